@@ -24,6 +24,9 @@ pub mod mr {
 /// The version of the protocol between JobTracker and TaskTrackers. Both must have the same.
 pub const TRACKER_PROTOCOL: u32 = 7;
 
+/// The version of the protocol between the NameNode and DataNodes. Both must have the same.
+pub const DATANODE_PROTOCOL: u32 = 4;
+
 /// The folder of the file system for files that tasks need. Each job has a folder in it, which the
 /// JobTracker removes when the job has ended.
 pub const STAGING: &str = "/tmp/fermata/staging";

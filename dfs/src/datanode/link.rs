@@ -12,15 +12,17 @@ use super::{
     pending_reports::{Batch, Item},
     store::Alarm,
 };
-use crate::metadata::DATANODE_PROTOCOL;
 use dfs_client::{
     error::{Kind, from_status},
     ids::{BlockId, Nonce},
 };
-use proto::dfs::{
-    BadReplica, CheckBlock, Command, DataNodeAddress, FullReportRequest, HeartbeatReply, HeartbeatRequest,
-    MayFinaliseRequest, NamedBlock, RegisterRequest, Replica, block_reports_client::BlockReportsClient,
-    command,
+use proto::{
+    DATANODE_PROTOCOL,
+    dfs::{
+        BadReplica, CheckBlock, Command, DataNodeAddress, FullReportRequest, HeartbeatReply,
+        HeartbeatRequest, MayFinaliseRequest, NamedBlock, RegisterRequest, Replica,
+        block_reports_client::BlockReportsClient, command,
+    },
 };
 use security::{BlockToken, Credentials, Role};
 use std::{sync::Arc, time::Duration};
@@ -229,7 +231,7 @@ impl Link {
                         "heartbeat failed"
                     );
                     retry.pause().await;
-                    if from_status(&status).is_some_and(|error| !error.is_transient()) {
+                    if refuses_heartbeat(&status) {
                         return;
                     }
                     continue;
@@ -337,10 +339,24 @@ pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
         uuid: uuid.into(),
         incarnation: node.store.incarnation,
         leaving: true,
+        usage: Some(node.store.usage()),
         ..HeartbeatRequest::default()
     };
     if let Err(status) = client.heartbeat(node.call(request)).await {
         tracing::warn!(namenode, why = status.message(), "could not report the stop to the NameNode");
+    }
+}
+
+/// Whether the NameNode has refused a heartbeat or cannot read it, so that a repetition has the same
+/// result. A new registration shows the reason, for example another version.
+fn refuses_heartbeat(status: &Status) -> bool {
+    match from_status(status) {
+        Some(error) => !error.is_transient(),
+        // `Internal` is the code for a message that cannot be decoded.
+        None => matches!(
+            status.code(),
+            Code::Internal | Code::InvalidArgument | Code::FailedPrecondition | Code::Unimplemented
+        ),
     }
 }
 

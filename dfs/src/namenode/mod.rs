@@ -23,7 +23,6 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use crate::metadata::DATANODE_PROTOCOL;
 pub use journal::Recovery;
 pub use namespace::{ApplyError, Edit, Namespace, Record, SnapshotItem, SnapshotLoader};
 pub use run::{NameNodeError, run};

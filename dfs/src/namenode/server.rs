@@ -7,9 +7,11 @@ use super::{
     state::{State, checks::printable},
     wire,
 };
-use crate::metadata::DATANODE_PROTOCOL;
 use dfs_client::error::{Error, Kind};
-use proto::dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode};
+use proto::{
+    DATANODE_PROTOCOL,
+    dfs::{self as pb, block_reports_server::BlockReports, name_node_server::NameNode},
+};
 use security::{ActiveJobs, BlockKey, Identity, Jobs, Role};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};

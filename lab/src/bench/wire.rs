@@ -14,8 +14,6 @@ use uuid::Uuid;
 
 /// The length that each simulated block has.
 const BLOCK_BYTES: u64 = 64 << 20;
-/// The version of the registration protocol.
-const PROTOCOL: u32 = 3;
 
 /// The space that a simulated DataNode reports.
 fn usage() -> Usage {
@@ -140,7 +138,7 @@ impl FakeDataNode {
             incarnation: 1,
             cluster_id: String::new(),
             version: env!("CARGO_PKG_VERSION").into(),
-            protocol: PROTOCOL,
+            protocol: proto::DATANODE_PROTOCOL,
             seen_epoch: 0,
             seen_start: 0,
             usage: Some(usage()),

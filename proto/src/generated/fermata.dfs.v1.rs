@@ -2739,7 +2739,7 @@ pub struct HeartbeatRequest {
     pub incarnation: u64,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
-    #[prost(message, optional, tag = "4")]
+    #[prost(message, optional, tag = "17")]
     pub usage: ::core::option::Option<Usage>,
     /// bulk connections in progress
     #[prost(uint32, tag = "9")]

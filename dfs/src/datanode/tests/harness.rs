@@ -26,7 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tempfile::TempDir;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 pub(super) const CHUNK: usize = CHUNK_BYTES;
 /// The nonce of every block in these tests.
@@ -48,6 +48,8 @@ pub(super) struct Known {
     pub(super) lost: Vec<u64>,
     pub(super) commands: Vec<Command>,
     pub(super) forget: bool,
+    /// Its heartbeats get this code until it registers again.
+    pub(super) refuse_heartbeats: Option<Code>,
     /// Number of heartbeats that are processed but get no reply.
     pub(super) lose_answers: usize,
     pub(super) last: Option<(u64, Vec<Command>)>,
@@ -117,7 +119,7 @@ impl BlockReports for FakeNameNode {
         let epoch = registrations.epoch.max(1);
         let known = registrations.nodes.entry(uuid).or_default();
         known.registrations.push(request);
-        known.forget = false;
+        (known.forget, known.refuse_heartbeats) = (false, None);
         Ok(Response::new(RegisterReply { cluster_id: "test-cluster".into(), heartbeat_ms, epoch, start: 1 }))
     }
 
@@ -152,6 +154,9 @@ impl BlockReports for FakeNameNode {
         let known = registrations.nodes.entry(request.uuid.clone()).or_default();
         if known.forget {
             return Ok(Response::new(HeartbeatReply { register_again: true, commands: vec![] }));
+        }
+        if let Some(code) = known.refuse_heartbeats {
+            return Err(Status::new(code, "no heartbeats"));
         }
         if let Some((_, commands)) = known.last.clone().filter(|(seq, _)| *seq == request.seq) {
             return Ok(Response::new(HeartbeatReply { register_again: false, commands }));

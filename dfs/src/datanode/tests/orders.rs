@@ -112,6 +112,19 @@ async fn reregistration_reports_everything_again() {
     assert_eq!(known.registrations.len(), 1);
 }
 
+/// A NameNode of another version refuses the registration, but may only fail to decode heartbeats.
+#[tokio::test(flavor = "multi_thread")]
+async fn node_registers_again_after_a_heartbeat_that_the_namenode_cannot_read() {
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    {
+        let mut registrations = bench.namenode.registrations.lock();
+        let known = registrations.nodes.get_mut(&node.uuid().to_string()).unwrap();
+        known.refuse_heartbeats = Some(tonic::Code::Internal);
+    }
+    bench.namenode.until(&node, "a second registration", |known| known.registrations.len() == 2).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_registration_ends_the_node_with_the_reason() {
     let bench = Bench::new().await;
@@ -219,7 +232,7 @@ async fn stopping_node_sends_a_last_heartbeat() {
     node.stop().await;
     let heartbeats = bench.namenode.registrations.lock().nodes[&uuid].heartbeats.clone();
     let (last, before) = heartbeats.split_last().unwrap();
-    assert!(last.leaving, "the last heartbeat arrives before the node ends");
+    assert!(last.leaving && last.usage.is_some(), "the last heartbeat arrives before the node ends");
     assert!(before.iter().all(|heartbeat| !heartbeat.leaving));
     let acknowledged =
         before.iter().any(|heartbeat| heartbeat.received.iter().any(|block| block.block_id == 1));

@@ -205,7 +205,7 @@ pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration,
 }
 
 fn usage(message: Option<pb::Usage>) -> Result<Usage, Error> {
-    let message = message.unwrap_or_default();
+    let message = message.ok_or_else(|| invalid("usage is missing: run the same build on all nodes"))?;
     within_limit("disks", message.disks.len())?;
     Ok(Usage {
         capacity: message.capacity,
@@ -237,4 +237,19 @@ pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Inca
         leaving: message.leaving,
     };
     Ok((node_uuid(&message.uuid)?, Incarnation(message.incarnation), heartbeat))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeat_without_usage_is_refused() {
+        let uuid = "00000000-0000-0000-0000-000000000001".into();
+        let without = pb::HeartbeatRequest { uuid, ..pb::HeartbeatRequest::default() };
+        let with = pb::HeartbeatRequest { usage: Some(pb::Usage::default()), ..without.clone() };
+        heartbeat(with).unwrap();
+        let error = heartbeat(without).unwrap_err();
+        assert!(error.kind == Kind::Invalid && error.message.contains("usage"), "{error}");
+    }
 }
