@@ -2,11 +2,15 @@
 //! continue.
 
 use crate::{Error, JobTracker, Result, Watch, model::Job, scheduling::Reason};
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
-/// How long to retry after the connection to the JobTracker is lost, and how long without a
-/// message.
+/// How long to retry after the connection to the JobTracker is lost.
 const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a connection is lost, or a job waits, before the observer is told.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(300);
 
@@ -40,11 +44,16 @@ impl JobTracker {
     /// Follows a job until it has ended. If the caller drops the future, the job continues.
     pub async fn follow(&self, id: &str, observer: &mut impl Observer) -> Result<Job> {
         let mut silence = DisconnectedTime::default();
+        // An error is no reason: the next query may have an answer.
+        let ask = move |job: String| async move {
+            self.why(&job).await.map_or_else(|_| Vec::new(), |why| why.waiting_for)
+        };
+        let mut waits = Waits::new(NOTICE_AFTER, ask);
         loop {
             let asked =
                 silence.during(self.watch(id), || observer.unreachable(self, id, RECONNECT_TIMEOUT)).await;
             let watched = match asked {
-                Ok(watch) => watch_on(watch, self, observer, &mut silence).await,
+                Ok(watch) => watch_on(watch, self, observer, &mut silence, &mut waits).await,
                 Err(refusal) => Err(refusal),
             };
             match watched {
@@ -97,54 +106,68 @@ impl DisconnectedTime {
     }
 }
 
-/// A job that waits, since when, and whether the observer was told the reason.
-#[derive(Debug, Default)]
-struct Waits {
+/// A job that waits, and the reasons that the observer was told.
+struct Waits<Ask, Query> {
+    ask: Ask,
+    /// The time from the start of the wait to the first query, and from one query to the next.
+    interval: Duration,
+    /// The job if it waits, and the time of the next query.
     job: Option<(String, Instant)>,
-    is_reported: bool,
+    query: Option<Pin<Box<Query>>>,
+    /// The rules of the reasons that were reported since the start of the wait.
+    reported: BTreeSet<String>,
 }
 
-impl Waits {
+impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> Waits<Ask, Query> {
+    fn new(interval: Duration, ask: Ask) -> Self {
+        Self { ask, interval, job: None, query: None, reported: BTreeSet::new() }
+    }
+
     fn update(&mut self, job: &Job) {
         let waits = job.is_waiting() || (!job.is_over() && !job.why.is_empty());
-        // The status of a job with a running attempt arrives often: the time of the first one counts.
-        let since = self.job.take().map_or_else(Instant::now, |(_, since)| since);
-        self.job = waits.then(|| (job.job.clone(), since));
-        self.is_reported &= waits;
+        if !waits {
+            (self.job, self.query) = (None, None);
+            self.reported.clear();
+        } else if self.job.is_none() {
+            self.job = Some((job.job.clone(), Instant::now() + self.interval));
+        }
     }
 
-    /// Runs `work`. If the job still waits after `NOTICE_AFTER`, reports the reason once.
-    async fn during<T>(
-        &mut self,
-        work: impl Future<Output = T>,
-        tracker: &JobTracker,
-        observer: &mut impl Observer,
-    ) -> T {
-        let Some((job, since)) = self.job.as_ref().filter(|_| !self.is_reported) else { return work.await };
-        let mut work = std::pin::pin!(work);
-        tokio::select! {
-            biased;
-            done = &mut work => return done,
-            () = tokio::time::sleep_until((*since + NOTICE_AFTER).into()) => {}
+    /// The job and its reasons, when one of them was not reported before. If the future is dropped,
+    /// the next call continues its query.
+    async fn next(&mut self) -> (String, Vec<Reason>) {
+        loop {
+            let Some((job, query_at)) = &mut self.job else { return std::future::pending().await };
+            tokio::time::sleep_until((*query_at).into()).await;
+            let reasons = self.query.get_or_insert_with(|| Box::pin((self.ask)(job.clone()))).await;
+            self.query = None;
+            *query_at = Instant::now() + self.interval;
+            let before = self.reported.len();
+            self.reported.extend(reasons.iter().map(|reason| reason.rule.clone()));
+            if self.reported.len() > before {
+                return (job.clone(), reasons);
+            }
         }
-        self.is_reported = true;
-        if let Ok(why) = tracker.why(job).await
-            && !why.waiting_for.is_empty()
-        {
-            observer.waits(job, &why.waiting_for);
-        }
-        work.await
     }
 }
 
-async fn watch_on(
+async fn watch_on<Query: Future<Output = Vec<Reason>>>(
     mut watch: Watch,
     tracker: &JobTracker,
     observer: &mut impl Observer,
     silence: &mut DisconnectedTime,
+    waits: &mut Waits<impl Fn(String) -> Query, Query>,
 ) -> Result<Option<Job>> {
-    let mut waits = Waits::default();
-    while let Some(job) = waits.during(watch.next(), tracker, observer).await? {
+    loop {
+        let job = tokio::select! {
+            biased;
+            job = watch.next() => job?,
+            (job, reasons) = waits.next() => {
+                observer.waits(&job, &reasons);
+                continue;
+            }
+        };
+        let Some(job) = job else { return Ok(None) };
         waits.update(&job);
         if silence.is_over() {
             observer.reachable(tracker);
@@ -154,13 +177,15 @@ async fn watch_on(
             return Ok(Some(job));
         }
     }
-    Ok(None)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::{
+        cell::{Cell, RefCell},
+        collections::VecDeque,
+    };
 
     #[tokio::test]
     async fn lost_connection_is_reported_once_after_a_delay() {
@@ -179,5 +204,51 @@ mod tests {
             assert_eq!(printed.get(), 1);
         }
         assert!(silence.is_over() && !silence.is_over());
+    }
+
+    fn because(rule: &str) -> Vec<Reason> {
+        vec![Reason { rule: rule.into(), ..Reason::default() }]
+    }
+
+    fn waiting() -> Job {
+        Job { job: "job_1".into(), state: "running".into(), ..Job::default() }
+    }
+
+    #[tokio::test]
+    async fn each_reason_of_a_wait_is_reported_once() {
+        let answers = [vec![], because("a"), because("a"), because("b"), because("a")];
+        let answers = RefCell::new(VecDeque::from(answers));
+        let mut waits = Waits::new(Duration::from_millis(1), |_| {
+            let answer = answers.borrow_mut().pop_front().unwrap();
+            async { answer }
+        });
+        let mut job = waiting();
+        waits.update(&job);
+        assert_eq!(waits.next().await, ("job_1".into(), because("a")), "after an empty answer");
+        assert_eq!(waits.next().await.1, because("b"));
+        job.maps.running = 1;
+        waits.update(&job);
+        job.maps.running = 0;
+        waits.update(&job);
+        assert_eq!(waits.next().await.1, because("a"), "a new wait");
+    }
+
+    #[tokio::test]
+    async fn a_status_does_not_interrupt_the_query() {
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        let answered = Cell::new(Some(answered));
+        let mut waits = Waits::new(Duration::ZERO, |_| {
+            let answered = answered.take().expect("it is asked once");
+            async { answered.await.unwrap() }
+        });
+        waits.update(&waiting());
+        for _ in 0..3 {
+            tokio::select! {
+                _ = waits.next() => panic!("there is no answer yet"),
+                () = tokio::time::sleep(Duration::from_millis(10)) => waits.update(&waiting()),
+            }
+        }
+        answer.send(because("a")).unwrap();
+        assert_eq!(waits.next().await.1, because("a"));
     }
 }
