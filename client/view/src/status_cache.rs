@@ -21,7 +21,7 @@ use std::{
 };
 use tonic::Code;
 
-/// After this time without an answer, a master counts as unreachable.
+/// After this time without an answer, a master counts as unreachable, and so does a TaskTracker.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout for a list of tasks, which may be long, and for a history.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -199,10 +199,16 @@ impl StatusCache {
                 text.extend_from_slice(bytes);
                 anyhow::Ok(())
             };
-            tracker.log(&attempt, stderr, LOG_BYTES_MAX, add).await?;
+            let reading = tracker.log(&attempt, stderr, LOG_BYTES_MAX, add);
+            let Ok(read) = tokio::time::timeout(REQUEST_TIMEOUT, reading).await else {
+                let Attempt { attempt, tracker: node, logs_addr: addr, .. } = attempt.clone();
+                return Err(Error::LogsUnreachable { attempt, node, addr }.into());
+            };
+            read?;
             Ok(String::from_utf8_lossy(&text).into_owned())
         };
-        self.query(REQUEST_TIMEOUT, read).await
+        // The time includes a connection to the JobTracker.
+        self.query(2 * REQUEST_TIMEOUT, read).await
     }
 
     async fn refresh(&self) -> Overview {
@@ -288,8 +294,9 @@ impl StatusCache {
             Ok(Err(error)) => error,
             Err(_) => self.no_answer(Role::JobTracker, within),
         };
+        let of_tracker = matches!(error.downcast_ref(), Some(Error::LogsUnreachable { .. }));
         let error = QueryError::of(&error);
-        if matches!(error, QueryError::Unavailable(_)) {
+        if matches!(error, QueryError::Unavailable(_)) && !of_tracker {
             // The JobTracker may restart at another address.
             *self.jobtracker.lock().await = None;
         }
@@ -443,6 +450,41 @@ mod tests {
         let errors: Vec<&str> = all.query_errors().map(QueryError::describe).collect();
         let line = |master| format!("{master}: no answer for 4 s; start it with `mrctl up`");
         assert_eq!(errors, [line("JobTracker"), line("NameNode")]);
+    }
+
+    /// Masters at an address that accepts connections but never answers.
+    struct Silent(String);
+
+    impl Masters for Silent {
+        fn jobtracker(&self) -> Connecting<'_, JobTracker> {
+            Box::pin(async {
+                let credentials = client::credentials(&daemon::config::SecurityConfig::default())?;
+                Ok(JobTracker::connect(&self.0, None, credentials).await?)
+            })
+        }
+
+        fn namenode(&self, timeout: Period) -> Connecting<'_, Client> {
+            Frozen.namenode(timeout)
+        }
+
+        fn proved_name(&self) -> Result<Option<String>> {
+            Frozen.proved_name()
+        }
+
+        fn no_answer(&self, master: Role, why: &str) -> anyhow::Error {
+            Frozen.no_answer(master, why)
+        }
+    }
+
+    #[tokio::test]
+    async fn frozen_tasktracker_is_not_reported_as_the_jobtracker() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = silent.local_addr().unwrap().to_string();
+        let cache = StatusCache::new(Box::new(Silent(addr.clone())), None);
+        let attempt = Attempt { tracker: "node7".into(), logs_addr: addr, ..Attempt::default() };
+        let error = cache.log(&attempt, true).await.unwrap_err();
+        assert!(error.describe().contains("on node7, whose TaskTracker at"), "{error:?}");
+        assert!(cache.jobtracker.lock().await.is_some(), "the connection to the JobTracker is kept");
     }
 
     #[test]
