@@ -111,6 +111,23 @@ enum Command {
     Lab(LabCommand),
 }
 
+impl Command {
+    /// Whether it is for the cluster of the global flags. The others start or name a cluster.
+    fn uses_target(&self) -> bool {
+        !matches!(
+            self,
+            Self::Up(_)
+                | Self::Down(_)
+                | Self::Status(_)
+                | Self::Demo(_)
+                | Self::Web(_)
+                | Self::Cluster(_)
+                | Self::Experiment(_)
+                | Self::Lab(_)
+        )
+    }
+}
+
 // The commands under the heading "Lab". `mrctl NAME` and `mrctl lab NAME` are the same. A doc comment
 // here would be the help text of `mrctl`.
 #[derive(Debug, Subcommand)]
@@ -140,8 +157,9 @@ fn main() -> ExitCode {
 }
 
 async fn run(cli: Cli) -> Result<ExitCode> {
-    let target = cli.target.clone();
-    run_command(cli).await.map_err(|error| target.explain(error))
+    let target = cli.command.uses_target().then(|| cli.target.clone());
+    let result = run_command(cli).await;
+    result.map_err(|error| if let Some(target) = target { target.explain(error) } else { error })
 }
 
 async fn run_command(cli: Cli) -> Result<ExitCode> {
@@ -290,6 +308,21 @@ mod tests {
             let line = daemon::usage::line(&error, &Cli::command(), &words).unwrap();
             assert!(line.starts_with("mrctl: ") && line.ends_with("--help`"), "{line}");
             assert!(!line.contains('\n') && !line.contains("invalid digit"), "{line}");
+        }
+    }
+
+    /// The advice about the cluster of the global flags would be about another cluster.
+    #[test]
+    fn commands_for_other_clusters_do_not_use_the_target() {
+        let uses_target = |line: &str| {
+            let words = std::iter::once("mrctl").chain(line.split(' '));
+            Cli::try_parse_from(words).unwrap().command.uses_target()
+        };
+        for line in ["fs ls /", "submit wordcount --input /a --no-output", "nodes", "health namenode"] {
+            assert!(uses_target(line), "{line}");
+        }
+        for line in ["up", "demo", "web --cluster c", "bench dfs", "lab verify", "chaos kill node1 --dir d"] {
+            assert!(!uses_target(line), "{line}");
         }
     }
 
