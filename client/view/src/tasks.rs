@@ -81,8 +81,8 @@ pub fn input(task: &Task) -> String {
     format!("{} {}..{}", task.source, task.start, task.end)
 }
 
-/// What is unusual about an attempt.
-pub fn note(task: &Task, attempt: &Attempt) -> String {
+/// What is unusual about an attempt. `describe` puts its failure into one line.
+pub fn note(task: &Task, attempt: &Attempt, describe: impl FnOnce(&str) -> String) -> String {
     let mut notes = Vec::new();
     if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
         notes.push(attempt.stage.clone());
@@ -95,7 +95,7 @@ pub fn note(task: &Task, attempt: &Attempt) -> String {
     }
     notes.extend(preempted::note(task, attempt));
     if !attempt.error.is_empty() {
-        notes.push(output::brief(&attempt.error));
+        notes.push(describe(&attempt.error));
     }
     notes.join("; ")
 }
@@ -103,6 +103,7 @@ pub fn note(task: &Task, attempt: &Attempt) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrlib::error::{one_line, shortened};
 
     fn attempt(state: &str) -> Attempt {
         Attempt {
@@ -126,19 +127,22 @@ mod tests {
     fn attempts_are_shown_briefly() {
         let done = attempt("succeeded");
         assert_eq!(
-            (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done)),
+            (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done, one_line)),
             ("succeeded".into(), "0.25 s".into(), String::new())
         );
         let running = attempt("running");
         assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
-        assert_eq!(note(&task("job_1.m0", "running"), &running), "map");
+        assert_eq!(note(&task("job_1.m0", "running"), &running, one_line), "map");
+        let command = "x ".repeat(100);
         let failed = Attempt {
-            error: "stream.mapper `x` ended with exit status 1:\nTraceback\nValueError\n".into(),
+            error: format!("stream.mapper `{command}` ended with exit status 1:\nTraceback\nValueError\n"),
             locality: "off-rack".into(),
             ..attempt("failed")
         };
-        let short = "off-rack; stream.mapper `x` ended with exit status 1: ValueError";
-        assert_eq!(note(&task("job_1.m0", "waiting"), &failed), short);
+        let line = format!("off-rack; stream.mapper `{command}` ended with exit status 1: ValueError");
+        assert_eq!(note(&task("job_1.m0", "waiting"), &failed, one_line), line);
+        let short = note(&task("job_1.m0", "waiting"), &failed, shortened);
+        assert!(short.len() < line.len() && short.ends_with("exit status 1: ValueError"), "{short}");
         assert_eq!(input(&task("job_1.m0", "waiting")), "/a 0..9");
     }
 

@@ -6,6 +6,7 @@ use client::{
     model::{Attempt, Job, Task},
     scheduling::Why,
 };
+use mrlib::error::one_line;
 use schedulers::explain::{Names, describe_text};
 use sim::{html, report::html::Html};
 use view::{
@@ -93,7 +94,7 @@ fn attempts(out: &mut Html, job: &Job, task: &Task) {
             cell("flat", &output::time(attempt.launched_ms)),
             num(job_tasks::elapsed(attempt, now_ms)),
             cell("wide", &placed(job, &attempt.why)),
-            cell("wide", &job_tasks::note(task, attempt)),
+            cell("wide", &job_tasks::note(task, attempt, one_line)),
         ]
     };
     let rows = task.attempts.iter().map(row).collect();

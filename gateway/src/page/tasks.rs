@@ -84,7 +84,7 @@ fn row(
             super::named(&own.tracker),
             num(tasks::elapsed(own, now_ms)),
             input,
-            cell("wide", &tasks::note(task, own)),
+            cell("wide", &tasks::note(task, own, one_line)),
         ],
     }
 }

@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
                 &attempt.tracker,
                 &elapsed(attempt, now_ms),
                 &input(task),
-                &note(task, attempt),
+                &note(task, attempt, output::brief),
             ]);
         }
     }
