@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No answer: the daemon is down or frozen, or the network is interrupted.
-    #[error("the {daemon} at {addr} does not answer ({why}){}", if advice.is_empty() { String::new() } else { format!("; {advice}") })]
+    #[error("the {daemon} at {addr} does not answer ({why}){}", clause(advice))]
     Unreachable {
         /// The kind of daemon, for people.
         daemon: &'static str,
@@ -24,7 +24,7 @@ pub enum Error {
         advice: String,
     },
     /// An answer, but not from a JobTracker.
-    #[error("the server at {addr} is not a Fermata JobTracker ({why}): name another with --jobtracker")]
+    #[error("the server at {addr} is not a Fermata JobTracker ({why})")]
     NotJobTracker {
         /// Its address.
         addr: String,
@@ -54,9 +54,7 @@ pub enum Error {
     #[error("{0}")]
     Files(#[source] ClientError),
     /// A submission without a reply: the JobTracker may have accepted the job or not.
-    #[error(
-        "no reply to the submission from the JobTracker at {addr}: {why}; `mrctl jobs` shows whether it has accepted the job"
-    )]
+    #[error("no reply to the submission from the JobTracker at {addr}: {why}")]
     NoReply {
         /// The address of the JobTracker.
         addr: String,
@@ -65,23 +63,21 @@ pub enum Error {
     },
     /// The JobTracker stayed unreachable while a job was followed. The job may still be running.
     #[error(
-        "the JobTracker at {addr} has not answered for {seconds} s: {advice}; {job} continues when it is up again: follow it with \
-         `mrctl job --follow {job}`"
+        "the JobTracker at {addr} has not answered for {seconds} s{}; {job} continues when it is up again",
+        clause(advice)
     )]
     ConnectionLost {
         /// The address of the JobTracker.
         addr: String,
         /// For how long it was retried.
         seconds: u64,
-        /// What to do ([`crate::JobTracker::with_advice`]).
+        /// What to do, or empty ([`crate::JobTracker::with_advice`]).
         advice: String,
         /// The ID of the job.
         job: String,
     },
     /// The tracker that has the log of an attempt does not answer.
-    #[error(
-        "the logs of {attempt} are on {node}, whose TaskTracker at {addr} is unreachable: `mrctl nodes` shows its state"
-    )]
+    #[error("the logs of {attempt} are on {node}, whose TaskTracker at {addr} is unreachable")]
     LogsUnreachable {
         /// The ID of the attempt.
         attempt: String,
@@ -139,6 +135,11 @@ impl Error {
     }
 }
 
+/// The advice as a clause of a message.
+fn clause(advice: &str) -> String {
+    if advice.is_empty() { String::new() } else { format!("; {advice}") }
+}
+
 /// The innermost cause, such as "connection refused" instead of "transport error".
 pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
@@ -166,5 +167,13 @@ mod tests {
         assert_eq!(silent.to_string(), "the NameNode at h:1 does not answer (connection refused)");
         let text = silent.with_advice(|| "start it with `mrctl up`".into()).to_string();
         assert!(text.ends_with("(connection refused); start it with `mrctl up`"), "{text}");
+        let lost = |advice: &str| {
+            let (addr, advice, job) = ("h:1".into(), advice.into(), "job_1".into());
+            Error::ConnectionLost { addr, seconds: 60, advice, job }.to_string()
+        };
+        let (start, end) =
+            ("the JobTracker at h:1 has not answered for 60 s", "job_1 continues when it is up again");
+        assert_eq!(lost(""), format!("{start}; {end}"));
+        assert_eq!(lost("start it"), format!("{start}; start it; {end}"));
     }
 }

@@ -126,14 +126,13 @@ impl JobTracker {
         &self.addr
     }
 
-    /// What to do if the JobTracker is unreachable.
+    /// What to do if the JobTracker is unreachable; empty if there is no advice.
     pub fn advice(&self) -> String {
-        self.advice.as_ref().map_or_else(|| "is it running?".into(), |advice| advice())
+        self.advice.as_ref().map_or_else(String::new, |advice| advice())
     }
 
     fn refusal(&self, status: &Status) -> Error {
-        let refusal = Error::of(&self.addr, status);
-        if self.advice.is_some() { refusal.with_advice(|| self.advice()) } else { refusal }
+        Error::of(&self.addr, status).with_advice(|| self.advice())
     }
 
     /// Awaits the reply to a call.

@@ -77,10 +77,11 @@ impl Observer for Display {
     }
 
     fn unreachable(&mut self, tracker: &JobTracker, job: &str, timeout: Duration) {
+        let advice = Some(tracker.advice()).filter(|advice| !advice.is_empty());
         self.print_line(&format!(
-            "the JobTracker at {} does not answer; {}; retrying {job} for {} s (Ctrl-C stops)",
+            "the JobTracker at {} does not answer{}; retrying {job} for {} s (Ctrl-C stops)",
             tracker.addr(),
-            tracker.advice(),
+            advice.map_or_else(String::new, |advice| format!("; {advice}")),
             timeout.as_secs()
         ));
     }

@@ -44,8 +44,8 @@ pub fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(())
 }
 
-/// The text of an error and of its causes. A cause whose text is already part of the message is not
-/// repeated.
+/// The text of an error and of its causes, and what to do. A cause whose text is already part of the
+/// message is not repeated.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -55,11 +55,26 @@ pub fn chain(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    match error.chain().find_map(|cause| cause.downcast_ref()).and_then(remedy) {
+        Some(remedy) => format!("{text}; {remedy}"),
+        None => text,
+    }
 }
 
-/// A failure in one line of a table: its cause and its last line. Only a terminal gets a shortened
-/// line.
+/// What to do after a failed call, as a command or flag of mrctl.
+fn remedy(error: &client::Error) -> Option<String> {
+    use client::Error;
+    match error {
+        Error::NotJobTracker { .. } => Some("name another with --jobtracker".into()),
+        Error::NoReply { .. } => Some("`mrctl jobs` shows whether it has accepted the job".into()),
+        Error::ConnectionLost { job, .. } => Some(format!("follow it with `mrctl job --follow {job}`")),
+        Error::LogsUnreachable { .. } => Some("`mrctl nodes` shows its state".into()),
+        _ => None,
+    }
+}
+
+/// A failure in one line of a table on standard output: its cause and its last line. Only a
+/// terminal gets a shortened line.
 pub fn brief(failure: &str) -> String {
     if io::stdout().is_terminal() { shortened(failure) } else { one_line(failure) }
 }
@@ -160,5 +175,11 @@ mod tests {
         let outer = Outer(std::io::Error::other("denied"));
         let error = Err::<(), _>(outer).context("starting").unwrap_err();
         assert_eq!(chain(&error), "starting: cannot use x: denied");
+        let other_server = client::Error::NotJobTracker { addr: "h:1".into(), why: "HTTP".into() };
+        let text = chain(&anyhow::Error::new(other_server).context("submitting"));
+        assert!(
+            text.ends_with("is not a Fermata JobTracker (HTTP); name another with --jobtracker"),
+            "{text}"
+        );
     }
 }
