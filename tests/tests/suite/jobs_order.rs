@@ -8,7 +8,9 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{BufRead, BufReader},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, Receiver},
+    thread,
     time::Duration,
 };
 
@@ -21,6 +23,19 @@ fn put(cluster: &Cluster, name: &str, text: &str) {
 
 fn state(cluster: &Cluster, job: &str) -> Value {
     cluster.json(&["job", job])
+}
+
+/// The lines that a process prints to its stderr, read by a thread: a test that expects a line fails
+/// after [`TIMEOUT`].
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    lines
+}
+
+fn next_line(lines: &Receiver<String>) -> String {
+    lines.recv_timeout(TIMEOUT).expect("another line")
 }
 
 #[test]
@@ -68,9 +83,9 @@ fn waiting_job_explains_why() {
     eventually("the first runs", TIMEOUT, || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
     let mut second = cluster.command(&["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut printed = BufReader::new(second.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert_eq!(printed.next().as_deref(), Some("job_2 submitted"));
-    let why = printed.next().unwrap();
+    let printed = lines_of(&mut second);
+    assert_eq!(next_line(&printed), "job_2 submitted");
+    let why = next_line(&printed);
     assert!(why.starts_with("mrctl: job_2 waits: ") && why.contains("job_1"), "{why}");
     cluster.mrctl(&["kill", &first]);
     assert!(second.wait().unwrap().success());
@@ -83,12 +98,13 @@ fn a_job_in_safemode_says_so() {
     let sleeper = ["submit", "streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"];
     let mut follower = cluster.command(&sleeper);
     let mut follower = follower.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut printed = BufReader::new(follower.stderr.take().unwrap()).lines().map_while(Result::ok);
-    assert_eq!(printed.next().as_deref(), Some("job_1 submitted"));
+    let printed = lines_of(&mut follower);
+    assert_eq!(next_line(&printed), "job_1 submitted");
     eventually("it runs", TIMEOUT, || (state(&cluster, "job_1")["maps"]["running"] == 1).then_some(()));
     cluster.mrctl(&["fs", "safemode", "on"]);
     let remedy = "`mrctl fs safemode off` ends it";
-    let waits = printed.find(|line| line.starts_with("mrctl: job_1 waits: ")).unwrap();
+    let waits = std::iter::repeat_with(|| next_line(&printed));
+    let waits = waits.take(100).find(|line| line.starts_with("mrctl: job_1 waits: ")).unwrap();
     assert!(waits.contains("the NameNode has been in safemode for") && waits.contains(remedy), "{waits}");
     for args in [&["jobs"][..], &["top", "--once"], &["why", "job_1"]] {
         let shown = cluster.mrctl(args);
