@@ -93,6 +93,13 @@ impl Description {
     }
 }
 
+/// The JSON that `--describe` prints if the job is not valid.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undescribed {
+    /// The reason.
+    pub error: String,
+}
+
 /// A Fermata job
 #[derive(Debug, Parser)]
 #[command(max_term_width = 100)]
@@ -147,15 +154,19 @@ fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> i
             let _ = std::io::stdout().write_all(&text);
             0
         }
-        Err(Failure::Usage(error)) => {
-            eprintln!("error: {error}");
-            daemon::usage::EXIT_CODE
-        }
-        Err(Failure::Run(error)) => {
-            eprintln!("error: {error}");
-            1
+        Err(failure) => {
+            if args.describe {
+                let error = Undescribed { error: failure.to_string() };
+                let _ = writeln!(std::io::stdout(), "{}", to_json(&error));
+            }
+            eprintln!("{}: {failure}", daemon::usage::program());
+            if matches!(failure, Failure::Usage(_)) { daemon::usage::EXIT_CODE } else { 1 }
         }
     }
+}
+
+fn to_json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("a plain structure")
 }
 
 /// Why a command of a job binary failed.
@@ -190,8 +201,7 @@ fn try_run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) 
     if args.describe {
         let described = make(&conf).and_then(|job| Description::checked(&job, &conf));
         let description = described.map_err(Failure::Usage)?;
-        let json = serde_json::to_string(&description).expect("a plain structure");
-        return Ok((json + "\n").into_bytes());
+        return Ok((to_json(&description) + "\n").into_bytes());
     }
     let Some([inputs @ .., output]) = args.local.as_deref() else { return Ok(how_to_submit().into_bytes()) };
     let job = make(&conf).map_err(Failure::Usage)?;

@@ -4,7 +4,12 @@ use clap::{
     Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
-use std::{ffi::OsString, num::IntErrorKind, num::ParseFloatError, num::ParseIntError, path::Path};
+use std::{
+    borrow::Cow,
+    ffi::{OsStr, OsString},
+    num::{IntErrorKind, ParseFloatError, ParseIntError},
+    path::Path,
+};
 
 /// The exit code for a usage error.
 pub const EXIT_CODE: i32 = 2;
@@ -21,6 +26,16 @@ pub fn parse<T: clap::Parser>() -> T {
     std::process::exit(EXIT_CODE)
 }
 
+/// The name of this program in its messages.
+pub fn program() -> String {
+    let word = std::env::args_os().next().unwrap_or_default();
+    file_name(&word).unwrap_or_default().into_owned()
+}
+
+fn file_name(word: &OsStr) -> Option<Cow<'_, str>> {
+    Path::new(word).file_name().map(OsStr::to_string_lossy)
+}
+
 /// The line for an error in `words`: what, why, what to do. None for help and version, which are no
 /// errors.
 pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
@@ -28,8 +43,8 @@ pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
         return None;
     }
-    let name = words.first().and_then(|word| Path::new(word).file_name());
-    let name = name.map_or_else(|| command.get_name().into(), |name| name.to_string_lossy());
+    let name = words.first().and_then(|word| file_name(word));
+    let name = name.unwrap_or_else(|| command.get_name().into());
     let mut path = name.clone().into_owned();
     let mut at = command;
     for word in words.iter().skip(1) {
@@ -114,7 +129,9 @@ fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, word
     if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<ParseIntError>()) {
         let range = range_of(command, words, &value);
         return match cause.kind() {
-            IntErrorKind::PosOverflow if range.is_none() => format!("{flag}: {value} is too large"),
+            IntErrorKind::PosOverflow if range.as_ref().is_none_or(|range| range.starts_with(AT_LEAST)) => {
+                format!("{flag}: {value} is too large")
+            }
             _ => format!("{flag}: {value} is not {}", range.unwrap_or_else(|| "a whole number".into())),
         };
     }
@@ -128,22 +145,34 @@ fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, word
     }
 }
 
-/// The range in an error of clap such as `0 is not in 1..=64`.
+/// The start of the text for a range without an end.
+const AT_LEAST: &str = "a whole number that is at least";
+
+/// The range in an error of clap such as `0 is not in 1..=64`. A range without an end has the largest
+/// number as its end: `0 is not in 1..18446744073709551615`.
 fn range(why: &str) -> Option<String> {
-    let (from, to) = why.rsplit_once(" is not in ")?.1.split_once("..=")?;
-    Some(format!("a whole number from {from} to {to}"))
+    let (from, to) = why.rsplit_once(" is not in ")?.1.split_once("..")?;
+    let last = match to.strip_prefix('=') {
+        Some(last) => last.to_owned(),
+        None if to == i64::MAX.to_string() || to == u64::MAX.to_string() => {
+            return Some(format!("{AT_LEAST} {from}"));
+        }
+        None => (to.parse::<i128>().ok()? - 1).to_string(),
+    };
+    Some(format!("a whole number from {from} to {last}"))
 }
 
 /// The range that the parser of `value` accepts. clap names it only for a number outside the range,
-/// so this parses the command line again with such a number.
+/// so this parses the command line again with numbers that are likely to be outside.
 fn range_of(command: &Command, words: &[OsString], value: &str) -> Option<String> {
-    let outside = i64::MAX.to_string();
-    let replaced = words.iter().map(|word| match word.to_str()?.strip_suffix(value) {
-        Some(start) if start.is_empty() || start.starts_with('-') => Some(format!("{start}{outside}")),
-        _ => word.to_str().map(str::to_owned),
-    });
-    let error = command.clone().try_get_matches_from(replaced.collect::<Option<Vec<_>>>()?).err()?;
-    range(&std::error::Error::source(&error)?.to_string())
+    [i64::MAX, 0].iter().find_map(|outside| {
+        let replaced = words.iter().map(|word| match word.to_str()?.strip_suffix(value) {
+            Some(start) if start.is_empty() || start.starts_with('-') => Some(format!("{start}{outside}")),
+            _ => word.to_str().map(str::to_owned),
+        });
+        let error = command.clone().try_get_matches_from(replaced.collect::<Option<Vec<_>>>()?).err()?;
+        range(&std::error::Error::source(&error)?.to_string())
+    })
 }
 
 /// A part of an error as text.
@@ -187,6 +216,10 @@ mod tests {
             copies: Option<u32>,
             #[arg(long, value_name = "N")]
             seed: Option<u64>,
+            #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+            bytes: Option<u64>,
+            #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..5))]
+            levels: Option<u32>,
             #[arg(long, value_name = "X")]
             scale: Option<f64>,
             #[arg(long, value_name = "SIZE", conflicts_with = "seed")]
@@ -225,6 +258,10 @@ mod tests {
                 "copy --copies 99999999999999999999 a b",
                 "--copies: 99999999999999999999 is not a whole number from 1 to 64",
             ),
+            ("copy --bytes 0 a b", "--bytes: 0 is not a whole number that is at least 1"),
+            ("copy --bytes 1.5 a b", "--bytes: 1.5 is not a whole number that is at least 1"),
+            ("copy --bytes 99999999999999999999 a b", "--bytes: 99999999999999999999 is too large"),
+            ("copy --levels 5 a b", "--levels: 5 is not a whole number from 2 to 4"),
             ("copy --seed x a b", "--seed: x is not a whole number"),
             ("copy --seed 99999999999999999999 a b", "--seed: 99999999999999999999 is too large"),
             ("copy --scale x a b", "--scale: x is not a number"),

@@ -2,7 +2,11 @@
 
 use crate::output::Usage;
 use anyhow::{Result, bail, ensure};
-use mrlib::{registry, run::Description, settings};
+use mrlib::{
+    registry,
+    run::{Description, Undescribed},
+    settings,
+};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -50,13 +54,11 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
     {
         return Ok(description);
     }
-    let words = String::from_utf8_lossy(&asked.stderr);
     // An error from the program itself is more precise than a guess.
-    if let Some(why) = words.lines().find_map(|line| line.strip_prefix("error: "))
-        && !is_script(program)
-    {
-        bail!(Usage(format!("{program}: {why}")));
+    if let Ok(Undescribed { error }) = serde_json::from_str(&text) {
+        bail!(Usage(format!("{program}: {error}")));
     }
+    let words = String::from_utf8_lossy(&asked.stderr);
     let printed = words.lines().next().unwrap_or("it printed no description");
     bail!(Usage(format!(
         "{program} does not answer --describe as a job built on mrlib does ({printed}){}",
@@ -178,6 +180,9 @@ mod tests {
         let hint = refusal(describe(name, &conf));
         assert!(hint.contains("a script runs by streaming") && hint.contains("--mapper ./map.py"), "{hint}");
         assert!(refusal(describe(folder.path().to_str().unwrap(), &conf)).contains("is not a file"));
+        // A program on mrlib reports its own error.
+        std::fs::write(&path, "#!/bin/sh\necho '{\"error\":\"setting k is missing\"}'\nexit 2\n").unwrap();
+        assert_eq!(refusal(describe(name, &conf)), format!("{name}: setting k is missing"));
     }
 
     #[test]

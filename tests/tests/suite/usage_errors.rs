@@ -57,7 +57,8 @@ fn usage_errors_are_one_line_and_exit_with_2() {
     }
     for line in ["--local nofile out", "--local file .", "--local file out --conf no.such=1", "--local file"]
     {
-        refused("wordcount-job", line, folder.path());
+        let message = refused("wordcount-job", line, folder.path());
+        assert!(message.starts_with("wordcount-job: "), "{message}");
     }
     assert!(fs::read_dir(folder.path()).unwrap().count() == 1, "something was written");
 }
