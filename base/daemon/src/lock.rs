@@ -1,7 +1,10 @@
 //! A lock on a data folder, so that only one daemon uses it. The kernel releases the lock when the
 //! process ends.
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use std::{
     fs::{File, OpenOptions},
     io::{self, Read, Write},
@@ -93,18 +96,26 @@ impl FolderLock {
     /// Creates the folder if necessary and locks it for `who`. Blocks for a few seconds if another
     /// process has the lock.
     pub fn acquire(folder: &Path, who: &str) -> Result<Self, LockError> {
-        Self::acquire_within(folder, who, WAIT)
+        Self::acquire_within(folder, who, WAIT, |holder| {
+            tracing::warn!(folder = %folder.display(), holder, "the folder is in use: waiting up to {WAIT:?}");
+        })
     }
 
-    /// Like [`Self::acquire`], but blocks for up to `wait`.
-    pub fn acquire_within(folder: &Path, who: &str, wait: Duration) -> Result<Self, LockError> {
+    /// Like [`Self::acquire`], but blocks for up to `wait`. Calls `notify` with the holder of the
+    /// lock if it has to wait.
+    pub fn acquire_within(
+        folder: &Path,
+        who: &str,
+        wait: Duration,
+        notify: impl FnOnce(&str),
+    ) -> Result<Self, LockError> {
         let deadline = Instant::now() + wait;
-        let mut logged = false;
+        let mut notify = Some(notify);
         loop {
             match Self::try_acquire(folder, who) {
                 Err(LockError::InUse { holder, .. }) if Instant::now() < deadline => {
-                    if !std::mem::replace(&mut logged, true) {
-                        tracing::warn!(folder = %folder.display(), holder, "the folder is in use: waiting up to {wait:?}");
+                    if let Some(notify) = notify.take() {
+                        notify(&holder);
                     }
                     std::thread::sleep(RETRY);
                 }
@@ -120,11 +131,8 @@ impl FolderLock {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(io)?;
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let mut holder = String::new();
-            file.read_to_string(&mut holder).map_err(io)?;
-            let holder = if holder.is_empty() { "another process".into() } else { holder };
-            return Err(LockError::InUse { path: folder.into(), holder: holder.trim().into() });
+        if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            return Err(not_locked(folder, file, error));
         }
         // The name of the holder is informational. It is written over the old content before the
         // file is truncated, so that this works on a full disk.
@@ -146,9 +154,35 @@ impl FolderLock {
     }
 }
 
+/// The error for a lock that the kernel has refused.
+fn not_locked(folder: &Path, mut file: File, error: Errno) -> LockError {
+    let io = |source| LockError::Io { path: folder.into(), source };
+    if error != Errno::WOULDBLOCK {
+        return io(error.into());
+    }
+    let mut holder = String::new();
+    if let Err(error) = file.read_to_string(&mut holder) {
+        return io(error);
+    }
+    let holder = if holder.is_empty() { "another process".into() } else { holder };
+    LockError::InUse { path: folder.into(), holder: holder.trim().into() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_the_file_system_is_not_a_lock_of_another_process() {
+        let refused =
+            |error| not_locked(Path::new("/data"), tempfile::tempfile().unwrap(), error).to_string();
+        assert_eq!(
+            refused(Errno::WOULDBLOCK),
+            "folder /data is in use by another process: stop it, or give this daemon another folder"
+        );
+        let no_locks = refused(Errno::NOLCK);
+        assert!(no_locks.starts_with("cannot use folder /data: "), "{no_locks}");
+    }
 
     #[test]
     fn second_lock_fails_until_the_first_is_released() {
@@ -177,8 +211,11 @@ mod tests {
             std::thread::sleep(Duration::from_millis(200));
             drop(first);
         });
-        FolderLock::acquire(dir.path(), "namenode").unwrap();
+        let mut holders = Vec::new();
+        let notify = |holder: &str| holders.push(holder.to_owned());
+        FolderLock::acquire_within(dir.path(), "mrctl", WAIT, notify).unwrap();
         soon.join().unwrap();
+        assert_eq!(holders, [format!("namenode, pid {}", std::process::id())]);
     }
 
     /// Otherwise a task or another program that a daemon starts would hold the lock after its end.

@@ -193,7 +193,11 @@ impl ClusterState {
 
 /// Locks the folder against other mrctl processes that would change the running cluster.
 pub fn lock(folder: &Path) -> Result<FolderLock> {
-    match FolderLock::acquire_within(folder, "mrctl", LOCK_WAIT) {
+    let notify = |holder: &str| {
+        let seconds = LOCK_WAIT.as_secs();
+        eprintln!("mrctl: {} is in use by {holder}: waiting for up to {seconds} s", folder.display());
+    };
+    match FolderLock::acquire_within(folder, "mrctl", LOCK_WAIT, notify) {
         Err(LockError::InUse { path, holder }) => {
             bail!("{} is in use by {holder}: try again when that has ended", path.display())
         }
