@@ -8,7 +8,6 @@ use crate::{
     leftovers,
     spec::{self, Program},
     splits::{self, SplitOptions},
-    writable,
 };
 use daemon::config::JobTrackerConfig;
 use dfs_client::{Client, Inputs, error::Kind, path::DfsPath};
@@ -146,7 +145,7 @@ async fn check_writable(
     if report.safemode.on {
         return Err(Refusal::refused(format!(
             "job cannot be submitted: output {output} cannot be written while the NameNode is in safemode: {}",
-            writable::reason(&report.safemode.reason)
+            report.safemode.cause()
         )));
     }
     let replicas: Option<usize> = conf.get(REPLICATION).and_then(|text| text.trim().parse::<usize>().ok());

@@ -2,6 +2,7 @@
 //! wait until it does.
 
 use crate::driver::Driver;
+use dfs_client::{ClientError, SafemodeStatus};
 use mrcore::{Time, job::Job};
 use std::{mem::discriminant, sync::Arc, time::Duration};
 
@@ -27,10 +28,11 @@ pub(crate) enum Obstacle {
 }
 
 impl NotWritable {
-    /// The state after a check at `now`. It keeps the time of the first check with the same result.
-    pub(crate) fn next(before: Option<&Self>, obstacle: Obstacle, now: Time) -> Self {
+    /// The state after a check that started at `began`. It keeps the time of the first check with the
+    /// same result.
+    pub(crate) fn next(before: Option<&Self>, obstacle: Obstacle, began: Time) -> Self {
         let same = before.filter(|before| discriminant(&before.obstacle) == discriminant(&obstacle));
-        Self { since: same.map_or(now, |before| before.since), obstacle }
+        Self { since: same.map_or(began, |before| before.since), obstacle }
     }
 
     /// The reason, for people.
@@ -47,11 +49,6 @@ impl NotWritable {
     }
 }
 
-/// The reason of safemode without the prefix that all messages about safemode have.
-pub(crate) fn reason(text: &str) -> &str {
-    text.strip_prefix("safemode is on: ").unwrap_or(text)
-}
-
 /// Whether the job still has output to write.
 pub(crate) fn writes(job: &Job) -> bool {
     !job.is_over() && !job.spec.output.is_empty()
@@ -60,23 +57,57 @@ pub(crate) fn writes(job: &Job) -> bool {
 /// Checks the NameNode while jobs that write are active.
 pub(crate) async fn watch(driver: Arc<Driver>) {
     loop {
-        let checked = if driver.peek(|cluster| cluster.jobs().any(writes)) {
-            let asking = async { driver.files().client().await?.report().await };
-            match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
-                Ok(Ok(report)) if report.safemode.on => {
-                    Some(Obstacle::Safemode(reason(&report.safemode.reason).to_owned()))
-                }
-                Ok(Err(error)) if !error.is_unavailable() => {
-                    tracing::debug!(%error, "cannot check whether the NameNode accepts changes");
-                    None
-                }
-                Ok(Ok(_)) => None,
-                Ok(Err(_)) | Err(_) => Some(Obstacle::Unreachable),
-            }
+        let (began, obstacle) = if driver.peek(|cluster| cluster.jobs().any(writes)) {
+            let asking = async { Ok(driver.files().client().await?.report().await?.safemode) };
+            check(|| driver.now(), asking).await
         } else {
-            None
+            (driver.now(), None)
         };
-        driver.set_writable(checked);
+        driver.set_obstacle(obstacle, began);
         tokio::time::sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// The start of the check, and why the NameNode accepts no changes; None if it does. If it does not
+/// answer, it has not done so since the start.
+async fn check(
+    now: impl Fn() -> Time,
+    asking: impl Future<Output = Result<SafemodeStatus, ClientError>>,
+) -> (Time, Option<Obstacle>) {
+    let began = now();
+    let obstacle = match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
+        Ok(Ok(safemode)) => safemode.on.then(|| Obstacle::Safemode(safemode.cause().to_owned())),
+        Ok(Err(error)) if !error.is_unavailable() => {
+            tracing::debug!(%error, "cannot check whether the NameNode accepts changes");
+            None
+        }
+        Ok(Err(_)) | Err(_) => Some(Obstacle::Unreachable),
+    };
+    (began, obstacle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mrcore::Span;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn silence_counts_from_the_start_of_the_first_failed_check() {
+        let start = Time::default();
+        let clock = Cell::new(start);
+        let later = |seconds| start + Span::secs(seconds);
+        let mut state = None;
+        for (answered, expected) in [(5, "for 5 s:"), (11, "for 11 s:")] {
+            let asking = async {
+                clock.set(later(answered));
+                Err(ClientError::Unreachable { addr: "h:1".into(), reason: "no answer".into() })
+            };
+            let (began, obstacle) = check(|| clock.get(), asking).await;
+            let next = NotWritable::next(state.as_ref(), obstacle.unwrap(), began);
+            let text = next.describe("h:1", clock.get());
+            assert!(text.contains(expected), "{text}");
+            state = Some(next);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The state of the file system in words.
 
 use crate::output;
-use dfs_client::SafemodeStatus;
 
 /// Space on disks. The NameNode counts a disk that several DataNodes share once.
 fn disks(report: &dfs_client::Report) -> String {
@@ -21,7 +20,7 @@ pub fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("file system", format!("{} (version {})", report.cluster_id, report.version)),
         ("started", output::utc(report.started_ms)),
-        ("safemode", if safemode.on { format!("ON: {}", reason(safemode)) } else { "off".into() }),
+        ("safemode", if safemode.on { format!("ON: {}", safemode.cause()) } else { "off".into() }),
         ("files", format!("{} in {folders}, {} open", report.files, report.open_files)),
         ("bytes", format!("{} in {}", human(report.bytes), output::count(report.blocks, "block"))),
         ("disks", disks(report)),
@@ -77,9 +76,4 @@ pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     }
     rows.extend(report.refused_nodes.iter().map(|why| ("refused", why.clone())));
     rows
-}
-
-/// The reason without the prefix that all messages about safemode have.
-pub fn reason(status: &SafemodeStatus) -> &str {
-    status.reason.strip_prefix("safemode is on: ").unwrap_or(&status.reason)
 }

@@ -373,6 +373,13 @@ pub struct SafemodeStatus {
     pub blocks_needed: u64,
 }
 
+impl SafemodeStatus {
+    /// The reason without the prefix that all messages about safemode have.
+    pub fn cause(&self) -> &str {
+        self.reason.strip_prefix("safemode is on: ").unwrap_or(&self.reason)
+    }
+}
+
 /// The progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DrainStatus {

@@ -214,13 +214,12 @@ impl Driver {
         self.clock.now()
     }
 
-    /// Sets whether the NameNode accepts changes: None if it does, or else the reason of safemode,
-    /// if it answers.
-    pub(crate) fn set_writable(&self, obstacle: Option<Obstacle>) {
-        let now = self.now();
+    /// Sets why the NameNode accepts no changes, according to a check that started at `began`; None
+    /// if it accepts them.
+    pub(crate) fn set_obstacle(&self, obstacle: Option<Obstacle>, began: Time) {
         let changed = {
             let mut state = self.not_writable.lock();
-            let next = obstacle.map(|obstacle| NotWritable::next(state.as_ref(), obstacle, now));
+            let next = obstacle.map(|obstacle| NotWritable::next(state.as_ref(), obstacle, began));
             std::mem::replace(&mut *state, next.clone()) != next
         };
         if changed {

@@ -322,7 +322,7 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
     if args.json {
         output::json(&status)?;
     } else if status.on {
-        output::line(format!("safemode is on: {}", files::reason(&status)))?;
+        output::line(format!("safemode is on: {}", status.cause()))?;
     } else {
         output::line("safemode is off")?;
     }
@@ -375,7 +375,7 @@ mod tests {
             blocks_seen: 0,
             blocks_needed: 1,
         };
-        assert_eq!(files::reason(&status("safemode is on: 0 of 1 blocks")), "0 of 1 blocks");
-        assert_eq!(files::reason(&status("other words")), "other words");
+        assert_eq!(status("safemode is on: 0 of 1 blocks").cause(), "0 of 1 blocks");
+        assert_eq!(status("other words").cause(), "other words");
     }
 }
