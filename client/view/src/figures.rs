@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use sim::{JobFigures, Span, workload::history};
 
 /// The figures of a job, from the text of its history, as sentences.
-pub fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
+pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
     let metrics = history::figures(id, text)?;
     let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
     Ok(describe(figures))

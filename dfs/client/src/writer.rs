@@ -97,11 +97,6 @@ impl FileWriter {
         Ok(self.finish(None, false).await?.status)
     }
 
-    /// Closes the file and moves it to `to` in one atomic step.
-    pub async fn close_as(self, to: &DfsPath, overwrite: bool) -> Result<FileStatus> {
-        Ok(self.finish(Some(to), overwrite).await?.status)
-    }
-
     /// Closes the file and returns the report. With `to`, also moves the file to that path.
     pub(super) async fn finish(mut self, to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
         if self.in_block > 0 {

@@ -1,7 +1,7 @@
 //! Finds the cluster that a command is for: by flags, environment variables, files, or folders.
 
 use crate::{
-    folder::{FOLDER, dir_flag, is_here},
+    folder::{FOLDER, dir_flag},
     local::{ClusterState, Daemon, Kind},
     trust,
 };
@@ -71,7 +71,7 @@ impl Origin {
                 "is it running? start a cluster here with `mrctl up`, or name another with --{name}"
             );
         };
-        let dir = dir_flag(Some(folder).filter(|folder| !is_here(folder)));
+        let dir = dir_flag(Some(folder));
         if state.running().next().is_none() {
             return format!("its cluster is not running: start it again with `mrctl up{dir}`");
         }
@@ -129,7 +129,7 @@ impl Target {
     }
 
     /// Connects with a short deadline and without messages about retries, for callers that poll.
-    pub async fn connect_briefly(&self, timeout: Period) -> Result<Client> {
+    async fn connect_briefly(&self, timeout: Period) -> Result<Client> {
         self.connect_with(|options| {
             options.config.deadline = timeout;
             options.config.connect_timeout = timeout;

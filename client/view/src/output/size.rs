@@ -108,6 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn words_are_quoted_for_the_shell() {
+        let quoted = ["/a/b-c", "a b", "it's", ""].map(|word| shell(word.as_ref()));
+        assert_eq!(quoted, ["/a/b-c", "'a b'", r"'it'\''s'", "''"]);
+    }
+
+    #[test]
     fn sizes_have_about_three_figures() {
         let cases: [(u64, &str); 9] = [
             (0, "0 B"),

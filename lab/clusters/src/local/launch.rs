@@ -473,21 +473,13 @@ fn died(daemon: &Daemon) -> anyhow::Error {
 fn recovery(daemon: &Daemon) -> String {
     let program = program(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
     let words = std::iter::once(program.to_string_lossy().into_owned());
-    let command: Vec<String> = words.chain(daemon.args.clone()).map(|word| quoted(&word)).collect();
+    let command: Vec<String> =
+        words.chain(daemon.args.clone()).map(|word| view::output::shell(word.as_ref())).collect();
     let command = command.join(" ");
     format!(
         "\nto start it once with {RECOVER} (stop it with Ctrl-C when it is ready, then start the cluster again):\n  \
          {command} {RECOVER}"
     )
-}
-
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.into();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 fn last_lines(text: &str, count: usize) -> String {
@@ -571,11 +563,6 @@ mod tests {
         for state in [NodeState::Live, NodeState::Draining, NodeState::Drained] {
             assert_eq!(absent(&[up.clone(), node("node2", state, true)]), None, "{state:?}");
         }
-    }
-
-    #[test]
-    fn arguments_are_quoted_for_the_shell() {
-        assert_eq!(["/a/b-c", "a b", "it's", ""].map(quoted), ["/a/b-c", "'a b'", r"'it'\''s'", "''"]);
     }
 
     #[test]

@@ -435,7 +435,7 @@ impl Layout {
 
     /// Writes `fermata.toml` for daemons and clients, with the ports of the masters, and stores the
     /// ports.
-    pub fn write_config(&mut self, [namenode, jobtracker]: [u16; 2]) -> Result<()> {
+    pub(super) fn write_config(&mut self, [namenode, jobtracker]: [u16; 2]) -> Result<()> {
         self.config.cluster.namenode = format!("127.0.0.1:{namenode}");
         self.config.cluster.jobtracker = format!("127.0.0.1:{jobtracker}");
         self.ports = Some([namenode, jobtracker]);
@@ -472,7 +472,7 @@ impl Layout {
     }
 
     /// The data folder of a daemon.
-    pub fn data_dir(&self, role: &Role) -> PathBuf {
+    pub(super) fn data_dir(&self, role: &Role) -> PathBuf {
         let within =
             if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
         within.join(&role.name)

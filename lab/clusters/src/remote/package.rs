@@ -117,7 +117,7 @@ impl Package {
     }
 
     /// All files that a machine needs.
-    pub fn files_for(&self, part: Part) -> Vec<PathBuf> {
+    pub(super) fn files_for(&self, part: Part) -> Vec<PathBuf> {
         let mut files = self.files(part);
         let revoked = revoked_list(&self.folder);
         files.extend(Some(revoked).filter(|list| self.folder.join(list).is_file()));

@@ -35,7 +35,7 @@ const ERROR_LINES: usize = 3;
 
 /// How long a machine may be silent.
 #[derive(Debug, Clone, Copy)]
-pub struct ScriptTimeouts {
+pub(super) struct ScriptTimeouts {
     /// Before its first output.
     first: Duration,
     /// Between two outputs.
@@ -49,7 +49,7 @@ impl ScriptTimeouts {
     const COPY: Self = Self { first: Duration::from_mins(1), then: Duration::from_mins(1) };
 
     /// For a script that takes this long.
-    pub fn of_script(takes: Duration) -> Self {
+    pub(super) fn of_script(takes: Duration) -> Self {
         Self { then: takes + Self::SCRIPT.then, ..Self::SCRIPT }
     }
 }
@@ -94,7 +94,12 @@ impl Shell {
     }
 
     /// Runs a script with other timeouts.
-    pub fn script_with_timeout(&self, timeout: ScriptTimeouts, host: &str, script: &str) -> Result<String> {
+    pub(super) fn script_with_timeout(
+        &self,
+        timeout: ScriptTimeouts,
+        host: &str,
+        script: &str,
+    ) -> Result<String> {
         let text = std::io::Cursor::new(format!("{PRINT_HERE}{script}").into_bytes());
         let output = self.run(timeout, host, &["sh", "-s"], text, false)?;
         match output.split_once(&format!("{HERE}\n")) {
