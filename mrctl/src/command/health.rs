@@ -10,7 +10,8 @@ use clusters::locate::Target;
 use daemon::{Period, config::Config};
 use security::{Credentials, Role};
 use serde::Serialize;
-use std::process::ExitCode;
+use std::{error::Error as _, process::ExitCode};
+use tonic::Status;
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -74,7 +75,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             other => other.into(),
         })?);
         let answer = client.check(HealthCheckRequest::default()).await;
-        let answer = answer.map_err(|status| target.no_answer(role, &security::call_failure(&status)))?;
+        let answer = answer.map_err(|status| failure(&status, role, &addr, target))?;
         let mut safemode = None;
         if role == Role::NameNode {
             let service = dfs_client::WRITABLE_SERVICE.into();
@@ -100,4 +101,30 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         output::line(format!("the {} at {addr} {word}{but}", role.name()))?;
     }
     Ok(if serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The error for a check that has failed: no answer, or a refusal.
+fn failure(status: &Status, role: Role, addr: &str, target: &Target) -> anyhow::Error {
+    let why = security::call_failure(status);
+    if status.source().is_some() {
+        return target.no_answer(role, &why);
+    }
+    anyhow::anyhow!("the {} at {addr} refuses the health check: {why}", role.title())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_not_reported_as_no_answer() {
+        let target = Target::of_config("/no/such/file".as_ref());
+        let error = |status: &Status| failure(status, Role::NameNode, "h:1", &target).to_string();
+        assert_eq!(
+            error(&Status::permission_denied("not for ann")),
+            "the NameNode at h:1 refuses the health check: not for ann"
+        );
+        let broken = std::io::Error::other("connection reset");
+        assert!(!error(&Status::from_error(Box::new(broken))).contains("refuses"));
+    }
 }
