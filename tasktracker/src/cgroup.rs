@@ -195,13 +195,14 @@ fn first_process() -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skip::skip;
     use std::process::Command;
 
     #[test]
     fn a_process_that_forks_too_much_is_stopped_by_the_kernel() {
         let bounds = Bounds { memory: 64 << 20, processes: 3 };
         let Some(groups) = Groups::open(bounds, u64::from(std::process::id())) else {
-            return eprintln!("skipped: no control groups for this account");
+            return skip("cgroups", "no control groups for this account");
         };
         groups.make(1).unwrap();
         // The script waits until it is in its group, then starts five processes at a time.
@@ -265,7 +266,7 @@ mod tests {
     /// The assumption of `second`, tested on a kernel with version 2 and any available controller.
     #[test]
     fn kernel_delegates_controllers_only_of_a_group_without_processes() {
-        let skipped = |why: &str| eprintln!("skipped: {why}");
+        let skipped = |why: &str| skip("cgroups", why);
         let mounts = [MOUNTED, "/sys/fs/cgroup/unified"].map(Path::new);
         let Some(mount) = mounts.into_iter().find(|mount| mount.join("cgroup.controllers").exists()) else {
             return skipped("no version 2 of control groups");

@@ -4,7 +4,6 @@
 
 mod cluster;
 mod machines;
-mod skip;
 mod strace;
 
 pub use cluster::{Cluster, QUICK, Ran, Up, is_root, may_inspect_daemons, task_account};

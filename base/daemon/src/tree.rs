@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn unremovable_entry_does_not_stop_the_removal() {
         if !rustix::process::geteuid().is_root() {
-            return eprintln!("skipped: only root can create files of another account");
+            return skip::skip("root", "only root can create files of another account");
         }
         let prepare = |folder: &Path| {
             fs::create_dir_all(folder.join("work/b/root's")).unwrap();

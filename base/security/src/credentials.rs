@@ -363,7 +363,7 @@ mod tests {
                 chown(file, Some(owner), None).unwrap();
             }
         } else {
-            eprintln!("skipped: files of another account, which only root can make");
+            skip::skip("root", "only root can make files of another account");
         }
         let by_secret = SecurityConfig { secret, ..SecurityConfig::default() };
         let by_token = SecurityConfig { token: token_file, ..SecurityConfig::default() };

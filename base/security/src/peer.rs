@@ -330,6 +330,7 @@ impl Service<Uri> for Checked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use skip::skip;
     use std::net::TcpListener;
 
     const HEAD: &str =
@@ -384,7 +385,7 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
-                eprintln!("skipped: this machine has no {at}");
+                skip("IPv6", format_args!("this machine has no {at}"));
                 continue;
             };
             let far_end = listener.local_addr().unwrap();
@@ -413,19 +414,19 @@ mod tests {
     fn netlink_and_proc_tables_agree() {
         for at in ["127.0.0.1:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
-                eprintln!("skipped: this machine has no {at}");
+                skip("IPv6", format_args!("this machine has no {at}"));
                 continue;
             };
             // Always over IPv4: a listener on all addresses accepts both.
             let far_end =
                 SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
             let Ok(stream) = std::net::TcpStream::connect(far_end) else {
-                eprintln!("skipped: {at} does not take IPv4 here");
+                skip("IPv6", format_args!("{at} does not take IPv4 here"));
                 continue;
             };
             let near_end = stream.local_addr().unwrap();
             let Some(waiting) = query_kernel(near_end, far_end) else {
-                return eprintln!("skipped: sock_diag cannot be used here");
+                return skip("sock_diag", "the owners of sockets cannot be queried here");
             };
             let own = rustix::process::geteuid().as_raw();
             assert_eq!(waiting, Owner::Listening(vec![own]));

@@ -282,10 +282,7 @@ fn streaming_with_awk() {
 #[test]
 fn streaming_with_python() {
     if !Command::new("python3").arg("--version").status().is_ok_and(|status| status.success()) {
-        use std::io::Write;
-        // Unlike `eprintln!`, this is shown although the test passes.
-        let _ = std::io::stderr().write_all(b"skipped: streaming_with_python: there is no python3\n");
-        return;
+        return skip::skip("python3", "there is no python3");
     }
     let texts = [text(1000, 10)];
     let mut bench = Bench::new(&texts);

@@ -259,7 +259,7 @@ fn unreadable_task_folder_does_not_block_a_start() {
 #[test]
 fn files_that_cannot_be_removed_keep_their_job_registered() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can create files that another account cannot remove");
+        return skip::skip("root", "only root can create files that another account cannot remove");
     }
     let prepare = |dir: &Path| {
         for left in ["jobs/job_1/work/job_1.m0.0/root's/file", "warm/7/root's/file"] {

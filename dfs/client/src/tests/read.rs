@@ -324,7 +324,7 @@ async fn a_local_block_is_mapped_and_verified() {
 #[tokio::test]
 async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read_over_tcp() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root can act as another account");
+        return skip::skip("root", "only root can act as another account");
     }
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;

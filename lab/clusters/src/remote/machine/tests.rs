@@ -44,7 +44,7 @@ fn machine(dir: &Path, shell: Shell) -> Machine {
 #[test]
 fn files_on_a_root_machine_belong_to_root() {
     if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: only root's tar gives files away");
+        return skip::skip("root", "only root's tar gives files away");
     }
     const ANN: u32 = 54321;
     let space = tempfile::tempdir().unwrap();
@@ -91,7 +91,7 @@ fn folders_without_permissions_are_purged() {
     let way = if root { "setpriv --reuid=65534 env HOST={host}" } else { "env HOST={host}" };
     let shell: Shell = way.parse().unwrap();
     if shell.script("n1", "true").is_err() {
-        return eprintln!("skipped: there is no setpriv here");
+        return skip::skip("setpriv", "there is no setpriv here");
     }
     if root {
         chown(space.path(), Some(65534), None).unwrap();

@@ -1,4 +1,4 @@
-//! Tests that cannot run because the machine lacks a capability.
+//! Tests that cannot run because the machine lacks a capability. A dependency only of tests.
 
 use std::{
     fmt::Display,
