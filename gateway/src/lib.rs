@@ -3,7 +3,7 @@
 //!
 //! It is a client like all other commands, with the same calls and credentials, so a page shows
 //! only what its user may see. It has no pages that change the cluster, and it listens only on
-//! loopback.
+//! loopback. It uses neither standard output nor standard input, so that any program can embed it.
 
 mod answer;
 mod chart;
@@ -15,19 +15,12 @@ use anyhow::{Context, Result};
 use guard::Guard;
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::{
-    event::{PollFd, PollFlags, poll},
-    termios::tcgetpgrp,
-};
-use std::{io, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
 };
-use view::{
-    output,
-    status_cache::{Masters, StatusCache},
-};
+use view::status_cache::{Masters, StatusCache};
 
 /// The largest number of parallel connections; further ones wait.
 const CONNECTIONS_MAX: usize = 64;
@@ -38,69 +31,50 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 const HEAD_BYTES_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 64;
 
-/// Serves the pages on this port of 127.0.0.1 (0: any free port) until `stop`. Prints the address.
-///
-/// In a closed cluster the address contains a token, because other accounts of this machine could
-/// open it too. The token is valid once. Enter on standard input prints a new address.
-pub async fn run(port: u16, masters: Box<dyn Masters>, stop: impl Future<Output = ()>) -> Result<()> {
-    let name = masters.proved_name()?;
-    let listener = listen(port).await?;
-    let port = listener.local_addr().context("cannot determine the port")?.port();
-    let guard = Guard::new(port, name.is_some());
-    output::line(guard.address())?;
-    let fresh = if guard.is_closed() { " (it is valid once); Enter prints a new one," } else { ";" };
-    eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
-    let server = Arc::new(WebServer { guard, status_cache: StatusCache::new(masters, name) });
-    if server.guard.is_closed() {
-        let server = server.clone();
-        std::thread::spawn(move || print_at_enter(&server));
-    }
-    tokio::select! {
-        () = serve(&listener, &server) => {}
-        () = stop => {}
-    }
-    Ok(())
+/// The pages, at a port of 127.0.0.1.
+pub struct Gateway {
+    listener: TcpListener,
+    server: Arc<WebServer>,
 }
 
-/// Prints a new address for each line on standard input, until it ends.
-fn print_at_enter(server: &WebServer) {
-    let mut line = String::new();
-    while await_line() {
-        line.clear();
-        match io::stdin().read_line(&mut line) {
-            Ok(1..) if output::line(server.guard.address()).is_ok() => {}
-            _ => return,
-        }
+/// Makes addresses of the pages.
+#[derive(Clone)]
+pub struct Addresses(Arc<WebServer>);
+
+impl Gateway {
+    /// Listens on this port of 127.0.0.1; 0 means any free port.
+    pub async fn bind(port: u16, masters: Box<dyn Masters>) -> Result<Self> {
+        let name = masters.proved_name()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+        let listener = listener.with_context(|| format!("cannot listen on 127.0.0.1:{port}"))?;
+        let port = listener.local_addr().context("cannot determine the port")?.port();
+        let guard = Guard::new(port, name.is_some());
+        let server = Arc::new(WebServer { guard, status_cache: StatusCache::new(masters, name) });
+        Ok(Self { listener, server })
+    }
+
+    /// The source of addresses to open.
+    pub fn addresses(&self) -> Addresses {
+        Addresses(self.server.clone())
+    }
+
+    /// Serves the pages until the future is dropped.
+    pub async fn serve(&self) {
+        serve(&self.listener, &self.server).await;
     }
 }
 
-/// Waits until standard input has data. If mrctl runs in the background of a terminal, it does not
-/// read: that would stop the process.
-fn await_line() -> bool {
-    let stdin = rustix::stdio::stdin();
-    loop {
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-        match poll(&mut fds, None) {
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(_) => return false,
-        }
-        let foreground = tcgetpgrp(stdin).map_or(true, |group| group == rustix::process::getpgrp());
-        if foreground {
-            return true;
-        }
-        std::thread::sleep(Duration::from_secs(1));
+impl Addresses {
+    /// Whether an address is valid once. In a closed cluster it contains a token, because other
+    /// accounts of this machine could open it too.
+    pub fn are_valid_once(&self) -> bool {
+        self.0.guard.is_closed()
     }
-}
 
-async fn listen(port: u16) -> Result<TcpListener> {
-    let place = (Ipv4Addr::LOCALHOST, port);
-    TcpListener::bind(place).await.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => anyhow::anyhow!(
-            "port {port} of 127.0.0.1 is in use: name another with --port, or use --port 0 for any free port"
-        ),
-        _ => anyhow::Error::new(error).context(format!("cannot listen on 127.0.0.1:{port}")),
-    })
+    /// An address, with a new token if one is needed.
+    pub fn make(&self) -> String {
+        self.0.guard.address()
+    }
 }
 
 async fn serve(listener: &TcpListener, server: &Arc<WebServer>) {

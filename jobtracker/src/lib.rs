@@ -7,7 +7,7 @@
 //! `storage` and `compact` (the journal), `writable` (whether the NameNode accepts changes).
 //!
 //! Deliberately absent: scheduling (in `schedulers`), the rules of tasks (in `core`), web pages (in
-//! `mrctl`).
+//! `gateway`).
 
 mod active_jobs;
 mod clock;

@@ -2,10 +2,15 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use crate::output::Usage;
-use anyhow::{Result, bail};
+use crate::output::{self, Usage};
+use anyhow::{Result, anyhow, bail};
 use clusters::locate::Target;
-use std::{path::PathBuf, process::ExitCode};
+use gateway::{Addresses, Gateway};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    termios::tcgetpgrp,
+};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 /// Show the cluster in a browser
 ///
@@ -37,6 +42,59 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         Some(folder) => Target::of_config(&folder.join("fermata.toml")),
         None => target.clone(),
     };
-    gateway::run(args.port, Box::new(target), daemon::lifecycle::end_signal()).await?;
+    let gateway = Gateway::bind(args.port, Box::new(target)).await;
+    let gateway = gateway.map_err(|error| port_in_use(error, args.port))?;
+    let addresses = gateway.addresses();
+    output::line(addresses.make())?;
+    let fresh = if addresses.are_valid_once() { " (it is valid once); Enter prints a new one," } else { ";" };
+    eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
+    if addresses.are_valid_once() {
+        std::thread::spawn(move || print_at_enter(&addresses));
+    }
+    tokio::select! {
+        () = gateway.serve() => {}
+        () = daemon::lifecycle::end_signal() => {}
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds what to do if another program uses the port.
+fn port_in_use(error: anyhow::Error, port: u16) -> anyhow::Error {
+    match error.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::AddrInUse) => anyhow!(
+            "port {port} of 127.0.0.1 is in use: name another with --port, or use --port 0 for any free port"
+        ),
+        _ => error,
+    }
+}
+
+/// Prints a new address for each line on standard input, until it ends.
+fn print_at_enter(addresses: &Addresses) {
+    let mut line = String::new();
+    while await_line() {
+        line.clear();
+        match io::stdin().read_line(&mut line) {
+            Ok(1..) if output::line(addresses.make()).is_ok() => {}
+            _ => return,
+        }
+    }
+}
+
+/// Waits until standard input has data. If mrctl runs in the background of a terminal, it does not
+/// read: that would stop the process.
+fn await_line() -> bool {
+    let stdin = rustix::stdio::stdin();
+    loop {
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return false,
+        }
+        let foreground = tcgetpgrp(stdin).map_or(true, |group| group == rustix::process::getpgrp());
+        if foreground {
+            return true;
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
