@@ -208,10 +208,12 @@ fn a_background_process_that_keeps_stdin_open_is_not_waited_for() {
     let started = std::time::Instant::now();
     let line = vec![b'x'; 1000];
     let lines = || (0..3000).map(|_| line.as_slice());
-    let (out, _, _) =
-        mapped(&conf(&[(MAPPER, "sh -c 'sleep 60 <&0 & read x; echo done'")]), lines()).expect("sh");
+    // A shell gives background processes another stdin, so this one inherits descriptor 3.
+    let script = "sh -c 'exec 3<&0; sleep 60 & read x; echo done'";
+    let (out, _, _) = mapped(&conf(&[(MAPPER, script)]), lines()).expect("sh");
     assert_eq!(out.0, pairs(&[("done", "")]));
-    let error = mapped(&conf(&[(MAPPER, "sh -c 'sleep 60 <&0 & exit 3'")]), lines()).err().expect("code 3");
+    let script = "sh -c 'exec 3<&0; sleep 60 & exit 3'";
+    let error = mapped(&conf(&[(MAPPER, script)]), lines()).err().expect("code 3");
     assert!(error.to_string().ends_with("ended with exit status 3"), "{error}");
     assert!(started.elapsed() < std::time::Duration::from_secs(45));
 }
