@@ -25,8 +25,8 @@
 //! ```
 //!
 //! `client/examples/submit.rs` is a complete program. Deliberately absent: clusters in the folders
-//! of `mrctl up` (in `lab/clusters`), advice in terms of `mrctl` (in `client/view`), and the check of
-//! a program before its submission (in `mrctl`).
+//! of `mrctl up` (in `lab/clusters`), advice in terms of `mrctl` (in `client/view`), and the check
+//! of a program before its submission (in `mrctl`).
 
 mod cluster;
 mod error;

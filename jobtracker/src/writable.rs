@@ -28,8 +28,8 @@ pub(crate) enum Obstacle {
 }
 
 impl NotWritable {
-    /// The state after a check that started at `began`. It keeps the time of the first check with the
-    /// same result.
+    /// The state after a check that started at `began`. It keeps the time of the first check with
+    /// the same result.
     pub(crate) fn next(before: Option<&Self>, obstacle: Obstacle, began: Time) -> Self {
         let same = before.filter(|before| discriminant(&before.obstacle) == discriminant(&obstacle));
         Self { since: same.map_or(began, |before| before.since), obstacle }

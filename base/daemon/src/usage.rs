@@ -148,8 +148,8 @@ fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, word
 /// The start of the text for a range without an end.
 const AT_LEAST: &str = "a whole number that is at least";
 
-/// The range in an error of clap such as `0 is not in 1..=64`. A range without an end has the largest
-/// number as its end: `0 is not in 1..18446744073709551615`.
+/// The range in an error of clap such as `0 is not in 1..=64`. A range without an end has the
+/// largest number as its end: `0 is not in 1..18446744073709551615`.
 fn range(why: &str) -> Option<String> {
     let (from, to) = why.rsplit_once(" is not in ")?.1.split_once("..")?;
     let last = match to.strip_prefix('=') {

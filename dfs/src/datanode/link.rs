@@ -347,8 +347,8 @@ pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
     }
 }
 
-/// Whether the NameNode has refused a heartbeat or cannot read it, so that a repetition has the same
-/// result. A new registration shows the reason, for example another version.
+/// Whether the NameNode has refused a heartbeat or cannot read it, so that a repetition has the
+/// same result. A new registration shows the reason, for example another version.
 fn refuses_heartbeat(status: &Status) -> bool {
     match from_status(status) {
         Some(error) => !error.is_transient(),

@@ -25,8 +25,8 @@ fn state(cluster: &Cluster, job: &str) -> Value {
     cluster.json(&["job", job])
 }
 
-/// The lines that a process prints to its stderr, read by a thread: a test that expects a line fails
-/// after [`TIMEOUT`].
+/// The lines that a process prints to its stderr, read by a thread: a test that expects a line
+/// fails after [`TIMEOUT`].
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let stderr = BufReader::new(child.stderr.take().unwrap());
     let (sender, lines) = mpsc::channel();

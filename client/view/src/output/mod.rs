@@ -44,8 +44,8 @@ pub fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(())
 }
 
-/// The text of an error and of its causes, and what to do. A cause whose text is already part of the
-/// message is not repeated.
+/// The text of an error and of its causes, and what to do. A cause whose text is already part of
+/// the message is not repeated.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
