@@ -11,7 +11,7 @@ use client::{
     scheduling::{Reason, Schedulers, Why},
 };
 use daemon::Period;
-use dfs_client::{Client, Report};
+use dfs_client::{Client, ClientError, Report};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -321,9 +321,15 @@ impl StatusCache {
     async fn report(&self) -> QueryResult<Report> {
         let asking = async {
             let client = self.namenode().await?;
-            Ok(client.report().await?)
+            anyhow::Ok(client.report().await?)
         };
         let answer = match tokio::time::timeout(REQUEST_TIMEOUT, asking).await {
+            Ok(Err(error)) => Err(match error.downcast_ref() {
+                Some(ClientError::Deadline { kind: None, seconds, .. }) => {
+                    self.no_answer(Role::NameNode, Duration::from_secs_f64(*seconds))
+                }
+                _ => error,
+            }),
             Ok(answer) => answer,
             Err(_) => Err(self.no_answer(Role::NameNode, REQUEST_TIMEOUT)),
         };
