@@ -5,11 +5,11 @@
 //! registers again. If the NameNode refuses the registration, the DataNode ends.
 
 use super::{
-    commands::BlockCommand,
     error::{DataNodeError, Refusal, RefusalKind},
     layout::NameNodeStart,
-    node::Node,
+    node::{NameNodeQueries, Node},
     pending_reports::{Batch, Item},
+    queues::BlockCommand,
     store::Alarm,
 };
 use crate::metadata::DATANODE_PROTOCOL;
@@ -386,13 +386,6 @@ impl Retry {
 
 fn replica(block: BlockId, nonce: Nonce, length: u64) -> Replica {
     Replica { block_id: block.0, length, nonce: nonce.0 }
-}
-
-/// Calls to the NameNode from threads of the data path.
-#[derive(Debug)]
-pub(super) struct NameNodeQueries {
-    client: BlockReportsClient<Channel>,
-    runtime: tokio::runtime::Handle,
 }
 
 impl NameNodeQueries {

@@ -10,11 +10,12 @@
 //! No thread waits for the network while it has one of these locks, or for a disk while it has the
 //! lock of the map.
 
+pub(super) mod partial;
+
 use super::{
     disk::{DiskFault, DiskSpace, classify},
     error::{DataNodeError, Refusal, RefusalKind},
     layout::{NameNodeStart, Part},
-    partial::Partial,
     pending_reports::{Item, PendingReports},
     volume::{Damage, Volume},
 };
@@ -23,6 +24,7 @@ use dfs_client::{
     ids::{BlockId, NodeUuid, Nonce},
 };
 use parking_lot::{Condvar, Mutex};
+use partial::Partial;
 use proto::dfs::{DiskRoom, Usage};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -136,7 +136,7 @@ impl NameNode for ClientService {
         let pb::LocateRequest { path, offset, length, reader_host } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::Read)?;
+            state.namespace().permit(&caller, &path, Need::Read)?;
             let (status, blocks) = state.locate(&path, offset, length, &reader_host)?;
             let blocks = blocks.into_iter();
             let blocks = blocks.map(|block| wire::located(block, &self.blocks)).collect();
@@ -168,7 +168,11 @@ impl NameNode for ClientService {
         let pb::StatRequest { path, for_create, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, if for_create { Need::Create } else { Need::Traverse })?;
+            state.namespace().permit(
+                &caller,
+                &path,
+                if for_create { Need::Create } else { Need::Traverse },
+            )?;
             if for_create {
                 state.check_quotas(&path, entries)?;
             }
@@ -182,7 +186,7 @@ impl NameNode for ClientService {
         let pb::ListRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::List)?;
+            state.namespace().permit(&caller, &path, Need::List)?;
             let (entries, more) = state.list(&path, &start_after, page(limit))?;
             Ok(pb::ListReply { entries: entries.into_iter().map(wire::status).collect(), more })
         })
@@ -216,7 +220,7 @@ impl NameNode for ClientService {
         let caller = self.caller(&request)?;
         let path = wire::path(&request.into_inner().path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::List)?;
+            state.namespace().permit(&caller, &path, Need::List)?;
             Ok(wire::usage(state.usage(&path)?))
         })
         .await
