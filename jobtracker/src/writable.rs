@@ -61,10 +61,10 @@ pub(crate) fn writes(job: &Job) -> bool {
 pub(crate) async fn watch(driver: Arc<Driver>) {
     loop {
         let checked = if driver.peek(|cluster| cluster.jobs().any(writes)) {
-            let asking = async { driver.files().client().await?.report().await };
+            let asking = async { driver.files().client().await?.safemode().await };
             match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
-                Ok(Ok(report)) if report.safemode.on => {
-                    Some(Obstacle::Safemode(reason(&report.safemode.reason).to_owned()))
+                Ok(Ok(safemode)) if safemode.on => {
+                    Some(Obstacle::Safemode(reason(&safemode.reason).to_owned()))
                 }
                 Ok(Err(error)) if !error.is_unavailable() => {
                     tracing::debug!(%error, "cannot check whether the NameNode accepts changes");

@@ -261,10 +261,14 @@ impl NameNode for ClientService {
         self.query(|state| Ok(wire::fsck(state.fsck(&path, after.as_ref(), page(limit))?))).await
     }
 
-    async fn report(&self, _: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {
+    async fn report(&self, request: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {
         let driver = &self.driver;
+        let safemode_only = request.into_inner().safemode_only;
         let lost_edits = self.lost_edits.clone().unwrap_or_default();
         self.query(|state| {
+            if safemode_only {
+                return Ok(wire::safemode_report(state));
+            }
             let report = wire::report(state.report(driver.now()), driver.log().last_seq());
             Ok(pb::ReportReply { lost_edits: lost_edits.clone(), ..report })
         })

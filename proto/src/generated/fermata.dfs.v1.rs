@@ -494,7 +494,11 @@ pub struct FsckBlock {
     pub draining: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReportRequest {}
+pub struct ReportRequest {
+    /// the reply has only cluster_id and safemode, and costs little
+    #[prost(bool, tag = "1")]
+    pub safemode_only: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReportReply {
     #[prost(string, tag = "1")]
