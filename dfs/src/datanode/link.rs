@@ -116,6 +116,7 @@ impl Link {
             seen_epoch: namenode_start.epoch,
             seen_start: namenode_start.start(),
             usage: Some(self.node.store.usage()),
+            declared_new: self.node.store.declared_new,
         };
         let reply = self.client.register(self.node.call(register)).await;
         let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();

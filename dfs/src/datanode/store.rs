@@ -49,6 +49,8 @@ pub(super) struct Store {
     pub(super) uuid: NodeUuid,
     /// The number of this start, higher than all before.
     pub(super) incarnation: u64,
+    /// An operator has declared the data folders new.
+    pub(super) declared_new: bool,
     pub(super) pending_reports: PendingReports,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,

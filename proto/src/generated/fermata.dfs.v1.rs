@@ -2688,6 +2688,9 @@ pub struct RegisterRequest {
     pub seen_start: u64,
     #[prost(message, optional, tag = "8")]
     pub usage: ::core::option::Option<Usage>,
+    /// an operator has declared its data folders new (file NEW)
+    #[prost(bool, tag = "9")]
+    pub declared_new: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterReply {

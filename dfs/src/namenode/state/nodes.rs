@@ -45,6 +45,8 @@ pub(super) struct Node {
     pub(super) last: Option<(u64, Vec<Command>)>,
     /// Good replicas of committed blocks.
     pub(super) blocks: BTreeSet<BlockId>,
+    /// For a dead node: the number of `blocks` when it died.
+    pub(super) replicas_at_death: usize,
     /// For a draining node: blocks with too few replicas on staying nodes.
     pub(super) left: BTreeSet<BlockId>,
     pub(super) deletes: Deletes,
@@ -191,6 +193,7 @@ impl Node {
             last_heartbeat_ms: now_ms,
             last: None,
             blocks: BTreeSet::new(),
+            replicas_at_death: 0,
             left: BTreeSet::new(),
             deletes: Deletes::default(),
             outbox: VecDeque::new(),
