@@ -1,6 +1,8 @@
 //! Seeded mutations of valid inputs: flipped bits, cuts, splices, changed lengths.
 
-/// A small seeded random number generator (`SplitMix64`).
+use types::split_mix;
+
+/// A stream of random numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -10,10 +12,7 @@ impl Random {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        split_mix::next(&mut self.0)
     }
 
     /// A number below `bound`; 0 if `bound` is 0.

@@ -32,13 +32,15 @@ use std::{
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
-    sync::{Arc, OnceLock, mpsc as threads},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of unread messages of a child; then the child waits.
 const MESSAGES_MAX: usize = 8;
+/// Maximum number of processes that wait to be started; then the caller waits.
+const REQUESTS_MAX: usize = 64;
 /// PATH of tasks with another account than the tracker.
 const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Stack size of a thread that only waits.
@@ -173,7 +175,7 @@ impl Drop for Process {
 /// Starts processes, and has a table of all that run.
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
-    requests: threads::Sender<Request>,
+    requests: mpsc::Sender<Request>,
     processes: Arc<ProcessTable>,
     account: Option<Account>,
 }
@@ -280,7 +282,7 @@ impl Spawner {
     }
 
     fn start_with(environment: ProcessEnvironment, waiter_stack: usize) -> io::Result<Self> {
-        let (requests, incoming) = threads::channel::<Request>();
+        let (requests, mut incoming) = mpsc::channel::<Request>(REQUESTS_MAX);
         let account = environment.account;
         let processes =
             Arc::new(ProcessTable { groups: environment.groups.clone(), ..ProcessTable::default() });
@@ -293,7 +295,7 @@ impl Spawner {
             others: environment.others.clone(),
         };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
-            for (program, start, reply) in incoming {
+            while let Some((program, start, reply)) = incoming.blocking_recv() {
                 // If the caller is gone, dropping the process kills it.
                 reply.send(spawn(&program, start, &environment, &for_thread, waiter_stack)).ok();
             }
@@ -307,7 +309,7 @@ impl Spawner {
     pub(crate) async fn spawn(&self, program: &Path, start: Start) -> io::Result<Process> {
         let (reply, started) = oneshot::channel();
         let over = || io::Error::other("the tracker is stopping");
-        self.requests.send((program.into(), start, reply)).map_err(|_| over())?;
+        self.requests.send((program.into(), start, reply)).await.map_err(|_| over())?;
         started.await.map_err(|_| over())?
     }
 

@@ -5,16 +5,15 @@
 
 mod check;
 mod merge;
+mod scheduler;
 
-use crate::{
-    Bytes, Period,
-    scheduler::{found, found_in},
-};
+use crate::{Bytes, Period};
 pub use crate::{
     client::ClientConfig,
-    scheduler::SchedulerConfig,
     security::{Choice, SecurityConfig},
 };
+pub use scheduler::SchedulerConfig;
+use scheduler::{found, found_in};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,

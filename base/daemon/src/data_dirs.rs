@@ -7,8 +7,8 @@
 //! one lists, and that has no such file itself, is [`vanished`]. The operator creates a file `NEW`
 //! in it to declare it new, after replacing a disk.
 //!
-//! Deliberately absent: the case that all folders are empty, which looks like a first start; `mrctl
-//! cluster up` handles it.
+//! Deliberately absent: the case that all folders are empty, which looks like a first start. `mrctl
+//! cluster up` handles it, and so does the NameNode for a DataNode that it knows.
 
 use crate::files::{USUAL, replace};
 use std::{
@@ -31,8 +31,19 @@ pub fn vanished(dirs: &[PathBuf]) -> Vec<PathBuf> {
     let known: BTreeSet<String> =
         lists.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
     let is_gone =
-        |dir: &&PathBuf| known.contains(&path_of(dir)) && !dir.join(LIST).exists() && !dir.join(NEW).exists();
+        |dir: &&PathBuf| known.contains(&path_of(dir)) && !dir.join(LIST).exists() && !is_declared_new(dir);
     dirs.iter().filter(is_gone).cloned().collect()
+}
+
+/// Declares a folder new, and creates it if needed.
+pub fn declare_new(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    fs::write(dir.join(NEW), "")
+}
+
+/// Whether a folder is declared new. The first start of its daemon ends that.
+pub fn is_declared_new(dir: &Path) -> bool {
+    dir.join(NEW).exists()
 }
 
 /// Returns the error for a vanished folder, with instructions.
@@ -50,10 +61,8 @@ pub fn remember<'a>(dirs: &[PathBuf], usable: impl IntoIterator<Item = &'a Path>
     let list: String = dirs.iter().map(|dir| path_of(dir) + "\n").collect();
     for folder in usable {
         let path = folder.join(LIST);
-        if fs::read_to_string(&path).is_ok_and(|text| text == list) {
-            continue;
-        }
-        if let Err(error) = replace(&path, list.as_bytes(), USUAL, true) {
+        let is_current = fs::read_to_string(&path).is_ok_and(|text| text == list);
+        if !is_current && let Err(error) = replace(&path, list.as_bytes(), USUAL, true) {
             tracing::warn!(path = %path.display(), %error, "cannot write the list of data folders");
             continue;
         }
@@ -90,11 +99,13 @@ mod tests {
         assert_eq!(vanished(&two), std::slice::from_ref(&b));
         remember(&two, [a.as_path()]);
         assert_eq!(vanished(&two), std::slice::from_ref(&b));
-        fs::create_dir(&b).unwrap();
-        fs::write(b.join(NEW), "").unwrap();
+        declare_new(&b).unwrap();
         assert_eq!(vanished(&two), Vec::<PathBuf>::new());
         remember(&two, two.iter().map(PathBuf::as_path));
-        assert!(!b.join(NEW).exists() && b.join(LIST).exists());
+        assert!(!is_declared_new(&b) && b.join(LIST).exists());
+        declare_new(&b).unwrap();
+        remember(&two, two.iter().map(PathBuf::as_path));
+        assert!(!is_declared_new(&b), "also of a folder in use");
         // A folder that is no longer configured is ignored.
         fs::remove_file(b.join(LIST)).unwrap();
         assert_eq!(vanished(&[a]), Vec::<PathBuf>::new());

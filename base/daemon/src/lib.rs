@@ -16,7 +16,6 @@ pub mod lock;
 pub mod logging;
 mod quantity;
 pub mod safe_open;
-mod scheduler;
 mod security;
 pub mod serve;
 pub mod tree;

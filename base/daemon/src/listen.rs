@@ -1,7 +1,7 @@
 //! Addresses that a daemon may listen on. Loopback is always allowed. Other addresses are refused
 //! unless callers must prove their identity, or the operator sets `--insecure`.
 
-use crate::config::Config;
+use crate::{config::Config, host::is_host_port};
 use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs},
@@ -36,11 +36,6 @@ pub enum ListenError {
         /// Cause.
         source: std::io::Error,
     },
-}
-
-/// Whether `addr` has a host and a port.
-pub(crate) fn is_host_port(addr: &str) -> bool {
-    addr.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 /// Binds `addr`, if this daemon may listen on it.

@@ -20,7 +20,10 @@
 //!
 //! Deliberately absent: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
 
-use crate::disk::{Disk, ReadFile, WriteFile};
+use crate::{
+    disk::{Disk, ReadFile, WriteFile},
+    format::{SPLIT_MIX_STEP, split_mix},
+};
 use rustix::io::Errno;
 use std::{
     collections::{BTreeMap, HashMap},
@@ -444,15 +447,13 @@ impl ReadFile for OpenFile {
     }
 }
 
-/// `SplitMix64` of Steele, Lea and Flood: small, and the same on every machine.
+/// Random numbers, the same on every machine.
 struct SplitMix(u64);
 
 impl SplitMix {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0 = self.0.wrapping_add(SPLIT_MIX_STEP);
+        split_mix(self.0)
     }
 
     fn below(&mut self, limit: u64) -> u64 {

@@ -203,11 +203,8 @@ impl BatchHeader {
 pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
     let mut pattern = [0; GRAIN_BYTES];
     for (index, word) in pattern.chunks_exact_mut(8).enumerate() {
-        // The `index`th output of `SplitMix64`.
-        let z = (u64::from(salt) + 1).wrapping_mul(index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word.copy_from_slice(&(z ^ (z >> 31)).to_le_bytes());
+        let z = (u64::from(salt) + 1).wrapping_mul(index as u64 + 1).wrapping_mul(SPLIT_MIX_STEP);
+        word.copy_from_slice(&split_mix(z).to_le_bytes());
     }
     let (head, rest) = bytes.split_at_mut((GRAIN_BYTES - BATCH_HEADER_BYTES).min(bytes.len()));
     let xor = |(byte, mask): (&mut u8, &u8)| *byte ^= mask;
@@ -215,6 +212,17 @@ pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
     for grain in rest.chunks_mut(GRAIN_BYTES) {
         grain.iter_mut().zip(&pattern).for_each(xor);
     }
+}
+
+/// Difference of consecutive states of `SplitMix64`.
+pub(crate) const SPLIT_MIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+/// Returns the output of `SplitMix64` (Steele, Lea and Flood) for a state. It is part of the
+/// format, and therefore defined here.
+pub(crate) fn split_mix(z: u64) -> u64 {
+    let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 /// Returns four bytes as a number. Panics if there are fewer.

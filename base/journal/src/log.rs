@@ -13,7 +13,6 @@
 //!    snapshots are kept, and all records after the older one, so that one damaged snapshot loses
 //!    nothing.
 
-pub use crate::format::{BATCH_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::{
     AppendError, LogError, LogFailed, Seq,
     disk::Disk,
@@ -24,61 +23,22 @@ use crate::{
     survey::Survey,
     writer::{Files, Pending, Progress, Shared, Writer},
 };
+pub use crate::{
+    format::{BATCH_BYTES_MAX, RECORD_BYTES_MAX},
+    repair::{Dropped, Torn},
+    survey::Recovery,
+    writer::Stats,
+};
+use crossbeam::channel::bounded;
 use std::{
     io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
     },
     thread::{self, JoinHandle},
 };
 use tokio::sync::watch;
-
-/// What to do about damage when a log is opened. A torn tail (the last batch, whose write was
-/// interrupted) is not damage, and a single damaged snapshot loses nothing. Both are handled and
-/// reported independently of this.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recovery {
-    /// Fail, with the file and the offset.
-    Refuse,
-    /// Drop everything after the start of the damage, keep copies of it, and report it in
-    /// [`Opened::dropped`].
-    DropDamaged,
-}
-
-/// A batch that was cut from the end of the newest segment because its write was not finished. It
-/// was not acknowledged. But a disk that lost a synced sector leaves the same state, so the owner
-/// treats it as a possible loss.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Torn {
-    /// Name of the file.
-    pub file: String,
-    /// Offset at which the file was cut.
-    pub offset: u64,
-    /// Number of bytes that were cut.
-    pub bytes: u64,
-    /// Name of the file with the bytes that were cut.
-    pub saved_as: String,
-}
-
-/// A damaged file, or part of one, that is not used. For messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dropped {
-    /// Name of the file.
-    pub file: String,
-    /// Offset from which on the file is not used; the offset of the damage if the whole file was
-    /// dropped.
-    pub offset: u64,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// Number of records that are known to be in the dropped part; there may be more.
-    pub records_known: u64,
-    /// Name under which the original file is kept; `None` if there was no such file.
-    pub saved_as: Option<String>,
-    /// What was wrong.
-    pub why: String,
-}
 
 /// A log that was just opened.
 pub struct Opened {
@@ -93,17 +53,6 @@ pub struct Opened {
     pub replaced: Vec<Dropped>,
     /// Dropped parts; empty unless [`Recovery::DropDamaged`] found damage.
     pub dropped: Vec<Dropped>,
-}
-
-/// Counters since the log was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Records made durable.
-    pub records: u64,
-    /// Batches, each one write and one sync.
-    pub batches: u64,
-    /// Bytes written.
-    pub bytes: u64,
 }
 
 /// The running log. Share it by `Arc`. Dropping it flushes pending records and ends its thread.
@@ -144,10 +93,9 @@ impl Log {
                 rotations: Vec::new(),
                 closing: false,
                 settling: false,
-                idle: false,
                 failed: None,
             }),
-            work: Condvar::new(),
+            work: bounded(1),
             moved: Condvar::new(),
             durable: AtomicU64::new(last),
             last: AtomicU64::new(last),
@@ -223,11 +171,9 @@ impl Log {
     }
 
     fn wake_writer(&self, pending: MutexGuard<'_, Pending>) {
-        let idle = pending.idle;
         drop(pending);
-        if idle {
-            self.shared.work.notify_one();
-        }
+        // If the channel is full, the writer has a message already.
+        let _full = self.shared.work.0.try_send(());
     }
 
     /// Whether a record of up to `bytes` would be accepted without blocking. This holds until the
@@ -300,7 +246,7 @@ impl Log {
     /// until that is done. Returns the last record of the closed segments. An empty segment is not
     /// closed.
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
-        let (reply, done) = mpsc::sync_channel(1);
+        let (reply, done) = bounded(1);
         let mut pending = self.shared.pending();
         pending.check_open()?;
         pending.rotations.push(reply);
@@ -394,8 +340,9 @@ impl Log {
     pub fn close(&self) -> Result<(), LogFailed> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
-            self.shared.pending().closing = true;
-            self.shared.work.notify_one();
+            let mut pending = self.shared.pending();
+            pending.closing = true;
+            self.wake_writer(pending);
             // A panic of the writer has already been reported as a failure.
             let _panicked = writer.join();
         }

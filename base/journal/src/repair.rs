@@ -11,12 +11,44 @@ use crate::{
     commit::{COMMIT_FILE, CommitFile, Point},
     disk::{Disk, WriteFile},
     format::{FileKind, TEMPORARY},
-    log::{Dropped, Torn},
     segment::start_segment,
     source::Source,
     survey::{Damage, End, Segment, Survey, records_known},
 };
 use std::ops::Range;
+
+/// A batch that was cut from the end of the newest segment because its write was not finished. It
+/// was not acknowledged. But a disk that lost a synced sector leaves the same state, so the owner
+/// treats it as a possible loss.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Torn {
+    /// Name of the file.
+    pub file: String,
+    /// Offset at which the file was cut.
+    pub offset: u64,
+    /// Number of bytes that were cut.
+    pub bytes: u64,
+    /// Name of the file with the bytes that were cut.
+    pub saved_as: String,
+}
+
+/// A damaged file, or part of one, that is not used. For messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// Name of the file.
+    pub file: String,
+    /// Offset from which on the file is not used; the offset of the damage if the whole file was
+    /// dropped.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Number of records that are known to be in the dropped part; there may be more.
+    pub records_known: u64,
+    /// Name under which the original file is kept; `None` if there was no such file.
+    pub saved_as: Option<String>,
+    /// What was wrong.
+    pub why: String,
+}
 
 /// Result of a repair, with the segment for the next batch.
 pub(crate) struct Repaired {

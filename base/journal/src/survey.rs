@@ -9,7 +9,7 @@
 //! the newest segment, so that a missing one is detected.
 
 use crate::{
-    LogError, Recovery, Seq,
+    LogError, Seq,
     commit::{self, COMMIT_FILE, Found, Point},
     disk::Disk,
     format::{FILE_HEADER_BYTES, FileKind, Name},
@@ -17,6 +17,18 @@ use crate::{
     segment::{SegmentReader, Step},
     snapshot::SnapshotReader,
 };
+
+/// What to do about damage when a log is opened. A torn tail (the last batch, whose write was
+/// interrupted) is not damage, and a single damaged snapshot loses nothing. Both are handled and
+/// reported independently of this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    /// Fail, with the file and the offset.
+    Refuse,
+    /// Drop everything after the start of the damage, keep copies of it, and report it in
+    /// [`Opened::dropped`](crate::log::Opened::dropped).
+    DropDamaged,
+}
 
 /// A segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

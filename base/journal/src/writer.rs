@@ -13,11 +13,11 @@ use crate::{
     segment::start_segment,
     survey::{Segment, has_records},
 };
+use crossbeam::channel::{Receiver, Sender};
 use std::{
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc::SyncSender,
     },
     thread,
 };
@@ -29,8 +29,8 @@ const SPARE_BYTES_MAX: usize = 4 << 20;
 /// State shared by the writer and the users of the log.
 pub(crate) struct Shared {
     pub(crate) pending: Mutex<Pending>,
-    /// Signalled when there is work for the writer.
-    pub(crate) work: Condvar,
+    /// Has a message when there may be work for the writer.
+    pub(crate) work: (Sender<()>, Receiver<()>),
     /// Signalled when the writer has taken or finished a batch, or failed.
     pub(crate) moved: Condvar,
     pub(crate) durable: AtomicU64,
@@ -49,13 +49,11 @@ pub(crate) struct Pending {
     pub(crate) count: u32,
     /// Number of the next record.
     pub(crate) next: Seq,
-    pub(crate) rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
+    pub(crate) rotations: Vec<Sender<Result<Seq, LogFailed>>>,
     /// Set when the log accepts no more records; the writer ends after the pending ones.
     pub(crate) closing: bool,
     /// Set when the commit point is to be synced.
     pub(crate) settling: bool,
-    /// Set while the writer sleeps and must be woken.
-    pub(crate) idle: bool,
     pub(crate) failed: Option<LogFailed>,
 }
 
@@ -79,20 +77,31 @@ pub(crate) struct Progress {
     pub(crate) failed: Option<LogFailed>,
 }
 
+/// Counters since the log was opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Records made durable.
+    pub records: u64,
+    /// Batches, each one write and one sync.
+    pub batches: u64,
+    /// Bytes written.
+    pub bytes: u64,
+}
+
 /// The files of the log, and counters.
 pub(crate) struct Files {
     /// Oldest first; the last one is being written.
     pub(crate) segments: Vec<Segment>,
     /// Oldest first.
     pub(crate) snapshots: Vec<Seq>,
-    pub(crate) stats: crate::log::Stats,
+    pub(crate) stats: Stats,
 }
 
 struct TakenBatch {
     buffer: Vec<u8>,
     first: Seq,
     count: u32,
-    rotations: Vec<SyncSender<Result<Seq, LogFailed>>>,
+    rotations: Vec<Sender<Result<Seq, LogFailed>>>,
     settle: bool,
 }
 
@@ -117,9 +126,9 @@ impl Shared {
             if pending.closing {
                 return None;
             }
-            pending.idle = true;
-            pending = self.work.wait(pending).unwrap_or_else(PoisonError::into_inner);
-            pending.idle = false;
+            drop(pending);
+            self.work.1.recv().expect("the sender is in `self`");
+            pending = self.pending();
         }
         let count = std::mem::take(&mut pending.count);
         let batch = TakenBatch {
@@ -151,7 +160,7 @@ impl Shared {
         self.moved.notify_all();
     }
 
-    fn fail(&self, reason: &str, rotations: Vec<SyncSender<Result<Seq, LogFailed>>>) {
+    fn fail(&self, reason: &str, rotations: Vec<Sender<Result<Seq, LogFailed>>>) {
         tracing::error!(reason, "the journal has failed");
         let failed = LogFailed { reason: reason.into() };
         let mut pending = self.pending();

@@ -11,19 +11,21 @@
 
 use crate::{
     body::{RequestBody, ResponseBody},
-    guard::{AccessPolicy, Closed},
     health::{self, Health, Ticket},
     identity::{Identity, Role, USER_KEY, check_name},
     incoming::{CallerInfo, Connection},
+    jobs::Jobs,
+    keys::Keyring,
     limits::{Call, Class, Limits},
     refusals::Kind,
-    revoked::Credential,
+    revoked::{Credential, Revoked},
     rules::{Rule, rule_of},
-    tls,
+    tls::{self, Pem},
     token::{TOKEN_KEY, Token},
 };
 use http::{HeaderMap, Request, Response};
 use std::{
+    collections::{BTreeMap, BTreeSet},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -36,6 +38,27 @@ use tower_service::Service;
 const USER_BYTES_MAX: usize = 64;
 /// Name of an unknown method in the log.
 const UNKNOWN: &str = "(unknown method)";
+
+/// The access policy of the gate.
+#[derive(Debug)]
+pub(crate) struct AccessPolicy {
+    pub(crate) closed: Option<Closed>,
+    /// Whether owners and permissions are enforced for callers who are not superusers.
+    pub(crate) enforces: bool,
+    pub(crate) admins: BTreeSet<String>,
+    /// The groups of each user.
+    pub(crate) groups: BTreeMap<String, Arc<[String]>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Closed {
+    pub(crate) keys: Keyring,
+    pub(crate) revoked: Revoked,
+    /// Active jobs; tokens of tasks of other jobs are rejected.
+    pub(crate) jobs: Arc<Jobs>,
+    /// The certificate of the daemon, for both kinds of connections.
+    pub(crate) tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
+}
 
 /// A layer around the services of a server.
 #[derive(Debug, Clone)]
@@ -228,6 +251,10 @@ fn method_text(method: &str) -> String {
 }
 
 impl AccessPolicy {
+    fn groups_of(&self, user: &str) -> Arc<[String]> {
+        self.groups.get(user).cloned().unwrap_or_default()
+    }
+
     /// Identifies the caller, and checks that it may call this method.
     fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Box<Denied>> {
         let user = user_in(request.headers())?;

@@ -2,7 +2,7 @@
 
 use crate::{
     SecurityError,
-    gate::Gate,
+    gate::{AccessPolicy, Closed, Gate},
     identity::Role,
     incoming::{self, Incoming},
     jobs::Jobs,
@@ -50,25 +50,6 @@ pub struct Guard {
     access_policy: Arc<AccessPolicy>,
 }
 
-/// The access policy of the gate.
-#[derive(Debug)]
-pub(crate) struct AccessPolicy {
-    pub(crate) closed: Option<Closed>,
-    /// Whether owners and permissions are enforced for callers who are not superusers.
-    pub(crate) enforces: bool,
-    pub(crate) admins: BTreeSet<String>,
-    groups: BTreeMap<String, Arc<[String]>>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Closed {
-    pub(crate) keys: Keyring,
-    pub(crate) revoked: Revoked,
-    /// Active jobs; tokens of tasks of other jobs are rejected.
-    pub(crate) jobs: Arc<Jobs>,
-    tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
-}
-
 /// The warning of a daemon that authenticates no caller: what is open, and how to close it.
 fn insecure_warning(role: Role) -> String {
     let open = match role {
@@ -81,12 +62,6 @@ fn insecure_warning(role: Role) -> String {
         "--insecure: callers are not authenticated: everyone who can reach this address can {open}; to close it, set \
          security.dir (`mrctl cluster init` makes it) or security.secret, and remove --insecure (cluster.insecure)"
     )
-}
-
-impl AccessPolicy {
-    pub(crate) fn groups_of(&self, user: &str) -> Arc<[String]> {
-        self.groups.get(user).cloned().unwrap_or_default()
-    }
 }
 
 impl Guard {

@@ -3,7 +3,7 @@
 
 use crate::{
     connection_limiter::{ConnectionLimiter, ConnectionSlot, UNAUTHENTICATED_MAX},
-    limits::Share,
+    share::Share,
 };
 use rustix::process::{Resource, getrlimit};
 use std::{

@@ -46,6 +46,8 @@ mod refusals;
 mod revoked;
 #[cfg(feature = "server")]
 mod rules;
+#[cfg(feature = "server")]
+mod share;
 mod stream;
 mod tls;
 mod token;

@@ -13,21 +13,21 @@
 //! Counters are atomics: a typical call takes no lock.
 
 use crate::{
-    identity::{Identity, Role},
+    identity::Identity,
     incoming::Connection,
     refusals::{Kind, Refusals},
+    share::{Bytes, Key, Share},
 };
 use parking_lot::Mutex;
 use std::{
     collections::HashMap,
-    net::IpAddr,
     sync::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 /// Maximum number of concurrent calls of clients.
@@ -67,63 +67,6 @@ pub(crate) enum Class {
     Daemon,
     /// All other callers.
     Client,
-}
-
-/// Key of a share.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    /// An identity proven by a credential.
-    Named(Role, Arc<str>),
-    /// An address, in an open cluster.
-    Address(Option<IpAddr>),
-}
-
-/// Resources that one identity uses.
-#[derive(Debug)]
-pub(crate) struct Share {
-    key: Key,
-    calls: AtomicUsize,
-    bytes: Bytes,
-}
-
-/// Bytes of long requests.
-#[derive(Debug)]
-struct Bytes {
-    free: Arc<Semaphore>,
-    max: usize,
-    /// Number of bodies that wait for bytes.
-    waiting: AtomicUsize,
-}
-
-impl Bytes {
-    fn new(max: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(max)), max, waiting: AtomicUsize::new(0) }
-    }
-
-    fn wanted(&self, bytes: usize) -> u32 {
-        bytes.min(self.max) as u32
-    }
-
-    fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_many_owned(self.wanted(bytes)).ok()
-    }
-
-    /// Waits for bytes, in order of arrival.
-    async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.waiting.fetch_add(1, Relaxed);
-        let _waiting = Waiting(&self.waiting);
-        // The semaphore is never closed.
-        self.free.clone().acquire_many_owned(self.wanted(bytes)).await.ok()
-    }
-}
-
-/// Counts a waiting body until dropped.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
-    }
 }
 
 #[derive(Debug)]

@@ -1,11 +1,13 @@
 //! Plain data that the JobTracker, the TaskTrackers and the simulator share. Each concept is
-//! defined once, here; `wire` modules convert to and from messages.
+//! defined once, here; `wire` modules convert to and from messages. Also the random numbers of
+//! seeded tests and runs.
 //!
 //! Pure: no clock, file or socket.
 
 pub mod ids;
 pub mod phase;
 pub mod preempt;
+pub mod split_mix;
 pub mod time;
 
 pub use ids::{AttemptId, JobId, TaskId, TrackerId};

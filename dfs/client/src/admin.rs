@@ -51,9 +51,17 @@ impl Client {
     /// Returns a summary of the file system.
     pub async fn report(&self) -> Result<Report> {
         let what = What("report", "");
-        let request = pb::ReportRequest {};
+        let request = pb::ReportRequest { safemode_only: false };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
         wire::report(reply).map_err(|reason| what.bad_reply(reason))
+    }
+
+    /// Returns whether the NameNode is in safemode. Costs much less than [`Self::report`].
+    pub async fn safemode(&self) -> Result<SafemodeStatus> {
+        let what = What("get safemode", "");
+        let request = pb::ReportRequest { safemode_only: true };
+        let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
+        wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
     }
 
     /// Turns safemode on or off.

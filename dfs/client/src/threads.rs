@@ -73,14 +73,14 @@ mod tests {
     #[tokio::test]
     async fn thread_limit_is_enforced_and_released() {
         let threads = Arc::new(Threads::new(2));
-        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (go, wait) = crossbeam::channel::bounded::<()>(0);
         let one = threads.start("one", move || wait.recv().is_err()).unwrap();
         let two = threads.start("two", || panic!("a bug")).map(|two: oneshot::Receiver<()>| two).unwrap();
         assert!(two.await.is_err(), "a panic is reported");
         while threads.running.load(Ordering::SeqCst) > 1 {
             tokio::task::yield_now().await;
         }
-        let (stay, hold) = std::sync::mpsc::channel::<()>();
+        let (stay, hold) = crossbeam::channel::bounded::<()>(0);
         let three = threads.start("three", move || hold.recv().is_err()).unwrap();
         let refused = threads.start("four", || ()).unwrap_err().to_string();
         assert!(refused.contains("2 are open already"), "{refused}");

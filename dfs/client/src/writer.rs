@@ -11,7 +11,8 @@ use super::pipeline::{BlockWriter, Next, Source, Stop};
 use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, PutReport, Result};
 use crate::bulk::PACKET_BYTES;
 use crate::path::DfsPath;
-use std::sync::{Arc, mpsc};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
@@ -192,16 +193,16 @@ impl Drop for FileWriter {
     }
 }
 
-/// A channel for one packet at a time. The sender awaits, and the receiver is a thread that waits
-/// with a timeout. No standard channel offers both.
+/// A channel for one packet at a time. The sender is a task, so it awaits the free place in a
+/// semaphore before it sends. The receiver is a thread that waits with a timeout.
 fn packet_channel() -> (PacketSender, StreamSource) {
-    let (packets, receiver) = mpsc::channel();
+    let (packets, receiver) = bounded(1);
     let capacity = Arc::new(Semaphore::new(1));
     (PacketSender { packets, capacity: capacity.clone() }, StreamSource { packets: receiver, capacity })
 }
 
 struct PacketSender {
-    packets: mpsc::Sender<(Vec<u8>, bool)>,
+    packets: Sender<(Vec<u8>, bool)>,
     capacity: Arc<Semaphore>,
 }
 
@@ -219,7 +220,7 @@ impl PacketSender {
 }
 
 struct StreamSource {
-    packets: mpsc::Receiver<(Vec<u8>, bool)>,
+    packets: Receiver<(Vec<u8>, bool)>,
     capacity: Arc<Semaphore>,
 }
 
@@ -230,8 +231,8 @@ impl Source for StreamSource {
                 self.capacity.add_permits(1);
                 Next::Piece { data, last }
             }
-            Err(mpsc::RecvTimeoutError::Timeout) => Next::Pending,
-            Err(mpsc::RecvTimeoutError::Disconnected) => Next::Abandoned,
+            Err(RecvTimeoutError::Timeout) => Next::Pending,
+            Err(RecvTimeoutError::Disconnected) => Next::Abandoned,
         })
     }
 }

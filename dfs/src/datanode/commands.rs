@@ -1,161 +1,71 @@
-//! Commands of the NameNode: copies, deletions, checks. They are queued and executed by a few
-//! threads.
-//!
-//! The queues are bounded. A command that does not fit is dropped and logged, because the NameNode
-//! sends it again. Deletions that were queued before a new registration are dropped, because the
-//! NameNode may have changed its decision.
+//! Threads that execute the commands of the NameNode: copies, deletions, checks. They take them
+//! from `queues`.
 
 use super::{
     mirror::{self, Mirror, MirrorRequest},
     node::Node,
     pending_reports::Item,
+    queues::{BlockCommand, QueuedCommand},
     scrub,
     send::check_length,
     store::Opened,
 };
+use crossbeam::channel::{Receiver, select_biased};
 use dfs_client::{
     checksum::to_bytes,
     ids::{BlockId, Nonce},
 };
-use parking_lot::{Condvar, Mutex};
 use proto::dfs::{DataNodeAddress, NodeFault, Packet};
 use security::BlockToken;
-use std::{
-    collections::VecDeque,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
+use std::{io, sync::Arc};
 
-const QUEUE_MAX: usize = 10_000;
 const COPY_THREADS: usize = 4;
-
-/// A command.
-#[derive(Debug)]
-pub(super) enum BlockCommand {
-    /// Copy a replica to other nodes.
-    Copy {
-        /// The ID of the block.
-        block: BlockId,
-        /// The nonce of the block.
-        nonce: Nonce,
-        /// The length of the block according to the NameNode.
-        length: u64,
-        /// The nodes of the pipeline, in order.
-        targets: Vec<DataNodeAddress>,
-        /// The token for writing the block to these nodes.
-        token: BlockToken,
-    },
-    /// Delete replicas, including quarantined ones.
-    Delete(Vec<(BlockId, Nonce)>),
-    /// Read and verify a replica.
-    Check(BlockId),
-}
-
-/// The queues of commands. Copies wait for the network and the other commands for the disk, so they
-/// have separate queues.
-#[derive(Debug, Default)]
-pub(super) struct CommandQueues {
-    copies: Queue,
-    others: Queue,
-    /// The number of the present registration. Deletions of an older registration are dropped.
-    registration: AtomicU64,
-    /// A copy has ended and no copy is waiting.
-    idle: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    waiting: Mutex<VecDeque<(u64, BlockCommand)>>,
-    changed: Condvar,
-}
-
-impl CommandQueues {
-    pub(super) fn add(&self, command: BlockCommand) {
-        let queue = if matches!(command, BlockCommand::Copy { .. }) { &self.copies } else { &self.others };
-        let mut waiting = queue.waiting.lock();
-        // The NameNode sends a check again if it gets no report.
-        let same = |(_, queued): &(u64, BlockCommand)| matches!((queued, &command), (BlockCommand::Check(a), BlockCommand::Check(b)) if a == b);
-        if waiting.iter().any(same) {
-            return;
-        }
-        if waiting.len() >= QUEUE_MAX {
-            tracing::warn!(?command, "command queue full: command dropped");
-            return;
-        }
-        waiting.push_back((self.registration.load(Ordering::SeqCst), command));
-        queue.changed.notify_one();
-    }
-
-    /// Whether the last copy has ended since the previous call.
-    pub(super) fn ran_out(&self) -> bool {
-        self.idle.swap(false, Ordering::SeqCst)
-    }
-
-    /// Wakes the worker threads, so that they notice that the node is stopping.
-    pub(super) fn wake(&self) {
-        for queue in [&self.copies, &self.others] {
-            // With the lock held, every worker either has not checked `is_stopping` yet or is
-            // already waiting.
-            let _waiting = queue.waiting.lock();
-            queue.changed.notify_all();
-        }
-    }
-
-    /// Drops the deletions that are queued or running.
-    pub(super) fn forget_deletions(&self) {
-        self.registration.fetch_add(1, Ordering::SeqCst);
-    }
-}
 
 /// Starts the worker threads.
 pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
     for index in 0..=COPY_THREADS {
         let node = node.clone();
         let run = move || {
-            let queue = if index == 0 { &node.command_queues.others } else { &node.command_queues.copies };
-            run_worker(&node, queue);
+            let queues = &node.command_queues;
+            run_worker(&node, if index == 0 { queues.others() } else { queues.copies() });
         };
         std::thread::Builder::new().name("commands".into()).spawn(run)?;
     }
     Ok(())
 }
 
-fn run_worker(node: &Node, queue: &Queue) {
+fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
+    let queues = &node.command_queues;
     loop {
-        let mut waiting = queue.waiting.lock();
-        if node.stop.is_stopping() {
-            return;
-        }
-        let Some((given, command)) = waiting.pop_front() else {
-            queue.changed.wait(&mut waiting);
-            continue;
+        let (registration, command) = select_biased! {
+            recv(node.stop.signal()) -> _ => return,
+            recv(queue) -> next => next.expect("the node has the sender"),
         };
-        drop(waiting);
-        match command {
+        match *command {
             BlockCommand::Copy { block, nonce, length, targets, token } => {
                 copy(node, (block, nonce), length, &targets, token);
-                if queue.waiting.lock().is_empty() {
-                    node.command_queues.idle.store(true, Ordering::SeqCst);
+                if queues.copy_ended() {
                     node.store.pending_reports.wake();
                 }
             }
-            BlockCommand::Delete(blocks) => {
-                let registration = &node.command_queues.registration;
-                node.store.delete(&blocks, || registration.load(Ordering::SeqCst) == given);
+            BlockCommand::Delete(blocks) => node.store.delete(&blocks, || queues.is_present(registration)),
+            BlockCommand::Check(block) => {
+                queues.check_taken([block]);
+                check(node, block);
             }
-            // `check` reports a damaged replica itself. After a transient error nothing is
-            // reported, and the NameNode asks again.
-            BlockCommand::Check(block) => match node.store.find(block) {
-                Some(_) if scrub::check(&node.store, block, |_| !node.stop.is_stopping()) => {
-                    node.store.pending_reports.post_if_absent(block, Item::Checked);
-                }
-                Some(_) => {}
-                None => node.store.post_absent(block),
-            },
         }
+    }
+}
+
+/// Verifies a replica. `scrub::check` reports a damaged replica itself. After a transient error
+/// nothing is reported, and the NameNode asks again.
+fn check(node: &Node, block: BlockId) {
+    match node.store.find(block) {
+        Some(_) if scrub::check(&node.store, block, |_| !node.stop.is_stopping()) => {
+            node.store.pending_reports.post_if_absent(block, Item::Checked);
+        }
+        Some(_) => {}
+        None => node.store.post_absent(block),
     }
 }
 

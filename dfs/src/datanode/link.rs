@@ -5,11 +5,11 @@
 //! registers again. If the NameNode refuses the registration, the DataNode ends.
 
 use super::{
-    commands::BlockCommand,
     error::{DataNodeError, Refusal, RefusalKind},
     layout::NameNodeStart,
-    node::Node,
+    node::{NameNodeQueries, Node},
     pending_reports::{Batch, Item},
+    queues::BlockCommand,
     store::Alarm,
 };
 use dfs_client::{
@@ -118,6 +118,7 @@ impl Link {
             seen_epoch: namenode_start.epoch,
             seen_start: namenode_start.start(),
             usage: Some(self.node.store.usage()),
+            declared_new: self.node.store.declared_new,
         };
         let reply = self.client.register(self.node.call(register)).await;
         let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();
@@ -402,13 +403,6 @@ impl Retry {
 
 fn replica(block: BlockId, nonce: Nonce, length: u64) -> Replica {
     Replica { block_id: block.0, length, nonce: nonce.0 }
-}
-
-/// Calls to the NameNode from threads of the data path.
-#[derive(Debug)]
-pub(super) struct NameNodeQueries {
-    client: BlockReportsClient<Channel>,
-    runtime: tokio::runtime::Handle,
 }
 
 impl NameNodeQueries {

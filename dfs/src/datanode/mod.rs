@@ -8,7 +8,7 @@
 //!  store ─ partial ─ volume ─ disk      which replica is in which folder; the files themselves
 //!    │  └─ open, space                  start; measuring free space on its own thread
 //! pending_reports ─► link ─► NameNode   heartbeats on a small runtime; the data path does not wait
-//!                     └─► commands      copies, deletions, checks
+//!                     └─► queues ─► commands   copies, deletions, checks
 //!                         scrub         reads all replicas slowly and verifies them
 //! ```
 //!
@@ -27,8 +27,8 @@ mod local;
 mod mirror;
 mod node;
 mod open;
-mod partial;
 mod pending_reports;
+mod queues;
 mod receive;
 mod scrub;
 mod send;
@@ -112,13 +112,13 @@ impl DataNode {
         let node = Arc::new(Node {
             config: settings,
             store,
-            connections: server::Connections::new(config.datanode.transfers_max as usize),
-            command_queues: commands::CommandQueues::default(),
+            connections: node::Connections::new(config.datanode.transfers_max as usize),
+            command_queues: queues::CommandQueues::default(),
             stop: node::Stop::default(),
             blocks: guard.blocks(),
             guard,
             connector: credentials.connector(security::Role::DataNode),
-            queries: link::NameNodeQueries::new(&credentials, &config.cluster.namenode)?,
+            queries: node::NameNodeQueries::new(&credentials, &config.cluster.namenode)?,
             credentials,
         });
         let (ready, is_ready) = watch::channel(false);
@@ -189,7 +189,6 @@ impl DataNode {
             link::goodbye(&self.node, &self.namenode, &self.address.uuid).await;
         }
         self.node.stop.wake();
-        self.node.command_queues.wake();
         self.node.connections.close();
         // The locks of the data folders are released with the last thread.
         until(STOP_GRACE, || Arc::strong_count(&self.node) == 1).await;
@@ -209,7 +208,6 @@ impl Drop for DataNode {
         self.accepting.iter().for_each(JoinHandle::abort);
         self.link.abort();
         self.node.stop.wake();
-        self.node.command_queues.wake();
         self.node.connections.close();
         let folders: Vec<&Path> = self.node.store.volumes.iter().map(|volume| volume.paths.root()).collect();
         local::remove(Path::new(&self.address.local_socket), &folders);

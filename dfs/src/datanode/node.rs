@@ -1,10 +1,20 @@
 //! The state that the threads of a DataNode share.
 
-use super::{commands::CommandQueues, link::NameNodeQueries, server::Connections, store::Store};
+use super::{queues::CommandQueues, store::Store};
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
 use daemon::config::DataNodeConfig;
-use parking_lot::{Condvar, Mutex};
-use security::{BlockKey, Connector, Credentials, Guard};
-use std::time::{Duration, Instant};
+use parking_lot::Mutex;
+use proto::dfs::block_reports_client::BlockReportsClient;
+use security::{BlockKey, ConnectionLimiter, Connector, Credentials, Guard};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tonic::transport::Channel;
 
 /// A running DataNode.
 #[derive(Debug)]
@@ -33,30 +43,91 @@ impl Node {
     }
 }
 
-/// Signals the stop of the node to threads that sleep.
-#[derive(Debug, Default)]
+/// Signals the stop of the node to its threads. Nothing is sent on the channel; the stop closes it.
+#[derive(Debug)]
 pub(super) struct Stop {
-    stopping: Mutex<bool>,
-    changed: Condvar,
+    sender: Mutex<Option<Sender<Infallible>>>,
+    signal: Receiver<Infallible>,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        let (sender, signal) = bounded(0);
+        Self { sender: Mutex::new(Some(sender)), signal }
+    }
 }
 
 impl Stop {
     /// Wakes all waiting threads. The node stays in the stopping state.
     pub(super) fn wake(&self) {
-        *self.stopping.lock() = true;
-        self.changed.notify_all();
+        self.sender.lock().take();
     }
 
     /// Sleeps for `time`. Returns true at once if the node stops.
     pub(super) fn wait(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        let mut stopping = self.stopping.lock();
-        while !*stopping && !self.changed.wait_until(&mut stopping, until).timed_out() {}
-        *stopping
+        self.signal.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
 
     /// Whether the node is stopping.
     pub(super) fn is_stopping(&self) -> bool {
-        *self.stopping.lock()
+        self.signal.try_recv() == Err(TryRecvError::Disconnected)
     }
+
+    /// The channel that the stop closes.
+    pub(super) fn signal(&self) -> &Receiver<Infallible> {
+        &self.signal
+    }
+}
+
+/// The open connections.
+#[derive(Debug)]
+pub(super) struct Connections {
+    pub(super) connection_limiter: Arc<ConnectionLimiter>,
+    /// Number of running requests. A connection between two requests is not counted.
+    busy: AtomicUsize,
+}
+
+impl Connections {
+    /// `max` is the limit of connections with a valid token.
+    pub(super) fn new(max: usize) -> Self {
+        Self { connection_limiter: ConnectionLimiter::new(max), busy: AtomicUsize::new(0) }
+    }
+
+    /// Returns the number of connections.
+    pub(super) fn count(&self) -> usize {
+        self.connection_limiter.count()
+    }
+
+    /// Returns the number of running requests.
+    pub(super) fn busy(&self) -> usize {
+        self.busy.load(Ordering::SeqCst)
+    }
+
+    /// Closes all connections.
+    pub(super) fn close(&self) {
+        self.connection_limiter.close();
+    }
+
+    /// Counts a request while it runs.
+    pub(super) fn during<T>(&self, request: impl FnOnce() -> T) -> T {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let _count_down = OnDrop(|| self.busy.fetch_sub(1, Ordering::SeqCst));
+        request()
+    }
+}
+
+/// Calls a function on drop, also if the thread panics.
+struct OnDrop<T, F: FnMut() -> T>(F);
+
+impl<T, F: FnMut() -> T> Drop for OnDrop<T, F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Calls to the NameNode from threads of the data path.
+#[derive(Debug)]
+pub(super) struct NameNodeQueries {
+    pub(super) client: BlockReportsClient<Channel>,
+    pub(super) runtime: tokio::runtime::Handle,
 }

@@ -94,6 +94,7 @@ impl Store {
         let store = Self {
             uuid: version.node_uuid,
             incarnation: version.incarnation,
+            declared_new: dirs.iter().any(|dir| data_dirs::is_declared_new(dir)),
             pending_reports: PendingReports::default(),
             volumes,
             state: Mutex::new(state),

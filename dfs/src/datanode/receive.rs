@@ -10,7 +10,7 @@ use super::{
     error::{Refusal, RefusalKind},
     mirror::{self, Downstream, Mirror, MirrorRequest},
     node::Node,
-    partial::{Begin, Claim, Writer},
+    store::partial::{Begin, Claim, Writer},
 };
 use bytes::BytesMut;
 use dfs_client::{

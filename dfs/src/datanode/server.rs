@@ -15,62 +15,14 @@ use super::{
 };
 use dfs_client::bulk::{FrameError, FrameKind, encode_frame, read_request};
 use proto::dfs::{BulkError, BulkRequest, bulk_request::Op};
-use security::{Access, BlockToken, ConnectionLimiter, ConnectionSlot, Stream, UNAUTHENTICATED_TIMEOUT};
+use security::{Access, BlockToken, ConnectionSlot, Stream, UNAUTHENTICATED_TIMEOUT};
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpStream},
     os::unix::net::UnixStream,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
-
-/// The open connections.
-#[derive(Debug)]
-pub(super) struct Connections {
-    connection_limiter: Arc<ConnectionLimiter>,
-    /// Number of running requests. A connection between two requests is not counted.
-    busy: AtomicUsize,
-}
-
-impl Connections {
-    /// `max` is the limit of connections with a valid token.
-    pub(super) fn new(max: usize) -> Self {
-        Self { connection_limiter: ConnectionLimiter::new(max), busy: AtomicUsize::new(0) }
-    }
-
-    /// Returns the number of connections.
-    pub(super) fn count(&self) -> usize {
-        self.connection_limiter.count()
-    }
-
-    /// Returns the number of running requests.
-    pub(super) fn busy(&self) -> usize {
-        self.busy.load(Ordering::SeqCst)
-    }
-
-    /// Closes all connections.
-    pub(super) fn close(&self) {
-        self.connection_limiter.close();
-    }
-
-    fn during<T>(&self, request: impl FnOnce() -> T) -> T {
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        let _count_down = OnDrop(|| self.busy.fetch_sub(1, Ordering::SeqCst));
-        request()
-    }
-}
-
-/// Calls a function on drop, also if the thread panics.
-struct OnDrop<T, F: FnMut() -> T>(F);
-
-impl<T, F: FnMut() -> T> Drop for OnDrop<T, F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
 
 /// Accepts bulk connections until it is dropped.
 pub(super) async fn accept_bulk(node: Arc<Node>, listener: tokio::net::TcpListener) {

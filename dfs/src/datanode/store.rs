@@ -10,11 +10,12 @@
 //! No thread waits for the network while it has one of these locks, or for a disk while it has the
 //! lock of the map.
 
+pub(super) mod partial;
+
 use super::{
     disk::{DiskFault, DiskSpace, classify},
     error::{DataNodeError, Refusal, RefusalKind},
     layout::{NameNodeStart, Part},
-    partial::Partial,
     pending_reports::{Item, PendingReports},
     volume::{Damage, Volume},
 };
@@ -23,6 +24,7 @@ use dfs_client::{
     ids::{BlockId, NodeUuid, Nonce},
 };
 use parking_lot::{Condvar, Mutex};
+use partial::Partial;
 use proto::dfs::{DiskRoom, Usage};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -47,6 +49,8 @@ pub(super) struct Store {
     pub(super) uuid: NodeUuid,
     /// The number of this start, higher than all before.
     pub(super) incarnation: u64,
+    /// An operator has declared the data folders new.
+    pub(super) declared_new: bool,
     pub(super) pending_reports: PendingReports,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,

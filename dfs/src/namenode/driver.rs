@@ -281,8 +281,9 @@ fn unavailable(failed: &LogFailed) -> Error {
 mod tests {
     use super::*;
     use crate::namenode::{settings::Settings, storage::Storage};
+    use crossbeam::channel::bounded;
     use journal::Recovery;
-    use std::{sync::mpsc, thread};
+    use std::thread;
 
     #[test]
     fn user_with_a_home_does_not_wait_while_a_home_is_made_for_another() {
@@ -296,14 +297,14 @@ mod tests {
         assert!(driver.state.read().has_home("ann").unwrap());
         thread::scope(|scope| {
             let state = driver.state.write();
-            let (begun, begins) = mpsc::channel();
+            let (begun, begins) = bounded(1);
             scope.spawn(move || {
                 begun.send(()).unwrap();
                 // Blocks on the lock of the state.
                 driver.ensure_home("bob");
             });
             begins.recv().unwrap();
-            let (done, ended) = mpsc::channel();
+            let (done, ended) = bounded(1);
             scope.spawn(move || {
                 // Repeat until the other thread has probably reached the lock.
                 for _ in 0..100 {

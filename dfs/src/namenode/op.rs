@@ -213,6 +213,8 @@ pub struct Registration {
     pub version: String,
     /// The cluster of its data folders; empty if there is none yet.
     pub cluster_id: String,
+    /// An operator has declared its data folders new.
+    pub declared_new: bool,
     /// The start of the NameNode that the DataNode last registered with; 0 if there is none.
     pub seen_epoch: u64,
     /// The ID of that start.

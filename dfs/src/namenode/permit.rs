@@ -12,7 +12,6 @@
 use super::{
     namespace::{Inode, Namespace, ROOT},
     op::{Caller, Op, Request},
-    state::State,
 };
 use dfs_client::{
     error::{Error, Kind},
@@ -38,13 +37,13 @@ pub(crate) enum Need {
     Create,
 }
 
-impl State {
+impl Namespace {
     /// Checks that the caller has the needed permission on a path.
     pub(crate) fn permit(&self, caller: &Caller, path: &DfsPath, need: Need) -> Result<(), Error> {
         if caller.superuser {
             return Ok(());
         }
-        let check = PermissionCheck { namespace: self.namespace(), caller };
+        let check = PermissionCheck { namespace: self, caller };
         let Some(inode) = check.find(path)?.inode else {
             return if need == Need::Create { check.put(path) } else { Ok(()) };
         };
@@ -61,7 +60,7 @@ impl State {
         if caller.superuser {
             return Ok(());
         }
-        let check = PermissionCheck { namespace: self.namespace(), caller };
+        let check = PermissionCheck { namespace: self, caller };
         match &request.op {
             Op::Create { path, .. } => check.put(path),
             Op::Mkdir { path, parents, .. } => match check.find(path)?.inode {
@@ -73,7 +72,7 @@ impl State {
             Op::Close { file, rename_to, .. } => {
                 check.write_to(*file)?;
                 let Some(to) = rename_to else { return Ok(()) };
-                self.namespace().path_of(*file).map_or(Ok(()), |from| check.remove(&from, false))?;
+                self.path_of(*file).map_or(Ok(()), |from| check.remove(&from, false))?;
                 check.put(to)
             }
             Op::Rename { from, to, .. } => check.remove(from, false).and_then(|()| check.put(to)),

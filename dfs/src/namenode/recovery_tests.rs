@@ -62,6 +62,7 @@ impl Bench {
             local_socket: String::new(),
             version: "test".into(),
             cluster_id: String::new(),
+            declared_new: false,
             seen_epoch: 0,
             seen_start: StartId(0),
             usage: Usage { capacity: 1 << 40, free: 1 << 40, ..Usage::default() },

@@ -138,7 +138,7 @@ impl NameNode for ClientService {
         let pb::LocateRequest { path, offset, length, reader_host } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::Read)?;
+            state.namespace().permit(&caller, &path, Need::Read)?;
             let (status, blocks) = state.locate(&path, offset, length, &reader_host)?;
             let blocks = blocks.into_iter();
             let blocks = blocks.map(|block| wire::located(block, &self.blocks)).collect();
@@ -170,7 +170,11 @@ impl NameNode for ClientService {
         let pb::StatRequest { path, for_create, entries } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, if for_create { Need::Create } else { Need::Traverse })?;
+            state.namespace().permit(
+                &caller,
+                &path,
+                if for_create { Need::Create } else { Need::Traverse },
+            )?;
             if for_create {
                 state.check_quotas(&path, entries)?;
             }
@@ -184,7 +188,7 @@ impl NameNode for ClientService {
         let pb::ListRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::List)?;
+            state.namespace().permit(&caller, &path, Need::List)?;
             let (entries, more) = state.list(&path, &start_after, page(limit))?;
             Ok(pb::ListReply { entries: entries.into_iter().map(wire::status).collect(), more })
         })
@@ -218,7 +222,7 @@ impl NameNode for ClientService {
         let caller = self.caller(&request)?;
         let path = wire::path(&request.into_inner().path)?;
         self.query(|state| {
-            state.permit(&caller, &path, Need::List)?;
+            state.namespace().permit(&caller, &path, Need::List)?;
             Ok(wire::usage(state.usage(&path)?))
         })
         .await
@@ -259,10 +263,14 @@ impl NameNode for ClientService {
         self.query(|state| Ok(wire::fsck(state.fsck(&path, after.as_ref(), page(limit))?))).await
     }
 
-    async fn report(&self, _: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {
+    async fn report(&self, request: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {
         let driver = &self.driver;
+        let safemode_only = request.into_inner().safemode_only;
         let lost_edits = self.lost_edits.clone().unwrap_or_default();
         self.query(|state| {
+            if safemode_only {
+                return Ok(wire::safemode_report(state));
+            }
             let report = wire::report(state.report(driver.now()), driver.log().last_seq());
             Ok(pb::ReportReply { lost_edits: lost_edits.clone(), ..report })
         })

@@ -142,6 +142,7 @@ impl FakeDataNode {
             seen_epoch: 0,
             seen_start: 0,
             usage: Some(usage()),
+            declared_new: true,
         };
         rpc.register(register).await.with_context(|| format!("register {name}"))?;
         let empty =

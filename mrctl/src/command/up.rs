@@ -2,7 +2,7 @@
 
 use super::status::ClusterStatus;
 use crate::output;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clusters::{
     folder::{FOLDER, dir_flag},
     local::{ClusterState, Kind, Launch, Layout, Overrides, await_files, failure, lock, lost_data, restart},
@@ -262,6 +262,9 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
         let had_blocks = daemon.kind == Kind::Datanode;
         if let Some(warning) = had_blocks.then(|| lost_data(&daemon.name, &daemon.dir)).flatten() {
             eprintln!("mrctl: warning: {warning}");
+            // The NameNode knows that this DataNode had blocks.
+            daemon::data_dirs::declare_new(&daemon.dir)
+                .with_context(|| format!("cannot create {}", daemon.dir.display()))?;
         }
         let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;

@@ -494,7 +494,11 @@ pub struct FsckBlock {
     pub draining: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReportRequest {}
+pub struct ReportRequest {
+    /// the reply has only cluster_id and safemode, and costs little
+    #[prost(bool, tag = "1")]
+    pub safemode_only: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReportReply {
     #[prost(string, tag = "1")]
@@ -2684,6 +2688,9 @@ pub struct RegisterRequest {
     pub seen_start: u64,
     #[prost(message, optional, tag = "8")]
     pub usage: ::core::option::Option<Usage>,
+    /// an operator has declared its data folders new (file NEW)
+    #[prost(bool, tag = "9")]
+    pub declared_new: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RegisterReply {

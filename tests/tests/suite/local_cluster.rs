@@ -137,6 +137,12 @@ fn a_lost_data_folder_is_named_and_its_replicas_are_copied_again() {
     cluster.mrctl(&["down"]);
     lose_and_start(&["up", "--detach"]);
     cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "datanode"]);
+    // Started in another way than by `mrctl up`, it is refused by the NameNode, which knows it.
+    fs::remove_dir_all(&folder).unwrap();
+    let refused = cluster.try_mrctl(&["chaos", "restart", "node2", "--daemon", "datanode"]);
+    assert_ne!(refused.code, 0, "{}", refused.stdout);
+    let log = cluster.log("node2-datanode");
+    assert!(log.contains("node2 had 1 replica, but its data folders are empty"), "{log}");
     lose_and_start(&["up"]);
     cluster.mrctl(&["down"]);
     let again = cluster.try_mrctl(&["up", "--detach"]);

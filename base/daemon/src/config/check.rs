@@ -3,7 +3,7 @@
 use super::{
     BLOCK_BYTES_MAX, Config, ConfigError, DataNodeConfig, JobTrackerConfig, NameNodeConfig, TaskTrackerConfig,
 };
-use crate::{Bytes, Period};
+use crate::{Bytes, Period, host::is_host_port};
 use std::borrow::Cow;
 
 impl Config {
@@ -15,7 +15,7 @@ impl Config {
             ("jobtracker.listen", &self.jobtracker.listen),
             ("tasktracker.listen", &self.tasktracker.listen),
         ] {
-            if !crate::listen::is_host_port(addr) {
+            if !is_host_port(addr) {
                 return refuse(key, format!("{addr:?}"), "must be host:port, the port a number up to 65535");
             }
         }

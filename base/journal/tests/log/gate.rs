@@ -8,7 +8,7 @@ use fermata_journal::{
 };
 use std::{
     io,
-    sync::{Arc, Condvar, Mutex, mpsc},
+    sync::{Arc, Condvar, Mutex},
     thread,
     time::Duration,
 };
@@ -132,7 +132,7 @@ fn appending_blocks_when_too_much_is_pending() {
     for _ in 0..3 {
         log.append(&big).unwrap();
     }
-    let (done, fourth) = mpsc::channel();
+    let (done, fourth) = crossbeam::channel::bounded(1);
     thread::scope(|scope| {
         scope.spawn(|| done.send(log.append(&big).unwrap()).unwrap());
         // Four such records with their lengths are just over the limit.

@@ -1,7 +1,7 @@
 //! Dropped calls release everything, and a full pool does not affect callers with few calls.
 
 use super::*;
-use crate::connection_limiter::ConnectionLimiter;
+use crate::{connection_limiter::ConnectionLimiter, identity::Role};
 use proptest::prelude::*;
 use std::{
     os::unix::net::UnixStream,

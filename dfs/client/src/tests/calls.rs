@@ -95,6 +95,8 @@ async fn malformed_replies_are_errors() {
     let client = cluster.client().await;
     let text = client.report().await.unwrap_err().to_string();
     assert_eq!(text, "report: invalid reply of the NameNode: the reply has no safemode status");
+    let safemode = client.safemode().await.unwrap();
+    assert_eq!((safemode.on, safemode.reason.as_str()), (true, "for a test"));
     let text = client.drain("n1", false).await.unwrap_err().to_string();
     assert!(text.contains("unknown node state 77"), "{text}");
     assert_eq!(client.usage(&path("/")).await.unwrap_err().kind(), Some(Kind::Refused));

@@ -345,9 +345,11 @@ impl NameNode for FakeNameNode {
         Ok(Response::new(pb::DeleteReply { existed }))
     }
 
-    /// An empty reply.
-    async fn report(&self, _: Request<pb::ReportRequest>) -> Reply<pb::ReportReply> {
-        Ok(Response::new(pb::ReportReply::default()))
+    /// A reply without safemode, unless only safemode is requested.
+    async fn report(&self, request: Request<pb::ReportRequest>) -> Reply<pb::ReportReply> {
+        let on = pb::Safemode { on: true, reason: "for a test".into(), ..pb::Safemode::default() };
+        let safemode = request.into_inner().safemode_only.then_some(on);
+        Ok(Response::new(pb::ReportReply { safemode, ..pb::ReportReply::default() }))
     }
 
     /// A reply with an unknown enum value.

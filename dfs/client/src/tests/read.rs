@@ -4,10 +4,10 @@ use super::*;
 use crate::bulk::{FrameKind, PACKET_BYTES, encode_frame, read_frame};
 use crate::checksum::{CHUNK_BYTES, Checksums, sums_of};
 use crate::ids::BlockId;
+use crossbeam::channel::{Receiver, unbounded};
 use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
-use std::sync::mpsc;
 use std::task::Poll;
 
 async fn put(client: &Client, to: &str, data: &[u8], replication: u32, block_size: usize) {
@@ -230,13 +230,9 @@ async fn get_writes_the_complete_file_or_nothing() {
 }
 
 /// Serves one block over a Unix socket. Reports for each connection whether a request arrived.
-fn serve_local(
-    listener: UnixListener,
-    data: &std::path::Path,
-    sums: &std::path::Path,
-) -> mpsc::Receiver<bool> {
+fn serve_local(listener: UnixListener, data: &std::path::Path, sums: &std::path::Path) -> Receiver<bool> {
     let (data, sums) = (std::fs::File::open(data).unwrap(), std::fs::File::open(sums).unwrap());
-    let (requests, asked) = mpsc::channel();
+    let (requests, asked) = unbounded();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();

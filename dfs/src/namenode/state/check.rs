@@ -2,8 +2,8 @@
 
 use super::{
     State,
-    nodes::{Ix, Liveness},
-    repair::{Copy, Traffic},
+    nodes::{Ix, Liveness, Traffic},
+    repair::Copy,
 };
 use dfs_client::ids::{BlockId, FileId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -137,7 +137,7 @@ impl State {
             // Only users registration may read the file can have found a bad replica.
             let file = self.namespace.block(block).ok_or_else(unknown)?.file;
             let path = self.namespace.path_of(file).ok_or_else(unknown)?;
-            self.permit(caller, &path, Need::Read)?;
+            self.namespace.permit(caller, &path, Need::Read)?;
         }
         let ix = self.nodes.find(node).ok_or_else(unknown)?;
         let uncommitted = self.uncommitted.get(&block).is_some_and(|on| on.iter().any(|(at, _)| *at == ix));

@@ -39,8 +39,8 @@ use dfs_client::{
 pub use events::Event;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;
-use nodes::{Ix, Nodes};
-use repair::{Copy, Queue, Traffic};
+use nodes::{Ix, Nodes, Traffic};
+use repair::{Copy, Queue};
 use safemode::Safemode;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,7 +176,7 @@ impl State {
             return Ok(Handled { outcome: outcome.clone(), entry: None });
         }
         self.refuse_in_safemode()?;
-        self.permit_op(&request)?;
+        self.namespace.permit_op(&request)?;
         let (outcome, edits) = self.plan(now, &request)?;
         let record = Record { at_ms: now.wall_ms, request: Some((request.id, outcome.clone())), edits };
         let bytes = encode_for_log(&record)?;

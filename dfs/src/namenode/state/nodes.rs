@@ -3,13 +3,16 @@
 //! A node keeps its index as long as its name is known, so that replica lists need only four bytes
 //! per replica. A dead node has no replicas, no commands and no copies.
 
-use super::repair::Traffic;
 use crate::namenode::{
     op::{Command, Registration, Replica, Usage},
     view::{NodeAddress, NodeState},
 };
 use dfs_client::ids::{BlockId, NodeUuid, Nonce};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A copy of this size or more uses a slot (`copies_max`, `copies_per_node_max`). Smaller copies
+/// share slots, so that a node has enough of them until its next heartbeat.
+pub(super) const SLOT_BYTES: u64 = 4 << 20;
 
 /// The index of a node in the table.
 pub(super) type Ix = u32;
@@ -42,6 +45,8 @@ pub(super) struct Node {
     pub(super) last: Option<(u64, Vec<Command>)>,
     /// Good replicas of committed blocks.
     pub(super) blocks: BTreeSet<BlockId>,
+    /// For a dead node: the number of `blocks` when it died.
+    pub(super) replicas_at_death: usize,
     /// For a draining node: blocks with too few replicas on staying nodes.
     pub(super) left: BTreeSet<BlockId>,
     pub(super) deletes: Deletes,
@@ -61,6 +66,43 @@ pub(super) struct Node {
     pub(super) reported: bool,
     /// The end of its drain has been logged.
     pub(super) drained_reported: bool,
+}
+
+/// The running copies of the cluster, or of a node in one direction.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// The used share of slots of `SLOT_BYTES`.
+    pub(super) share: u64,
+}
+
+impl Traffic {
+    pub(super) fn add(&mut self, share: u64) {
+        self.share += share;
+    }
+
+    pub(super) fn remove(&mut self, share: u64) {
+        self.share -= share;
+    }
+
+    /// Returns the number of used slots, including partly used ones.
+    pub(super) fn slots(self) -> u32 {
+        self.share.div_ceil(SLOT_BYTES) as u32
+    }
+
+    /// Whether one of `slots` is completely free. A small copy also needs a free slot, because
+    /// otherwise small copies could delay a large one forever.
+    pub(super) fn has_slot(self, slots: u32) -> bool {
+        self.share + SLOT_BYTES <= u64::from(slots) * SLOT_BYTES
+    }
+
+    pub(super) fn is_half_of(self, slots: u32) -> bool {
+        2 * self.share <= u64::from(slots) * SLOT_BYTES
+    }
+
+    /// Whether the limit is kept, for the invariants.
+    pub(super) fn is_within(self, slots: u32) -> bool {
+        self.share <= u64::from(slots) * SLOT_BYTES
+    }
 }
 
 /// A full report that is being received.
@@ -151,6 +193,7 @@ impl Node {
             last_heartbeat_ms: now_ms,
             last: None,
             blocks: BTreeSet::new(),
+            replicas_at_death: 0,
             left: BTreeSet::new(),
             deletes: Deletes::default(),
             outbox: VecDeque::new(),

@@ -29,6 +29,7 @@ impl State {
     pub fn register(&mut self, now: Now, registration: Registration) -> Result<(), Error> {
         self.check_registration(&registration)?;
         self.check_history(&registration)?;
+        self.check_lost_replicas(&registration)?;
         let draining = self.namespace.is_draining(&registration.node);
         let known = self.nodes.find(registration.uuid);
         if let Some(other) = self.nodes.find_name(&registration.node)
@@ -51,6 +52,7 @@ impl State {
                 node.last = None;
                 node.report = Some(Incoming::default());
                 node.reported = false;
+                node.replicas_at_death = 0;
                 if node.draining != draining {
                     let name = node.registration.node.clone();
                     self.drain_changed(&name);
@@ -126,13 +128,41 @@ impl State {
             "{node} {what}: this NameNode runs from an older copy of its folder; start it from the newest one, or accept \
              the older one permanently with `namenode --recover`"
         );
-        if self.refused.get(node) != Some(&why) {
-            self.note(Event::NodeRefused(why.clone()));
-        }
-        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(&registration.node) {
-            self.refused.insert(registration.node.clone(), why.clone());
-        }
+        self.note_refused(node, &why);
         Err(Error::new(Kind::OlderNameNode, why))
+    }
+
+    /// Refuses a DataNode with new data folders under the name of one that had replicas: probably
+    /// its disks are not mounted. The NameNode knows this only of DataNodes that have registered
+    /// since its start. A draining node may be emptied.
+    fn check_lost_replicas(&mut self, registration: &Registration) -> Result<(), Error> {
+        let Registration { uuid, node, cluster_id, declared_new, .. } = registration;
+        let is_new = cluster_id.is_empty() && self.nodes.find(*uuid).is_none();
+        let before = self.nodes.find_name(node).filter(|_| is_new && !declared_new);
+        let Some(before) = before.map(|ix| self.nodes.get(ix)).filter(|before| !before.draining) else {
+            return Ok(());
+        };
+        let replicas = before.blocks.len().max(before.replicas_at_death);
+        if replicas == 0 {
+            return Ok(());
+        }
+        let why = format!(
+            "{node} had {}, but its data folders are empty: mount its disks, or create the file NEW in a data folder if \
+             the disks were replaced by empty ones",
+            daemon::count(replicas as u64, "replica")
+        );
+        self.note_refused(node, &why);
+        Err(Error::new(Kind::Refused, why))
+    }
+
+    /// Lists a refused DataNode in the report, and logs the first refusal with this reason.
+    fn note_refused(&mut self, node: &str, why: &str) {
+        if self.refused.get(node).is_none_or(|known| known != why) {
+            self.note(Event::NodeRefused(why.to_owned()));
+        }
+        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(node) {
+            self.refused.insert(node.to_owned(), why.to_owned());
+        }
     }
 
     /// Processes a chunk of the full report of a DataNode. The last chunk replaces all known
@@ -272,6 +302,7 @@ impl State {
         node.reported = false;
         node.left.clear();
         let blocks = std::mem::take(&mut node.blocks);
+        node.replicas_at_death = node.replicas_at_death.max(blocks.len());
         if !was_dead {
             self.note(died);
         }

@@ -9,7 +9,7 @@
 
 use super::{
     State,
-    nodes::{Ix, Liveness, Node},
+    nodes::{Ix, Liveness, Node, SLOT_BYTES},
     replicas::Tally,
 };
 use crate::namenode::{
@@ -28,9 +28,6 @@ use std::{
 const ENDANGERED_WAITS: u64 = 10;
 /// Number of queue entries per pass.
 const PASS: usize = 1024;
-/// A copy of this size or more uses a slot (`copies_max`, `copies_per_node_max`). Smaller copies
-/// share slots, so that a node has enough of them until its next heartbeat.
-const SLOT_BYTES: u64 = 4 << 20;
 /// Minimum share of a copy, because even a small copy needs syncs and a connection.
 const SHARE_MIN: u64 = 64 << 10;
 
@@ -40,43 +37,6 @@ pub(super) struct Copy {
     pub(super) source: Ix,
     pub(super) until_ms: u64,
     pub(super) share: u64,
-}
-
-/// The running copies of the cluster, or of a node in one direction.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Traffic {
-    /// The used share of slots of `SLOT_BYTES`.
-    share: u64,
-}
-
-impl Traffic {
-    pub(super) fn add(&mut self, share: u64) {
-        self.share += share;
-    }
-
-    fn remove(&mut self, share: u64) {
-        self.share -= share;
-    }
-
-    /// Returns the number of used slots, including partly used ones.
-    fn slots(self) -> u32 {
-        self.share.div_ceil(SLOT_BYTES) as u32
-    }
-
-    /// Whether one of `slots` is completely free. A small copy also needs a free slot, because
-    /// otherwise small copies could delay a large one forever.
-    fn has_slot(self, slots: u32) -> bool {
-        self.share + SLOT_BYTES <= u64::from(slots) * SLOT_BYTES
-    }
-
-    fn is_half_of(self, slots: u32) -> bool {
-        2 * self.share <= u64::from(slots) * SLOT_BYTES
-    }
-
-    /// Whether the limit is kept, for the invariants.
-    pub(super) fn is_within(self, slots: u32) -> bool {
-        self.share <= u64::from(slots) * SLOT_BYTES
-    }
 }
 
 /// Blocks with too few replicas, the most endangered first.

@@ -98,6 +98,33 @@ fn duplicate_node_names_are_resolved() {
 }
 
 #[test]
+fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new() {
+    for dies_first in [false, true] {
+        let mut bench = Bench::with_nodes(2);
+        let (_, blocks) = bench.file("/f", 1, &[10]);
+        let ours = usize::from(bench.nodes[1].disk.contains_key(&blocks[0]));
+        bench.nodes[ours].up = false;
+        bench.run_ms(if dies_first { 11_000 } else { 1000 });
+        let name = bench.nodes[ours].name.clone();
+        let empty = FakeNode::new(9, &name, "r1").registration();
+        let empty = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..empty };
+        let error = bench.state.register(bench.now, empty.clone()).unwrap_err();
+        assert!(error.kind == Kind::Refused && error.message.contains("had 1 replica,"), "{error}");
+        assert!(error.message.contains("create the file NEW"), "{error}");
+        assert_eq!(bench.state.report(bench.now).refused_nodes, [error.message]);
+        bench.state.register(bench.now, Registration { declared_new: true, ..empty.clone() }).unwrap();
+        assert!(bench.state.report(bench.now).refused_nodes.is_empty());
+        // It is known from now on, also if it did not get the answer.
+        bench.state.register(bench.now, empty).unwrap();
+        // A node that had no replicas can start with an empty folder.
+        let other = bench.nodes[1 - ours].name.clone();
+        let replaced = FakeNode::new(10, &other, "r1").registration();
+        let replaced = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..replaced };
+        bench.state.register(bench.now, replaced).unwrap();
+    }
+}
+
+#[test]
 fn swapped_disks_get_their_new_names() {
     let mut bench = Bench::with_nodes(2);
     for (index, name) in [(0, "n2"), (1, "n1")] {

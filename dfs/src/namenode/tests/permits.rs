@@ -123,7 +123,7 @@ fn file_access_needs_permission() {
     test.may_not(&cid, close.clone());
     test.may(&ann, close);
     let may = |test: &PermissionTest, caller: &Caller, need| {
-        test.bench.state.permit(caller, &path("/home/ann/a"), need).is_ok()
+        test.bench.state.namespace().permit(caller, &path("/home/ann/a"), need).is_ok()
     };
     assert!(may(&test, &cid, Need::Read) && may(&test, &cid, Need::Traverse));
     assert!(!may(&test, &bob, Need::Read) && !may(&test, &bob, Need::Traverse));
@@ -131,9 +131,13 @@ fn file_access_needs_permission() {
     assert!(
         !may(&test, &cid, Need::Read) && may(&test, &cid, Need::Traverse) && may(&test, &ann, Need::Read)
     );
-    let list = |caller: &Caller, at: &str| test.bench.state.permit(caller, &path(at), Need::List).is_ok();
+    let list = |caller: &Caller, at: &str| {
+        test.bench.state.namespace().permit(caller, &path(at), Need::List).is_ok()
+    };
     assert!(list(&cid, "/home/ann") && !list(&bob, "/home/ann") && list(&bob, "/home"));
-    let make = |caller: &Caller, at: &str| test.bench.state.permit(caller, &path(at), Need::Create).is_ok();
+    let make = |caller: &Caller, at: &str| {
+        test.bench.state.namespace().permit(caller, &path(at), Need::Create).is_ok()
+    };
     assert!(make(&ann, "/home/ann/b/c") && !make(&cid, "/home/ann/b/c") && !make(&ann, "/home/bob/b"));
     assert!(make(&cid, "/home/ann/a"), "the operation itself reports that the path exists");
     // For a missing path, the operation itself reports the error.

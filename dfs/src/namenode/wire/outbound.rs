@@ -169,6 +169,15 @@ fn node_report(node: NodeReport) -> pb::NodeReport {
     }
 }
 
+/// The part of a report that is returned for `safemode_only`.
+pub(crate) fn safemode_report(state: &State) -> pb::ReportReply {
+    pb::ReportReply {
+        cluster_id: state.cluster_id().to_owned(),
+        safemode: Some(safemode(state.safemode())),
+        ..pb::ReportReply::default()
+    }
+}
+
 pub(crate) fn report(report: Report, last_edit: u64) -> pb::ReportReply {
     pb::ReportReply {
         cluster_id: report.cluster_id,

@@ -244,6 +244,16 @@ impl Machine {
         )
     }
 
+    /// Declares the data folders of a DataNode new, if they may be empty: the NameNode refuses one
+    /// that had blocks.
+    fn declare_new(&self, daemon: &str) -> String {
+        if self.formatted || daemon != "datanode" {
+            return String::new();
+        }
+        let dirs = self.data.of_daemon(daemon).join(" ");
+        format!("  for f in {dirs}; do mkdir -p $f && {{ [ -e $f/VERSION ] || : > $f/NEW; }}; done\n")
+    }
+
     /// Starts daemons that do not run, and waits until all are ready. A failure of one does not
     /// affect the others.
     pub fn start(&self, daemons: &[&str]) -> Result<Vec<DaemonStatus>> {
@@ -256,7 +266,7 @@ elif {taken}; then
   no=\"$no $x\"
   echo \"$x is not started: $other belongs to cluster $(cat $other/CLUSTER): name another folder in the settings\" >&2
 {refuse}else
-  rm -f run/$x.ready
+{new}  rm -f run/$x.ready
   from > run/$x.from
   FERMATA_HOST={name} setsid {bin}/$x {flags} </dev/null >>logs/$x.log 2>&1 &
   echo $! > run/$x.pid
@@ -267,6 +277,7 @@ fi
 ",
                 taken = self.data.is_taken(&self.dir, daemon),
                 refuse = self.check_formatted(daemon),
+                new = self.declare_new(daemon),
                 flags = self.flags(daemon)
             )
         };

@@ -175,7 +175,7 @@ fn a_closed_block_is_not_written_again() {
     let token = key_of(&lab.path("ours/secret")).to_write(id, nonce, length).to_bytes();
     let report: fs::ReportReply = runtime().block_on(async {
         let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
-        boss.ask("/fermata.dfs.v1.NameNode/Report", fs::ReportRequest {}).await.unwrap()
+        boss.ask("/fermata.dfs.v1.NameNode/Report", fs::ReportRequest::default()).await.unwrap()
     });
     let nodes = report.nodes.into_iter().filter_map(|node| node.address);
     let other = nodes.map(|node| node.data_addr).find(|addr| *addr != block.nodes[0].data_addr).unwrap();

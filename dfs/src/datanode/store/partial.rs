@@ -5,9 +5,10 @@
 //! replica and checks the owner first, so that all further steps of the older connection are
 //! refused. A partial replica without a writer is dropped after a timeout.
 
-use super::{
+use super::Store;
+use crate::datanode::{
     error::{Refusal, RefusalKind},
-    store::Store,
+    pending_reports::Item,
 };
 use dfs_client::{
     checksum::{CHUNK_BYTES, Checksums},
@@ -28,8 +29,8 @@ use std::{
 
 /// The partial replica of a block.
 #[derive(Debug)]
-pub(super) struct Partial {
-    pub(super) volume: usize,
+pub(in crate::datanode) struct Partial {
+    pub(in crate::datanode) volume: usize,
     nonce: Nonce,
     inner: Mutex<Inner>,
 }
@@ -54,18 +55,18 @@ struct Inner {
 
 /// The request of a writer.
 #[derive(Debug)]
-pub(super) struct Claim<'a> {
-    pub(super) block: BlockId,
-    pub(super) nonce: Nonce,
-    pub(super) resume_at: u64,
-    pub(super) expected: u64,
+pub(in crate::datanode) struct Claim<'a> {
+    pub(in crate::datanode) block: BlockId,
+    pub(in crate::datanode) nonce: Nonce,
+    pub(in crate::datanode) resume_at: u64,
+    pub(in crate::datanode) expected: u64,
     /// The connection to close when another writer takes over.
-    pub(super) connection: &'a Stream,
+    pub(in crate::datanode) connection: &'a Stream,
 }
 
 /// The answer to a claim.
 #[derive(Debug)]
-pub(super) enum Begin<'a> {
+pub(in crate::datanode) enum Begin<'a> {
     /// The block is already finalised, with this length.
     Finalised(u64),
     /// The writer may continue at `resume_at`.
@@ -74,7 +75,7 @@ pub(super) enum Begin<'a> {
 
 /// The right to write a partial replica, until it is dropped or another writer takes over.
 #[derive(Debug)]
-pub(super) struct Writer<'a> {
+pub(in crate::datanode) struct Writer<'a> {
     store: &'a Store,
     partial: Arc<Partial>,
     block: BlockId,
@@ -83,7 +84,7 @@ pub(super) struct Writer<'a> {
 
 impl Store {
     /// Starts to write a block, or takes over its partial replica.
-    pub(super) fn begin(&self, claim: &Claim<'_>) -> Result<Begin<'_>, Refusal> {
+    pub(in crate::datanode) fn begin(&self, claim: &Claim<'_>) -> Result<Begin<'_>, Refusal> {
         static TOKENS: AtomicU64 = AtomicU64::new(1);
         let &Claim { block, nonce, resume_at, .. } = claim;
         if !resume_at.is_multiple_of(CHUNK_BYTES as u64) || resume_at > claim.expected {
@@ -198,7 +199,7 @@ impl Store {
     }
 
     /// Drops partial replicas that have had no writer for `timeout`.
-    pub(super) fn drop_abandoned(&self, timeout: Duration) {
+    pub(in crate::datanode) fn drop_abandoned(&self, timeout: Duration) {
         let partials: Vec<_> =
             self.state.lock().partials.iter().map(|(block, partial)| (*block, partial.clone())).collect();
         for (block, partial) in partials {
@@ -222,7 +223,7 @@ fn other_block(block: BlockId, found: Nonce) -> Refusal {
 
 impl Writer<'_> {
     /// Appends the verified data of a packet.
-    pub(super) fn append(&mut self, data: &[u8], sums: &[u32]) -> Result<(), Refusal> {
+    pub(in crate::datanode) fn append(&mut self, data: &[u8], sums: &[u32]) -> Result<(), Refusal> {
         let mut inner = self.partial.inner.lock();
         self.check_owner(&inner)?;
         let end = inner.length + data.len() as u64;
@@ -245,7 +246,7 @@ impl Writer<'_> {
     }
 
     /// Makes the replica durable and moves it to `current/`. Returns its length.
-    pub(super) fn finalise(&mut self) -> Result<u64, Refusal> {
+    pub(in crate::datanode) fn finalise(&mut self) -> Result<u64, Refusal> {
         let mut inner = self.partial.inner.lock();
         self.check_owner(&inner)?;
         let (block, nonce) = (self.block, self.partial.nonce);
@@ -266,9 +267,7 @@ impl Writer<'_> {
         state.partials.remove(&self.block);
         state.insert(self.block, nonce, self.partial.volume, sums.length);
         drop(state);
-        self.store
-            .pending_reports
-            .post([(self.block, super::pending_reports::Item::Received(nonce, sums.length))]);
+        self.store.pending_reports.post([(self.block, Item::Received(nonce, sums.length))]);
         Ok(sums.length)
     }
 
@@ -296,12 +295,12 @@ impl Drop for Writer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::disk::RealDisk, *};
+    use super::*;
+    use crate::datanode::{disk::RealDisk, open};
 
     fn opened(dirs: &[std::path::PathBuf]) -> (Store, Stream) {
         let (alarm, _) = tokio::sync::mpsc::unbounded_channel();
-        let store =
-            Store::open(dirs, &super::super::open::Settings::default(), Arc::new(RealDisk), alarm).unwrap();
+        let store = Store::open(dirs, &open::Settings::default(), Arc::new(RealDisk), alarm).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (store, connection.into())

@@ -3,7 +3,7 @@
 //! The policies define their parameters. This module converts tables to dotted keys with text
 //! values, and finds the line of a key in the file when a policy refuses its value.
 
-use crate::config::ConfigError;
+use super::ConfigError;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 use toml::de::{DeTable, DeValue};
@@ -81,7 +81,7 @@ fn flatten(above: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>
 }
 
 /// Adds the line of the file to an error about a setting, if the file contains the setting.
-pub(crate) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
+pub(super) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
     let Some(path) = path.filter(|_| matches!(error, ConfigError::Setting { .. })) else { return error };
     match std::fs::read_to_string(path) {
         Ok(text) => found(error, path, &text),
@@ -90,7 +90,7 @@ pub(crate) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
 }
 
 /// Like [`found_in`], for a file that has been read.
-pub(crate) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError {
+pub(super) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError {
     let ConfigError::Setting { key, value, why } = &error else { return error };
     match line_of(text, key, value.as_deref()) {
         Some(line) => ConfigError::Parse { path: path.into(), line, message: why.clone() },
