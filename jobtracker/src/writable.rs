@@ -1,14 +1,8 @@
 //! Whether the NameNode accepts changes while jobs with output are active. Their tasks and commits
 //! wait until it does.
 
-use crate::driver::Driver;
 use mrcore::{Time, job::Job};
-use std::{mem::discriminant, sync::Arc, time::Duration};
-
-/// Time between two checks.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// After this time without an answer, the NameNode counts as unreachable.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+use std::mem::discriminant;
 
 /// Why no output can be written, and since when, as this JobTracker has seen it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,28 +49,4 @@ pub(crate) fn reason(text: &str) -> &str {
 /// Whether the job still has output to write.
 pub(crate) fn writes(job: &Job) -> bool {
     !job.is_over() && !job.spec.output.is_empty()
-}
-
-/// Checks the NameNode while jobs that write are active.
-pub(crate) async fn watch(driver: Arc<Driver>) {
-    loop {
-        let checked = if driver.peek(|cluster| cluster.jobs().any(writes)) {
-            let asking = async { driver.files().client().await?.report().await };
-            match tokio::time::timeout(CHECK_TIMEOUT, asking).await {
-                Ok(Ok(report)) if report.safemode.on => {
-                    Some(Obstacle::Safemode(reason(&report.safemode.reason).to_owned()))
-                }
-                Ok(Err(error)) if !error.is_unavailable() => {
-                    tracing::debug!(%error, "cannot check whether the NameNode accepts changes");
-                    None
-                }
-                Ok(Ok(_)) => None,
-                Ok(Err(_)) | Err(_) => Some(Obstacle::Unreachable),
-            }
-        } else {
-            None
-        };
-        driver.set_writable(checked);
-        tokio::time::sleep(CHECK_INTERVAL).await;
-    }
 }
