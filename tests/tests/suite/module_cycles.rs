@@ -12,8 +12,9 @@ use std::{
 };
 
 /// Crates without cycles. New ones should be here, and none should be removed.
-const ACYCLIC: [&str; 9] = [
+const ACYCLIC: [&str; 13] = [
     "base/placement",
+    "base/types",
     "bench",
     "client",
     "client/view",
@@ -21,7 +22,10 @@ const ACYCLIC: [&str; 9] = [
     "dfs/client",
     "fuzzing",
     "gateway",
+    "jobtracker",
     "schedulers",
+    "tasktracker",
+    "tasktracker/agent",
 ];
 
 /// A `use` chain of this length has a loop.
