@@ -11,6 +11,8 @@ use crate::{
 };
 use std::sync::Arc;
 
+pub use types::FetchFailure;
+
 /// Input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their types and names say")]
@@ -130,18 +132,6 @@ pub enum AttemptStatus {
     Copied(u64),
     /// The reporting tracker could not copy it, for this reason.
     CopyFailed(String),
-}
-
-/// A reduce could not fetch a map output.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FetchFailure {
-    /// The reduce that tried to fetch.
-    pub reduce: AttemptId,
-    /// The map whose output it tried to fetch.
-    pub map: AttemptId,
-    /// The shuffle address that it used. If the tracker has another address now, the failure does
-    /// not count.
-    pub addr: String,
 }
 
 /// A command to a tracker. Orders are numbered and sent again until the tracker has acknowledged

@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    str::FromStr,
     sync::Arc,
 };
+
+pub use types::Secret;
 
 /// The priority of a job. Some policies run jobs with a higher priority first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -25,6 +28,23 @@ pub enum Priority {
     Normal,
     High,
     VeryHigh,
+}
+
+/// What the tasks of a job run. As text: `builtin:wordcount`, `exec:/bin/my-job`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Program {
+    /// A built-in program, by name.
+    Builtin(String),
+    /// An executable in the file system, by path.
+    Executable(String),
+}
+
+impl Program {
+    /// The name of a built-in program, or the path of an executable.
+    pub fn name(&self) -> &str {
+        let (Self::Builtin(name) | Self::Executable(name)) = self;
+        name
+    }
 }
 
 /// Identifies the input file of a split as it was at submission. The core does not interpret it.
@@ -54,7 +74,22 @@ pub struct Split {
     pub pin: InputPin,
 }
 
-/// A job as submitted. Settings that the core does not interpret are in `conf`.
+/// What the tasks of a job and the clients need to know, and the core does not interpret.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Payload {
+    /// The inputs, as submitted: files, folders or patterns.
+    pub inputs: Vec<String>,
+    /// Side files of the program.
+    pub files: Vec<String>,
+    /// The folder with the files of the job that the client has staged. It is deleted with the job.
+    pub staging: Option<String>,
+    /// Whether a file is one record.
+    pub whole_files: bool,
+    /// The token with which reduces fetch the map outputs of the job.
+    pub shuffle_token: Secret,
+}
+
+/// A job as submitted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// The name that users see.
@@ -66,7 +101,7 @@ pub struct JobSpec {
     /// Its priority.
     pub priority: Priority,
     /// The program that the tasks run.
-    pub program: String,
+    pub program: Program,
     /// The splits of the input. Each gets one map.
     pub splits: Vec<Split>,
     /// Number of reduces; 0 for a map-only job.
@@ -77,21 +112,15 @@ pub struct JobSpec {
     pub slow_start: f64,
     /// Whether stragglers may be duplicated or split.
     pub speculation: bool,
+    /// Whether slow maps may be split. If not, they are duplicated. For mappers whose output may
+    /// depend on where their input begins and ends.
+    pub split_slow: bool,
     /// The job fails when a task has failed this often.
     pub attempts_max: u32,
-    /// All other settings.
+    /// The settings that the user has set.
     pub conf: BTreeMap<String, String>,
-}
-
-/// The setting that disables splitting of slow maps if it is `false`; they are duplicated instead.
-/// For mappers whose output may depend on where their input begins and ends.
-pub const SPLIT_SLOW: &str = "speculation.split";
-
-impl JobSpec {
-    /// Whether slow maps may be split.
-    pub fn splits_slow_maps(&self) -> bool {
-        self.speculation && self.conf.get(SPLIT_SLOW).is_none_or(|value| value.trim() != "false")
-    }
+    /// Data for tasks and clients.
+    pub payload: Payload,
 }
 
 /// The state of a job.
@@ -307,12 +336,100 @@ pub(crate) fn has_all_map_output(task: &Task) -> bool {
     task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }
 
-impl fmt::Display for JobOutcome {
+/// The names of priorities, from the lowest.
+const PRIORITIES: [(Priority, &str); 5] = [
+    (Priority::VeryLow, "very-low"),
+    (Priority::Low, "low"),
+    (Priority::Normal, "normal"),
+    (Priority::High, "high"),
+    (Priority::VeryHigh, "very-high"),
+];
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = PRIORITIES.iter().find(|(priority, _)| priority == self);
+        f.write_str(found.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Priority {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = PRIORITIES.iter().find(|(_, name)| *name == text);
+        found.map(|(priority, _)| *priority).ok_or_else(|| {
+            let names = PRIORITIES.map(|(_, name)| name);
+            format!("priority {text:?} is not one of {}", names.join(", "))
+        })
+    }
+}
+
+const BUILTIN: &str = "builtin:";
+const EXECUTABLE: &str = "exec:";
+
+impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            JobOutcome::Succeeded => f.write_str("succeeded"),
-            JobOutcome::Failed(why) => write!(f, "failed: {why}"),
-            JobOutcome::Killed(why) => write!(f, "killed: {why}"),
+            Self::Builtin(name) => write!(f, "{BUILTIN}{name}"),
+            Self::Executable(path) => write!(f, "{EXECUTABLE}{path}"),
         }
+    }
+}
+
+impl FromStr for Program {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(name) = text.strip_prefix(BUILTIN) {
+            return Ok(Self::Builtin(name.to_owned()));
+        }
+        let path = text.strip_prefix(EXECUTABLE).map(|path| Self::Executable(path.to_owned()));
+        path.ok_or_else(|| format!("program {text:?} begins neither with {BUILTIN} nor with {EXECUTABLE}"))
+    }
+}
+
+impl JobOutcome {
+    /// The name of the outcome and its reason.
+    pub fn parts(&self) -> (&'static str, &str) {
+        match self {
+            JobOutcome::Succeeded => ("succeeded", ""),
+            JobOutcome::Failed(why) => ("failed", why),
+            JobOutcome::Killed(why) => ("killed", why),
+        }
+    }
+
+    /// The outcome with this name.
+    pub fn from_parts(name: &str, why: String) -> Result<Self, String> {
+        match name {
+            "succeeded" => Ok(JobOutcome::Succeeded),
+            "failed" => Ok(JobOutcome::Failed(why)),
+            "killed" => Ok(JobOutcome::Killed(why)),
+            _ => Err(format!("outcome {name:?} is not one of succeeded, failed, killed")),
+        }
+    }
+}
+
+impl fmt::Display for JobOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts() {
+            (name, "") => f.write_str(name),
+            (name, why) => write!(f, "{name}: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_priorities_are_parsed_from_their_text() {
+        for program in [Program::Builtin("sort".into()), Program::Executable("/bin/job".into())] {
+            assert_eq!(program.to_string().parse(), Ok(program));
+        }
+        assert!("sort".parse::<Program>().is_err());
+        for (priority, name) in PRIORITIES {
+            assert_eq!((priority.to_string().as_str(), name.parse()), (name, Ok(priority)));
+        }
+        let error = "urgent".parse::<Priority>().unwrap_err();
+        assert_eq!(error, "priority \"urgent\" is not one of very-low, low, normal, high, very-high");
     }
 }

@@ -6,7 +6,8 @@
 //! [`fact`] (durable changes), [`cluster`] (the state that policies see), [`plan`] and
 //! [`scheduler`] (how policies decide), [`JobTracker`] (how events change the state). Other
 //! modules: [`why`] (reasons of decisions), [`compute`] (long computations of policies), [`shadow`]
-//! (a second policy without effect), [`scenario`] (tests as text files).
+//! (a second policy without effect), [`history`] (lines of job histories), [`scenario`] (tests as
+//! text files).
 
 pub mod cluster;
 pub mod compute;
@@ -14,6 +15,7 @@ pub mod config;
 pub mod digest;
 pub mod event;
 pub mod fact;
+pub mod history;
 pub mod invariants;
 pub mod job;
 mod jobtracker;

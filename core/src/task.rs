@@ -17,7 +17,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-pub use types::PreemptKind;
+pub use types::{PreemptKind, PreemptRefusal, Stage};
 
 /// A map or a reduce of a job, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,21 +86,6 @@ impl AttemptState {
     }
 }
 
-/// What an attempt is doing. Progress means something else in each stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// A map is reading its input.
-    #[default]
-    Map,
-    /// A reduce is fetching map output.
-    Shuffle,
-    /// A reduce has fetched everything and is merging.
-    Merge,
-    /// A reduce is calling the reducer.
-    Reduce,
-}
-
 /// Work of preempted attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Work {
@@ -144,20 +129,6 @@ pub struct Checkpoint {
     pub bytes: u64,
     /// Work of this attempt and all attempts that it resumed from.
     pub work: Work,
-}
-
-/// Why an attempt that was preempted continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum PreemptRefusal {
-    /// There is no space for its checkpoint.
-    #[error("no disk of its tracker has space for its checkpoint")]
-    NoSpace,
-    /// Its reducer keeps state between keys that it cannot save.
-    #[error("its reducer keeps state between keys that it cannot save: it can only be killed")]
-    ReducerNotSavable,
-    /// Its mapper has not declared that its input may be divided.
-    #[error("its mapper is not divisible: it can only be killed")]
-    MapperNotDivisible,
 }
 
 /// The progress of an attempt, as last reported by its tracker.

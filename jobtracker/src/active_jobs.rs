@@ -6,7 +6,7 @@
 
 use crate::{
     driver::Driver,
-    output::{Pause, is_transient},
+    files::{Pause, is_transient},
 };
 use dfs_client::{ClientError, error::Kind};
 use std::{sync::Arc, time::Duration};
@@ -30,7 +30,7 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
                 pause = Pause::new();
                 let _ = tokio::time::timeout(REPORT_INTERVAL, ended).await;
             }
-            // A newer JobTracker has taken over. `output::fence` ends this process.
+            // A newer JobTracker has taken over. `Driver::fence` ends this process.
             Err(error) if error.is(Kind::Fenced) => return,
             Err(error) => {
                 if !is_transient(&error) {

@@ -5,7 +5,7 @@ use mrcore::{
     fact::Entry,
     ids::{JobId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
-    task::{PreemptKind, Stage},
+    task::PreemptKind,
 };
 use mrlib::error::one_line;
 use schedulers::{
@@ -80,8 +80,7 @@ impl FactFormatter<'_> {
                 ("map-split", attempt.to_string(), text)
             }
             Fact::AttemptPaused { attempt, stage, bytes, .. } => {
-                let text =
-                    format!("{attempt} paused in {} with a checkpoint of {bytes} bytes", stage_name(*stage));
+                let text = format!("{attempt} paused in {stage} with a checkpoint of {bytes} bytes");
                 ("attempt-paused", attempt.to_string(), text)
             }
             Fact::CheckpointLost { attempt, why } => {
@@ -163,14 +162,5 @@ fn ended(outcome: &JobOutcome) -> String {
         JobOutcome::Succeeded => "the job succeeded".to_owned(),
         JobOutcome::Failed(why) => format!("the job failed: {}", one_line(why)),
         JobOutcome::Killed(why) => format!("the job was killed: {}", one_line(why)),
-    }
-}
-
-fn stage_name(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Map => "map",
-        Stage::Shuffle => "shuffle",
-        Stage::Merge => "merge",
-        Stage::Reduce => "reduce",
     }
 }

@@ -2,36 +2,25 @@
 //! folder.
 //!
 //! They are deleted when the job ends. They are deleted again when an attempt that outlived its job
-//! has ended, because it may have written in between. They are also deleted at every start of the
-//! JobTracker for all jobs in memory, because a crash may have interrupted the deletion. Only names
-//! that Fermata has created are deleted. A parent folder is deleted if it is empty and contained
-//! one of these names. Staging folders of clients that died before the submission are deleted after
-//! a day.
+//! has ended, because it may have written in between. `sweep` deletes what a crash has left. Only
+//! names that Fermata has created are deleted. A parent folder is deleted if it is empty and
+//! contained one of these names.
 
 use crate::{
-    driver::Driver,
     error::Refusal,
-    output::{Pause, WORK_DIR, is_transient},
+    files::{Files, Pause, is_transient},
+    output::WORK_DIR,
 };
-use dfs_client::{Attributes, ClientError, FileStatus, error::Kind, path::DfsPath};
+use dfs_client::{ClientError, error::Kind, path::DfsPath};
 use mrcore::{
     Cluster, Fact,
     job::{Job, JobOutcome, JobState},
 };
 use proto::STAGING;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
 
 /// The setting with the staging folder of a job.
 const STAGING_KEY: &str = "staging";
-
-/// Age at which a staging folder without a job is deleted.
-const STAGED_MAX: Duration = Duration::from_hours(24);
-/// Time between two searches for such folders.
-const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 
 /// What to delete after a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,10 +32,15 @@ pub(crate) struct Leftovers {
     work: Option<DfsPath>,
     /// Whether to delete the output folder if it is empty: the job did not succeed.
     discard_output: bool,
-    staging: Option<DfsPath>,
+    pub(crate) staging: Option<DfsPath>,
 }
 
 impl Leftovers {
+    /// A staging folder without a job.
+    pub(crate) fn of_staging(path: DfsPath) -> Self {
+        Self { user: None, work: None, discard_output: false, staging: Some(path) }
+    }
+
     /// The leftovers of a job that has ended. The commit of a successful job deletes its work
     /// folder, so this includes it only if an attempt may have written since.
     pub(crate) fn of(job: &Job, written_since: bool) -> Self {
@@ -55,7 +49,7 @@ impl Leftovers {
             || DfsPath::parse(&job.spec.output).ok()?.join(WORK_DIR).ok()?.join(&job.id.to_string()).ok();
         let work = if discard_output || written_since { work() } else { None };
         let user = Some(job.spec.user.clone());
-        Self { user, work, discard_output, staging: staging(&job.spec.conf).ok().flatten() }
+        Self { user, work, discard_output, staging: staging(job) }
     }
 
     /// The leftovers to delete after a fact: of a job that has succeeded, or of an ended job whose
@@ -75,13 +69,22 @@ impl Leftovers {
     }
 }
 
-/// The staging folder of a job. It must be directly in the staging area, because it is deleted with
-/// the job.
-pub(crate) fn staging(conf: &BTreeMap<String, String>) -> Result<Option<DfsPath>, Refusal> {
-    let Some(text) = conf.get(STAGING_KEY) else { return Ok(None) };
-    let path = DfsPath::parse(text).ok();
-    let own = path.filter(|path| path.split_last().is_some_and(|(above, _)| above.as_str() == STAGING));
-    own.map(Some).ok_or_else(|| {
+/// The staging folder of a job.
+pub(crate) fn staging(job: &Job) -> Option<DfsPath> {
+    staging_path(job.spec.payload.staging.as_ref()?)
+}
+
+/// The path of a staging folder. It is directly in the staging area, because it is deleted with the
+/// job.
+fn staging_path(text: &str) -> Option<DfsPath> {
+    let path = DfsPath::parse(text).ok()?;
+    path.split_last().is_some_and(|(above, _)| above.as_str() == STAGING).then_some(path)
+}
+
+/// Takes the staging folder from the settings of a submission, where the client has put it.
+pub(crate) fn take_staging(conf: &mut BTreeMap<String, String>) -> Result<Option<DfsPath>, Refusal> {
+    let Some(text) = conf.remove(STAGING_KEY) else { return Ok(None) };
+    staging_path(&text).map(Some).ok_or_else(|| {
         Refusal::invalid(format!(
             "setting {STAGING_KEY} = {text:?}: it must be a folder in {STAGING}, which is deleted with the job"
         ))
@@ -89,9 +92,9 @@ pub(crate) fn staging(conf: &BTreeMap<String, String>) -> Result<Option<DfsPath>
 }
 
 /// Deletes the leftovers of a job. Retries for as long as the NameNode is down.
-pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
+pub(crate) async fn clear(files: &Files, left: &Leftovers) {
     let mut pause = Pause::new();
-    while let Err(error) = try_clear(&driver, &left).await {
+    while let Err(error) = try_clear(files, left).await {
         tracing::warn!(%error, "cannot delete the leftovers of a job");
         if !is_transient(&error) {
             return;
@@ -100,8 +103,8 @@ pub(crate) async fn clear(driver: Arc<Driver>, left: Leftovers) {
     }
 }
 
-async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError> {
-    let client = driver.files().client().await?;
+async fn try_clear(files: &Files, left: &Leftovers) -> Result<(), ClientError> {
+    let client = files.client().await?;
     let client = left.user.as_ref().map_or(client.clone(), |user| client.acting_for(user));
     if let Some(staging) = &left.staging {
         client.delete(staging, true).await?;
@@ -126,81 +129,6 @@ async fn try_clear(driver: &Driver, left: &Leftovers) -> Result<(), ClientError>
     Ok(())
 }
 
-/// Deletes what is left of all jobs that have ended before this start.
-pub(crate) async fn sweep(driver: Arc<Driver>) {
-    if driver.files().is_closed() {
-        open_staging(&driver).await;
-    }
-    let staged: BTreeSet<DfsPath> = staged(&driver).await.into_iter().map(|entry| entry.path).collect();
-    let over = |cluster: &Cluster| -> Vec<Leftovers> {
-        cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of(job, true)).collect()
-    };
-    for mut left in driver.peek(over) {
-        left.staging = left.staging.filter(|path| staged.contains(path));
-        clear(driver.clone(), left).await;
-    }
-    loop {
-        sweep_staging(&driver, STAGED_MAX).await;
-        tokio::time::sleep(SWEEP_INTERVAL).await;
-    }
-}
-
-/// Deletes staging folders that are older than `age` and belong to no job.
-pub(crate) async fn sweep_staging(driver: &Arc<Driver>, age: Duration) {
-    let Some(before) = SystemTime::now().checked_sub(age) else { return };
-    let before_ms = before.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    let mut old = staged(driver).await;
-    old.retain(|entry| entry.modified_ms <= before_ms);
-    // Read after the folders are listed, so that a job submitted in between is seen.
-    let named = driver.peek(|cluster| {
-        let of = |job: &Job| staging(&job.spec.conf).ok().flatten();
-        cluster.jobs().filter_map(of).collect::<BTreeSet<DfsPath>>()
-    });
-    for path in old.into_iter().map(|entry| entry.path).filter(|path| !named.contains(path)) {
-        tracing::info!(path = path.as_str(), "deleting a staging folder that no job uses");
-        let left = Leftovers { user: None, work: None, discard_output: false, staging: Some(path) };
-        clear(driver.clone(), left).await;
-    }
-}
-
-/// In a closed cluster the staging area belongs to the JobTracker. All users may create folders in
-/// it, and each may delete only its own.
-async fn open_staging(driver: &Driver) {
-    let mut pause = Pause::new();
-    while let Err(error) = try_open_staging(driver).await {
-        // A NameNode in safemode counts as unreachable.
-        if !is_transient(&error) {
-            return tracing::warn!(%error, "cannot create {STAGING}: users cannot stage files");
-        }
-        pause.wait().await;
-    }
-}
-
-async fn try_open_staging(driver: &Driver) -> Result<(), ClientError> {
-    let client = driver.files().client().await?;
-    let area = DfsPath::parse(STAGING).expect("a plain path");
-    client.mkdir(&area, true).await?;
-    let shared = Attributes { mode: Some(0o1777), ..Attributes::default() };
-    client.set_attributes(&area, shared).await
-}
-
-async fn staged(driver: &Driver) -> Vec<FileStatus> {
-    let area = DfsPath::parse(STAGING).expect("a plain path");
-    let mut pause = Pause::new();
-    loop {
-        let listed = match driver.files().client().await {
-            Ok(client) => client.list(&area).await,
-            Err(error) => Err(error),
-        };
-        match listed {
-            Ok(entries) => return entries,
-            Err(error) if is_transient(&error) => pause.wait().await,
-            // The staging area does not exist yet.
-            Err(_) => return Vec::new(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,13 +139,15 @@ mod tests {
 
     #[test]
     fn only_a_folder_in_the_staging_area_is_one() {
-        assert_eq!(staging(&BTreeMap::new()).unwrap(), None);
-        let own = staging(&conf("/tmp/fermata/staging/1b2c")).unwrap().unwrap();
+        assert_eq!(take_staging(&mut BTreeMap::new()).unwrap(), None);
+        let mut settings = conf("/tmp/fermata/staging/1b2c");
+        let own = take_staging(&mut settings).unwrap().unwrap();
+        assert!(settings.is_empty(), "only what the user has set");
         assert_eq!(own.as_str(), "/tmp/fermata/staging/1b2c");
         for bad in
             ["/", "/home", STAGING, "/tmp/fermata/staging/a/b", "relative", "/tmp/fermata/staging/../x", ""]
         {
-            let error = staging(&conf(bad)).unwrap_err().to_string();
+            let error = take_staging(&mut conf(bad)).unwrap_err().to_string();
             assert!(error.starts_with("setting staging = "), "{error}");
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and
 //! `splits` (a request becomes a job), `link` (trackers), `server` (clients), `fact_text` (facts as
-//! text), `output` (commit), `leftovers` (deletion of temporary files), `history` (job histories),
-//! `storage` and `compact` (the journal), `writable` (whether the NameNode accepts changes).
+//! text), `output` (commit), `leftovers` and `sweep` (deletion of temporary files), `files` (client of
+//! the file system), `history` (job histories), `storage` and `compact` (the journal), `writable`
+//! (whether the NameNode accepts changes).
 //!
 //! Deliberately absent: scheduling (in `schedulers`), the rules of tasks (in `core`), web pages (in
 //! `gateway`).
@@ -16,6 +17,7 @@ mod driver;
 mod error;
 mod events;
 mod fact_text;
+mod files;
 mod history;
 mod leftovers;
 mod link;
@@ -23,17 +25,16 @@ mod output;
 mod policy;
 mod run;
 mod server;
-mod spec;
 mod splits;
 mod storage;
 mod submit;
+mod sweep;
 mod wire;
 mod writable;
 
 #[cfg(test)]
 mod tests;
 
-pub use link::TRACKER_PROTOCOL;
 pub use policy::check_scheduler;
 pub use run::{Daemon, JobTrackerError, run};
 pub use storage::StorageError;

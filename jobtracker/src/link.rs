@@ -14,8 +14,6 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-pub use proto::TRACKER_PROTOCOL;
-
 /// Messages that may wait for a tracker to read them. If there are more, its stream is closed.
 const MESSAGES_MAX: usize = 1024;
 

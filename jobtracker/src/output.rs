@@ -4,90 +4,24 @@
 //! fence. An older JobTracker on the same journal that was stopped and continues later is then
 //! refused at its next commit, and ends.
 
-use crate::{
-    driver::Driver,
-    leftovers::{self, Leftovers},
-};
+use crate::files::{Files, Pause, is_transient};
 use dfs_client::{
-    Client, ClientError, ClientOptions, Commit, CommitMove,
+    ClientError, Commit, CommitMove,
     error::Kind,
     path::{DfsPath, PathError},
 };
 use mrcore::{
-    Cluster, Event, Phase,
+    Cluster, Phase,
     event::{AttemptReport, AttemptStatus},
-    ids::{AttemptId, JobId},
-    job::{Job, JobState},
+    ids::AttemptId,
+    job::Job,
     task::Task,
 };
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
 
 /// Folder in the output of a job to which attempts write.
 pub(crate) const WORK_DIR: &str = "_temporary";
 const SUCCESS: &str = "_SUCCESS";
-
-/// Waits between retries while the NameNode is unreachable; each wait is twice as long as the last.
-pub(crate) struct Pause(Duration);
-
-impl Pause {
-    const MAX: Duration = Duration::from_secs(5);
-
-    pub(crate) fn new() -> Self {
-        Self(Duration::from_millis(100))
-    }
-
-    pub(crate) async fn wait(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(Self::MAX);
-    }
-}
-
-/// The client of the file system, connected when it is first needed.
-pub(crate) struct Files {
-    options: ClientOptions,
-    scope: String,
-    client: tokio::sync::Mutex<Option<Client>>,
-}
-
-impl Files {
-    /// `cluster_id` identifies the journal. Epochs count the starts on one journal, so they fence
-    /// only its processes.
-    pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
-        Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
-    }
-
-    /// Address of the NameNode, `host:port`.
-    pub(crate) fn namenode(&self) -> &str {
-        &self.options.namenode
-    }
-
-    /// Whether callers must authenticate.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.options.credentials.name().is_some()
-    }
-
-    /// The scope of this journal's epochs and job IDs at the NameNode.
-    pub(crate) fn scope(&self) -> &str {
-        &self.scope
-    }
-
-    /// The token with which a task of the job calls the file system; empty in an open cluster.
-    pub(crate) fn task_token(&self, job: &Job) -> String {
-        let job_name = security::job_name_of(&self.scope, job.id.0.into());
-        self.options.credentials.task_token(&job.spec.user, &job_name)
-    }
-
-    /// A client. An existing connection reconnects by itself.
-    pub(crate) async fn client(&self) -> Result<Client, ClientError> {
-        let mut client = self.client.lock().await;
-        if let Some(client) = &*client {
-            return Ok(client.clone());
-        }
-        let made = Client::connect(self.options.clone()).await?;
-        *client = Some(made.clone());
-        Ok(made)
-    }
-}
 
 /// The folder for the pieces of an attempt; empty if it writes none.
 pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
@@ -123,83 +57,43 @@ pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport
     }
 }
 
-/// Whether a retry may help: the NameNode is unreachable, and has not refused the call.
-pub(crate) fn is_transient(error: &ClientError) -> bool {
-    matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
-}
-
-/// Fences older processes that use this journal.
-pub(crate) async fn fence(driver: Arc<Driver>) {
-    // `read` waits until the epoch is durable. Otherwise a process after a crash could get the same
-    // one.
-    let Ok(epoch) = driver.read(|cluster| cluster.epoch()).await else { return };
+/// Fences older processes that use this journal. Returns an error if this process is itself fenced.
+pub(crate) async fn fence(files: &Files, epoch: u64) -> Result<(), String> {
     let mut pause = Pause::new();
     loop {
-        let fenced = match driver.files().client().await {
-            Ok(client) => client.fence(&driver.files().scope, epoch).await,
+        let fenced = match files.client().await {
+            Ok(client) => client.fence(files.scope(), epoch).await,
             Err(error) => Err(error),
         };
         match fenced {
-            Ok(()) => return tracing::info!(epoch, "older JobTrackers are fenced"),
-            Err(error) if error.is(Kind::Fenced) => return driver.fail(fenced_out(&error)),
+            Ok(()) => return Ok(()),
+            Err(error) if error.is(Kind::Fenced) => return Err(fenced_out(&error)),
             Err(error) => tracing::warn!(%error, "cannot fence older JobTrackers yet"),
         }
         pause.wait().await;
     }
 }
 
-fn fenced_out(error: &ClientError) -> String {
+/// Why this process must end: a newer one uses its journal.
+pub(crate) fn fenced_out(error: &ClientError) -> String {
     format!("another JobTracker has taken over this journal, or this is an older copy of it: {error}")
 }
 
-/// Commits the output of a job and reports the result. The NameNode recognises a commit that is
-/// repeated after a restart.
-pub(crate) async fn commit(driver: Arc<Driver>, id: JobId) {
-    let scope = driver.files().scope.clone();
-    let plan = driver.peek(|cluster| {
-        let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-        Some((job.spec.user.clone(), Leftovers::of(job, true), plan(job, scope, cluster.epoch())))
-    });
-    // If the journal has lost the end of the job, the job ran again and its new pieces are not
-    // needed.
-    let mut not_needed = None;
-    let result = match plan {
-        // The job is no longer committing.
-        None => return,
-        Some((_, _, Ok(None))) => Ok(()),
-        Some((user, left, Ok(Some(commit)))) => match carry_out(&driver, &user, commit).await {
-            Err(error) if error.is(Kind::Fenced) => return driver.fail(fenced_out(&error)),
-            Ok(true) => {
-                tracing::info!(job = %id, "the NameNode has this commit already: the output does not change");
-                not_needed = Some(left);
-                Ok(())
-            }
-            result => result.map(drop).map_err(|error| error.to_string()),
-        },
-        Some((_, _, Err(error))) => Err(error.to_string()),
-    };
-    driver.handle(Event::CommitResult { job: id, result });
-    if let Some(left) = not_needed {
-        leftovers::clear(driver, left).await;
-    }
-}
-
-/// Sends the commit, and retries for as long as the NameNode is unreachable. Returns true if the
-/// commit was carried out before.
-async fn carry_out(driver: &Driver, user: &str, commit: Commit) -> Result<bool, ClientError> {
+/// Commits the output of a job with the permissions of its user, and retries for as long as the
+/// NameNode is unreachable. The NameNode recognises a commit that is repeated after a restart.
+/// Returns true if the commit was carried out before.
+pub(crate) async fn commit(files: &Files, user: &str, commit: Commit) -> Result<bool, ClientError> {
     let mut pause = Pause::new();
     loop {
-        let result = match driver.files().client().await {
-            // With the permissions of the user who submitted the job.
+        let result = match files.client().await {
             Ok(client) => client.acting_for(user).commit(commit.clone()).await,
             Err(error) => Err(error),
         };
         match result {
-            Ok(already_done) => return Ok(already_done),
             Err(error) if is_transient(&error) => {
                 tracing::warn!(%error, commit = commit.commit_id, "commit waits for the NameNode");
             }
-            Err(error) => return Err(error),
+            result => return result,
         }
         pause.wait().await;
     }
@@ -213,9 +107,9 @@ fn commit_id(job: &Job) -> String {
     format!("{}-{:032x}", job.id, job.request.0)
 }
 
-/// The commit: the pieces of each task become its part, `_SUCCESS` is created, the work folder is
-/// deleted.
-fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
+/// The commit of a job: the pieces of each task become its part, `_SUCCESS` is created, the work
+/// folder is deleted. None if the job has no output.
+pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
     if job.spec.output.is_empty() {
         return Ok(None);
     }

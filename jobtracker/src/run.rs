@@ -4,14 +4,13 @@ use crate::{
     active_jobs,
     clock::Clock,
     driver::{Driver, Parts},
+    files::Files,
     history::{Histories, HistoryWriter, Limits, Policy},
-    leftovers,
     link::LinkService,
-    output::{self, Files},
     policy::{Policies, choose},
     server::{ClientService, READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
-    writable,
+    sweep,
 };
 use daemon::{
     config::{Config, ConfigError, JobTrackerConfig},
@@ -108,10 +107,10 @@ impl Daemon {
         let (snapshot_bytes, reserve) = (settings.snapshot_bytes.0, settings.disk_reserve.0);
         let tasks = vec![
             tokio::spawn(driver.clone().tick()),
-            tokio::spawn(output::fence(driver.clone())),
-            tokio::spawn(leftovers::sweep(driver.clone())),
+            tokio::spawn(driver.clone().fence()),
+            tokio::spawn(sweep::sweep(driver.clone())),
             tokio::spawn(active_jobs::report_loop(driver.clone())),
-            tokio::spawn(writable::watch(driver.clone())),
+            tokio::spawn(driver.clone().watch_namenode()),
             tokio::spawn(snapshot_loop(driver.log().clone(), snapshot_bytes, reserve)),
         ];
         let addr = listener.local_addr()?;

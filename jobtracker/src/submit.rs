@@ -6,15 +6,15 @@ use crate::{
     driver::Driver,
     error::Refusal,
     leftovers,
-    spec::{self, Program},
     splits::{self, SplitOptions},
+    wire::Submission,
 };
 use daemon::config::JobTrackerConfig;
 use dfs_client::{Client, Inputs, error::Kind, path::DfsPath};
 use journal::{codec, log::RECORD_BYTES_MAX};
 use mrcore::{
-    ids::{JobId, RequestId},
-    job::{JobSpec, Priority, SPLIT_SLOW},
+    ids::JobId,
+    job::{JobSpec, Payload, Program, Secret},
 };
 use mrlib::{
     Conf, InputFormat,
@@ -36,29 +36,12 @@ const TOKEN_BYTES: usize = 16;
 /// The output folder is checked again if the last check is older than this when the job is
 /// accepted.
 const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
+/// The setting that disables splitting of slow maps if it is `false`.
+const SPLIT_SLOW: &str = "speculation.split";
 /// The setting with the number of replicas of the output.
 const REPLICATION: &str = "output.replication";
 /// Approximate length of the path of a piece after the path of the output.
 const NAME_BYTES: usize = 48;
-
-/// A submission with its fields decoded.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Submission {
-    pub(crate) request: RequestId,
-    pub(crate) name: String,
-    pub(crate) user: String,
-    pub(crate) queue: String,
-    pub(crate) priority: Priority,
-    pub(crate) program: Program,
-    pub(crate) files: Vec<String>,
-    /// Names of the settings that the executable declares.
-    pub(crate) declared: Vec<String>,
-    pub(crate) inputs: Vec<String>,
-    /// Empty for a job without output.
-    pub(crate) output: String,
-    pub(crate) reduces: u32,
-    pub(crate) conf: BTreeMap<String, String>,
-}
 
 /// The settings that the JobTracker reads.
 #[derive(Debug, PartialEq)]
@@ -79,9 +62,9 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     // Checked again when the job is accepted. This first check avoids listing files and computing
     // splits for nothing.
     driver.check_space(submission.request, &submission.user)?;
-    check_settings(&mut submission)?;
-    let settings = Settings::of(&submission.conf, driver.config())?;
-    leftovers::staging(&submission.conf)?;
+    let declared = check_settings(&mut submission)?;
+    let settings = Settings::of(&submission.conf, declared, driver.config())?;
+    let staging = leftovers::take_staging(&mut submission.conf)?;
     let client = driver.files().client().await;
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
     let client = client.acting_for(&submission.user);
@@ -105,7 +88,7 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
         check_free(driver, &client, &submission, &input, splits.len()).await?;
     }
     let request = submission.request;
-    let spec = describe(submission, settings, output, splits);
+    let spec = describe(submission, &settings, staging, output, splits);
     let bytes = codec::encode(&spec).len();
     if bytes > RECORD_BYTES_MAX - RECORD_SLACK {
         return Err(Refusal::refused(format!(
@@ -179,39 +162,44 @@ fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
 
 fn describe(
     submission: Submission,
-    settings: Settings,
+    settings: &Settings,
+    staging: Option<DfsPath>,
     output: String,
     splits: Vec<mrcore::job::Split>,
 ) -> JobSpec {
-    let Submission { name, user, queue, priority, program, files, inputs, reduces, mut conf, .. } =
-        submission;
-    if !settings.split_slow {
-        conf.insert(SPLIT_SLOW.into(), "false".into());
-    }
-    spec::hide(&mut conf, &inputs, &files, &rand::random::<[u8; TOKEN_BYTES]>());
+    let Submission { name, user, queue, priority, program, files, inputs, reduces, conf, .. } = submission;
     JobSpec {
         name,
         user,
         queue,
         priority,
-        program: program.encode(),
+        program,
         splits,
         reduces,
         output,
         slow_start: settings.slow_start,
         speculation: settings.speculation,
+        split_slow: settings.split_slow,
         attempts_max: settings.attempts_max,
         conf,
+        payload: Payload {
+            inputs,
+            files,
+            staging: staging.map(|path| path.to_string()),
+            whole_files: settings.split_options.format == InputFormat::WholeFile,
+            shuffle_token: Secret::new(rand::random::<[u8; TOKEN_BYTES]>().to_vec()),
+        },
     }
 }
 
 impl Settings {
-    fn of(conf: &BTreeMap<String, String>, defaults: &JobTrackerConfig) -> Result<Self, Refusal> {
+    fn of(
+        conf: &BTreeMap<String, String>,
+        Declared { divisible, format }: Declared,
+        defaults: &JobTrackerConfig,
+    ) -> Result<Self, Refusal> {
         let conf: Conf = conf.clone().into_iter().collect();
-        // A mapper that is not divisible may, for example, number its lines, and preemption must
-        // not change the output.
-        let divisible = setting(&conf, MAPPER_DIVISIBLE, false)?;
-        let format = setting(&conf, "input.format", InputFormat::Lines)?;
+        let format = setting(&conf, "input.format", format)?;
         Ok(Self {
             slow_start: setting(&conf, "slow.start", defaults.slow_start)?,
             speculation: setting(&conf, "speculation", defaults.speculation)?,
@@ -233,9 +221,19 @@ fn setting<T: FromStr<Err: Display>>(conf: &Conf, key: &str, default: T) -> Resu
     conf.parse(key, default).map_err(Refusal::invalid)
 }
 
+/// What a program declares about its job.
+#[derive(Debug, Clone, Copy)]
+struct Declared {
+    /// Whether maps may be split. A mapper that is not divisible may, for example, number its
+    /// lines, and preemption must not change the output.
+    divisible: bool,
+    /// The input format, unless the user sets another one.
+    format: InputFormat,
+}
+
 /// Refuses unknown settings and invalid values. A built-in program defines its settings and whether
-/// it is divisible; an executable declares its settings.
-fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
+/// it is divisible; an executable declares both in the submission.
+fn check_settings(submission: &mut Submission) -> Result<Declared, Refusal> {
     let declared =
         |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
     let mut own: Vec<Setting> = submission.declared.iter().map(declared).collect();
@@ -248,15 +246,15 @@ fn check_settings(submission: &mut Submission) -> Result<(), Refusal> {
     own.extend(builtin.into_iter().flat_map(|builtin| builtin.settings.iter().cloned()));
     let pairs = submission.conf.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     settings::check(pairs, &own).map_err(Refusal::invalid)?;
-    if let Some(builtin) = builtin {
-        let conf: Conf = submission.conf.clone().into_iter().collect();
-        let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
-        if job.input != InputFormat::Lines {
-            submission.conf.entry("input.format".into()).or_insert_with(|| job.input.to_string());
-        }
-        submission.conf.insert(MAPPER_DIVISIBLE.into(), job.divisible.to_string());
-    }
-    Ok(())
+    let conf: Conf = submission.conf.clone().into_iter().collect();
+    // Set by the client, not by the user.
+    submission.conf.remove(MAPPER_DIVISIBLE);
+    let Some(builtin) = builtin else {
+        let divisible = setting(&conf, MAPPER_DIVISIBLE, false)?;
+        return Ok(Declared { divisible, format: InputFormat::Lines });
+    };
+    let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
+    Ok(Declared { divisible: job.divisible, format: job.input })
 }
 
 async fn check_program(client: &Client, submission: &Submission) -> Result<(), Refusal> {
@@ -330,11 +328,13 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrcore::{ids::RequestId, job::Priority};
     use mrlib::streaming;
 
     fn settings(key: &str, value: &str) -> Result<Settings, Refusal> {
         let conf = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        Settings::of(&conf, &JobTrackerConfig::default())
+        let declared = Declared { divisible: false, format: InputFormat::Lines };
+        Settings::of(&conf, declared, &JobTrackerConfig::default())
     }
 
     #[test]
@@ -365,8 +365,9 @@ mod tests {
                 reduces: 1,
                 conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
             };
-            check_settings(&mut submission)?;
-            let settings = Settings::of(&submission.conf, &JobTrackerConfig::default())?;
+            let declared = check_settings(&mut submission)?;
+            assert!(!submission.conf.contains_key(MAPPER_DIVISIBLE), "only what the user has set");
+            let settings = Settings::of(&submission.conf, declared, &JobTrackerConfig::default())?;
             Ok::<_, Refusal>((settings.split_slow, settings.split_options.divisible))
         };
         let own = || Program::Executable("/job".into());

@@ -1,13 +1,10 @@
 //! Whether the NameNode accepts changes while jobs with output are active. Their tasks and commits
 //! wait until it does.
 
-use crate::driver::Driver;
 use dfs_client::{ClientError, SafemodeStatus};
 use mrcore::{Time, job::Job};
-use std::{mem::discriminant, sync::Arc, time::Duration};
+use std::{mem::discriminant, time::Duration};
 
-/// Time between two checks.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// After this time without an answer, the NameNode counts as unreachable.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -54,23 +51,9 @@ pub(crate) fn writes(job: &Job) -> bool {
     !job.is_over() && !job.spec.output.is_empty()
 }
 
-/// Checks the NameNode while jobs that write are active.
-pub(crate) async fn watch(driver: Arc<Driver>) {
-    loop {
-        let (began, obstacle) = if driver.peek(|cluster| cluster.jobs().any(writes)) {
-            let asking = async { driver.files().client().await?.safemode().await };
-            check(|| driver.now(), asking).await
-        } else {
-            (driver.now(), None)
-        };
-        driver.set_obstacle(obstacle, began);
-        tokio::time::sleep(CHECK_INTERVAL).await;
-    }
-}
-
 /// The start of the check, and why the NameNode accepts no changes; None if it does. If it does not
 /// answer, it has not done so since the start.
-async fn check(
+pub(crate) async fn check(
     now: impl Fn() -> Time,
     asking: impl Future<Output = Result<SafemodeStatus, ClientError>>,
 ) -> (Time, Option<Obstacle>) {

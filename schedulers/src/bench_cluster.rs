@@ -11,7 +11,7 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, Heartbeat},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
-    job::{JobSpec, Priority, Split},
+    job::{JobSpec, Payload, Priority, Program, Split},
     plan::Decision,
     scheduler::Cause,
     task::{Attempt, AttemptResult, AttemptState, CheckpointInfo, Progress},
@@ -145,14 +145,16 @@ impl BenchCluster {
             user: format!("u{}", number % 20),
             queue: "default".into(),
             priority: Priority::Normal,
-            program: format!("p{}", number % 10),
+            program: Program::Builtin(format!("p{}", number % 10)),
             splits: (0..maps).map(split).collect(),
             reduces,
             output: String::new(),
             slow_start: 0.0,
             speculation: true,
+            split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         })
     }
 

@@ -5,7 +5,7 @@ use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Time, Why,
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TaskId, TrackerId},
-    job::{JobOutcome, JobSpec, Priority, Split},
+    job::{JobOutcome, JobSpec, Payload, Priority, Program, Split},
     task::AttemptResult,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -35,14 +35,16 @@ fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str) {
         user: user.into(),
         queue: "default".into(),
         priority: Priority::Normal,
-        program: "p".into(),
+        program: Program::Builtin("p".into()),
         splits: (0..8).map(split).collect(),
         reduces: 0,
         output: String::new(),
         slow_start: 0.0,
         speculation: false,
+        split_slow: true,
         attempts_max: 4,
         conf: BTreeMap::new(),
+        payload: Payload::default(),
     };
     take(
         core,

@@ -9,7 +9,7 @@ use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
     event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
-    job::{JobSpec, Priority, Split},
+    job::{JobSpec, Payload, Priority, Program, Split},
     task::{AttemptResult, CheckpointInfo, PreemptKind, Progress, Stage},
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -107,14 +107,16 @@ impl World {
             user: "u".into(),
             queue: "default".into(),
             priority: Priority::Normal,
-            program: "p".into(),
+            program: Program::Builtin("p".into()),
             splits: vec![split],
             reduces: 1,
             output: String::new(),
             slow_start: 1.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         };
         let request = RequestId(u128::from(number));
         self.send(Event::Submission { request, spec: Arc::new(spec) });

@@ -11,7 +11,7 @@ use mrcore::{
     Config, Effect, Event, Fact, JobTracker, PerPhase, Span, Time,
     event::{AttemptReport, AttemptStatus, Heartbeat, Order, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::{JobSpec, Priority, Split},
+    job::{JobSpec, Payload, Priority, Program, Split},
     task::{AttemptResult, Progress},
 };
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
@@ -141,14 +141,16 @@ impl Flood {
             user: user.into(),
             queue: "default".into(),
             priority: Priority::Normal,
-            program: "p".into(),
+            program: Program::Builtin("p".into()),
             splits: (0..maps).map(split).collect(),
             reduces: 0,
             output: String::new(),
             slow_start: 0.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         };
         self.send(Event::Submission { request: RequestId(self.requests), spec: Arc::new(spec) });
     }

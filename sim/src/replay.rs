@@ -114,7 +114,7 @@ impl ReplayRequest {
 
     /// Returns the slots given by the user if the history does not record them.
     fn slots_as_they_were(&self, history: &History) -> PerPhase<Option<u32>> {
-        if history.under.is_none() { self.slots } else { PerPhase::default() }
+        if history.environment.is_none() { self.slots } else { PerPhase::default() }
     }
 
     /// Describes how the cluster differs from that of the history; `None` if it does not.
@@ -191,7 +191,7 @@ pub fn replay(
 /// else the largest number that was used at a time.
 pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
-    let places: &[TrackerRow] = history.under.as_ref().map_or(&[], |under| &under.trackers);
+    let places: &[TrackerRow] = history.environment.as_ref().map_or(&[], |environment| &environment.trackers);
     let mut racks: Vec<&str> = places.iter().map(|place| place.rack.as_str()).collect();
     racks.sort_unstable();
     racks.dedup();
@@ -356,7 +356,7 @@ mod tests {
         what.nodes = 0;
         what.slots.map = Some(8);
         assert_eq!(what.changes(&history), None, "the history does not say: that is what there was");
-        history.under = Some(crate::workload::history::Under::default());
+        history.environment = Some(crate::workload::history::Environment::default());
         assert_eq!(what.changes(&history).as_deref(), Some("8 map slots per node"));
         what.slots.reduce = Some(2);
         assert_eq!(what.changes(&history).as_deref(), Some("8 map and 2 reduce slots per node"));
@@ -372,13 +372,13 @@ mod tests {
             reduce_slots: 1,
         };
         let tuned: BTreeMap<String, String> = [("fair.node_wait".to_owned(), "5s".to_owned())].into();
-        let under = crate::workload::history::Under {
+        let environment = crate::workload::history::Environment {
             policy: "fair".into(),
             params: tuned.clone(),
             trackers: vec![place("b", "/2", 3), place("a", "/1", 2)],
         };
         let history = History {
-            under: Some(under),
+            environment: Some(environment),
             trackers: vec!["a".into(), "b".into()],
             slots: PerPhase { map: 1, reduce: 1 },
             policies: vec![Ran { policy: "fair".into(), params: tuned.clone(), jobs: vec![JobId(1)] }],
@@ -408,7 +408,7 @@ mod tests {
     /// Two maps of 10 s on a node with one map slot.
     fn narrow() -> History {
         let lines = [
-            r#"{"format":3,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
+            r#"{"format":3,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
             r#"{"at_us":1000000,"fact":{"submitted-to":{"policy":"fifo","params":{},"trackers":[{"name":"node1","host":"node1","rack":"/r","map_slots":1,"reduce_slots":1}]}}}"#,
             r#"{"at_us":1000000,"fact":{"attempt-launched":{"attempt":"job_1.m0.0","tracker":"node1"}}}"#,
             r#"{"at_us":11000000,"fact":{"attempt-succeeded":{"attempt":"job_1.m0.0","bytes_out":1}}}"#,

@@ -1,113 +1,10 @@
-//! The account of tasks, and the folders that a confined task may access.
-//!
-//! A tracker that runs as root gives its tasks another account (`nobody` by default), unless the
-//! configuration lets them run as root. Folders that a task writes to belong to that account; all
-//! others belong to the tracker. Ownership is never changed by path below such a folder, because a
-//! task could have created a link there. The restrictions of a process are the same for all
+//! The folders that a confined task may access. The restrictions of a process are the same for all
 //! attempts of a job that it may run, because they cannot be relaxed later.
 
-use crate::{
-    disks::{AttemptFolders, Disks},
-    error::TrackerError,
-};
-use daemon::config::TaskTrackerConfig;
+use crate::disks::{AttemptFolders, Disks};
 use proto::mr::Confinement;
-use std::{
-    fs, io,
-    os::{fd::IntoRawFd, unix::fs::lchown},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 use types::JobId;
-
-/// Default account of tasks if the tracker runs as root.
-const NOBODY: &str = "nobody";
-
-/// An account of the system by its numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Account {
-    /// User number.
-    pub(crate) user: u32,
-    /// Group number.
-    pub(crate) group: u32,
-}
-
-impl Account {
-    /// Returns the account of tasks, if it is not that of the tracker.
-    pub(crate) fn of_tasks(settings: &TaskTrackerConfig) -> Result<Option<Self>, TrackerError> {
-        Self::choose(settings, rustix::process::geteuid().is_root())
-    }
-
-    fn choose(settings: &TaskTrackerConfig, root: bool) -> Result<Option<Self>, TrackerError> {
-        let name = &settings.task_user;
-        match (root, name.as_str()) {
-            (false, "") => Ok(None),
-            (false, _) => Err(TrackerError::Account(format!(
-                "tasktracker.task_user = {name:?}: only a tracker that runs as root can give tasks another account"
-            ))),
-            (true, "") if settings.tasks_as_root => Ok(None),
-            (true, "") => Self::find(NOBODY).map(Some).ok_or_else(|| {
-                TrackerError::Account(format!(
-                    "refusing to run tasks as root, and there is no account {NOBODY}: set tasktracker.task_user to an \
-                     account for them, or tasktracker.tasks_as_root = true if that is what you want"
-                ))
-            }),
-            (true, _) => Self::find(name).map(Some).ok_or_else(|| {
-                let why = "this account does not exist, or is root";
-                TrackerError::Account(format!("tasktracker.task_user = {name:?}: {why}"))
-            }),
-        }
-    }
-
-    /// Finds an account other than root.
-    fn find(name: &str) -> Option<Self> {
-        let (user, group) = daemon::account::find(name).filter(|(user, _)| *user != 0)?;
-        Some(Self { user, group })
-    }
-}
-
-impl Account {
-    /// Fails if the account cannot reach this folder, with the first folder that it cannot enter.
-    pub(crate) fn check_reachable(self, path: &Path) -> Result<(), TrackerError> {
-        self.blocked_at(path)?.map_or(Ok(()), |step| Err(self.refused(path, &step)))
-    }
-
-    /// Returns the path by which processes of this account can start the program of the tracker. If
-    /// they cannot enter a parent folder, it is the path of a descriptor, which reuse open while
-    /// the tracker runs.
-    pub(crate) fn startable(self, program: PathBuf) -> Result<PathBuf, TrackerError> {
-        match self.blocked_at(&program)? {
-            None => Ok(program),
-            Some(step) if step == program => Err(self.refused(&program, &step)),
-            Some(step) => {
-                let file = fs::File::open(&program).map_err(crate::error::folder("open", &program))?;
-                let (program, step) = (program.display(), step.display());
-                tracing::info!(%program, %step, "tasks cannot enter this folder: the program is started by a descriptor");
-                Ok(format!("/proc/self/fd/{}", file.into_raw_fd()).into())
-            }
-        }
-    }
-
-    fn blocked_at(self, path: &Path) -> Result<Option<PathBuf>, TrackerError> {
-        daemon::account::blocked_at(path, (self.user, self.group))
-            .map_err(crate::error::folder("look at", path))
-    }
-
-    fn refused(self, path: &Path, step: &Path) -> TrackerError {
-        TrackerError::Account(format!(
-            "tasks run as account {}, which cannot reach {}: it may not enter {} (chmod o+x, or move the tracker's \
-             folders and programs elsewhere)",
-            daemon::account::name_of(self.user),
-            path.display(),
-            step.display()
-        ))
-    }
-}
-
-/// Gives the file or folder at this path to the account of tasks, if there is one. Its parent
-/// folder must belong to the tracker.
-pub(crate) fn hand_over(path: &Path, to: Option<Account>) -> io::Result<()> {
-    to.map_or(Ok(()), |to| lchown(path, Some(to.user), Some(to.group)))
-}
 
 /// Returns what a confined process may access: the folders of its attempt, or those of its job if
 /// it may run several attempts of the job. `from` is the checkpoint to resume from.
@@ -134,32 +31,4 @@ pub(crate) fn confinement(
     let own = of_job("program").chain(of_job("files")).chain(make("output"));
     let reads = own.chain(reads.iter().cloned());
     Confinement { writes: writes.collect(), reads: reads.map(text).collect() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tasks_run_as_root_only_if_configured() {
-        let mut settings = TaskTrackerConfig::default();
-        assert_eq!(Account::choose(&settings, false).unwrap(), None);
-        let usual = Account::choose(&settings, true).unwrap().unwrap();
-        assert_eq!(Some(usual), Account::find("nobody"));
-        settings.tasks_as_root = true;
-        assert_eq!(Account::choose(&settings, true).unwrap(), None);
-        settings.task_user = "nobody".into();
-        let nobody = Account::choose(&settings, true).unwrap().unwrap();
-        assert_ne!(nobody.user, 0);
-        assert!(Account::choose(&settings, false).unwrap_err().to_string().contains("only a tracker"));
-        for wrong in ["root", "no-such-account"] {
-            settings.task_user = wrong.into();
-            assert!(
-                Account::choose(&settings, true)
-                    .unwrap_err()
-                    .to_string()
-                    .contains("this account does not exist")
-            );
-        }
-    }
 }

@@ -9,7 +9,8 @@ use crate::{
     checkpoints,
     disks::Disks,
     shuffle_store::ShuffleStore,
-    task_runner::{Command, TaskRunner},
+    task_runner::TaskRunner,
+    task_session::Command,
     wire::{Copied, CopySource, Event},
 };
 use mrlib::{
@@ -101,11 +102,11 @@ fn copy_from(
     if let Some(dirs) = shuffle_store.checkpoint(attempt) {
         return checkpoint::read(&dirs).map(|state| paused(checkpoint::info(&state))).map_err(text);
     }
-    shuffle_store.add_token(attempt.job(), &source.token, disks);
+    shuffle_store.add_token(attempt.job(), source.token.bytes(), disks);
     let places = disks.make_copy_targets(attempt).map_err(|error| error.to_string())?;
     let name = attempt.to_string();
     let job = attempt.job().to_string();
-    let token = |partition: u32| security::partition_token(&source.token, &job, partition);
+    let token = |partition: u32| security::partition_token(source.token.bytes(), &job, partition);
     let mut remote =
         RemoteCheckpoint::new(&source.addr, &token(attempt.task.index), &name, stop, Liveness::default());
     remote.connector = connector;

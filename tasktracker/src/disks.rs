@@ -35,7 +35,7 @@ pub(crate) use process_logs::{ProcessLogs, files as log_files};
 pub(crate) use sweep::Found;
 
 use crate::{
-    confine::{Account, hand_over},
+    account::{Account, hand_over},
     error::{TrackerError, folder},
 };
 use daemon::{

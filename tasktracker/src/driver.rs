@@ -5,7 +5,8 @@ use crate::{
     disks::{remove_tree, warn},
     error::TrackerError,
     link::LinkEvent,
-    task_runner::{Command, TaskRunner},
+    task_runner::TaskRunner,
+    task_session::Command,
     wire::{self, Action, Agent, Event, Identity, Launch},
 };
 use proto::mr::{FromTracker, MapEvent, map_event};

@@ -5,7 +5,7 @@
 //! job share them, so they are read-only, and readable only by the account of tasks.
 
 use crate::{
-    confine::Account,
+    account::Account,
     disks::{DiskError, Disks, is_full, remove_tree},
 };
 use daemon::{Period, config::ClientConfig};

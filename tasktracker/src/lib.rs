@@ -5,7 +5,7 @@
 //!                           │
 //!                      task_runner ─ fetch          one asynchronous task per attempt
 //!                           │      └─ pool ─ process      start, kill, reap; idle processes
-//!                      task_session      └─ process_monitor  memory, logs, escaped processes
+//!                      task_session      └─ process::monitor memory, logs, escaped processes
 //!                           │
 //!                       umbilical ◄─► task processes
 //!
@@ -22,6 +22,7 @@
 //!
 //! Deliberately absent: decisions about what should run.
 
+mod account;
 mod cgroup;
 mod checkpoints;
 mod confine;
@@ -38,7 +39,6 @@ mod logs;
 mod orphan_reaper;
 mod pool;
 mod process;
-mod process_monitor;
 mod shuffle;
 mod shuffle_store;
 mod system;
@@ -50,8 +50,8 @@ mod wire;
 pub use error::TrackerError;
 pub use orphan_reaper::run_if_reaper;
 
+use account::Account;
 use cgroup::{Bounds, Groups};
-use confine::Account;
 use daemon::{
     config::{Choice, Config, TaskTrackerConfig},
     lifecycle::DaemonArgs,
@@ -59,8 +59,7 @@ use daemon::{
 use disks::{Disks, Found};
 use error::folder;
 use pool::Pool;
-use process::{ProcessEnvironment, Spawner};
-use process_monitor::Limits;
+use process::{Limits, ProcessEnvironment, Spawner};
 use proto::mr::tracker_logs_server::TrackerLogsServer;
 use rustix::process::Pid;
 use security::{Credentials, Guard, Role};

@@ -1,7 +1,7 @@
 //! Task processes of the operating system: start, kill, and detection of their end.
 //!
 //! Each process is the leader of a process group. A kill ends the whole group, and so does the end
-//! of the leader. `process_monitor` handles processes that leave the group. A PID is not used after
+//! of the leader. `monitor` handles processes that leave the group. A PID is not used after
 //! the process was reaped, because it may belong to another process by then. Children request to be
 //! killed with their parent *thread*, so all are started by one thread that lives as long as the
 //! tracker. The child itself changes its account, makes that request and sets its limits first (by
@@ -10,12 +10,16 @@
 //! executable of a job is started by a launcher (`shim` of mrlib), which waits until it is in its
 //! control group.
 
+mod monitor;
+
+pub(crate) use monitor::Limits;
+
 use crate::{
+    account::Account,
     cgroup::Groups,
-    confine::Account,
-    process_monitor::{Limits, MonitoredProcess, ProcessMonitor, process_limit_message},
     system::{self, Mark},
 };
+use monitor::{MonitoredProcess, ProcessMonitor, process_limit_message};
 use mrlib::task::{
     UMBILICAL_VAR,
     frame::write_frame,

@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use types::{AttemptId, JobId};
+use types::{AttemptId, JobId, Secret};
 
 /// Maximum number of cached partitions, of about 50 bytes each, and of cached parts of checkpoints,
 /// of about 80.
@@ -45,14 +45,14 @@ struct Inner {
 /// The token of a job.
 #[derive(Debug, Clone)]
 struct Token {
-    bytes: Vec<u8>,
+    secret: Secret,
     /// Whether it is on disk. Locked while it is being written, so that there is only one writer.
     is_stored: Arc<Mutex<bool>>,
 }
 
 impl Token {
     fn new(bytes: Vec<u8>, is_stored: bool) -> Self {
-        Self { bytes, is_stored: Arc::new(Mutex::new(is_stored)) }
+        Self { secret: Secret::new(bytes), is_stored: Arc::new(Mutex::new(is_stored)) }
     }
 }
 
@@ -177,7 +177,7 @@ impl ShuffleStore {
     /// Adds the token of a job, and stores it on disk for the next start.
     pub(crate) fn add_token(&self, job: JobId, token: &[u8], disks: &Disks) {
         let mut inner = self.inner.write();
-        if inner.tokens.get(&job).is_none_or(|known| known.bytes != token) {
+        if inner.tokens.get(&job).is_none_or(|known| known.secret.bytes() != token) {
             inner.tokens.insert(job, Token::new(token.to_vec(), false));
         }
         drop(inner);
@@ -190,14 +190,14 @@ impl ShuffleStore {
     /// path.
     pub(crate) fn keep_token(&self, job: JobId, disks: &Disks) -> io::Result<PathBuf> {
         let known = self.inner.read().tokens.get(&job).cloned();
-        let Some(Token { bytes, is_stored }) = known else {
+        let Some(Token { secret, is_stored }) = known else {
             return Err(io::Error::other("the job has ended"));
         };
         let mut is_stored = is_stored.lock();
         if let Some(path) = disks.token(job).filter(|_| *is_stored) {
             return Ok(path);
         }
-        let path = disks.keep_token(job, &bytes)?;
+        let path = disks.keep_token(job, secret.bytes())?;
         *is_stored = true;
         Ok(path)
     }
@@ -206,10 +206,10 @@ impl ShuffleStore {
     /// Runs in constant time.
     pub(crate) fn opens(&self, job: JobId, partition: u32, token: &[u8]) -> bool {
         let inner = self.inner.read();
-        let Some(known) = inner.tokens.get(&job).filter(|known| !known.bytes.is_empty()) else {
+        let Some(known) = inner.tokens.get(&job).filter(|known| !known.secret.bytes().is_empty()) else {
             return false;
         };
-        security::opens_partition(token, &known.bytes, &job.to_string(), partition)
+        security::opens_partition(token, known.secret.bytes(), &job.to_string(), partition)
     }
 
     /// Removes everything of a job that has ended.

@@ -13,7 +13,7 @@ use crate::{
     pool::Pool,
     process::{Process, describe_exit, with_stderr},
     shuffle_store::ShuffleStore,
-    task_session::{Outcome, TaskSession},
+    task_session::{Command, Commands, Outcome, TaskSession},
     wire::{AttemptEnd, CheckpointSource, Event, MapEventBatch},
 };
 use mrlib::{segment::Index, task::limits::truncate_failure};
@@ -25,17 +25,6 @@ use types::{AttemptId, Phase, PreemptKind};
 
 /// Interval of progress reports of an attempt whose files are being fetched.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(1);
-
-/// Commands to a running attempt.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Map events of its job.
-    MapEvents(MapEventBatch),
-    /// Kill it.
-    Kill(String),
-    /// Preempt it in this way.
-    Preempt(PreemptKind, String),
-}
 
 /// Resources of attempts.
 #[derive(Debug)]
@@ -69,9 +58,6 @@ pub(crate) struct TaskRunner {
     /// Channel for events to the agent.
     pub(crate) events: mpsc::Sender<Event>,
 }
-
-/// Receiver of commands.
-pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 
 impl TaskRunner {
     /// Starts an attempt. The returned sender passes commands to it.

@@ -8,7 +8,6 @@ use crate::{
     idle_processes::IdleProcess,
     pool::HELLO_TIMEOUT,
     process::{Process, ProcessMessage},
-    task_runner::{Command, Commands},
     wire::{self, Event, MapEventBatch},
 };
 use agent::{ENDED_BYTES, FetchFailure};
@@ -32,6 +31,20 @@ const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
 const NAME_CHARS: usize = 64;
 /// Maximum length of a shuffle address, as in the JobTracker.
 const ADDR_BYTES_MAX: usize = 256;
+
+/// Commands to a running attempt.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Map events of its job.
+    MapEvents(MapEventBatch),
+    /// Kill it.
+    Kill(String),
+    /// Preempt it in this way.
+    Preempt(PreemptKind, String),
+}
+
+/// Receiver of commands.
+pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
 
 /// How a session ended.
 #[derive(Debug)]

@@ -7,7 +7,7 @@
 //! attempt: messages that are too long are rejected here, invalid contents in `task_session`.
 
 use crate::{
-    confine::{Account, hand_over},
+    account::{Account, hand_over},
     process::{ProcessMessage, Spawner},
 };
 use agent::ENDED_BYTES;

@@ -7,7 +7,8 @@ use proto::mr::{
     self, AttemptReport, CheckpointInfo, FromTracker, MapEvent, Progress, RegisterTracker, SplitEnd,
     StoredCheckpoint, TaskResult, TaskSpec, ToTracker, attempt_report, from_tracker, order, to_tracker,
 };
-use types::{AttemptId, JobId, PerPhase, PreemptKind, Span, ids::Incarnation};
+use std::fmt;
+use types::{AttemptId, JobId, PerPhase, PreemptKind, Secret, Span, ids::Incarnation};
 
 /// The data that the agent passes on.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,10 +49,18 @@ type Order = agent::Order<Messages>;
 type Report = agent::Report<Messages>;
 
 /// An attempt to run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Launch {
     pub(crate) spec: Box<TaskSpec>,
     pub(crate) from: Option<CheckpointSource>,
+}
+
+/// Without the tokens of the attempt.
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { spec, from } = self;
+        f.debug_struct("Launch").field("attempt", &spec.attempt).field("from", from).finish()
+    }
 }
 
 /// Location of the checkpoint that an attempt resumes from.
@@ -69,7 +78,7 @@ pub(crate) struct CopySource {
     /// Shuffle address of the tracker that has them.
     pub(crate) addr: String,
     /// Token for access, at the source and here.
-    pub(crate) token: Vec<u8>,
+    pub(crate) token: Secret,
     /// Number of partitions of the job.
     pub(crate) partitions: u32,
 }
@@ -222,7 +231,10 @@ fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
         }
         order::Kind::DropCheckpoint(attempt) => Order::DropCheckpoint(of_attempt(&attempt)?),
         order::Kind::Copy(mr::CopyFiles { attempt, addr, shuffle_token: token, partitions }) => {
-            Order::CopyFiles(of_attempt(&attempt)?, CopySource { addr, token, partitions })
+            Order::CopyFiles(
+                of_attempt(&attempt)?,
+                CopySource { addr, token: Secret::new(token), partitions },
+            )
         }
         order::Kind::Clean(job) => Order::Clean(job.parse().map_err(|error| format!("{error}"))?),
     })

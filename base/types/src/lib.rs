@@ -4,13 +4,19 @@
 //!
 //! Pure: no clock, file or socket.
 
+pub mod fetch;
 pub mod ids;
 pub mod phase;
 pub mod preempt;
+pub mod secret;
 pub mod split_mix;
+pub mod stage;
 pub mod time;
 
+pub use fetch::FetchFailure;
 pub use ids::{AttemptId, JobId, TaskId, TrackerId};
 pub use phase::{PerPhase, Phase};
-pub use preempt::PreemptKind;
+pub use preempt::{PreemptKind, PreemptRefusal};
+pub use secret::Secret;
+pub use stage::Stage;
 pub use time::{Span, Time};

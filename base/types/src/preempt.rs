@@ -1,4 +1,4 @@
-//! Kinds of preemption.
+//! Kinds of preemption, and why an attempt refuses one.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -24,4 +24,18 @@ impl fmt::Display for PreemptKind {
             PreemptKind::Pause => "pause",
         })
     }
+}
+
+/// Why an attempt that was preempted continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum PreemptRefusal {
+    /// There is no space for its checkpoint.
+    #[error("no disk of its tracker has space for its checkpoint")]
+    NoSpace,
+    /// Its reducer keeps state between keys that it cannot save.
+    #[error("its reducer keeps state between keys that it cannot save: it can only be killed")]
+    ReducerNotSavable,
+    /// Its mapper has not declared that its input may be divided.
+    #[error("its mapper is not divisible: it can only be killed")]
+    MapperNotDivisible,
 }

@@ -6,39 +6,8 @@
 
 use anyhow::{Context, Result};
 use client::model::{Attempt, Job, Phase, Task};
-use serde::Deserialize;
 use serde_json::Value;
-use sim::workload::history::{Split, SplitRun, check_format, expand};
-use std::collections::BTreeMap;
-
-#[derive(Deserialize)]
-struct Head {
-    format: u32,
-    job: String,
-    at_us: u64,
-    spec: Spec,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Spec {
-    name: String,
-    user: String,
-    queue: String,
-    priority: String,
-    program: String,
-    inputs: Vec<String>,
-    output: String,
-    reduces: u32,
-    hosts: Vec<String>,
-    splits: Vec<SplitRun>,
-}
-
-#[derive(Deserialize)]
-struct Record {
-    at_us: u64,
-    fact: BTreeMap<String, Value>,
-}
+use sim::workload::history::{Head, HistoryFact, Record, Split, check_format, expand, known_fact};
 
 /// Reads a job and its tasks from the text of its history.
 pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
@@ -48,8 +17,12 @@ pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
     check_format(head.format).map_err(anyhow::Error::msg)?;
     let mut past = JobFromHistory::new(head);
     // The last line of a running job may be incomplete.
-    let known = lines.filter_map(|line| serde_json::from_str::<Record>(line).ok());
-    known.for_each(|line| past.add_record(line));
+    let known = lines.filter_map(|line| serde_json::from_str::<Record<Value>>(line).ok());
+    for Record { at_us, fact } in known {
+        if let Ok(Some(fact)) = known_fact(fact) {
+            past.add_fact(at_us / 1000, fact);
+        }
+    }
     Ok(past.end())
 }
 
@@ -77,48 +50,65 @@ impl JobFromHistory {
             name: spec.name,
             user: spec.user,
             queue: spec.queue,
-            priority: spec.priority,
-            program: spec.program,
+            priority: spec.priority.to_string(),
+            program: spec.program.to_string(),
             state: "running".into(),
             submitted_ms: at_us / 1000,
             inputs: spec.inputs,
             output: spec.output,
-            job: id,
+            job: id.to_string(),
             ..Job::default()
         };
         Self { job, maps, reduces }
     }
 
-    fn add_record(&mut self, line: Record) {
-        let at_ms = line.at_us / 1000;
-        for (what, fields) in line.fact {
-            let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
-            match what.as_str() {
-                "job-ended" => {
-                    (self.job.state, self.job.why) = (text("outcome"), text("why"));
-                    self.job.ended_ms = at_ms;
-                }
-                "attempt-launched" => self.launch(&fields, at_ms),
-                "map-split" => self.split(&fields, at_ms),
-                _ => {
-                    let Some(attempt) = self.attempt(&text("attempt")) else { continue };
-                    let ends = match what.as_str() {
-                        "attempt-succeeded" => Some(("succeeded", String::new())),
-                        "attempt-failed" => Some(("failed", text("error"))),
-                        "attempt-killed" => Some(("killed", text("why"))),
-                        "attempt-paused" => {
-                            attempt.stage = text("stage");
-                            Some(("paused", String::new()))
-                        }
-                        _ => None,
-                    };
-                    if let Some((state, error)) = ends {
-                        (attempt.state, attempt.error, attempt.ended_ms) = (state.into(), error, at_ms);
-                    } else if what == "preemption-requested" {
-                        (attempt.preempt_kind, attempt.preempted_ms) = (text("kind"), at_ms);
-                    }
+    fn add_fact(&mut self, at_ms: u64, fact: HistoryFact) {
+        match fact {
+            HistoryFact::JobEnded { outcome, why } => {
+                (self.job.state, self.job.why, self.job.ended_ms) = (outcome, why, at_ms);
+            }
+            HistoryFact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why, .. } => {
+                self.launch(Attempt {
+                    attempt: attempt.to_string(),
+                    tracker,
+                    state: "unfinished".into(),
+                    launched_ms: at_ms,
+                    speculative,
+                    why: why.rule,
+                    resumed_from: resumed_from.map_or_else(String::new, |paused| paused.to_string()),
+                    ..Attempt::default()
+                });
+            }
+            HistoryFact::MapSplit { attempt, position, .. } => {
+                self.split(&attempt.to_string(), position, at_ms);
+            }
+            HistoryFact::PreemptionRequested { attempt, kind, .. } => {
+                if let Some(attempt) = self.attempt(&attempt.to_string()) {
+                    (attempt.preempt_kind, attempt.preempted_ms) = (kind.to_string(), at_ms);
                 }
             }
+            HistoryFact::AttemptSucceeded { attempt, .. } => {
+                self.ended(&attempt.to_string(), "succeeded", String::new(), at_ms);
+            }
+            HistoryFact::AttemptFailed { attempt, error } => {
+                self.ended(&attempt.to_string(), "failed", error, at_ms);
+            }
+            HistoryFact::AttemptKilled { attempt, why, .. } => {
+                self.ended(&attempt.to_string(), "killed", why, at_ms);
+            }
+            HistoryFact::AttemptPaused { attempt, stage, .. } => {
+                self.ended(&attempt.to_string(), "paused", String::new(), at_ms);
+                if let Some(attempt) = self.attempt(&attempt.to_string()) {
+                    attempt.stage = stage.to_string();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, id: &str, state: &str, error: String, at_ms: u64) {
+        if let Some(attempt) = self.attempt(id) {
+            (attempt.state, attempt.error, attempt.ended_ms) = (state.into(), error, at_ms);
         }
     }
 
@@ -133,35 +123,19 @@ impl JobFromHistory {
         self.task(task)?.attempts.iter_mut().find(|attempt| attempt.attempt == id)
     }
 
-    fn launch(&mut self, fields: &Value, at_ms: u64) {
-        let text = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
-        let id = text("attempt");
-        let attempt = Attempt {
-            attempt: id.clone(),
-            tracker: text("tracker"),
-            state: "unfinished".into(),
-            launched_ms: at_ms,
-            speculative: fields["speculative"] == true,
-            why: fields["why"]["rule"].as_str().unwrap_or_default().to_owned(),
-            resumed_from: text("resumed_from"),
-            ..Attempt::default()
-        };
+    fn launch(&mut self, attempt: Attempt) {
         if self.job.started_ms == 0 {
-            self.job.started_ms = at_ms;
+            self.job.started_ms = attempt.launched_ms;
         }
-        if let Some(task) = id.rsplit_once('.').and_then(|(task, _)| self.task(task)) {
+        if let Some(task) = attempt.attempt.rsplit_once('.').and_then(|(task, _)| self.task(task)) {
             task.attempts.push(attempt);
         }
     }
 
     /// The remainder of the range becomes a new map with the next index.
-    fn split(&mut self, fields: &Value, at_ms: u64) {
-        let id = fields["attempt"].as_str().unwrap_or_default().to_owned();
+    fn split(&mut self, id: &str, position: u64, at_ms: u64) {
         let name = format!("{}.m{}", self.job.job, self.maps.len());
-        if let Some(attempt) = self.attempt(&id) {
-            (attempt.state, attempt.ended_ms) = ("succeeded".into(), at_ms);
-        }
-        let Some(position) = fields["position"].as_u64() else { return };
+        self.ended(id, "succeeded", String::new(), at_ms);
         let Some(task) = id.rsplit_once('.').and_then(|(task, _)| self.task(task)) else { return };
         let remainder = Task {
             task: name,
@@ -213,7 +187,7 @@ mod tests {
     #[test]
     fn job_is_rebuilt_from_its_history() {
         let text = [
-            r#"{"format":3,"job":"job_7","at_us":1000000,"spec":{"name":"n","user":"ann","reduces":1,"splits":[{"source":"/a","start":0,"end":100}]}}"#,
+            r#"{"format":3,"job":"job_7","at_us":1000000,"spec":{"name":"n","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":1,"slow_start":0.05,"speculation":false,"splits":[{"source":"/a","start":0,"end":100}]}}"#,
             r#"{"at_us":2000000,"fact":{"attempt-launched":{"attempt":"job_7.m0.0","tracker":"node1","why":{"rule":"first"}}}}"#,
             r#"{"at_us":2500000,"fact":{"preemption-requested":{"attempt":"job_7.m0.0","kind":"split","why":"asked"}}}"#,
             r#"{"at_us":2600000,"fact":{"map-split":{"attempt":"job_7.m0.0","position":40}}}"#,

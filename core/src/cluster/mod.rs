@@ -222,7 +222,8 @@ impl Cluster {
 
     /// Whether a slow map should be split instead of duplicated.
     pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
-        job.spec.splits_slow_maps()
+        job.spec.speculation
+            && job.spec.split_slow
             && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
             && slow.refusals == 0
             && self.progress(slow).done <= 1.0 - REMAINDER_MIN

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     fact::Fact,
     ids::{Incarnation, RequestId},
-    job::{Priority, Split},
+    job::{Payload, Priority, Program, Split},
     plan::Why,
     task::{AttemptResult, Stage},
 };
@@ -36,14 +36,16 @@ fn submitted() -> Fact {
         user: "ann".into(),
         queue: String::new(),
         priority: Priority::Normal,
-        program: String::new(),
+        program: Program::Builtin(String::new()),
         splits: vec![split("h0"), split("h1")],
         reduces: 1,
         output: String::new(),
         slow_start: 1.0,
         speculation: false,
+        split_slow: true,
         attempts_max: 4,
         conf: [(GROUP.to_owned(), "large".to_owned())].into(),
+        payload: Payload::default(),
     };
     Fact::JobSubmitted { job: JobId(1), request: RequestId(1), spec: Arc::new(spec) }
 }

@@ -4,12 +4,12 @@ use super::Player;
 use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Event, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId},
-    job::{JobSpec, Priority, SPLIT_SLOW, Split},
+    job::{JobSpec, Payload, Priority, Program, Split},
     phase::PerPhase,
     task::{AttemptResult, CheckpointInfo, PreemptKind, PreemptRefusal, Progress, Stage},
     time::{Span, Time},
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The words of a command: the command, its subject, and `key=value` arguments.
 struct Arguments<'a> {
@@ -68,22 +68,12 @@ fn slots(text: &str) -> Result<PerPhase<u32>, String> {
     Ok(PerPhase { map: map.parse().map_err(|_| wrong())?, reduce: reduce.parse().map_err(|_| wrong())? })
 }
 
-fn stage(text: &str) -> Result<Stage, String> {
-    match text {
-        "map" => Ok(Stage::Map),
-        "shuffle" => Ok(Stage::Shuffle),
-        "merge" => Ok(Stage::Merge),
-        "reduce" => Ok(Stage::Reduce),
-        other => Err(format!("{other:?} is not a stage")),
-    }
-}
-
 fn running(text: &str) -> Result<AttemptReport, String> {
     let mut parts = text.split(':');
     let attempt = attempt(parts.next().unwrap_or_default())?;
     let done =
         parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: the progress is not a number"))?;
-    let stage = stage(parts.next().unwrap_or("map"))?;
+    let stage: Stage = parts.next().unwrap_or("map").parse()?;
     let number = |text: Option<&str>| text.map_or(Ok(0), str::parse);
     let refusals =
         number(parts.next()).map_err(|_| format!("{text:?}: the number of refusals is not a number"))?;
@@ -102,7 +92,7 @@ fn running(text: &str) -> Result<AttemptReport, String> {
 fn checkpoint(text: &str) -> Result<(AttemptId, CheckpointInfo), String> {
     let mut parts = text.split(':');
     let attempt = attempt(parts.next().unwrap_or_default())?;
-    let stage = stage(parts.next().ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?)?;
+    let stage = parts.next().ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?.parse()?;
     let mut number =
         || parts.next().map_or(Ok(0), |text| text.parse().map_err(|_| format!("{text:?} is not a number")));
     Ok((attempt, CheckpointInfo { stage, bytes: 1000, bytes_in: number()?, records: number()? }))
@@ -333,31 +323,21 @@ impl Player<'_> {
                 pin: crate::job::InputPin::default(),
             })
             .collect();
-        let priority = match arguments.get("priority") {
-            None | Some("normal") => Priority::Normal,
-            Some("very-low") => Priority::VeryLow,
-            Some("low") => Priority::Low,
-            Some("high") => Priority::High,
-            Some("very-high") => Priority::VeryHigh,
-            Some(other) => return Err(format!("{other:?} is not a priority")),
-        };
         let spec = JobSpec {
             name: wanted.to_string(),
             user: arguments.get("user").unwrap_or("u").into(),
             queue: arguments.get("queue").unwrap_or("default").into(),
-            priority,
-            program: "test".into(),
+            priority: arguments.get("priority").map_or(Ok(Priority::Normal), str::parse)?,
+            program: Program::Builtin("test".into()),
             splits,
             reduces: arguments.number("reduces", 0)?,
             output: "/output".into(),
             slow_start: arguments.number("slow_start", 0.05)?,
             speculation: arguments.get("speculation") == Some("on"),
             attempts_max: arguments.number("attempts", 4)?,
-            conf: arguments
-                .get("split_slow")
-                .map(|word| (SPLIT_SLOW.into(), word.into()))
-                .into_iter()
-                .collect(),
+            split_slow: arguments.get("split_slow") != Some("false"),
+            conf: BTreeMap::new(),
+            payload: Payload::default(),
         };
         let request =
             if arguments.plain.contains(&"again") { RequestId(self.requests) } else { self.request() };

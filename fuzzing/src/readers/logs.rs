@@ -18,7 +18,7 @@ use mrcore::{
     Cluster, Fact, PerPhase, Time,
     fact::Entry,
     ids::{Incarnation, JobId, RequestId as JobRequest, TrackerId},
-    job::{InputPin, JobOutcome, JobSpec, Priority, Split},
+    job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Split},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
@@ -267,14 +267,16 @@ fn facts() -> Vec<Vec<u8>> {
         user: "ann".into(),
         queue: "default".into(),
         priority: Priority::Normal,
-        program: "builtin:sort".into(),
+        program: Program::Builtin("sort".into()),
         splits: vec![split.clone(), Split { start: 100, end: 180, ..split }],
         reduces: 2,
         output: "/out".into(),
         slow_start: 0.05,
         speculation: false,
+        split_slow: true,
         attempts_max: 4,
         conf: [("a".to_owned(), "b".to_owned())].into(),
+        payload: Payload::default(),
     };
     let joined = Fact::TrackerJoined {
         tracker: TrackerId(1),

@@ -7,17 +7,19 @@
 //! that they could have seen is durable.
 
 mod backlog;
+mod namenode;
 mod requests;
 
 use crate::{
     clock::Clock,
     error::Refusal,
     events,
+    files::Files,
     history::HistoryWriter,
-    leftovers::{self, Leftovers},
-    output::{self, Files},
+    leftovers::Leftovers,
+    output,
     wire::{self, ToTracker},
-    writable::{self, NotWritable, Obstacle},
+    writable::NotWritable,
 };
 use backlog::Backlog;
 use daemon::{Bytes, config::JobTrackerConfig};
@@ -212,29 +214,6 @@ impl Driver {
 
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
-    }
-
-    /// Sets why the NameNode accepts no changes, according to a check that started at `began`; None
-    /// if it accepts them.
-    pub(crate) fn set_obstacle(&self, obstacle: Option<Obstacle>, began: Time) {
-        let changed = {
-            let mut state = self.not_writable.lock();
-            let next = obstacle.map(|obstacle| NotWritable::next(state.as_ref(), obstacle, began));
-            std::mem::replace(&mut *state, next.clone()) != next
-        };
-        if changed {
-            let mut inner = self.inner.lock();
-            let jobs = inner.core.cluster().jobs().filter(|job| writable::writes(job));
-            let jobs = jobs.map(|job| job.id).collect();
-            notify_watchers(&mut inner, &jobs);
-        }
-    }
-
-    /// Why the output of a job cannot be written now, for people.
-    pub(crate) fn not_writable(&self, job: &Job) -> Option<String> {
-        let state = self.not_writable.lock();
-        let state = state.as_ref().filter(|_| writable::writes(job))?;
-        Some(state.describe(self.files.namenode(), self.now()))
     }
 
     /// Ends the process with this error message.
@@ -508,9 +487,9 @@ impl Driver {
                         self.detach(tracker, generation);
                     }
                 }
-                Output::Commit(job) => drop(tokio::spawn(crate::output::commit(self.clone(), job))),
+                Output::Commit(job) => drop(tokio::spawn(self.clone().commit(job))),
                 Output::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
-                Output::Clear(left) => drop(tokio::spawn(leftovers::clear(self.clone(), left))),
+                Output::Clear(left) => drop(tokio::spawn(self.clone().clear(left))),
                 Output::Flush(done) => {
                     self.history_writer.flush().await;
                     let _ = done.send(());

@@ -80,8 +80,6 @@ struct HistoryFile {
     ended: bool,
     /// Attempts that use a slot.
     live: u32,
-    /// Whether the second line names the policy and the trackers at the submission.
-    has_policy_line: bool,
 }
 
 /// All history files.
@@ -183,8 +181,7 @@ impl Histories {
         history_file.add(line)?;
         match entry.fact {
             // The line keeps the policy of the submission, even if a later start uses another one.
-            // Files of older versions have no such line.
-            Fact::JobSubmitted { .. } if history_file.has_policy_line => {
+            Fact::JobSubmitted { .. } => {
                 history_file.add(&record::submitted_to(entry.at, &self.policy, &self.names))?;
             }
             Fact::AttemptLaunched { .. } => history_file.live += 1,
@@ -292,7 +289,7 @@ impl HistoryFile {
     fn open(path: &Path, head: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut reader = BufReader::new(&file);
-        let (mut whole, mut unreplayed_lines, mut has_policy_line) = (0, 0, true);
+        let (mut whole, mut unreplayed_lines) = (0, 0);
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -301,9 +298,6 @@ impl HistoryFile {
             if bytes == 0 || line.last() != Some(&b'\n') || foreign {
                 break;
             }
-            if unreplayed_lines == 1 {
-                has_policy_line = String::from_utf8_lossy(&line).contains(record::SUBMITTED_TO);
-            }
             whole += bytes as u64;
             unreplayed_lines += 1;
         }
@@ -311,7 +305,7 @@ impl HistoryFile {
         file.set_len(whole)?;
         let mut file = BufWriter::new(file);
         file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, unreplayed_lines, lines: 0, bytes: whole, ended: false, live: 0, has_policy_line })
+        Ok(Self { file, unreplayed_lines, lines: 0, bytes: whole, ended: false, live: 0 })
     }
 
     fn add(&mut self, line: &str) -> io::Result<()> {
@@ -358,7 +352,7 @@ mod tests {
     use mrcore::{
         PerPhase, Time,
         ids::{AttemptId, Incarnation, RequestId, TrackerId},
-        job::{JobOutcome, JobSpec, Priority},
+        job::{JobOutcome, JobSpec, Payload, Priority, Program},
         plan::Why,
         task::{AttemptResult, Stage},
     };
@@ -394,14 +388,16 @@ mod tests {
             user: user.into(),
             queue: String::new(),
             priority: Priority::default(),
-            program: String::new(),
+            program: Program::Builtin(String::new()),
             splits: Vec::new(),
             reduces: 1,
             output: String::new(),
             slow_start: 0.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 1,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! A NameNode, a DataNode and a JobTracker in this process, and a tracker that the test controls.
 
-use crate::{TRACKER_PROTOCOL, run::Daemon};
+use crate::run::Daemon;
 use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs, logging::LogFormat};
 use dfs::datanode::DataNode;
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
@@ -141,6 +141,11 @@ impl Cluster {
         self.daemon.as_ref().unwrap().1.driver().handled()
     }
 
+    /// Reads from the state of the JobTracker.
+    pub(super) fn peek<T>(&self, read: impl FnOnce(&mrcore::Cluster) -> T) -> T {
+        self.daemon.as_ref().unwrap().1.driver().peek(read)
+    }
+
     pub(super) async fn client(&self) -> JobTrackerClient<Channel> {
         JobTrackerClient::connect(self.url()).await.unwrap()
     }
@@ -210,7 +215,7 @@ pub(super) fn registration(name: &str) -> pb::RegisterTracker {
         map_slots: 4,
         reduce_slots: 4,
         version: "test".into(),
-        protocol: TRACKER_PROTOCOL,
+        protocol: proto::TRACKER_PROTOCOL,
         ..Default::default()
     }
 }

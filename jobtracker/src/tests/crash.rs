@@ -15,7 +15,7 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::{JobSpec, Split},
+    job::{JobSpec, Payload, Program, Split},
     task::AttemptResult,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -58,14 +58,16 @@ fn spec(number: u32) -> Arc<JobSpec> {
         user: "u".into(),
         queue: "default".into(),
         priority: mrcore::job::Priority::Normal,
-        program: "builtin:x".into(),
+        program: Program::Builtin("x".into()),
         splits: (0..3).map(split).collect(),
         reduces: 1,
         output: String::new(),
         slow_start: 0.5,
         speculation: false,
+        split_slow: true,
         attempts_max: 4,
         conf: BTreeMap::new(),
+        payload: Payload::default(),
     })
 }
 

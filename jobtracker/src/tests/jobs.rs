@@ -1,6 +1,7 @@
 //! Jobs from submission to output, as a tracker and a client see them.
 
 use super::cluster::*;
+use mrcore::ids::JobId;
 use proto::mr as pb;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ async fn a_job_runs_to_its_output() {
     for map in &maps {
         assert_eq!(map.namenode, cluster.config.cluster.namenode);
         assert_eq!((map.reduces, map.work_output.as_str(), map.shuffle_token.len()), (2, "", 16));
-        assert!(map.conf.keys().all(|key| !key.starts_with("fermata.")), "{:?}", map.conf);
+        assert!(map.conf.is_empty(), "only what the user has set: {:?}", map.conf);
         let Some(pb::task_spec::Input::Split(split)) = &map.input else { panic!("{map:?}") };
         assert_eq!(split.source, "/in/a");
         ranges.push((split.start, split.end));
@@ -54,6 +55,25 @@ async fn a_job_runs_to_its_output() {
     assert_eq!((tasks[0].state.as_str(), tasks[0].attempts[0].locality.as_str()), ("done", "node-local"));
     assert_eq!(tasks[0].attempts[0].why, "first-in-queue,node-local");
     check_history(&cluster).await;
+    check_token_is_hidden(&cluster, &maps[0].shuffle_token).await;
+}
+
+/// Neither the history nor the status of a job nor the debug output of the core has its token.
+async fn check_token_is_hidden(cluster: &Cluster, token: &[u8]) {
+    let history = serde_json::to_string(&cluster.history("job_1").await).unwrap();
+    let status = format!("{:?}", cluster.status("job_1").await);
+    let (spec, digest) = cluster.peek(|cluster| {
+        let spec = cluster.job(JobId(1)).unwrap().spec.clone();
+        (spec, mrcore::digest::digest(cluster))
+    });
+    assert_eq!(spec.payload.shuffle_token.bytes(), token);
+    let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+    let numbers = format!("{token:?}");
+    for text in [history, status, digest, format!("{spec:?}")] {
+        for shown in [&hex, &numbers, &numbers.replace(' ', "")] {
+            assert!(!text.contains(shown.as_str()), "{text}");
+        }
+    }
 }
 
 async fn check_history(cluster: &Cluster) {
@@ -62,7 +82,7 @@ async fn check_history(cluster: &Cluster) {
     // Consecutive splits are one run with a count.
     let runs = history[0]["spec"]["splits"].as_array().unwrap();
     assert_eq!(runs.iter().map(|run| run["count"].as_u64().unwrap_or(1)).sum::<u64>(), 3);
-    assert_eq!(history[0]["spec"]["conf"], serde_json::json!({ "mapper.divisible": "true" }));
+    assert_eq!(history[0]["spec"]["conf"], serde_json::json!({}));
     let kinds: Vec<&str> = history[1..]
         .iter()
         .map(|line| line["fact"].as_object().unwrap().keys().next().unwrap().as_str())

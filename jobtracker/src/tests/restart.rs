@@ -33,6 +33,7 @@ async fn job_continues_over_a_restart() {
         }
     };
     let third_again = again(&mut tracker).await;
+    assert_eq!(third_again.shuffle_token, third.shuffle_token, "the journal has the token");
     assert_eq!(third_again.attempt, third.attempt.trim_end_matches('0').to_owned() + "1");
     tracker.heartbeat(vec![succeeded(&second.attempt, pb::TaskResult::default())]).await;
     tracker.heartbeat(vec![succeeded(&third_again.attempt, pb::TaskResult::default())]).await;

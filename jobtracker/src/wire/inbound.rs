@@ -1,21 +1,17 @@
 //! Decodes messages and checks them.
 
-use super::why::Subject;
-use crate::{
-    error::Refusal,
-    link::TRACKER_PROTOCOL,
-    spec::{self, Program},
-    submit::Submission,
-};
+use crate::error::Refusal;
 use mrcore::{
     PerPhase, Phase, Span,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
+    job::{Priority, Program},
     task::{self, AttemptResult, PreemptKind, Progress, Stage},
 };
 use mrlib::{settings, task::limits::truncate_failure_to};
-use proto::mr as pb;
+use proto::{TRACKER_PROTOCOL, mr as pb};
 use security::Identity;
+use std::collections::BTreeMap;
 
 const NAME_BYTES_MAX: usize = 256;
 /// Length limit for the names of machines and racks, the same as of DNS names.
@@ -80,6 +76,22 @@ pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Which), Refusa
         None => Which::After(task(&request.after)?),
     };
     Ok((job_id(&request.job)?, which))
+}
+
+/// The job or the task that a request is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Job(JobId),
+    Task(TaskId),
+}
+
+impl Subject {
+    pub(crate) fn job(self) -> JobId {
+        match self {
+            Subject::Job(job) => job,
+            Subject::Task(task) => task.job,
+        }
+    }
 }
 
 /// Parses a job or a task. An attempt stands for its task.
@@ -158,6 +170,25 @@ pub(crate) fn forget(
     Ok((request_id(&id, &by)?, short("node", node)?, by))
 }
 
+/// A submission with its fields decoded.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Submission {
+    pub(crate) request: RequestId,
+    pub(crate) name: String,
+    pub(crate) user: String,
+    pub(crate) queue: String,
+    pub(crate) priority: Priority,
+    pub(crate) program: Program,
+    pub(crate) files: Vec<String>,
+    /// Names of the settings that the executable declares.
+    pub(crate) declared: Vec<String>,
+    pub(crate) inputs: Vec<String>,
+    /// Empty for a job without output.
+    pub(crate) output: String,
+    pub(crate) reduces: u32,
+    pub(crate) conf: BTreeMap<String, String>,
+}
+
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
     let user = user(&request)?;
     let message = request.into_inner();
@@ -197,7 +228,7 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         name: short("job name", or_else(message.name, &default_name))?,
         user,
         queue: short("queue", or_else(message.queue, "default"))?,
-        priority: spec::priority(&or_else(message.priority, "normal")).map_err(Refusal::invalid)?,
+        priority: or_else(message.priority, "normal").parse().map_err(Refusal::invalid)?,
         program,
         files,
         declared,
@@ -345,11 +376,9 @@ fn checkpoint(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInf
 
 /// The stage as reported by the task. An unknown name is not an error of the tracker.
 fn stage(phase: Phase, message: &str) -> Stage {
-    match (phase, message) {
-        (Phase::Map, _) => Stage::Map,
-        (Phase::Reduce, "merge") => Stage::Merge,
-        (Phase::Reduce, "reduce") => Stage::Reduce,
-        (Phase::Reduce, _) => Stage::Shuffle,
+    match phase {
+        Phase::Map => Stage::Map,
+        Phase::Reduce => message.parse::<Stage>().unwrap_or_default().max(Stage::Shuffle),
     }
 }
 

@@ -1,18 +1,14 @@
 //! Encodes messages to trackers.
 
-use crate::{
-    output::{Files, work_folder},
-    spec::{self, Program},
-};
+use crate::{files::Files, output::work_folder};
 use daemon::config::JobTrackerConfig;
 use mrcore::{
     Cluster, Phase,
     event::{Numbered, Order},
     ids::{AttemptId, Incarnation, TrackerId},
-    job::{JobSpec, MapEvent},
+    job::{JobSpec, MapEvent, Program},
     task::PreemptKind,
 };
-use mrlib::InputFormat;
 use proto::mr as pb;
 
 /// Approximate size of a message with orders, well below the limit of the receiver.
@@ -126,7 +122,7 @@ fn order_kind(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::ord
             pb::order::Kind::Copy(pb::CopyFiles {
                 attempt: attempt.to_string(),
                 addr: cluster.tracker(*from)?.shuffle_addr.clone(),
-                shuffle_token: spec::token(spec),
+                shuffle_token: spec.payload.shuffle_token.bytes().to_vec(),
                 partitions: spec.reduces,
             })
         }
@@ -141,13 +137,11 @@ fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb:
         Phase::Map => {
             let task = job.task(attempt.task)?;
             let split = job.spec.splits.get(task.root as usize)?;
-            // The value was checked at submission.
-            let format = job.spec.conf.get("input.format").and_then(|format| format.trim().parse().ok());
             pb::task_spec::Input::Split(pb::Split {
                 source: split.source.clone(),
                 start: task.start,
                 end: task.end,
-                whole: format == Some(InputFormat::WholeFile),
+                whole: job.spec.payload.whole_files,
                 file_id: split.pin.file,
                 file_length: split.pin.length,
             })
@@ -161,22 +155,22 @@ fn task_spec(cluster: &Cluster, files: &Files, attempt: AttemptId) -> Option<pb:
         job_name: job.spec.name.clone(),
         user: job.spec.user.clone(),
         program: Some(program(&job.spec)),
-        conf: spec::settings(&job.spec).map(|(key, value)| (key.clone(), value.clone())).collect(),
+        conf: job.spec.conf.clone().into_iter().collect(),
         input: Some(input),
         reduces: job.spec.reduces,
         work_output: work_folder(job, attempt),
         namenode: files.namenode().to_owned(),
-        shuffle_token: spec::token(&job.spec),
+        shuffle_token: job.spec.payload.shuffle_token.bytes().to_vec(),
         token: files.task_token(job),
     })
 }
 
 fn program(spec: &JobSpec) -> pb::Program {
-    let kind = match Program::of(spec) {
+    let kind = match spec.program.clone() {
         Program::Builtin(name) => pb::program::Kind::Builtin(name),
         Program::Executable(path) => pb::program::Kind::Executable(path),
     };
-    pb::Program { kind: Some(kind), files: spec::files(spec), settings: Vec::new() }
+    pb::Program { kind: Some(kind), files: spec.payload.files.clone(), settings: Vec::new() }
 }
 
 fn map_event(cluster: &Cluster, event: MapEvent) -> pb::MapEvent {

@@ -1,10 +1,9 @@
 //! Encodes the state of jobs, tasks and trackers for clients.
 
 use super::inbound::Which;
-use crate::spec::{self, Program};
 use mrcore::{
     Cluster, JobTracker, Phase, Span, Time,
-    job::{Job, JobOutcome, JobState, Preemption},
+    job::{Job, JobState, Preemption},
     plan::Locality,
     speed::Throughput,
     task::{Attempt, AttemptState, Stage, Task},
@@ -29,9 +28,7 @@ pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
     match &job.state {
         JobState::Running => ("running", ""),
         JobState::Committing => ("committing", ""),
-        JobState::Ended(JobOutcome::Succeeded) => ("succeeded", ""),
-        JobState::Ended(JobOutcome::Failed(why)) => ("failed", why.as_str()),
-        JobState::Ended(JobOutcome::Killed(why)) => ("killed", why.as_str()),
+        JobState::Ended(outcome) => outcome.parts(),
     }
 }
 
@@ -60,11 +57,8 @@ fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStat
         name: job.spec.name.clone(),
         user: job.spec.user.clone(),
         queue: job.spec.queue.clone(),
-        priority: spec::priority_name(job.spec.priority).into(),
-        program: match Program::of(&job.spec) {
-            Program::Builtin(name) => name,
-            Program::Executable(path) => path,
-        },
+        priority: job.spec.priority.to_string(),
+        program: job.spec.program.name().to_owned(),
         state: state.into(),
         why: why.into(),
         submitted_ms: ms(job.submitted),
@@ -74,7 +68,7 @@ fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStat
         reduces: Some(phase_status(cluster, job, Phase::Reduce)),
         counters: job.counters.clone().into_iter().filter(|_| with_counters).collect(),
         output: job.spec.output.clone(),
-        inputs: spec::inputs(&job.spec),
+        inputs: job.spec.payload.inputs.clone(),
         local_maps,
         rack_maps,
         preemption: Some(preemption(&job.preemption)),
@@ -229,13 +223,7 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         }
         .into(),
         progress: done,
-        stage: match stage {
-            Stage::Map => "map",
-            Stage::Shuffle => "shuffle",
-            Stage::Merge => "merge",
-            Stage::Reduce => "reduce",
-        }
-        .into(),
+        stage: stage.to_string(),
         launched_ms: ms(attempt.launched),
         ended_ms: ms_or_0(attempt.ended),
         speculative: attempt.speculative,

@@ -1,30 +1,14 @@
 //! Encodes for clients: why a job waits, the policies, and how the shadow policy differs.
 
-use super::status::ms;
+use super::{inbound::Subject, status::ms};
 use crate::fact_text::{FactFormatter, FactText, task_of};
 use mrcore::{
     JobTracker, Phase, Time, Why,
-    ids::{JobId, TaskId},
+    ids::JobId,
     shadow::{Choice, Difference},
 };
 use proto::mr as pb;
 use schedulers::{Description, Params, timed::DecisionStats};
-
-/// The job or the task that a request is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subject {
-    Job(JobId),
-    Task(TaskId),
-}
-
-impl Subject {
-    pub(crate) fn job(self) -> JobId {
-        match self {
-            Subject::Job(job) => job,
-            Subject::Task(task) => task.job,
-        }
-    }
-}
 
 fn reason(formatter: &FactFormatter<'_>, job: JobId, why: &Why) -> pb::Reason {
     let text = formatter.describe(job, why);
@@ -145,15 +129,11 @@ fn difference_info(formatter: &FactFormatter<'_>, at: Time, difference: &Differe
         preempted: false,
         why: Some(reason(formatter, choice.0.job, &choice.1)),
     };
-    let phase_name = |phase: Phase| match phase {
-        Phase::Map => "map".to_owned(),
-        Phase::Reduce => "reduce".to_owned(),
-    };
     match difference {
         Difference::Slot { on, phase, policy, shadow } => pb::ShadowDifference {
             at_ms: ms(at),
             tracker: formatter.tracker(*on),
-            phase: phase_name(*phase),
+            phase: phase.to_string(),
             policy: policy.as_ref().map(choice),
             shadow: shadow.as_ref().map(choice),
         },
@@ -162,7 +142,7 @@ fn difference_info(formatter: &FactFormatter<'_>, at: Time, difference: &Differe
             let why = Some(reason(formatter, attempt.job(), why));
             let taken = pb::Choice { task: attempt.to_string(), preempted: true, why };
             let (policy, shadow) = if *by_shadow { (None, Some(taken)) } else { (Some(taken), None) };
-            let phase = phase_name(attempt.phase());
+            let phase = attempt.phase().to_string();
             pb::ShadowDifference { at_ms: ms(at), tracker: on.unwrap_or_default(), phase, policy, shadow }
         }
     }

@@ -14,7 +14,7 @@ use crate::estimate::Mean;
 use mrcore::{
     PerPhase, Phase, Span, Time,
     ids::{AttemptId, TrackerId},
-    job::{Job, JobSpec},
+    job::{Job, JobSpec, Program},
 };
 use std::collections::BTreeMap;
 
@@ -32,10 +32,10 @@ pub(super) type Node = (TrackerId, PerPhase<u32>);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum About {
     /// A program, a user and a size.
-    Kind(String, String, u32),
+    Kind(Program, String, u32),
     /// A program and a size.
-    ProgramSize(String, u32),
-    Program(String),
+    ProgramSize(Program, u32),
+    Program(Program),
     All,
 }
 
@@ -281,14 +281,16 @@ mod tests {
             user: user.into(),
             queue: String::new(),
             priority: mrcore::job::Priority::Normal,
-            program: program.into(),
+            program: Program::Builtin(program.into()),
             splits: Vec::new(),
             reduces: 0,
             output: String::new(),
             slow_start: 0.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 1,
             conf: BTreeMap::new(),
+            payload: mrcore::job::Payload::default(),
         };
         tables(&spec, size)
     }

@@ -5,7 +5,7 @@ use crate::Params;
 use mrcore::{
     ids::{AttemptId, Incarnation, RequestId},
     invariants,
-    job::{InputPin, JobOutcome, JobSpec, Priority, Split},
+    job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Split},
     task::AttemptResult,
 };
 use std::sync::Arc;
@@ -88,14 +88,16 @@ impl World {
             user: "bob".into(),
             queue: String::new(),
             priority: Priority::Normal,
-            program: "p".into(),
+            program: Program::Builtin("p".into()),
             splits: (0..8).map(split).collect(),
             reduces: 0,
             output: String::new(),
             slow_start: 0.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         };
         self.jobs += 1;
         let (job, request) = (JobId(self.jobs), RequestId(u128::from(self.jobs)));

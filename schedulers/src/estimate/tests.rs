@@ -7,7 +7,7 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, Heartbeat},
     fact::Entry,
     ids::{AttemptId, Incarnation, RequestId, TaskId, TrackerId},
-    job::{JobSpec, Priority, Split},
+    job::{JobSpec, Payload, Priority, Program, Split},
     task::{AttemptResult, PreemptKind, Progress, Stage},
 };
 use std::sync::Arc;
@@ -59,14 +59,16 @@ impl TestJob {
             user: "ann".into(),
             queue: String::new(),
             priority: Priority::Normal,
-            program: String::new(),
+            program: Program::Builtin(String::new()),
             splits: vec![split],
             reduces: 2,
             output: String::new(),
             slow_start: 0.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         };
         job.fact(0, Fact::JobSubmitted { job: JOB, request: RequestId(1), spec: Arc::new(spec) });
         job.launch(0, map(), None);

@@ -5,7 +5,7 @@ use crate::{rng::Rng, workload::JobPlan};
 use mrcore::{
     Event, Time,
     ids::JobId,
-    job::{JobSpec, Split},
+    job::{JobSpec, Payload, Program, Split},
     metrics::GROUP,
 };
 use placement::{Candidate, Placing, place};
@@ -112,14 +112,16 @@ impl World {
             user: job.user.clone(),
             queue: job.queue.clone(),
             priority: job.priority,
-            program: format!("builtin:{}", job.group),
+            program: Program::Builtin(job.group.clone()),
             splits: splits.collect(),
             reduces: job.reduces.len() as u32,
             output: String::new(),
             slow_start: job.slow_start,
             speculation: job.speculation,
+            split_slow: true,
             attempts_max,
             conf: BTreeMap::from([(GROUP.to_owned(), job.group.clone())]),
+            payload: Payload::default(),
         }
     }
 }

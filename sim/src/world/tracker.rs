@@ -227,15 +227,13 @@ impl World {
         };
         let incarnation = Incarnation(node.incarnation);
         let agent::Heartbeat { seq, acked, attempts, fetch_failures } = heartbeat;
-        let failure =
-            |FetchFailure { reduce, map, addr }: FetchFailure| event::FetchFailure { reduce, map, addr };
         let heartbeat = Heartbeat {
             tracker,
             incarnation,
             seq,
             acked,
             attempts: attempts.into_iter().map(report).collect(),
-            fetch_failures: fetch_failures.into_iter().map(failure).collect(),
+            fetch_failures,
         };
         if self.checks.is_none() {
             return self.send_event(Event::Heartbeat(heartbeat));

@@ -33,6 +33,7 @@ mod tests;
 pub use messages::*;
 pub use payload::{Data, Payload};
 pub use reports::ENDED_BYTES;
+pub use types::FetchFailure;
 
 use reports::{PendingReports, shorten};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! Events and actions of the agent.
 
 use crate::Payload;
-use types::{AttemptId, JobId, PreemptKind, Span, ids::Incarnation};
+use types::{AttemptId, FetchFailure, JobId, PreemptKind, Span, ids::Incarnation};
 
 /// An event for the agent.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,17 +156,6 @@ pub struct Heartbeat<P: Payload> {
     pub attempts: Vec<Report<P>>,
     /// Map outputs that reduces could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
-}
-
-/// A failed fetch of a map output.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FetchFailure {
-    /// The reduce.
-    pub reduce: AttemptId,
-    /// The map.
-    pub map: AttemptId,
-    /// Shuffle address that was used.
-    pub addr: String,
 }
 
 /// Report about an attempt.

@@ -6,7 +6,7 @@
 //! attempt, a copy of the output remains for the earlier one.
 
 use super::{AttemptFolders, Disks, remove_tree, sweep, warn};
-use crate::confine::Account;
+use crate::account::Account;
 use std::{
     fs::{self, File, OpenOptions},
     io,

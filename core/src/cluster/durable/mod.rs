@@ -247,7 +247,7 @@ mod tests {
         fact::Fact,
         ids::Incarnation,
         invariants,
-        job::{InputPin, JobOutcome, JobSpec, Priority, Split},
+        job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Split},
         time::Time,
     };
     use std::sync::Arc;
@@ -291,14 +291,16 @@ mod tests {
             user: "ann".into(),
             queue: String::new(),
             priority: Priority::Normal,
-            program: String::new(),
+            program: Program::Builtin(String::new()),
             splits: vec![split(0), split(10)],
             reduces: 0,
             output: String::new(),
             slow_start: 1.0,
             speculation: false,
+            split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
+            payload: Payload::default(),
         };
         let (job, request) = (JobId(job), RequestId(job.into()));
         apply(cluster, Fact::JobSubmitted { job, request, spec: Arc::new(spec) });

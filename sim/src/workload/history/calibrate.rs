@@ -11,7 +11,7 @@
 
 use super::History;
 use crate::profile;
-use mrcore::{Phase, metrics::stats::mean};
+use mrcore::{Phase, job::Program, metrics::stats::mean};
 use std::{collections::BTreeMap, fmt::Write as _};
 
 /// All samples of a program.
@@ -33,7 +33,7 @@ impl History {
     pub fn calibrate(&self, by_cpu_time: bool) -> Vec<Calibrated> {
         let mut programs: BTreeMap<&str, ProgramSamples> = BTreeMap::new();
         for (at, (job, program)) in self.workload.jobs.iter().zip(&self.programs).enumerate() {
-            let Some(name) = program.strip_prefix("builtin:") else { continue };
+            let Program::Builtin(name) = program else { continue };
             if self.real.get(at).is_some_and(|real| !real.succeeded) {
                 continue;
             }

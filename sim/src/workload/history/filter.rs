@@ -1,7 +1,7 @@
 //! Selects the jobs that can be replayed. Reports every skipped job, and rejects histories of
 //! different clusters.
 
-use super::{History, Job, Workload, records::Under};
+use super::{Environment, History, Job, Workload};
 use crate::workload::JobPlan;
 use mrcore::ids::JobId;
 use std::{
@@ -78,13 +78,13 @@ impl HistoryFilter {
     }
 
     /// Ends the history of a job.
-    pub(super) fn end(&mut self, job: &Job, under: Option<&Under>) {
+    pub(super) fn end(&mut self, job: &Job, environment: Option<&Environment>) {
         match (job.ended, job.succeeded) {
             (None, _) => self.skipped_jobs.push(SkippedJob::Unfinished(job.id)),
             (Some(_), false) => self.skipped_jobs.push(SkippedJob::Unsuccessful(job.id)),
             (Some(_), true) => {}
         }
-        let Some(Under { policy, params, .. }) = under else { return };
+        let Some(Environment { policy, params, .. }) = environment else { return };
         let same = |ran: &&mut Ran| (&ran.policy, &ran.params) == (policy, params);
         if let Some(ran) = self.policies.iter_mut().find(same) {
             ran.jobs.push(job.id);
@@ -121,7 +121,7 @@ mod tests {
     fn history(cluster: &str, job: u32, policy: &str, outcome: &str) -> String {
         let lines = [
             format!(
-                r#"{{"format":3,"cluster":"{cluster}","job":"job_{job}","at_us":1000000,"spec":{{"name":"sort","user":"ann","queue":"q","priority":"high","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{{"start":0,"end":100}}]}}}}"#
+                r#"{{"format":3,"cluster":"{cluster}","job":"job_{job}","at_us":1000000,"spec":{{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{{"start":0,"end":100}}]}}}}"#
             ),
             format!(
                 r#"{{"at_us":1000000,"fact":{{"submitted-to":{{"policy":"{policy}","params":{{}},"trackers":[]}}}}}}"#

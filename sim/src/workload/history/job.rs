@@ -11,7 +11,7 @@ use super::{
 use mrcore::{
     Fact, PerPhase, Phase, Span, Time,
     ids::{AttemptId, JobId},
-    job::{JobOutcome, JobSpec},
+    job::{JobOutcome, JobSpec, Program},
     metrics::group,
     task::{AttemptResult, Stage},
 };
@@ -51,7 +51,7 @@ pub(super) struct Finished {
     pub(super) real: Real,
     /// Hosts of the input of each map.
     pub(super) hosts: Vec<Vec<String>>,
-    pub(super) program: String,
+    pub(super) program: Program,
     pub(super) cpu_s: PerPhase<Vec<f64>>,
 }
 

@@ -23,10 +23,16 @@ use filter::HistoryFilter;
 pub use filter::{Ran, SkippedJob, skipped_jobs};
 use job::{Finished, Job};
 pub use min_shares::UnknownShares;
+pub use mrcore::history::{Environment, Head, HistoryFact, Record, TrackerRow, check_format, expand};
 pub use mrcore::job::Split;
-use mrcore::{PerPhase, Span, Time, ids::JobId, job::JobSpec, metrics::Metrics};
-use records::{Head, Record, Trackers};
-pub use records::{SplitRun, TrackerRow, Under, check_format, expand};
+use mrcore::{
+    PerPhase, Span, Time,
+    ids::JobId,
+    job::{JobSpec, Program},
+    metrics::Metrics,
+};
+use records::Trackers;
+pub use records::known_fact;
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
@@ -58,7 +64,7 @@ pub struct History {
     /// The real run of each job, in the same order.
     pub real: Vec<Real>,
     /// Program of each job, in the same order.
-    pub programs: Vec<String>,
+    pub programs: Vec<Program>,
     /// CPU seconds of the splits and reduces of each job, in the same order; 0 if a history has
     /// none.
     pub cpu_s: Vec<PerPhase<Vec<f64>>>,
@@ -69,7 +75,7 @@ pub struct History {
     pub slots: PerPhase<u32>,
     /// Policy, parameters and cluster at the submission of the last job. Older histories do not
     /// contain them.
-    pub under: Option<Under>,
+    pub environment: Option<Environment>,
     /// Lost trackers, by index: when, and when they registered again, relative to the first
     /// submission.
     pub losses: Vec<(u32, Span, Option<Span>)>,
@@ -150,8 +156,14 @@ impl Reading {
             Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))
         });
         let losses = lost.collect();
-        let mut history =
-            History { slots, metrics, unknown_shares, under: trackers.under, losses, ..History::default() };
+        let mut history = History {
+            slots,
+            metrics,
+            unknown_shares,
+            environment: trackers.environment,
+            losses,
+            ..History::default()
+        };
         for Finished { at, mut plan, real, hosts, program, cpu_s } in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
@@ -211,16 +223,16 @@ impl Reading {
                 let what = "a fact without a job: there is no line with `format` before it";
                 return Err(source.bad(line, what));
             };
-            let facts: Record =
+            let record: Record<Value> =
                 serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
-            self.line(job, &facts).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
+            self.line(job, record).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
         }
         self.close(current).map_err(|what| source.bad(line, what))
     }
 
     fn close(&mut self, job: Option<Job>) -> Result<(), String> {
         let Some(job) = job else { return Ok(()) };
-        self.filter.end(&job, self.trackers.under.as_ref());
+        self.filter.end(&job, self.trackers.environment.as_ref());
         if let Some(finished) = job.finish() {
             check_task_times(&finished.plan).map_err(|what| format!("{}: {what}", finished.real.id))?;
             self.jobs.push(finished);
@@ -232,7 +244,7 @@ impl Reading {
     fn head(&mut self, value: Value) -> Result<Option<Job>, String> {
         let head: Head = serde_json::from_value(value).map_err(|error| error.to_string())?;
         check_format(head.format)?;
-        let id: JobId = head.job.parse().map_err(|error| format!("{error}"))?;
+        let id = head.job;
         if !self.filter.begin(&head.cluster, id)? {
             return Ok(None);
         }
@@ -247,7 +259,7 @@ impl Reading {
         Ok(Some(job))
     }
 
-    fn line(&mut self, job: &mut Job, line: &Record) -> Result<(), String> {
+    fn line(&mut self, job: &mut Job, line: Record<Value>) -> Result<(), String> {
         let at = Time(line.at_us);
         if at < job.last {
             return Err(format!("at_us {} is before {} of the line above", at.0, job.last.0));
@@ -257,7 +269,7 @@ impl Reading {
         }
         job.last = at;
         let first = self.first.unwrap_or(job.submitted);
-        for entry in self.trackers.facts(job.id, at, line)? {
+        for entry in self.trackers.facts(job.id, at, line.fact)? {
             job.take(at, &entry.fact);
             self.facts.add(shifted(at, first), entry.fact);
         }

@@ -81,8 +81,8 @@ fn history_names_the_policy_and_trackers() {
     );
     let text = sample_history().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
     let history = parse(&text).expect("it reads");
-    let under = history.under.expect("it says so");
-    assert_eq!((under.policy.as_str(), under.trackers[1].map_slots), ("chronos(fair)", 4));
+    let environment = history.environment.expect("it says so");
+    assert_eq!((environment.policy.as_str(), environment.trackers[1].map_slots), ("chronos(fair)", 4));
     assert_eq!(history.trackers, ["node1", "node2"], "also who ran nothing");
 }
 
@@ -135,6 +135,14 @@ fn reduce_on_hold_is_recognised_by_its_release() {
     let metrics = figures("job_7", &text).expect("it reads");
     let waited = metrics.job(JobId(7)).expect("its figures").reduce_wait();
     assert_eq!(waited, Some(Span::secs(1 + 2)), "4 to 5, and 60 to 62");
+}
+
+#[test]
+fn all_kinds_of_facts_are_known() {
+    let error = serde_json::from_str::<HistoryFact>(r#"{"no-such-fact":{}}"#).expect_err("unknown");
+    let kinds = mrcore::history::KINDS.map(|kind| format!("`{kind}`")).join(", ");
+    assert!(error.to_string().contains(&format!("expected one of {kinds}")), "{error}");
+    assert_eq!(known_fact(serde_json::json!({ "no-such-fact": {} })), Ok(None), "of a newer build");
 }
 
 #[test]

@@ -6,10 +6,8 @@
 //! has its own limit. An escaped process is a descendant that became a child of the tracker when
 //! its parent died. It belongs to the task process in its mark, and is killed when that has ended.
 
-use crate::{
-    process::{Handle, ProcessTable},
-    system::{self, Mark},
-};
+use super::{Handle, ProcessTable};
+use crate::system::{self, Mark};
 use daemon::Bytes;
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::{
