@@ -177,7 +177,8 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     if let Some(path) = &request.faults {
         let scenario = read_scenario(path)?;
         let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
-        scenario.validate(&case.setup.machines, (case.workload)(1).jobs.len()).map_err(bad)?;
+        let racks: Vec<u32> = case.setup.machines.iter().map(|machine| machine.rack).collect();
+        scenario.validate(&racks, (case.workload)(1).jobs.len()).map_err(bad)?;
         (case.setup.steps, case.setup.faults) = (scenario.steps, scenario.faults);
     }
     Ok(case)

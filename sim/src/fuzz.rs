@@ -113,6 +113,7 @@ pub fn with_random_events(seed: u64, scheduler: &str, params: Params) -> (Setup,
     setup.config.task_timeout = Span::secs(20);
     setup.config.preemption_timeout = Span::secs(6);
     setup.config.jobs_kept = 5;
+    (setup.config.blacklist_after, setup.config.blacklist_share) = (2, 0.5);
     setup.costs.commit = Span::millis(500);
     setup.tick = Span::millis(200);
     let jobs = (0..12 + rng.below(12)).map(|number| {

@@ -11,6 +11,7 @@ pub mod clusters;
 pub mod experiment;
 pub mod fault;
 pub mod fuzz;
+mod outcome;
 pub mod profile;
 mod random_policy;
 pub mod replay;
@@ -27,9 +28,10 @@ pub use mrcore::{
     PerPhase, Span,
     metrics::{JobFigures, shares::MinShare},
 };
+pub use outcome::{Cases, Outcome, RuleViolation};
 pub use setup::Setup;
 pub use workload::Workload;
-pub use world::{Cases, Outcome, RuleViolation, World};
+pub use world::World;
 
 /// `1 job`, `2 jobs`: for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {

@@ -33,7 +33,7 @@ fn random_runs_keep_every_rule_and_terminate() {
 /// With random events, rare cases occur often enough to be tested.
 #[test]
 fn rare_cases_occur() {
-    const CASES: [&str; 35] = [
+    const CASES: [&str; 37] = [
         "job succeeded",
         "job failed",
         "job killed",
@@ -44,6 +44,7 @@ fn rare_cases_occur() {
         "output lost",
         "output not fetched",
         "tracker lost",
+        "tracker blacklisted",
         "restart",
         "restart during a pause",
         "late heartbeat",
@@ -62,6 +63,7 @@ fn rare_cases_occur() {
         "checkpoint dropped",
         "checkpoint unreachable",
         "drain",
+        "tracker drained while jobs run",
         "output copied",
         "preemption too late",
         "preemption repeated",

@@ -167,7 +167,7 @@ impl Driver {
                     &jobs,
                 ));
             }
-            Action::Heartbeat(heartbeat) => self.send(wire::heartbeat(heartbeat)),
+            Action::Heartbeat(heartbeat) => self.send(wire::heartbeat(Arc::unwrap_or_clone(heartbeat))),
             Action::Exit(text) => {
                 let jobtracker = self.jobtracker.clone();
                 self.alarm.send(TrackerError::Refused { jobtracker, text }).ok();

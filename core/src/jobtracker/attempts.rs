@@ -11,7 +11,6 @@ use crate::{
     time::Time,
     tracker::TrackerState,
 };
-use std::collections::BTreeSet;
 
 /// After this many failed fetches of the same output by one reduce, the output is given up.
 const FAILURES_OF_ONE_REDUCE: u32 = 3;
@@ -76,8 +75,11 @@ impl JobTracker {
 
     /// A heartbeat lists all attempts that run on the tracker. Unknown attempts that are not listed
     /// have ended.
-    pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, running: &BTreeSet<AttemptId>) {
-        self.cluster.volatile.retain_unknown(from, |attempt| running.contains(attempt));
+    pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, reports: &[AttemptReport]) {
+        let runs = |unknown: &AttemptId| {
+            reports.iter().any(|report| report.attempt == *unknown && !Self::is_final(&report.status))
+        };
+        self.cluster.volatile.retain_unknown(from, runs);
     }
 
     /// Whether the result of an attempt can still count: its job is running, its task is not done,

@@ -52,15 +52,37 @@ const TICK: Span = Span::secs(1);
 /// The minimum interval of periodic rounds of a policy.
 const POLICY_TICK_MIN: Span = Span::millis(100);
 
+/// Maximum number of map events in one order, so that it fits into a message.
+const MAP_EVENTS_MAX: usize = 4096;
+
 /// Orders to one tracker that it has not acknowledged.
 #[derive(Debug, Default)]
 struct Outbox {
     /// The sequence number of the last heartbeat that was handled.
     seq: u64,
+    /// The numbers of the newest order and of the newest acknowledged one.
     next: u64,
+    acked: u64,
+    /// Orders that are not acknowledged. Every message to the tracker repeats them.
     waiting: VecDeque<Numbered>,
     /// How many map events of each job have been sent to the tracker.
     map_events: BTreeMap<JobId, usize>,
+}
+
+impl Outbox {
+    /// Removes the newest unacknowledged order with map events of a job, if one order can have these
+    /// events and those up to `end`, and returns its first event. The tracker skips events that it
+    /// has.
+    fn take_map_events(&mut self, id: JobId, end: usize) -> Option<usize> {
+        let first_event = |order: &Order| match order {
+            Order::MapEvents { job, first, .. } if *job == id => Some(*first),
+            _ => None,
+        };
+        let at = self.waiting.iter().rposition(|(_, order)| first_event(order).is_some())?;
+        let first = first_event(&self.waiting[at].1).filter(|first| end - first <= MAP_EVENTS_MAX)?;
+        self.waiting.remove(at);
+        Some(first)
+    }
 }
 
 /// The state machine of the JobTracker.

@@ -6,7 +6,7 @@
 //! It then reports its attempts and files, and the JobTracker reconciles its state with the report.
 //! A tracker that stays lost is forgotten.
 
-use super::JobTracker;
+use super::{JobTracker, MAP_EVENTS_MAX};
 use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
     fact::{Fact, TRACKER_LOST},
@@ -19,12 +19,10 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of map events in one order, so that it fits into a message.
-const MAP_EVENTS_MAX: usize = 4096;
 /// If a job has more running reduces than this, they get map events only in replies to heartbeats.
 const REDUCES_NOTIFIED_AT_ONCE: usize = 64;
 /// A tracker with this many unacknowledged orders gets map events only in replies to heartbeats.
-const UNACKED_ORDERS_MAX: usize = 32;
+const UNACKED_ORDERS_MAX: u64 = 32;
 
 /// The incarnation of a process that claims to have `claimed`, if the newest process with its name
 /// has `newest`. `None` if another process has registered with the name since. A claimed number
@@ -165,18 +163,17 @@ impl JobTracker {
             self.extend_deadlines_of(now, id);
         }
         let outbox = self.outboxes.entry(id).or_default();
+        outbox.acked = acked;
         while outbox.waiting.front().is_some_and(|(number, _)| *number <= acked) {
             outbox.waiting.pop_front();
         }
         // A repeated heartbeat gets the same answer and changes nothing.
         if seq > outbox.seq {
             outbox.seq = seq;
-            let running = attempts.iter().filter(|report| !Self::is_final(&report.status));
-            let running: BTreeSet<AttemptId> = running.map(|report| report.attempt).collect();
+            self.forget_unknown_attempts(id, &attempts);
             for report in attempts {
                 self.report(now, id, report, out);
             }
-            self.forget_unknown_attempts(id, &running);
             for failure in fetch_failures {
                 self.fetch_failed(now, id, failure, out);
             }
@@ -349,9 +346,8 @@ impl JobTracker {
             let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
             let is_last = job.is_done(Phase::Map);
             for tracker in trackers {
-                // Unacknowledged orders are sent again with every message. A tracker that is behind
-                // gets the events with its next heartbeat.
-                let behind = self.outboxes.get(&tracker).map_or(0, |outbox| outbox.waiting.len());
+                // A tracker that is behind gets the events with its next heartbeat.
+                let behind = self.outboxes.get(&tracker).map_or(0, |outbox| outbox.next - outbox.acked);
                 if is_last || behind < UNACKED_ORDERS_MAX {
                     self.send_map_events_of(tracker, id);
                 }
@@ -389,8 +385,12 @@ impl JobTracker {
         };
         let awaited = job.map_events[first..].iter().position(is_awaited);
         let known = awaited.map_or(job.map_events.len(), |at| first + at);
+        if known == first {
+            return;
+        }
         let maps = job.tasks.map.len() as u32;
         outbox.map_events.insert(id, known);
+        let first = outbox.take_map_events(id, known).unwrap_or(first);
         for first in (first..known).step_by(MAP_EVENTS_MAX) {
             let next = known.min(first + MAP_EVENTS_MAX);
             let Some(job) = self.cluster.job(id) else { return };

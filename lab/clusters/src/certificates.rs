@@ -1,4 +1,4 @@
-//! The certificates and keys of a new closed cluster.
+//! The certificates and keys of a new closed cluster, and the names in them.
 
 use anyhow::{Context, Result};
 use security::{Authority, Keyring, Role, write_private};
@@ -25,4 +25,12 @@ pub fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result<()> {
     }
     let admin = authority.person(Role::Admin, "admin", days)?;
     Ok(write_private(&public.join("admin.pem"), admin.as_bytes())?)
+}
+
+/// Whether users may not have this name: daemons are identified by the name of their role,
+/// `fermata` and `root` own files, and `admin` is the first admin.
+pub fn is_reserved(name: &str, admin: bool) -> bool {
+    let of_cluster =
+        ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);
+    of_cluster || (name == "admin" && !admin)
 }

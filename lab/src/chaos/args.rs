@@ -1,6 +1,6 @@
 //! Subcommands of `mrctl chaos` with several flags: their arguments and output.
 
-use super::{Where, target::Damage};
+use super::{Where, node::Damage};
 use anyhow::{Result, bail};
 use daemon::{Bytes, Period};
 use std::{process::ExitCode, time::Duration};

@@ -1,6 +1,9 @@
 //! One fault of a scenario: how it is injected and undone.
 
-use super::target::{ChaosTarget, Damage, FaultSignal};
+use super::{
+    node::{Damage, FaultSignal},
+    target::ChaosTarget,
+};
 use anyhow::Result;
 use clusters::local::Kind;
 use daemon::Bytes;

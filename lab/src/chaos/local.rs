@@ -1,6 +1,6 @@
 //! Faults in a local cluster of `mrctl up`.
 
-use super::target::{Damage, FaultSignal, ResourceUsage};
+use super::node::{Damage, FILL, FaultSignal, GAP_MAX, ResourceUsage, too_much};
 use anyhow::{Context, Result, bail};
 use clusters::{
     folder::dir_flag,
@@ -21,9 +21,6 @@ use view::output::Usage;
 
 /// The period in which a slowed daemon runs for its share of the time.
 const BEAT: Duration = Duration::from_millis(100);
-/// More free space than this is only filled with `--force`.
-pub(super) const GAP_MAX: u64 = 1 << 30;
-pub(super) const FILL: &str = "chaos.fill";
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) fn no_links() -> anyhow::Error {
@@ -227,14 +224,6 @@ pub(super) fn fill_disk(folder: &Path, node: &str, leave: Bytes, force: bool) ->
         fallocate(&file, FallocateFlags::empty(), 0, gap).with_context(failed)?;
     }
     Ok(format!("filled {} of the disk of {node}", Bytes(gap)))
-}
-
-/// The error for too much free space.
-pub(super) fn too_much(gap: u64, disk: &str) -> String {
-    format!(
-        "that would fill {} of the disk of {disk}: use a small disk, leave more space, or pass --force",
-        Bytes(gap)
-    )
 }
 
 /// Removes the file that fills the disk. Returns false if there is none.

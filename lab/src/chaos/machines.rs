@@ -5,10 +5,7 @@
 //! Packets are then dropped silently, as in a broken network, instead of being refused. This needs
 //! root on the machine, both machines in one network, and no firewall.
 
-use super::{
-    local::{FILL, GAP_MAX, too_much},
-    target::{Damage, FaultSignal, ResourceUsage},
-};
+use super::node::{Damage, FILL, FaultSignal, GAP_MAX, ResourceUsage, too_much};
 use anyhow::{Context, Result, bail};
 use clusters::{
     local::Kind,

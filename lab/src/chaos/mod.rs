@@ -7,6 +7,7 @@ mod fault_action;
 mod fault_log;
 mod local;
 mod machines;
+mod node;
 mod observer;
 mod recovery;
 mod run;
@@ -20,8 +21,9 @@ use clusters::{
     locate::state_folder,
     remote::{Fleet, Reach},
 };
+use node::FaultSignal;
 use std::{path::PathBuf, process::ExitCode};
-use target::{ChaosTarget, FaultSignal};
+use target::ChaosTarget;
 use view::output;
 
 #[derive(Debug, clap::Subcommand)]

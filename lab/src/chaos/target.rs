@@ -1,7 +1,10 @@
 //! The target of faults: a local cluster, or one on several machines. The methods return lines that
 //! describe what was done; they print nothing.
 
-use super::{local, machines};
+use super::{
+    local, machines,
+    node::{Damage, FaultSignal, ResourceUsage},
+};
 use anyhow::{Result, bail};
 use clusters::{
     local::{ClusterState, Kind},
@@ -10,51 +13,6 @@ use clusters::{
 };
 use daemon::{Bytes, Period, config::Config};
 use std::{path::PathBuf, time::Duration};
-
-/// A signal that a fault sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FaultSignal {
-    Kill,
-    Stop,
-    Cont,
-}
-
-impl FaultSignal {
-    /// A participle for messages.
-    pub(crate) fn done(self) -> &'static str {
-        match self {
-            Self::Kill => "killed",
-            Self::Stop => "frozen",
-            Self::Cont => "continued",
-        }
-    }
-}
-
-/// How to damage a replica.
-#[derive(Debug, Clone)]
-pub(crate) struct Damage {
-    /// The block; None means any.
-    pub(crate) block: Option<String>,
-    /// The node; None means the first that has the block.
-    pub(crate) node: Option<String>,
-    /// Remove the second half instead of flipping a byte.
-    pub(crate) cut: bool,
-    /// A random number that selects one of several blocks.
-    pub(crate) chance: u64,
-}
-
-/// The resources that a daemon uses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ResourceUsage {
-    pub(crate) node: String,
-    pub(crate) program: String,
-    /// Resident memory.
-    pub(crate) bytes: u64,
-    /// Number of open files.
-    pub(crate) files: u64,
-    /// Number of child processes.
-    pub(crate) tasks: u32,
-}
 
 /// The cluster that faults act on.
 pub(crate) enum ChaosTarget {

@@ -17,7 +17,7 @@ use super::{cluster_status, machines, membership, renew, revoke};
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
 use clusters::{
-    certificates::{certify, make_folder},
+    certificates::{certify, is_reserved, make_folder},
     local::check_scheduler,
     remote::{Host, Hosts, Part, check_addr, check_host, revoked_list, write_mark},
 };
@@ -241,14 +241,6 @@ fn own_settings(args: &Init) -> String {
          [jobtracker]\nlisten = \"{any}:9500\"\n\n[tasktracker]\nlisten = \"{any}:9501\"\n\n\
          [security]\n{security}\n"
     )
-}
-
-/// Names that users may not have: daemons are identified by the name of their role, `fermata` and
-/// `root` own files, and `admin` is the first admin.
-pub(super) fn is_reserved(name: &str, admin: bool) -> bool {
-    let of_cluster =
-        ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);
-    of_cluster || (name == "admin" && !admin)
 }
 
 fn user(args: &User) -> Result<ExitCode> {

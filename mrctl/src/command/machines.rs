@@ -3,7 +3,7 @@
 //!
 //! Every command can be repeated: steps that are already done are skipped.
 
-use super::cluster_status::MasterReports;
+use super::master_reports::MasterReports;
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use clusters::{

@@ -7,6 +7,7 @@ pub(crate) mod down;
 pub(crate) mod drain;
 pub(crate) mod health;
 pub(crate) mod machines;
+mod master_reports;
 pub(crate) mod membership;
 pub(crate) mod nodes;
 pub(crate) mod renew;

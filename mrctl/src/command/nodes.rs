@@ -1,14 +1,13 @@
 //! `mrctl nodes`: the nodes, the data they store and the attempts they run.
 
-use crate::output;
+use crate::{fs::print_nodes, output};
 use anyhow::Result;
 use client::{model::Tracker, scheduling::Throughput};
 use clusters::locate::Target;
-use dfs_client::NodeReport;
 use std::process::ExitCode;
 use view::{
     files,
-    nodes::{merged, natural, note, state_name},
+    nodes::{merged, natural},
 };
 
 /// List the nodes, the data they store and the attempts they run
@@ -89,7 +88,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         if report.nodes.is_empty() {
             output::line("no DataNode has registered yet")?;
         } else {
-            print(&report.nodes)?;
+            print_nodes(&report.nodes)?;
         }
         if missing.is_none() {
             print_trackers(&trackers)?;
@@ -156,30 +155,10 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
     table
 }
 
-pub(crate) fn print(nodes: &[NodeReport]) -> Result<()> {
-    let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARTBEAT", "NOTE"];
-    let mut table = output::table(&header, &[4, 5, 6, 7]);
-    let mut nodes: Vec<&NodeReport> = nodes.iter().collect();
-    nodes.sort_by(|one, other| natural(&one.address.node).cmp(&natural(&other.address.node)));
-    for node in nodes {
-        table.add_row([
-            node.address.node.clone(),
-            node.address.host.clone(),
-            node.address.rack.clone(),
-            state_name(node.state).into(),
-            output::human(node.used),
-            output::human(node.free),
-            node.blocks.to_string(),
-            format!("{} ago", output::age(node.last_heartbeat_ms_ago)),
-            note(node),
-        ]);
-    }
-    output::print_table(&table)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use view::nodes::state_name;
 
     #[test]
     fn help_and_page_explain_each_state() {

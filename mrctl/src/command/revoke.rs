@@ -1,9 +1,12 @@
 //! `mrctl cluster revoke`: revokes valid credentials.
 
-use super::{cluster::is_reserved, machines::on_each};
+use super::machines::on_each;
 use crate::output::{self, Usage};
 use anyhow::Result;
-use clusters::remote::{Fleet, Machine, Package, Reach, revoked_list};
+use clusters::{
+    certificates::is_reserved,
+    remote::{Fleet, Machine, Package, Reach, revoked_list},
+};
 use security::{Revocations, check_name, fingerprint_of_file};
 use std::{path::PathBuf, process::ExitCode};
 

@@ -15,6 +15,7 @@ mod read;
 mod usage;
 
 pub(crate) use check::await_health;
+pub(crate) use overview::print_nodes;
 
 use crate::output;
 use anyhow::{Result, bail};

@@ -1,12 +1,13 @@
 //! `mrctl fs stat` and `report`.
 
 use super::{Outcome, expand_all};
-use crate::{command::nodes, output};
+use crate::output;
 use anyhow::Result;
 use comfy_table::Table;
-use dfs_client::{Client, FileStatus, LocatedBlock};
+use dfs_client::{Client, FileStatus, LocatedBlock, NodeReport};
 use serde::Serialize;
 use std::process::ExitCode;
+use view::nodes::{natural, note, state_name};
 
 /// Show the properties of a file or folder
 #[derive(Debug, clap::Args)]
@@ -133,7 +134,28 @@ pub(crate) async fn report(args: Report, client: &Client) -> Result<ExitCode> {
     if report.nodes.is_empty() {
         output::line("no DataNode has registered yet")?;
     } else {
-        nodes::print(&report.nodes)?;
+        print_nodes(&report.nodes)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn print_nodes(nodes: &[NodeReport]) -> Result<()> {
+    let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARTBEAT", "NOTE"];
+    let mut table = output::table(&header, &[4, 5, 6, 7]);
+    let mut nodes: Vec<&NodeReport> = nodes.iter().collect();
+    nodes.sort_by(|one, other| natural(&one.address.node).cmp(&natural(&other.address.node)));
+    for node in nodes {
+        table.add_row([
+            node.address.node.clone(),
+            node.address.host.clone(),
+            node.address.rack.clone(),
+            state_name(node.state).into(),
+            output::human(node.used),
+            output::human(node.free),
+            node.blocks.to_string(),
+            format!("{} ago", output::age(node.last_heartbeat_ms_ago)),
+            note(node),
+        ]);
+    }
+    output::print_table(&table)
 }

@@ -5,6 +5,7 @@ mod variant;
 
 use crate::{Outcome, RuleViolation, Setup, Workload, World, fault::Fault};
 pub use comparison::{Alone, Comparison, Figure, makespan_s, reduce_wait_s};
+use crossbeam::channel;
 use mrcore::{
     Span,
     ids::JobId,
@@ -13,10 +14,7 @@ use mrcore::{
 use schedulers::{Params, PolicyError};
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 pub use variant::Variant;
 
@@ -173,23 +171,18 @@ pub(crate) fn each_alone(
 /// Calls `one` for `0..count` on all cores. Results are in order.
 fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
-    let next = AtomicUsize::new(0);
-    let done: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(count));
+    let (queue, tasks) = channel::unbounded();
+    (0..count).for_each(|at| queue.send(at).expect("the receiver exists"));
+    drop(queue);
+    let (results, done) = channel::unbounded();
     std::thread::scope(|scope| {
         for _ in 0..workers {
-            scope.spawn(|| {
-                loop {
-                    let at = next.fetch_add(1, Ordering::Relaxed);
-                    if at >= count {
-                        return;
-                    }
-                    let result = one(at);
-                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, result));
-                }
-            });
+            let (tasks, results, one) = (&tasks, results.clone(), &one);
+            scope.spawn(move || tasks.iter().for_each(|at| drop(results.send((at, one(at))))));
         }
     });
-    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    drop(results);
+    let mut done: Vec<(usize, T)> = done.iter().collect();
     done.sort_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
 }

@@ -4,17 +4,18 @@
 //! policy, so it is not checked here; the result of a run contains the number of executed faults.
 
 use super::{JobRef, NodeRef, Scenario, ScenarioAction, ScenarioFileError, Step, When};
-use crate::{fault::FaultKind, setup::Machine};
+use crate::fault::FaultKind;
 
 impl Scenario {
     /// Returns an error for the first step or fault with a node, rack or job that does not exist.
-    pub fn validate(&self, machines: &[Machine], jobs: usize) -> Result<(), ScenarioFileError> {
+    /// `racks` has the rack of each node.
+    pub fn validate(&self, racks: &[u32], jobs: usize) -> Result<(), ScenarioFileError> {
         let bad = |line: usize| move |what: String| ScenarioFileError { line, what };
         for step in &self.steps {
-            validate(step, machines.len(), jobs).map_err(bad(step.line))?;
+            validate(step, racks.len(), jobs).map_err(bad(step.line))?;
         }
         for (fault, line) in self.faults.iter().zip(&self.fault_lines) {
-            check_fault(&fault.what, machines).map_err(bad(*line))?;
+            check_fault(&fault.what, racks).map_err(bad(*line))?;
         }
         Ok(())
     }
@@ -67,7 +68,7 @@ pub(crate) fn number(name: &str) -> Option<u32> {
     name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok()?.checked_sub(1)
 }
 
-fn check_fault(what: &FaultKind, machines: &[Machine]) -> Result<(), String> {
+fn check_fault(what: &FaultKind, racks: &[u32]) -> Result<(), String> {
     match *what {
         FaultKind::Tracker { node }
         | FaultKind::Datanode { node }
@@ -79,12 +80,12 @@ fn check_fault(what: &FaultKind, machines: &[Machine]) -> Result<(), String> {
         | FaultKind::Partition { node }
         | FaultKind::NoOrders { node }
         | FaultKind::PreemptAll { node }
-            if node as usize >= machines.len() =>
+            if node as usize >= racks.len() =>
         {
-            Err(format!("node = {node}: the cluster has {} nodes, counted from 0", machines.len()))
+            Err(format!("node = {node}: the cluster has {} nodes, counted from 0", racks.len()))
         }
-        FaultKind::Rack { rack } if machines.iter().all(|machine| machine.rack != rack) => {
-            let most = machines.iter().map(|machine| machine.rack).max().unwrap_or(0);
+        FaultKind::Rack { rack } if !racks.contains(&rack) => {
+            let most = racks.iter().max().unwrap_or(&0);
             Err(format!("rack = {rack}: racks are 0 to {most}"))
         }
         _ => Ok(()),
@@ -93,12 +94,11 @@ fn check_fault(what: &FaultKind, machines: &[Machine]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Setup, scenario::parse};
-    use mrcore::PerPhase;
+    use crate::scenario::parse;
 
     #[test]
     fn impossible_steps_are_rejected_with_their_line() {
-        let machines = Setup::even(8, PerPhase { map: 1, reduce: 1 }, "fifo").machines;
+        let racks = [0; 8];
         let kill = |when: &str, node: &str| format!("\n[[step]]\n{when}\ndo = \"kill\"\nnode = \"{node}\"\n");
         let fault = |what: &str| format!("\n[[fault]]\nat_s = 1.0\n{what}\n");
         let cases = [
@@ -113,8 +113,7 @@ mod tests {
             (fault("what = \"slow\"\nnode = 90\nfactor = 2.0"), "2: node = 90: the cluster has 8"),
         ];
         for (text, expected) in cases {
-            let error =
-                parse(&text).expect("it reads").validate(&machines, 3).expect_err(expected).to_string();
+            let error = parse(&text).expect("it reads").validate(&racks, 3).expect_err(expected).to_string();
             assert!(error.contains(expected), "{error} should contain {expected}");
         }
         let fine = [
@@ -123,6 +122,6 @@ mod tests {
             fault("what = \"rack\"\nrack = 0"),
             fault("what = \"stop\""),
         ];
-        assert_eq!(parse(&fine.concat()).expect("it reads").validate(&machines, 3), Ok(()));
+        assert_eq!(parse(&fine.concat()).expect("it reads").validate(&racks, 3), Ok(()));
     }
 }

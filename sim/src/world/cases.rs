@@ -1,17 +1,14 @@
-//! How often rare cases occurred in a checked run: a case that never occurs is not tested.
+//! Counts rare cases of a checked run.
 
+use crate::Cases;
 use mrcore::{
     Cluster, Event, Fact, Phase,
-    event::Reply,
+    event::{FetchFailure, Reply},
     ids::{AttemptId, TaskId},
     job::JobOutcome,
     task::{AttemptState, PreemptKind, Stage, Task},
 };
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Counts by name of the case.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cases(BTreeMap<&'static str, u64>);
+use std::collections::BTreeSet;
 
 /// The state before an event.
 #[derive(Debug, Default)]
@@ -26,6 +23,8 @@ pub(super) struct Before {
     duplicated: BTreeSet<TaskId>,
     /// Whether a tracker registers with an attempt that the JobTracker has given up.
     pub(super) given_up: bool,
+    /// Whether no fetch failure of a heartbeat is at the current address of its map output.
+    pub(super) outdated: bool,
     /// The attempts that a tracker reports when it registers; `None` for other events.
     registers: Option<BTreeSet<AttemptId>>,
 }
@@ -43,6 +42,10 @@ impl Before {
                 let mut viable = cluster.task(*task).into_iter().flat_map(Task::viable);
                 before.resumes_pausing = viable.any(|attempt| attempt.state == AttemptState::Pausing);
             }
+            Event::Heartbeat(heartbeat) => {
+                let mut failures = heartbeat.fetch_failures.iter();
+                before.outdated = failures.all(|failure| !is_current(failure, cluster));
+            }
             Event::Registration { tracker, .. } => {
                 let holds = |id| cluster.attempt(id).is_some_and(|attempt| attempt.state.holds_slot());
                 before.given_up = tracker.attempts.iter().any(|report| !holds(report.attempt));
@@ -59,20 +62,6 @@ impl Before {
 }
 
 impl Cases {
-    /// How often a case occurred.
-    pub fn get(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or(0)
-    }
-
-    /// Adds the counts of another run.
-    pub fn merge(&mut self, other: &Self) {
-        other.0.iter().for_each(|(name, count)| *self.0.entry(name).or_default() += count);
-    }
-
-    pub(super) fn add(&mut self, name: &'static str, occurred: bool) {
-        *self.0.entry(name).or_default() += u64::from(occurred);
-    }
-
     pub(super) fn note_reply(&mut self, before: &Before, reply: &Reply) {
         if let (Some(state), Reply::Refused(why)) = (before.preempted, reply) {
             self.add("preemption too late", why.contains("too late to preempt"));
@@ -143,6 +132,7 @@ impl Cases {
     fn note_other(&mut self, fact: &Fact) {
         let name = match fact {
             Fact::TrackerLost { .. } => "tracker lost",
+            Fact::TrackerBlacklisted { .. } => "tracker blacklisted",
             Fact::JobForgotten { .. } => "job forgotten",
             Fact::TaskReleased { .. } => "task released",
             Fact::CheckpointLost { .. } => "checkpoint lost",
@@ -153,4 +143,10 @@ impl Cases {
         };
         self.add(name, true);
     }
+}
+
+/// Whether a fetch failed at the current address of the map output.
+fn is_current(failure: &FetchFailure, cluster: &Cluster) -> bool {
+    let output_on = cluster.attempt(failure.map).and_then(|map| cluster.tracker(map.output_on));
+    output_on.is_some_and(|output_on| output_on.shuffle_addr == failure.addr)
 }

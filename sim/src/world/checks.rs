@@ -1,13 +1,14 @@
 //! Checks of a run beyond the invariants of the core: over the sequence of events, and between the
 //! core and the machines.
 
-use super::{
-    World,
-    cases::{Before, Cases},
-    map_events::MapEvents,
-    random_events::OUTDATED,
+use super::{World, cases::Before, map_events::MapEvents};
+use crate::Cases;
+use mrcore::{
+    Cluster, Effect, Event, Fact, JobTracker,
+    ids::{AttemptId, TrackerId},
+    trace_checker::TraceChecker,
+    tracker::TrackerState,
 };
-use mrcore::{Cluster, Effect, Event, Fact, ids::AttemptId, trace_checker::TraceChecker};
 use std::collections::BTreeSet;
 
 /// State of the checks.
@@ -30,8 +31,6 @@ impl Checks {
         cluster: &Cluster,
     ) -> Result<(), String> {
         self.trace_checker.check(event, effects, cluster)?;
-        let outdated = matches!(event, Event::Heartbeat(heartbeat)
-            if heartbeat.fetch_failures.iter().all(|failure| failure.addr == OUTDATED));
         self.cases.add("attempt given up is still reported", before.given_up);
         for effect in effects {
             match effect {
@@ -40,7 +39,7 @@ impl Checks {
                         Fact::AttemptSucceeded { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                             self.map_events.note_success(*attempt, cluster);
                         }
-                        Fact::MapOutputLost { attempt, unfetched: true, .. } if outdated => {
+                        Fact::MapOutputLost { attempt, unfetched: true, .. } if before.outdated => {
                             return Err(format!("{attempt} runs again because of an outdated address"));
                         }
                         _ => {}
@@ -104,6 +103,38 @@ impl World {
         }
     }
 
+    /// A tracker that the JobTracker calls drained runs nothing. Its files are not needed.
+    pub(super) fn check_drains(&mut self) {
+        let Some(core) = self.core.as_ref().filter(|_| self.checks.is_some()) else { return };
+        let active = core.cluster().active_jobs().next().is_some();
+        let is_drained = |tracker: &TrackerId| {
+            let live = core.cluster().tracker(*tracker).is_some_and(|at| at.state == TrackerState::Live);
+            live && core.drain_status(*tracker).is_empty()
+        };
+        let drained: Vec<TrackerId> = draining(core).filter(is_drained).collect();
+        for tracker in drained {
+            self.count("tracker drained while jobs run", active);
+            let node = self.by_tracker.get(&tracker).map(|at| &self.nodes[*at as usize]);
+            if let Some(node) = node.filter(|node| !node.runs.is_empty() && node.number == Some(tracker)) {
+                let runs: Vec<AttemptId> = node.runs.iter().map(|run| run.id).collect();
+                self.violation = Some(format!("{} is called drained, but runs {runs:?}", node.name));
+            }
+        }
+    }
+
+    /// At the end, all draining trackers are empty. Then the drains end.
+    pub(super) fn end_drains(&mut self) {
+        let Some(core) = &self.core else { return };
+        let all: Vec<_> = draining(core).map(|tracker| (tracker, core.drain_status(tracker))).collect();
+        for (tracker, status) in all {
+            if !status.is_empty() {
+                self.violation = Some(format!("{tracker} is not empty after its drain: {status:?}"));
+            }
+            let (request, by) = (self.manual_request(), "operator".to_owned());
+            self.send_event(Event::Drain { request, tracker, within: None, by });
+        }
+    }
+
     /// After the end of a run, trackers that have registered have no files of jobs.
     pub(super) fn check_files(&mut self) {
         let reachable: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].is_up()).collect();
@@ -118,7 +149,7 @@ impl World {
 
     /// A policy without work is not asked all the time.
     pub(super) fn check_rounds(&mut self) {
-        let Some(before) = self.core.as_ref().map(mrcore::JobTracker::rounds) else { return };
+        let Some(before) = self.core.as_ref().map(JobTracker::rounds) else { return };
         for _ in 0..20 {
             self.now = self.now + mrcore::Span::millis(200);
             self.send_event(Event::Tick);
@@ -128,4 +159,8 @@ impl World {
             self.violation = Some(format!("{rounds} rounds in 4 s without events"));
         }
     }
+}
+
+fn draining(core: &JobTracker) -> impl Iterator<Item = TrackerId> {
+    core.cluster().trackers().filter(|tracker| tracker.drain.is_some()).map(|tracker| tracker.id)
 }

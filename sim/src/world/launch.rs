@@ -2,8 +2,7 @@
 
 use super::{
     SimEvent, World,
-    random_events::Mishap,
-    run::{FinalStages, MapRun, ReduceRun, Run, Transfer, Work},
+    run::{FinalStages, MapRun, Mishap, ReduceRun, Run, Transfer, Work},
     tracker::AttemptEnd,
 };
 use crate::rng::{Rng, mix};

@@ -44,10 +44,13 @@ mod steps;
 mod trace;
 mod tracker;
 
-use crate::{rng::Rng, setup::Setup, workload::Workload};
+use crate::{
+    outcome::{Outcome, RuleViolation},
+    rng::Rng,
+    setup::Setup,
+    workload::Workload,
+};
 use agent::Action;
-pub use cases::Cases;
-
 use cases::Before;
 use checks::Checks;
 use fetch::MapLog;
@@ -62,10 +65,7 @@ use mrcore::{
 use net::Net;
 use node::{Node, NodeFaults};
 use queue::{Queue, SimEvent};
-use schedulers::{
-    PolicyError,
-    timed::{DecisionStats, DecisionTimes},
-};
+use schedulers::{PolicyError, timed::DecisionTimes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
@@ -89,42 +89,6 @@ impl KnownJob {
     fn copies_of(&self, split: u32) -> &[u32] {
         self.replicas.chunks(self.copies.max(1)).nth(split as usize).unwrap_or(&[])
     }
-}
-
-/// Result of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Name of the policy.
-    pub scheduler: String,
-    /// Figures of all jobs.
-    pub metrics: Metrics,
-    /// When the last job ended.
-    pub end: Time,
-    /// Hash of all facts.
-    pub hash: u64,
-    /// Number of simulated events.
-    pub events: u64,
-    /// Number of facts.
-    pub facts: u64,
-    /// Jobs that did not end within the limit, or that could never end.
-    pub unfinished: usize,
-    /// Number of faults that occurred.
-    pub faults: u32,
-    /// How often rare cases occurred, if rules were checked.
-    pub cases: Cases,
-    /// Real time that the policy took to decide; the only figure that differs between runs with the
-    /// same seed.
-    pub deciding: DecisionStats,
-}
-
-/// A run that violated a rule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("at {at}: {what}")]
-pub struct RuleViolation {
-    /// Simulated time.
-    pub at: String,
-    /// Description of the violation.
-    pub what: String,
 }
 
 /// The simulated cluster and its state.
@@ -385,6 +349,7 @@ impl World {
     /// Timer of the JobTracker. Also checks whether the simulation may skip idle time.
     fn tick(&mut self) {
         self.send_event(Event::Tick);
+        self.check_drains();
         if self.setup.checked && self.faults_open == 0 {
             // A requested pause may have completed after the end of its fault.
             self.let_go();
@@ -524,6 +489,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         faults: NodeFaults::default(),
         replaced: false,
         returns: 0,
+        starts: 1,
         agent: Agent::new(machine.slots, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), None),
         number: None,
         incarnation: 0,

@@ -43,6 +43,8 @@ pub(super) struct Node {
     pub(super) replaced: bool,
     /// How often its DataNode came back.
     pub(super) returns: u32,
+    /// How often the process of its tracker was started. Each has another shuffle address.
+    pub(super) starts: u32,
     /// The state machine of the tracker process.
     pub(super) agent: Agent,
     /// Number and incarnation that the JobTracker has assigned.
@@ -54,8 +56,8 @@ pub(super) struct Node {
     pub(super) next_beat: Option<Time>,
     /// Events that a frozen tracker has not received yet.
     pub(super) inbox: Vec<AgentEvent>,
-    /// Ends of attempts that wait for the next heartbeat, with their times.
-    pub(super) unreported: Vec<(Time, AgentEvent)>,
+    /// Ends of attempts that wait for the next heartbeat.
+    pub(super) unreported: Vec<AgentEvent>,
     /// Attempts whose files it copies, and from which machine.
     pub(super) copying: BTreeMap<AttemptId, usize>,
     pub(super) runs: Vec<Run>,
@@ -102,6 +104,12 @@ impl Node {
         self.agent =
             Agent::new(self.slots, self.outputs.clone(), checkpoints.collect(), self.jobs.clone(), None);
         self.number = None;
+        self.starts += 1;
+    }
+
+    /// The shuffle address of a process of its tracker.
+    pub(super) fn shuffle_addr(&self, start: u32) -> String {
+        format!("{}:{start}", self.name)
     }
 
     pub(super) fn run(&mut self, key: u64) -> Option<&mut Run> {

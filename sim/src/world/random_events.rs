@@ -16,19 +16,6 @@ use mrcore::{
 const DURATION: Span = Span::secs(120);
 /// Interval of random events.
 const INTERVAL: Span = Span::millis(200);
-/// An address that no tracker has.
-pub(super) const OUTDATED: &str = "outdated:1";
-
-/// What goes wrong with an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mishap {
-    /// It fails.
-    Fails,
-    /// Its process is killed by another.
-    IsKilled,
-    /// It makes no progress any more.
-    Hangs,
-}
 
 impl World {
     /// Whether something random happens now, once in so many times. Never after the random events
@@ -57,14 +44,6 @@ impl World {
     fn end_random_events(&mut self) {
         self.random = None;
         self.faults_open -= 1;
-        let draining = self.core.as_ref().map(|core| {
-            let trackers = core.cluster().trackers();
-            trackers.filter(|tracker| tracker.drain.is_some()).map(|tracker| tracker.id).collect::<Vec<_>>()
-        });
-        for tracker in draining.unwrap_or_default() {
-            let (request, by) = (self.manual_request(), "operator".to_owned());
-            self.send_event(Event::Drain { request, tracker, within: None, by });
-        }
     }
 
     fn random_fault(&mut self) {
@@ -166,7 +145,7 @@ impl World {
             return self.resume(task);
         }
         let known = if !duplicated.is_empty() {
-            duplicated
+            duplicated.clone()
         } else if self.chance(5) {
             any
         } else {
@@ -182,6 +161,12 @@ impl World {
         let event = Event::Preemption { request, attempt, kind, by: "operator".into() };
         let reply = self.send_twice(event);
         self.count("killed by a user", kind == PreemptKind::Kill && reply == Some(Reply::Accepted));
+        // Two attempts of a task save a checkpoint.
+        let other = duplicated.into_iter().find(|other| other.task == attempt.task && *other != attempt);
+        if let Some(attempt) = other.filter(|_| kind == PreemptKind::Pause) {
+            let request = self.manual_request();
+            self.send_event(Event::Preemption { request, attempt, kind, by: "operator".into() });
+        }
     }
 
     fn resume(&mut self, task: TaskId) {
@@ -223,8 +208,8 @@ impl World {
         }
     }
 
-    /// Map outputs that reduces could not fetch for no reason, at the current address or at one that
-    /// no tracker has.
+    /// Map outputs that reduces could not fetch for no reason, at the current address or at that of
+    /// the process before.
     pub(super) fn random_fetch_failures(&mut self, at: usize) -> Vec<FetchFailure> {
         if !self.chance(15) {
             return Vec::new();
@@ -238,8 +223,8 @@ impl World {
             let job = cluster.job(run.id.job())?;
             let maps: Vec<_> = job.tasks.map.iter().filter_map(Task::winner).collect();
             let map = maps.get(number % maps.len().max(1))?;
-            let addr = cluster.tracker(map.output_on).map(|on| on.shuffle_addr.clone()).unwrap_or_default();
-            let addr = if outdated { OUTDATED.to_owned() } else { addr };
+            let on = &self.nodes[*self.by_tracker.get(&map.output_on)? as usize];
+            let addr = on.shuffle_addr(on.starts - u32::from(outdated));
             Some(FetchFailure { reduce: run.id, map: map.id, addr })
         };
         reduces.filter_map(failure).collect()

@@ -61,6 +61,7 @@ impl World {
             self.violation = Some(format!("the policy made illegal decisions {times}"));
         }
         if self.violation.is_none() {
+            self.end_drains();
             self.check_shadow();
             self.check_files();
             self.check_rounds();

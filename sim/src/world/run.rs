@@ -4,7 +4,7 @@
 //! updated only when an event affects the attempt. A map has one stage. A reduce fetches, then
 //! merges and reduces.
 
-use super::{fetch::Fetch, net::FlowId, random_events::Mishap};
+use super::{fetch::Fetch, net::FlowId};
 use mrcore::{
     Time,
     ids::AttemptId,
@@ -37,6 +37,17 @@ pub(super) struct Run {
     pub(super) work: Work,
     /// Number of progress reports.
     pub(super) activity: u64,
+}
+
+/// What goes wrong with an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// It fails.
+    Fails,
+    /// Its process is killed by another.
+    IsKilled,
+    /// It makes no progress any more.
+    Hangs,
 }
 
 /// Current work of an attempt.

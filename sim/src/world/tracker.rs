@@ -133,18 +133,18 @@ impl World {
 
     /// Tells an agent what its attempts have reported by now.
     fn update(&mut self, at: usize) {
-        for (clock, event) in std::mem::take(&mut self.nodes[at].unreported) {
-            self.send_to_agent_at(at, clock, event);
-        }
         let (now, before) = (self.now, Time(self.clock().0 - 1));
         let node = &mut self.nodes[at];
         for run in &mut node.runs {
             run.advance(now);
             node.agent.set_progress(run.id, run.progress());
         }
-        let random = self.random_fetch_failures(at);
-        for failure in self.fetch_failures(at).into_iter().chain(random) {
-            self.send_to_agent_at(at, before, AgentEvent::FetchFailed(failure));
+        // Everything is in one heartbeat, the one that is due now.
+        let ended = std::mem::take(&mut node.unreported);
+        let (random, failures) = (self.random_fetch_failures(at), self.fetch_failures(at));
+        let failures = failures.into_iter().chain(random).map(AgentEvent::FetchFailed);
+        for event in ended.into_iter().chain(failures) {
+            self.send_to_agent_at(at, before, event);
         }
     }
 
@@ -155,8 +155,7 @@ impl World {
         if self.setup.out_of_band {
             self.send_to_agent(at, event);
         } else {
-            let clock = self.clock();
-            self.nodes[at].unreported.push((clock, event));
+            self.nodes[at].unreported.push(event);
         }
     }
 
@@ -203,8 +202,8 @@ impl World {
                     incarnation,
                     host: node.name.clone(),
                     rack: format!("r{}", self.setup.machines[at].rack),
-                    shuffle_addr: format!("{}:1", node.name),
-                    logs_addr: format!("{}:2", node.name),
+                    shuffle_addr: node.shuffle_addr(node.starts),
+                    logs_addr: format!("{}:logs", node.name),
                     slots: node.slots,
                     attempts: attempts.into_iter().map(report).collect(),
                     outputs,
@@ -215,12 +214,12 @@ impl World {
                 self.registrations.insert(request, at);
                 self.send_event(Event::Registration { request, tracker });
             }
-            Action::Heartbeat(heartbeat) => self.send_heartbeat(at, heartbeat),
+            Action::Heartbeat(heartbeat) => self.send_heartbeat(at, &heartbeat),
             Action::Exit(why) => self.violation = Some(format!("{} exits: {why}", self.nodes[at].name)),
         }
     }
 
-    fn send_heartbeat(&mut self, at: usize, heartbeat: agent::Heartbeat<Model>) {
+    fn send_heartbeat(&mut self, at: usize, heartbeat: &agent::Heartbeat<Model>) {
         let node = &self.nodes[at];
         let Some(tracker) = node.number.filter(|_| node.can_communicate() && self.core.is_some()) else {
             return;
@@ -230,10 +229,10 @@ impl World {
         let heartbeat = Heartbeat {
             tracker,
             incarnation,
-            seq,
-            acked,
-            attempts: attempts.into_iter().map(report).collect(),
-            fetch_failures,
+            seq: *seq,
+            acked: *acked,
+            attempts: attempts.iter().cloned().map(report).collect(),
+            fetch_failures: fetch_failures.clone(),
         };
         if self.checks.is_none() {
             return self.send_event(Event::Heartbeat(heartbeat));

@@ -36,7 +36,10 @@ pub use reports::ENDED_BYTES;
 pub use types::FetchFailure;
 
 use reports::{PendingReports, shorten};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use types::{AttemptId, JobId, PerPhase, Phase, PreemptKind, Span, Time, ids::Incarnation};
 
 /// Events within this time share a heartbeat.
@@ -122,7 +125,7 @@ pub struct Agent<P: Payload> {
     interval: Span,
     seq: u64,
     acked: u64,
-    sent: Option<Heartbeat<P>>,
+    sent: Option<Arc<Heartbeat<P>>>,
     next_heartbeat: Option<Time>,
     /// Something has happened that should be reported before the interval ends.
     urgent: bool,
@@ -511,11 +514,12 @@ impl<P: Payload> Agent<P> {
         }
         self.next_heartbeat = Some(now + self.interval);
         let heartbeat = if let Some(again) = self.sent.take() {
-            Heartbeat { acked: self.acked, ..again }
+            Heartbeat { acked: self.acked, ..Arc::unwrap_or_clone(again) }
         } else {
             self.request_sent_at = Some(now);
             self.new_heartbeat()
         };
+        let heartbeat = Arc::new(heartbeat);
         self.sent = Some(heartbeat.clone());
         out.push(Action::Heartbeat(heartbeat));
     }

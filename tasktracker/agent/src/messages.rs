@@ -1,6 +1,7 @@
 //! Events and actions of the agent.
 
 use crate::Payload;
+use std::sync::Arc;
 use types::{AttemptId, FetchFailure, JobId, PreemptKind, Span, ids::Incarnation};
 
 /// An event for the agent.
@@ -139,8 +140,8 @@ pub enum Action<P: Payload> {
         /// Every job with files or state on this tracker.
         jobs: Vec<JobId>,
     },
-    /// A heartbeat.
-    Heartbeat(Heartbeat<P>),
+    /// A heartbeat, which the agent keeps until it is answered.
+    Heartbeat(Arc<Heartbeat<P>>),
     /// Exit with this reason; all attempts have been killed before.
     Exit(String),
 }

@@ -100,7 +100,7 @@ impl World {
 
     fn register(&mut self) {
         let first = self.on(registered());
-        assert!(matches!(&first[..], [Action::Heartbeat(Heartbeat { seq: 1, .. })]), "{first:?}");
+        assert!(matches!(&first[..], [Action::Heartbeat(heartbeat)] if heartbeat.seq == 1), "{first:?}");
         assert_eq!(self.orders(1, vec![]), []);
     }
 
@@ -119,7 +119,7 @@ impl World {
         self.on(Event::Tick)
     }
 
-    fn beat_after(&mut self, time: Span) -> Heartbeat {
+    fn beat_after(&mut self, time: Span) -> Arc<Heartbeat> {
         match self.after(time).pop() {
             Some(Action::Heartbeat(heartbeat)) => heartbeat,
             other => panic!("no heartbeat but {other:?}"),

@@ -1,7 +1,7 @@
 //! The data folders of the daemons of a machine: below the remote folder, or where the settings
 //! say.
 
-use super::machines::remote_path;
+use super::shell::remote_path;
 use anyhow::Result;
 use daemon::config::Config;
 use std::{

@@ -3,9 +3,9 @@
 //! have been created: they are created again only on request, because an empty folder means a lost
 //! or unmounted disk.
 
-use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host};
+use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host, shell::remote_path};
 use crate::locate::Target;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use daemon::{
     config::Config,
     files::{USUAL, replace},
@@ -235,23 +235,6 @@ fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
-}
-
-/// Checks a remote path, which must be safe as an unquoted word of a shell.
-pub(super) fn remote_path(path: &str) -> Result<String> {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
-    let plain = path.replace("{host}", "x");
-    if !path.starts_with('/')
-        || !plain.chars().all(fits)
-        || plain.contains(['{', '}'])
-        || plain.contains("..")
-        || plain.trim_matches('/').is_empty()
-    {
-        bail!(Usage(format!(
-            "{path:?} is not a folder for machines: use an absolute path of letters, digits, . - _ (and {{host}}), not /"
-        )));
-    }
-    Ok(path.trim_end_matches('/').to_owned())
 }
 
 fn ports(config: &Config) -> Result<[u16; 2]> {

@@ -87,6 +87,23 @@ impl Default for Shell {
     }
 }
 
+/// Checks a remote path, which must be safe as an unquoted word of a shell.
+pub(super) fn remote_path(path: &str) -> Result<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
+    let plain = path.replace(HOST, "x");
+    if !path.starts_with('/')
+        || !plain.chars().all(fits)
+        || plain.contains(['{', '}'])
+        || plain.contains("..")
+        || plain.trim_matches('/').is_empty()
+    {
+        bail!(Usage(format!(
+            "{path:?} is not a folder for machines: use an absolute path of letters, digits, . - _ (and {{host}}), not /"
+        )));
+    }
+    Ok(path.trim_end_matches('/').to_owned())
+}
+
 impl Shell {
     /// Runs a script and returns its output. If it fails, the error is the end of its error output.
     pub fn script(&self, host: &str, script: &str) -> Result<String> {

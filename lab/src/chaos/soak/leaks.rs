@@ -3,8 +3,9 @@
 
 use super::{
     super::{
+        node::ResourceUsage,
         observer::{ClusterView, Observer},
-        target::{ChaosTarget, ResourceUsage},
+        target::ChaosTarget,
     },
     jobs::SoakJobs,
 };

@@ -115,7 +115,7 @@ fn repeated_fetch_failures_are_reported_once_per_address() {
         world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7000")));
         world.on(Event::FetchFailed(unfetched("job_1.r0.0", "job_1.m1.0", "node2:7001")));
     }
-    let reported = world.beat_after(HEARTBEAT_GAP).fetch_failures;
+    let reported = world.beat_after(HEARTBEAT_GAP).fetch_failures.clone();
     let addrs: Vec<&str> = reported.iter().map(|failure| failure.addr.as_str()).collect();
     assert_eq!(addrs, ["node2:7000", "node2:7001"]);
 }

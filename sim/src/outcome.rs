@@ -1,0 +1,61 @@
+//! The result of a run.
+
+use mrcore::{Time, metrics::Metrics};
+use schedulers::timed::DecisionStats;
+use std::collections::BTreeMap;
+
+/// The figures of a run that kept all rules.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Name of the policy.
+    pub scheduler: String,
+    /// Figures of all jobs.
+    pub metrics: Metrics,
+    /// When the last job ended.
+    pub end: Time,
+    /// Hash of all facts.
+    pub hash: u64,
+    /// Number of simulated events.
+    pub events: u64,
+    /// Number of facts.
+    pub facts: u64,
+    /// Jobs that did not end within the limit, or that could never end.
+    pub unfinished: usize,
+    /// Number of faults that occurred.
+    pub faults: u32,
+    /// How often rare cases occurred, if rules were checked.
+    pub cases: Cases,
+    /// Real time that the policy took to decide; the only figure that differs between runs with the
+    /// same seed.
+    pub deciding: DecisionStats,
+}
+
+/// A run that violated a rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("at {at}: {what}")]
+pub struct RuleViolation {
+    /// Simulated time.
+    pub at: String,
+    /// Description of the violation.
+    pub what: String,
+}
+
+/// How often rare cases occurred, by name of the case: a case that never occurs is not tested.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cases(BTreeMap<&'static str, u64>);
+
+impl Cases {
+    /// How often a case occurred.
+    pub fn get(&self, name: &str) -> u64 {
+        self.0.get(name).copied().unwrap_or(0)
+    }
+
+    /// Adds the counts of another run.
+    pub fn merge(&mut self, other: &Self) {
+        other.0.iter().for_each(|(name, count)| *self.0.entry(name).or_default() += count);
+    }
+
+    pub(crate) fn add(&mut self, name: &'static str, occurred: bool) {
+        *self.0.entry(name).or_default() += u64::from(occurred);
+    }
+}
