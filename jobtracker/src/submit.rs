@@ -12,15 +12,15 @@ use crate::{
 };
 use daemon::config::JobTrackerConfig;
 use dfs_client::{Client, Inputs, error::Kind, path::DfsPath};
+use engine::registry;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use mrcore::{
     ids::{JobId, RequestId},
     job::{JobSpec, Priority, SPLIT_SLOW},
 };
-use mrlib::{
+use mrlib_api::{
     Conf, InputFormat,
-    input::Codec,
-    registry,
+    codec::Codec,
     settings::{self, Kind as Values, MAPPER_DIVISIBLE, Setting},
 };
 use std::{
@@ -331,7 +331,7 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mrlib::streaming;
+    use engine::streaming;
 
     fn settings(key: &str, value: &str) -> Result<Settings, Refusal> {
         let conf = BTreeMap::from([(key.to_owned(), value.to_owned())]);

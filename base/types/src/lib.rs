@@ -6,6 +6,7 @@
 pub mod ids;
 pub mod phase;
 pub mod preempt;
+pub mod quantity;
 pub mod time;
 
 pub use ids::{AttemptId, JobId, TaskId, TrackerId};

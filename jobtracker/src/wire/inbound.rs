@@ -13,7 +13,7 @@ use mrcore::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     task::{self, AttemptResult, PreemptKind, Progress, Stage},
 };
-use mrlib::{settings, task::limits::truncate_failure_to};
+use mrlib_api::{limits::truncate_failure_to, settings};
 use proto::mr as pb;
 use security::Identity;
 

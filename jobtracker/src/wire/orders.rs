@@ -12,7 +12,7 @@ use mrcore::{
     job::{JobSpec, MapEvent},
     task::PreemptKind,
 };
-use mrlib::InputFormat;
+use mrlib_api::InputFormat;
 use proto::mr as pb;
 
 /// Approximate size of a message with orders, well below the limit of the receiver.
