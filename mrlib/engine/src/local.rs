@@ -17,6 +17,7 @@ use crate::{
     scratch::Scratch,
     settings::Settings,
 };
+use crossbeam::channel;
 use mrlib_api::{
     Conf, InputFormat, Job, Liveness, OutputFormat, TaskControl, TaskError,
     codec::{Codec, Coding},
@@ -27,10 +28,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     thread,
 };
 
@@ -205,28 +203,32 @@ impl Work<'_> {
         tasks: usize,
         one: &(dyn Fn(usize) -> Result<TaskOutcome, TaskError> + Sync),
     ) -> Result<BTreeMap<String, u64>, TaskError> {
-        let next = AtomicUsize::new(0);
-        let ended = Mutex::new((BTreeMap::new(), None));
+        let threads = self.run.threads.clamp(1, tasks.max(1));
+        let (queue, indexes) = channel::bounded(tasks);
+        (0..tasks).try_for_each(|index| queue.try_send(index)).expect("the queue has room for all tasks");
+        drop(queue);
+        let (sender, outcomes) = channel::bounded(threads);
         thread::scope(|scope| {
-            for _ in 0..self.run.threads.clamp(1, tasks.max(1)) {
-                scope.spawn(|| {
-                    while let Some(index) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < tasks)
-                    {
-                        let outcome = self.stop.check().and_then(|()| one(index));
-                        let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-                        match outcome {
-                            Ok(outcome) => add(&mut ended.0, outcome.counters),
-                            Err(error) => {
-                                ended.1.get_or_insert(error);
-                                self.stop.set("another task has failed");
-                            }
-                        }
-                    }
+            for _ in 0..threads {
+                let (indexes, sender) = (indexes.clone(), sender.clone());
+                scope.spawn(move || {
+                    let run = |index| self.stop.check().and_then(|()| one(index));
+                    indexes.iter().map(run).try_for_each(|outcome| sender.send(outcome))
                 });
             }
-        });
-        let (counters, error) = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
-        error.map_or(Ok(counters), Err)
+            drop((indexes, sender));
+            let (mut counters, mut failure) = (BTreeMap::new(), None);
+            for outcome in outcomes {
+                match outcome {
+                    Ok(outcome) => add(&mut counters, outcome.counters),
+                    Err(error) => {
+                        failure.get_or_insert(error);
+                        self.stop.set("another task has failed");
+                    }
+                }
+            }
+            failure.map_or(Ok(counters), Err)
+        })
     }
 
     fn conf(&self, kind: &str, index: usize) -> Conf {

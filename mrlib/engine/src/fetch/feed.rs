@@ -1,27 +1,28 @@
-//! The list of map events from the tracker, and a condition variable for the thread that follows
-//! it.
+//! The list of map events from the tracker, and a channel that wakes the thread that follows it.
 //!
 //! Entry `n` of the list never changes, so overlapping messages are merged by number.
 
+use crossbeam::channel::{self, Receiver, Sender};
 use mrlib_api::TaskError;
 use proto::mr::{MapEvent, TaskMapEvents};
 use std::{
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
-/// The growing list of map events of a job.
-#[derive(Debug, Default)]
+/// The growing list of map events of a job, with one follower.
+#[derive(Debug)]
 pub struct MapFeed {
     list: Mutex<List>,
-    changed: Condvar,
+    /// Has room for one wake-up: the follower then sees all changes before it.
+    waker: Sender<()>,
+    wakeups: Receiver<()>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct List {
     events: Vec<MapEvent>,
     maps: u32,
-    wakeups: u64,
 }
 
 /// Events since the last call of [`MapFeed::wait`].
@@ -29,13 +30,13 @@ struct List {
 pub(super) struct NewEvents {
     pub(super) events: Vec<MapEvent>,
     pub(super) maps: u32,
-    pub(super) wakeups: u64,
 }
 
 impl MapFeed {
     /// An empty list for a job with this many maps.
     pub fn new(maps: u32) -> Self {
-        Self { list: Mutex::new(List { maps, ..List::default() }), changed: Condvar::new() }
+        let (waker, wakeups) = channel::bounded(1);
+        Self { list: Mutex::new(List { events: Vec::new(), maps }), waker, wakeups }
     }
 
     /// Adds events. A gap is an error, because the missing events will never be sent.
@@ -51,24 +52,23 @@ impl MapFeed {
         let repeated = (known - new_events.first) as usize;
         list.events.extend(new_events.events.into_iter().skip(repeated));
         list.maps = list.maps.max(new_events.maps);
-        list.wakeups += 1;
-        self.changed.notify_all();
+        drop(list);
+        self.wake();
         Ok(())
     }
 
     /// Wakes the follower without new events.
     pub fn wake(&self) {
-        self.list.lock().unwrap_or_else(PoisonError::into_inner).wakeups += 1;
-        self.changed.notify_all();
+        // If there is a wake-up already, the follower has not seen it yet.
+        let _ = self.waker.try_send(());
     }
 
-    /// The events after entry `seen`. Waits until there are some, until `wake` was called after
-    /// `wakeups`, or until the timeout.
-    pub(super) fn wait(&self, seen: usize, wakeups: u64, timeout: Duration) -> NewEvents {
+    /// The events after entry `seen`. Waits until a wake-up since the last call, or until the
+    /// timeout.
+    pub(super) fn wait(&self, seen: usize, timeout: Duration) -> NewEvents {
+        // After the timeout the list is read, too.
+        let _ = self.wakeups.recv_timeout(timeout);
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
-        let quiet = |list: &mut List| list.wakeups == wakeups && list.events.len() == seen;
-        let (list, _) =
-            self.changed.wait_timeout_while(list, timeout, quiet).unwrap_or_else(PoisonError::into_inner);
-        NewEvents { events: list.events[seen..].to_vec(), maps: list.maps, wakeups: list.wakeups }
+        NewEvents { events: list.events[seen..].to_vec(), maps: list.maps }
     }
 }

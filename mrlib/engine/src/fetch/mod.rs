@@ -156,13 +156,12 @@ fn follow(
     preemptible: bool,
     listener: &mut dyn FetchListener,
 ) -> Result<bool, TaskError> {
-    let (mut seen, mut wakeups, mut reported) = (0, 0, FetchProgress::default());
+    let (mut seen, mut reported) = (0, FetchProgress::default());
     loop {
-        let new_events = feed.wait(seen, wakeups, POLL_INTERVAL);
+        let new_events = feed.wait(seen, POLL_INTERVAL);
         let leaves_off = stop.preempt_request()? == PreemptRequest::Pause && preemptible;
         listener.mark_alive();
         seen += new_events.events.len();
-        wakeups = new_events.wakeups;
         let report = fetchers.add_events(new_events.events, Instant::now())?;
         for fetch_failed in report.fetch_failed {
             listener.fetch_failed(fetch_failed);

@@ -4,6 +4,7 @@ mod local_output;
 
 use super::*;
 use crate::segment::{Extent, Stored};
+use crossbeam::channel::{self, RecvTimeoutError};
 use proto::mr::{FetchFailed, MapAvailable, MapEvent, TaskMapEvents, map_event};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,6 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
-        mpsc,
     },
 };
 
@@ -313,7 +313,7 @@ fn dead_host_is_reported_and_the_shuffle_continues() {
 
 #[test]
 fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
-    let (requested, first_request) = mpsc::channel();
+    let (requested, first_request) = channel::unbounded();
     let old = Server::start(move |_, _| {
         let _ = requested.send(());
         Behaviour::HangUp
@@ -325,11 +325,11 @@ fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
     // A failed fetch from the old address is not repeated during this test.
     shuffle.options.pause = Duration::from_hours(1);
     let (feed, events, stop) = (shuffle.feed.clone(), at(&new.addr), shuffle.stop.clone());
-    let (done, is_done) = mpsc::channel::<()>();
+    let (done, is_done) = channel::bounded::<()>(0);
     let reporter = thread::spawn(move || {
         first_request.recv().expect("the old server gets a request");
         feed.push(TaskMapEvents { first: 6, events, maps: 6 }).expect("no gap");
-        if is_done.recv_timeout(Duration::from_mins(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+        if is_done.recv_timeout(Duration::from_mins(1)) == Err(RecvTimeoutError::Timeout) {
             stop.set("the shuffle waits for the old address");
         }
     });
@@ -467,6 +467,6 @@ fn map_events_may_overlap_but_not_skip() {
     };
     feed.push(new_events(0, &["a", "b"])).expect("no gap");
     feed.push(new_events(1, &["b", "c"])).expect("an overlap");
-    assert_eq!(feed.wait(0, 0, Duration::ZERO).events, new_events(0, &["a", "b", "c"]).events);
+    assert_eq!(feed.wait(0, Duration::ZERO).events, new_events(0, &["a", "b", "c"]).events);
     assert!(feed.push(new_events(4, &["e"])).is_err());
 }

@@ -10,20 +10,20 @@
 
 use super::{command::split_command, report::Reports, window::Window};
 use crate::process::{MARK_VAR, shim};
+use crossbeam::channel::{self, Receiver, Select, Sender, TryRecvError, TrySendError};
 use mrlib_api::{Conf, Context, TaskError, task_settings};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, ioctl_fionread},
 };
 use std::{
-    collections::VecDeque,
     env,
     io::{self, Read as _, Write as _},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        mpsc::{self, Receiver},
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -72,6 +72,14 @@ pub(super) struct Program {
     reports: Arc<Reports>,
     /// Input that was not queued yet.
     chunk: Vec<u8>,
+    /// Queued input. None after the last chunk; disconnected if the program has closed its stdin.
+    to: Option<Sender<Vec<u8>>>,
+    /// Bytes that were ever queued.
+    queued: u64,
+    /// The pipe until it is closed, to find out how much of it is unread.
+    stdin: Weak<ChildStdin>,
+    /// Output of the program. Disconnected after the last chunk.
+    from: Receiver<Vec<u8>>,
     window: Window,
     /// Disconnected when all threads have ended.
     threads: Receiver<()>,
@@ -79,34 +87,18 @@ pub(super) struct Program {
     ended: bool,
 }
 
+/// What the task and the threads of the pipes share, besides the data.
 #[derive(Default)]
 struct Pipes {
-    state: Mutex<Waiting>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    to: VecDeque<Vec<u8>>,
-    /// The pipe until it is closed, to find out how much of it is unread.
-    stdin: Option<Arc<ChildStdin>>,
-    /// Bytes that were ever queued, and written to the pipe.
-    queued: u64,
-    written: u64,
-    /// No more input will be added.
-    to_end: bool,
-    /// The program has closed its stdin.
-    to_closed: bool,
-    from: VecDeque<Vec<u8>>,
-    /// No more output will come.
-    from_end: bool,
-    /// The program has ended.
-    ended: bool,
-    /// Since the end of the program its pipe was empty, and all its output is in `from`.
-    from_drained: bool,
-    abandoned: bool,
+    /// Bytes that were written to stdin.
+    written: AtomicU64,
     /// Chunks moved in either direction.
-    moved: u64,
+    moved: AtomicU64,
+    /// The program has ended.
+    ended: AtomicBool,
+    /// Since the end of the program its stdout was empty, and all its output was queued.
+    drained: AtomicBool,
+    abandoned: AtomicBool,
 }
 
 impl Program {
@@ -120,7 +112,7 @@ impl Program {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let stderr = child.stderr.take().expect("stderr is piped");
         let (writing, reading, reporting) = (pipes.clone(), pipes.clone(), reports.clone());
-        let (alive, threads) = mpsc::channel();
+        let (alive, threads) = channel::bounded(0);
         let run = |work: Box<dyn FnOnce() + Send>| {
             let alive = alive.clone();
             thread::spawn(move || {
@@ -128,14 +120,16 @@ impl Program {
                 drop(alive);
             });
         };
-        let stdin = Arc::new(stdin.expect("stdin is piped"));
-        pipes.lock().stdin = Some(stdin.clone());
-        run(Box::new(move || writing.write(stdin)));
-        run(Box::new(move || reading.read(stdout.expect("stdout is piped"))));
+        let (to, input) = channel::bounded(CHUNKS_WAITING);
+        let (output, from) = channel::bounded(CHUNKS_WAITING);
+        let pipe = Arc::new(stdin.expect("stdin is piped"));
+        let stdin = Arc::downgrade(&pipe);
+        run(Box::new(move || writing.write(&pipe, &input)));
+        run(Box::new(move || reading.read(stdout.expect("stdout is piped"), &output)));
         run(Box::new(move || reporting.read(stderr)));
-        let chunk = Vec::with_capacity(CHUNK_BYTES);
-        let window = Window::new(Instant::now());
-        Ok(Self { name, child, pipes, reports, chunk, window, threads, ended: false })
+        let (chunk, to, queued) = (Vec::with_capacity(CHUNK_BYTES), Some(to), 0);
+        let (window, ended) = (Window::new(Instant::now()), false);
+        Ok(Self { name, child, pipes, reports, chunk, to, queued, stdin, from, window, threads, ended })
     }
 
     /// Adds bytes to the input of the program.
@@ -160,58 +154,96 @@ impl Program {
         context: &mut Context,
         take: &mut Take<'_>,
     ) -> Result<(), TaskError> {
-        let pipes = self.pipes.clone();
         let room = self.window.part_bytes(CHUNK_BYTES);
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(room)));
-        let mut waiting = pipes.lock();
         let (mut last_output, mut ended) = (Instant::now(), None::<Instant>);
-        let mut read_interval = READ_INTERVAL;
-        loop {
-            if let Some(output) = waiting.from.pop_front() {
-                pipes.changed.notify_all();
-                drop(waiting);
-                take(&output, context)?;
-                context.mark_alive();
-                context.check()?;
-                last_output = Instant::now();
-                waiting = pipes.lock();
-                continue;
-            }
-            let unread = waiting.unread();
-            self.window.update(Instant::now(), waiting.queued - unread);
-            let has_room = all || self.window.has_room(unread);
-            if waiting.to_closed || (waiting.to.len() < CHUNKS_WAITING && has_room) {
-                if !waiting.to_closed {
-                    waiting.queue(chunk.take());
+        let (mut read_interval, mut moved) = (READ_INTERVAL, self.pipes.moved.load(Ordering::Relaxed));
+        let gone = loop {
+            // Read before the queue, which has all output of a drained pipe.
+            let drained = self.pipes.drained.load(Ordering::Acquire);
+            let gone = match self.from.try_recv() {
+                Ok(output) => {
+                    take(&output, context)?;
+                    context.mark_alive();
+                    context.check()?;
+                    last_output = Instant::now();
+                    continue;
                 }
-                waiting.to_end |= all;
-                pipes.changed.notify_all();
+                Err(error) => error == TryRecvError::Disconnected,
+            };
+            let unread = self.unread();
+            self.window.update(Instant::now(), self.queued - unread);
+            let has_room = all || self.window.has_room(unread);
+            if has_room {
+                self.queue(&mut chunk);
+            }
+            if chunk.is_none() {
+                if all {
+                    self.to = None;
+                }
                 if ended.is_none() && all && matches!(self.child.try_wait(), Ok(Some(_))) {
                     ended = Some(Instant::now());
-                    waiting.ended = true;
+                    self.pipes.ended.store(true, Ordering::Relaxed);
                 }
                 let silent = last_output.elapsed() >= DRAIN_TIMEOUT
                     && ended.is_some_and(|at| at.elapsed() >= DRAIN_TIMEOUT);
-                if !all || waiting.from_end || (silent && waiting.from_drained) {
-                    break;
+                if !all || gone || (silent && drained) {
+                    break gone;
                 }
             }
-            let moved = waiting.moved;
             let interval = if has_room { POLL_INTERVAL } else { read_interval };
             read_interval = (read_interval * 2).min(READ_INTERVAL_MAX);
-            let woken = pipes.changed.wait_timeout(waiting, interval);
-            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
-            if waiting.moved != moved {
+            self.wait(!gone, has_room && chunk.is_some(), interval);
+            let moved_before = std::mem::replace(&mut moved, self.pipes.moved.load(Ordering::Relaxed));
+            if moved != moved_before {
                 context.mark_alive();
             }
             self.reports.apply_to(context);
             context.check()?;
-        }
-        let gone = waiting.from_end;
-        drop(waiting);
+        };
         self.reports.apply_to(context);
         context.check()?;
         if all || gone { self.check_end(all, context) } else { Ok(()) }
+    }
+
+    /// Queues a chunk if the queue has room. Drops it if the program has closed its stdin.
+    fn queue(&mut self, chunk: &mut Option<Vec<u8>>) {
+        let (Some(to), Some(bytes)) = (&self.to, chunk.take().filter(|bytes| !bytes.is_empty())) else {
+            return;
+        };
+        let length = bytes.len() as u64;
+        match to.try_send(bytes) {
+            Ok(()) => self.queued += length,
+            Err(TrySendError::Full(bytes)) => *chunk = Some(bytes),
+            Err(TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// Waits until there is output, until the queue of input has room, or for the interval.
+    fn wait(&self, for_output: bool, for_room: bool, interval: Duration) {
+        let mut select = Select::new();
+        if for_output {
+            select.recv(&self.from);
+        }
+        if let Some(to) = self.to.as_ref().filter(|_| for_room) {
+            select.send(to);
+        }
+        // After the interval the caller checks both, too.
+        let _ = select.ready_timeout(interval);
+    }
+
+    /// Queued bytes that the program has not read, and may read. Approximate while a chunk is being
+    /// written.
+    fn unread(&self) -> u64 {
+        let Some(stdin) = self.stdin.upgrade() else { return 0 };
+        let mut wanted = [PollFd::new(&stdin, PollFlags::empty())];
+        let polled = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if polled.is_ok() && wanted[0].revents().contains(PollFlags::ERR) {
+            // No process has the other end open. The next write fails.
+            return 0;
+        }
+        let in_pipe = ioctl_fionread(&stdin).unwrap_or(0);
+        (self.queued - self.pipes.written.load(Ordering::Relaxed) + in_pipe).min(self.queued)
     }
 
     /// Checks how the program has ended. A program that has only closed its stdout is waited for at
@@ -247,9 +279,9 @@ impl Program {
     }
 
     /// Ends the threads. A thread whose pipe is still open in another process is not waited for.
-    fn close_pipes(&self) {
-        self.pipes.lock().abandoned = true;
-        self.pipes.changed.notify_all();
+    fn close_pipes(&mut self) {
+        self.pipes.abandoned.store(true, Ordering::Relaxed);
+        (self.to, self.from) = (None, channel::never());
         let _ = self.threads.recv_timeout(DRAIN_TIMEOUT);
     }
 }
@@ -262,94 +294,45 @@ impl Drop for Program {
             let _ = self.child.wait();
             // Threads may wait for pipes that a background process keeps open, so they are not
             // waited for.
-            self.pipes.lock().abandoned = true;
-            self.pipes.changed.notify_all();
+            self.pipes.abandoned.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-impl Waiting {
-    fn queue(&mut self, chunk: Option<Vec<u8>>) {
-        let chunk = chunk.filter(|chunk| !chunk.is_empty());
-        self.queued += chunk.as_ref().map_or(0, Vec::len) as u64;
-        self.to.extend(chunk);
-    }
-
-    /// Queued bytes that the program has not read, and may read. Approximate while a chunk is being
-    /// written.
-    fn unread(&self) -> u64 {
-        let Some(stdin) = &self.stdin else { return 0 };
-        let mut wanted = [PollFd::new(stdin, PollFlags::empty())];
-        let polled = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        if polled.is_ok() && wanted[0].revents().contains(PollFlags::ERR) {
-            // No process has the other end open. The next write fails.
-            return 0;
-        }
-        let in_pipe = ioctl_fionread(stdin).unwrap_or(0);
-        (self.queued - self.written + in_pipe).min(self.queued)
     }
 }
 
 impl Pipes {
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self, stdin: Arc<ChildStdin>) {
-        loop {
-            let quiet =
-                |waiting: &mut Waiting| waiting.to.is_empty() && !waiting.to_end && !waiting.abandoned;
-            let mut waiting =
-                self.changed.wait_while(self.lock(), quiet).unwrap_or_else(PoisonError::into_inner);
-            let chunk = if waiting.abandoned { None } else { waiting.to.pop_front() };
-            self.changed.notify_all();
-            drop(waiting);
+    /// Writes the queued chunks. The pipe is closed when this ends: the program gets the end of its
+    /// input.
+    fn write(&self, mut stdin: &ChildStdin, input: &Receiver<Vec<u8>>) {
+        for chunk in input {
             // After any write error the program reads no more. Its exit status tells whether that
             // is an error.
-            let written = chunk.filter(|chunk| (&*stdin).write_all(chunk).is_ok());
-            let mut waiting = self.lock();
-            let Some(chunk) = written else {
-                waiting.to_closed = true;
-                waiting.to.clear();
-                waiting.stdin = None;
-                self.changed.notify_all();
-                // Closes the pipe: the program gets the end of its input.
-                return drop(stdin);
-            };
-            waiting.written += chunk.len() as u64;
-            waiting.moved += 1;
+            if self.abandoned.load(Ordering::Relaxed) || stdin.write_all(&chunk).is_err() {
+                return;
+            }
+            self.written.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            self.moved.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Waits for output. Returns false if it is no longer needed. A blocking read could not be
     /// interrupted while the pipe is open.
     fn wait_for_bytes(&self, stdout: &ChildStdout) -> bool {
-        loop {
-            let (ended, abandoned) = {
-                let waiting = self.lock();
-                (waiting.ended, waiting.abandoned)
-            };
-            if abandoned {
-                return false;
-            }
+        while !self.abandoned.load(Ordering::Relaxed) {
+            let ended = self.ended.load(Ordering::Relaxed);
             let mut wanted = [PollFd::new(stdout, PollFlags::IN)];
             match poll(&mut wanted, Some(&POLL_TIMESPEC)) {
-                Ok(0) if ended => {
-                    self.lock().from_drained = true;
-                    self.changed.notify_all();
-                }
+                Ok(0) if ended => self.drained.store(true, Ordering::Release),
                 Ok(0) | Err(Errno::INTR) => {}
                 // The read returns any error.
                 Ok(_) | Err(_) => return true,
             }
         }
+        false
     }
 
-    fn read(&self, mut stdout: ChildStdout) {
-        loop {
-            if !self.wait_for_bytes(&stdout) {
-                return;
-            }
+    /// Queues the output up to its end.
+    fn read(&self, mut stdout: ChildStdout, output: &Sender<Vec<u8>>) {
+        while self.wait_for_bytes(&stdout) {
             let mut chunk = vec![0; CHUNK_BYTES];
             let got = loop {
                 match stdout.read(&mut chunk) {
@@ -357,20 +340,12 @@ impl Pipes {
                     other => break other.unwrap_or(0),
                 }
             };
-            let full =
-                |waiting: &mut Waiting| waiting.from.len() >= CHUNKS_WAITING && !waiting.abandoned && got > 0;
-            let mut waiting =
-                self.changed.wait_while(self.lock(), full).unwrap_or_else(PoisonError::into_inner);
-            if got == 0 || waiting.abandoned {
-                waiting.from_end = true;
-                self.changed.notify_all();
+            chunk.truncate(got);
+            self.drained.store(false, Ordering::Relaxed);
+            if got == 0 || output.send(chunk).is_err() {
                 return;
             }
-            chunk.truncate(got);
-            waiting.from.push_back(chunk);
-            waiting.from_drained = false;
-            waiting.moved += 1;
-            self.changed.notify_all();
+            self.moved.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

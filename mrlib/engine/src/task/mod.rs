@@ -17,6 +17,7 @@ use crate::{
     panics, process,
     task_conf::conf_of,
 };
+use crossbeam::channel::{self, Receiver, RecvTimeoutError};
 use daemon::logging::{self, LogFormat};
 use io::{Dfs, ProcessIo};
 use mrlib_api::{Conf, Job, TaskError, limits};
@@ -31,10 +32,7 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{
-        Arc,
-        mpsc::{self, RecvTimeoutError},
-    },
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -53,7 +51,7 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Creates the job of a task: by name for built-in programs, otherwise that of the job binary.
 pub type MakeJob = dyn Fn(&Program, &Conf) -> Result<Job, TaskError> + Send + Sync;
 
-type Ended = mpsc::Receiver<Result<ReduceEnd, TaskError>>;
+type Ended = Receiver<Result<ReduceEnd, TaskError>>;
 
 /// The path of the umbilical, if this process is a task process.
 pub fn umbilical_path() -> Option<PathBuf> {
@@ -167,8 +165,8 @@ impl AttemptRun {
 
 /// Receives messages of the tracker on another thread, up to the next attempt. If the connection is
 /// lost, the process ends.
-fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskStart> {
-    let (sender, next) = mpsc::channel();
+fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> Receiver<TaskStart> {
+    let (sender, next) = channel::bounded(1);
     thread::spawn(move || match umbilical.listen(reader) {
         Received::End(error) => {
             if umbilical.is_ended() {
@@ -188,7 +186,7 @@ fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> mpsc::Receiver<TaskS
 
 /// Runs the task on another thread. Its result comes through the channel.
 fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: AttemptRun) -> Ended {
-    let (sender, ended) = mpsc::channel();
+    let (sender, ended) = channel::bounded(1);
     thread::spawn(move || {
         let outcome = panics::catch(|| run(&umbilical, &start, &spec, &attempt));
         let outcome = outcome.unwrap_or_else(|text| Err(TaskError::Program(text)));
