@@ -4,7 +4,7 @@
 //! text. A file whose name contradicts its contents is refused too. With `input.codec=none` every
 //! file is read unchanged.
 
-use crate::job::InputFormat;
+use crate::format::InputFormat;
 use std::{fmt, path::Path, str::FromStr};
 
 /// Number of first bytes that are enough to recognise every compression.

@@ -9,6 +9,7 @@ mod conf;
 mod context;
 mod control;
 pub mod error;
+mod format;
 mod job;
 pub mod limits;
 mod liveness;
@@ -20,7 +21,8 @@ pub use conf::Conf;
 pub use context::{Context, Counter};
 pub use control::{PreemptRefusal, PreemptRequest, TaskControl};
 pub use error::TaskError;
-pub use job::{InputFormat, Job, OutputFormat};
+pub use format::{InputFormat, OutputFormat};
+pub use job::Job;
 pub use liveness::Liveness;
 pub use traits::{
     Emit, IdentityReducer, KeyOrder, Mapper, Pair, Partitioner, Reducer, StateBetweenKeys, Values,

@@ -6,7 +6,7 @@
 //! with [`USER`]. Every other setting is refused, with the nearest known name, because a misspelled
 //! setting would have no effect and no message.
 
-use crate::codec::Codec;
+use crate::{codec::Codec, format::InputFormat};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 use types::quantity::Bytes;
@@ -221,7 +221,7 @@ impl Kind {
             Self::Size => Self::SizeFrom { min: 1 }.accepts(text),
             Self::SizeFrom { min } => text.parse().is_ok_and(|Bytes(bytes)| bytes >= min),
             Self::Fraction => text.parse().is_ok_and(|part: f64| (0.0..=1.0).contains(&part)),
-            Self::Format => crate::job::InputFormat::from_str(text).is_ok(),
+            Self::Format => InputFormat::from_str(text).is_ok(),
             Self::Codec => Codec::from_str(text).is_ok(),
             Self::Skip => skip_records(text).is_some(),
             Self::Text => true,

@@ -1,20 +1,10 @@
 //! The built-in programs by name.
 
-use crate::{programs, streaming};
-use mrlib_api::{Conf, Job, TaskError, settings::Setting};
-
-/// A built-in program.
-#[derive(Debug, Clone, Copy)]
-pub struct Builtin {
-    /// The name.
-    pub name: &'static str,
-    /// A description in one line.
-    pub about: &'static str,
-    /// Settings of the program, besides those of the engine.
-    pub settings: &'static [Setting],
-    /// Creates the job.
-    pub make: fn(&Conf) -> Result<Job, TaskError>,
-}
+use crate::{
+    programs::{self, Builtin},
+    streaming,
+};
+use mrlib_api::{Conf, Job, TaskError};
 
 /// The name of the program that runs arbitrary executables.
 pub const STREAMING: &str = "streaming";

@@ -27,7 +27,6 @@ pub use restore::{CheckpointSource, restore};
 pub use save::{SavedRuns, begin, save, sync};
 
 use crate::{
-    execution::{RECORDS_COUNTER, SHUFFLE_COUNTER},
     merge::OpenPass,
     segment::{Extent, Run, RunPosition, Stored},
 };
@@ -40,6 +39,11 @@ use std::{
     io::Read as _,
     path::{Path, PathBuf},
 };
+
+/// The counter of bytes that a reduce has fetched.
+pub(crate) const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
+/// The counter of records that a reduce has read.
+pub(crate) const RECORDS_COUNTER: &str = "REDUCE_INPUT_RECORDS";
 
 const MAGIC: &[u8; 4] = b"FMTC";
 const VERSION: u32 = 2;

@@ -2,11 +2,11 @@
 //! directly.
 
 use super::{
-    Meter, OutputSink, Progress, TaskIo, TaskOutcome,
+    MapTask, Meter, OutputSink, Progress, TaskIo, TaskOutcome,
     skip::{self, Skipping},
 };
 use crate::{
-    input::{Flow, Pin, Record, RecordSource},
+    input::{Flow, Record, RecordSource},
     merge::SortOrder,
     panics,
     partition::{Partitioning, RangePartitioner},
@@ -15,38 +15,15 @@ use crate::{
     streaming,
 };
 use mrlib_api::{
-    Conf, Context, Emit, Job, Liveness, Mapper, PreemptRefusal, PreemptRequest, TaskControl, TaskError,
+    Context, Emit, Job, Liveness, Mapper, PreemptRefusal, PreemptRequest, TaskControl, TaskError,
     codec::Coding,
 };
-use std::{ops::Range, path::PathBuf};
+use std::ops::Range;
 
 /// Milliseconds from the request to split until the output was complete, over all splits.
 const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
 /// Number of skipped records whose error shows the line number.
 const LINES_NAMED_MAX: u64 = 10;
-
-/// A map to run.
-#[derive(Debug, Clone)]
-pub struct MapTask {
-    /// The input file.
-    pub source: String,
-    /// The map reads the records that start in `start..end`.
-    pub start: u64,
-    /// See `start`.
-    pub end: u64,
-    /// Read the whole file whatever `end` is (gzip, format for whole files).
-    pub whole: bool,
-    /// The identity of the file at submission, if known.
-    pub pin: Option<Pin>,
-    /// Number of reduces; 0 for a map-only job.
-    pub reduces: u32,
-    /// The path of the map output; the index is next to it. Not used by a map-only job.
-    pub map_output: PathBuf,
-    /// Alternative paths if the disk is full, best first.
-    pub other_outputs: Vec<PathBuf>,
-    /// The settings of the job.
-    pub conf: Conf,
-}
 
 /// Runs a map to the end of its range, or to the record at which it is split. With
 /// `skip.bad.records` it starts again without a record that makes its mapper panic or crash.

@@ -9,9 +9,9 @@ mod skip;
 #[cfg(test)]
 mod tests;
 
-pub use map::{MapTask, run_map};
+pub use map::run_map;
 pub use meter::Meter;
-pub(crate) use reduce::{CPU_COUNTER, RECORDS_COUNTER, SHUFFLE_COUNTER};
+pub(crate) use reduce::CPU_COUNTER;
 pub use reduce::{Paused, ReduceEnd, ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
 
@@ -19,9 +19,9 @@ use crate::{
     input::{ByteSource, Pin},
     scratch::Scratch,
 };
-use mrlib_api::{Liveness, OutputFormat, TaskControl, TaskError};
+use mrlib_api::{Conf, Liveness, OutputFormat, TaskControl, TaskError};
 use security::Connector;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// The progress of a task, reported about five times per second.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -93,6 +93,29 @@ pub trait TaskIo {
     fn cpu_milliseconds(&self) -> u64 {
         0
     }
+}
+
+/// A map to run.
+#[derive(Debug, Clone)]
+pub struct MapTask {
+    /// The input file.
+    pub source: String,
+    /// The map reads the records that start in `start..end`.
+    pub start: u64,
+    /// See `start`.
+    pub end: u64,
+    /// Read the whole file whatever `end` is (gzip, format for whole files).
+    pub whole: bool,
+    /// The identity of the file at submission, if known.
+    pub pin: Option<Pin>,
+    /// Number of reduces; 0 for a map-only job.
+    pub reduces: u32,
+    /// The path of the map output; the index is next to it. Not used by a map-only job.
+    pub map_output: PathBuf,
+    /// Alternative paths if the disk is full, best first.
+    pub other_outputs: Vec<PathBuf>,
+    /// The settings of the job.
+    pub conf: Conf,
 }
 
 /// The result of a successful task.

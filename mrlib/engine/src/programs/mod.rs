@@ -14,8 +14,23 @@ mod text;
 
 pub use gensort::{Checksum, RECORD_BYTES, Records};
 
-use crate::registry::Builtin;
-use mrlib_api::settings::{Kind, Setting};
+use mrlib_api::{
+    Conf, Job, TaskError,
+    settings::{Kind, Setting},
+};
+
+/// A built-in program.
+#[derive(Debug, Clone, Copy)]
+pub struct Builtin {
+    /// The name.
+    pub name: &'static str,
+    /// A description in one line.
+    pub about: &'static str,
+    /// Settings of the program, besides those of the engine.
+    pub settings: &'static [Setting],
+    /// Creates the job.
+    pub make: fn(&Conf) -> Result<Job, TaskError>,
+}
 
 const ANY: Kind = Kind::Count { min: 0, max: u64::MAX };
 

@@ -1,10 +1,7 @@
 //! The encoding of keys in the slots of the hash table.
 
-use super::slots::Slot;
+use super::slots::{SHORT_KEY, Slot};
 use crate::merge::prefix;
-
-/// Maximum length of a key that is stored in the slot.
-pub(super) const SHORT_KEY: usize = 16;
 
 /// An encoded key with its hash.
 #[derive(Debug, Clone, Copy, Default)]

@@ -3,8 +3,10 @@
 //! If the table is larger than the cache, nearly every access waits for memory. So a slot can be
 //! prefetched ([`Slots::prefetch`]), which other hash tables do not offer.
 
-use super::{key::SHORT_KEY, memory};
+use super::memory;
 
+/// Maximum length of a key that is stored in the slot.
+pub(super) const SHORT_KEY: usize = 16;
 /// A key and its values.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]

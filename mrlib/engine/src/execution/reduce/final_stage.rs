@@ -2,11 +2,11 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    Closed, RECORDS_COUNTER, ReduceTask, SHUFFLE_COUNTER, Stop, Stopped,
+    Closed, ReduceTask, Stop, Stopped,
     final_progress::{ByteProgress, Output, ReduceProgress},
 };
 use crate::{
-    checkpoint::{ReduceState, SourceRun, Stage},
+    checkpoint::{RECORDS_COUNTER, ReduceState, SHUFFLE_COUNTER, SourceRun, Stage},
     merge::{Groups, Merge, SortOrder},
     segment::Run,
 };

@@ -17,7 +17,7 @@ mod tests;
 
 use super::{Meter, Progress, TaskIo, TaskOutcome};
 use crate::{
-    checkpoint::{self, CheckpointSource, ReduceState, SourceRun, Stage},
+    checkpoint::{self, CheckpointSource, ReduceState, SHUFFLE_COUNTER, SourceRun, Stage},
     fetch::{
         FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all,
         remote_checkpoint::RemoteCheckpoint,
@@ -40,8 +40,6 @@ const STAGES: f64 = 3.0;
 
 /// CPU time of a task over all attempts that count.
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
-pub(crate) const SHUFFLE_COUNTER: &str = "SHUFFLE_BYTES";
-pub(crate) const RECORDS_COUNTER: &str = "REDUCE_INPUT_RECORDS";
 /// Milliseconds from the request to pause until all runs were saved, over all pauses.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
 /// Bytes of checkpoints that had to be written because they were in memory.
