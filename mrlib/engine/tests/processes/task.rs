@@ -245,7 +245,7 @@ fn panic_is_reported_with_its_location() {
     tracker.start("panic", 1);
     tracker.map_output(0, &["a"]);
     let why = failed(tracker.end());
-    assert!(why.contains("tests/jobs/task.rs:") && why.ends_with("this reducer panics"), "{why}");
+    assert!(why.contains("tests/processes/task.rs:") && why.ends_with("this reducer panics"), "{why}");
 }
 
 #[test]
