@@ -4,7 +4,7 @@
 //! A line is written when its fact is durable. Replay of the journal writes none.
 
 use mrcore::{Cluster, Fact, fact::Entry, ids::TrackerId, job::JobOutcome};
-use mrlib::error::one_line;
+use mrlib_api::error::one_line;
 
 /// Whether [`log`] writes a line for this fact. Most facts are about attempts and have none.
 pub(crate) fn is_logged(fact: &Fact) -> bool {

@@ -7,7 +7,7 @@ use mrcore::{
     job::{JobOutcome, JobSpec},
     task::PreemptKind,
 };
-use mrlib::error::one_line;
+use mrlib_api::error::one_line;
 use schedulers::{
     Params,
     explain::{Names, describe, describe_text},

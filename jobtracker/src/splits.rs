@@ -7,9 +7,9 @@
 use crate::error::Refusal;
 use dfs_client::{Client, FileStatus, InputError, Inputs, LocatedBlock};
 use mrcore::job::{InputPin, Split};
-use mrlib::{
+use mrlib_api::{
     InputFormat,
-    input::{Codec, Coding, MAGIC_BYTES},
+    codec::{Codec, Coding, MAGIC_BYTES},
 };
 use std::{collections::BTreeMap, time::Duration};
 use tokio::{task::JoinSet, time::timeout};

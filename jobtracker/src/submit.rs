@@ -11,15 +11,15 @@ use crate::{
 };
 use daemon::config::JobTrackerConfig;
 use dfs_client::{Client, Inputs, error::Kind, path::DfsPath};
+use engine::registry;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use mrcore::{
     ids::JobId,
     job::{JobSpec, Payload, Program, Secret},
 };
-use mrlib::{
+use mrlib_api::{
     Conf, InputFormat,
-    input::Codec,
-    registry,
+    codec::Codec,
     settings::{self, Kind as Values, MAPPER_DIVISIBLE, Setting},
 };
 use std::{
@@ -328,8 +328,8 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::streaming;
     use mrcore::{ids::RequestId, job::Priority};
-    use mrlib::streaming;
 
     fn settings(key: &str, value: &str) -> Result<Settings, Refusal> {
         let conf = BTreeMap::from([(key.to_owned(), value.to_owned())]);

@@ -1,35 +1,14 @@
-//! The API for job authors ([`Mapper`], [`Reducer`], [`Job`]), and the engine that runs tasks.
+//! The library for job authors: [`Mapper`], [`Reducer`], the [`Job`] builder, [`typed`] keys and
+//! values, and [`run()`], the main function of a job binary.
+//!
+//! The default feature `run` adds the task engine, because a job binary is also its task process.
+//! Without it the crate has the types only, for libraries of mappers and reducers.
 
-pub mod api;
-pub mod checkpoint;
-pub mod conf;
-pub mod context;
-pub mod engine;
-pub mod error;
-pub mod fetch;
-pub mod input;
-pub mod job;
-pub mod local;
-pub mod merge;
-pub mod output;
-mod panics;
-pub mod partition;
-pub mod programs;
-pub mod ranges;
-pub mod registry;
-pub mod run;
-pub mod segment;
-pub mod settings;
-pub mod sort;
-pub mod streaming;
-pub mod task;
 pub mod typed;
 
-pub use api::{
-    Emit, IdentityReducer, KeyOrder, Mapper, Pair, Partitioner, Reducer, StateBetweenKeys, Values,
+#[cfg(feature = "run")]
+pub use engine::{local, partition, run};
+pub use mrlib_api::{
+    Conf, Context, Counter, Emit, IdentityReducer, InputFormat, Job, KeyOrder, Mapper, OutputFormat, Pair,
+    Partitioner, Reducer, StateBetweenKeys, TaskError, Values, error, settings, task_settings,
 };
-pub use conf::Conf;
-pub use context::{Context, Counter};
-pub use error::TaskError;
-pub use job::{InputFormat, Job, OutputFormat};
-pub use run::run;

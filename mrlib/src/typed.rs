@@ -60,11 +60,7 @@
 //!     .reduce(|_| Ok(Typed::new(Print)));
 //! ```
 
-use crate::{
-    api::{Emit, Mapper, Reducer, StateBetweenKeys, Values},
-    context::Context,
-    error::{TaskError, quoted},
-};
+use mrlib_api::{Context, Emit, Mapper, Reducer, StateBetweenKeys, TaskError, Values, error::quoted};
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
 

@@ -1,13 +1,11 @@
 //! A task process for tests of the tracker: it uses the umbilical protocol and does what the
 //! setting `fake` of its job requests. Exits immediately if it was not started as a task.
 
-use mrlib::{
+use engine::{
+    frame::{read_frame, write_frame},
+    process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, TRACKER_PID_VAR},
     segment::{Extent, Index},
-    task::{
-        PROTOCOL, UMBILICAL_VAR,
-        frame::{read_frame, write_frame},
-        process::{LIMIT_AS_VAR, LIMIT_NOFILE_VAR, TRACKER_PID_VAR},
-    },
+    task::{PROTOCOL, UMBILICAL_VAR},
 };
 use proto::mr::{
     FetchFailed, FromTask, Progress, TaskHello, TaskResult, TaskStart, ToTask, from_task::Kind, map_event,

@@ -1,7 +1,8 @@
 //! A task process on mrlib, like that of a job author, whose job reports its resource limits, or
 //! allocates memory without end if the setting `eat` is set.
 
-use mrlib::{TaskError, task};
+use engine::task;
+use mrlib_api::TaskError;
 use rustix::process::{Resource, getrlimit};
 use std::{process::ExitCode, sync::Arc};
 

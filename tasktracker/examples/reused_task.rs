@@ -1,7 +1,7 @@
 //! A task process on mrlib whose job prints its process ID and folder; with the setting `panic` it
 //! panics.
 
-use mrlib::task;
+use engine::task;
 use std::{process::ExitCode, sync::Arc};
 
 fn main() -> ExitCode {
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
         print!("{} {}", std::process::id(), here.display());
         eprintln!("process {}", std::process::id());
         assert!(conf.get("panic").is_none(), "panic requested");
-        mrlib::registry::job("sort", conf)
+        engine::registry::job("sort", conf)
     });
     task::serve(&socket, make)
 }

@@ -8,7 +8,8 @@ use crate::{
     shuffle_store::ShuffleStore,
     wire::{AttemptEnd, CheckpointSource},
 };
-use mrlib::{TaskError, checkpoint};
+use engine::checkpoint;
+use mrlib_api::TaskError;
 use proto::mr::TaskStart;
 use std::{collections::BTreeSet, path::PathBuf};
 use types::AttemptId;

@@ -13,14 +13,13 @@ use crate::{
     task_session::Command,
     wire::{Copied, CopySource, Event},
 };
-use mrlib::{
-    TaskError,
+use engine::{
     checkpoint::{self, CheckpointSource},
-    engine::{Liveness, Scratch, TaskControl},
     fetch::{RemoteCheckpoint, copy_output},
+    scratch::Scratch,
     segment::Index,
-    task::limits::truncate_failure,
 };
+use mrlib_api::{Liveness, TaskControl, TaskError, limits::truncate_failure};
 use proto::mr::CheckpointInfo;
 use security::Connector;
 use std::sync::Arc;

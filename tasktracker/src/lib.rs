@@ -311,7 +311,8 @@ fn assemble(
         events,
     };
     let isolation_timeout = Some(config.tasktracker.isolation_timeout.0).filter(|set| !set.is_zero());
-    let isolation_timeout = isolation_timeout.map(|set| Span(u64::try_from(set.as_micros()).unwrap_or(u64::MAX)));
+    let isolation_timeout =
+        isolation_timeout.map(|set| Span(u64::try_from(set.as_micros()).unwrap_or(u64::MAX)));
     let (alarm, alarms) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
@@ -393,7 +394,7 @@ fn confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) 
 
 fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
     let closed = config.security.is_closed();
-    match confinement(config.tasktracker.confine, closed, account.is_some(), mrlib::task::can_confine()) {
+    match confinement(config.tasktracker.confine, closed, account.is_some(), engine::process::can_confine()) {
         Confinement::AsConfigured => Ok(()),
         Confinement::OwnAccount => {
             tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");

@@ -19,13 +19,12 @@ use crate::{
     cgroup::Groups,
     system::{self, Mark},
 };
-use monitor::{MonitoredProcess, ProcessMonitor, process_limit_message};
-use mrlib::task::{
-    UMBILICAL_VAR,
+use engine::{
     frame::write_frame,
-    process::{ACCOUNT_VAR, LIMIT_AS_VAR, LIMIT_NOFILE_VAR, MARK_VAR, TRACKER_PID_VAR},
-    shim::LAUNCH_VAR,
+    process::{ACCOUNT_VAR, LIMIT_AS_VAR, LIMIT_NOFILE_VAR, MARK_VAR, TRACKER_PID_VAR, shim::LAUNCH_VAR},
+    task::UMBILICAL_VAR,
 };
+use monitor::{MonitoredProcess, ProcessMonitor, process_limit_message};
 use parking_lot::{Condvar, Mutex};
 use proto::mr::LaunchProgram;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions};
@@ -464,7 +463,7 @@ pub(crate) fn with_stderr(how: &str, logs: &Path) -> String {
     let tail = String::from_utf8_lossy(&tail);
     let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(LINES)..];
-    mrlib::error::with_stderr(how, &last.join("\n"))
+    mrlib_api::error::with_stderr(how, &last.join("\n"))
 }
 
 fn signal_name(signal: i32) -> &'static str {

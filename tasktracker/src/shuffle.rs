@@ -9,11 +9,12 @@
 //! bytes by their CRC.
 
 use crate::shuffle_store::ShuffleStore;
-use mrlib::{
-    TaskError, checkpoint,
+use engine::{
+    checkpoint,
     fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
     segment::Extent,
 };
+use mrlib_api::TaskError;
 use security::{ConnectionLimiter, ConnectionSlot, Guard, Stream, UNAUTHENTICATED_TIMEOUT};
 use std::{
     fs::File,

@@ -5,11 +5,11 @@
 //! those of a large job may need too much memory.
 
 use crate::disks::{Disks, Found};
-use mrlib::{
-    TaskError,
+use engine::{
     checkpoint::{self, CheckpointPart},
     segment::{Extent, Index},
 };
+use mrlib_api::TaskError;
 use parking_lot::{Mutex, RwLock};
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},

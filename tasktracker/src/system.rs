@@ -6,7 +6,7 @@
 //! left behind. A process that clears its environment too is found only while its tracker, which
 //! then becomes its parent, runs.
 
-use mrlib::task::process::MARK_VAR;
+use engine::process::MARK_VAR;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::{
     ffi::OsString,

@@ -16,7 +16,8 @@ use crate::{
     task_session::{Command, Commands, Outcome, TaskSession},
     wire::{AttemptEnd, CheckpointSource, Event, MapEventBatch},
 };
-use mrlib::{segment::Index, task::limits::truncate_failure};
+use engine::segment::Index;
+use mrlib_api::limits::truncate_failure;
 use proto::mr::{Progress, TaskResult, TaskSpec, TaskStart, ToTask, program, task_spec};
 use security::Connector;
 use std::{os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
@@ -332,7 +333,7 @@ fn makes_output(attempt: AttemptId, spec: &TaskSpec) -> bool {
 /// another program may leave a child process or changed statics.
 fn may_reuse(spec: &TaskSpec) -> bool {
     let program = spec.program.as_ref().and_then(|program| program.kind.as_ref());
-    matches!(program, Some(program::Kind::Builtin(name)) if name != mrlib::registry::STREAMING)
+    matches!(program, Some(program::Kind::Builtin(name)) if name != engine::registry::STREAMING)
 }
 
 /// Finds the map output: the task writes it to the first disk with enough space.

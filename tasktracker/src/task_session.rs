@@ -11,7 +11,7 @@ use crate::{
     wire::{self, Event, MapEventBatch},
 };
 use agent::{ENDED_BYTES, FetchFailure};
-use mrlib::task::limits::{PIECES_MAX, check_counters, truncate_failure, truncate_status};
+use mrlib_api::limits::{PIECES_MAX, check_counters, truncate_failure, truncate_status};
 use prost::Message;
 use proto::mr::{
     FetchFailed, MapEvent, Progress, TaskMapEvents, TaskPreempt, TaskResult, TaskStart, ToTask, from_task,

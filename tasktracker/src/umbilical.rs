@@ -12,7 +12,7 @@ use crate::{
 };
 use agent::ENDED_BYTES;
 use daemon::logging::RateLimit;
-use mrlib::task::{PROTOCOL, frame::write_frame};
+use engine::{frame::write_frame, task::PROTOCOL};
 use prost::Message;
 use proto::mr::{FromTask, ToTask, from_task};
 use std::{

@@ -14,7 +14,6 @@ pub mod lifecycle;
 pub mod listen;
 pub mod lock;
 pub mod logging;
-mod quantity;
 pub mod safe_open;
 mod security;
 pub mod serve;
@@ -22,5 +21,16 @@ pub mod tree;
 pub mod usage;
 
 pub use host::{HOST_VAR, host_name};
-pub use quantity::{Bytes, Period, QuantityError, count};
 pub use security::SecurityArgs;
+pub use types::quantity::{Bytes, Period, QuantityError, count};
+
+#[cfg(test)]
+mod tests {
+    use super::Period;
+
+    #[test]
+    fn the_longest_duration_can_be_added_to_the_current_time() {
+        let longest = "100y".parse::<Period>().unwrap();
+        assert!(std::time::Instant::now().checked_add(longest.0).is_some());
+    }
+}

@@ -8,6 +8,7 @@ pub mod fetch;
 pub mod ids;
 pub mod phase;
 pub mod preempt;
+pub mod quantity;
 pub mod secret;
 pub mod split_mix;
 pub mod stage;

@@ -103,7 +103,7 @@ pub fn note(task: &Task, attempt: &Attempt, describe: impl FnOnce(&str) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mrlib::error::{one_line, shortened};
+    use mrlib_api::error::{one_line, shortened};
 
     fn attempt(state: &str) -> Attempt {
         Attempt {

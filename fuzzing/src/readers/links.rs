@@ -6,16 +6,14 @@ use super::{
 };
 use crate::{Damage, Limit, Target};
 use bytes::Bytes;
-use mrlib::{
+use engine::{
     fetch::{
         MapFeed,
         wire::{self, Answer, Request},
     },
+    frame::{FRAME_BYTES_MAX, read_frame, write_frame},
     segment::{Extent, Run},
-    task::{
-        PROTOCOL,
-        frame::{FRAME_BYTES_MAX, read_frame, write_frame},
-    },
+    task::PROTOCOL,
 };
 use prost::Message;
 use proto::mr::{
@@ -26,7 +24,7 @@ use proto::mr::{
 pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "umbilical_to_task",
-        reads: "mrlib::task::frame::read_frame of ToTask and LaunchProgram, MapFeed::push",
+        reads: "engine::frame::read_frame of ToTask and LaunchProgram, MapFeed::push",
         seeds: to_task_seeds,
         body: to_task,
         damage: Damage::Unnoticed,
@@ -42,7 +40,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "shuffle_request",
-        reads: "mrlib::fetch::wire::Request::parse, types::AttemptId",
+        reads: "engine::fetch::wire::Request::parse, types::AttemptId",
         seeds: || {
             let request =
                 |token: &[u8], attempt| wire::request(token, attempt, 9).expect("short")[4..].to_vec();
@@ -54,7 +52,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "shuffle_answer",
-        reads: "mrlib::fetch::wire::read_answer, and the fetched run",
+        reads: "engine::fetch::wire::read_answer, and the fetched run",
         seeds: answers,
         body: answer,
         damage: Damage::Unnoticed,

@@ -7,15 +7,15 @@ use crate::{
     folder::{pack, unpack},
 };
 use bytes::{Buf, BufMut, Bytes};
-use mrlib::{
-    InputFormat, KeyOrder, TaskError,
+use engine::{
     checkpoint::{self, CheckpointSource, ReduceState, SourceRun, Stage},
-    engine::{self, Liveness, TaskControl},
     fetch::RemoteCheckpoint,
-    input::{ByteSource, Codec, Flow, SplitSpec, open_split},
+    input::{ByteSource, Flow, SplitSpec, open_split},
     partition::{RangePartitioner, encode_splits},
+    scratch,
     segment::{Extent, Index, Run, SegmentWriter, Stored},
 };
+use mrlib_api::{InputFormat, KeyOrder, Liveness, TaskControl, TaskError, codec::Codec};
 use std::{
     fs::{self, File},
     io::Write as _,
@@ -26,7 +26,7 @@ use std::{
 pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "segment",
-        reads: "mrlib::segment::SegmentReader, from memory and from a file",
+        reads: "engine::segment::SegmentReader, from memory and from a file",
         seeds: segments,
         body: segment,
         damage: Damage::Refused,
@@ -36,7 +36,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "segment_index",
-        reads: "mrlib::segment::Index::decode",
+        reads: "engine::segment::Index::decode",
         seeds: indexes,
         body: index,
         damage: Damage::Refused,
@@ -44,7 +44,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "checkpoint",
-        reads: "mrlib::checkpoint: decode, parts, restore, and the restored runs",
+        reads: "engine::checkpoint: decode, parts, restore, and the restored runs",
         seeds: checkpoints,
         body: checkpoint,
         damage: Damage::Refused,
@@ -52,7 +52,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "split_keys",
-        reads: "mrlib::partition::RangePartitioner::decode",
+        reads: "engine::partition::RangePartitioner::decode",
         seeds: || {
             let sample: Vec<Vec<u8>> = (0..50u32).map(|key| key.to_be_bytes().to_vec()).collect();
             vec![encode_splits(sample, 7, KeyOrder::Bytes), encode_splits(Vec::new(), 3, KeyOrder::Bytes)]
@@ -63,7 +63,7 @@ pub(super) const TARGETS: &[Target] = &[
     },
     Target {
         name: "input_records",
-        reads: "mrlib::input::open_split: lines, fixed records, gzip",
+        reads: "engine::input::open_split: lines, fixed records, gzip",
         seeds: inputs,
         body: input_records,
         damage: Damage::Unnoticed,
@@ -266,7 +266,7 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let parts = checkpoint::parts(&dirs).expect("it was just decoded");
         assert_eq!(parts.len(), entry.runs.len() + 2);
         let origin = CheckpointSource { attempt: entry.attempt.clone(), dirs, addr: String::new() };
-        let nowhere = engine::Scratch::new(vec!["/nowhere".into()]);
+        let nowhere = scratch::Scratch::new(vec!["/nowhere".into()]);
         let mut start_transfer =
             RemoteCheckpoint::new("", b"", ATTEMPT, TaskControl::default(), Liveness::default());
         let state = checkpoint::restore(&origin, entry.partition, &nowhere, &mut start_transfer);
@@ -302,7 +302,7 @@ fn split_keys(input: &[u8]) -> Option<Vec<u8>> {
     };
     let partitions = ranges.partitions();
     for key in [&b""[..], b"a", &[0xff; 9], input] {
-        let chosen = mrlib::Partitioner::partition(&ranges, key, b"", partitions);
+        let chosen = mrlib_api::Partitioner::partition(&ranges, key, b"", partitions);
         assert!(chosen < partitions, "{chosen} of {partitions} partitions");
     }
     Some(input.to_vec())

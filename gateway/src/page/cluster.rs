@@ -5,7 +5,7 @@ use client::{
     model::{Job, Tracker},
     scheduling::Schedulers,
 };
-use mrlib::error::one_line;
+use mrlib_api::error::one_line;
 use sim::{html, report::html::Html};
 use view::{
     output, preempted,

@@ -6,7 +6,7 @@ use client::{
     model::{Attempt, Job, Task},
     scheduling::Why,
 };
-use mrlib::error::one_line;
+use mrlib_api::error::one_line;
 use schedulers::explain::{Names, describe_text};
 use sim::{html, report::html::Html};
 use view::{

@@ -2,7 +2,7 @@
 
 use super::{Cell, cell, chip, cut, linked, num, pager, table};
 use client::model::{Attempt, Task};
-use mrlib::error::one_line;
+use mrlib_api::error::one_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
 use view::{output, preempted, tasks};

@@ -8,7 +8,7 @@ use mrcore::{
     job::{Priority, Program},
     task::{self, AttemptResult, PreemptKind, Progress, Stage},
 };
-use mrlib::{settings, task::limits::truncate_failure_to};
+use mrlib_api::{limits::truncate_failure_to, settings};
 use proto::{TRACKER_PROTOCOL, mr as pb};
 use security::Identity;
 use std::collections::BTreeMap;

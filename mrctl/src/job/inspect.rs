@@ -120,7 +120,7 @@ pub(crate) struct Programs {
 }
 
 pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
-    let all: BTreeMap<&str, Program> = mrlib::registry::builtins()
+    let all: BTreeMap<&str, Program> = engine::registry::builtins()
         .map(|builtin| (builtin.name, Program { about: builtin.about, settings: builtin.settings }))
         .collect();
     if args.json {
@@ -142,7 +142,7 @@ pub(crate) fn programs(args: &Programs) -> Result<ExitCode> {
 #[derive(Debug, serde::Serialize)]
 struct Program {
     about: &'static str,
-    settings: &'static [mrlib::settings::Setting],
+    settings: &'static [mrlib_api::settings::Setting],
 }
 
 pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {

@@ -2,11 +2,11 @@
 
 use crate::output::Usage;
 use anyhow::{Result, bail, ensure};
-use mrlib::{
+use engine::{
     registry,
     run::{Description, Undescribed},
-    settings,
 };
+use mrlib_api::settings;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -29,7 +29,7 @@ pub(super) fn short_name(program: &str) -> String {
 /// those of the engine, and that an executable can be run on this machine.
 pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
     if let Some(builtin) = registry::find(program) {
-        let conf: mrlib::Conf = conf.clone().into_iter().collect();
+        let conf: mrlib_api::Conf = conf.clone().into_iter().collect();
         // Check the names of settings first: with a misspelt name the program would report a
         // missing setting instead.
         let described = settings::check(conf.iter(), builtin.settings)
@@ -110,7 +110,7 @@ fn by_streaming(program: &str) -> String {
 /// are local files but not sent with `--file`.
 pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
     let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
-    mrlib::streaming::split_command(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
+    engine::streaming::split_command(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
     let mut words = command.split_whitespace();
     let Some(first) = words.next() else { return Ok(()) };
     let relative = first.contains('/') && !first.starts_with('/');

@@ -5,11 +5,11 @@ use anyhow::{Context, Result, ensure};
 use client::Submission;
 use clusters::locate::Target;
 use dfs_client::Client;
-use mrlib::{
-    error::one_line,
+use engine::{
     ranges::{SampleRequest, split_keys},
     registry,
 };
+use mrlib_api::error::one_line;
 use std::{
     io::Write as _,
     path::Path,

@@ -8,11 +8,8 @@ use clap::builder::NonEmptyStringValueParser;
 use client::{Error, JobTracker, Stage, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
-use mrlib::{
-    registry,
-    settings::{self, ENGINE, MAPPER_DIVISIBLE},
-    streaming,
-};
+use engine::{registry, streaming};
+use mrlib_api::settings::{self, ENGINE, MAPPER_DIVISIBLE};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,

@@ -1,9 +1,9 @@
 //! Runs jobs on local files and compares them with simple counts.
 
+use engine::registry;
 use mrlib::{
     Conf, Context, Emit, Job, KeyOrder, Mapper, TaskError,
     local::{LocalRun, run_local},
-    registry,
 };
 use std::{
     collections::BTreeMap,

@@ -1,8 +1,6 @@
-//! Jobs in local mode, and task processes with a tracker that is simulated by the test.
+//! Jobs in local mode.
 
-mod dfs;
 #[allow(dead_code, unreachable_pub, reason = "a binary's main, used here for its job")]
 #[path = "../../../examples/wordcount-job/src/main.rs"]
 mod example;
 mod local;
-mod task;

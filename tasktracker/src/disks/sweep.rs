@@ -4,7 +4,8 @@
 
 use super::{DROPPED, Disks, OUTPUT, TOKEN, TOKEN_TEMPORARY, remove_tree, warn};
 use crate::error::{TrackerError, folder};
-use mrlib::{TaskError, checkpoint, segment::Index};
+use engine::{checkpoint, segment::Index};
+use mrlib_api::TaskError;
 use proto::mr::CheckpointInfo;
 use std::{
     collections::{BTreeMap, BTreeSet},

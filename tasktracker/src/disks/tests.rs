@@ -1,7 +1,7 @@
 //! Tests of the layout of the folders, and of files that must be kept.
 
 use super::{free_space::free, *};
-use mrlib::{
+use engine::{
     checkpoint,
     segment::{Extent, Index},
 };

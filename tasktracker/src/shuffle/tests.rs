@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::disks::{Found, tests::write};
-use mrlib::{
+use engine::{
     fetch::wire::{Answer, MAGIC, read_answer, request},
     segment::Index,
 };
@@ -23,7 +23,7 @@ impl World {
         let folders = vec![dir.path().join("checkpoints")];
         let bytes = b"in memory".to_vec();
         let extent = Extent { stored: bytes.len() as u64, crc: crc32c::crc32c(&bytes), ..Extent::default() };
-        let run = mrlib::segment::Run::in_memory("m0", bytes.into(), extent);
+        let run = engine::segment::Run::in_memory("m0", bytes.into(), extent);
         let state = checkpoint::ReduceState {
             runs: vec![checkpoint::SourceRun { run, map: None }],
             ..Default::default()

@@ -22,10 +22,10 @@ async fn outputs_survive_a_restart_until_their_job_is_cleaned() {
     // It serves them to clients with the token.
     let mut stream = std::net::TcpStream::connect(world.tracker().shuffle_addr()).unwrap();
     let token = security::partition_token(b"secret", "job_1", 1);
-    let request = mrlib::fetch::wire::request(&token, "job_1.m0.0", 1).unwrap();
+    let request = engine::fetch::wire::request(&token, "job_1.m0.0", 1).unwrap();
     std::io::Write::write_all(&mut stream, &request).unwrap();
-    let answer = mrlib::fetch::wire::read_answer(&mut stream).unwrap();
-    assert!(matches!(answer, mrlib::fetch::wire::Answer::Data(_)), "{answer:?}");
+    let answer = engine::fetch::wire::read_answer(&mut stream).unwrap();
+    assert!(matches!(answer, engine::fetch::wire::Answer::Data(_)), "{answer:?}");
     let mut stored = [0; 11];
     stream.read_exact(&mut stored).unwrap();
     assert_eq!(&stored, b"partition 1");

@@ -8,7 +8,7 @@ pub use size::{Sizes, age, human, millis, now_ms, permissions, shell, time, took
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use mrlib::error::{one_line, shortened};
+use mrlib_api::error::{one_line, shortened};
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 

@@ -400,7 +400,7 @@ impl Layout {
         set_access(&mut config, &folder.join(SECRET), overrides.config.is_none(), open)?;
         let account = task_account(&mut config, rustix::process::geteuid().is_root())?;
         let own_secret = config.security.secret == folder.join(SECRET);
-        relax_confinement(&mut config, own_secret, account.is_some(), mrlib::task::can_confine());
+        relax_confinement(&mut config, own_secret, account.is_some(), engine::process::can_confine());
         let tasks = &mut config.tasktracker;
         tasks.map_slots = overrides.map_slots.unwrap_or(tasks.map_slots);
         tasks.reduce_slots = overrides.reduce_slots.unwrap_or(tasks.reduce_slots);

@@ -17,7 +17,7 @@ use crate::bench::measurement::{Limit, median};
 use anyhow::{Result, ensure};
 use client::{PreemptKind, model::Job};
 use daemon::Bytes;
-use mrlib::engine::{PreemptRequest, TaskControl};
+use mrlib_api::{PreemptRequest, TaskControl};
 use std::{
     io::Write,
     path::{Path, PathBuf},

@@ -3,7 +3,7 @@
 use super::{Args, cluster::Cluster, comparison::Comparison};
 use crate::bench::measurement::{Limit, Measurement, median};
 use anyhow::{Context, Result, bail, ensure};
-use mrlib::programs::Checksum;
+use engine::programs::Checksum;
 use std::{
     fs::File,
     io::{BufReader, Read},

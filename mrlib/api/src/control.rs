@@ -1,0 +1,243 @@
+//! Requests to a running task, set from another thread.
+//!
+//! A kill takes effect everywhere, as an error at the next record or step. A preemption request
+//! takes effect where it can be granted. A divisible map ends at its next record with the output of
+//! what it has read (`TaskOutcome::position` is where it ended). A map that is not
+//! divisible, or reads gzip, refuses and continues. A reduce saves a checkpoint
+//! (`ReduceEnd::Paused`).
+
+use crate::error::TaskError;
+use std::{
+    sync::{
+        Arc, Condvar, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicU8, AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// A request short of a kill. A later variant includes the earlier ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PreemptRequest {
+    /// No request: continue to the end.
+    None,
+    /// End soon with the output so far. A new task gets the remainder of the range.
+    Split,
+    /// End soon with a checkpoint, to be resumed later.
+    Pause,
+}
+
+/// Why a preemption request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreemptRefusal {
+    /// No disk has enough space for the checkpoint.
+    NoSpace,
+    /// The state of the reducer between keys cannot be saved.
+    ReducerNotSavable,
+    /// The mapper must see its whole range.
+    MapperNotDivisible,
+}
+
+/// Shared by a task and the threads that may stop it.
+#[derive(Debug, Clone, Default)]
+pub struct TaskControl(Arc<Control>);
+
+#[derive(Debug, Default)]
+struct Control {
+    /// A [`PreemptRequest`] as a number, or `KILL`. Only grows, except when a request is refused.
+    state: AtomicU8,
+    /// Number of refused requests, and the reason of the last one: a [`PreemptRefusal`] as a
+    /// number.
+    refusals: AtomicU32,
+    refused: AtomicU8,
+    why: OnceLock<String>,
+    /// If set, every request is refused at once, with this reason and text. The lock is held while
+    /// a request is made.
+    refuse_all: Mutex<Option<(PreemptRefusal, &'static str)>>,
+    /// When the first request came, since the last refusal.
+    requested_at: Mutex<Option<Instant>>,
+    /// The lock of `changed`. It does not protect `state`.
+    sleep: Mutex<()>,
+    changed: Condvar,
+}
+
+const KILL: u8 = u8::MAX;
+
+impl TaskControl {
+    /// Kills the task, which then fails. Only the first reason is kept.
+    pub fn set(&self, why: impl Into<String>) {
+        let _ = self.0.why.set(why.into());
+        self.raise(KILL);
+    }
+
+    /// Requests a preemption.
+    pub fn request_preemption(&self, preempt_request: PreemptRequest) {
+        let refuse_all = self.0.refuse_all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((why, text)) = *refuse_all {
+            eprintln!("preemption refused: {text}");
+            return self.refuse(why);
+        }
+        self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
+        self.raise(preempt_request as u8);
+    }
+
+    /// When a preemption was first requested.
+    pub fn requested_at(&self) -> Option<Instant> {
+        *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses the request: the task continues as if there was none. A kill cannot be refused.
+    pub fn refuse(&self, why: PreemptRefusal) {
+        self.0.refused.store(why as u8, Ordering::Relaxed);
+        *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.refusals.fetch_add(1, Ordering::Relaxed);
+        let quiet = |state: u8| (state != KILL).then_some(PreemptRequest::None as u8);
+        let _ = self.0.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, quiet);
+    }
+
+    /// From now on no request can be granted: refuses a pending one, and later ones at once.
+    /// `text` is for the log.
+    pub fn refuse_all(&self, why: PreemptRefusal, text: &'static str) {
+        let mut refuse_all = self.0.refuse_all.lock().unwrap_or_else(PoisonError::into_inner);
+        *refuse_all = Some((why, text));
+        if self.requested_at().is_some() {
+            eprintln!("preemption refused: {text}");
+            self.refuse(why);
+        }
+    }
+
+    /// Number of refused requests.
+    pub fn refusals(&self) -> u32 {
+        self.0.refusals.load(Ordering::Relaxed)
+    }
+
+    /// The reason of the last refusal.
+    pub fn refused(&self) -> Option<PreemptRefusal> {
+        let why = self.0.refused.load(Ordering::Relaxed);
+        let all =
+            [PreemptRefusal::NoSpace, PreemptRefusal::ReducerNotSavable, PreemptRefusal::MapperNotDivisible];
+        all.into_iter().find(|refusal| *refusal as u8 == why).filter(|_| self.refusals() > 0)
+    }
+
+    fn raise(&self, state: u8) {
+        self.0.state.fetch_max(state, Ordering::Release);
+        // A sleeping thread has checked the state under this lock, so it cannot miss the
+        // notification.
+        drop(self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.changed.notify_all();
+    }
+
+    /// Whether the task was killed.
+    pub fn is_set(&self) -> bool {
+        self.state() == KILL
+    }
+
+    #[inline]
+    fn state(&self) -> u8 {
+        self.0.state.load(Ordering::Relaxed)
+    }
+
+    /// Fails if the task was killed.
+    #[inline]
+    pub fn check(&self) -> Result<(), TaskError> {
+        if self.state() == KILL { Err(self.stopped()) } else { Ok(()) }
+    }
+
+    /// The current request. Fails if the task was killed.
+    #[inline]
+    pub fn preempt_request(&self) -> Result<PreemptRequest, TaskError> {
+        match self.state() {
+            0 => Ok(PreemptRequest::None),
+            KILL => Err(self.stopped()),
+            state if state == PreemptRequest::Split as u8 => Ok(PreemptRequest::Split),
+            _ => Ok(PreemptRequest::Pause),
+        }
+    }
+
+    /// Sleeps for `time`, or until the task is killed or, with `preemptible`, a preemption is
+    /// requested.
+    pub fn sleep(&self, time: Duration, preemptible: bool) {
+        let least = if preemptible { PreemptRequest::Split as u8 } else { KILL };
+        let sleep = self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        let quiet = |(): &mut ()| self.0.state.load(Ordering::Acquire) < least;
+        drop(self.0.changed.wait_timeout_while(sleep, time, quiet));
+    }
+
+    #[cold]
+    fn stopped(&self) -> TaskError {
+        TaskError::Stopped(self.0.why.get().cloned().unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kill_overrides_preemption_and_keeps_the_first_reason() {
+        let stop = TaskControl::default();
+        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::None);
+        stop.request_preemption(PreemptRequest::Pause);
+        stop.request_preemption(PreemptRequest::Split);
+        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::Pause);
+        stop.check().expect("alive");
+        stop.set("first");
+        stop.set("second");
+        stop.request_preemption(PreemptRequest::Split);
+        assert_eq!(stop.preempt_request().expect_err("killed").to_string(), "stopped: first");
+        assert!(stop.check().is_err() && stop.is_set());
+        stop.refuse(PreemptRefusal::NoSpace);
+        assert!(stop.check().is_err(), "a kill cannot be refused");
+    }
+
+    #[test]
+    fn refused_preemption_can_be_repeated() {
+        let stop = TaskControl::default();
+        stop.request_preemption(PreemptRequest::Pause);
+        assert_eq!(stop.refused(), None);
+        stop.refuse(PreemptRefusal::ReducerNotSavable);
+        assert_eq!(
+            (stop.preempt_request().expect("alive"), stop.refusals(), stop.requested_at()),
+            (PreemptRequest::None, 1, None)
+        );
+        assert_eq!(stop.refused(), Some(PreemptRefusal::ReducerNotSavable));
+        stop.request_preemption(PreemptRequest::Pause);
+        assert!(
+            stop.preempt_request().expect("alive") == PreemptRequest::Pause && stop.requested_at().is_some()
+        );
+    }
+
+    #[test]
+    fn requests_that_cannot_be_granted_are_refused_at_once() {
+        let stop = TaskControl::default();
+        stop.refuse_all(PreemptRefusal::ReducerNotSavable, "test");
+        assert_eq!((stop.refusals(), stop.refused()), (0, None));
+        stop.request_preemption(PreemptRequest::Pause);
+        stop.request_preemption(PreemptRequest::Pause);
+        assert_eq!((stop.refusals(), stop.refused()), (2, Some(PreemptRefusal::ReducerNotSavable)));
+        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::None);
+        stop.set("killed");
+        assert!(stop.check().is_err());
+        // A request that came before.
+        let stop = TaskControl::default();
+        stop.request_preemption(PreemptRequest::Split);
+        stop.refuse_all(PreemptRefusal::MapperNotDivisible, "test");
+        assert_eq!((stop.refusals(), stop.requested_at()), (1, None));
+    }
+
+    #[test]
+    fn sleep_ends_early_on_preemption() {
+        let stop = TaskControl::default();
+        let (other, long) = (stop.clone(), Duration::from_mins(10));
+        let started = Instant::now();
+        let sleeper = std::thread::spawn(move || other.sleep(long, true));
+        stop.request_preemption(PreemptRequest::Split);
+        sleeper.join().expect("the thread has ended");
+        stop.sleep(Duration::from_millis(20), false);
+        assert!(started.elapsed() >= Duration::from_millis(20));
+        let other = stop.clone();
+        let sleeper = std::thread::spawn(move || other.sleep(long, false));
+        stop.set("enough");
+        sleeper.join().expect("the thread has ended");
+        assert!(started.elapsed() < long / 2);
+    }
+}

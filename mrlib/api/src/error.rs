@@ -1,0 +1,231 @@
+//! Errors of tasks, with messages for users.
+
+use std::{error::Error, io};
+
+/// Approximate number of characters of a failure in a table. `mrctl logs` and `--json` show all of
+/// it.
+pub const SHORT_CHARS: usize = 120;
+/// How many of them its first line may take if there are more lines.
+const CAUSE_CHARS: usize = 80;
+
+/// Why a task ended without success. The message is shown to the user.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskError {
+    /// An error of the program.
+    #[error("{0}")]
+    Program(String),
+    /// A record could not be processed.
+    #[error("record at {}: {why}", location(source_path, *offset, *line))]
+    Record {
+        /// The path of the file.
+        source_path: String,
+        /// Offset of its first byte.
+        offset: u64,
+        /// Line number, starting at 1, if the input has lines and they could be counted.
+        line: Option<u64>,
+        /// What is wrong.
+        why: String,
+        /// Whether the record cannot be read, so that every attempt would have this error.
+        unreadable: bool,
+    },
+    /// An error that every attempt would have: the job fails at once.
+    #[error("{0}")]
+    Fatal(String),
+    /// A streaming program crashed.
+    #[error("{}", with_stderr(&format!("{program} {how}"), stderr))]
+    Crashed {
+        /// The setting and its command.
+        program: String,
+        /// How it has ended.
+        how: String,
+        /// The last lines of its stderr.
+        stderr: String,
+    },
+    /// An error of a local disk or socket.
+    #[error("{what}: {source}")]
+    Io {
+        /// The operation and its object.
+        what: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// An error of the distributed file system.
+    #[error(transparent)]
+    Dfs(Box<dyn Error + Send + Sync>),
+    /// The distributed file system does not answer.
+    #[error(transparent)]
+    DfsUnavailable(Box<dyn Error + Send + Sync>),
+    /// A file does not contain what was written.
+    #[error("{file} is damaged at offset {offset}: {why}")]
+    Damaged {
+        /// The path of the file.
+        file: String,
+        /// The offset of the damage.
+        offset: u64,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// The checkpoint to resume from is missing or damaged.
+    #[error("the checkpoint is corrupt: {0}")]
+    CheckpointCorrupt(String),
+    /// The node with the checkpoint to resume from does not answer. The checkpoint is unchanged.
+    #[error("the checkpoint is unreachable: {0}")]
+    CheckpointUnreachable(String),
+    /// A pause was requested before the checkpoint was restored. The checkpoint is unchanged.
+    #[error("a pause was requested before the attempt had resumed; the checkpoint is unchanged")]
+    NotResumed,
+    /// The tracker has killed the task.
+    #[error("stopped: {0}")]
+    Stopped(String),
+}
+
+/// The location of a record, in the format of compilers if there are lines.
+fn location(path: &str, offset: u64, line: Option<u64>) -> String {
+    match line {
+        Some(line) => format!("{path}:{line}"),
+        None => format!("{path} @ byte {offset}"),
+    }
+}
+
+impl TaskError {
+    /// Whether every attempt would have this error, so that the job fails at once.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Fatal(_) => true,
+            Self::Record { unreadable, .. } => *unreadable,
+            _ => false,
+        }
+    }
+
+    /// For `map_err` on an I/O operation.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what: what.into(), source }
+    }
+}
+
+impl From<String> for TaskError {
+    fn from(text: String) -> Self {
+        Self::Program(text)
+    }
+}
+
+impl From<&str> for TaskError {
+    fn from(text: &str) -> Self {
+        Self::Program(text.into())
+    }
+}
+
+/// The message of a failed program: the cause, then the last lines of its stderr.
+pub fn with_stderr(cause: &str, last_lines: &str) -> String {
+    if last_lines.is_empty() { cause.into() } else { format!("{cause}:\n{last_lines}") }
+}
+
+/// A failure in one line: its first line is the cause, and its last one is the exception if it ends
+/// with a traceback.
+pub fn one_line(failure: &str) -> String {
+    joined(first_and_last(failure))
+}
+
+/// The same as [`one_line`], in about [`SHORT_CHARS`] characters. The cause has priority.
+pub fn shortened(failure: &str) -> String {
+    let (first, last) = first_and_last(failure);
+    if last.is_empty() {
+        return without_middle(first, SHORT_CHARS);
+    }
+    let cause = without_middle(first, CAUSE_CHARS);
+    let left = SHORT_CHARS.saturating_sub(cause.chars().count());
+    joined((&cause, &without_middle(last, left)))
+}
+
+fn joined((first, last): (&str, &str)) -> String {
+    if last.is_empty() { first.into() } else { format!("{}: {last}", first.trim_end_matches(':')) }
+}
+
+/// The first and the last line that are not empty. The last one is empty if there is only one.
+fn first_and_last(text: &str) -> (&str, &str) {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    (lines.next().unwrap_or_default(), lines.next_back().unwrap_or_default())
+}
+
+/// Removes the middle of a long line: it often starts with long paths and ends with the cause. Cuts
+/// between words if possible.
+fn without_middle(line: &str, chars_max: usize) -> String {
+    let letters: Vec<char> = line.chars().collect();
+    if letters.len() <= chars_max {
+        return line.to_owned();
+    }
+    let half = chars_max / 2;
+    let (mut start, mut end) = (&letters[..half], &letters[letters.len() - half..]);
+    let is_space = |letter: &char| *letter == ' ';
+    if let Some(at) = start.iter().rposition(is_space).filter(|at| *at > half / 2) {
+        start = &start[..at];
+    }
+    if let Some(at) = end.iter().position(is_space).filter(|at| *at < half / 2) {
+        end = &end[at + 1..];
+    }
+    let part = |letters: &[char]| letters.iter().collect::<String>();
+    format!("{} ... {}", part(start), part(end))
+}
+
+/// Quotes bytes for an error message: escaped, and shortened if there are many.
+pub fn quoted(bytes: &[u8]) -> String {
+    const QUOTED_BYTES_MAX: usize = 64;
+    match bytes.get(..QUOTED_BYTES_MAX) {
+        Some(start) if bytes.len() > QUOTED_BYTES_MAX => {
+            format!("\"{}...\" ({} bytes)", start.escape_ascii(), bytes.len())
+        }
+        _ => format!("\"{}\"", bytes.escape_ascii()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SHORT_CHARS, TaskError, one_line, quoted, shortened};
+
+    fn crashed(command: &str, stderr: &str) -> String {
+        let program = format!("stream.mapper `{command}`");
+        TaskError::Crashed { program, how: "ended with exit status 1".into(), stderr: stderr.into() }
+            .to_string()
+    }
+
+    #[test]
+    fn one_line_has_the_cause_and_the_exception() {
+        let failure = crashed("x.py", "Traceback:\n  line 7\nValueError: seven\n");
+        assert_eq!(one_line(&failure), "stream.mapper `x.py` ended with exit status 1: ValueError: seven");
+        assert_eq!(shortened(&failure), one_line(&failure));
+        assert_eq!(one_line(&crashed("false", "")), "stream.mapper `false` ended with exit status 1");
+        assert_eq!(one_line(" \n"), "");
+        assert_eq!(one_line("\nonly\n\n"), "only");
+    }
+
+    #[test]
+    fn the_cause_survives_shortening() {
+        let stderr = format!("warning\n{}end", "noise ".repeat(200));
+        let short = shortened(&format!("job_1.m0 failed 4 times: {}", crashed("x.py", &stderr)));
+        assert!(
+            short
+                .starts_with("job_1.m0 failed 4 times: stream.mapper `x.py` ended with exit status 1: noise"),
+            "{short}"
+        );
+        assert!(short.ends_with("noise end") && short.len() <= SHORT_CHARS + 10, "{short}");
+        let short = shortened(&crashed(&"--flag ".repeat(100), &stderr));
+        assert!(short.starts_with("stream.mapper `") && short.len() <= SHORT_CHARS + 20, "{short}");
+        assert!(short.contains("ended with exit status 1: "), "{short}");
+    }
+
+    #[test]
+    fn a_long_line_is_cut_between_words() {
+        let text = "word ".repeat(40);
+        let short = shortened(text.trim());
+        assert!(short.split(" ... ").count() == 2 && short.len() <= SHORT_CHARS + 5, "{short}");
+        assert!(short.split_whitespace().all(|word| word == "word" || word == "..."), "{short}");
+        assert_eq!(shortened(&"x".repeat(150)).matches('x').count(), SHORT_CHARS);
+    }
+
+    #[test]
+    fn long_bytes_are_shown_by_their_start() {
+        assert_eq!(quoted(b"a\n"), "\"a\\n\"");
+        let long = quoted(&vec![b'x'; 10 << 20]);
+        assert!(long.len() < 100 && long.ends_with("xxx...\" (10485760 bytes)"), "{long}");
+    }
+}

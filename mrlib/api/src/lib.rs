@@ -1,0 +1,29 @@
+//! What job authors and the task engine share: the traits of a job, its builder, its settings and
+//! errors, and the controls of a running task.
+//!
+//! Job authors use the crate `mrlib`, which exports all of this. Deliberately absent: files, sockets
+//! and wire types.
+
+pub mod codec;
+mod conf;
+mod context;
+mod control;
+pub mod error;
+mod format;
+mod job;
+pub mod limits;
+mod liveness;
+pub mod settings;
+pub mod task_settings;
+mod traits;
+
+pub use conf::Conf;
+pub use context::{Context, Counter};
+pub use control::{PreemptRefusal, PreemptRequest, TaskControl};
+pub use error::TaskError;
+pub use format::{InputFormat, OutputFormat};
+pub use job::Job;
+pub use liveness::Liveness;
+pub use traits::{
+    Emit, IdentityReducer, KeyOrder, Mapper, Pair, Partitioner, Reducer, StateBetweenKeys, Values,
+};

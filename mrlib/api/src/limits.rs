@@ -1,0 +1,104 @@
+//! Limits for the reports of a task: number of counters and lengths of texts. The task fails with a
+//! message if it exceeds them. The tracker checks them too, because a task may be any program.
+
+/// Maximum number of counters of a task.
+pub const COUNTERS_MAX: usize = 1000;
+/// Maximum length of the name of a counter, in bytes.
+pub const COUNTER_NAME_BYTES_MAX: usize = 256;
+/// Maximum number of output files of a task, the same as in the JobTracker.
+pub const PIECES_MAX: usize = 10_000;
+/// Maximum length of a status line in bytes; longer ones are truncated.
+pub const STATUS_BYTES_MAX: usize = 1 << 10;
+/// Maximum length of an error message in bytes; the middle of longer ones is left out.
+pub const FAILURE_BYTES_MAX: usize = 16 << 10;
+
+const LEFT_OUT: &str = "\n[...]\n";
+
+/// Truncates a status line.
+pub fn truncate_status(mut status: String) -> String {
+    status.truncate(start_of(&status, STATUS_BYTES_MAX).len());
+    status
+}
+
+/// Shortens an error message to its start, which has the cause, and its end.
+pub fn truncate_failure(why: String) -> String {
+    truncate_failure_to(why, FAILURE_BYTES_MAX)
+}
+
+/// The same as [`truncate_failure`], with another limit.
+pub fn truncate_failure_to(why: String, bytes_max: usize) -> String {
+    // The message may contain output of a program and is shown on terminals, so control characters
+    // are replaced.
+    let why: String = why
+        .chars()
+        .map(|one| if is_terminal_control(one) { char::REPLACEMENT_CHARACTER } else { one })
+        .collect();
+    if why.len() <= bytes_max {
+        return why;
+    }
+    let half = (bytes_max - LEFT_OUT.len()) / 2;
+    let tail = (why.len() - half..why.len()).find(|at| why.is_char_boundary(*at)).unwrap_or(why.len());
+    [start_of(&why, half), LEFT_OUT, &why[tail..]].concat()
+}
+
+fn is_terminal_control(one: char) -> bool {
+    one.is_control() && !matches!(one, '\n' | '\t')
+}
+
+/// The start of a text, at most `bytes_max` bytes.
+pub fn start_of(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// Checks that a task may have these counters.
+pub fn check_counters<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), String> {
+    if names.len() > COUNTERS_MAX {
+        return Err(too_many());
+    }
+    for name in names {
+        check_name(name)?;
+    }
+    Ok(())
+}
+
+/// The error for too many counters.
+pub fn too_many() -> String {
+    format!("more than {COUNTERS_MAX} counters in one task: use a reducer to count many different things")
+}
+
+/// Checks the length of the name of a counter.
+pub fn check_name(name: &str) -> Result<(), String> {
+    if name.len() <= COUNTER_NAME_BYTES_MAX {
+        return Ok(());
+    }
+    let start = start_of(name, 40);
+    Err(format!(
+        "the name of counter \"{start}...\" has {} bytes: the limit is {COUNTER_NAME_BYTES_MAX}",
+        name.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_messages_keep_their_ends() {
+        let text = format!("begin{}end", "ü".repeat(FAILURE_BYTES_MAX));
+        let short = truncate_failure(text);
+        assert!(short.len() <= FAILURE_BYTES_MAX, "{}", short.len());
+        assert!(short.starts_with("beginü") && short.ends_with("üend") && short.contains(LEFT_OUT));
+        assert_eq!(truncate_failure("as it is".into()), "as it is");
+        assert_eq!(truncate_status("ü".repeat(600)).len(), STATUS_BYTES_MAX);
+    }
+
+    #[test]
+    fn too_many_counters_and_long_names_are_errors() {
+        let names: Vec<String> = (0..=COUNTERS_MAX).map(|n| n.to_string()).collect();
+        assert!(check_counters(names[1..].iter().map(String::as_str)).is_ok());
+        assert!(check_counters(names.iter().map(String::as_str)).unwrap_err().contains("1000 counters"));
+        let long = "x".repeat(COUNTER_NAME_BYTES_MAX + 1);
+        assert!(check_counters([long.as_str()].into_iter()).unwrap_err().contains("257 bytes"));
+    }
+}

@@ -1,0 +1,58 @@
+//! Signs of life, which distinguish a task that sorts, merges or waits from one whose program
+//! hangs.
+//!
+//! The engine marks a task as alive during its own work and with every pair that the program emits.
+//! It does not while the program processes a record. The watchdog looks for any change of the
+//! count, not for a rate.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// The signs of life of a task. All clones share the same counts.
+#[derive(Debug, Clone, Default)]
+pub struct Liveness(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    beats: AtomicU64,
+    /// Pairs emitted. Only one thread writes it, so a plain store is enough.
+    emitted: AtomicU64,
+    /// The offset of the current record plus 1; 0 if there is none.
+    record: AtomicU64,
+}
+
+impl Liveness {
+    /// Counts one sign of life.
+    pub fn mark_alive(&self) {
+        self.0.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets the total number of pairs emitted.
+    #[inline]
+    pub fn emitted(&self, pairs: u64) {
+        self.0.emitted.store(pairs, Ordering::Relaxed);
+    }
+
+    /// All signs of life so far. The count only grows.
+    pub fn count(&self) -> u64 {
+        self.0.beats.load(Ordering::Relaxed) + self.0.emitted.load(Ordering::Relaxed)
+    }
+
+    /// Called before the mapper gets the record at this offset.
+    #[inline]
+    pub fn at_record(&self, offset: u64) {
+        self.0.record.store(offset.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Called when the mapper has processed its last record.
+    pub fn clear_record(&self) {
+        self.0.record.store(0, Ordering::Relaxed);
+    }
+
+    /// The offset of the record that the mapper is processing.
+    pub fn record(&self) -> Option<u64> {
+        self.0.record.load(Ordering::Relaxed).checked_sub(1)
+    }
+}

@@ -1,0 +1,458 @@
+//! The settings of a job: one table, used to check them at submission, to parse them and to print
+//! help.
+//!
+//! A setting is known if it is in [`ENGINE`], if the program declares it
+//! ([`crate::Job::settings`], [`crate::Job::declare_setting`]), or if its name begins
+//! with [`USER`]. Every other setting is refused, with the nearest known name, because a misspelled
+//! setting would have no effect and no message.
+
+use crate::{codec::Codec, format::InputFormat};
+use serde::{Deserialize, Serialize};
+use std::{borrow::Cow, collections::HashMap, str::FromStr};
+use types::quantity::Bytes;
+
+/// Names with this prefix are free for the programs of users.
+pub const USER: &str = "user.";
+/// Names with this prefix are set by the JobTracker only.
+pub const RESERVED: &str = "fermata.";
+/// Number of records that `skip.bad.records=true` allows a task to skip.
+pub const SKIP_DEFAULT: u64 = 100;
+/// Maximum replication that a job may request. A NameNode may allow less.
+pub const REPLICATION_MAX: u64 = 64;
+
+/// Minimum of `split.size`, in bytes: smaller splits are mostly empty.
+pub const SPLIT_BYTES_MIN: u64 = 64;
+/// Minimum of `sort.memory`, in bytes.
+pub const SORT_BYTES_MIN: u64 = 64 << 10;
+/// Maximum of `attempts.max`: the JobTracker stores the error of every failed attempt.
+pub const ATTEMPTS_MAX: u64 = 100;
+/// Maximum length of the name of a setting, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+/// Maximum number of settings that a program may declare.
+pub const DECLARED_MAX: usize = 1000;
+/// Whether the mapper is divisible. Set at submission from the program ([`crate::Job::divisible`]).
+pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
+/// Maximum length of a name for which a similar one is searched, because the search takes the
+/// product of both lengths.
+const SUGGESTION_BYTES_MAX: usize = 64;
+
+/// The values that a setting accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number in this range.
+    Count {
+        /// The smallest value.
+        min: u64,
+        /// The largest value.
+        max: u64,
+    },
+    /// A size of at least one byte.
+    Size,
+    /// A size of at least this many bytes.
+    SizeFrom {
+        /// The smallest value.
+        min: u64,
+    },
+    /// A number from 0 to 1.
+    Fraction,
+    /// `lines`, `keyvalue`, `whole` or `fixed:RECORD:KEY`.
+    Format,
+    /// `auto`, `none` or `gzip`.
+    Codec,
+    /// A number of records, `true` or `false`.
+    Skip,
+    /// Any text.
+    Text,
+}
+
+/// A setting of the engine or of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// The name, as in `--conf NAME=VALUE`.
+    pub name: Cow<'static, str>,
+    /// The values that it accepts.
+    pub kind: Kind,
+    /// Its meaning, in one line.
+    pub help: Cow<'static, str>,
+}
+
+impl Setting {
+    /// An entry of a table.
+    pub const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
+        Self { name: Cow::Borrowed(name), kind, help: Cow::Borrowed(help) }
+    }
+}
+
+/// The settings that every job accepts.
+pub const ENGINE: &[Setting] = &[
+    Setting::new(
+        "split.size",
+        Kind::SizeFrom { min: SPLIT_BYTES_MIN },
+        "bytes that one map reads, at least 64 [default: a block]",
+    ),
+    Setting::new("input.format", Kind::Format, "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)"),
+    Setting::new("input.codec", Kind::Codec, "auto, gzip, or none: read compressed files unchanged"),
+    Setting::new("input.recursive", Kind::Flag, "false: same as --no-recursive [default: true]"),
+    Setting::new(
+        "output.replication",
+        Kind::Count { min: 1, max: REPLICATION_MAX },
+        "replicas of the output files",
+    ),
+    Setting::new("slow.start", Kind::Fraction, "fraction of maps done before reduces start, from 0 to 1"),
+    Setting::new("speculation", Kind::Flag, "false: disable speculative execution"),
+    Setting::new("speculation.split", Kind::Flag, "false: speculate on a slow map, never split it"),
+    Setting::new(
+        "attempts.max",
+        Kind::Count { min: 1, max: ATTEMPTS_MAX },
+        "task failures that fail the job, max 100 [default: 4]",
+    ),
+    Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
+    Setting::new("record.bytes.max", Kind::Size, "maximum length of a record [default: 256MiB]"),
+    Setting::new("pace.map", Kind::Size, "bytes per second that a map reads at most, for tests"),
+    Setting::new("pace.reduce", Kind::Size, "bytes per second that a reduce reads at most"),
+    Setting::new(
+        "sort.memory",
+        Kind::SizeFrom { min: SORT_BYTES_MIN },
+        "memory of a task for sorting, at least 64KiB",
+    ),
+    Setting::new("merge.factor", Kind::Count { min: 2, max: 1 << 20 }, "runs merged at a time [default: 64]"),
+    Setting::new("fetch.parallel", Kind::Count { min: 1, max: 1 << 10 }, "parallel fetches [default: 4]"),
+    Setting::new("map.output.compress", Kind::Flag, "false: never compress map output"),
+    Setting::new("total.order.splits", Kind::Text, "file of split keys, for jobs with total order"),
+    Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
+];
+
+/// Set by `mrctl submit`: the staging folder of the job, and whether the mapper is divisible.
+const INTERNAL: &[&str] = &["staging", MAPPER_DIVISIBLE];
+
+/// Names of Hadoop settings, and what to use instead.
+const HADOOP: &[(&[&str], &str)] = &[
+    (&["mapreduce.job.reduces", "mapred.reduce.tasks"], "use --reduces {}"),
+    (&["mapreduce.job.name", "mapred.job.name"], "use --name {}"),
+    (&["mapreduce.job.queuename", "mapred.job.queue.name"], "use --queue {}"),
+    (&["mapreduce.job.priority", "mapred.job.priority"], "use --priority"),
+    (&["mapreduce.input.fileinputformat.inputdir", "mapred.input.dir"], "use --input {}"),
+    (&["mapreduce.output.fileoutputformat.outputdir", "mapred.output.dir"], "use --output {}"),
+    (
+        &[
+            "mapreduce.input.fileinputformat.split.maxsize",
+            "mapreduce.input.fileinputformat.split.minsize",
+            "mapred.max.split.size",
+            "mapred.min.split.size",
+        ],
+        "use --conf split.size={}",
+    ),
+    (
+        &["mapreduce.input.fileinputformat.input.dir.recursive", "mapred.input.dir.recursive"],
+        "folders are read with their subfolders; use --no-recursive to read only the folder itself",
+    ),
+    (
+        &[
+            "mapreduce.map.maxattempts",
+            "mapreduce.reduce.maxattempts",
+            "mapred.map.max.attempts",
+            "mapred.reduce.max.attempts",
+        ],
+        "use --conf attempts.max={}",
+    ),
+    (
+        &[
+            "mapreduce.map.speculative",
+            "mapreduce.reduce.speculative",
+            "mapred.map.tasks.speculative.execution",
+            "mapred.reduce.tasks.speculative.execution",
+        ],
+        "use --conf speculation={}",
+    ),
+    (
+        &["mapreduce.job.reduce.slowstart.completedmaps", "mapred.reduce.slowstart.completed.maps"],
+        "use --conf slow.start={}",
+    ),
+    (&["mapreduce.map.output.compress", "mapred.compress.map.output"], "use --conf map.output.compress={}"),
+    (&["mapreduce.task.io.sort.mb", "io.sort.mb"], "use --conf sort.memory={}MiB"),
+    (&["mapreduce.task.io.sort.factor", "io.sort.factor"], "use --conf merge.factor={}"),
+    (
+        &["mapreduce.reduce.shuffle.parallelcopies", "mapred.reduce.parallel.copies"],
+        "use --conf fetch.parallel={}",
+    ),
+    (
+        &["mapreduce.map.skip.maxrecords", "mapred.skip.map.max.skip.records"],
+        "use --conf skip.bad.records={}",
+    ),
+    (&["dfs.replication"], "use --conf output.replication={}"),
+    (
+        &[
+            "stream.map.output.field.separator",
+            "stream.reduce.output.field.separator",
+            "stream.map.input.field.separator",
+            "stream.num.map.output.key.fields",
+            "mapreduce.map.output.key.field.separator",
+            "mapreduce.partition.keypartitioner.options",
+            "mapreduce.partition.keycomparator.options",
+        ],
+        "the key always ends at the first tab of a line: write a tab there in the mapper",
+    ),
+];
+const HADOOP_PREFIXES: &[&str] = &["mapreduce.", "mapred.", "stream.", "yarn.", "dfs.", "io.", "fs."];
+
+impl Kind {
+    /// The accepted values, for error messages.
+    fn wanted(self) -> String {
+        match self {
+            Self::Flag => "true or false".into(),
+            Self::Count { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Size => "a size such as 16MiB, less than 16EiB".into(),
+            Self::SizeFrom { min } => format!("a size such as 16MiB, at least {}", Bytes(min)),
+            Self::Fraction => "a number from 0 to 1".into(),
+            Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
+            Self::Codec => "auto, none or gzip".into(),
+            Self::Skip => "a number of records, true or false".into(),
+            Self::Text => "text".into(),
+        }
+    }
+
+    fn accepts(self, text: &str) -> bool {
+        match self {
+            Self::Flag => text.parse::<bool>().is_ok(),
+            Self::Count { min, max } => text.parse().is_ok_and(|count| (min..=max).contains(&count)),
+            Self::Size => Self::SizeFrom { min: 1 }.accepts(text),
+            Self::SizeFrom { min } => text.parse().is_ok_and(|Bytes(bytes)| bytes >= min),
+            Self::Fraction => text.parse().is_ok_and(|part: f64| (0.0..=1.0).contains(&part)),
+            Self::Format => InputFormat::from_str(text).is_ok(),
+            Self::Codec => Codec::from_str(text).is_ok(),
+            Self::Skip => skip_records(text).is_some(),
+            Self::Text => true,
+        }
+    }
+}
+
+/// The number of records that a task may skip with this value of `skip.bad.records`.
+pub fn skip_records(text: &str) -> Option<u64> {
+    match text {
+        "true" => Some(SKIP_DEFAULT),
+        "false" => Some(0),
+        number => number.parse().ok(),
+    }
+}
+
+/// The error for a value that a setting does not accept.
+pub fn bad(name: &str, value: &str, wanted: &str) -> String {
+    format!("setting {name} = {value:?}: it must be {wanted}")
+}
+
+/// Checks every setting of a job whose program declares `own`. The error is one line about the
+/// first setting that is unknown or has an invalid value.
+pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Setting]) -> Result<(), String> {
+    let known: HashMap<&str, Kind> =
+        ENGINE.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
+    for (name, value) in conf {
+        if name.starts_with(RESERVED) {
+            return Err(format!("setting {name}: names that begin with {RESERVED} are reserved"));
+        }
+        if name.starts_with(USER) || INTERNAL.contains(&name) {
+            continue;
+        }
+        let Some(kind) = known.get(name) else {
+            return Err(unknown(name, value, own));
+        };
+        if !kind.accepts(value.trim()) {
+            return Err(bad(name, value, &kind.wanted()));
+        }
+    }
+    Ok(())
+}
+
+/// Checks only the values of engine settings, because the settings of a task contain more than its
+/// user has given. The minimum of a size is checked at submission only.
+pub fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
+    for (name, value) in conf {
+        let known = ENGINE.iter().find(|setting| setting.name == name).map(|known| match known.kind {
+            Kind::SizeFrom { .. } => Kind::Size,
+            kind => kind,
+        });
+        if let Some(kind) = known.filter(|kind| !kind.accepts(value.trim())) {
+            return Err(bad(name, value, &kind.wanted()));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
+    let start = format!("setting {name} is unknown");
+    if let Some((_, instead)) = HADOOP.iter().find(|(names, _)| names.contains(&name)) {
+        return format!("setting {name} is a Hadoop setting: {}", instead.replace("{}", value));
+    }
+    if let Some(near) = nearest(name, ENGINE.iter().chain(own).map(|setting| &*setting.name)) {
+        return format!("{start}: did you mean {near}?");
+    }
+    if HADOOP_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return format!(
+            "setting {name} looks like a Hadoop setting and has no equivalent (`mrctl submit --help` lists all settings)"
+        );
+    }
+    format!(
+        "{start}: `mrctl submit --help` and `mrctl programs` list all settings; names for your own program begin with {USER}"
+    )
+}
+
+/// The candidate with the smallest edit distance, if it is near enough to be a misspelling.
+pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if name.len() > SUGGESTION_BYTES_MAX {
+        return None;
+    }
+    let (length, allowed) = (name.chars().count(), (name.len() / 3).max(2));
+    let similar = candidates.filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed);
+    let near = similar.map(|candidate| (distance(name, candidate), candidate));
+    near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
+}
+
+/// The number of insertions, deletions and substitutions between two texts (Levenshtein distance).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// Renders a table as help text, indented and aligned.
+pub fn help(settings: &[Setting]) -> String {
+    let width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
+    let lines: Vec<String> =
+        settings.iter().map(|setting| format!("  {:width$}  {}\n", setting.name, setting.help)).collect();
+    lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(name: &str, value: &str) -> Option<String> {
+        let own = [Setting::new("word.length", Kind::Count { min: 1, max: 99 }, "the shortest word")];
+        check([(name, value)], &own).err()
+    }
+
+    #[test]
+    fn known_settings_and_the_users_own_pass() {
+        for (name, value) in [
+            ("pace.map", "1MiB"),
+            ("skip.bad.records", "3"),
+            ("skip.bad.records", "true"),
+            ("input.format", "fixed:100:10"),
+            ("slow.start", " 0.5 "),
+            ("word.length", "4"),
+            ("user.anything", "at all"),
+            ("staging", "/tmp/x"),
+        ] {
+            assert_eq!(refusal(name, value), None, "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn misspelled_settings_are_refused_with_the_nearest_name() {
+        for (name, near) in [
+            ("pace.mpa", "pace.map"),
+            ("speculaton", "speculation"),
+            ("word.lenght", "word.length"),
+            ("input.recursiv", "input.recursive"),
+            ("skip.bad.record", "skip.bad.records"),
+        ] {
+            let why = refusal(name, "1").expect(name);
+            assert!(why.contains(&format!("setting {name} is unknown: did you mean {near}?")), "{why}");
+        }
+        let why = refusal("nonsense", "1").expect("unknown");
+        assert!(why.contains("nonsense is unknown") && why.contains("begin with user."), "{why}");
+    }
+
+    #[test]
+    fn names_of_hadoop_are_translated() {
+        let reduces = refusal("mapreduce.job.reduces", "2").expect("Hadoop's");
+        assert_eq!(reduces, "setting mapreduce.job.reduces is a Hadoop setting: use --reduces 2");
+        let separator = refusal("stream.map.output.field.separator", ",").expect("Hadoop's");
+        assert!(separator.contains("first tab"), "{separator}");
+        assert!(refusal("mapreduce.map.memory.mb", "1").expect("a Hadoop setting").contains("no equivalent"));
+    }
+
+    #[test]
+    fn values_that_a_setting_does_not_take_are_refused_by_its_name() {
+        for (name, value) in [
+            ("slow.start", "1.5"),
+            ("slow.start", "NaN"),
+            ("speculation", "perhaps"),
+            ("attempts.max", "0"),
+            ("attempts.max", "-1"),
+            ("attempts.max", "101"),
+            ("split.size", "0"),
+            ("split.size", "big"),
+            ("split.size", "99999999TiB"),
+            ("split.size", "3"),
+            ("sort.memory", "1"),
+            ("input.format", "fixed:10"),
+            ("input.format", "fixed:10:11"),
+            ("input.format", "fixed:0:0"),
+            ("input.format", "xml"),
+            ("input.codec", "zstd"),
+            ("input.recursive", "yes"),
+            ("skip.bad.records", "-1"),
+            ("output.replication", "99"),
+            ("merge.factor", "1"),
+            ("fermata.token", "00"),
+        ] {
+            let why = refusal(name, value).expect(name);
+            assert!(why.starts_with(&format!("setting {name}")) && !why.contains('\n'), "{why}");
+        }
+    }
+
+    #[test]
+    fn the_allowed_range_is_named() {
+        let why = refusal("sort.memory", "1").expect("too small");
+        assert_eq!(why, "setting sort.memory = \"1\": it must be a size such as 16MiB, at least 64KiB");
+        assert_eq!(refusal("sort.memory", "64KiB"), None);
+        assert_eq!(refusal("split.size", "64"), None);
+        assert_eq!(check_engine([("split.size", "3")]), Ok(()), "tests use smaller splits");
+        assert!(check_engine([("split.size", "0")]).is_err());
+    }
+
+    #[test]
+    fn a_long_unknown_name_is_refused_without_a_search_for_a_similar_one() {
+        let long = "x".repeat(SUGGESTION_BYTES_MAX + 1);
+        assert_eq!(nearest(&long, [&*long].into_iter()), None);
+        let endless = std::iter::repeat_n("y".repeat(1 << 20), 2).collect::<Vec<_>>();
+        let names = endless.iter().map(String::as_str).chain(["pace.map"]);
+        assert_eq!(nearest("pace.mpa", names), Some("pace.map"), "names of other lengths are skipped");
+    }
+
+    #[test]
+    fn many_settings_of_a_program_that_declares_many_are_checked() {
+        let own: Vec<Setting> = (0..DECLARED_MAX)
+            .map(|n| Setting { name: format!("own.{n}").into(), kind: Kind::Flag, help: Cow::default() })
+            .collect();
+        let conf: Vec<(String, &str)> = (0..DECLARED_MAX).map(|n| (format!("own.{n}"), "true")).collect();
+        let pairs = || conf.iter().map(|(name, value)| (name.as_str(), *value));
+        assert_eq!(check(pairs(), &own), Ok(()));
+        assert!(check(pairs().chain([("own.999", "1")]), &own).is_err_and(|why| why.contains("own.999")));
+        assert!(
+            check([("attempts.max", "0")], &own).is_err(),
+            "a program cannot redefine a setting of the engine"
+        );
+    }
+
+    #[test]
+    fn edit_distances_are_those_of_levenshtein() {
+        for (a, b, apart) in
+            [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("pace.mpa", "pace.map", 2)]
+        {
+            assert_eq!(distance(a, b), apart, "{a} {b}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Measures the speed of maps on one core: prints megabytes of input per second of CPU time, for a
+//! wordcount and for a sort of 100-byte records.
+//!
+//! `cargo run --release -p fermata-engine --example map_speed -- FOLDER [MEBIBYTES]`
+
+use fermata_engine::{
+    execution::{MapTask, OutputSink, Progress, TaskIo, run_map},
+    input::{ByteSource, LocalFile},
+    merge::{Cursor, Merge, SortOrder},
+    scratch::Scratch,
+    segment::Run,
+};
+use mrlib_api::{
+    Conf, Context, Emit, InputFormat, Job, Liveness, Mapper, OutputFormat, Reducer, TaskControl, TaskError,
+    Values,
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::path::{Path, PathBuf};
+
+/// CPU time of all threads of this process. Other processes do not distort the result.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+struct LocalFiles(PathBuf);
+
+impl TaskIo for LocalFiles {
+    fn progress(&mut self, _: &Progress) {}
+
+    fn liveness(&self) -> Liveness {
+        Liveness::default()
+    }
+
+    fn stop(&self) -> TaskControl {
+        TaskControl::default()
+    }
+
+    fn scratch(&self) -> Scratch {
+        Scratch::new(vec![self.0.clone()])
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        128 << 20
+    }
+
+    fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
+        Ok(Box::new(LocalFile::open(Path::new(path))?))
+    }
+
+    fn open_output(&mut self, _: OutputFormat, _: Vec<String>) -> Result<Box<dyn OutputSink>, TaskError> {
+        Err("jobs of this benchmark have reduces".into())
+    }
+}
+
+struct Words;
+
+impl Mapper for Words {
+    fn map(&mut self, _: &[u8], line: &[u8], out: &mut dyn Emit, _: &mut Context) -> Result<(), TaskError> {
+        line.split(|byte| *byte == b' ')
+            .filter(|word| !word.is_empty())
+            .try_for_each(|word| out.emit(word, &1u64.to_le_bytes()))
+    }
+}
+
+struct Sum {
+    in_place: bool,
+}
+
+impl Reducer for Sum {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        _: &mut Context,
+    ) -> Result<(), TaskError> {
+        let mut sum = 0u64;
+        while let Some(value) = values.next()? {
+            sum += u64::from_le_bytes(value.try_into().map_err(|_| "not eight bytes")?);
+        }
+        out.emit(key, &sum.to_le_bytes())
+    }
+
+    fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
+        let (Ok(sum), Ok(value)) = (<&mut [u8; 8]>::try_from(into), value.try_into()) else { return false };
+        if self.in_place {
+            *sum = (u64::from_le_bytes(*sum) + u64::from_le_bytes(value)).to_le_bytes();
+        }
+        self.in_place
+    }
+}
+
+struct Identity;
+
+impl Mapper for Identity {
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        _: &mut Context,
+    ) -> Result<(), TaskError> {
+        out.emit(key, value)
+    }
+}
+
+/// A pseudo-random number generator (`SplitMix64`).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed ^ mixed >> 29
+    }
+}
+
+/// Text in which few words are frequent and many are rare.
+fn text(bytes: usize) -> Vec<u8> {
+    let mut random = Random(1);
+    let mut text = Vec::with_capacity(bytes + 100);
+    while text.len() < bytes {
+        for _ in 0..10 {
+            let rank = 1u64 << (random.next() % 17);
+            let word = random.next() % rank + rank;
+            let letters = 3 + word % 6;
+            text.extend((0..letters).map(|at| b'a' + ((word * 7919) >> (at * 3) & 15) as u8));
+            text.push(b' ');
+        }
+        text.push(b'\n');
+    }
+    text
+}
+
+fn records(bytes: usize) -> Vec<u8> {
+    let mut random = Random(2);
+    let mut records = Vec::with_capacity(bytes + 100);
+    for number in 0..bytes / 100 {
+        records.extend_from_slice(&random.next().to_be_bytes());
+        records.extend_from_slice(&random.next().to_be_bytes()[..2]);
+        records.extend_from_slice(format!("{number:032X}").as_bytes());
+        records.extend((0..58).map(|_| random.next() as u8));
+    }
+    records
+}
+
+fn measure(
+    name: &str,
+    job: &Job,
+    source: &Path,
+    settings: &[(&str, &str)],
+    here: &mut LocalFiles,
+) -> Result<(), TaskError> {
+    let mut conf = Conf::default();
+    for (key, value) in settings {
+        conf.set(*key, *value);
+    }
+    let length = std::fs::metadata(source).map_err(TaskError::io("look"))?.len();
+    let task = MapTask {
+        source: source.display().to_string(),
+        start: 0,
+        end: length,
+        whole: false,
+        pin: None,
+        reduces: 4,
+        map_output: here.0.join("output"),
+        other_outputs: Vec::new(),
+        conf,
+    };
+    let start = cpu_seconds();
+    let outcome = run_map(job, &task, here)?;
+    let mapped = cpu_seconds() - start;
+    let start = cpu_seconds();
+    let mut merged = 0;
+    for partition in 0..4 {
+        let run = Run::of_file(task.map_output.clone(), partition)?;
+        let mut merge = Merge::open(&[run.clone(), run], SortOrder::default())?;
+        while merge.next()? {
+            merged += merge.key().len() + merge.value().len();
+        }
+    }
+    let merge_rate = merged as f64 / 1e6 / (cpu_seconds() - start);
+    println!(
+        "{name}: {mapped:.2} s, {:.0} MB/s; out {} bytes, {} records written; merge of two copies {merge_rate:.0} MB/s",
+        length as f64 / 1e6 / mapped,
+        outcome.bytes_out,
+        outcome.counters["SPILLED_RECORDS"]
+    );
+    Ok(())
+}
+
+fn main() -> Result<(), TaskError> {
+    let mut arguments = std::env::args().skip(1);
+    let folder = PathBuf::from(arguments.next().ok_or("usage: map_speed FOLDER [MEBIBYTES]")?);
+    let mebibytes: usize = arguments.next().map_or(Ok(128), |text| text.parse()).map_err(|_| "mebibytes?")?;
+    let (words, sorted) = (folder.join("text"), folder.join("records"));
+    std::fs::write(&words, text(mebibytes << 20)).map_err(TaskError::io("write"))?;
+    std::fs::write(&sorted, records(mebibytes << 20)).map_err(TaskError::io("write"))?;
+    let mut here = LocalFiles(folder);
+    let count = |in_place| Job::map(|_| Ok(Words)).combine(move |_| Ok(Sum { in_place }));
+    let sort = Job::map(|_| Ok(Identity)).read(InputFormat::Fixed { record: 100, key: 10 });
+    for (name, job, source, settings) in [
+        ("wordcount, folded", count(true), &words, &[][..]),
+        ("wordcount, combined", count(false), &words, &[]),
+        ("wordcount, 8 MiB", count(true), &words, &[("sort.memory", "8MiB")]),
+        ("wordcount, no combiner", Job::map(|_| Ok(Words)), &words, &[]),
+        ("sort", sort.clone(), &sorted, &[("sort.memory", "1GiB")]),
+        (
+            "sort, not compressed",
+            sort.clone(),
+            &sorted,
+            &[("sort.memory", "1GiB"), ("map.output.compress", "false")],
+        ),
+        ("sort, 16 MiB", sort, &sorted, &[("sort.memory", "16MiB")]),
+    ] {
+        measure(name, &job, source, settings, &mut here)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! The clock of a task: decides when to report progress, and delays a paced task.
+
+use mrlib_api::{Liveness, PreemptRequest, TaskControl, TaskError};
+use std::time::{Duration, Instant};
+
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+/// Time between two reads of the clock: rare enough to be cheap, often enough for slow records.
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
+const RECORDS_MAX: u32 = 4096;
+/// The same for a paced task, which waits at each read of the clock and runs ahead in between.
+const CHECK_INTERVAL_PACED: Duration = Duration::from_millis(50);
+/// Interval at which a waiting task marks itself as alive.
+const ALIVE_EVERY: Duration = Duration::from_millis(500);
+
+/// Decides at each record whether to wait and whether to report progress.
+#[derive(Debug)]
+pub struct Meter {
+    started: Instant,
+    checked_at: Instant,
+    reported_at: Instant,
+    /// Records between two reads of the clock, and how many of them are left.
+    records: u32,
+    left: u32,
+    pace: Option<u64>,
+    /// Whether a preemption request ends a wait, or only a kill.
+    preemptible: bool,
+    liveness: Liveness,
+}
+
+impl Meter {
+    /// Starts now. `pace` is in bytes per second. If `preemptible`, a preemption request ends a
+    /// wait.
+    pub fn new(pace: Option<u64>, preemptible: bool, liveness: Liveness) -> Self {
+        let now = Instant::now();
+        Self {
+            started: now,
+            checked_at: now,
+            reported_at: now,
+            records: 1,
+            left: 1,
+            pace,
+            preemptible,
+            liveness,
+        }
+    }
+
+    /// Called at a record after `bytes` of the input were read. Waits if the task is ahead of its
+    /// pace. Returns true if it is time to report progress.
+    #[inline]
+    pub fn tick(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
+        self.left -= 1;
+        if self.left > 0 { Ok(false) } else { self.check(bytes, stop) }
+    }
+
+    fn check(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
+        let every = if self.pace.is_some() { CHECK_INTERVAL_PACED } else { CHECK_INTERVAL };
+        let taken = self.checked_at.elapsed();
+        self.records =
+            if taken < every { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
+        self.left = self.records;
+        // The wait counts as time for the next records, because at this pace they take that long.
+        self.checked_at = Instant::now();
+        self.wait(bytes, stop)?;
+        let now = Instant::now();
+        let report = now - self.reported_at >= REPORT_INTERVAL;
+        if report {
+            self.reported_at = now;
+        }
+        Ok(report)
+    }
+
+    /// Waits until the pace allows `bytes`.
+    pub fn wait(&mut self, bytes: u64, stop: &TaskControl) -> Result<(), TaskError> {
+        let Some(pace) = self.pace else { return Ok(()) };
+        let due = Duration::from_secs_f64(bytes as f64 / pace as f64);
+        while let Some(early) = due.checked_sub(self.started.elapsed()).filter(|early| !early.is_zero()) {
+            if stop.preempt_request()? != PreemptRequest::None && self.preemptible {
+                break;
+            }
+            stop.sleep(early.min(ALIVE_EVERY), self.preemptible);
+            self.liveness.mark_alive();
+        }
+        Ok(())
+    }
+}

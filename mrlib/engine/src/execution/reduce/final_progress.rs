@@ -1,0 +1,138 @@
+//! The progress of the last stage of a reduce: counts records, checks for kills and preemption
+//! requests, and reports.
+
+use super::{
+    super::{Meter, OutputSink, Progress, TaskIo},
+    STAGES,
+};
+use mrlib_api::{Context, Emit, Liveness, Pair, PreemptRequest, TaskControl, TaskError, Values};
+
+/// Typical size of the two lengths in a record.
+const LENGTHS_BYTES: usize = 2;
+
+/// Counts the output.
+pub(super) struct Output {
+    pub(super) sink: Box<dyn OutputSink>,
+    pub(super) records: u64,
+    pub(super) liveness: Liveness,
+}
+
+impl Emit for Output {
+    #[inline]
+    fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        self.records += 1;
+        self.liveness.emitted(self.records);
+        self.sink.write(key, value)
+    }
+}
+
+/// The progress of a reduce, in bytes of records.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ByteProgress {
+    /// Bytes of all runs.
+    pub(super) whole: u64,
+    /// Bytes read by earlier attempts.
+    pub(super) before: u64,
+    /// Bytes fetched by all attempts.
+    pub(super) shuffled: u64,
+}
+
+/// Reports progress, keeps the pace, and checks the control of the task.
+pub(super) struct ReduceProgress<'a> {
+    pub(super) io: &'a mut dyn TaskIo,
+    stop: TaskControl,
+    meter: Meter,
+    byte_progress: ByteProgress,
+    /// Bytes of records read so far, approximately.
+    read: u64,
+    bytes_out: u64,
+    status: Option<String>,
+    /// Whether a checkpoint can be saved.
+    preemptible: bool,
+}
+
+impl<'a> ReduceProgress<'a> {
+    pub(super) fn new(
+        io: &'a mut dyn TaskIo,
+        byte_progress: ByteProgress,
+        pace: Option<u64>,
+        preemptible: bool,
+    ) -> Self {
+        let (stop, meter) = (io.stop(), Meter::new(pace, preemptible, io.liveness()));
+        let mut progress =
+            Self { io, stop, meter, byte_progress, read: 0, bytes_out: 0, status: None, preemptible };
+        progress.report();
+        progress
+    }
+
+    #[inline]
+    fn record(&mut self, bytes: usize) -> Result<(), TaskError> {
+        self.read += bytes as u64;
+        if self.meter.tick(self.read, &self.stop)? {
+            // A key group may be long.
+            self.stop.check()?;
+            self.report();
+        }
+        Ok(())
+    }
+
+    /// Called between two key groups, when no record is in use. Returns whether to save a
+    /// checkpoint.
+    pub(super) fn boundary(&mut self, out: &Output, context: &mut Context) -> Result<bool, TaskError> {
+        self.bytes_out = out.sink.bytes();
+        if let Some(status) = context.take_status() {
+            self.status = Some(status);
+        }
+        context.check()?;
+        Ok(self.preemptible && self.stop.preempt_request()? == PreemptRequest::Pause)
+    }
+
+    #[cold]
+    fn report(&mut self) {
+        let part = (self.byte_progress.before + self.read) as f64 / self.byte_progress.whole.max(1) as f64;
+        self.io.progress(&Progress {
+            done: (STAGES - 1.0 + part.min(1.0)) / STAGES,
+            stage: "reduce",
+            bytes_in: self.byte_progress.shuffled,
+            bytes_out: self.bytes_out,
+            status: self.status.take(),
+        });
+    }
+
+    /// Wraps the values of a group to count them.
+    pub(super) fn group<'w, V: Values>(&'w mut self, key: &[u8], values: V) -> ReportedValues<'w, 'a, V> {
+        ReportedValues { values, record_bytes: key.len() + LENGTHS_BYTES, progress: self }
+    }
+}
+
+pub(super) struct ReportedValues<'a, 'io, V> {
+    values: V,
+    progress: &'a mut ReduceProgress<'io>,
+    /// Approximate bytes of a record without its value. All keys of a group are assumed to have the
+    /// same length.
+    record_bytes: usize,
+}
+
+impl<V: Values> Values for ReportedValues<'_, '_, V> {
+    #[inline]
+    fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
+        let value = self.values.next()?;
+        if let Some(value) = value {
+            self.progress.record(self.record_bytes + value.len())?;
+        }
+        Ok(value)
+    }
+
+    #[inline]
+    fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
+        let pair = self.values.next_pair()?;
+        if let Some((_, value)) = pair {
+            self.progress.record(self.record_bytes + value.len())?;
+        }
+        Ok(pair)
+    }
+
+    fn key(&self) -> &[u8] {
+        self.values.key()
+    }
+}

@@ -1,0 +1,376 @@
+//! Runs a reduce through shuffle, merge and reduce, from the start or from a checkpoint.
+//!
+//! Runs are merged in the order of their maps in the input, wherever they are stored, so that the
+//! same map outputs always give the same bytes of output.
+//!
+//! A reduce can be paused in every stage: in the shuffle with the outputs fetched so far, in a
+//! merge with the run written so far and the remainders of its inputs, in the last stage between
+//! two key groups. The result is a [`ReduceState`]. A reduce that resumes from it gives the same
+//! output and counts every record once. If no disk has enough space for the checkpoint, or it would
+//! be too large, the reduce continues from that state itself.
+
+mod final_progress;
+mod final_stage;
+
+#[cfg(test)]
+mod tests;
+
+use super::{Meter, Progress, TaskIo, TaskOutcome};
+use crate::{
+    checkpoint::{self, CheckpointSource, ReduceState, SHUFFLE_COUNTER, SourceRun, Stage},
+    fetch::{
+        FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all,
+        remote_checkpoint::RemoteCheckpoint,
+    },
+    merge::{Fewer, OpenPass, SortOrder, factor_for, merge_down},
+    scratch::disk_failed,
+    segment::{Run, Stored},
+    settings::Settings,
+};
+use mrlib_api::{Conf, Job, Liveness, PreemptRefusal, PreemptRequest, TaskError, task_settings};
+use proto::mr::FetchFailed;
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
+
+/// Fraction of the memory of a task for fetched outputs; the remainder is for merging.
+const SHUFFLE_FRACTION: f64 = 0.6;
+/// Fraction of the memory of a task for the blocks of runs that are merged at the same time.
+const BLOCKS_FRACTION: f64 = 0.25;
+/// The progress assumes that the three stages take equally long.
+const STAGES: f64 = 3.0;
+
+/// CPU time of a task over all attempts that count.
+pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
+/// Milliseconds from the request to pause until all runs were saved, over all pauses.
+const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
+/// Bytes of checkpoints that had to be written because they were in memory.
+const MEMORY_COUNTER: &str = "CHECKPOINT_MEMORY_BYTES";
+/// How often the reduce was resumed.
+const RESUMES_COUNTER: &str = "RESUMES";
+/// Milliseconds from the start of an attempt until it had resumed, over all attempts. In the last
+/// stage it has resumed with its first record.
+const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
+/// Bytes of checkpoints copied from other nodes.
+const COPIED_COUNTER: &str = "CHECKPOINT_COPIED_BYTES";
+
+/// A reduce to run.
+#[derive(Clone)]
+pub struct ReduceTask {
+    /// The index of the reduce.
+    pub partition: u32,
+    /// The settings of the job.
+    pub conf: Conf,
+    /// The list of map events, which grows while the reduce runs.
+    pub feed: Arc<MapFeed>,
+    /// The token of the job for shuffle servers.
+    pub token: Vec<u8>,
+    /// Called for each map output that could not be fetched.
+    pub fetch_failed: Arc<dyn Fn(FetchFailed) + Send + Sync>,
+    /// Folders for a checkpoint, ideally one per disk. If empty, the reduce cannot be paused.
+    pub checkpoint_dirs: Vec<PathBuf>,
+    /// The checkpoint to resume from.
+    pub from: Option<CheckpointSource>,
+    /// When the attempt was started.
+    pub started: Instant,
+}
+
+impl ReduceTask {
+    /// The counters to add when the reduce has resumed.
+    fn resumed(&self) -> [(&'static str, u64); 2] {
+        [(RESUMES_COUNTER, 1), (RESUME_COUNTER, self.started.elapsed().as_millis() as u64)]
+    }
+}
+
+/// How a reduce ended without an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReduceEnd {
+    /// The reduce is complete.
+    Done(TaskOutcome),
+    /// A checkpoint was saved as requested.
+    Paused(Paused),
+}
+
+/// A summary of the checkpoint of a paused reduce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paused {
+    /// The stage in which it resumes.
+    pub stage: Stage,
+    /// The size of its checkpoint.
+    pub bytes: u64,
+}
+
+/// Runs a reduce to the end, or until it is paused.
+pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
+    let ran = run(job, task, io);
+    match ran {
+        // Some damage of a checkpoint shows only when its runs are read.
+        Err(error) if task.from.is_some() => Err(as_checkpoint_error(task, error)),
+        ran => ran,
+    }
+}
+
+/// Turns damage, and missing or truncated files of the checkpoint, into `CheckpointCorrupt`.
+fn as_checkpoint_error(task: &ReduceTask, error: TaskError) -> TaskError {
+    let dirs = task.from.iter().flat_map(|origin| &origin.dirs);
+    let is_in_checkpoint = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));
+    let gone =
+        |source: &io::Error| matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
+    let is_corrupt = match &error {
+        TaskError::Damaged { .. } => true,
+        TaskError::Io { what, source } => gone(source) && is_in_checkpoint(what),
+        _ => false,
+    };
+    if is_corrupt { TaskError::CheckpointCorrupt(error.to_string()) } else { error }
+}
+
+fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, TaskError> {
+    let settings = Settings::new(job, &task.conf)?;
+    let memory = settings.sort_memory.unwrap_or_else(|| io.memory_bytes());
+    let mut state = restore(task, io)?;
+    loop {
+        let left = match run_stages(job, task, (&settings, memory), state, io)? {
+            Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
+            Stop::Stopped(left) => left,
+        };
+        let (closed, entry) = save_checkpoint(task, left, io)?;
+        let error = match entry {
+            Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes })),
+            Err(error) => error,
+        };
+        let Some(refusal) = refusal(&error) else { return Err(error) };
+        eprintln!("pause refused: the checkpoint cannot be saved: {error}");
+        io.stop().refuse(refusal);
+        state = closed;
+    }
+}
+
+/// The refusal if the error means that the reduce continues without a checkpoint.
+pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
+    match error {
+        _ if disk_failed(error) => Some(PreemptRefusal::NoSpace),
+        // The state of the reducer is larger than what could be read again.
+        TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
+            Some(PreemptRefusal::ReducerNotSavable)
+        }
+        _ => None,
+    }
+}
+
+/// How an execution of the stages ended.
+enum Stop {
+    /// The reduce is complete.
+    Done(TaskOutcome),
+    /// A checkpoint is to be saved.
+    Stopped(Stopped),
+}
+
+/// Counters over all attempts so far, and pieces.
+type Closed = (BTreeMap<String, u64>, Vec<String>);
+
+/// The position at which a reduce has stopped.
+struct Stopped {
+    state: ReduceState,
+    /// Closes the output and returns the final counters and pieces.
+    close: Option<Box<dyn FnOnce() -> Result<Closed, TaskError>>>,
+}
+
+impl From<ReduceState> for Stop {
+    fn from(state: ReduceState) -> Self {
+        Self::Stopped(Stopped { state, close: None })
+    }
+}
+
+/// Continues from a state, to the end or until a checkpoint is to be saved.
+fn run_stages(
+    job: &Job,
+    task: &ReduceTask,
+    (settings, memory): (&Settings, u64),
+    mut state: ReduceState,
+    io: &mut dyn TaskIo,
+) -> Result<Stop, TaskError> {
+    if state.stage == Stage::Shuffle {
+        let Shuffled { outputs, all } =
+            shuffle(task, settings, share(memory, SHUFFLE_FRACTION), &mut state, io)?;
+        let source_runs = outputs.into_iter().map(|Fetched { attempt, root, start, run }| SourceRun {
+            run,
+            map: Some((attempt, root, start)),
+        });
+        if !all {
+            state.runs = source_runs.collect();
+            return Ok(state.into());
+        }
+        // From here on only the order of the runs matters.
+        let merged = source_runs
+            .filter(|source| source.run.extent.records > 0)
+            .map(|source| SourceRun { map: None, ..source });
+        (state.runs, state.stage) = (merged.collect(), Stage::Merge);
+    }
+    if state.stage == Stage::Merge {
+        let runs = std::mem::take(&mut state.runs).into_iter().map(|source| source.run).collect();
+        let Fewer { runs, open, enough } = merge(job, task, settings, (runs, state.open), memory, io)?;
+        state.runs = runs.into_iter().map(|run| SourceRun { run, map: None }).collect();
+        state.open = open;
+        if !enough {
+            return Ok(state.into());
+        }
+    }
+    if pause_requested(task, io)? {
+        return Ok(state.into());
+    }
+    final_stage::reduce(job, task, settings.pace_reduce, state, io)
+}
+
+fn share(memory: u64, part: f64) -> u64 {
+    (memory as f64 * part) as u64
+}
+
+/// Whether a checkpoint is requested and possible.
+fn pause_requested(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
+    Ok(io.stop().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
+}
+
+/// The state to start from.
+fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskError> {
+    let Some(origin) = &task.from else { return Ok(ReduceState::default()) };
+    let (stop, liveness, scratch) = (io.stop(), io.liveness(), io.scratch());
+    io.progress(&Progress { stage: "shuffle", ..Progress::default() });
+    let mut remote = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, stop, liveness);
+    remote.connector = io.connector();
+    let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut remote)?;
+    *state.counters.entry(COPIED_COUNTER.into()).or_default() += remote.bytes;
+    if state.stage != Stage::Reduce {
+        for (counter, more) in task.resumed() {
+            *state.counters.entry(counter.into()).or_default() += more;
+        }
+    }
+    Ok(state)
+}
+
+/// Saves a checkpoint for this attempt. Returns the complete state, and the size of the checkpoint
+/// or the error. The JobTracker waits for the slot, so runs are saved while the output is closed.
+fn save_checkpoint(
+    task: &ReduceTask,
+    left: Stopped,
+    io: &mut dyn TaskIo,
+) -> Result<(ReduceState, Result<u64, TaskError>), TaskError> {
+    let Stopped { mut state, close, .. } = left;
+    io.liveness().mark_alive();
+    let runs = &state.runs;
+    let (started, closed) = thread::scope(|scope| {
+        let save = || checkpoint::begin(&task.checkpoint_dirs, runs);
+        let Some(close) = close else { return (save(), Ok(None)) };
+        let other = thread::Builder::new().spawn_scoped(scope, save);
+        let closed = close().map(Some);
+        // If no thread can be started, this one does both.
+        let started = other.ok().and_then(|other| other.join().ok());
+        (started.unwrap_or_else(save), closed)
+    });
+    if let Some((counters, pieces)) = closed? {
+        (state.counters, state.pieces) = (counters, pieces);
+    }
+    // Only the checkpoint has these counters. If it cannot be saved, the attempt continues with the
+    // counters before.
+    let mut paused = state.clone();
+    let requested_at =
+        io.stop().requested_at().map_or(0, |requested_at| requested_at.elapsed().as_millis() as u64);
+    for (counter, more) in [
+        (CPU_COUNTER, io.cpu_milliseconds()),
+        (PAUSE_COUNTER, requested_at),
+        (MEMORY_COUNTER, started.memory_bytes()),
+    ] {
+        *paused.counters.entry(counter.into()).or_default() += more;
+    }
+    let attempt = task.conf.get(task_settings::TASK_ATTEMPT).unwrap_or_default();
+    let entry = started.end(&task.checkpoint_dirs, attempt, task.partition, &paused);
+    Ok((state, entry))
+}
+
+struct ShuffleListener<'a> {
+    io: &'a mut dyn TaskIo,
+    task: &'a ReduceTask,
+    liveness: Liveness,
+    /// Bytes fetched by earlier attempts.
+    before: u64,
+    bytes: u64,
+}
+
+impl FetchListener for ShuffleListener<'_> {
+    fn progress(&mut self, progress: FetchProgress) {
+        self.bytes = progress.bytes;
+        let part = f64::from(progress.fetched_count) / f64::from(progress.maps.max(1));
+        let done = part.min(1.0) / STAGES;
+        self.io.progress(&Progress {
+            done,
+            stage: "shuffle",
+            bytes_in: self.before + progress.bytes,
+            ..Progress::default()
+        });
+    }
+
+    fn fetch_failed(&mut self, fetch_failed: FetchFailed) {
+        (self.task.fetch_failed)(fetch_failed);
+    }
+
+    fn mark_alive(&mut self) {
+        self.liveness.mark_alive();
+    }
+}
+
+fn shuffle(
+    task: &ReduceTask,
+    settings: &Settings,
+    budget: u64,
+    state: &mut ReduceState,
+    io: &mut dyn TaskIo,
+) -> Result<Shuffled, TaskError> {
+    let (scratch, stop) = (io.scratch(), io.stop());
+    let fetched = |SourceRun { run, map }: SourceRun| {
+        let (attempt, root, start) = map?;
+        Some(Fetched { attempt, root, start, run })
+    };
+    let before: Vec<Fetched> = std::mem::take(&mut state.runs).into_iter().filter_map(fetched).collect();
+    let in_memory = before.iter().filter(|fetched| matches!(fetched.run.stored, Stored::Memory(_)));
+    let memory = budget.saturating_sub(in_memory.map(|fetched| fetched.run.extent.stored).sum());
+    let mut options = FetchOptions::new(task.partition, task.token.clone(), settings.fetch_parallel, memory);
+    options.connector = io.connector();
+    options.preemptible = !task.checkpoint_dirs.is_empty();
+    let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
+    io.progress(&Progress { stage: "shuffle", bytes_in: *counted, ..Progress::default() });
+    let mut listener = ShuffleListener { liveness: io.liveness(), io, task, before: *counted, bytes: 0 };
+    let shuffled = fetch_all(&task.feed, &options, &scratch, &stop, before, &mut listener)?;
+    *counted += listener.bytes;
+    Ok(shuffled)
+}
+
+/// Merges runs until few enough are left to merge at once. Many small runs that fit in memory are
+/// few enough.
+fn merge(
+    job: &Job,
+    task: &ReduceTask,
+    settings: &Settings,
+    (runs, open): (Vec<Run>, Option<OpenPass>),
+    memory: u64,
+    io: &mut dyn TaskIo,
+) -> Result<Fewer, TaskError> {
+    let stored: u64 = runs.iter().map(Run::left).sum();
+    let buffer = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
+    let buffers: Vec<u64> = runs.iter().map(buffer).collect();
+    let (budget, for_blocks) = (share(memory, SHUFFLE_FRACTION), share(memory, BLOCKS_FRACTION));
+    let (scratch, stop) = (io.scratch(), io.stop());
+    let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
+    io.progress(&at_merge);
+    if open.is_none() && stored <= budget && buffers.iter().sum::<u64>() <= for_blocks {
+        return Ok(Fewer { runs, open, enough: true });
+    }
+    let order = SortOrder { keys: job.order, values: job.sort_values };
+    let (mut meter, liveness, preemptible) =
+        (Meter::new(None, false, io.liveness()), io.liveness(), !task.checkpoint_dirs.is_empty());
+    let mut step = || {
+        if meter.tick(0, &stop)? {
+            io.progress(&at_merge);
+        }
+        liveness.mark_alive();
+        Ok(stop.preempt_request()? != PreemptRequest::Pause || !preemptible)
+    };
+    let factor = factor_for(buffers, for_blocks, settings.merge_factor);
+    merge_down(runs, open, order, factor, settings.compress, &scratch, &mut step)
+}

@@ -1,0 +1,230 @@
+//! The fetcher threads. Each uses one host at a time and fetches its outputs one after the other.
+
+use super::{
+    FetchOptions, Fetched, MapFeed,
+    shuffle_state::{Arrival, FetchFault, FetchItem, ShuffleState},
+    source::{Connection, FetchError, FetchWorker, Output},
+};
+use crate::scratch::Scratch;
+use mrlib_api::TaskError;
+use proto::mr::{FetchFailed, MapEvent};
+use security::Stream;
+use std::{
+    net::Shutdown,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// An idle fetcher checks for work at least this often.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// Shared by all fetchers of a reduce.
+pub(super) struct Fetchers<'a> {
+    feed: &'a MapFeed,
+    options: &'a FetchOptions,
+    scratch: &'a Scratch,
+    state: Mutex<FetchState>,
+    changed: Condvar,
+    /// Bytes of the memory budget in use.
+    memory_used: Arc<AtomicU64>,
+    bytes: AtomicU64,
+}
+
+struct FetchState {
+    shuffle_state: ShuffleState<Output>,
+    fetch_failed: Vec<FetchFailed>,
+    error: Option<TaskError>,
+    ended: bool,
+    /// The socket of each fetcher, to be shut down at the end.
+    sockets: Vec<Option<Stream>>,
+}
+
+/// The progress of the shuffle.
+pub(super) struct Report {
+    pub(super) fetched_count: u32,
+    pub(super) bytes: u64,
+    pub(super) fetch_failed: Vec<FetchFailed>,
+}
+
+impl<'a> Fetchers<'a> {
+    pub(super) fn new(feed: &'a MapFeed, options: &'a FetchOptions, scratch: &'a Scratch) -> Self {
+        let state = FetchState {
+            shuffle_state: ShuffleState::new(options.pause),
+            fetch_failed: Vec::new(),
+            error: None,
+            ended: false,
+            sockets: (0..options.parallel).map(|_| None).collect(),
+        };
+        Self {
+            feed,
+            options,
+            scratch,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            memory_used: Arc::default(),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, FetchState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds map events. Returns the progress.
+    pub(super) fn add_events(&self, events: Vec<MapEvent>, now: Instant) -> Result<Report, TaskError> {
+        let mut state = self.state();
+        if let Some(error) = state.error.take() {
+            return Err(error);
+        }
+        for event in events {
+            if let Err(event) = state.shuffle_state.event(event, now) {
+                return Err(TaskError::Program(format!(
+                    "{event:?} is not a map event: this is a bug of the tracker"
+                )));
+            }
+        }
+        self.changed.notify_all();
+        let fetch_failed = std::mem::take(&mut state.fetch_failed);
+        Ok(Report {
+            fetched_count: state.shuffle_state.fetched_count(),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            fetch_failed,
+        })
+    }
+
+    /// Ends all fetchers, including those that are waiting for data.
+    pub(super) fn end(&self) {
+        let mut state = self.state();
+        state.ended = true;
+        for socket in state.sockets.iter().flatten() {
+            // No thread waits on a socket that is closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        self.changed.notify_all();
+    }
+
+    /// Starts no more fetches, and waits up to `timeout` for those that are running.
+    pub(super) fn finish_in_flight(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.state();
+        state.ended = true;
+        self.changed.notify_all();
+        while state.shuffle_state.is_fetching()
+            && let Some(left) = deadline.checked_duration_since(Instant::now())
+        {
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Adds outputs that were fetched before. Those that do not belong to this job are ignored and
+    /// fetched again.
+    pub(super) fn put(&self, before: Vec<Fetched>) {
+        let mut state = self.state();
+        for Fetched { attempt, root, start, run } in before {
+            state.shuffle_state.put(Arrival {
+                attempt,
+                root_and_start: (root, start),
+                output: Output::free(run),
+            });
+        }
+    }
+
+    /// The fetched outputs, in the order of their maps in the input.
+    pub(super) fn into_fetched(self) -> impl Iterator<Item = Fetched> {
+        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        state.shuffle_state.into_arrivals().into_iter().map(
+            |Arrival { attempt, root_and_start: (root, start), output }| Fetched {
+                attempt,
+                root,
+                start,
+                run: output.into_run(),
+            },
+        )
+    }
+
+    /// The loop of a fetcher.
+    pub(super) fn run_worker(&self, worker: usize) {
+        while let Some(first) = self.first_item() {
+            let host = first.host.clone();
+            let mut connection = None;
+            let mut item = Some(first);
+            while let Some(current) = item {
+                let fetched = self.fetch(&current, &mut connection, worker);
+                item = self.record_result(&current, fetched);
+            }
+            let mut state = self.state();
+            state.sockets[worker] = None;
+            state.shuffle_state.leave(&host);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for work at any host. None when the shuffle has ended.
+    fn first_item(&self) -> Option<FetchItem> {
+        let mut state = self.state();
+        loop {
+            if state.ended {
+                return None;
+            }
+            let now = Instant::now();
+            if let Some(item) = state.shuffle_state.next_fetch(now) {
+                return Some(item);
+            }
+            let pause = state
+                .shuffle_state
+                .next_ready()
+                .map_or(IDLE_MAX, |ready| ready.duration_since(now).min(IDLE_MAX));
+            let pause = pause.max(Duration::from_millis(1));
+            state = self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn fetch(
+        &self,
+        item: &FetchItem,
+        connection: &mut Option<Connection>,
+        worker: usize,
+    ) -> Result<Output, FetchError> {
+        let worker = FetchWorker {
+            options: self.options,
+            scratch: self.scratch,
+            memory_used: &self.memory_used,
+            bytes: &self.bytes,
+            opened: &|socket| {
+                let mut state = self.state();
+                state.sockets[worker] = Some(socket);
+                !state.ended
+            },
+        };
+        if item.local_path.is_empty() { worker.fetch(item, connection) } else { worker.fetch_local(item) }
+    }
+
+    /// Records the result of a fetch. Returns more work at the same host.
+    fn record_result(&self, item: &FetchItem, fetched: Result<Output, FetchError>) -> Option<FetchItem> {
+        let mut state = self.state();
+        let now = Instant::now();
+        match fetched {
+            Ok(output) => state.shuffle_state.arrived(item, output),
+            Err(FetchError::Local(error)) => {
+                state.error.get_or_insert(error);
+                state.ended = true;
+            }
+            Err(_) if state.ended => {}
+            Err(FetchError::Remote { fault, why }) => {
+                if fault != FetchFault::Busy {
+                    tracing::warn!(attempt = %item.attempt, host = %item.host, "cannot fetch: {why}");
+                }
+                let reported = state.shuffle_state.failed(item, fault, now, rand::random::<f64>());
+                state.fetch_failed.extend(reported);
+            }
+        }
+        let more = if state.ended { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };
+        self.changed.notify_all();
+        drop(state);
+        self.feed.wake();
+        more
+    }
+}

@@ -1,0 +1,182 @@
+//! The shuffle of a reduce: follows the list of map events and fetches its partition of each map
+//! output.
+//!
+//! Small outputs stay in memory within a budget. Larger ones are written to scratch files, or read
+//! in place if they are on this node. Every partition is verified before it counts. Outputs are not
+//! merged before all are fetched, so that a withdrawn one can be replaced. A failed fetch is
+//! repeated until the output is withdrawn. A full disk on this node is an error of the attempt.
+
+mod copy;
+mod feed;
+mod fetcher;
+pub(crate) mod remote_checkpoint;
+mod shuffle_state;
+mod source;
+pub mod wire;
+
+#[cfg(test)]
+mod tests;
+
+pub use copy::copy_output;
+pub use feed::MapFeed;
+pub use remote_checkpoint::RemoteCheckpoint;
+
+use crate::{scratch::Scratch, segment::Run};
+use fetcher::Fetchers;
+use mrlib_api::{PreemptRequest, TaskControl, TaskError};
+use proto::mr::FetchFailed;
+use security::Connector;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Interval for checks of the task control while no events arrive.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time limit for running fetches when the reduce is to be paused.
+const IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What a shuffle fetches, and its limits.
+#[derive(Debug, Clone)]
+pub struct FetchOptions {
+    /// The partition of this reduce.
+    pub partition: u32,
+    /// The token of the job for shuffle servers.
+    pub token: Vec<u8>,
+    /// Makes streams of connections, with TLS if configured.
+    pub connector: Connector,
+    /// Number of connections at a time.
+    pub parallel: usize,
+    /// Maximum bytes of outputs in memory.
+    pub memory: u64,
+    /// The first pause after a failure.
+    pub pause: Duration,
+    /// A connection without data for this long has failed.
+    pub idle_timeout: Duration,
+    /// Whether a pause of the task ends the shuffle. Otherwise the shuffle continues.
+    pub preemptible: bool,
+}
+
+impl FetchOptions {
+    /// Options with default times.
+    pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
+        let (pause, idle_timeout) = (Duration::from_millis(500), Duration::from_secs(30));
+        let connector = Connector::default();
+        Self {
+            partition,
+            token,
+            connector,
+            parallel: parallel.max(1),
+            memory,
+            pause,
+            idle_timeout,
+            preemptible: false,
+        }
+    }
+}
+
+/// The progress of a shuffle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FetchProgress {
+    /// Outputs fetched.
+    pub fetched_count: u32,
+    /// Number of maps of the job.
+    pub maps: u32,
+    /// Bytes fetched, including failed fetches.
+    pub bytes: u64,
+}
+
+/// Receives events of a shuffle.
+pub trait FetchListener {
+    /// The shuffle has made progress.
+    fn progress(&mut self, progress: FetchProgress);
+    /// An output could not be fetched.
+    fn fetch_failed(&mut self, fetch_failed: FetchFailed);
+    /// The shuffle fetches, or waits for maps. Called several times per second.
+    fn mark_alive(&mut self);
+}
+
+/// A fetched output.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The attempt of the map.
+    pub attempt: String,
+    /// The root of the map ([`proto::mr::MapAvailable`]).
+    pub root: u32,
+    /// Where the range of the map begins.
+    pub start: u64,
+    /// The partition of this reduce.
+    pub run: Run,
+}
+
+/// The result of a shuffle.
+#[derive(Debug)]
+pub struct Shuffled {
+    /// The outputs in the order of their maps in the input: by root, then start.
+    pub outputs: Vec<Fetched>,
+    /// Whether all outputs were fetched. If not, a pause was requested.
+    pub all: bool,
+}
+
+/// Fetches this reduce's partition of every map output, except those in `before` that were not
+/// withdrawn.
+pub fn fetch_all(
+    feed: &MapFeed,
+    options: &FetchOptions,
+    scratch: &Scratch,
+    stop: &TaskControl,
+    before: Vec<Fetched>,
+    listener: &mut dyn FetchListener,
+) -> Result<Shuffled, TaskError> {
+    let fetchers = Fetchers::new(feed, options, scratch);
+    fetchers.put(before);
+    let followed = thread::scope(|scope| {
+        for worker in 0..options.parallel {
+            let fetchers = &fetchers;
+            scope.spawn(move || fetchers.run_worker(worker));
+        }
+        let preemptible = options.preemptible;
+        let followed = follow(feed, &fetchers, stop, preemptible, listener);
+        if matches!(followed, Ok(false)) {
+            fetchers.finish_in_flight(IN_FLIGHT_TIMEOUT);
+        }
+        fetchers.end();
+        followed
+    });
+    let all = followed?;
+    Ok(Shuffled { outputs: fetchers.into_fetched().collect(), all })
+}
+
+/// Passes events to the fetchers until all outputs are fetched. Returns false if a pause was
+/// requested before.
+fn follow(
+    feed: &MapFeed,
+    fetchers: &Fetchers<'_>,
+    stop: &TaskControl,
+    preemptible: bool,
+    listener: &mut dyn FetchListener,
+) -> Result<bool, TaskError> {
+    let (mut seen, mut reported) = (0, FetchProgress::default());
+    loop {
+        let new_events = feed.wait(seen, POLL_INTERVAL);
+        let leaves_off = stop.preempt_request()? == PreemptRequest::Pause && preemptible;
+        listener.mark_alive();
+        seen += new_events.events.len();
+        let report = fetchers.add_events(new_events.events, Instant::now())?;
+        for fetch_failed in report.fetch_failed {
+            listener.fetch_failed(fetch_failed);
+        }
+        let progress =
+            FetchProgress { fetched_count: report.fetched_count, maps: new_events.maps, bytes: report.bytes };
+        if progress != reported {
+            listener.progress(progress);
+            reported = progress;
+        }
+        if report.fetched_count >= new_events.maps {
+            return Ok(true);
+        }
+        if leaves_off {
+            return Ok(false);
+        }
+    }
+}

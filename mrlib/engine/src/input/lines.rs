@@ -1,0 +1,167 @@
+//! Lines that end with `\n`, `\r\n` or the end of the file.
+//!
+//! A split that does not begin at byte 0 of the file skips everything up to the first newline at or
+//! after `start - 1`. If a line starts exactly at `start`, this is the newline before it.
+
+use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
+use memchr::memchr;
+use mrlib_api::TaskError;
+
+pub(super) struct Lines {
+    spec: SplitSpec,
+    source: Box<dyn ByteSource>,
+    /// Whether lines are divided at the first tab.
+    key_value: bool,
+    /// The offset of the next line.
+    at: u64,
+    /// The bytes of it that were read.
+    carry: Vec<u8>,
+    /// The number of its bytes that were read; more than in `carry` if the line is too long.
+    seen: u64,
+    /// Whether the source is at another position than `at + seen`.
+    is_source_moved: bool,
+    at_end: bool,
+    skipped: Skipped,
+}
+
+impl Lines {
+    pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>, key_value: bool) -> Self {
+        let (at, carry) = (spec.range.start, Vec::new());
+        let at_end = at >= spec.range.end;
+        Self {
+            spec,
+            source,
+            key_value,
+            at,
+            carry,
+            seen: 0,
+            is_source_moved: true,
+            at_end,
+            skipped: Skipped::default(),
+        }
+    }
+
+    /// Seeks to the first line that starts in the split.
+    fn find_first(&mut self) -> Result<(), TaskError> {
+        let mut at = self.spec.range.start - 1;
+        self.source.seek(at)?;
+        while at < self.spec.range.end {
+            let stretch = self.source.next()?;
+            if let Some(newline) = memchr(b'\n', stretch) {
+                self.at = at + newline as u64 + 1;
+                self.at_end = self.at >= self.spec.range.end;
+                return Ok(());
+            }
+            if stretch.is_empty() {
+                break;
+            }
+            at += stretch.len() as u64;
+        }
+        (self.at, self.at_end) = (self.spec.range.end, true);
+        Ok(())
+    }
+
+    fn reposition(&mut self) -> Result<(), TaskError> {
+        if self.at == self.spec.range.start && self.at > 0 {
+            self.find_first()?;
+        }
+        self.is_source_moved = false;
+        self.source.seek(self.at)
+    }
+}
+
+/// Passes a line without its line ending to `each`.
+#[inline]
+fn emit_line(key_value: bool, offset: u64, line: &[u8], each: Each<'_>) -> Result<Flow, TaskError> {
+    if !key_value {
+        return each(Record { offset, key: &offset.to_be_bytes(), value: line });
+    }
+    let (key, value) = match memchr(b'\t', line) {
+        Some(tab) => (&line[..tab], &line[tab + 1..]),
+        None => (line, &[][..]),
+    };
+    each(Record { offset, key, value })
+}
+
+#[inline]
+fn without_return(line: &[u8]) -> &[u8] {
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+impl RecordSource for Lines {
+    fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
+        if self.is_source_moved && !self.at_end {
+            self.reposition()?;
+        }
+        if self.at_end {
+            return Ok(false);
+        }
+        let limit = self.spec.record_bytes_max;
+        let stretch = self.source.next()?;
+        let mut rest = stretch;
+        while !rest.is_empty() {
+            let Some(newline) = memchr(b'\n', rest) else { break };
+            let (line, offset, length) = (&rest[..newline], self.at, self.seen + newline as u64);
+            rest = &rest[newline + 1..];
+            self.at += length + 1;
+            self.at_end = self.at >= self.spec.range.end;
+            let line = if length > limit.saturating_add(1) {
+                None
+            } else if self.seen > 0 {
+                self.carry.extend_from_slice(line);
+                Some(without_return(&self.carry))
+            } else {
+                Some(without_return(line))
+            };
+            let flow = if let Some(line) = line.filter(|line| line.len() as u64 <= limit) {
+                emit_line(self.key_value, offset, line, each)?
+            } else {
+                self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
+                Flow::Go
+            };
+            self.carry.clear();
+            self.seen = 0;
+            if flow == Flow::Stop {
+                self.is_source_moved = true;
+                return Ok(!self.at_end);
+            }
+            if self.at_end {
+                return Ok(false);
+            }
+        }
+        if !stretch.is_empty() {
+            self.seen += rest.len() as u64;
+            // One more byte is allowed, for a `\r`, which does not count.
+            if self.seen <= limit.saturating_add(1) {
+                self.carry.extend_from_slice(rest);
+            } else if !self.spec.skip_bad {
+                self.spec.bad(self.at, self.spec.too_long(), &mut self.skipped)?;
+            } else {
+                self.carry = Vec::new();
+            }
+            return Ok(true);
+        }
+        // The file ends, perhaps with a line without a line ending.
+        self.at_end = true;
+        let (offset, length) = (self.at, self.seen);
+        self.at += length;
+        if length > limit {
+            self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
+        } else if length > 0 {
+            emit_line(self.key_value, offset, &self.carry, each)?;
+        }
+        Ok(false)
+    }
+
+    fn position(&self) -> u64 {
+        self.at.min(self.spec.range.end)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.source.consumed()
+    }
+
+    fn skipped(&self) -> &Skipped {
+        &self.skipped
+    }
+}

@@ -1,0 +1,117 @@
+//! Starts programs that are killed when this process ends in any way, and the launcher of a
+//! tracker, which becomes the executable of a job.
+//!
+//! The parent death signal is not inherited and must be set between fork and exec. So a program is
+//! started through this binary: the copy sets the signal, checks that its parent still exists, and
+//! executes the program. The launcher does the same for a tracker, and first applies the limits and
+//! the confinement of the attempt, because the executable may be any program.
+
+use super::{apply_limits, change_account, confine, die_with_tracker};
+use crate::frame::read_frame;
+use mrlib_api::TaskError;
+use proto::mr::LaunchProgram;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::{
+    env,
+    ffi::OsStr,
+    io,
+    os::unix::process::CommandExt as _,
+    process::{self, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// If set, this process executes the program in its arguments. The value is the process ID of its
+/// parent.
+const SHIM_VAR: &str = "FERMATA_SHIM";
+/// If set, this process executes the program that it reads from stdin.
+///
+/// An older `mrtask`, which does not change accounts itself, used another name, and so it launches
+/// nothing.
+pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH_PROGRAM";
+/// The exit code of shells for this error.
+const CANNOT_START: i32 = 127;
+
+/// Whether the main function of this binary has called `enter`.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Must be called first in the main function of a binary that runs tasks. Does not return if this
+/// process was started to execute another program.
+pub fn enter() {
+    ENTERED.store(true, Ordering::Relaxed);
+    if let Err(error) = change_account() {
+        eprintln!("{error}");
+        process::exit(CANNOT_START);
+    }
+    if env::var_os(LAUNCH_VAR).is_some() {
+        eprintln!("{}", launch().unwrap_or_else(|error| error.to_string()));
+        process::exit(CANNOT_START);
+    }
+    let Ok(parent) = env::var(SHIM_VAR) else { return };
+    eprintln!("{}", become_program(&parent));
+    process::exit(CANNOT_START);
+}
+
+/// Returns only on an error.
+fn launch() -> Result<String, TaskError> {
+    if !die_with_tracker()? {
+        return Ok("the tracker has ended".into());
+    }
+    apply_limits()?;
+    // The tracker sends it when it has put this process into its control group.
+    let order = read_frame::<LaunchProgram>(&mut io::stdin().lock())
+        .map_err(TaskError::io("read the program to launch"))?;
+    let Some(LaunchProgram { program, confinement }) = order else {
+        return Ok("the tracker sent no program to launch".into());
+    };
+    if let Some(confinement) = &confinement
+        && !confine::confine(confinement)?
+    {
+        eprintln!("{}", confine::NO_LANDLOCK);
+    }
+    let error = Command::new(&program).stdin(Stdio::null()).env_remove(LAUNCH_VAR).exec();
+    let hint = match error.raw_os_error() {
+        Some(8) => " (not a program for this machine)",
+        Some(13) => " (not executable)",
+        _ => "",
+    };
+    Ok(format!("cannot start {program}: {error}{hint}"))
+}
+
+/// Returns only on an error.
+fn become_program(parent: &str) -> String {
+    let mut arguments = env::args_os().skip(1);
+    let Some(program) = arguments.next() else { return "there is no program in the arguments".into() };
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return format!("request a signal for the end of the task: {error}");
+    }
+    // If the parent ended before the call above, there will be no signal.
+    let current_parent = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
+    if current_parent.to_string() != parent {
+        return "the task has ended".into();
+    }
+    let error = Command::new(&program).args(arguments).env_remove(SHIM_VAR).exec();
+    let hint = if error.kind() == io::ErrorKind::PermissionDenied { refused() } else { String::new() };
+    format!("start {}: {error}{hint}", program.display())
+}
+
+/// Why an existing program may not be started, and what to do.
+fn refused() -> String {
+    let account = daemon::account::name_of(rustix::process::geteuid().as_raw());
+    format!(
+        ": tasks run as account {account}, and a confined task reads only the system's programs, its job's files and the \
+         folders in tasktracker.task_reads; add the program to the job with --file, make it executable for {account}, or add its \
+         folder to tasktracker.task_reads"
+    )
+}
+
+/// A command that starts `program`, through this binary if possible. It must be spawned by a thread
+/// that lives as long as the program should.
+pub(crate) fn command(program: &OsStr) -> Command {
+    if !ENTERED.load(Ordering::Relaxed) {
+        return Command::new(program);
+    }
+    // Works even if the file of this binary was removed.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(program).env(SHIM_VAR, process::id().to_string());
+    command
+}

@@ -1,0 +1,40 @@
+//! The built-in programs by name.
+
+use crate::{
+    programs::{self, Builtin},
+    streaming,
+};
+use mrlib_api::{Conf, Job, TaskError};
+
+/// The name of the program that runs arbitrary executables.
+pub const STREAMING: &str = "streaming";
+
+const STREAMS: Builtin = Builtin {
+    name: STREAMING,
+    about: "any executable as mapper, combiner and reducer",
+    settings: streaming::SETTINGS,
+    make: streaming::job,
+};
+
+/// All built-in programs.
+pub fn builtins() -> impl Iterator<Item = &'static Builtin> {
+    programs::ALL.iter().chain([&STREAMS])
+}
+
+/// The program with this name.
+pub fn find(name: &str) -> Option<&'static Builtin> {
+    builtins().find(|builtin| builtin.name == name)
+}
+
+/// The job of a built-in program.
+pub fn job(name: &str, conf: &Conf) -> Result<Job, TaskError> {
+    let Some(builtin) = find(name) else {
+        let known: Vec<&str> = builtins().map(|builtin| builtin.name).collect();
+        return Err(
+            format!("there is no built-in program {name:?}: the programs are {}", known.join(", ")).into()
+        );
+    };
+    let mut job = (builtin.make)(conf)?;
+    job.settings.extend_from_slice(builtin.settings);
+    Ok(job)
+}

@@ -1,0 +1,126 @@
+//! Runs the combiner of a job.
+
+use crate::merge::SortOrder;
+use mrlib_api::{Context, Emit, Reducer, TaskError, Values, error::quoted};
+use std::cmp::Ordering;
+
+/// Receives a pair.
+pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), TaskError>;
+
+/// A combiner with its counts.
+pub(crate) struct Combiner {
+    reducer: Box<dyn Reducer>,
+    adds: bool,
+    /// A separate context, because the mapper uses that of the task while it emits pairs.
+    pub(crate) context: Context,
+    pub(crate) records_in: u64,
+    pub(crate) records_out: u64,
+    sorted_output: SortedOutput,
+}
+
+/// Pairs emitted for one key, before they are sorted by value: their bytes, and the position of
+/// each pair.
+#[derive(Default)]
+struct SortedOutput {
+    bytes: Vec<u8>,
+    /// For each pair: start of the value, start of the key, end of both.
+    pairs: Vec<(usize, usize, usize)>,
+}
+
+impl Combiner {
+    pub(crate) fn new(reducer: Box<dyn Reducer>, context: Context) -> Self {
+        Self {
+            adds: reducer.adds(),
+            reducer,
+            context,
+            records_in: 0,
+            records_out: 0,
+            sorted_output: SortedOutput::default(),
+        }
+    }
+
+    /// Whether it only adds eight-byte numbers.
+    #[inline]
+    pub(crate) fn adds(&self) -> bool {
+        self.adds
+    }
+
+    #[inline]
+    pub(crate) fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
+        if self.adds
+            && let (Ok(sum), Ok(value)) = (<&mut [u8; 8]>::try_from(&mut *into), <[u8; 8]>::try_from(value))
+        {
+            *sum = u64::from_le_bytes(*sum).wrapping_add(u64::from_le_bytes(value)).to_le_bytes();
+            return true;
+        }
+        self.reducer.fold(into, value)
+    }
+
+    /// Combines the values of one key. The output is in order.
+    pub(crate) fn run(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        order: SortOrder,
+        put: Put<'_>,
+    ) -> Result<(), TaskError> {
+        if !order.values {
+            let mut out = Checked { key, order, put };
+            return self.reducer.reduce(key, values, &mut out, &mut self.context);
+        }
+        let sorted_output = &mut self.sorted_output;
+        let mut keep = |key: &[u8], value: &[u8]| {
+            sorted_output.add(key, value);
+            Ok(())
+        };
+        let mut out = Checked { key, order, put: &mut keep };
+        let reduced = self.reducer.reduce(key, values, &mut out, &mut self.context);
+        reduced.and_then(|()| self.sorted_output.drain_to(put)).inspect_err(|_| self.sorted_output.clear())
+    }
+}
+
+impl SortedOutput {
+    fn add(&mut self, key: &[u8], value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.bytes.extend_from_slice(key);
+        self.pairs.push((start, start + value.len(), self.bytes.len()));
+    }
+
+    /// Passes all pairs to `put`, sorted by value, and clears them.
+    fn drain_to(&mut self, put: Put<'_>) -> Result<(), TaskError> {
+        let bytes = &self.bytes;
+        self.pairs.sort_by(|a, b| bytes[a.0..a.1].cmp(&bytes[b.0..b.1]));
+        for (value, key, end) in &self.pairs {
+            put(&bytes[*key..*end], &bytes[*value..*key])?;
+        }
+        self.clear();
+        Ok(())
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.pairs.clear();
+    }
+}
+
+/// Accepts only pairs that do not change the sort order.
+struct Checked<'a, 'b> {
+    key: &'a [u8],
+    order: SortOrder,
+    put: Put<'b>,
+}
+
+impl Emit for Checked<'_, '_> {
+    fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+        if self.order.keys.compare(self.key, key) != Ordering::Equal {
+            let text = format!(
+                "the combiner emitted key {} for key {}: a combiner must not change keys",
+                quoted(key),
+                quoted(self.key)
+            );
+            return Err(TaskError::Program(text));
+        }
+        (self.put)(key, value)
+    }
+}

@@ -1,0 +1,228 @@
+//! `streaming`: arbitrary executables as mapper, combiner and reducer, over stdin and stdout.
+//!
+//! The rules are those of Hadoop streaming. A mapper reads lines (`key TAB value` if the input
+//! format has keys); its output lines are split at the first tab into key and value. A reducer
+//! reads `key TAB value` lines, sorted by key. The lines of the reducer, or of the mapper if there
+//! are no reduces, are the output of the job, unchanged. On stderr, the lines
+//! `reporter:counter:GROUP,NAME,N` and `reporter:status:TEXT` set counters and the status; all
+//! other lines go to the log. Settings are environment variables. Programs are started without a
+//! shell, in the folder of the attempt.
+//!
+//! The combiner program runs inside the mapper, over sorted portions of the output of the mapper
+//! program: one process per portion.
+//!
+//! Deliberately absent: separators other than the tab, typed bytes.
+
+mod combine;
+mod command;
+mod lines;
+mod program;
+mod report;
+mod window;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::split_command;
+
+use crate::settings::record_bytes_max;
+use combine::Combining;
+use lines::{Lines, cut};
+use mrlib_api::{
+    Conf, Context, Emit, InputFormat, Job, Mapper, Reducer, StateBetweenKeys, TaskError, Values,
+    settings::{Kind, Setting},
+    task_settings,
+};
+use program::Program;
+
+/// The setting with the command of the mapper.
+pub const MAPPER: &str = "stream.mapper";
+/// The setting with the command of the combiner.
+pub const COMBINER: &str = "stream.combiner";
+/// The setting with the command of the reducer.
+pub const REDUCER: &str = "stream.reducer";
+/// The setting that promises that the reducer has no state between keys. Then it may be ended
+/// between two keys, as at the end of its input, and a new process continues with the next key.
+pub const RESTARTABLE: &str = "stream.reducer.restartable";
+
+/// The setting that promises that the input of the mapper may be divided at any line, between two
+/// processes. Without it a streaming map is never split.
+pub const DIVISIBLE: &str = "stream.mapper.divisible";
+
+/// The settings of streaming jobs.
+pub(crate) const SETTINGS: &[Setting] = &[
+    Setting::new(MAPPER, Kind::Text, "command of the mapper (--mapper)"),
+    Setting::new(COMBINER, Kind::Text, "command of the combiner (--combiner)"),
+    Setting::new(REDUCER, Kind::Text, "command of the reducer (--reducer)"),
+    Setting::new(DIVISIBLE, Kind::Flag, "true: the input of the mapper may be divided at any line"),
+    Setting::new(RESTARTABLE, Kind::Flag, "true: the reducer has no state between keys"),
+];
+
+/// Creates the job from its settings.
+pub fn job(conf: &Conf) -> Result<Job, TaskError> {
+    if conf.get(MAPPER).is_none() {
+        return Err(format!("streaming needs a mapper: use --mapper CMD (setting {MAPPER})").into());
+    }
+    for key in [MAPPER, COMBINER, REDUCER] {
+        if let Some(command) = conf.get(key) {
+            split_command(command)
+                .map_err(|why| TaskError::Program(format!("{key} = {command:?}: {why}")))?;
+        }
+    }
+    conf.parse(RESTARTABLE, false)?;
+    let mut job = Job::map(StreamMapper::new);
+    job.divisible = conf.parse(DIVISIBLE, false)?;
+    Ok(if conf.get(REDUCER).is_some() { job.reduce(StreamReducer::new) } else { job })
+}
+
+/// Passes records to a program and emits its output.
+struct StreamMapper {
+    program: Program,
+    lines: Lines,
+    /// Whether the program gets the keys of records.
+    keyed: bool,
+    /// Whether its lines are the output of the job.
+    last: bool,
+    combining: Option<Combining>,
+}
+
+impl StreamMapper {
+    fn new(conf: &Conf) -> Result<Self, TaskError> {
+        let keyed = conf.parse("input.format", InputFormat::Lines)? != InputFormat::Lines;
+        let last = conf.get(task_settings::JOB_REDUCES) == Some("0");
+        let combining = conf.get(COMBINER).filter(|_| !last).map(|_| Combining::new(conf.clone()));
+        let lines = Lines::new(record_bytes_max(conf)?);
+        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
+    }
+
+    fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let Self { program, lines, combining, last, .. } = self;
+        program.exchange(all, context, &mut |bytes, context| {
+            lines.feed(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
+        })
+    }
+}
+
+/// Emits one line of the mapper program, through the combiner if there is one.
+fn emit(
+    line: &[u8],
+    last: bool,
+    combining: Option<&mut Combining>,
+    out: &mut dyn Emit,
+    context: &mut Context,
+) -> Result<(), TaskError> {
+    match combining {
+        Some(combining) => {
+            let (key, value) = cut(line);
+            combining.add(key, value, out, context)
+        }
+        None => put(line, last, out),
+    }
+}
+
+impl Mapper for StreamMapper {
+    fn map(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        if self.keyed {
+            self.program.feed(&[key, b"\t", value, b"\n"]);
+        } else {
+            self.program.feed(&[value, b"\n"]);
+        }
+        if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        self.exchange(true, out, context)?;
+        let Self { lines, combining, last, .. } = self;
+        lines.end(&mut |line| emit(line, *last, combining.as_mut(), out, context))?;
+        match combining {
+            Some(combining) => combining.flush(out, context),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Passes sorted pairs to a program and emits its output.
+pub(super) struct StreamReducer {
+    program: Program,
+    lines: Lines,
+    /// Whether its lines are the output of the job. Those of a combiner are pairs.
+    last: bool,
+    restartable: bool,
+}
+
+impl StreamReducer {
+    fn new(conf: &Conf) -> Result<Self, TaskError> {
+        Self::of(REDUCER, conf)
+    }
+
+    fn of(setting: &'static str, conf: &Conf) -> Result<Self, TaskError> {
+        let lines = Lines::new(record_bytes_max(conf)?);
+        let restartable = conf.parse(RESTARTABLE, false)?;
+        Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER, restartable })
+    }
+
+    fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        let Self { program, lines, last, .. } = self;
+        program.exchange(all, context, &mut |bytes, _| lines.feed(bytes, &mut |line| put(line, *last, out)))
+    }
+
+    fn add(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        self.program.feed(&[key, b"\t", value, b"\n"]);
+        if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
+    }
+}
+
+/// Emits a line. A line of the output is not split, because joining it again would lose empty keys
+/// or values.
+fn put(line: &[u8], last: bool, out: &mut dyn Emit) -> Result<(), TaskError> {
+    let (key, value) = if last { (line, &[][..]) } else { cut(line) };
+    out.emit(key, value)
+}
+
+impl Reducer for StreamReducer {
+    fn reduce(
+        &mut self,
+        key: &[u8],
+        values: &mut dyn Values,
+        out: &mut dyn Emit,
+        context: &mut Context,
+    ) -> Result<(), TaskError> {
+        while let Some(value) = values.next()? {
+            self.add(key, value, out, context)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
+        self.exchange(true, out, context)?;
+        let last = self.last;
+        self.lines.end(&mut |line| put(line, last, out))
+    }
+
+    fn state_between_keys(&self) -> StateBetweenKeys {
+        if self.restartable {
+            return StateBetweenKeys::Savable;
+        }
+        StateBetweenKeys::NotSavable(
+            "the reducer program may have state between keys (stream.reducer.restartable is not true)",
+        )
+    }
+
+    /// Ends the program after the keys that it got, and emits its output. There is no other state.
+    fn save(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<Vec<u8>, TaskError> {
+        self.finish(out, context)?;
+        Ok(Vec::new())
+    }
+}

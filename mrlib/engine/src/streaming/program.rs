@@ -1,0 +1,413 @@
+//! A running program and its three pipes.
+//!
+//! One thread writes stdin, one reads stdout and one reads stderr, with short queues between them
+//! and the task. The task never waits to write without also reading, so no deadlock is possible
+//! whatever the sizes of pipes and the behaviour of the program. A program may stop reading early;
+//! the remaining input is dropped. If it leaves background processes that have its pipes open, the
+//! task does not wait for them, but reads all output of the program itself. Data in either
+//! direction and reports are signs of life. A slow program gets only little input in advance
+//! ([`Window`]).
+
+use super::{command::split_command, report::Reports, window::Window};
+use crate::process::{MARK_VAR, shim};
+use crossbeam::channel::{self, Receiver, Select, Sender, TryRecvError, TrySendError};
+use mrlib_api::{Conf, Context, TaskError, task_settings};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, ioctl_fionread},
+};
+use std::{
+    env,
+    io::{self, Read as _, Write as _},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Bytes per chunk.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Chunks in the queue of each direction.
+const CHUNKS_WAITING: usize = 4;
+/// Interval at which a task that waits for a program checks whether it is killed.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// The same interval, for `poll`.
+const POLL_TIMESPEC: Timespec = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as i64 };
+/// Interval at which a task checks whether a program has read its input: first, and longest.
+const READ_INTERVAL: Duration = Duration::from_micros(250);
+const READ_INTERVAL_MAX: Duration = Duration::from_millis(10);
+/// How long the pipes may stay open without data after the program has ended.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// Prefix of variables that are only for the task process.
+const RESERVED_PREFIX: &str = "FERMATA_";
+
+/// Variable names that programs written for Hadoop use, and the corresponding settings.
+const HADOOP_NAMES: [(&str, &str); 11] = [
+    ("mapreduce_task_attempt_id", task_settings::TASK_ATTEMPT),
+    ("mapreduce_task_id", task_settings::TASK_ID),
+    ("mapreduce_task_partition", task_settings::TASK_INDEX),
+    ("mapreduce_task_output_dir", task_settings::TASK_OUTPUT),
+    ("mapreduce_job_id", task_settings::JOB_ID),
+    ("mapreduce_job_name", task_settings::JOB_NAME),
+    ("mapreduce_job_user_name", task_settings::JOB_USER),
+    ("mapreduce_job_reduces", task_settings::JOB_REDUCES),
+    ("mapreduce_map_input_file", task_settings::MAP_INPUT_FILE),
+    ("mapreduce_map_input_start", task_settings::MAP_INPUT_START),
+    ("mapreduce_map_input_length", task_settings::MAP_INPUT_LENGTH),
+];
+
+/// Receives the output of a program.
+type Take<'a> = dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError> + 'a;
+
+/// A running program.
+pub(super) struct Program {
+    /// The setting and its command, for error messages.
+    name: String,
+    child: Child,
+    pipes: Arc<Pipes>,
+    reports: Arc<Reports>,
+    /// Input that was not queued yet.
+    chunk: Vec<u8>,
+    /// Queued input. None after the last chunk; disconnected if the program has closed its stdin.
+    to: Option<Sender<Vec<u8>>>,
+    /// Bytes that were ever queued.
+    queued: u64,
+    /// The pipe until it is closed, to find out how much of it is unread.
+    stdin: Weak<ChildStdin>,
+    /// Output of the program. Disconnected after the last chunk.
+    from: Receiver<Vec<u8>>,
+    window: Window,
+    /// Disconnected when all threads have ended.
+    threads: Receiver<()>,
+    /// Whether the exit status was read.
+    ended: bool,
+}
+
+/// What the task and the threads of the pipes share, besides the data.
+#[derive(Default)]
+struct Pipes {
+    /// Bytes that were written to stdin.
+    written: AtomicU64,
+    /// Chunks moved in either direction.
+    moved: AtomicU64,
+    /// The program has ended.
+    ended: AtomicBool,
+    /// Since the end of the program its stdout was empty, and all its output was queued.
+    drained: AtomicBool,
+    abandoned: AtomicBool,
+}
+
+impl Program {
+    /// Starts the command of this setting.
+    pub(super) fn start(setting: &str, conf: &Conf) -> Result<Self, TaskError> {
+        let command = conf.get(setting).unwrap_or_default();
+        let name = format!("{setting} `{}`", in_one_line(command));
+        let argv = split_command(command).map_err(|why| TaskError::Program(format!("{name}: {why}")))?;
+        let (mut child, reports) = (spawn(&name, &argv, conf)?, Arc::<Reports>::default());
+        let pipes = Arc::<Pipes>::default();
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let (writing, reading, reporting) = (pipes.clone(), pipes.clone(), reports.clone());
+        let (alive, threads) = channel::bounded(0);
+        let run = |work: Box<dyn FnOnce() + Send>| {
+            let alive = alive.clone();
+            thread::spawn(move || {
+                work();
+                drop(alive);
+            });
+        };
+        let (to, input) = channel::bounded(CHUNKS_WAITING);
+        let (output, from) = channel::bounded(CHUNKS_WAITING);
+        let pipe = Arc::new(stdin.expect("stdin is piped"));
+        let stdin = Arc::downgrade(&pipe);
+        run(Box::new(move || writing.write(&pipe, &input)));
+        run(Box::new(move || reading.read(stdout.expect("stdout is piped"), &output)));
+        run(Box::new(move || reporting.read(stderr)));
+        let (chunk, to, queued) = (Vec::with_capacity(CHUNK_BYTES), Some(to), 0);
+        let (window, ended) = (Window::new(Instant::now()), false);
+        Ok(Self { name, child, pipes, reports, chunk, to, queued, stdin, from, window, threads, ended })
+    }
+
+    /// Adds bytes to the input of the program.
+    #[inline]
+    pub(super) fn feed(&mut self, parts: &[&[u8]]) {
+        for part in parts {
+            self.chunk.extend_from_slice(part);
+        }
+    }
+
+    /// Whether enough input was added to call `exchange`.
+    #[inline]
+    pub(super) fn needs_exchange(&self) -> bool {
+        self.chunk.len() >= self.window.part_bytes(CHUNK_BYTES)
+    }
+
+    /// Queues the added input and takes the available output. With `all`, closes stdin, takes all
+    /// output, and waits for the end of the program, which must be successful.
+    pub(super) fn exchange(
+        &mut self,
+        all: bool,
+        context: &mut Context,
+        take: &mut Take<'_>,
+    ) -> Result<(), TaskError> {
+        let room = self.window.part_bytes(CHUNK_BYTES);
+        let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(room)));
+        let (mut last_output, mut ended) = (Instant::now(), None::<Instant>);
+        let (mut read_interval, mut moved) = (READ_INTERVAL, self.pipes.moved.load(Ordering::Relaxed));
+        let gone = loop {
+            // Read before the queue, which has all output of a drained pipe.
+            let drained = self.pipes.drained.load(Ordering::Acquire);
+            let gone = match self.from.try_recv() {
+                Ok(output) => {
+                    take(&output, context)?;
+                    context.mark_alive();
+                    context.check()?;
+                    last_output = Instant::now();
+                    continue;
+                }
+                Err(error) => error == TryRecvError::Disconnected,
+            };
+            let unread = self.unread();
+            self.window.update(Instant::now(), self.queued - unread);
+            let has_room = all || self.window.has_room(unread);
+            if has_room {
+                self.queue(&mut chunk);
+            }
+            let waits = all || chunk.is_some();
+            if ended.is_none() && waits && matches!(self.child.try_wait(), Ok(Some(_))) {
+                ended = Some(Instant::now());
+                self.pipes.ended.store(true, Ordering::Relaxed);
+            }
+            if ended.is_some() {
+                // A background process may keep the stdin of a program open that has ended.
+                chunk = None;
+            }
+            if chunk.is_none() {
+                if all {
+                    self.to = None;
+                }
+                let silent = last_output.elapsed() >= DRAIN_TIMEOUT
+                    && ended.is_some_and(|at| at.elapsed() >= DRAIN_TIMEOUT);
+                if !all || gone || (silent && drained) {
+                    break gone || ended.is_some();
+                }
+            }
+            let interval = if has_room { POLL_INTERVAL } else { read_interval };
+            read_interval = (read_interval * 2).min(READ_INTERVAL_MAX);
+            self.wait(!gone, has_room && chunk.is_some(), interval);
+            let moved_before = std::mem::replace(&mut moved, self.pipes.moved.load(Ordering::Relaxed));
+            if moved != moved_before {
+                context.mark_alive();
+            }
+            self.reports.apply_to(context);
+            context.check()?;
+        };
+        self.reports.apply_to(context);
+        context.check()?;
+        if all || gone { self.check_end(all, context) } else { Ok(()) }
+    }
+
+    /// Queues a chunk if the queue has room. Drops it if the program has closed its stdin.
+    fn queue(&mut self, chunk: &mut Option<Vec<u8>>) {
+        let (Some(to), Some(bytes)) = (&self.to, chunk.take().filter(|bytes| !bytes.is_empty())) else {
+            return;
+        };
+        let length = bytes.len() as u64;
+        match to.try_send(bytes) {
+            Ok(()) => self.queued += length,
+            Err(TrySendError::Full(bytes)) => *chunk = Some(bytes),
+            Err(TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// Waits until there is output, until the queue of input has room, or for the interval.
+    fn wait(&self, for_output: bool, for_room: bool, interval: Duration) {
+        let mut select = Select::new();
+        if for_output {
+            select.recv(&self.from);
+        }
+        if let Some(to) = self.to.as_ref().filter(|_| for_room) {
+            select.send(to);
+        }
+        // After the interval the caller checks both, too.
+        let _ = select.ready_timeout(interval);
+    }
+
+    /// Queued bytes that the program has not read, and may read. Approximate while a chunk is being
+    /// written.
+    fn unread(&self) -> u64 {
+        let Some(stdin) = self.stdin.upgrade() else { return 0 };
+        let mut wanted = [PollFd::new(&stdin, PollFlags::empty())];
+        let polled = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if polled.is_ok() && wanted[0].revents().contains(PollFlags::ERR) {
+            // No process has the other end open. The next write fails.
+            return 0;
+        }
+        let in_pipe = ioctl_fionread(&stdin).unwrap_or(0);
+        (self.queued - self.pipes.written.load(Ordering::Relaxed) + in_pipe).min(self.queued)
+    }
+
+    /// Checks how the program has ended. A program that has only closed its stdout is waited for at
+    /// the end of the input.
+    fn check_end(&mut self, all: bool, context: &mut Context) -> Result<(), TaskError> {
+        let failed = |name: &str| TaskError::io(format!("wait for {name}"));
+        let mut pause = Duration::from_millis(1);
+        let status = loop {
+            match self.child.try_wait().map_err(failed(&self.name))? {
+                Some(status) => break status,
+                None if !all => return Ok(()),
+                None => {}
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(POLL_INTERVAL);
+            self.reports.apply_to(context);
+            context.check()?;
+        };
+        if all || !status.success() {
+            self.ended = true;
+            self.close_pipes();
+            self.reports.apply_to(context);
+        }
+        if status.success() {
+            return context.check();
+        }
+        // Not an error of the current record: the program may have failed at a much earlier one.
+        Err(TaskError::Crashed {
+            program: self.name.clone(),
+            how: how(status),
+            stderr: self.reports.last_lines(),
+        })
+    }
+
+    /// Ends the threads. A thread whose pipe is still open in another process is not waited for.
+    fn close_pipes(&mut self) {
+        self.pipes.abandoned.store(true, Ordering::Relaxed);
+        (self.to, self.from) = (None, channel::never());
+        let _ = self.threads.recv_timeout(DRAIN_TIMEOUT);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The program was abandoned. If it has ended by itself, the kill fails.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            // Threads may wait for pipes that a background process keeps open, so they are not
+            // waited for.
+            self.pipes.abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Pipes {
+    /// Writes the queued chunks. The pipe is closed when this ends: the program gets the end of its
+    /// input.
+    fn write(&self, mut stdin: &ChildStdin, input: &Receiver<Vec<u8>>) {
+        for chunk in input {
+            // After any write error the program reads no more. Its exit status tells whether that
+            // is an error.
+            if self.abandoned.load(Ordering::Relaxed) || stdin.write_all(&chunk).is_err() {
+                return;
+            }
+            self.written.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            self.moved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits for output. Returns false if it is no longer needed. A blocking read could not be
+    /// interrupted while the pipe is open.
+    fn wait_for_bytes(&self, stdout: &ChildStdout) -> bool {
+        while !self.abandoned.load(Ordering::Relaxed) {
+            let ended = self.ended.load(Ordering::Relaxed);
+            let mut wanted = [PollFd::new(stdout, PollFlags::IN)];
+            match poll(&mut wanted, Some(&POLL_TIMESPEC)) {
+                Ok(0) if ended => self.drained.store(true, Ordering::Release),
+                Ok(0) | Err(Errno::INTR) => {}
+                // The read returns any error.
+                Ok(_) | Err(_) => return true,
+            }
+        }
+        false
+    }
+
+    /// Queues the output up to its end.
+    fn read(&self, mut stdout: ChildStdout, output: &Sender<Vec<u8>>) {
+        while self.wait_for_bytes(&stdout) {
+            let mut chunk = vec![0; CHUNK_BYTES];
+            let got = loop {
+                match stdout.read(&mut chunk) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    other => break other.unwrap_or(0),
+                }
+            };
+            chunk.truncate(got);
+            self.drained.store(false, Ordering::Relaxed);
+            if got == 0 || output.send(chunk).is_err() {
+                return;
+            }
+            self.moved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
+    // A side file may be given without `./`, because it is in this folder.
+    let side_file = Path::new(".").join(&argv[0]);
+    let executable = if side_file.is_file() { side_file.as_path() } else { Path::new(&argv[0]) };
+    let mut command = shim::command(executable.as_os_str());
+    command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    for (key, _) in env::vars_os() {
+        if key.to_string_lossy().starts_with(RESERVED_PREFIX) {
+            command.env_remove(key);
+        }
+    }
+    for (key, value) in conf.iter() {
+        let variable = variable(key);
+        if !variable.starts_with(RESERVED_PREFIX) && variable != MARK_VAR {
+            command.env(variable, value);
+        }
+    }
+    // The shared temporary folder is not writable for a confined task.
+    if let Ok(own) = env::current_dir() {
+        // If tasks have their own account, HOME was the folder in which the process waited for an
+        // attempt.
+        if env::var_os("HOME").is_none_or(|home| !Path::new(&home).is_dir()) {
+            command.env("HOME", &own);
+        }
+        command.env("TMPDIR", own);
+    }
+    for (hadoop, ours) in HADOOP_NAMES {
+        if let Some(value) = conf.get(ours) {
+            command.env(hadoop, value);
+        }
+    }
+    if let Some(kind) = conf.get(task_settings::TASK_KIND) {
+        command.env("mapreduce_task_ismap", (kind == "map").to_string());
+    }
+    command.spawn().map_err(TaskError::io(format!("start {name}")))
+}
+
+/// A command with its line breaks and other control characters escaped: the first line of an error
+/// message must contain the cause.
+fn in_one_line(command: &str) -> String {
+    let escaped =
+        |one: char| if one.is_control() { one.escape_default().collect() } else { String::from(one) };
+    command.chars().map(escaped).collect()
+}
+
+/// How a program has ended: `ended with exit status 1`, `was killed by signal 9 (SIGKILL)`.
+fn how(status: ExitStatus) -> String {
+    let verb = if status.code().is_some() { "ended with" } else { "was killed by" };
+    format!("{verb} {}", status.to_string().replacen(": ", " ", 1))
+}
+
+/// The name of a setting as the name of a variable: every character except letters and digits
+/// becomes an underscore.
+fn variable(key: &str) -> String {
+    key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}

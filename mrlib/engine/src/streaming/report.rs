@@ -1,0 +1,99 @@
+//! The stderr of a program: extracts reports, and passes other lines to the log and remembers the
+//! last ones.
+
+use mrlib_api::{
+    Context,
+    limits::{COUNTER_NAME_BYTES_MAX, COUNTERS_MAX, start_of, truncate_status},
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    io::{self, BufRead as _, BufReader, Read, Write as _},
+    sync::{Mutex, PoisonError},
+};
+
+/// Number of last lines shown when a program fails.
+const LAST_LINES: usize = 10;
+/// Maximum length of each of these lines.
+const LINE_BYTES_MAX: usize = 1000;
+/// Longer lines are read in pieces of this length.
+const PIECE_BYTES_MAX: u64 = 64 << 10;
+
+/// The reports on the stderr of a program.
+#[derive(Debug, Default)]
+pub(super) struct Reports(Mutex<StderrState>);
+
+#[derive(Debug, Default)]
+struct StderrState {
+    counters: BTreeMap<String, u64>,
+    status: Option<String>,
+    last: VecDeque<String>,
+}
+
+impl Reports {
+    /// Reads stderr to its end.
+    pub(super) fn read(&self, from: impl Read) {
+        let mut from = BufReader::new(from);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match from.by_ref().take(PIECE_BYTES_MAX).read_until(b'\n', &mut line) {
+                Ok(0) => return,
+                Ok(_) => self.line(&line),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn line(&self, line: &[u8]) {
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim_end_matches(['\n', '\r']);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counter) = text.strip_prefix("reporter:counter:")
+            && let Some((name, by)) = counter.rsplit_once(',')
+            && let Ok(by) = by.trim().parse::<u64>()
+        {
+            // Too many counters or too long names are refused when they are added.
+            let name = start_of(name, COUNTER_NAME_BYTES_MAX + 4);
+            if state.counters.len() <= COUNTERS_MAX {
+                let counter = state.counters.entry(name.replacen(',', ":", 1)).or_default();
+                *counter = counter.saturating_add(by);
+            }
+            return;
+        }
+        if let Some(status) = text.strip_prefix("reporter:status:") {
+            state.status = Some(truncate_status(status.to_owned()));
+            return;
+        }
+        if state.last.len() == LAST_LINES {
+            state.last.pop_front();
+        }
+        state.last.push_back(text.chars().take(LINE_BYTES_MAX).collect());
+        drop(state);
+        // The log may be unavailable, which must not fail the program.
+        let _ = io::stderr().write_all(line);
+    }
+
+    /// Adds the counters and the status since the last call. They are signs of life.
+    pub(super) fn apply_to(&self, context: &mut Context) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (counters, status) = (std::mem::take(&mut state.counters), state.status.take());
+        drop(state);
+        if !counters.is_empty() {
+            context.mark_alive();
+        }
+        for (name, by) in counters {
+            let counter = context.counter(&name);
+            context.add(counter, by);
+        }
+        if let Some(status) = status {
+            context.set_status(status);
+        }
+    }
+
+    /// The last lines, for an error message.
+    pub(super) fn last_lines(&self) -> String {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Vec::from(state.last.clone()).join("\n")
+    }
+}

@@ -1,0 +1,171 @@
+//! The task's end of the umbilical, the connection to the tracker.
+
+use crate::{
+    execution::Progress,
+    fetch::MapFeed,
+    frame::{read_frame, write_frame},
+};
+use mrlib_api::{Liveness, PreemptRefusal, PreemptRequest, TaskControl, TaskError};
+use proto::mr::{self, FromTask, PreemptKind, TaskStart, ToTask, from_task, to_task};
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// Maximum time between two progress messages, which are signs of life.
+const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
+
+/// Shared by the threads that run the task, read messages, and send reports.
+pub(super) struct Umbilical {
+    writer: Mutex<UnixStream>,
+    latest: Mutex<Latest>,
+    stop: TaskControl,
+    liveness: Liveness,
+    feed: Arc<MapFeed>,
+    /// Whether the final message was sent.
+    ended: AtomicBool,
+}
+
+struct Latest {
+    progress: mr::Progress,
+    changed: bool,
+    sent: Instant,
+}
+
+/// The result of listening.
+pub(super) enum Received {
+    /// The connection was closed or failed.
+    End(io::Error),
+    /// The tracker sent a malformed message.
+    Malformed(TaskError),
+    /// Another attempt; this one has ended.
+    Start(Box<TaskStart>),
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Umbilical {
+    /// The account of the tracker.
+    pub(super) fn tracker_account(&self) -> io::Result<u32> {
+        Ok(rustix::net::sockopt::socket_peercred(&*locked(&self.writer))?.uid.as_raw())
+    }
+
+    pub(super) fn new(writer: UnixStream, maps: u32) -> Self {
+        let latest = Latest { progress: mr::Progress::default(), changed: false, sent: Instant::now() };
+        Self {
+            writer: Mutex::new(writer),
+            latest: Mutex::new(latest),
+            stop: TaskControl::default(),
+            liveness: Liveness::default(),
+            feed: Arc::new(MapFeed::new(maps)),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn stop(&self) -> TaskControl {
+        self.stop.clone()
+    }
+
+    pub(super) fn liveness(&self) -> Liveness {
+        self.liveness.clone()
+    }
+
+    pub(super) fn feed(&self) -> Arc<MapFeed> {
+        self.feed.clone()
+    }
+
+    /// Stores the progress, which is sent later.
+    pub(super) fn progress(&self, progress: &Progress) {
+        self.liveness.mark_alive();
+        let mut latest = locked(&self.latest);
+        let known = &mut latest.progress;
+        known.done = progress.done;
+        known.bytes_in = progress.bytes_in;
+        known.bytes_out = progress.bytes_out;
+        if known.stage != progress.stage {
+            progress.stage.clone_into(&mut known.stage);
+        }
+        if let Some(status) = &progress.status {
+            status.clone_into(&mut known.status);
+        }
+        latest.changed = true;
+    }
+
+    /// Sends the progress if it has changed, if a preemption was refused, or if nothing was sent for
+    /// long.
+    pub(super) fn send_progress(&self) -> io::Result<()> {
+        let progress = {
+            let mut latest = locked(&self.latest);
+            latest.changed |= latest.progress.refusals != self.stop.refusals();
+            if !latest.changed && latest.sent.elapsed() < REPORT_INTERVAL_MAX {
+                return Ok(());
+            }
+            latest.changed = false;
+            latest.sent = Instant::now();
+            latest.progress.activity = self.liveness.count();
+            latest.progress.refusals = self.stop.refusals();
+            latest.progress.set_refused(refused(&self.stop));
+            latest.progress.clone()
+        };
+        self.send(from_task::Kind::Progress(progress))
+    }
+
+    /// Whether the final message was sent.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
+        if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::FetchFailed(_)) {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+        write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
+    }
+
+    /// Reads messages until the connection is closed or another attempt starts.
+    pub(super) fn listen(&self, mut reader: UnixStream) -> Received {
+        loop {
+            let received = match read_frame::<ToTask>(&mut reader) {
+                Ok(Some(received)) => received,
+                Ok(None) => return Received::End(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => return Received::End(error),
+            };
+            match received.kind {
+                Some(to_task::Kind::MapEvents(map_events)) => {
+                    if let Err(error) = self.feed.push(map_events) {
+                        return Received::Malformed(error);
+                    }
+                }
+                Some(to_task::Kind::Preempt(stop)) => {
+                    match stop.kind() {
+                        // A kind of a newer tracker, which ends this process if necessary.
+                        PreemptKind::Unspecified => continue,
+                        PreemptKind::Kill => self.stop.set(stop.why),
+                        PreemptKind::Split => self.stop.request_preemption(PreemptRequest::Split),
+                        PreemptKind::Pause => self.stop.request_preemption(PreemptRequest::Pause),
+                    }
+                    self.feed.wake();
+                }
+                Some(to_task::Kind::Start(start)) => return Received::Start(start.into()),
+                // A message of a newer tracker.
+                None => {}
+            }
+        }
+    }
+}
+
+fn refused(stop: &TaskControl) -> proto::mr::PreemptRefusal {
+    match stop.refused() {
+        None => proto::mr::PreemptRefusal::Unspecified,
+        Some(PreemptRefusal::NoSpace) => proto::mr::PreemptRefusal::NoSpace,
+        Some(PreemptRefusal::ReducerNotSavable) => proto::mr::PreemptRefusal::ReducerNotSavable,
+        Some(PreemptRefusal::MapperNotDivisible) => proto::mr::PreemptRefusal::MapperNotDivisible,
+    }
+}
