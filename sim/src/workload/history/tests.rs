@@ -145,6 +145,54 @@ fn all_kinds_of_facts_are_known() {
     assert_eq!(known_fact(serde_json::json!({ "no-such-fact": {} })), Ok(None), "of a newer build");
 }
 
+/// The JobTracker writes lines with the same types.
+#[test]
+fn facts_are_read_as_they_were_written() {
+    use mrcore::{
+        Fact, Why,
+        ids::{AttemptId, TrackerId},
+        job::JobOutcome,
+        task::{AttemptResult, PreemptKind, Stage},
+    };
+    let attempt: AttemptId = "job_7.m3.0".parse().expect("an attempt");
+    let (job, tracker, why) = (JobId(7), TrackerId(1), String::from("why"));
+    let result =
+        AttemptResult { counters: vec![("C".into(), 5)], pieces: vec!["/p".into()], bytes_out: u64::MAX };
+    let launched = |resumed_from, why| {
+        let speculative = resumed_from == Some(attempt);
+        Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why }
+    };
+    let kind = PreemptKind::Split;
+    let facts = [
+        Fact::JobCommitting { job },
+        Fact::JobEnded { job, outcome: JobOutcome::Succeeded },
+        Fact::JobEnded { job, outcome: JobOutcome::Failed(why.clone()) },
+        Fact::JobEnded { job, outcome: JobOutcome::Killed(why.clone()) },
+        launched(None, Why::rule("rule")),
+        launched(Some(attempt), Why::rule("rule").with("number", 1.5)),
+        Fact::PreemptionRequested { attempt, kind, why: why.clone(), fault: true, hold: false },
+        Fact::MapSplit { attempt, position: 9, result: result.clone() },
+        Fact::AttemptPaused { attempt, stage: Stage::Merge, bytes: 1, bytes_in: 2 },
+        Fact::PreemptionRefused { attempt, refusals: 1, why: why.clone() },
+        Fact::TaskReleased { task: attempt.task },
+        Fact::CheckpointLost { attempt, why: why.clone() },
+        Fact::AttemptSucceeded { attempt, result },
+        Fact::AttemptFailed { attempt, error: why.clone() },
+        Fact::AttemptKilled { attempt, why: why.clone(), bytes_in: 3 },
+        Fact::MapOutputLost { attempt, why, unfetched: true },
+        Fact::MapOutputCopied { attempt, tracker, bytes: 3 },
+        Fact::CheckpointCopied { attempt, tracker, bytes: 3 },
+        Fact::TrackerBlacklisted { job, tracker },
+    ];
+    let named = |_| ("node1".to_owned(), "host1".to_owned());
+    for fact in facts {
+        let line = HistoryFact::of(&fact, &named).expect("a fact of a job");
+        let line = serde_json::to_value(line).expect("plain data");
+        let read = known_fact(line).expect("it reads").expect("a known kind");
+        assert_eq!(read.into_fact(job, |_| tracker), Ok(Some(fact)));
+    }
+}
+
 #[test]
 fn bad_histories_name_the_line() {
     let cases = [
