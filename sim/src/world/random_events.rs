@@ -126,8 +126,12 @@ impl World {
         let Some(core) = &self.core else { return };
         let tasks = || core.cluster().jobs().filter(|job| !job.is_over()).flat_map(|job| &job.tasks.reduce);
         let on_hold = tasks().find(|task| task.on_hold).map(|task| task.id);
+        // The other of two attempts has been paused.
+        let is_behind = |task: &Task| {
+            task.checkpoint.is_some() && task.viable().any(|attempt| attempt.resumed_from.is_none())
+        };
         let duplicated: Vec<AttemptId> = tasks()
-            .filter(|task| task.viable().count() > 1)
+            .filter(|task| task.viable().count() > 1 || is_behind(task))
             .flat_map(|task| task.viable().map(|attempt| attempt.id))
             .collect();
         let all = || {
@@ -145,7 +149,7 @@ impl World {
             return self.resume(task);
         }
         let known = if !duplicated.is_empty() {
-            duplicated.clone()
+            duplicated
         } else if self.chance(5) {
             any
         } else {
@@ -161,12 +165,6 @@ impl World {
         let event = Event::Preemption { request, attempt, kind, by: "operator".into() };
         let reply = self.send_twice(event);
         self.count("killed by a user", kind == PreemptKind::Kill && reply == Some(Reply::Accepted));
-        // Two attempts of a task save a checkpoint.
-        let other = duplicated.into_iter().find(|other| other.task == attempt.task && *other != attempt);
-        if let Some(attempt) = other.filter(|_| kind == PreemptKind::Pause) {
-            let request = self.manual_request();
-            self.send_event(Event::Preemption { request, attempt, kind, by: "operator".into() });
-        }
     }
 
     fn resume(&mut self, task: TaskId) {

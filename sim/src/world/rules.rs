@@ -32,6 +32,11 @@ impl World {
             self.violation = Some(format!("not idle: {} jobs are active\n{waits}\n{runs:?}", self.jobs_open));
             return;
         }
+        // Slots of a draining tracker are not free.
+        self.end_drains();
+        if self.violation.is_some() {
+            return;
+        }
         let leaks = |core: &JobTracker| {
             let full = |at: &&mrcore::tracker::Tracker| {
                 at.state == TrackerState::Live
@@ -61,7 +66,6 @@ impl World {
             self.violation = Some(format!("the policy made illegal decisions {times}"));
         }
         if self.violation.is_none() {
-            self.end_drains();
             self.check_shadow();
             self.check_files();
             self.check_rounds();
