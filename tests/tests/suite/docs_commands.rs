@@ -28,6 +28,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -350,7 +351,10 @@ export SUBNET=21
 AT_END='~/fermata/deploy/netns/net down node'
 ~/fermata/deploy/netns/net up node 5
 "#;
+    // All these pages use the same names and addresses.
+    static MACHINES: Mutex<()> = Mutex::new(());
     if namespaces() {
+        let _one_page = MACHINES.lock().unwrap_or_else(PoisonError::into_inner);
         run_page(page, before);
     }
 }

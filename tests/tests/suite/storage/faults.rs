@@ -248,7 +248,16 @@ pub(super) fn damage(cluster: &Cluster, fault: Fault, master: Master) {
         Fault::JournalTail => flip(&newest(cluster, master, "log", BATCHES), 1.0),
         Fault::JournalMiddle => flip(&newest(cluster, master, "log", BATCHES), 0.5),
         Fault::Snapshot => flip(&newest(cluster, master, "snap", 0), 0.5),
-        Fault::MissingSegment => fs::remove_file(newest(cluster, master, "log", 0)).unwrap(),
+        // A new segment without records is not missed: the one before it is removed, too.
+        Fault::MissingSegment => loop {
+            let segment = newest(cluster, master, "log", 0);
+            let has_records =
+                fs::read(&segment).unwrap().iter().skip(BATCHES as usize).any(|byte| *byte != 0);
+            fs::remove_file(segment).unwrap();
+            if has_records {
+                break;
+            }
+        },
         other => panic!("no such damage: {other:?}"),
     }
 }

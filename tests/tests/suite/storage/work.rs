@@ -194,7 +194,10 @@ impl Work {
         for again in [false, true] {
             if again {
                 served.job = "a job submitted again";
-                assert!(submit(&self.cluster, &format!("{}-again", self.output)), "a job was not accepted");
+                // Jobs are refused while a NameNode that was just started is in safemode.
+                eventually("a job is accepted", TIMEOUT, || {
+                    submit(&self.cluster, &format!("{}-again", self.output)).then_some(())
+                });
             }
             let output = if again { format!("{}-again", self.output) } else { self.output.clone() };
             if await_job(&self.cluster, &output) {
