@@ -449,7 +449,10 @@ impl Config {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
             let line = text[..at].matches('\n').count() + 1;
-            ConfigError::Parse { path: path.into(), line, message: error.message().replace('\n', "; ") }
+            let key =
+                text.lines().nth(line - 1).and_then(|text| text.split_once('=')).map(|(key, _)| key.trim());
+            let message = explained(&error.message().replace('\n', "; "), key);
+            ConfigError::Parse { path: path.into(), line, message }
         })?;
         config.scheduler.parameters().map_err(|error| found(error, path, text))?;
         config.security.anchor(path);
@@ -460,6 +463,33 @@ impl Config {
     pub fn print(&self) -> String {
         toml::to_string_pretty(self).expect("the configuration is plain data")
     }
+}
+
+/// The message of the parser for users: a similar name instead of all names, and the setting with
+/// the values that it accepts instead of a type of Rust.
+fn explained(message: &str, key: Option<&str>) -> String {
+    if let Some((unknown, expected)) = message.split_once(", expected ")
+        && let Some(name) = unknown.strip_prefix("unknown field `").and_then(|rest| rest.strip_suffix('`'))
+    {
+        let names = expected.split('`').skip(1).step_by(2);
+        return match types::spelling::nearest(name, names) {
+            Some(near) => format!("{unknown}: did you mean `{near}`?"),
+            None => message.to_owned(),
+        };
+    }
+    let Some((given, expected)) =
+        message.split_once(", expected ").filter(|_| message.starts_with("invalid "))
+    else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        other => other,
+    };
+    let key = key.map_or(String::new(), |key| format!("{key}: "));
+    format!("{key}{given}, expected {expected}")
 }
 
 #[cfg(test)]
@@ -499,6 +529,19 @@ mod tests {
         assert!(error.starts_with("fermata.toml:3: unknown field `replicaton_max`"), "{error}");
         let error = parse("\n\n[namenoode]\n").unwrap_err().to_string();
         assert!(error.starts_with("fermata.toml:3: unknown field `namenoode`"), "{error}");
+        let error = parse("[namenode]\nreplicaton = 2\n").unwrap_err().to_string();
+        assert_eq!(error, "fermata.toml:2: unknown field `replicaton`: did you mean `replication`?");
+        let error = parse("[namenode]\nxyzzy_plugh = 2\n").unwrap_err().to_string();
+        assert!(error.contains("unknown field `xyzzy_plugh`, expected one of `"), "{error}");
+    }
+
+    #[test]
+    fn value_of_another_type_is_refused_with_its_setting() {
+        let error = parse("[namenode]\nreplication = \"x\"\n").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "fermata.toml:2: replication: invalid type: string \"x\", expected a whole number that is not negative"
+        );
     }
 
     #[test]

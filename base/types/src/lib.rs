@@ -10,6 +10,7 @@ pub mod phase;
 pub mod preempt;
 pub mod quantity;
 pub mod secret;
+pub mod spelling;
 pub mod split_mix;
 pub mod stage;
 pub mod time;

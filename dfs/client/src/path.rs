@@ -26,7 +26,7 @@ pub enum PathError {
     #[error("path {0:?} contains \"{1}\": give the path without it")]
     Dots(String, &'static str),
     /// The path has a NUL byte or another control character.
-    #[error("path {0:?} contains a control character")]
+    #[error("path {0:?} contains a control character: choose a name without line ends, tabs and the like")]
     Control(String),
     /// A name in the path is too long.
     #[error("path {0:?} has a name of {1} bytes: the limit is {NAME_BYTES_MAX}")]
@@ -150,6 +150,8 @@ mod tests {
         assert!(matches!(DfsPath::parse("/a/../b"), Err(PathError::Dots(_, ".."))));
         assert!(matches!(DfsPath::parse("/./b"), Err(PathError::Dots(_, "."))));
         assert!(matches!(DfsPath::parse("/a\0b"), Err(PathError::Control(_))));
+        let refusal = DfsPath::parse("/a\nb").unwrap_err().to_string();
+        assert!(refusal.contains("control character: choose a name without"), "{refusal}");
         assert!(matches!(
             DfsPath::parse(&format!("/{}", "x".repeat(256))),
             Err(PathError::NameTooLong(_, 256))

@@ -323,14 +323,18 @@ impl Target {
         };
         if let Some(file) = self.file(cwd).filter(|_| !started) {
             let config = load(Some(&file))?;
+            // Settings without addresses are those of the local cluster, which has its own.
+            if self.config_file().is_none() && config.cluster == Config::default().cluster && is_layout(&here)
+            {
+                return Err(stopped(&here));
+            }
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
             let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
             return Ok(Found::new(config, folder.map(Path::to_owned)));
         }
         let Some(folder) = nearest(cwd) else {
-            if let Some(stopped) = folders(cwd).find(|folder| folder.join("layout.json").is_file()) {
-                let dir = dir_flag(Some(&stopped));
-                bail!("the cluster in {} is stopped: start it again with `mrctl up{dir}`", stopped.display());
+            if let Some(folder) = folders(cwd).find(|folder| is_layout(folder)) {
+                return Err(stopped(&folder));
             }
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
@@ -384,6 +388,16 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
         bail!(Usage(format!("{what} address {addr:?} is not host:port (a port is a number up to 65535)")));
     }
     Ok(())
+}
+
+/// Whether a cluster was started in `folder`.
+fn is_layout(folder: &Path) -> bool {
+    folder.join("layout.json").is_file()
+}
+
+fn stopped(folder: &Path) -> anyhow::Error {
+    let dir = dir_flag(Some(folder));
+    anyhow::anyhow!("the cluster in {} is stopped: start it again with `mrctl up{dir}`", folder.display())
 }
 
 /// Whether a daemon of the cluster in `folder` runs. The state file alone proves nothing: it
@@ -496,6 +510,23 @@ mod tests {
             found(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep),
             "flag:4"
         );
+    }
+
+    #[test]
+    fn stopped_cluster_is_named_also_with_a_configuration_beside_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join(FOLDER);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("layout.json"), "{}").unwrap();
+        let file = root.path().join("fermata.toml");
+        fs::write(&file, "[namenode]\nreplication = 2\n").unwrap();
+        let error = Target::default().find(root.path()).unwrap_err().to_string();
+        assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
+        // A file that was named, or that has addresses, selects a cluster.
+        let named = Target { config: Some(file), ..Target::default() };
+        assert_eq!(found(&named, root.path()), Config::default().cluster.namenode);
+        with_file(root.path(), "here:2");
+        assert_eq!(found(&Target::default(), root.path()), "here:2");
     }
 
     #[test]

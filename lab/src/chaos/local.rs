@@ -72,11 +72,14 @@ pub(super) fn job_files(folder: &Path) -> Result<Vec<String>> {
     Ok(jobs.map(|entry| entry.path().display().to_string()).collect())
 }
 
+/// Sends a signal. Returns a line for each daemon that it had an effect on: a frozen daemon cannot be
+/// frozen again, and one that runs cannot be continued.
 pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
     let mut state = ClusterState::require(folder)?;
-    let mut lines = Vec::new();
+    let (mut lines, mut is_running) = (Vec::new(), false);
     for kind in kinds(&mut state, node, named)? {
         let daemon = state.find(node, Some(kind))?;
+        let was_frozen = daemon.is_frozen();
         let number = match sign {
             FaultSignal::Kill => Signal::KILL,
             FaultSignal::Stop => Signal::STOP,
@@ -85,23 +88,21 @@ pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: FaultSigna
         if !daemon.signal(number)? {
             continue;
         }
+        is_running = true;
+        if !sign.has_effect(was_frozen) {
+            continue;
+        }
         if sign == FaultSignal::Kill {
             // The port and the lock are free only after the process has ended.
             end(&[(&daemon.identity, &daemon.args)], EXIT_TIMEOUT)?;
         }
         lines.push(format!("{} {} (pid {})", sign.done(), daemon.title(), daemon.identity.pid));
     }
-    if lines.is_empty() {
+    if !is_running {
         let dir = dir_flag(Some(folder));
         bail!("{node} is not running: start it with `mrctl chaos restart {node}{dir}`");
     }
     Ok(lines)
-}
-
-/// Whether one of these daemons of a node is frozen.
-pub(super) fn is_frozen(folder: &Path, node: &str, named: &[Kind]) -> Result<bool> {
-    let wanted = |daemon: &Daemon| named.is_empty() || named.contains(&daemon.kind);
-    Ok(daemons_of(folder, node)?.iter().any(|daemon| wanted(daemon) && daemon.identity.is_frozen()))
 }
 
 pub(super) async fn restart(folder: &Path, node: &str, named: &[Kind]) -> Result<Vec<String>> {

@@ -94,14 +94,7 @@ pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
     Ok(all)
 }
 
-/// Whether one of these daemons of a machine is frozen.
-pub(super) fn is_frozen(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<bool> {
-    let (machine, daemons) = find(fleet, node, kinds)?;
-    let is_frozen = |one: &DaemonStatus| one.state == "frozen" && daemons.contains(&one.daemon.as_str());
-    Ok(machine.status_of()?.iter().any(is_frozen))
-}
-
-/// Sends a signal to daemons of a machine.
+/// Sends a signal to daemons of a machine. Returns a line for each daemon that it had an effect on.
 pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
     let (machine, daemons) = find(fleet, node, kinds)?;
     let name = match sign {
@@ -109,13 +102,18 @@ pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSigna
         FaultSignal::Stop => "STOP",
         FaultSignal::Cont => "CONT",
     };
-    let mut lines = Vec::new();
+    let before = if sign == FaultSignal::Kill { Vec::new() } else { machine.status_of()? };
+    let was_frozen =
+        |daemon: &str| before.iter().any(|one: &DaemonStatus| one.daemon == daemon && one.state == "frozen");
+    let (mut lines, mut is_running) = (Vec::new(), false);
     for daemon in &daemons {
-        if let Some(pid) = machine.signal(daemon, name)? {
+        let Some(pid) = machine.signal(daemon, name)? else { continue };
+        is_running = true;
+        if sign.has_effect(was_frozen(daemon)) {
             lines.push(format!("{} {daemon} of {} (pid {pid})", sign.done(), machine.host.name));
         }
     }
-    if lines.is_empty() {
+    if !is_running {
         let (all, host) = (daemons.join(" and "), &machine.host.name);
         bail!("{all} on {host} not running: start with `mrctl chaos restart {node}` or `mrctl cluster up`");
     }

@@ -115,7 +115,11 @@ pub async fn run(command: ChaosCommand) -> Result<ExitCode> {
 
 fn signal(args: &Args, sign: FaultSignal) -> Result<ExitCode> {
     let target = args.at.target()?;
-    for line in target.signal(&args.node, &args.daemon, sign)? {
+    let lines = match sign {
+        FaultSignal::Stop => target.stop(&args.node, &args.daemon)?,
+        _ => target.signal(&args.node, &args.daemon, sign)?,
+    };
+    for line in lines {
         output::line(line)?;
     }
     let keeps_blocks = args.daemon.is_empty() || args.daemon.contains(&Kind::Datanode);

@@ -16,6 +16,15 @@ pub(crate) enum FaultSignal {
 }
 
 impl FaultSignal {
+    /// Whether it changes a running daemon that was frozen before, or was not.
+    pub(super) fn has_effect(self, was_frozen: bool) -> bool {
+        match self {
+            Self::Kill => true,
+            Self::Stop => !was_frozen,
+            Self::Cont => was_frozen,
+        }
+    }
+
     /// A participle for messages.
     pub(crate) fn done(self) -> &'static str {
         match self {
@@ -58,4 +67,16 @@ pub(super) fn too_much(gap: u64, disk: &str) -> String {
         "that would fill {} of the disk of {disk}: use a small disk, leave more space, or pass --force",
         Bytes(gap)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FaultSignal;
+
+    #[test]
+    fn only_daemons_that_change_are_reported() {
+        assert!(FaultSignal::Cont.has_effect(true) && !FaultSignal::Cont.has_effect(false));
+        assert!(FaultSignal::Stop.has_effect(false) && !FaultSignal::Stop.has_effect(true));
+        assert!(FaultSignal::Kill.has_effect(true) && FaultSignal::Kill.has_effect(false));
+    }
 }

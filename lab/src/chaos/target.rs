@@ -95,7 +95,8 @@ impl ChaosTarget {
         Ok(if is_datanode { Some(self.config()?.namenode.dead_after) } else { None })
     }
 
-    /// Sends a signal to the daemons of a node: those of these kinds, or all.
+    /// Sends a signal to the daemons of a node: those of these kinds, or all. Returns no lines if the
+    /// signal had no effect.
     pub(crate) fn signal(&self, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
         match self {
             Self::Here(folder) => local::signal(folder, node, kinds, sign),
@@ -105,13 +106,18 @@ impl ChaosTarget {
 
     /// Continues the frozen daemons of a node. It is an error if none of them is frozen.
     pub(crate) fn cont(&self, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
-        let is_frozen = match self {
-            Self::Here(folder) => local::is_frozen(folder, node, kinds)?,
-            Self::Machines(fleet) => machines::is_frozen(fleet, node, kinds)?,
-        };
         let lines = self.signal(node, kinds, FaultSignal::Cont)?;
-        if !is_frozen {
+        if lines.is_empty() {
             bail!("{node} is already running: `mrctl chaos cont` is for what `mrctl chaos stop` has frozen");
+        }
+        Ok(lines)
+    }
+
+    /// Freezes the daemons of a node. It is an error if all of them are frozen.
+    pub(crate) fn stop(&self, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
+        let lines = self.signal(node, kinds, FaultSignal::Stop)?;
+        if lines.is_empty() {
+            bail!("{node} is already frozen: continue it with `mrctl chaos cont {node}`");
         }
         Ok(lines)
     }

@@ -17,9 +17,9 @@ use std::{
 
 /// Show the local cluster: who may use it, and which daemons run
 ///
-/// This command checks only that the processes run; `mrctl nodes` and `mrctl health` query the
-/// masters. The exit code is 0 if all daemons run. For a cluster on several machines use `mrctl
-/// cluster status`.
+/// This command checks only that the processes run and are not frozen by a signal; `mrctl nodes` and
+/// `mrctl health` query the masters. The exit code is 0 if all daemons run. For a cluster on several
+/// machines use `mrctl cluster status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl status\n  mrctl status --json")]
 pub(crate) struct Args {
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 pub(crate) struct ClusterStatus {
     folder: PathBuf,
-    /// `running`, `degraded` (some daemons have died or are not ready) or `stopped`.
+    /// `running`, `degraded` (some daemons have died, are frozen or are not ready) or `stopped`.
     state: &'static str,
     /// `closed` or `open`.
     access: &'static str,
@@ -54,27 +54,30 @@ pub(crate) struct ClusterStatus {
 struct Process {
     name: String,
     kind: &'static str,
-    /// `running` or `dead`.
+    /// `running`, `frozen` (by a signal) or `dead`.
     state: &'static str,
     pid: u32,
     addr: String,
     log: PathBuf,
+    #[serde(skip)]
+    advice: Option<String>,
 }
 
 impl ClusterStatus {
     pub(crate) fn of(folder: &Path) -> Result<Self> {
         let layout = Layout::prepare(folder, &Overrides::default())?;
         let state = ClusterState::load(folder)?.unwrap_or_default();
+        let dir = dir_flag(Some(folder));
         let process = |daemon: &clusters::local::Daemon| Process {
             name: daemon.name.clone(),
             kind: daemon.kind.program(),
-            state: if daemon.is_running() { "running" } else { "dead" },
+            state: daemon.process_state(),
             pid: daemon.identity.pid,
             addr: daemon.addr.clone(),
             log: daemon.log.clone(),
+            advice: daemon.is_frozen().then(|| daemon.frozen_advice(&dir)),
         };
         let daemons: Vec<Process> = state.daemons.iter().map(process).collect();
-        let running = daemons.iter().filter(|daemon| daemon.state == "running").count();
         let security = &layout.config.security;
         let (access, users) = match (security.is_closed(), layout.has_own_secret()) {
             (false, _) => ("open", "every account of this machine".to_owned()),
@@ -82,11 +85,7 @@ impl ClusterStatus {
             (true, false) => ("closed", "users with credentials for the cluster".to_owned()),
         };
         Ok(Self {
-            state: match running {
-                0 => "stopped",
-                _ if running == daemons.len() => "running",
-                _ => "degraded",
-            },
+            state: overall(&daemons.iter().map(|daemon| daemon.state).collect::<Vec<_>>()),
             access,
             users,
             warnings: layout.exposed_secret().into_iter().collect(),
@@ -104,6 +103,16 @@ impl ClusterStatus {
             self.state = "degraded";
             self.warnings.extend_from_slice(warnings);
         }
+    }
+}
+
+/// The state of a cluster whose daemons have these states.
+fn overall(daemons: &[&str]) -> &'static str {
+    let all = |state: &str| daemons.iter().all(|one| *one == state);
+    match () {
+        () if all("dead") => "stopped",
+        () if all("running") => "running",
+        () => "degraded",
     }
 }
 
@@ -148,9 +157,29 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
                 let node = if one.name == one.kind { "the" } else { &format!("{}'s", one.name) };
                 output::line(format!("{node} {} has died: see {}", one.kind, one.log.display()))?;
             }
-            output::line(format!("restart the daemons that have died with `mrctl up{dir}`"))?;
+            if status.daemons.iter().any(|one| one.state == "dead") {
+                output::line(format!("restart the daemons that have died with `mrctl up{dir}`"))?;
+            }
+            for advice in status.daemons.iter().filter_map(|one| one.advice.as_ref()) {
+                output::line(advice)?;
+            }
         }
         _ => {}
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::overall;
+
+    #[test]
+    fn cluster_with_a_frozen_daemon_is_degraded() {
+        assert_eq!(overall(&["running", "running"]), "running");
+        assert_eq!(overall(&["dead", "dead"]), "stopped");
+        assert_eq!(overall(&[]), "stopped");
+        for states in [["running", "frozen"], ["frozen", "frozen"], ["dead", "frozen"], ["running", "dead"]] {
+            assert_eq!(overall(&states), "degraded", "{states:?}");
+        }
+    }
 }

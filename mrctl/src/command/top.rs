@@ -224,6 +224,9 @@ fn summary(all: &Overview, jobs: &[Job]) -> String {
         let Slots { maps, reduces } = all.slots();
         parts.push(format!("maps {} of {} slots, reduces {} of {}", maps.0, maps.1, reduces.0, reduces.1));
     }
+    if parts.is_empty() {
+        parts.push("the JobTracker does not answer".to_owned());
+    }
     parts.join("  ")
 }
 
@@ -355,6 +358,13 @@ mod tests {
             lines.lines().any(|line| line.starts_with("job_3") && line.ends_with("in safemode")),
             "{lines}"
         );
+    }
+
+    #[test]
+    fn header_says_that_the_jobtracker_does_not_answer() {
+        let all = Overview { jobs: unavailable(), trackers: unavailable(), ..overview(Vec::new()) };
+        let printed = without_errors(frame(&all, 1000)).all();
+        assert!(printed[0].ends_with("  the JobTracker does not answer"), "{printed:?}");
     }
 
     #[test]

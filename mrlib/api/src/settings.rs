@@ -10,6 +10,7 @@ use crate::{codec::Codec, format::InputFormat};
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 use types::quantity::Bytes;
+pub use types::spelling::nearest;
 
 /// Names with this prefix are free for the programs of users.
 pub const USER: &str = "user.";
@@ -32,9 +33,6 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub const DECLARED_MAX: usize = 1000;
 /// Whether the mapper is divisible. Set at submission from the program ([`crate::Job::divisible`]).
 pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
-/// Maximum length of a name for which a similar one is searched, because the search takes the
-/// product of both lengths.
-const SUGGESTION_BYTES_MAX: usize = 64;
 
 /// The values that a setting accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -298,33 +296,6 @@ fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
     )
 }
 
-/// The candidate with the smallest edit distance, if it is near enough to be a misspelling.
-pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    if name.len() > SUGGESTION_BYTES_MAX {
-        return None;
-    }
-    let (length, allowed) = (name.chars().count(), (name.len() / 3).max(2));
-    let similar = candidates.filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed);
-    let near = similar.map(|candidate| (distance(name, candidate), candidate));
-    near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
-}
-
-/// The number of insertions, deletions and substitutions between two texts (Levenshtein distance).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 /// Renders a table as help text, indented and aligned.
 pub fn help(settings: &[Setting]) -> String {
     let width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
@@ -424,15 +395,6 @@ mod tests {
     }
 
     #[test]
-    fn a_long_unknown_name_is_refused_without_a_search_for_a_similar_one() {
-        let long = "x".repeat(SUGGESTION_BYTES_MAX + 1);
-        assert_eq!(nearest(&long, [&*long].into_iter()), None);
-        let endless = std::iter::repeat_n("y".repeat(1 << 20), 2).collect::<Vec<_>>();
-        let names = endless.iter().map(String::as_str).chain(["pace.map"]);
-        assert_eq!(nearest("pace.mpa", names), Some("pace.map"), "names of other lengths are skipped");
-    }
-
-    #[test]
     fn many_settings_of_a_program_that_declares_many_are_checked() {
         let own: Vec<Setting> = (0..DECLARED_MAX)
             .map(|n| Setting { name: format!("own.{n}").into(), kind: Kind::Flag, help: Cow::default() })
@@ -445,14 +407,5 @@ mod tests {
             check([("attempts.max", "0")], &own).is_err(),
             "a program cannot redefine a setting of the engine"
         );
-    }
-
-    #[test]
-    fn edit_distances_are_those_of_levenshtein() {
-        for (a, b, apart) in
-            [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("pace.mpa", "pace.map", 2)]
-        {
-            assert_eq!(distance(a, b), apart, "{a} {b}");
-        }
     }
 }

@@ -398,7 +398,8 @@ pub struct FenceReply {}
 /// One atomic step: the pieces of each move become one file at its new path, then `deletes` are
 /// deleted (recursively; missing ones are ignored). A repeated commit ID of a scope is answered
 /// without effect, even if its files have been moved or deleted since. The NameNode remembers the
-/// last 100,000 commits, for 30 days.
+/// last 100,000 commits, for 30 days. A folder that gets files and from which an entry is deleted
+/// is the output folder: the commit is refused if it contains anything else.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CommitRequest {
     #[prost(bytes = "vec", tag = "1")]

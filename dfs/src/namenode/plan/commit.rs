@@ -73,6 +73,7 @@ impl Plan<'_> {
         for step in moves {
             self.commit_move(step, &mut pieces)?;
         }
+        self.check_output_folders(moves, deletes, &pieces)?;
         self.commit_deletes(deletes, &pieces)?;
         self.edits.push(Edit::Committed { scope: scope.to_owned(), commit_id: commit_id.to_owned() });
         Ok(Outcome::Committed { already_done: false })
@@ -104,6 +105,38 @@ impl Plan<'_> {
                 self.move_to(*id, inode, &target);
             }
             None => self.empty_file(&target),
+        }
+        Ok(())
+    }
+
+    /// Refuses a commit into a folder with files of others. The output folder of a commit is a
+    /// folder that gets files and from which the commit deletes its work folder.
+    fn check_output_folders(
+        &self,
+        moves: &[CommitMove],
+        deletes: &[DfsPath],
+        pieces: &BTreeMap<FileId, DfsPath>,
+    ) -> Result<(), Error> {
+        let parent = |path: &DfsPath| path.split_last().map(|(parent, _)| parent);
+        let targets: BTreeSet<DfsPath> = moves.iter().filter_map(|step| parent(&step.to)).collect();
+        for output in deletes.iter().filter_map(parent).filter(|output| targets.contains(output)) {
+            let id = self.namespace.find(&output)?;
+            let Some(folder) = id.and_then(|id| self.namespace.inode(id)).and_then(Inode::folder) else {
+                continue;
+            };
+            let is_own = |name: &str, id: &FileId| {
+                let is_deleted =
+                    |path: &DfsPath| path.name() == name && parent(path).as_ref() == Some(&output);
+                pieces.contains_key(id) || deletes.iter().any(is_deleted)
+            };
+            if let Some((name, _)) = folder.children.iter().find(|(name, id)| !is_own(name, id)) {
+                return refuse(
+                    Kind::Exists,
+                    format!(
+                        "{output} contains {name}, which is not of this commit: an output folder must be empty; choose another"
+                    ),
+                );
+            }
         }
         Ok(())
     }

@@ -82,6 +82,7 @@ impl State {
                 self.checks.checked.good += 1;
                 self.checks.checked.good_bytes += length.unwrap_or(0);
             }
+            self.good_verified(ix, *block);
         }
         let bad = heartbeat.bad.iter().filter(|(block, _)| self.checks.done(*block, ix)).count();
         self.checks.checked.bad += bad as u64;

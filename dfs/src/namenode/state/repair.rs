@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    fn has_waited_at_tick(&self) -> bool {
+    pub(super) fn has_waited_at_tick(&self) -> bool {
         self.ticked_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
     }
 

@@ -106,13 +106,17 @@ impl State {
     }
 
     fn add_good(&mut self, ix: Ix, block: BlockId) {
-        if self.copies.contains_key(&(block, ix)) {
+        let copied = self.copies.contains_key(&(block, ix));
+        if copied {
             self.drop_copy(block, ix);
             self.counters.copies_done += 1;
             self.nodes.get_mut(ix).missed_copy = false;
         }
         if self.nodes.get_mut(ix).blocks.insert(block) {
             self.good.entry(block).or_default().push(ix);
+        }
+        if copied {
+            self.good_verified(ix, block);
         }
         self.recheck(block);
     }
@@ -263,26 +267,42 @@ impl State {
                 node.left.remove(&block);
             }
         }
-        if let Some(tally) = tally {
-            self.clear_bad(block, tally);
+        if self.are_bad_replaced(block)
+            && let Some(ix) = self.holders(block).iter().copied().find(|ix| self.is_confirmed(*ix))
+        {
+            self.verify_good(ix, block);
         }
     }
 
-    /// Deletes damaged replicas when good ones have replaced them, or when no other node is
-    /// available for a good one.
-    fn clear_bad(&mut self, block: BlockId, tally: Tally) {
-        let bad: Vec<Ix> = self.bad_holders(block).collect();
-        if bad.is_empty() || self.safemode.is_on() || tally.confirmed == 0 {
-            return;
+    /// Whether damaged replicas of a block can be deleted, once a good replica is verified: there
+    /// are enough good ones, or no other node is available for one.
+    fn are_bad_replaced(&self, block: BlockId) -> bool {
+        let mut bad = self.bad_holders(block).peekable();
+        if bad.peek().is_none() || self.safemode.is_on() {
+            return false;
         }
-        let corrupt = bad.iter().filter(|ix| self.nodes.get(**ix).is_staying()).count();
+        let Some(tally) = self.tally(block) else { return false };
+        let corrupt = bad.filter(|ix| self.nodes.get(*ix).is_staying()).count();
         let possible = (self.nodes.staying() - corrupt) as u32;
-        if tally.confirmed < tally.wanted.min(possible) {
+        tally.confirmed > 0 && tally.confirmed >= tally.wanted.min(possible)
+    }
+
+    fn is_confirmed(&self, ix: Ix) -> bool {
+        let node = self.nodes.get(ix);
+        !node.draining && node.reported
+    }
+
+    /// Every byte of a replica was read and is good. Deletes damaged replicas that are replaced.
+    /// Without this proof they are kept: the replicas that count as good may be damaged too, in
+    /// other places.
+    pub(super) fn good_verified(&mut self, ix: Ix, block: BlockId) {
+        let holds = self.nodes.get(ix).blocks.contains(&block) && self.is_confirmed(ix);
+        if !holds || !self.are_bad_replaced(block) {
             return;
         }
-        let Some(known) = self.namespace.block(block) else { return };
-        for ix in bad {
-            self.order_delete(ix, block, known.nonce);
+        let Some(nonce) = self.namespace.block(block).map(|known| known.nonce) else { return };
+        for ix in self.bad_holders(block).collect::<Vec<_>>() {
+            self.order_delete(ix, block, nonce);
             self.counters.corrupt_replaced += 1;
         }
     }

@@ -5,6 +5,9 @@
 use super::{Event, State, nodes::Liveness};
 use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
 
+/// Maximum number of dead DataNodes that are named.
+const NAMED_MAX: usize = 3;
+
 /// Why safemode is on, or since when it is off.
 #[derive(Debug)]
 pub(super) struct Safemode {
@@ -93,6 +96,18 @@ impl State {
         self.nodes.iter().filter(|(_, node)| node.reported && node.liveness != Liveness::Dead).count() as u32
     }
 
+    /// Returns what to do about blocks that are not reported.
+    fn missing_nodes_advice(&self) -> String {
+        let dead = self.nodes.iter().filter(|(_, node)| node.liveness == Liveness::Dead);
+        let dead: Vec<&str> = dead.map(|(_, node)| node.registration.node.as_str()).collect();
+        let more = if dead.len() > NAMED_MAX { ", ..." } else { "" };
+        match &dead[..dead.len().min(NAMED_MAX)] {
+            [] if self.has_waited_at_tick() => "start the DataNodes that do not run".into(),
+            [] => "wait for the DataNodes".into(),
+            named => format!("start the dead DataNodes again ({}{more})", named.join(", ")),
+        }
+    }
+
     /// Returns whether changes are refused, and why. The reason may contain warnings if changes are
     /// not refused.
     pub fn safemode(&self) -> SafemodeStatus {
@@ -104,7 +119,8 @@ impl State {
             let too_few =
                 if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
             reasons.push(format!(
-                "{seen} of {total} blocks reported, {needed} needed{too_few}: wait for the DataNodes; `mrctl fs safemode off` ends safemode at once"
+                "{seen} of {total} blocks reported, {needed} needed{too_few}: {}; `mrctl fs safemode off` ends safemode at once",
+                self.missing_nodes_advice()
             ));
         }
         if self.safemode.manual {

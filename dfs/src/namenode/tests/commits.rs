@@ -100,6 +100,26 @@ fn a_refused_commit_does_nothing() {
     assert_eq!(bench.state.namespace(), &before);
 }
 
+/// The work folder is in the output folder, as that of a job.
+#[test]
+fn commit_into_a_folder_with_foreign_files_is_refused() {
+    let mut bench = Bench::with_nodes(1);
+    bench.file("/out/_temporary/p0", 1, &[10]);
+    bench.file("/out/part-9", 1, &[3]);
+    let moves: &[Move] = &[(&["/out/_temporary/p0"], "/out/part-0"), (&[], "/out/_SUCCESS")];
+    let op = || commit(1, "c1", moves, &["/out/_temporary"]);
+    let before = bench.state.namespace().clone();
+    let error = bench.ask(op()).unwrap_err();
+    assert!(error.kind == Kind::Exists && error.message.contains("/out contains part-9"), "{error}");
+    assert_eq!(bench.state.namespace(), &before);
+    bench.ask(Op::Delete { path: path("/out/part-9"), recursive: false }).unwrap();
+    assert_eq!(bench.ask(op()), DONE);
+    // A commit that was carried out is recognised, although its folder is not empty any more.
+    assert_eq!(bench.ask(op()), REPEATED);
+    bench.file("/out/part-9", 1, &[3]);
+    assert_eq!(bench.ask(op()), REPEATED);
+}
+
 #[test]
 fn committed_piece_survives_deletes_of_its_source() {
     let mut bench = job();

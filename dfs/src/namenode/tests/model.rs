@@ -265,6 +265,19 @@ impl Model {
             return Ok(());
         }
         let before = self.clone();
+        let parent = |at: &str| at[..at.rfind('/').unwrap()].to_owned();
+        let is_piece =
+            |at: &str| moves.iter().flat_map(|step| &step.pieces).any(|piece| piece.as_str() == at);
+        for output in deletes.iter().map(|at| parent(at)) {
+            let is_foreign = |at: &String| {
+                *at != "/" && parent(at) == output && !deletes.contains(&at.as_str()) && !is_piece(at)
+            };
+            let is_target =
+                moves.iter().any(|step| step.to.as_str() != "/" && parent(step.to.as_str()) == output);
+            if is_target && deletes.iter().all(|at| *at != "/") && before.flat.keys().any(is_foreign) {
+                return Err(Kind::Exists);
+            }
+        }
         for step in moves {
             let to = step.to.as_str();
             if deletes.iter().any(|at| inside(to, at)) {

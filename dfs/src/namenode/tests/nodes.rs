@@ -354,6 +354,28 @@ fn safemode_waits_for_blocks_and_refuses_changes() {
 }
 
 #[test]
+fn safemode_names_dead_nodes_instead_of_waiting_for_them() {
+    let mut bench = Bench::with_nodes(2);
+    bench.file("/f", 1, &[10; 8]);
+    bench.nodes.iter_mut().for_each(|node| node.up = false);
+    bench.restart();
+    bench.run_ms(400);
+    let reason = |bench: &Bench| bench.state.safemode().reason;
+    assert!(reason(&bench).contains(": wait for the DataNodes;"), "{}", reason(&bench));
+    bench.run_ms(15_000);
+    assert!(reason(&bench).contains(": start the DataNodes that do not run;"), "{}", reason(&bench));
+    // A node that registers and dies is known by its name.
+    let with_blocks = usize::from(bench.nodes[0].disk.is_empty());
+    bench.nodes[1 - with_blocks].up = true;
+    bench.nodes[1 - with_blocks].disk.clear();
+    bench.run_ms(2_000);
+    bench.nodes[1 - with_blocks].up = false;
+    bench.run_ms(15_000);
+    let dead = format!(": start the dead DataNodes again (n{});", 2 - with_blocks);
+    assert!(reason(&bench).contains(&dead), "{}", reason(&bench));
+}
+
+#[test]
 fn operator_can_turn_safemode_off_and_on() {
     let mut bench = Bench::with_nodes(1);
     bench.file("/f", 1, &[10]);

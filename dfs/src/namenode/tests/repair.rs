@@ -200,6 +200,43 @@ fn damage_is_repaired_in_place_when_there_is_no_other_place() {
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0);
 }
 
+/// The replicas are damaged in different places, and the damage of the second is found later.
+#[test]
+fn damaged_replicas_are_kept_until_a_good_one_is_verified() {
+    for (nodes, replication) in [(2, 2), (3, 3), (3, 2)] {
+        let mut bench = Bench::with_nodes(nodes);
+        let block = bench.file("/f", replication, &[10]).1[0];
+        bench.run_ms(1_000);
+        let on = bench.good_on(block);
+        for at in &on {
+            bench.nodes[*at].disk.insert(block, (10, true));
+        }
+        bench.nodes[on[0]].move_to_bad(block);
+        bench.run_ms(90_000);
+        let kept = on.iter().filter(|at| bench.nodes[**at].quarantined.contains(&block)).count();
+        let found = u64::from(replication);
+        assert_eq!(kept as u64, found, "{nodes} nodes");
+        let report = bench.state.report(bench.now);
+        let counts = (report.corrupt_replicas, report.corrupt_found_total, report.corrupt_replaced_total);
+        assert_eq!((counts, report.corrupt), ((found, found, 0), 1), "{nodes} nodes");
+        // Readers do not wait for a block if all of its replicas are known to be damaged.
+        let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
+        assert_eq!((located[0].nodes.len(), located[0].damaged_on.len()), (0, on.len()), "{nodes} nodes");
+    }
+}
+
+#[test]
+fn checks_that_prove_a_replica_good_are_not_counted_as_requested() {
+    let mut bench = Bench::with_nodes(2);
+    let block = bench.file("/f", 2, &[10]).1[0];
+    bench.nodes[0].move_to_bad(block);
+    bench.run_ms(15_000);
+    let report = bench.state.report(bench.now);
+    assert_eq!((report.corrupt_found_total, report.corrupt_replaced_total), (1, 1));
+    assert!(bench.nodes[1].reported.iter().any(|command| matches!(command, Command::Check(..))));
+    assert_eq!(report.checks.good, 0);
+}
+
 #[test]
 fn the_last_replica_is_kept_even_if_damaged() {
     let mut bench = Bench::with_nodes(1);

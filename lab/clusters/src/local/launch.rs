@@ -133,9 +133,13 @@ impl Launch {
     /// Starts only the NameNode and waits until it is ready.
     pub async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0);
-        let [namenode, jobtracker] = free_ports(port, layout.ports)?;
+        let [free, jobtracker] = free_ports(port, layout.ports)?;
+        let ports = [port.unwrap_or(free), jobtracker];
+        if let Some(note) = layout.ports.and_then(|before| moved_ports(port, before, ports)) {
+            eprintln!("mrctl: note: {note}");
+        }
         layout.make()?;
-        layout.write_config([port.unwrap_or(namenode), jobtracker])?;
+        layout.write_config(ports)?;
         let state = ClusterState::default();
         let (warnings, children) = (Vec::new(), Vec::new());
         let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
@@ -373,29 +377,33 @@ pub(super) fn program(kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// A note about masters whose port of the last start is in use. `asked`: the port of
+/// `--namenode-port`.
+fn moved_ports(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Option<String> {
+    let masters = ["namenode", "jobtracker"].into_iter().zip(before.into_iter().zip(now));
+    let moved =
+        masters.filter(|(name, (before, now))| before != now && (asked.is_none() || *name != "namenode"));
+    let moved: Vec<String> = moved
+        .map(|(name, (before, now))| format!("port {before} of the {name} is in use: it gets {now}"))
+        .collect();
+    let notes = moved.join("; ");
+    (!moved.is_empty()).then(|| format!("{notes}; programs with the old address must use the new one"))
+}
+
 /// Two free ports other than `not`: those of the last start if they are free, else random ones
 /// outside the range that the kernel uses for outgoing connections, so that a restarted daemon
 /// finds its port free.
 fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
     let is_free = |port: &u16| Some(*port) != not && TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    if let Some(before) = before.filter(|before| before.iter().all(is_free)) {
-        return Ok(before);
-    }
     let mut random = rand::rng();
-    // Keep the first listener open, so that the second port differs.
-    let mut found: Vec<(u16, TcpListener)> = Vec::new();
-    for _ in 0..200 {
-        let port = random.random_range(10_000..32_000);
-        if Some(port) != not
-            && let Ok(held) = TcpListener::bind(("127.0.0.1", port))
-        {
-            found.push((port, held));
-        }
-        if let [(one, _), (other, _)] = found[..] {
-            return Ok([one, other]);
-        }
-    }
-    bail!("no free ports found on 127.0.0.1 from 10000 to 32000")
+    let kept = before.map_or([None; 2], |before| before.map(|port| Some(port).filter(is_free)));
+    let mut other = |not: Option<u16>| {
+        let mut ports = (0..200).map(|_| random.random_range(10_000..32_000));
+        ports.find(|port| Some(*port) != not && !kept.contains(&Some(*port)) && is_free(port))
+    };
+    let namenode = kept[0].or_else(|| other(None));
+    let jobtracker = kept[1].or_else(|| other(namenode));
+    namenode.zip(jobtracker).map(Into::into).context("no free ports found on 127.0.0.1 from 10000 to 32000")
 }
 
 fn run(daemon: &mut Daemon) -> Result<Child> {
@@ -573,5 +581,17 @@ mod tests {
         let _held = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap());
         let others = free_ports(None, Some(ports)).unwrap();
         assert!(others.iter().all(|port| !ports.contains(port)), "{others:?}");
+    }
+
+    #[test]
+    fn a_master_keeps_its_free_port_and_a_move_is_noted() {
+        let before = free_ports(None, None).unwrap();
+        let _held = TcpListener::bind(("127.0.0.1", before[0])).unwrap();
+        let now = free_ports(None, Some(before)).unwrap();
+        assert!(now[0] != before[0] && now[1] == before[1], "{before:?} {now:?}");
+        assert_eq!(moved_ports(None, [1, 2], [1, 2]), None);
+        assert_eq!(moved_ports(Some(5), [1, 2], [5, 2]), None, "requested");
+        let note = moved_ports(None, [1, 2], [3, 2]).unwrap();
+        assert!(note.starts_with("port 1 of the namenode is in use: it gets 3; programs"), "{note}");
     }
 }

@@ -63,6 +63,8 @@ pub(super) struct Shape {
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
     pub(super) formatted: bool,
+    /// The configured replication, if `fermata.toml` has a lower one because of the number of nodes.
+    pub(super) replication_wanted: Option<u32>,
 }
 
 impl Shape {
@@ -316,6 +318,7 @@ impl Layout {
             ports: self.ports,
             tasks: (self.tasks != own).then(|| self.tasks.clone()),
             formatted: self.formatted,
+            replication_wanted: self.replication_wanted,
         };
         let text = serde_json::to_string(&shape).expect("the shape is plain data");
         replace(&path, (text + "\n").as_bytes(), PRIVATE, false)
@@ -379,7 +382,10 @@ impl Layout {
         demand(racks <= nodes, || format!("--racks {racks}: the cluster has only {has}"))?;
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
-        let configured = config.namenode.replication;
+        // The file in the folder has the reduced value of the last start.
+        let reduced_from =
+            before.as_ref().and_then(|shape| shape.replication_wanted).filter(|_| overrides.config.is_none());
+        let configured = config.namenode.replication.max(reduced_from.unwrap_or(0));
         config.namenode.replication = match overrides.replication {
             Some(replication) => {
                 demand(replication >= 1, || "--replication 0: must be at least 1".into())?;
@@ -390,7 +396,7 @@ impl Layout {
                 })?;
                 replication
             }
-            None => config.namenode.replication.min(nodes),
+            None => configured.min(nodes),
         };
         if let Some(size) = overrides.block_size {
             config.namenode.block_size = size;
@@ -697,6 +703,25 @@ mod tests {
         assert_eq!((layout.config.namenode.replication, layout.replication_wanted), (3, Some(9)));
         let asked = plan(Overrides { replication: Some(2), ..Overrides::default() });
         assert_eq!((asked.config.namenode.replication, asked.replication_wanted), (2, None));
+    }
+
+    #[test]
+    fn reduced_replication_is_restored_with_more_nodes() {
+        let folder = tempfile::tempdir().unwrap();
+        let up = |nodes, replication| {
+            let overrides = Overrides { nodes: Some(nodes), replication, ..Overrides::default() };
+            let mut layout = Layout::prepare(folder.path(), &overrides).unwrap();
+            layout.make().unwrap();
+            layout.write_config([9, 10]).unwrap();
+            (layout.config.namenode.replication, layout.replication_wanted)
+        };
+        assert_eq!(up(1, None), (1, Some(2)));
+        assert_eq!(up(1, None), (1, Some(2)), "a second start with one node");
+        assert_eq!(up(2, None), (2, None));
+        assert_eq!(up(1, None), (1, Some(2)));
+        assert_eq!(up(2, Some(1)), (1, None), "requested");
+        assert_eq!(up(2, None), (1, None), "it stays as requested");
+        crate::local::remove_elsewhere(folder.path()).unwrap();
     }
 
     #[test]

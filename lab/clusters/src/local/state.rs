@@ -82,6 +82,26 @@ impl Daemon {
         self.identity.is_running(&self.args)
     }
 
+    /// Whether a signal has stopped its process.
+    pub fn is_frozen(&self) -> bool {
+        self.is_running() && self.identity.is_frozen()
+    }
+
+    /// `running`, `frozen` (by a signal) or `dead`.
+    pub fn process_state(&self) -> &'static str {
+        match (self.is_running(), self.identity.is_frozen()) {
+            (false, _) => "dead",
+            (true, true) => "frozen",
+            (true, false) => "running",
+        }
+    }
+
+    /// What to do about a daemon that a signal has stopped. `dir`: the flag of its folder.
+    pub fn frozen_advice(&self, dir: &str) -> String {
+        let (title, pid, name) = (self.title(), self.identity.pid, &self.name);
+        format!("{title} is frozen (pid {pid}): continue it with `mrctl chaos cont {name}{dir}`")
+    }
+
     /// Sends a signal. Returns false if the process does not run.
     pub fn signal(&self, signal: Signal) -> Result<bool> {
         let pid = self.identity.pid;
@@ -248,6 +268,30 @@ mod tests {
         let error = state.find("node9", None).unwrap_err().to_string();
         assert_eq!(error, "no node9 in this cluster: it has namenode, node1");
         assert!(state.find("namenode", Some(Kind::Datanode)).is_err());
+    }
+
+    #[test]
+    fn frozen_daemon_is_not_called_running() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let mut daemon = state().daemons.remove(1);
+        daemon.identity = Identity::of(child.id()).unwrap();
+        daemon.args = vec!["600".into()];
+        let wait_for = |state: &str| {
+            let since = std::time::Instant::now();
+            while daemon.process_state() != state {
+                assert!(since.elapsed() < STOP_TIMEOUT, "{} and not {state}", daemon.process_state());
+                std::thread::yield_now();
+            }
+        };
+        wait_for("running");
+        daemon.signal(Signal::STOP).unwrap();
+        wait_for("frozen");
+        assert!(daemon.is_frozen());
+        assert!(daemon.frozen_advice("").ends_with("continue it with `mrctl chaos cont node1`"));
+        daemon.signal(Signal::KILL).unwrap();
+        wait_for("dead");
+        assert!(!daemon.is_frozen());
+        child.wait().unwrap();
     }
 
     #[test]

@@ -35,15 +35,15 @@ pub(super) fn before(tracker: &DrainState) -> String {
         checkpoint_bytes,
         ..
     } = tracker;
-    format!(
-        "runs {} and {}, and has {} ({}) and {} ({}) that jobs need",
-        count(*maps_running, "map"),
-        count(*reduces_running, "reduce"),
-        count(*outputs, "map output"),
-        output::human(*output_bytes),
-        count(*checkpoints, "checkpoint"),
-        output::human(*checkpoint_bytes)
-    )
+    let runs = format!("runs {} and {}", count(*maps_running, "map"), count(*reduces_running, "reduce"));
+    let files = [(*outputs, "map output", *output_bytes), (*checkpoints, "checkpoint", *checkpoint_bytes)];
+    let needed: Vec<String> = files
+        .into_iter()
+        .filter(|(number, ..)| *number > 0)
+        .map(|(number, thing, bytes)| format!("{} ({})", count(number, thing), output::human(bytes)))
+        .collect();
+    let needed = if needed.is_empty() { "no files".to_owned() } else { needed.join(" and ") };
+    format!("{runs}, and has {needed} that jobs need")
 }
 
 /// What the drain has done and what it has cost.
@@ -185,6 +185,15 @@ mod tests {
         status = Drained { node: "n1", datanode: None, tracker: Some(tracker) };
         let text = not_drained(&status, &Period::secs(5));
         assert!(text.contains("2 map outputs left; no other tracker accepts work"), "{text}");
+    }
+
+    #[test]
+    fn only_files_that_exist_are_listed() {
+        let idle = DrainState { maps_running: 1, ..DrainState::default() };
+        assert_eq!(before(&idle), "runs 1 map and 0 reduces, and has no files that jobs need");
+        let has = DrainState { outputs: 2, output_bytes: 2048, ..idle };
+        let text = before(&has);
+        assert!(text.contains("and has 2 map outputs (") && !text.contains("checkpoint"), "{text}");
     }
 
     #[test]
