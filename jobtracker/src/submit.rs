@@ -147,16 +147,22 @@ fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
     if spec.output.is_empty() {
         return Ok(());
     }
-    let parts = if spec.reduces > 0 { spec.reduces as usize } else { spec.splits.len() };
+    check_parts(&spec.output, spec.reduces, spec.splits.len())
+}
+
+fn check_parts(output: &str, reduces: u32, maps: usize) -> Result<(), Refusal> {
+    let parts = if reduces > 0 { reduces as usize } else { maps };
     // The names of a piece and of its part.
-    let bytes = parts * 2 * (spec.output.len() + NAME_BYTES);
-    if bytes <= RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4 {
+    let most = (RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4) / (2 * (output.len() + NAME_BYTES));
+    if parts <= most {
         return Ok(());
     }
+    let instead = match reduces {
+        0 => "use larger splits (split.size), or reduces".to_owned(),
+        _ => format!("use --reduces {most} or less"),
+    };
     Err(Refusal::refused(format!(
-        "job with {parts} parts of output takes {bytes} bytes to commit, the limit is {}: use fewer reduces, or for a \
-         job without reduces larger splits",
-        RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4
+        "job with {parts} parts of output cannot be committed, the limit for {output} is {most}: {instead}"
     )))
 }
 
@@ -254,6 +260,12 @@ fn check_settings(submission: &mut Submission) -> Result<Declared, Refusal> {
         return Ok(Declared { divisible, format: InputFormat::Lines });
     };
     let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
+    if submission.reduces == 0 && job.reducer.is_some() {
+        return Err(Refusal::invalid(format!(
+            "program {} needs at least one reduce: use --reduces 1 or more",
+            builtin.name
+        )));
+    }
     Ok(Declared { divisible: job.divisible, format: job.input })
 }
 
@@ -348,23 +360,54 @@ mod tests {
         assert!(!settings("input.recursive", "false").unwrap().split_options.recursive);
     }
 
+    fn submission(program: Program, pairs: &[(&str, &str)]) -> Submission {
+        Submission {
+            request: RequestId(1),
+            name: "job".into(),
+            user: "ann".into(),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            program,
+            files: Vec::new(),
+            declared: Vec::new(),
+            inputs: Vec::new(),
+            output: String::new(),
+            reduces: 1,
+            conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        }
+    }
+
+    #[test]
+    fn a_job_with_too_many_parts_is_told_how_many_are_allowed() {
+        let why = check_parts("/out", 99_999_999, 1).unwrap_err().to_string();
+        let most: u32 =
+            why.split("use --reduces ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(check_parts("/out", most, 1), Ok(()));
+        assert!(check_parts("/out", most + 1, 1).is_err());
+        let why = check_parts("/out", 0, 99_999_999).unwrap_err().to_string();
+        assert!(why.contains("split.size"), "{why}");
+    }
+
+    #[test]
+    fn a_builtin_program_with_a_reducer_needs_a_reduce() {
+        let without_reduces = |name: &str, pairs: &[(&str, &str)]| {
+            let mut submission = submission(Program::Builtin(name.into()), pairs);
+            submission.reduces = 0;
+            check_settings(&mut submission).map(|_| ()).map_err(|refusal| refusal.to_string())
+        };
+        for name in ["wordcount", "sort", "terasort", "invertedindex"] {
+            let why = without_reduces(name, &[]).unwrap_err();
+            assert!(why.contains(name) && why.contains("--reduces 1"), "{why}");
+        }
+        assert_eq!(without_reduces("identity", &[]), Ok(()));
+        assert_eq!(without_reduces("grep", &[("grep.pattern", "a")]), Ok(()));
+        assert_eq!(without_reduces("streaming", &[("stream.mapper", "cat")]), Ok(()));
+    }
+
     #[test]
     fn maps_are_split_only_if_divisible() {
         let of = |program: Program, pairs: &[(&str, &str)]| {
-            let mut submission = Submission {
-                request: RequestId(1),
-                name: "job".into(),
-                user: "ann".into(),
-                queue: "default".into(),
-                priority: Priority::Normal,
-                program,
-                files: Vec::new(),
-                declared: Vec::new(),
-                inputs: Vec::new(),
-                output: String::new(),
-                reduces: 1,
-                conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-            };
+            let mut submission = submission(program, pairs);
             let declared = check_settings(&mut submission)?;
             assert!(!submission.conf.contains_key(MAPPER_DIVISIBLE), "only what the user has set");
             let settings = Settings::of(&submission.conf, declared, &JobTrackerConfig::default())?;
