@@ -38,6 +38,8 @@ const TOKEN_BYTES: usize = 16;
 const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
 /// The setting that disables splitting of slow maps if it is `false`.
 const SPLIT_SLOW: &str = "speculation.split";
+/// The setting with the file of split keys.
+const SPLIT_KEYS: &str = "total.order.splits";
 /// The setting with the number of replicas of the output.
 const REPLICATION: &str = "output.replication";
 /// Approximate length of the path of a piece after the path of the output.
@@ -266,7 +268,23 @@ fn check_settings(submission: &mut Submission) -> Result<Declared, Refusal> {
             builtin.name
         )));
     }
+    check_side_file(builtin.name, &conf, &submission.files)?;
     Ok(Declared { divisible: job.divisible, format: job.input })
+}
+
+/// Refuses a built-in program whose side file is not sent with the job. A path that is absolute
+/// names a file of the nodes.
+fn check_side_file(program: &str, conf: &Conf, sent: &[String]) -> Result<(), Refusal> {
+    let Some((key, file)) = registry::side_file(program, conf) else { return Ok(()) };
+    let name = file.trim_start_matches("./");
+    let is_sent = sent.iter().any(|path| path.rsplit('/').next() == Some(name));
+    if is_sent || file.starts_with('/') {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!(
+        "program {program} needs the side file {file}: send it with --file {file}, or send another file and set --conf \
+         {key}=NAME"
+    )))
 }
 
 async fn check_program(client: &Client, submission: &Submission) -> Result<(), Refusal> {
@@ -275,7 +293,8 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
         Program::Builtin(_) => None,
     };
     let files = submission.files.iter().map(|path| ("side file", path));
-    for (what, text) in executable.into_iter().chain(files) {
+    let split_keys = submission.conf.get(SPLIT_KEYS).map(|path| ("setting total.order.splits: file", path));
+    for (what, text) in executable.into_iter().chain(files).chain(split_keys) {
         let what = format!("{what} {text}");
         let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("{what}: {error}")))?;
         match client.stat(&path).await {
@@ -386,6 +405,21 @@ mod tests {
         assert!(check_parts("/out", most + 1, 1).is_err());
         let why = check_parts("/out", 0, 99_999_999).unwrap_err().to_string();
         assert!(why.contains("split.size"), "{why}");
+    }
+
+    #[test]
+    fn kmeans_needs_its_centroids() {
+        let with = |files: &[&str], pairs: &[(&str, &str)]| {
+            let mut submission = submission(Program::Builtin("kmeans".into()), pairs);
+            submission.files = files.iter().map(|file| (*file).to_owned()).collect();
+            check_settings(&mut submission).map(|_| ()).map_err(|refusal| refusal.to_string())
+        };
+        let why = with(&[], &[]).unwrap_err();
+        assert!(why.contains("--file centroids") && why.contains("kmeans.centroids"), "{why}");
+        assert!(with(&["/tmp/stage/start"], &[]).is_err());
+        assert_eq!(with(&["/tmp/stage/centroids"], &[]), Ok(()));
+        assert_eq!(with(&["/tmp/stage/start"], &[("kmeans.centroids", "./start")]), Ok(()));
+        assert_eq!(with(&[], &[("kmeans.centroids", "/data/start")]), Ok(()));
     }
 
     #[test]
