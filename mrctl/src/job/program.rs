@@ -72,9 +72,11 @@ fn check_file(program: &str) -> Result<()> {
     let refuse = |why: String| Err(Usage(why).into());
     if !path.exists() {
         let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
+        let near = settings::nearest(program, names.iter().copied());
+        let near = near.map_or_else(String::new, |near| format!(": did you mean {near}?"));
         let names = names.join(", ");
         return refuse(format!(
-            "there is no program {program:?}: it is not a local file, and the built-in programs are {names}"
+            "there is no program {program:?}{near}; it is not a local file, and the built-in programs are {names}"
         ));
     }
     if !path.is_file() {
@@ -179,6 +181,7 @@ mod tests {
         let name = path.to_str().unwrap();
         let conf = BTreeMap::new();
         assert!(refusal(describe(name, &conf)).contains("the built-in programs are"));
+        assert!(refusal(describe("wordcont", &conf)).contains("did you mean wordcount?"));
         std::fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
         assert!(refusal(describe(name, &conf)).contains("is not executable"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
