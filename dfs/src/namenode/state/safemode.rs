@@ -104,7 +104,7 @@ impl State {
             let too_few =
                 if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
             reasons.push(format!(
-                "{seen} of {total} blocks reported, {needed} needed{too_few}: wait for the DataNodes; `mrctl fs safemode off` ends safemode at once"
+                "{seen} of {total} blocks reported, {needed} needed{too_few}: wait for the DataNodes, and start those that do not run (`mrctl health`); `mrctl fs safemode off` ends safemode at once"
             ));
         }
         if self.safemode.manual {
