@@ -34,7 +34,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
         for task in &job.tasks[phase] {
             let live: Vec<_> = task.live().collect();
             running.extend(live.iter().map(|attempt| attempt.id));
-            let waits = job.is_running() && task.waits();
+            let waits = job.is_running() && task.waits(job.spec.attempts_max);
             if waits {
                 pending.insert(task.id.index, &task.hosts);
             }

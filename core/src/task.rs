@@ -2,8 +2,8 @@
 //!
 //! An attempt holds its slot from its launch until its tracker reports that the process has ended,
 //! or until the tracker is lost. It is *viable* until it is ordered to stop. A task is pending if
-//! its job is running, it is not done and not on hold, and it has no viable attempt. An attempt
-//! that does not end therefore does not prevent its task from running elsewhere.
+//! its job is running, it is not done and not on hold, it has no viable attempt, and it may fail
+//! again. An attempt that does not end therefore does not prevent its task from running elsewhere.
 //!
 //! A map that is split ends at its current position: the range of its task becomes shorter, and a
 //! new task with the same root gets the remainder. A reduce that is paused leaves a checkpoint,
@@ -257,9 +257,13 @@ impl Task {
             .chain(self.live().filter_map(|attempt| attempt.resumed_from.zip(attempt.checkpoint_on)))
     }
 
-    /// Whether it is pending, provided that its job is running.
-    pub fn waits(&self) -> bool {
-        !self.is_done() && !self.on_hold && self.viable().next().is_none()
+    /// Whether it is pending, provided that its job is running. A live attempt with a fault will
+    /// count as failed when it has ended. If that is the last failure that the job allows, the task
+    /// is not launched again.
+    pub fn waits(&self, attempts_max: u32) -> bool {
+        let faults = self.live().filter(|attempt| attempt.fault.is_some()).count();
+        let may_retry = self.failures as usize + faults < attempts_max as usize;
+        !self.is_done() && !self.on_hold && self.viable().next().is_none() && may_retry
     }
 
     /// Whether it is on hold and no attempt is viable.

@@ -92,7 +92,7 @@ impl ClientService {
         Refusal::not_found(if known {
             format!("{id} has ended and is no longer in memory; see `mrctl history {id}`")
         } else {
-            format!("there is no {id}")
+            no_job(id)
         })
     }
 
@@ -315,8 +315,12 @@ fn unknown_task(subject: wire::Subject) -> Refusal {
     let job = subject.job();
     Refusal::not_found(match subject {
         wire::Subject::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
-        wire::Subject::Job(_) => format!("there is no {job}"),
+        wire::Subject::Job(_) => no_job(job),
     })
+}
+
+fn no_job(id: JobId) -> String {
+    format!("there is no {id}: `mrctl jobs` lists the jobs")
 }
 
 fn unreadable(id: JobId, error: &io::Error) -> Status {

@@ -38,6 +38,8 @@ const TOKEN_BYTES: usize = 16;
 const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
 /// The setting that disables splitting of slow maps if it is `false`.
 const SPLIT_SLOW: &str = "speculation.split";
+/// The setting with the file of split keys.
+const SPLIT_KEYS: &str = "total.order.splits";
 /// The setting with the number of replicas of the output.
 const REPLICATION: &str = "output.replication";
 /// Approximate length of the path of a piece after the path of the output.
@@ -147,16 +149,22 @@ fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
     if spec.output.is_empty() {
         return Ok(());
     }
-    let parts = if spec.reduces > 0 { spec.reduces as usize } else { spec.splits.len() };
+    check_parts(&spec.output, spec.reduces, spec.splits.len())
+}
+
+fn check_parts(output: &str, reduces: u32, maps: usize) -> Result<(), Refusal> {
+    let parts = if reduces > 0 { reduces as usize } else { maps };
     // The names of a piece and of its part.
-    let bytes = parts * 2 * (spec.output.len() + NAME_BYTES);
-    if bytes <= RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4 {
+    let most = (RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4) / (2 * (output.len() + NAME_BYTES));
+    if parts <= most {
         return Ok(());
     }
+    let instead = match reduces {
+        0 => "use larger splits (split.size), or reduces".to_owned(),
+        _ => format!("use --reduces {most} or less"),
+    };
     Err(Refusal::refused(format!(
-        "job with {parts} parts of output takes {bytes} bytes to commit, the limit is {}: use fewer reduces, or for a \
-         job without reduces larger splits",
-        RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4
+        "job with {parts} parts of output cannot be committed, the limit for {output} is {most}: {instead}"
     )))
 }
 
@@ -254,7 +262,29 @@ fn check_settings(submission: &mut Submission) -> Result<Declared, Refusal> {
         return Ok(Declared { divisible, format: InputFormat::Lines });
     };
     let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
+    if submission.reduces == 0 && job.reducer.is_some() {
+        return Err(Refusal::invalid(format!(
+            "program {} needs at least one reduce: use --reduces 1 or more",
+            builtin.name
+        )));
+    }
+    check_side_file(builtin.name, &conf, &submission.files)?;
     Ok(Declared { divisible: job.divisible, format: job.input })
+}
+
+/// Refuses a built-in program whose side file is not sent with the job. A path that is absolute
+/// names a file of the nodes.
+fn check_side_file(program: &str, conf: &Conf, sent: &[String]) -> Result<(), Refusal> {
+    let Some((key, file)) = registry::side_file(program, conf) else { return Ok(()) };
+    let name = file.trim_start_matches("./");
+    let is_sent = sent.iter().any(|path| path.rsplit('/').next() == Some(name));
+    if is_sent || file.starts_with('/') {
+        return Ok(());
+    }
+    Err(Refusal::invalid(format!(
+        "program {program} needs the side file {file}: send it with --file {file}, or send another file and set --conf \
+         {key}=NAME"
+    )))
 }
 
 async fn check_program(client: &Client, submission: &Submission) -> Result<(), Refusal> {
@@ -263,7 +293,8 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
         Program::Builtin(_) => None,
     };
     let files = submission.files.iter().map(|path| ("side file", path));
-    for (what, text) in executable.into_iter().chain(files) {
+    let split_keys = submission.conf.get(SPLIT_KEYS).map(|path| ("setting total.order.splits: file", path));
+    for (what, text) in executable.into_iter().chain(files).chain(split_keys) {
         let what = format!("{what} {text}");
         let path = DfsPath::parse(text).map_err(|error| Refusal::invalid(format!("{what}: {error}")))?;
         match client.stat(&path).await {
@@ -348,23 +379,69 @@ mod tests {
         assert!(!settings("input.recursive", "false").unwrap().split_options.recursive);
     }
 
+    fn submission(program: Program, pairs: &[(&str, &str)]) -> Submission {
+        Submission {
+            request: RequestId(1),
+            name: "job".into(),
+            user: "ann".into(),
+            queue: "default".into(),
+            priority: Priority::Normal,
+            program,
+            files: Vec::new(),
+            declared: Vec::new(),
+            inputs: Vec::new(),
+            output: String::new(),
+            reduces: 1,
+            conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        }
+    }
+
+    #[test]
+    fn a_job_with_too_many_parts_is_told_how_many_are_allowed() {
+        let why = check_parts("/out", 99_999_999, 1).unwrap_err().to_string();
+        let most: u32 =
+            why.split("use --reduces ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert_eq!(check_parts("/out", most, 1), Ok(()));
+        assert!(check_parts("/out", most + 1, 1).is_err());
+        let why = check_parts("/out", 0, 99_999_999).unwrap_err().to_string();
+        assert!(why.contains("split.size"), "{why}");
+    }
+
+    #[test]
+    fn kmeans_needs_its_centroids() {
+        let with = |files: &[&str], pairs: &[(&str, &str)]| {
+            let mut submission = submission(Program::Builtin("kmeans".into()), pairs);
+            submission.files = files.iter().map(|file| (*file).to_owned()).collect();
+            check_settings(&mut submission).map(|_| ()).map_err(|refusal| refusal.to_string())
+        };
+        let why = with(&[], &[]).unwrap_err();
+        assert!(why.contains("--file centroids") && why.contains("kmeans.centroids"), "{why}");
+        assert!(with(&["/tmp/stage/start"], &[]).is_err());
+        assert_eq!(with(&["/tmp/stage/centroids"], &[]), Ok(()));
+        assert_eq!(with(&["/tmp/stage/start"], &[("kmeans.centroids", "./start")]), Ok(()));
+        assert_eq!(with(&[], &[("kmeans.centroids", "/data/start")]), Ok(()));
+    }
+
+    #[test]
+    fn a_builtin_program_with_a_reducer_needs_a_reduce() {
+        let without_reduces = |name: &str, pairs: &[(&str, &str)]| {
+            let mut submission = submission(Program::Builtin(name.into()), pairs);
+            submission.reduces = 0;
+            check_settings(&mut submission).map(|_| ()).map_err(|refusal| refusal.to_string())
+        };
+        for name in ["wordcount", "sort", "terasort", "invertedindex"] {
+            let why = without_reduces(name, &[]).unwrap_err();
+            assert!(why.contains(name) && why.contains("--reduces 1"), "{why}");
+        }
+        assert_eq!(without_reduces("identity", &[]), Ok(()));
+        assert_eq!(without_reduces("grep", &[("grep.pattern", "a")]), Ok(()));
+        assert_eq!(without_reduces("streaming", &[("stream.mapper", "cat")]), Ok(()));
+    }
+
     #[test]
     fn maps_are_split_only_if_divisible() {
         let of = |program: Program, pairs: &[(&str, &str)]| {
-            let mut submission = Submission {
-                request: RequestId(1),
-                name: "job".into(),
-                user: "ann".into(),
-                queue: "default".into(),
-                priority: Priority::Normal,
-                program,
-                files: Vec::new(),
-                declared: Vec::new(),
-                inputs: Vec::new(),
-                output: String::new(),
-                reduces: 1,
-                conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
-            };
+            let mut submission = submission(program, pairs);
             let declared = check_settings(&mut submission)?;
             assert!(!submission.conf.contains_key(MAPPER_DIVISIBLE), "only what the user has set");
             let settings = Settings::of(&submission.conf, declared, &JobTrackerConfig::default())?;

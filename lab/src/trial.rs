@@ -181,10 +181,11 @@ fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
             "identity"
         }
         Tasks::Scripts { copies } => {
-            let reduce_s = job.reduces.first().map_or(0.0, |reduce| f64::from(reduce.fixed_s));
             let write = format!("awk \"{{for(i=0;i<{copies};i++)print i \\$0}}\"");
             conf.push(("stream.mapper", script(trial, map_s, &write)));
-            conf.push(("stream.reducer", script(trial, reduce_s, "wc -c")));
+            if let Some(reduce) = job.reduces.first() {
+                conf.push(("stream.reducer", script(trial, f64::from(reduce.fixed_s), "wc -c")));
+            }
             conf.push(("map.output.compress", "false".to_owned()));
             "streaming"
         }

@@ -45,14 +45,8 @@ pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
     }
     let name = words.first().and_then(|word| file_name(word));
     let name = name.unwrap_or_else(|| command.get_name().into());
-    let mut path = name.clone().into_owned();
-    let mut at = command;
-    for word in words.iter().skip(1) {
-        if let Some(below) = at.find_subcommand(word) {
-            path = format!("{path} {}", below.get_name());
-            at = below;
-        }
-    }
+    let path = subcommands(command, words)
+        .fold(name.clone().into_owned(), |path, below| format!("{path} {}", below.get_name()));
     let what = describe(error, command, words).unwrap_or_else(|| {
         let text = error.to_string();
         text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
@@ -60,6 +54,29 @@ pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
     // A value may contain line ends.
     let what = what.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     Some(format!("{name}: {what}; see `{path} --help`"))
+}
+
+/// The subcommands that the words name, from the outermost.
+fn subcommands<'a>(command: &'a Command, words: &'a [OsString]) -> impl Iterator<Item = &'a Command> {
+    words
+        .iter()
+        .skip(1)
+        .scan(command, |at, word| {
+            let below = at.find_subcommand(word);
+            *at = below.unwrap_or(at);
+            Some(below)
+        })
+        .flatten()
+}
+
+/// The flags of the innermost subcommand whose names continue `arg`.
+fn flags_that_start_with(arg: &str, command: &Command, words: &[OsString]) -> Vec<String> {
+    let innermost = subcommands(command, words).last().unwrap_or(command);
+    let Some(start) = plain(arg).strip_prefix("--").filter(|start| start.len() > 1).map(str::to_owned) else {
+        return Vec::new();
+    };
+    let flags = innermost.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(clap::Arg::get_long);
+    flags.filter(|long| long.starts_with(&start)).map(|long| format!("--{long}")).collect()
 }
 
 /// None if the error has no better description than that of clap.
@@ -87,7 +104,11 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
         ErrorKind::UnknownArgument => {
             let arg = of(ContextKind::InvalidArg)?;
             let kind = if arg.starts_with('-') { "unknown flag" } else { "unexpected argument" };
-            format!("{kind} {}{}", shown(&arg), near(ContextKind::SuggestedArg))
+            let near = match flags_that_start_with(&arg, command, words) {
+                flags if flags.is_empty() => near(ContextKind::SuggestedArg),
+                flags => format!(": did you mean {}?", flags.join(" or ")),
+            };
+            format!("{kind} {}{near}", shown(&arg))
         }
         ErrorKind::InvalidSubcommand => {
             let name = of(ContextKind::InvalidSubcommand)?;
@@ -269,6 +290,8 @@ mod tests {
             ("copy --color", "--color needs a value: red, blue"),
             ("copy --name", "--name needs a value"),
             ("copy --colour red a b", "unknown flag --colour: did you mean --color?"),
+            ("copy --co 1 a b", "unknown flag --co: did you mean --copies or --color?"),
+            ("copy --level=2 a b", "unknown flag --level: did you mean --levels?"),
             ("copy --seed 1 --size 2 a b", "--seed and --size exclude each other: leave out one of them"),
             ("copy --seed 1 --seed 2 a b", "--seed is given more than once: give it once"),
         ] {

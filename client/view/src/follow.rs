@@ -163,8 +163,13 @@ fn output_hint(job: &Job) -> String {
     match &job.output {
         output if output.is_empty() => "its output was discarded, as requested".into(),
         output if is_empty => format!("output in {output} is empty"),
-        output => format!("output in {output}: mrctl fs cat '{output}/part-*'"),
+        output => format!("output in {output}: mrctl fs cat {}", quoted(&format!("{output}/part-*"))),
     }
+}
+
+/// A word in quotation marks for a shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
@@ -180,6 +185,8 @@ mod tests {
         job.partial = false;
         job.counters.insert("OUTPUT_BYTES".into(), 7);
         assert_eq!(output_hint(&job), "output in /out: mrctl fs cat '/out/part-*'");
+        job.output = "/it's".into();
+        assert_eq!(output_hint(&job), r"output in /it's: mrctl fs cat '/it'\''s/part-*'");
     }
 
     #[test]

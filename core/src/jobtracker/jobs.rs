@@ -67,7 +67,10 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         match self.cluster.job(job).map(|job| job.state.clone()) {
-            None => Self::reply(request, Reply::Refused(format!("there is no {job}")), out),
+            None => {
+                let why = format!("there is no {job}: `mrctl jobs` lists the jobs");
+                Self::reply(request, Reply::Refused(why), out);
+            }
             Some(JobState::Ended(_)) => Self::reply(request, Reply::Stopped, out),
             Some(JobState::Committing) => {
                 let why = format!("{job} is committing its output: too late to kill it");

@@ -134,7 +134,10 @@ impl JobTracker {
                     if now.since(self.cluster.last_progress(attempt)) >= task_timeout
                         && !self.waits_for_maps(attempt) =>
                 {
-                    late.push((attempt.id, format!("no progress for {task_timeout}")));
+                    let error = format!(
+                        "no progress for {task_timeout}: report progress more often, or raise jobtracker.task_timeout"
+                    );
+                    late.push((attempt.id, error));
                 }
                 // A live tracker that has not reported the attempt since the order to stop it does
                 // not run it.

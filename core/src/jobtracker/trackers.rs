@@ -347,7 +347,8 @@ impl JobTracker {
             let is_last = job.is_done(Phase::Map);
             for tracker in trackers {
                 // A tracker that is behind gets the events with its next heartbeat.
-                let behind = self.outboxes.get(&tracker).map_or(0, |outbox| outbox.next - outbox.acked);
+                let behind =
+                    self.outboxes.get(&tracker).map_or(0, |outbox| outbox.next.saturating_sub(outbox.acked));
                 if is_last || behind < UNACKED_ORDERS_MAX {
                     self.send_map_events_of(tracker, id);
                 }

@@ -97,6 +97,8 @@ async fn malformed_requests_are_refused() {
         (pb::SubmitRequest { priority: "urgent".into(), ..good.clone() }, "priority \"urgent\""),
         (pb::SubmitRequest { queue: "a\nb".into(), ..good.clone() }, "queue must"),
         (pb::SubmitRequest { reduces: 20_000, ..good.clone() }, "the limit is 10000"),
+        (pb::SubmitRequest { reduces: 0, ..good.clone() }, "needs at least one reduce"),
+        (with("total.order.splits", "/no"), "setting total.order.splits: file /no does not exist"),
         (with("slow.start", "2"), "setting slow.start"),
         (with("output.replication", "99"), "a whole number from 1 to 64"),
         (with("output.replication", "64"), "setting output.replication = 64 is too high for "),

@@ -221,10 +221,11 @@ pub(super) fn registration(name: &str) -> pb::RegisterTracker {
 }
 
 pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitRequest {
+    let program = if reduces == 0 { "identity" } else { "wordcount" };
     pb::SubmitRequest {
         request_id: uuid::Uuid::new_v4().into_bytes().to_vec(),
         program: Some(pb::Program {
-            kind: Some(pb::program::Kind::Builtin("wordcount".into())),
+            kind: Some(pb::program::Kind::Builtin(program.into())),
             files: Vec::new(),
             settings: Vec::new(),
         }),

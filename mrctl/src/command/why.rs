@@ -6,7 +6,11 @@ use crate::output;
 use anyhow::Result;
 use client::scheduling::Why;
 use clusters::locate::Target;
-use std::process::ExitCode;
+use dfs_client::NodeState;
+use std::{process::ExitCode, time::Duration};
+
+/// The NameNode is not waited for longer than this.
+const NAMENODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Explain why a job or a task waits, and show its recent events
 ///
@@ -32,10 +36,27 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         output::json(&why)?;
         return Ok(ExitCode::SUCCESS);
     }
-    for line in lines(&why) {
+    let mut lines = lines(&why);
+    if !why.is_over() {
+        let asking = async { target.connect().await?.report().await.map_err(anyhow::Error::from) };
+        if let Ok(Ok(report)) = tokio::time::timeout(NAMENODE_TIMEOUT, asking).await {
+            let note = without_datanodes(report.nodes.iter().map(|node| node.state));
+            // After the line with the state.
+            lines.splice(1..1, note.map(|note| format!("  {note}")));
+        }
+    }
+    for line in lines {
         output::line(line)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The cause that the JobTracker does not know: tasks wait for files.
+fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'static str> {
+    let alive = states.any(|state| state != NodeState::Dead);
+    (!alive).then_some(
+        "no DataNode is live, so tasks can neither read nor write files: start the DataNodes (`mrctl health` lists them)",
+    )
 }
 
 /// The lines of the output.
@@ -61,6 +82,14 @@ fn lines(why: &Why) -> Vec<String> {
 mod tests {
     use super::*;
     use client::scheduling::Reason;
+
+    #[test]
+    fn dead_datanodes_are_named_as_a_cause() {
+        let of = |states: &[NodeState]| without_datanodes(states.iter().copied());
+        assert!(of(&[NodeState::Dead, NodeState::Dead]).unwrap().contains("no DataNode is live"));
+        assert!(of(&[]).is_some());
+        assert_eq!(of(&[NodeState::Dead, NodeState::Live]), None);
+    }
 
     #[test]
     fn each_reason_is_a_line() {

@@ -72,9 +72,11 @@ fn check_file(program: &str) -> Result<()> {
     let refuse = |why: String| Err(Usage(why).into());
     if !path.exists() {
         let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
+        let near = settings::nearest(program, names.iter().copied());
+        let near = near.map_or_else(String::new, |near| format!(": did you mean {near}?"));
         let names = names.join(", ");
         return refuse(format!(
-            "there is no program {program:?}: it is not a local file, and the built-in programs are {names}"
+            "there is no program {program:?}{near}; it is not a local file, and the built-in programs are {names}"
         ));
     }
     if !path.is_file() {
@@ -110,9 +112,9 @@ fn by_streaming(program: &str) -> String {
 /// are local files but not sent with `--file`.
 pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
     let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
-    engine::streaming::split_command(command).map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
-    let mut words = command.split_whitespace();
-    let Some(first) = words.next() else { return Ok(()) };
+    let words = engine::streaming::split_command(command)
+        .map_err(|why| Usage(format!("--{flag} {command:?}: {why}")))?;
+    let first = words[0].as_str();
     let relative = first.contains('/') && !first.starts_with('/');
     let name = short_name(first);
     if relative && !is_sent(first) {
@@ -129,7 +131,7 @@ pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Resul
         !relative || first.trim_start_matches("./") == name,
         Usage(format!("--{flag} {command}: side files are in the working folder of a task: write ./{name}"))
     );
-    for word in words.chain(Some(first)) {
+    for word in &words {
         if Path::new(word).is_file() && !word.starts_with('/') && !is_sent(word) {
             eprintln!(
                 "mrctl: note: {word} is a local file; tasks find it only if you send it with --file {word}"
@@ -165,6 +167,11 @@ mod tests {
         let why = refusal(check_stream("mapper", "src/main.rs", &[]));
         assert!(why.contains("working folder of a task: send it there with --file src/main.rs"), "{why}");
         assert!(refusal(check_stream("mapper", "jobs/map.py", &sent)).contains("write ./map.py"));
+        let why = refusal(check_stream("mapper", "'./my map.py'", &sent));
+        assert!(why.contains("there is no local file ./my map.py:"), "{why}");
+        for command in ["'./my map.py' -v", r"./my\ map.py", "'my map.py'", "python3 './my map.py'"] {
+            check_stream("mapper", command, &[PathBuf::from("jobs/my map.py")]).unwrap();
+        }
     }
 
     #[test]
@@ -174,6 +181,7 @@ mod tests {
         let name = path.to_str().unwrap();
         let conf = BTreeMap::new();
         assert!(refusal(describe(name, &conf)).contains("the built-in programs are"));
+        assert!(refusal(describe("wordcont", &conf)).contains("did you mean wordcount?"));
         std::fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
         assert!(refusal(describe(name, &conf)).contains("is not executable"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();

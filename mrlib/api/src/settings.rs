@@ -202,7 +202,7 @@ impl Kind {
         match self {
             Self::Flag => "true or false".into(),
             Self::Count { min, max } => format!("a whole number from {min} to {max}"),
-            Self::Size => "a size such as 16MiB, less than 16EiB".into(),
+            Self::Size => "a size such as 16MiB, at least 1B and less than 16EiB".into(),
             Self::SizeFrom { min } => format!("a size such as 16MiB, at least {}", Bytes(min)),
             Self::Fraction => "a number from 0 to 1".into(),
             Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
@@ -388,6 +388,8 @@ mod tests {
     fn the_allowed_range_is_named() {
         let why = refusal("sort.memory", "1").expect("too small");
         assert_eq!(why, "setting sort.memory = \"1\": it must be a size such as 16MiB, at least 64KiB");
+        let why = check([("pace.map", "0")], &[]).unwrap_err();
+        assert!(why.contains("pace.map = \"0\"") && why.contains("at least 1B"), "{why}");
         assert_eq!(refusal("sort.memory", "64KiB"), None);
         assert_eq!(refusal("split.size", "64"), None);
         assert_eq!(check_engine([("split.size", "3")]), Ok(()), "tests use smaller splits");

@@ -26,6 +26,11 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
     builtins().find(|builtin| builtin.name == name)
 }
 
+/// The side file that a built-in program reads, and the setting with its name.
+pub fn side_file<'a>(name: &str, conf: &'a Conf) -> Option<(&'static str, &'a str)> {
+    (name == "kmeans").then(|| ("kmeans.centroids", programs::kmeans::side_file(conf)))
+}
+
 /// The job of a built-in program.
 pub fn job(name: &str, conf: &Conf) -> Result<Job, TaskError> {
     let Some(builtin) = find(name) else {

@@ -35,7 +35,7 @@ fn old_jobs_are_forgotten_and_lost_trackers_named() {
     // Not even in the history.
     let line = cluster.refused(1, &["history", "job_1"]);
     assert!(line.contains("job_1") && line.contains("newest 4"), "{line}");
-    assert!(cluster.refused(1, &["job", "job_1"]).contains("no job_1"));
+    assert!(cluster.refused(1, &["job", "job_1"]).contains("no job_1: `mrctl jobs` lists"));
 
     let logs = ["logs", "job_7.m0"];
     cluster.mrctl(&logs);

@@ -493,13 +493,13 @@ impl Durable {
     }
 
     /// Updates the list of pending tasks. A task is pending if its job is running, it is not done
-    /// and not on hold, and it has no viable attempt.
+    /// and not on hold, it has no viable attempt, and it may be launched again.
     pub(super) fn update_pending(&mut self, id: TaskId) -> Result<(), ApplyError> {
         let job = self.job_mut(id.job)?;
         let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
             return apply_error(format!("{id} is not known"));
         };
-        if job.state == JobState::Running && task.waits() {
+        if job.state == JobState::Running && task.waits(job.spec.attempts_max) {
             job.pending[id.phase].insert(id.index, &task.hosts);
         } else {
             job.pending[id.phase].remove(id.index, &task.hosts);

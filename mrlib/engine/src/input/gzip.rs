@@ -80,6 +80,7 @@ impl Gunzip {
                         "bytes that are not gzip follow the last member"
                     }
                     io::ErrorKind::UnexpectedEof => "the gzip stream ends early",
+                    _ if self.decoder.header().is_some() => "the gzip stream is damaged",
                     _ => "it is not a gzip file",
                 };
                 // The file system checks its blocks, so another attempt would read the same.

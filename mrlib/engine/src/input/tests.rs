@@ -213,6 +213,22 @@ proptest! {
 }
 
 #[test]
+fn damaged_gzip_is_not_called_another_format() {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    let lines: Vec<String> = (0..20_000u64).map(|at| format!("{}\n", at * at)).collect();
+    encoder.write_all(lines.concat().as_bytes()).unwrap();
+    let mut stored = encoder.finish().unwrap();
+    let middle = stored.len() / 2;
+    stored[middle..middle + 100].fill(0xff);
+    let named = SplitSpec { path: "/file.gz".into(), ..spec(0..stored.len() as u64, InputFormat::Lines) };
+    let why = |bytes: &[u8]| drain(&mut *open(bytes, 50, named.clone())).unwrap_err().to_string();
+    let damaged = why(&stored);
+    assert!(damaged.contains("the gzip stream is damaged"), "{damaged}");
+    let other = why(b"plain text, not gzip");
+    assert!(other.contains("it is not a gzip file"), "{other}");
+}
+
+#[test]
 fn an_eight_mebibyte_line_and_a_file_of_this_machine() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");

@@ -11,6 +11,11 @@ fn numbers(line: &str) -> Option<Vec<f64>> {
     parts.map(|part| part.parse().ok().filter(|number: &f64| number.is_finite())).collect()
 }
 
+/// The file with the centroids.
+pub(crate) fn side_file(conf: &Conf) -> &str {
+    conf.get("kmeans.centroids").unwrap_or("centroids")
+}
+
 fn read_centroids(file: &str) -> Result<Vec<Vec<f64>>, TaskError> {
     let text = std::fs::read_to_string(file).map_err(TaskError::io(format!("centroids {file}")))?;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -112,7 +117,7 @@ impl Reducer for Mean {
 }
 
 pub(super) fn job(conf: &Conf) -> Result<Job, TaskError> {
-    let file = conf.get("kmeans.centroids").unwrap_or("centroids").to_owned();
+    let file = side_file(conf).to_owned();
     let map = Job::map(move |_| Ok(Assign { centroids: read_centroids(&file)?, skipped: None }));
     // The values are sorted, so that the order of additions is fixed. Otherwise the last digits
     // could differ between runs.

@@ -6,7 +6,7 @@
 
 mod documents;
 mod gensort;
-mod kmeans;
+pub(crate) mod kmeans;
 mod selfjoin;
 mod sum;
 mod tera;

@@ -19,7 +19,8 @@ use rustix::{
 use std::{
     env,
     io::{self, Read as _, Write as _},
-    path::Path,
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio},
     sync::{
         Arc, Weak,
@@ -355,11 +356,15 @@ impl Pipes {
     }
 }
 
+/// The path to execute. A side file may be given without `./`, because it is in this folder.
+fn executable(word: &str) -> PathBuf {
+    let word = Path::new(word);
+    let side_file = Path::new(".").join(word.strip_prefix(".").unwrap_or(word));
+    if side_file.is_file() { side_file } else { word.to_owned() }
+}
+
 fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
-    // A side file may be given without `./`, because it is in this folder.
-    let side_file = Path::new(".").join(&argv[0]);
-    let executable = if side_file.is_file() { side_file.as_path() } else { Path::new(&argv[0]) };
-    let mut command = shim::command(executable.as_os_str());
+    let mut command = shim::command(executable(&argv[0]).as_os_str());
     command.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     for (key, _) in env::vars_os() {
         if key.to_string_lossy().starts_with(RESERVED_PREFIX) {
@@ -400,14 +405,37 @@ fn in_one_line(command: &str) -> String {
     command.chars().map(escaped).collect()
 }
 
-/// How a program has ended: `ended with exit status 1`, `was killed by signal 9 (SIGKILL)`.
+/// How a program has ended: `ended with exit status 1`, `was killed by signal 15 (SIGTERM)`.
 fn how(status: ExitStatus) -> String {
     let verb = if status.code().is_some() { "ended with" } else { "was killed by" };
-    format!("{verb} {}", status.to_string().replacen(": ", " ", 1))
+    let hint = match status.signal() {
+        Some(9) => " (out of memory? the limit of a task is tasktracker.task_memory_max)",
+        _ => "",
+    };
+    format!("{verb} {}{hint}", status.to_string().replacen(": ", " ", 1))
 }
 
 /// The name of a setting as the name of a variable: every character except letters and digits
 /// becomes an underscore.
 fn variable(key: &str) -> String {
     key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::executable;
+
+    #[test]
+    fn the_path_of_a_side_file_begins_with_one_dot() {
+        // The folder of this crate is the working folder of its tests.
+        for (word, path) in [
+            ("./Cargo.toml", "./Cargo.toml"),
+            ("Cargo.toml", "./Cargo.toml"),
+            ("cat", "cat"),
+            ("./nowhere", "./nowhere"),
+            ("/bin/sh", "/bin/sh"),
+        ] {
+            assert_eq!(executable(word).as_os_str(), path);
+        }
+    }
 }

@@ -97,3 +97,18 @@ impl Reports {
         Vec::from(state.last.clone()).join("\n")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_amounts_that_are_not_negative_are_counted() {
+        let (reports, mut context) = (Reports::default(), Context::default());
+        reports.read(&b"reporter:counter:a,b,5\nreporter:counter:a,b,-5\nreporter:counter:a,b,x\n"[..]);
+        assert_eq!(reports.0.lock().unwrap().counters, BTreeMap::from([("a:b".to_owned(), 5)]));
+        assert_eq!(reports.last_lines(), "reporter:counter:a,b,-5\nreporter:counter:a,b,x");
+        reports.apply_to(&mut context);
+        assert!(reports.0.lock().unwrap().counters.is_empty());
+    }
+}

@@ -134,7 +134,10 @@ fn failed_program_shows_the_reason() {
     let error = mrlib_api::error::one_line(&error.to_string());
     assert_eq!(error, "stream.mapper `sh -c '\\techo why >&2\\nexit 3'` ended with exit status 3: why");
     let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
-    assert!(error.ends_with("was killed by signal 9 (SIGKILL)"), "{error}");
+    let hint = "(out of memory? the limit of a task is tasktracker.task_memory_max)";
+    assert!(error.ends_with(&format!("was killed by signal 9 (SIGKILL) {hint}")), "{error}");
+    let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -15 $$'")]), []).err().expect("killed").to_string();
+    assert!(error.ends_with("was killed by signal 15 (SIGTERM)"), "{error}");
     // The failure is detected while there is input left, not only at the end.
     let endless = std::iter::repeat_n([b'x'; 1000].as_slice(), 1 << 30);
     let error = mapped(&conf(&[(MAPPER, "false")]), endless).err().expect("code 1");
