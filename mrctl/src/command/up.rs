@@ -238,9 +238,6 @@ fn refuse_second_start(folder: &Path, state: &ClusterState, has_layout_flags: bo
     let dead = state.daemons.iter().any(|daemon| !daemon.is_running());
     let running = state.describe_running().unwrap_or_default();
     let (at, dir) = (folder.display(), dir_flag(Some(folder)));
-    if let Some(frozen) = state.daemons.iter().find(|daemon| daemon.is_frozen()) {
-        bail!("a cluster runs in {at}, but {}", frozen.frozen_advice(&dir));
-    }
     if dead && has_layout_flags {
         bail!(
             "a cluster runs in {at} ({running}), and flags cannot change a running cluster: `mrctl up{dir}` without them restarts the dead \
@@ -248,6 +245,9 @@ fn refuse_second_start(folder: &Path, state: &ClusterState, has_layout_flags: bo
         );
     }
     if !dead {
+        if let Some(frozen) = state.daemons.iter().find(|daemon| daemon.is_frozen()) {
+            bail!("a cluster runs in {at}, but {}", frozen.frozen_advice(&dir));
+        }
         bail!(
             "a cluster already runs in {at} ({running}): stop it with `mrctl down{dir}`, or choose another --dir"
         );
