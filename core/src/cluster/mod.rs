@@ -139,7 +139,7 @@ impl Cluster {
     /// order about it.
     pub(crate) fn last_reported(&self, attempt: &Attempt) -> Time {
         let reported = self.volatile.reported(attempt.id);
-        reported.map_or(attempt.last_order, |reported| reported.last_reported.max(attempt.last_order))
+        reported.map_or(attempt.last_order, |reported| reported.last_report.max(attempt.last_order))
     }
 
     /// The tracker of an attempt has reported its progress.
@@ -151,12 +151,12 @@ impl Cluster {
             reported.last_progress = now;
         }
         reported.progress = Some(progress);
-        reported.last_reported = now;
+        reported.last_report = now;
     }
 
     /// An attempt counts as reported now.
     pub(crate) fn set_reported(&mut self, id: AttemptId, now: Time) {
-        self.volatile.reported_mut(id).last_reported = now;
+        self.volatile.reported_mut(id).last_report = now;
     }
 
     /// Heartbeats that were missed in this time do not count: the JobTracker itself was paused.
@@ -168,7 +168,7 @@ impl Cluster {
             let Some(attempt) = self.durable.attempt(id) else { continue };
             let (progress, reported) = (self.last_progress(attempt), self.last_reported(attempt));
             let entry = self.volatile.reported_mut(id);
-            (entry.last_progress, entry.last_reported) = (later(progress), later(reported));
+            (entry.last_progress, entry.last_report) = (later(progress), later(reported));
         }
     }
 

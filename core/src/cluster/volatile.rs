@@ -23,7 +23,7 @@ pub(crate) struct Reported {
     /// When the progress last changed.
     pub(crate) last_progress: Time,
     /// When it was last reported.
-    pub(crate) last_reported: Time,
+    pub(crate) last_report: Time,
     /// The number of records in its checkpoint.
     pub(crate) checkpoint_records: u64,
 }
@@ -210,8 +210,8 @@ mod tests {
         volatile.set_missing(&BTreeSet::from([attempt(Phase::Map, 0)]), &BTreeSet::new());
         volatile.stragglers.map.insert(JOB, BTreeSet::from([3]));
         volatile.add_extra_tracker(JOB, TRACKER);
-        volatile.reported_mut(reduce).last_reported = Time(5);
-        assert_eq!(volatile.reported(reduce).map(|reported| reported.last_reported), Some(Time(5)));
+        volatile.reported_mut(reduce).last_report = Time(5);
+        assert_eq!(volatile.reported(reduce).map(|reported| reported.last_report), Some(Time(5)));
         assert_eq!(
             (volatile.unknown_on(TRACKER, Phase::Reduce), volatile.extra_trackers(JOB).count()),
             (1, 1)

@@ -123,13 +123,13 @@ impl JobTracker {
             if asked && attempt.preempt_deadline.is_some_and(|preempt_deadline| now >= preempt_deadline) {
                 overdue.push(attempt.id);
             }
-            match attempt.state {
-                AttemptState::Running if !self.cluster.has_started(attempt) => {
-                    if now.since(self.cluster.last_reported(attempt)) >= launch_timeout {
-                        let error = format!("its tracker did not start it within {launch_timeout}");
-                        late.push((attempt.id, error));
-                    }
+            if attempt.state == AttemptState::Running && !self.cluster.has_started(attempt) {
+                if now.since(self.cluster.last_reported(attempt)) >= launch_timeout {
+                    late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
                 }
+                continue;
+            }
+            match attempt.state {
                 AttemptState::Running | AttemptState::Splitting | AttemptState::Pausing
                     if now.since(self.cluster.last_progress(attempt)) >= task_timeout
                         && !self.waits_for_maps(attempt) =>

@@ -1,5 +1,5 @@
-//! What the driver does at the NameNode: it fences older JobTrackers, commits and deletes outputs,
-//! and checks whether the NameNode accepts changes.
+//! What the driver does at the NameNode: it fences earlier processes of the JobTracker, commits and
+//! deletes outputs, and checks whether the NameNode accepts changes.
 
 use super::{Driver, notify_watchers};
 use crate::{

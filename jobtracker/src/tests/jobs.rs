@@ -67,7 +67,7 @@ async fn check_token_is_hidden(cluster: &Cluster, token: &[u8]) {
         (spec, mrcore::digest::digest(cluster))
     });
     assert_eq!(spec.payload.shuffle_token.bytes(), token);
-    let hex: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = token.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
     let numbers = format!("{token:?}");
     for text in [history, status, digest, format!("{spec:?}")] {
         for shown in [&hex, &numbers, &numbers.replace(' ', "")] {
