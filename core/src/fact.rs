@@ -119,9 +119,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// The tracker whose capacity this fact may change ([`Cluster::slots`]).
-    ///
-    /// [`Cluster::slots`]: crate::Cluster::slots
+    /// The tracker whose capacity this fact may change.
     pub fn changes_slots_of(&self) -> Option<TrackerId> {
         match self {
             Fact::TrackerJoined { tracker, .. }

@@ -75,7 +75,7 @@ pub struct Tracker {
     /// Attempts that hold its slots.
     pub running: PerPhase<BTreeSet<AttemptId>>,
     /// Maps whose output it has, unless it did not list them when it registered
-    /// ([`crate::Cluster::outputs_on`]).
+    /// (`Cluster::outputs_on`).
     pub outputs: BTreeSet<AttemptId>,
     /// Paused attempts whose checkpoint it has.
     pub checkpoints: BTreeSet<AttemptId>,
