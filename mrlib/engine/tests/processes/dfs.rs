@@ -1,63 +1,27 @@
 //! Maps and reduces in real task processes, with a file system whose daemons run in this process.
 
-use crate::task::{Tracker, done, failed, fatal};
-use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
-use dfs::datanode::DataNode;
+use crate::{
+    daemons::{BLOCK, Daemons},
+    task::{Tracker, done, failed, fatal},
+};
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use proto::mr::{
     MapAvailable, MapEvent, Partition, Program, Split, TaskMapEvents, TaskResult, TaskSpec, TaskStart,
     map_event, program, task_spec, to_task,
 };
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path};
 use tokio::runtime::Runtime;
 
-const BLOCK: u64 = 64 << 10;
-
 struct FileSystem {
-    folder: tempfile::TempDir,
-    namenode: String,
+    daemons: Daemons,
     client: Client,
-    _node: DataNode,
 }
 
-/// Starts a NameNode and a DataNode.
 async fn start_file_system() -> FileSystem {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut config = Config::default();
-    config.namenode.listen = "127.0.0.1:0".into();
-    config.namenode.dir = folder.path().join("names");
-    config.namenode.replication = 1;
-    config.namenode.block_size = Bytes(BLOCK);
-    config.namenode.block_size_min = Bytes(1024);
-    config.namenode.heartbeat = Period::millis(100);
-    let ready = folder.path().join("ready");
-    let args = DaemonArgs {
-        config: None,
-        print_config: false,
-        log_format: daemon::logging::LogFormat::Human,
-        log_max: daemon::Bytes(0),
-        ready_file: Some(ready.clone()),
-        insecure: false,
-        security: daemon::SecurityArgs::default(),
-    };
-    let served = config.clone();
-    tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });
-    let namenode = loop {
-        match std::fs::read_to_string(&ready) {
-            Ok(text) if !text.trim().is_empty() => break text.trim().to_owned(),
-            _ => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
-    config.cluster.namenode.clone_from(&namenode);
-    config.datanode.node = "n1".into();
-    config.datanode.listen = "127.0.0.1:0".into();
-    config.datanode.dirs = vec![folder.path().join("n1")];
-    config.datanode.reserve = Bytes(0);
-    let node = DataNode::start(&config).await.expect("a DataNode");
-    node.ready().await.expect("a NameNode");
-    let options = ClientOptions::new(&namenode, config.client.clone());
+    let daemons = Daemons::start(&["n1"]).await;
+    let options = ClientOptions::new(daemons.namenode(), daemons.config.client.clone());
     let client = Client::connect(options).await.expect("a NameNode");
-    FileSystem { folder, namenode, client, _node: node }
+    FileSystem { daemons, client }
 }
 
 fn path(text: &str) -> DfsPath {
@@ -113,7 +77,7 @@ impl FileSystem {
             input: Some(input),
             reduces,
             work_output: format!("/out/_temporary/job_1/{attempt}"),
-            namenode: self.namenode.clone(),
+            namenode: self.daemons.namenode().to_owned(),
             ..TaskSpec::default()
         };
         let scratch = tracker.folder.path().display().to_string();
@@ -130,7 +94,7 @@ impl FileSystem {
     }
 
     fn map_output(&self, attempt: &str) -> String {
-        self.folder.path().join(attempt).display().to_string()
+        self.daemons.folder.path().join(attempt).display().to_string()
     }
 
     fn map(&self, index: u64, program: &str, reduces: u32, range: (u64, u64)) -> Tracker {

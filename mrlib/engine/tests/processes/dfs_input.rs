@@ -1,72 +1,20 @@
 //! Splits of a file in the distributed file system, with its daemons in this process:
 //! memory-mapped, over the network, and with damaged local replicas.
 
-use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
-use dfs::datanode::DataNode;
+use crate::daemons::{BLOCK, Daemons};
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use fermata_engine::input::{ByteSource, DfsFile, Flow, SplitSpec, open_split};
 use mrlib_api::InputFormat;
 use std::{
     ops::Range,
     path::{Path, PathBuf},
-    time::Duration,
 };
 use tokio::runtime::Runtime;
 
-const BLOCK: u64 = 64 << 10;
-
-struct Cluster {
-    dir: tempfile::TempDir,
-    config: Config,
-    _nodes: Vec<DataNode>,
-}
-
-/// One NameNode and two DataNodes; every block is on both.
-async fn start_cluster() -> Cluster {
-    let dir = tempfile::tempdir().unwrap();
-    let mut config = Config::default();
-    config.namenode.listen = "127.0.0.1:0".into();
-    config.namenode.dir = dir.path().join("names");
-    config.namenode.replication = 2;
-    config.namenode.block_size = Bytes(BLOCK);
-    config.namenode.block_size_min = Bytes(1024);
-    config.namenode.heartbeat = Period::millis(100);
-    let ready = dir.path().join("ready");
-    let args = DaemonArgs {
-        config: None,
-        print_config: false,
-        log_format: daemon::logging::LogFormat::Human,
-        log_max: daemon::Bytes(0),
-        ready_file: Some(ready.clone()),
-        insecure: false,
-        security: daemon::SecurityArgs::default(),
-    };
-    let served = config.clone();
-    tokio::spawn(async move { dfs::namenode::run(&served, &args, dfs::namenode::Recovery::Refuse).await });
-    config.cluster.namenode = loop {
-        match std::fs::read_to_string(&ready) {
-            Ok(text) if !text.trim().is_empty() => break text.trim().to_owned(),
-            _ => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
-    let mut nodes = Vec::new();
-    for name in ["n1", "n2"] {
-        let mut config = config.clone();
-        config.datanode.node = name.into();
-        config.datanode.listen = "127.0.0.1:0".into();
-        config.datanode.dirs = vec![dir.path().join(name)];
-        config.datanode.reserve = Bytes(0);
-        let node = DataNode::start(&config).await.unwrap();
-        node.ready().await.unwrap();
-        nodes.push(node);
-    }
-    Cluster { dir, config, _nodes: nodes }
-}
-
-async fn client(cluster: &Cluster, short_circuit: bool) -> Client {
+async fn client(cluster: &Daemons, short_circuit: bool) -> Client {
     let mut config = cluster.config.client.clone();
     config.short_circuit = short_circuit;
-    Client::connect(ClientOptions::new(&cluster.config.cluster.namenode, config)).await.unwrap()
+    Client::connect(ClientOptions::new(cluster.namenode(), config)).await.unwrap()
 }
 
 fn lines(runtime: &Runtime, client: &Client, path: &DfsPath, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
@@ -114,7 +62,7 @@ fn block_files(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn lines_over_blocks_wherever_they_are() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let cluster = runtime.block_on(start_cluster());
+    let cluster = runtime.block_on(Daemons::start(&["n1", "n2"]));
     let mut text: Vec<u8> = (0..9000u32)
         .flat_map(|n| format!("line {n} {}\n", "x".repeat(n as usize % 71)).into_bytes())
         .collect();
@@ -140,7 +88,7 @@ fn lines_over_blocks_wherever_they_are() {
     }
     // A byte in the middle of one replica of each block is changed.
     let mut replicas = Vec::new();
-    block_files(&cluster.dir.path().join("n1"), &mut replicas);
+    block_files(&cluster.folder.path().join("n1"), &mut replicas);
     assert!(replicas.len() as u64 >= length / BLOCK);
     for replica in &replicas {
         let mut bytes = std::fs::read(replica).unwrap();
