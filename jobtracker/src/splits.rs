@@ -60,7 +60,10 @@ pub(crate) async fn find(
 }
 
 fn by_name(split_options: SplitOptions, file: &FileStatus) -> Result<Coding, Refusal> {
-    split_options.codec.by_name(file.path.as_str()).map_err(|error| Refusal::invalid(error.to_string()))
+    split_options
+        .codec
+        .coding_by_name(file.path.as_str())
+        .map_err(|error| Refusal::invalid(error.to_string()))
 }
 
 /// Refuses compressed input that a map could not decode. All files are checked by name, and up to

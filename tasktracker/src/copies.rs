@@ -45,7 +45,7 @@ impl TaskRunner {
                     result = &mut copying => break result,
                     Some(command) = receiver.recv() => {
                         if let Command::Kill(why) = command {
-                            stop.set(why);
+                            stop.kill(why);
                         }
                     }
                 }

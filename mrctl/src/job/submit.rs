@@ -9,7 +9,7 @@ use client::{Error, JobTracker, Stage, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
 use engine::{registry, streaming};
-use mrlib_api::settings::{self, ENGINE, MAPPER_DIVISIBLE};
+use mrlib_api::settings::{self, ENGINE_SETTINGS, MAPPER_DIVISIBLE};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -81,7 +81,7 @@ pub(crate) struct Args {
 fn help() -> String {
     format!(
         "{EXAMPLES}Settings of every job (--conf NAME=VALUE):\n{}\n{ABOUT_SETTINGS}",
-        settings::help(ENGINE)
+        settings::help(ENGINE_SETTINGS)
     )
 }
 

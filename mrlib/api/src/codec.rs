@@ -7,7 +7,7 @@
 use crate::format::InputFormat;
 use std::{fmt, path::Path, str::FromStr};
 
-/// Number of first bytes that are enough to recognise every compression.
+/// Number of bytes at the start of a file that are enough to recognise every compression.
 pub const MAGIC_BYTES: usize = 16;
 
 /// The setting `input.codec`: how input files are decoded.
@@ -31,10 +31,10 @@ pub enum Coding {
     Gzip,
 }
 
-/// A file that cannot be read in this way. Every attempt would fail with the same error.
+/// Why an input file cannot be read. Every attempt would fail with the same error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unreadable(String);
+pub struct UnreadableInput(String);
 
 /// Unsupported compressions by file extension.
 const EXTENSIONS: [(&str, &str); 20] = [
@@ -60,7 +60,7 @@ const EXTENSIONS: [(&str, &str); 20] = [
     ("deflate", "DEFLATE"),
 ];
 
-const GZIP: &[u8] = b"\x1f\x8b";
+const GZIP_MAGIC: &[u8] = b"\x1f\x8b";
 
 /// Compressions by first bytes. No text begins with any of these.
 const MAGIC: [(&[u8], &str); 14] = [
@@ -81,8 +81,8 @@ const MAGIC: [(&[u8], &str); 14] = [
 ];
 
 impl Codec {
-    /// How a file with this name is read, or why it is refused.
-    pub fn by_name(self, path: &str) -> Result<Coding, Unreadable> {
+    /// Returns how a file with this name is read, or why it is refused.
+    pub fn coding_by_name(self, path: &str) -> Result<Coding, UnreadableInput> {
         match self {
             Self::None => return Ok(Coding::Plain),
             Self::Gzip => return Ok(Coding::Gzip),
@@ -95,38 +95,39 @@ impl Codec {
         }
         match EXTENSIONS.iter().find(|(end, _)| *end == extension) {
             None => Ok(Coding::Plain),
-            Some((_, name)) => Err(Unreadable(format!(
+            Some((_, name)) => Err(UnreadableInput(format!(
                 "input {path} is compressed with {name} by its name, which Fermata cannot decode: decompress it first, \
                  or set input.codec=none to read it unchanged"
             ))),
         }
     }
 
-    /// Checks the first [`MAGIC_BYTES`] bytes of a file (fewer if it is shorter) against its name.
-    /// Files of formats other than lines may begin with any bytes.
-    pub fn check_start(self, path: &str, format: InputFormat, start: &[u8]) -> Result<(), Unreadable> {
-        let coding = self.by_name(path)?;
+    /// Checks that the first [`MAGIC_BYTES`] bytes of a file (fewer if it is shorter) agree with
+    /// its name. Files of formats other than lines may begin with any bytes.
+    pub fn check_start(self, path: &str, format: InputFormat, start: &[u8]) -> Result<(), UnreadableInput> {
+        let coding = self.coding_by_name(path)?;
         if start.is_empty() || self == Self::None {
             return Ok(());
         }
         if coding == Coding::Gzip {
-            if start.starts_with(GZIP) {
+            if start.starts_with(GZIP_MAGIC) {
                 return Ok(());
             }
             let why = if self == Self::Gzip { "input.codec is gzip" } else { "its name ends with .gz" };
-            let what = by_magic(start).map_or_else(|| "not gzip".into(), |name| format!("{name}, not gzip"));
-            return Err(Unreadable(format!(
+            let what = compression_by_magic(start)
+                .map_or_else(|| "not gzip".into(), |name| format!("{name}, not gzip"));
+            return Err(UnreadableInput(format!(
                 "input {path} is {what}, but {why}: rename it, or set input.codec=none to read it unchanged"
             )));
         }
         let lines = matches!(format, InputFormat::Lines | InputFormat::KeyValueLines);
-        match by_magic(start).filter(|_| lines) {
+        match compression_by_magic(start).filter(|_| lines) {
             None => Ok(()),
-            Some("gzip") => Err(Unreadable(format!(
+            Some("gzip") => Err(UnreadableInput(format!(
                 "input {path} is gzip by its first bytes, but its name does not end in .gz: rename it, or set \
                  input.codec=gzip to decode it or input.codec=none to read it unchanged"
             ))),
-            Some(name) => Err(Unreadable(format!(
+            Some(name) => Err(UnreadableInput(format!(
                 "input {path} is compressed with {name} by its first bytes, which Fermata cannot decode: decompress it \
                  first, or set input.codec=none to read it unchanged"
             ))),
@@ -134,7 +135,8 @@ impl Codec {
     }
 }
 
-fn by_magic(start: &[u8]) -> Option<&'static str> {
+/// Returns the name of the compression of a file that begins with these bytes.
+fn compression_by_magic(start: &[u8]) -> Option<&'static str> {
     // The byte after `BZh` is the block size; a block begins with the digits of pi.
     if start.starts_with(b"BZh") && start.get(4..10) == Some(b"\x31\x41\x59\x26\x53\x59") {
         return Some("bzip2");
@@ -171,7 +173,7 @@ mod tests {
 
     const LINES: InputFormat = InputFormat::Lines;
 
-    fn refused(path: &str, start: &[u8]) -> String {
+    fn refusal_text(path: &str, start: &[u8]) -> String {
         Codec::Auto.check_start(path, LINES, start).expect_err(path).to_string()
     }
 
@@ -191,18 +193,18 @@ mod tests {
             ("/a.snappy", b"plain text", "Snappy"),
             ("/a.txt", b"\x1f\x8b\x08\0", "gzip"),
         ] {
-            let why = refused(path, start);
+            let why = refusal_text(path, start);
             assert!(why.contains(&format!("input {path} ")) && why.contains(name), "{why}");
             assert!(why.contains("input.codec="), "{why}");
             assert_eq!(Codec::None.check_start(path, LINES, start), Ok(()));
         }
         assert_eq!(Codec::Auto.check_start("/a.gz", LINES, b"\x1f\x8b\x08\0"), Ok(()));
-        assert!(refused("/a.gz", b"plain text").contains("not gzip"));
-        assert!(refused("/a.gz", b"\x28\xb5\x2f\xfd").contains("Zstandard, not gzip"));
+        assert!(refusal_text("/a.gz", b"plain text").contains("not gzip"));
+        assert!(refusal_text("/a.gz", b"\x28\xb5\x2f\xfd").contains("Zstandard, not gzip"));
     }
 
     #[test]
-    fn text_and_binary_formats_by_choice_are_not_refused() {
+    fn plain_text_and_formats_without_lines_are_not_refused() {
         for start in [&b"PK stands for"[..], b"BZh9 is no bzip2", b"LZIP", b"7z", b"\xef\xbb\xbfBOM", b"\0\0"]
         {
             assert_eq!(Codec::Auto.check_start("/a.txt", LINES, start), Ok(()));
@@ -211,7 +213,7 @@ mod tests {
         for format in [fixed, InputFormat::WholeFile] {
             assert_eq!(Codec::Auto.check_start("/part-r-00000", format, b"\x28\xb5\x2f\xfd"), Ok(()));
         }
-        assert_eq!(Codec::Gzip.by_name("/a.dat"), Ok(Coding::Gzip));
-        assert_eq!(Codec::None.by_name("/a.gz"), Ok(Coding::Plain));
+        assert_eq!(Codec::Gzip.coding_by_name("/a.dat"), Ok(Coding::Gzip));
+        assert_eq!(Codec::None.coding_by_name("/a.gz"), Ok(Coding::Plain));
     }
 }

@@ -7,12 +7,12 @@ use std::{collections::BTreeMap, fmt::Display, str::FromStr};
 pub struct Conf(BTreeMap<String, String>);
 
 impl Conf {
-    /// The value of a setting.
+    /// Returns the value of a setting.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    /// The parsed value of a setting, or `default` if it is not set. The error names the setting.
+    /// Parses the value of a setting; returns `default` if it is not set. The error names the setting.
     pub fn parse<T: FromStr<Err: Display>>(&self, key: &str, default: T) -> Result<T, String> {
         let Some(text) = self.get(key) else { return Ok(default) };
         text.trim().parse().map_err(|error| format!("setting {key} = {text:?}: {error}"))
@@ -23,7 +23,7 @@ impl Conf {
         self.0.insert(key.into(), value.into());
     }
 
-    /// All settings, sorted by name.
+    /// Returns all settings, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }

@@ -6,44 +6,48 @@ use crate::{control::TaskControl, error::TaskError, limits, liveness::Liveness};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Maximum number of counters of a program. The remaining ones are for the engine.
+/// Maximum number of counters of a program. The remaining counters are for the engine.
 const PROGRAM_COUNTERS_MAX: usize = limits::COUNTERS_MAX - 40;
 
-/// A handle of a counter, so that its name is looked up only once.
+/// A handle to a counter, so that its name is looked up only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter(usize);
 
-/// The interface of a running task for reports to its user.
+/// Passed to mappers and reducers: a running task reports to its user through it.
 #[derive(Debug, Default)]
 pub struct Context {
+    /// The index in `values` of each counter.
     names: HashMap<String, usize>,
     values: Vec<u64>,
     status: Option<String>,
+    /// The input file of a map; empty in a reduce.
     source: String,
+    /// The offset in `source` at which the range of the map begins.
     start: u64,
-    /// The error of an invalid counter. The task fails with it.
+    /// The error of the first invalid counter. The task fails with it.
     fault: Option<String>,
     liveness: Liveness,
-    stop: TaskControl,
-    /// Records and bytes of a mapper that combines its own output.
+    control: TaskControl,
+    /// Records and bytes that the mapper emitted before it combined them, if it combines its own
+    /// output.
     map_output: Option<(u64, u64)>,
 }
 
 impl Context {
-    /// The context of a task.
-    pub fn new(liveness: Liveness, stop: TaskControl) -> Self {
-        Self { liveness, stop, ..Self::default() }
+    /// Creates the context of a task.
+    pub fn new(liveness: Liveness, control: TaskControl) -> Self {
+        Self { liveness, control, ..Self::default() }
     }
 
-    /// The counter with this name, created if it is new. The task fails if it has too many counters
-    /// or a name is too long.
+    /// Returns the counter with this name, created if it is new. The task fails if it has too many
+    /// counters or a name is too long.
     pub fn counter(&mut self, name: &str) -> Counter {
         if let Some(&known) = self.names.get(name) {
             return Counter(known);
         }
-        let fault = match limits::check_name(name) {
+        let fault = match limits::check_counter_name(name) {
             Ok(()) if self.names.len() < PROGRAM_COUNTERS_MAX => return self.add_counter(name),
-            Ok(()) => limits::too_many(),
+            Ok(()) => limits::too_many_counters(),
             Err(fault) => fault,
         };
         self.fault.get_or_insert(fault);
@@ -73,7 +77,7 @@ impl Context {
         self.add(counter, n);
     }
 
-    /// Adds output of a mapper that it combines itself. It is counted before the combiner.
+    /// Counts output of a mapper that combines its own output, before it is combined.
     #[doc(hidden)]
     pub fn add_map_output(&mut self, records: u64, bytes: u64) {
         let (all_records, all_bytes) = self.map_output.get_or_insert_default();
@@ -81,23 +85,23 @@ impl Context {
         *all_bytes += bytes;
     }
 
-    /// Records and bytes of a mapper that combines its own output.
+    /// Returns the records and bytes that a mapper emitted before it combined its own output.
     #[doc(hidden)]
     pub fn map_output(&self) -> Option<(u64, u64)> {
         self.map_output
     }
 
-    /// The input file of a map; empty in a reduce.
+    /// Returns the input file of a map; empty in a reduce.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Where the range of the map begins in that file.
+    /// Returns the offset in the input file at which the range of the map begins.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// Called by the engine when a map starts.
+    /// Sets the input file and the start of the range. The engine calls it when a map starts.
     #[doc(hidden)]
     pub fn set_source(&mut self, source: impl Into<String>, start: u64) {
         self.source = source.into();
@@ -115,7 +119,7 @@ impl Context {
         self.liveness.mark_alive();
     }
 
-    /// The status line, if it has changed since the last call.
+    /// Returns the status line if it has changed since the last call.
     #[doc(hidden)]
     pub fn take_status(&mut self) -> Option<String> {
         self.status.take()
@@ -127,17 +131,17 @@ impl Context {
     pub fn check(&self) -> Result<(), TaskError> {
         match &self.fault {
             Some(fault) => Err(TaskError::Program(fault.clone())),
-            None => self.stop.check(),
+            None => self.control.check(),
         }
     }
 
-    /// All counters that are not zero.
+    /// Returns all counters that are not zero.
     pub fn counters(&self) -> BTreeMap<String, u64> {
         let named = self.names.iter().map(|(name, at)| (name.clone(), self.values[*at]));
         named.filter(|(_, value)| *value > 0).collect()
     }
 
-    /// The values of all counters, for `restore_values`.
+    /// Returns the values of all counters, for `restore_values`.
     #[doc(hidden)]
     pub fn values(&self) -> Vec<u64> {
         self.values.clone()
@@ -157,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_is_found_again_and_too_many_are_refused() {
+    fn counters_are_found_by_name_and_too_many_fail_the_task() {
         let mut context = Context::default();
         for n in 0..PROGRAM_COUNTERS_MAX {
             let counter = context.counter(&format!("c{n}"));
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn long_name_is_refused_and_a_status_marks_the_task_alive() {
+    fn long_counter_name_fails_the_task_and_a_status_marks_it_alive() {
         let mut context = Context::default();
         context.counter(&"x".repeat(limits::COUNTER_NAME_BYTES_MAX + 1));
         assert!(context.check().is_err());
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_work_counts_once() {
+    fn repeated_work_counts_once_after_restore_values() {
         let mut context = Context::default();
         context.count("A", 5);
         let values = context.values();

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A request short of a kill. A later variant includes the earlier ones.
+/// A preemption request other than a kill. A later variant replaces an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PreemptRequest {
     /// No request: continue to the end.
@@ -45,18 +45,18 @@ pub struct TaskControl(Arc<Control>);
 struct Control {
     /// A [`PreemptRequest`] as a number, or `KILL`. Only grows, except when a request is refused.
     state: AtomicU8,
-    /// Number of refused requests, and the reason of the last one: a [`PreemptRefusal`] as a
-    /// number.
+    /// Number of refused requests.
     refusals: AtomicU32,
-    refused: AtomicU8,
-    why: OnceLock<String>,
+    /// Why the last request was refused: a [`PreemptRefusal`] as a number.
+    last_refusal: AtomicU8,
+    kill_reason: OnceLock<String>,
     /// If set, every request is refused at once, with this reason and text. The lock is held while
     /// a request is made.
     refuse_all: Mutex<Option<(PreemptRefusal, &'static str)>>,
-    /// When the first request came, since the last refusal.
+    /// When a preemption was first requested after the last refusal.
     requested_at: Mutex<Option<Instant>>,
     /// The lock of `changed`. It does not protect `state`.
-    sleep: Mutex<()>,
+    sleep_lock: Mutex<()>,
     changed: Condvar,
 }
 
@@ -64,9 +64,9 @@ const KILL: u8 = u8::MAX;
 
 impl TaskControl {
     /// Kills the task, which then fails. Only the first reason is kept.
-    pub fn set(&self, why: impl Into<String>) {
-        let _ = self.0.why.set(why.into());
-        self.raise(KILL);
+    pub fn kill(&self, why: impl Into<String>) {
+        let _ = self.0.kill_reason.set(why.into());
+        self.raise_state(KILL);
     }
 
     /// Requests a preemption.
@@ -77,25 +77,25 @@ impl TaskControl {
             return self.refuse(why);
         }
         self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
-        self.raise(preempt_request as u8);
+        self.raise_state(preempt_request as u8);
     }
 
-    /// When a preemption was first requested.
+    /// Returns when a preemption was first requested after the last refusal.
     pub fn requested_at(&self) -> Option<Instant> {
         *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses the request: the task continues as if there was none. A kill cannot be refused.
     pub fn refuse(&self, why: PreemptRefusal) {
-        self.0.refused.store(why as u8, Ordering::Relaxed);
+        self.0.last_refusal.store(why as u8, Ordering::Relaxed);
         *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.0.refusals.fetch_add(1, Ordering::Relaxed);
         let quiet = |state: u8| (state != KILL).then_some(PreemptRequest::None as u8);
         let _ = self.0.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, quiet);
     }
 
-    /// From now on no request can be granted: refuses a pending one, and later ones at once.
-    /// `text` is for the log.
+    /// Refuses the pending preemption request, if there is one, and from now on every new request
+    /// at once. `text` is for the log.
     pub fn refuse_all(&self, why: PreemptRefusal, text: &'static str) {
         let mut refuse_all = self.0.refuse_all.lock().unwrap_or_else(PoisonError::into_inner);
         *refuse_all = Some((why, text));
@@ -105,29 +105,30 @@ impl TaskControl {
         }
     }
 
-    /// Number of refused requests.
+    /// Returns the number of refused requests.
     pub fn refusals(&self) -> u32 {
         self.0.refusals.load(Ordering::Relaxed)
     }
 
-    /// The reason of the last refusal.
-    pub fn refused(&self) -> Option<PreemptRefusal> {
-        let why = self.0.refused.load(Ordering::Relaxed);
+    /// Returns the reason of the last refusal.
+    pub fn last_refusal(&self) -> Option<PreemptRefusal> {
+        let why = self.0.last_refusal.load(Ordering::Relaxed);
         let all =
             [PreemptRefusal::NoSpace, PreemptRefusal::ReducerNotSavable, PreemptRefusal::MapperNotDivisible];
         all.into_iter().find(|refusal| *refusal as u8 == why).filter(|_| self.refusals() > 0)
     }
 
-    fn raise(&self, state: u8) {
+    /// Sets the state unless it is higher already, and wakes sleeping threads.
+    fn raise_state(&self, state: u8) {
         self.0.state.fetch_max(state, Ordering::Release);
         // A sleeping thread has checked the state under this lock, so it cannot miss the
         // notification.
-        drop(self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.0.sleep_lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.changed.notify_all();
     }
 
-    /// Whether the task was killed.
-    pub fn is_set(&self) -> bool {
+    /// Returns whether the task was killed.
+    pub fn is_killed(&self) -> bool {
         self.state() == KILL
     }
 
@@ -139,15 +140,15 @@ impl TaskControl {
     /// Fails if the task was killed.
     #[inline]
     pub fn check(&self) -> Result<(), TaskError> {
-        if self.state() == KILL { Err(self.stopped()) } else { Ok(()) }
+        if self.state() == KILL { Err(self.killed_error()) } else { Ok(()) }
     }
 
-    /// The current request. Fails if the task was killed.
+    /// Returns the current request. Fails if the task was killed.
     #[inline]
     pub fn preempt_request(&self) -> Result<PreemptRequest, TaskError> {
         match self.state() {
             0 => Ok(PreemptRequest::None),
-            KILL => Err(self.stopped()),
+            KILL => Err(self.killed_error()),
             state if state == PreemptRequest::Split as u8 => Ok(PreemptRequest::Split),
             _ => Ok(PreemptRequest::Pause),
         }
@@ -157,14 +158,14 @@ impl TaskControl {
     /// requested.
     pub fn sleep(&self, time: Duration, preemptible: bool) {
         let least = if preemptible { PreemptRequest::Split as u8 } else { KILL };
-        let sleep = self.0.sleep.lock().unwrap_or_else(PoisonError::into_inner);
+        let sleep = self.0.sleep_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let quiet = |(): &mut ()| self.0.state.load(Ordering::Acquire) < least;
         drop(self.0.changed.wait_timeout_while(sleep, time, quiet));
     }
 
     #[cold]
-    fn stopped(&self) -> TaskError {
-        TaskError::Stopped(self.0.why.get().cloned().unwrap_or_default())
+    fn killed_error(&self) -> TaskError {
+        TaskError::Stopped(self.0.kill_reason.get().cloned().unwrap_or_default())
     }
 }
 
@@ -174,69 +175,73 @@ mod tests {
 
     #[test]
     fn kill_overrides_preemption_and_keeps_the_first_reason() {
-        let stop = TaskControl::default();
-        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::None);
-        stop.request_preemption(PreemptRequest::Pause);
-        stop.request_preemption(PreemptRequest::Split);
-        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::Pause);
-        stop.check().expect("alive");
-        stop.set("first");
-        stop.set("second");
-        stop.request_preemption(PreemptRequest::Split);
-        assert_eq!(stop.preempt_request().expect_err("killed").to_string(), "stopped: first");
-        assert!(stop.check().is_err() && stop.is_set());
-        stop.refuse(PreemptRefusal::NoSpace);
-        assert!(stop.check().is_err(), "a kill cannot be refused");
+        let control = TaskControl::default();
+        assert_eq!(control.preempt_request().expect("alive"), PreemptRequest::None);
+        control.request_preemption(PreemptRequest::Pause);
+        control.request_preemption(PreemptRequest::Split);
+        assert_eq!(control.preempt_request().expect("alive"), PreemptRequest::Pause);
+        control.check().expect("alive");
+        control.kill("first");
+        control.kill("second");
+        control.request_preemption(PreemptRequest::Split);
+        assert_eq!(control.preempt_request().expect_err("killed").to_string(), "stopped: first");
+        assert!(control.check().is_err() && control.is_killed());
+        control.refuse(PreemptRefusal::NoSpace);
+        assert!(control.check().is_err(), "a kill cannot be refused");
     }
 
     #[test]
     fn refused_preemption_can_be_repeated() {
-        let stop = TaskControl::default();
-        stop.request_preemption(PreemptRequest::Pause);
-        assert_eq!(stop.refused(), None);
-        stop.refuse(PreemptRefusal::ReducerNotSavable);
+        let control = TaskControl::default();
+        control.request_preemption(PreemptRequest::Pause);
+        assert_eq!(control.last_refusal(), None);
+        control.refuse(PreemptRefusal::ReducerNotSavable);
         assert_eq!(
-            (stop.preempt_request().expect("alive"), stop.refusals(), stop.requested_at()),
+            (control.preempt_request().expect("alive"), control.refusals(), control.requested_at()),
             (PreemptRequest::None, 1, None)
         );
-        assert_eq!(stop.refused(), Some(PreemptRefusal::ReducerNotSavable));
-        stop.request_preemption(PreemptRequest::Pause);
+        assert_eq!(control.last_refusal(), Some(PreemptRefusal::ReducerNotSavable));
+        control.request_preemption(PreemptRequest::Pause);
         assert!(
-            stop.preempt_request().expect("alive") == PreemptRequest::Pause && stop.requested_at().is_some()
+            control.preempt_request().expect("alive") == PreemptRequest::Pause
+                && control.requested_at().is_some()
         );
     }
 
     #[test]
     fn requests_that_cannot_be_granted_are_refused_at_once() {
-        let stop = TaskControl::default();
-        stop.refuse_all(PreemptRefusal::ReducerNotSavable, "test");
-        assert_eq!((stop.refusals(), stop.refused()), (0, None));
-        stop.request_preemption(PreemptRequest::Pause);
-        stop.request_preemption(PreemptRequest::Pause);
-        assert_eq!((stop.refusals(), stop.refused()), (2, Some(PreemptRefusal::ReducerNotSavable)));
-        assert_eq!(stop.preempt_request().expect("alive"), PreemptRequest::None);
-        stop.set("killed");
-        assert!(stop.check().is_err());
-        // A request that came before.
-        let stop = TaskControl::default();
-        stop.request_preemption(PreemptRequest::Split);
-        stop.refuse_all(PreemptRefusal::MapperNotDivisible, "test");
-        assert_eq!((stop.refusals(), stop.requested_at()), (1, None));
+        let control = TaskControl::default();
+        control.refuse_all(PreemptRefusal::ReducerNotSavable, "test");
+        assert_eq!((control.refusals(), control.last_refusal()), (0, None));
+        control.request_preemption(PreemptRequest::Pause);
+        control.request_preemption(PreemptRequest::Pause);
+        assert_eq!(
+            (control.refusals(), control.last_refusal()),
+            (2, Some(PreemptRefusal::ReducerNotSavable))
+        );
+        assert_eq!(control.preempt_request().expect("alive"), PreemptRequest::None);
+        control.kill("killed");
+        assert!(control.check().is_err());
+        // A request that was made before `refuse_all` is refused too.
+        let control = TaskControl::default();
+        control.request_preemption(PreemptRequest::Split);
+        control.refuse_all(PreemptRefusal::MapperNotDivisible, "test");
+        assert_eq!((control.refusals(), control.requested_at()), (1, None));
     }
 
     #[test]
     fn sleep_ends_early_on_preemption() {
-        let stop = TaskControl::default();
-        let (other, long) = (stop.clone(), Duration::from_mins(10));
+        let control = TaskControl::default();
+        let (other, long) = (control.clone(), Duration::from_mins(10));
         let started = Instant::now();
         let sleeper = std::thread::spawn(move || other.sleep(long, true));
-        stop.request_preemption(PreemptRequest::Split);
+        control.request_preemption(PreemptRequest::Split);
         sleeper.join().expect("the thread has ended");
-        stop.sleep(Duration::from_millis(20), false);
+        control.sleep(Duration::from_millis(20), false);
         assert!(started.elapsed() >= Duration::from_millis(20));
-        let other = stop.clone();
+        let other = control.clone();
         let sleeper = std::thread::spawn(move || other.sleep(long, false));
-        stop.set("enough");
+        control.kill("enough");
         sleeper.join().expect("the thread has ended");
         assert!(started.elapsed() < long / 2);
     }

@@ -2,10 +2,10 @@
 
 use std::{error::Error, io};
 
-/// Approximate number of characters of a failure in a table. `mrctl logs` and `--json` show all of
-/// it.
+/// Approximate length of a failure message in a table, in characters. `mrctl logs` and `--json`
+/// show the complete message.
 pub const SHORT_CHARS: usize = 120;
-/// How many of them its first line may take if there are more lines.
+/// Maximum number of characters of the first line, if the shortened message has a second line.
 const CAUSE_CHARS: usize = 80;
 
 /// Why a task ended without success. The message is shown to the user.
@@ -17,9 +17,9 @@ pub enum TaskError {
     /// A record could not be processed.
     #[error("record at {}: {why}", location(source_path, *offset, *line))]
     Record {
-        /// The path of the file.
+        /// The path of the input file.
         source_path: String,
-        /// Offset of its first byte.
+        /// The offset in the file of the first byte of the record.
         offset: u64,
         /// Line number, starting at 1, if the input has lines and they could be counted.
         line: Option<u64>,
@@ -34,17 +34,17 @@ pub enum TaskError {
     /// A streaming program crashed.
     #[error("{}", with_stderr(&format!("{program} {how}"), stderr))]
     Crashed {
-        /// The setting and its command.
+        /// The setting that names the program, and its command.
         program: String,
-        /// How it has ended.
+        /// How the program ended.
         how: String,
-        /// The last lines of its stderr.
+        /// The last lines that the program wrote to stderr.
         stderr: String,
     },
     /// An error of a local disk or socket.
     #[error("{what}: {source}")]
     Io {
-        /// The operation and its object.
+        /// The operation and the file or address that it failed for.
         what: String,
         /// The error of the operating system.
         source: io::Error,
@@ -79,7 +79,7 @@ pub enum TaskError {
     Stopped(String),
 }
 
-/// The location of a record, in the format of compilers if there are lines.
+/// Returns the location of a record: `path:line`, as compilers print it, or the byte offset if the input has no lines.
 fn location(path: &str, offset: u64, line: Option<u64>) -> String {
     match line {
         Some(line) => format!("{path}:{line}"),
@@ -88,7 +88,7 @@ fn location(path: &str, offset: u64, line: Option<u64>) -> String {
 }
 
 impl TaskError {
-    /// Whether every attempt would have this error, so that the job fails at once.
+    /// Returns whether every attempt would have this error, so that the job fails at once.
     pub fn is_permanent(&self) -> bool {
         match self {
             Self::Fatal(_) => true,
@@ -97,7 +97,7 @@ impl TaskError {
         }
     }
 
-    /// For `map_err` on an I/O operation.
+    /// Returns a function for `map_err` that adds the failed operation to an I/O error.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what: what.into(), source }
     }
@@ -115,39 +115,39 @@ impl From<&str> for TaskError {
     }
 }
 
-/// The message of a failed program: the cause, then the last lines of its stderr.
+/// Returns the message of a failed program: the cause, then the last lines of its stderr.
 pub fn with_stderr(cause: &str, last_lines: &str) -> String {
     if last_lines.is_empty() { cause.into() } else { format!("{cause}:\n{last_lines}") }
 }
 
-/// A failure in one line: its first line is the cause, and its last one is the exception if it ends
-/// with a traceback.
+/// Returns a failure message as one line: its first line, which is the cause, and its last line,
+/// which is the exception if the message ends with a traceback.
 pub fn one_line(failure: &str) -> String {
-    joined(first_and_last(failure))
+    join_lines(first_and_last_line(failure))
 }
 
-/// The same as [`one_line`], in about [`SHORT_CHARS`] characters. The cause has priority.
+/// Returns the same as [`one_line`], shortened to about [`SHORT_CHARS`] characters. The cause is shortened last.
 pub fn shortened(failure: &str) -> String {
-    let (first, last) = first_and_last(failure);
+    let (first, last) = first_and_last_line(failure);
     if last.is_empty() {
         return without_middle(first, SHORT_CHARS);
     }
     let cause = without_middle(first, CAUSE_CHARS);
-    let left = SHORT_CHARS.saturating_sub(cause.chars().count());
-    joined((&cause, &without_middle(last, left)))
+    let remaining_chars = SHORT_CHARS.saturating_sub(cause.chars().count());
+    join_lines((&cause, &without_middle(last, remaining_chars)))
 }
 
-fn joined((first, last): (&str, &str)) -> String {
+fn join_lines((first, last): (&str, &str)) -> String {
     if last.is_empty() { first.into() } else { format!("{}: {last}", first.trim_end_matches(':')) }
 }
 
-/// The first and the last line that are not empty. The last one is empty if there is only one.
-fn first_and_last(text: &str) -> (&str, &str) {
+/// Returns the first and the last line that are not empty. The last line is "" if there is only one.
+fn first_and_last_line(text: &str) -> (&str, &str) {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     (lines.next().unwrap_or_default(), lines.next_back().unwrap_or_default())
 }
 
-/// Removes the middle of a long line: it often starts with long paths and ends with the cause. Cuts
+/// Removes the middle of a long line, because its start and its end tell most about the error. Cuts
 /// between words if possible.
 fn without_middle(line: &str, chars_max: usize) -> String {
     let letters: Vec<char> = line.chars().collect();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_survives_shortening() {
+    fn shortened_message_keeps_the_cause() {
         let stderr = format!("warning\n{}end", "noise ".repeat(200));
         let short = shortened(&format!("job_1.m0 failed 4 times: {}", crashed("x.py", &stderr)));
         assert!(
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn long_bytes_are_shown_by_their_start() {
+    fn long_bytes_are_quoted_by_their_start() {
         assert_eq!(quoted(b"a\n"), "\"a\\n\"");
         let long = quoted(&vec![b'x'; 10 << 20]);
         assert!(long.len() < 100 && long.ends_with("xxx...\" (10485760 bytes)"), "{long}");

@@ -7,12 +7,12 @@ pub const COUNTERS_MAX: usize = 1000;
 pub const COUNTER_NAME_BYTES_MAX: usize = 256;
 /// Maximum number of output files of a task, the same as in the JobTracker.
 pub const PIECES_MAX: usize = 10_000;
-/// Maximum length of a status line in bytes; longer ones are truncated.
+/// Maximum length of a status line in bytes. A longer status line is truncated.
 pub const STATUS_BYTES_MAX: usize = 1 << 10;
-/// Maximum length of an error message in bytes; the middle of longer ones is left out.
+/// Maximum length of an error message in bytes. The middle of a longer message is omitted.
 pub const FAILURE_BYTES_MAX: usize = 16 << 10;
 
-const LEFT_OUT: &str = "\n[...]\n";
+const OMISSION_MARK: &str = "\n[...]\n";
 
 /// Truncates a status line.
 pub fn truncate_status(mut status: String) -> String {
@@ -20,12 +20,12 @@ pub fn truncate_status(mut status: String) -> String {
     status
 }
 
-/// Shortens an error message to its start, which has the cause, and its end.
+/// Shortens an error message to its start, which has the cause, and its last part.
 pub fn truncate_failure(why: String) -> String {
     truncate_failure_to(why, FAILURE_BYTES_MAX)
 }
 
-/// The same as [`truncate_failure`], with another limit.
+/// Does the same as [`truncate_failure`], with another limit.
 pub fn truncate_failure_to(why: String, bytes_max: usize) -> String {
     // The message may contain output of a program and is shown on terminals, so control characters
     // are replaced.
@@ -36,39 +36,39 @@ pub fn truncate_failure_to(why: String, bytes_max: usize) -> String {
     if why.len() <= bytes_max {
         return why;
     }
-    let half = (bytes_max - LEFT_OUT.len()) / 2;
+    let half = (bytes_max - OMISSION_MARK.len()) / 2;
     let tail = (why.len() - half..why.len()).find(|at| why.is_char_boundary(*at)).unwrap_or(why.len());
-    [start_of(&why, half), LEFT_OUT, &why[tail..]].concat()
+    [start_of(&why, half), OMISSION_MARK, &why[tail..]].concat()
 }
 
 fn is_terminal_control(one: char) -> bool {
     one.is_control() && !matches!(one, '\n' | '\t')
 }
 
-/// The start of a text, at most `bytes_max` bytes.
+/// Returns the start of a text, at most `bytes_max` bytes.
 pub fn start_of(text: &str, bytes_max: usize) -> &str {
     let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
-/// Checks that a task may have these counters.
+/// Checks the number of the counters of a task and the lengths of their names.
 pub fn check_counters<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> Result<(), String> {
     if names.len() > COUNTERS_MAX {
-        return Err(too_many());
+        return Err(too_many_counters());
     }
     for name in names {
-        check_name(name)?;
+        check_counter_name(name)?;
     }
     Ok(())
 }
 
-/// The error for too many counters.
-pub fn too_many() -> String {
+/// Returns the error for too many counters.
+pub fn too_many_counters() -> String {
     format!("more than {COUNTERS_MAX} counters in one task: use a reducer to count many different things")
 }
 
 /// Checks the length of the name of a counter.
-pub fn check_name(name: &str) -> Result<(), String> {
+pub fn check_counter_name(name: &str) -> Result<(), String> {
     if name.len() <= COUNTER_NAME_BYTES_MAX {
         return Ok(());
     }
@@ -84,11 +84,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_keep_their_ends() {
+    fn long_message_keeps_its_start_and_its_last_part() {
         let text = format!("begin{}end", "ü".repeat(FAILURE_BYTES_MAX));
         let short = truncate_failure(text);
         assert!(short.len() <= FAILURE_BYTES_MAX, "{}", short.len());
-        assert!(short.starts_with("beginü") && short.ends_with("üend") && short.contains(LEFT_OUT));
+        assert!(short.starts_with("beginü") && short.ends_with("üend") && short.contains(OMISSION_MARK));
         assert_eq!(truncate_failure("as it is".into()), "as it is");
         assert_eq!(truncate_status("ü".repeat(600)).len(), STATUS_BYTES_MAX);
     }

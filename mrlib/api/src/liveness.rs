@@ -2,7 +2,7 @@
 //! hangs.
 //!
 //! The engine marks a task as alive during its own work and with every pair that the program emits.
-//! It does not while the program processes a record. The watchdog looks for any change of the
+//! It does not mark the task while the program processes a record. The watchdog looks for any change of the
 //! count, not for a rate.
 
 use std::sync::{
@@ -16,6 +16,7 @@ pub struct Liveness(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
+    /// Signs of life other than emitted pairs.
     beats: AtomicU64,
     /// Pairs emitted. Only one thread writes it, so a plain store is enough.
     emitted: AtomicU64,
@@ -31,27 +32,27 @@ impl Liveness {
 
     /// Sets the total number of pairs emitted.
     #[inline]
-    pub fn emitted(&self, pairs: u64) {
+    pub fn set_emitted(&self, pairs: u64) {
         self.0.emitted.store(pairs, Ordering::Relaxed);
     }
 
-    /// All signs of life so far. The count only grows.
+    /// Returns the number of signs of life so far, which only grows.
     pub fn count(&self) -> u64 {
         self.0.beats.load(Ordering::Relaxed) + self.0.emitted.load(Ordering::Relaxed)
     }
 
-    /// Called before the mapper gets the record at this offset.
+    /// Sets the offset of the record that the mapper gets next.
     #[inline]
-    pub fn at_record(&self, offset: u64) {
+    pub fn set_record(&self, offset: u64) {
         self.0.record.store(offset.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Called when the mapper has processed its last record.
+    /// Clears the offset when the mapper has processed its last record.
     pub fn clear_record(&self) {
         self.0.record.store(0, Ordering::Relaxed);
     }
 
-    /// The offset of the record that the mapper is processing.
+    /// Returns the offset of the record that the mapper is processing.
     pub fn record(&self) -> Option<u64> {
         self.0.record.load(Ordering::Relaxed).checked_sub(1)
     }

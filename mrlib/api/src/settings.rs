@@ -1,9 +1,9 @@
 //! The settings of a job: one table, used to check them at submission, to parse them and to print
 //! help.
 //!
-//! A setting is known if it is in [`ENGINE`], if the program declares it
+//! A setting is known if it is in [`ENGINE_SETTINGS`], if the program declares it
 //! ([`crate::Job::settings`], [`crate::Job::declare_setting`]), or if its name begins
-//! with [`USER`]. Every other setting is refused, with the nearest known name, because a misspelled
+//! with [`USER_PREFIX`]. Every other setting is refused, with the nearest known name, because a misspelled
 //! setting would have no effect and no message.
 
 use crate::{codec::Codec, format::InputFormat};
@@ -13,10 +13,10 @@ use types::quantity::Bytes;
 pub use types::spelling::nearest;
 
 /// Names with this prefix are free for the programs of users.
-pub const USER: &str = "user.";
+pub const USER_PREFIX: &str = "user.";
 /// Names with this prefix are set by the JobTracker only.
-pub const RESERVED: &str = "fermata.";
-/// Number of records that `skip.bad.records=true` allows a task to skip.
+pub const RESERVED_PREFIX: &str = "fermata.";
+/// Number of records that a task may skip with `skip.bad.records=true`.
 pub const SKIP_DEFAULT: u64 = 100;
 /// Maximum replication that a job may request. A NameNode may allow less.
 pub const REPLICATION_MAX: u64 = 64;
@@ -78,14 +78,14 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// An entry of a table.
+    /// Creates an entry of a table of settings.
     pub const fn new(name: &'static str, kind: Kind, help: &'static str) -> Self {
         Self { name: Cow::Borrowed(name), kind, help: Cow::Borrowed(help) }
     }
 }
 
 /// The settings that every job accepts.
-pub const ENGINE: &[Setting] = &[
+pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new(
         "split.size",
         Kind::SizeFrom { min: SPLIT_BYTES_MIN },
@@ -194,11 +194,12 @@ const HADOOP: &[(&[&str], &str)] = &[
         "the key always ends at the first tab of a line: write a tab there in the mapper",
     ),
 ];
+/// Prefixes of the names of Hadoop settings.
 const HADOOP_PREFIXES: &[&str] = &["mapreduce.", "mapred.", "stream.", "yarn.", "dfs.", "io.", "fs."];
 
 impl Kind {
-    /// The accepted values, for error messages.
-    fn wanted(self) -> String {
+    /// Describes the accepted values, for error messages.
+    fn expected_values(self) -> String {
         match self {
             Self::Flag => "true or false".into(),
             Self::Count { min, max } => format!("a whole number from {min} to {max}"),
@@ -227,7 +228,7 @@ impl Kind {
     }
 }
 
-/// The number of records that a task may skip with this value of `skip.bad.records`.
+/// Returns the number of records that a task may skip with this value of `skip.bad.records`.
 pub fn skip_records(text: &str) -> Option<u64> {
     match text {
         "true" => Some(SKIP_DEFAULT),
@@ -236,28 +237,28 @@ pub fn skip_records(text: &str) -> Option<u64> {
     }
 }
 
-/// The error for a value that a setting does not accept.
-pub fn bad(name: &str, value: &str, wanted: &str) -> String {
-    format!("setting {name} = {value:?}: it must be {wanted}")
+/// Returns the error for a value that a setting does not accept.
+pub fn invalid_value(name: &str, value: &str, expected_values: &str) -> String {
+    format!("setting {name} = {value:?}: it must be {expected_values}")
 }
 
 /// Checks every setting of a job whose program declares `own`. The error is one line about the
 /// first setting that is unknown or has an invalid value.
 pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Setting]) -> Result<(), String> {
     let known: HashMap<&str, Kind> =
-        ENGINE.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
+        ENGINE_SETTINGS.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
     for (name, value) in conf {
-        if name.starts_with(RESERVED) {
-            return Err(format!("setting {name}: names that begin with {RESERVED} are reserved"));
+        if name.starts_with(RESERVED_PREFIX) {
+            return Err(format!("setting {name}: names that begin with {RESERVED_PREFIX} are reserved"));
         }
-        if name.starts_with(USER) || INTERNAL.contains(&name) {
+        if name.starts_with(USER_PREFIX) || INTERNAL.contains(&name) {
             continue;
         }
         let Some(kind) = known.get(name) else {
-            return Err(unknown(name, value, own));
+            return Err(unknown_setting(name, value, own));
         };
         if !kind.accepts(value.trim()) {
-            return Err(bad(name, value, &kind.wanted()));
+            return Err(invalid_value(name, value, &kind.expected_values()));
         }
     }
     Ok(())
@@ -267,23 +268,25 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
 /// user has given. The minimum of a size is checked at submission only.
 pub fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
     for (name, value) in conf {
-        let known = ENGINE.iter().find(|setting| setting.name == name).map(|known| match known.kind {
-            Kind::SizeFrom { .. } => Kind::Size,
-            kind => kind,
-        });
+        let known =
+            ENGINE_SETTINGS.iter().find(|setting| setting.name == name).map(|known| match known.kind {
+                Kind::SizeFrom { .. } => Kind::Size,
+                kind => kind,
+            });
         if let Some(kind) = known.filter(|kind| !kind.accepts(value.trim())) {
-            return Err(bad(name, value, &kind.wanted()));
+            return Err(invalid_value(name, value, &kind.expected_values()));
         }
     }
     Ok(())
 }
 
-fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
+/// Returns the error for an unknown setting, with what to use instead if that is known.
+fn unknown_setting(name: &str, value: &str, own: &[Setting]) -> String {
     let start = format!("setting {name} is unknown");
     if let Some((_, instead)) = HADOOP.iter().find(|(names, _)| names.contains(&name)) {
         return format!("setting {name} is a Hadoop setting: {}", instead.replace("{}", value));
     }
-    if let Some(near) = nearest(name, ENGINE.iter().chain(own).map(|setting| &*setting.name)) {
+    if let Some(near) = nearest(name, ENGINE_SETTINGS.iter().chain(own).map(|setting| &*setting.name)) {
         return format!("{start}: did you mean {near}?");
     }
     if HADOOP_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
@@ -292,11 +295,11 @@ fn unknown(name: &str, value: &str, own: &[Setting]) -> String {
         );
     }
     format!(
-        "{start}: `mrctl submit --help` and `mrctl programs` list all settings; names for your own program begin with {USER}"
+        "{start}: `mrctl submit --help` and `mrctl programs` list all settings; names for your own program begin with {USER_PREFIX}"
     )
 }
 
-/// Renders a table as help text, indented and aligned.
+/// Formats a table of settings as help text, indented and aligned.
 pub fn help(settings: &[Setting]) -> String {
     let width = settings.iter().map(|setting| setting.name.len()).max().unwrap_or(0);
     let lines: Vec<String> =
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn known_settings_and_the_users_own_pass() {
+    fn engine_settings_declared_settings_and_user_settings_are_accepted() {
         for (name, value) in [
             ("pace.map", "1MiB"),
             ("skip.bad.records", "3"),
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_hadoop_are_translated() {
+    fn hadoop_settings_are_refused_with_their_equivalent() {
         let reduces = refusal("mapreduce.job.reduces", "2").expect("Hadoop's");
         assert_eq!(reduces, "setting mapreduce.job.reduces is a Hadoop setting: use --reduces 2");
         let separator = refusal("stream.map.output.field.separator", ",").expect("Hadoop's");
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_a_setting_does_not_take_are_refused_by_its_name() {
+    fn invalid_values_are_refused_with_the_name_of_the_setting() {
         for (name, value) in [
             ("slow.start", "1.5"),
             ("slow.start", "NaN"),
@@ -385,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allowed_range_is_named() {
+    fn refusal_names_the_allowed_range() {
         let why = refusal("sort.memory", "1").expect("too small");
         assert_eq!(why, "setting sort.memory = \"1\": it must be a size such as 16MiB, at least 64KiB");
         let why = check([("pace.map", "0")], &[]).unwrap_err();
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn many_settings_of_a_program_that_declares_many_are_checked() {
+    fn program_that_declares_many_settings_is_checked() {
         let own: Vec<Setting> = (0..DECLARED_MAX)
             .map(|n| Setting { name: format!("own.{n}").into(), kind: Kind::Flag, help: Cow::default() })
             .collect();

@@ -23,7 +23,7 @@ pub const JOB_USER: &str = "job.user";
 pub const JOB_REDUCES: &str = "job.reduces";
 /// The input file of a map.
 pub const MAP_INPUT_FILE: &str = "map.input.file";
-/// Where the range of the map begins in that file.
+/// The offset in the input file at which the range of the map begins.
 pub const MAP_INPUT_START: &str = "map.input.start";
-/// The length of that range in bytes.
+/// The length of the range of the map in bytes.
 pub const MAP_INPUT_LENGTH: &str = "map.input.length";

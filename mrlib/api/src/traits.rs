@@ -20,13 +20,13 @@ pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
 /// Iterates over the values of one key group.
 pub trait Values {
-    /// The next value, valid until the next call.
+    /// Returns the next value, valid until the next call.
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError>;
 
-    /// The next value with its own key.
+    /// Returns the next value with its own key.
     fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError>;
 
-    /// The key of the last value returned. With a grouping comparator (secondary sort) it may
+    /// Returns the key of the last value. With a grouping comparator (secondary sort) it may
     /// differ from the key of the group.
     fn key(&self) -> &[u8];
 }
@@ -105,7 +105,7 @@ pub trait Reducer: Send {
         Ok(())
     }
 
-    /// The state between two key groups. A reducer with any state must override this.
+    /// Returns the kind of state that the reducer has between two key groups. A reducer with any state must override this.
     fn state_between_keys(&self) -> StateBetweenKeys {
         StateBetweenKeys::None
     }
@@ -145,7 +145,7 @@ impl Reducer for IdentityReducer {
 
 /// Chooses the reduce for a pair.
 pub trait Partitioner: Send + Sync {
-    /// The index of the reduce, less than `partitions`.
+    /// Returns the index of the reduce, less than `partitions`.
     fn partition(&self, key: &[u8], value: &[u8], partitions: u32) -> u32;
 }
 

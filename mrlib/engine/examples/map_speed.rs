@@ -32,7 +32,7 @@ impl TaskIo for LocalFiles {
         Liveness::default()
     }
 
-    fn stop(&self) -> TaskControl {
+    fn control(&self) -> TaskControl {
         TaskControl::default()
     }
 

@@ -73,8 +73,8 @@ pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, Tas
 fn run_in(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String, u64>, TaskError> {
     let temporary = run.output.join("_temporary");
     fs::create_dir(&temporary).map_err(disk("create", &temporary))?;
-    let (conf, stop) = (run.conf.clone(), TaskControl::default());
-    let mut work = Work { job, run, splits, conf, temporary, stop };
+    let (conf, control) = (run.conf.clone(), TaskControl::default());
+    let mut work = Work { job, run, splits, conf, temporary, control };
     work.find_ranges()?;
     let work = work;
     let mut counters = work.run_all(splits.len(), &|index| work.map(index))?;
@@ -127,7 +127,7 @@ fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
 }
 
 fn coding(codec: Codec, path: &Path) -> Result<Coding, TaskError> {
-    codec.by_name(&path.display().to_string()).map_err(|error| TaskError::Fatal(error.to_string()))
+    codec.coding_by_name(&path.display().to_string()).map_err(|error| TaskError::Fatal(error.to_string()))
 }
 
 /// Lists the input files: files as given, and the files in folders, with subfolders if `recursive`.
@@ -169,7 +169,7 @@ struct Work<'a> {
     splits: &'a [Split],
     conf: Conf,
     temporary: PathBuf,
-    stop: TaskControl,
+    control: TaskControl,
 }
 
 impl Work<'_> {
@@ -212,7 +212,7 @@ impl Work<'_> {
             for _ in 0..threads {
                 let (indexes, sender) = (indexes.clone(), sender.clone());
                 scope.spawn(move || {
-                    let run = |index| self.stop.check().and_then(|()| one(index));
+                    let run = |index| self.control.check().and_then(|()| one(index));
                     indexes.iter().map(run).try_for_each(|outcome| sender.send(outcome))
                 });
             }
@@ -223,7 +223,7 @@ impl Work<'_> {
                     Ok(outcome) => add(&mut counters, outcome.counters),
                     Err(error) => {
                         failure.get_or_insert(error);
-                        self.stop.set("another task has failed");
+                        self.control.kill("another task has failed");
                     }
                 }
             }
@@ -251,7 +251,7 @@ impl Work<'_> {
     fn io(&self, name: &str, part: PathBuf) -> Result<LocalIo, TaskError> {
         let scratch = self.temporary.join(format!("{name}.scratch"));
         fs::create_dir(&scratch).map_err(disk("create", &scratch))?;
-        Ok(LocalIo { stop: self.stop.clone(), scratch: Scratch::new(vec![scratch]), part })
+        Ok(LocalIo { control: self.control.clone(), scratch: Scratch::new(vec![scratch]), part })
     }
 
     fn map(&self, index: usize) -> Result<TaskOutcome, TaskError> {
@@ -281,7 +281,7 @@ impl Work<'_> {
         let event = |map| MapEvent { kind: Some(map_event::Kind::Available(available(map))) };
         let feed = Arc::new(MapFeed::new(maps as u32));
         feed.push(TaskMapEvents { first: 0, events: (0..maps).map(event).collect(), maps: maps as u32 })?;
-        let stop = self.stop.clone();
+        let control = self.control.clone();
         let task = ReduceTask {
             partition: index as u32,
             conf: self.conf("reduce", index),
@@ -289,7 +289,7 @@ impl Work<'_> {
             token: Vec::new(),
             // Local mode cannot run the map again.
             fetch_failed: Arc::new(move |fetch_failed| {
-                stop.set(format!("the output of {} is damaged", fetch_failed.attempt));
+                control.kill(format!("the output of {} is damaged", fetch_failed.attempt));
             }),
             checkpoint_dirs: Vec::new(),
             from: None,
@@ -330,7 +330,7 @@ fn part(letter: char, index: usize) -> String {
 }
 
 struct LocalIo {
-    stop: TaskControl,
+    control: TaskControl,
     scratch: Scratch,
     part: PathBuf,
 }
@@ -343,8 +343,8 @@ impl TaskIo for LocalIo {
         Liveness::default()
     }
 
-    fn stop(&self) -> TaskControl {
-        self.stop.clone()
+    fn control(&self) -> TaskControl {
+        self.control.clone()
     }
 
     fn scratch(&self) -> Scratch {

@@ -39,7 +39,7 @@ pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOut
             TaskError::Crashed { program, how, stderr }
                 if skipping.max > 0 && program.starts_with(streaming::MAPPER) =>
             {
-                io.stop().check()?;
+                io.control().check()?;
                 let found = skip::find_crash(job, task, &settings, &skipping, failed.records_read, io)?;
                 let Some((offset, reason)) = found else {
                     let how = format!("{how} (no single record causes the failure, so none was skipped)");
@@ -91,11 +91,11 @@ fn run_once(
     let mut mapper = (job.mapper)(&task.conf)?;
     let mut output = open_output(job, task, settings, io)?;
     let (mut records, range) = skip::open_records(task, settings, io)?;
-    let gzip = settings.codec.by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip);
+    let gzip = settings.codec.coding_by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip);
     let mut reading = MapRun {
-        context: Context::new(io.liveness(), io.stop()),
+        context: Context::new(io.liveness(), io.control()),
         meter: Meter::new(settings.pace_map, true, io.liveness()),
-        stop: io.stop(),
+        control: io.control(),
         liveness: io.liveness(),
         task,
         settings,
@@ -111,7 +111,7 @@ fn run_once(
     reading.context.set_source(&task.source, range.start);
     if !reading.preemptible {
         let text = "the mapper is not divisible, or the input is compressed";
-        reading.stop.refuse_all(PreemptRefusal::MapperNotDivisible, text);
+        reading.control.refuse_all(PreemptRefusal::MapperNotDivisible, text);
     }
     let ran = panics::catch(|| {
         reading.run(&mut *records, &mut *mapper, &mut output, io)?;
@@ -152,7 +152,7 @@ fn finish(
     ] {
         context.count(name, value);
     }
-    if let Some(requested_at) = io.stop().requested_at().filter(|_| position < range.end) {
+    if let Some(requested_at) = io.control().requested_at().filter(|_| position < range.end) {
         context.count(SPLIT_COUNTER, requested_at.elapsed().as_millis() as u64);
     }
     context.check()?;
@@ -165,7 +165,7 @@ fn finish(
 struct MapRun<'a> {
     context: Context,
     meter: Meter,
-    stop: TaskControl,
+    control: TaskControl,
     liveness: Liveness,
     task: &'a MapTask,
     settings: &'a Settings,
@@ -201,7 +201,7 @@ impl MapRun<'_> {
                     self.skipped += 1;
                 } else {
                     self.records_read += 1;
-                    self.liveness.at_record(record.offset);
+                    self.liveness.set_record(record.offset);
                     if let Err(error) = mapper.map(record.key, record.value, output, &mut self.context) {
                         if output.emitting {
                             return Err(error);
@@ -213,11 +213,11 @@ impl MapRun<'_> {
                 if !self.gzip {
                     read = record.offset - self.start;
                 }
-                if self.meter.tick(read, &self.stop)? {
+                if self.meter.tick(read, &self.control)? {
                     self.context.check()?;
                     self.report(read, output, io);
                 }
-                short = self.stop.preempt_request()? != PreemptRequest::None && self.preemptible;
+                short = self.control.preempt_request()? != PreemptRequest::None && self.preemptible;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
             let unreadable = records.skipped();
@@ -234,14 +234,14 @@ impl MapRun<'_> {
                 break;
             }
             // A long line, or a file with few records, may give no record for a while.
-            self.stop.check()?;
+            self.control.check()?;
             self.liveness.mark_alive();
             if self.gzip {
                 read = records.consumed();
             }
         }
         self.liveness.clear_record();
-        self.meter.wait(if short { read } else { self.span }, &self.stop)
+        self.meter.wait(if short { read } else { self.span }, &self.control)
     }
 
     /// Handles a record for which the mapper returned an error.
@@ -308,7 +308,7 @@ impl Emit for MapOutput {
             MapOutputKind::Sorted(buffer) => buffer.emit(key, value)?,
             MapOutputKind::Direct { sink, records, liveness } => {
                 *records += 1;
-                liveness.emitted(*records);
+                liveness.set_emitted(*records);
                 sink.write(key, value)?;
             }
         }
@@ -393,7 +393,8 @@ impl MapOutput {
         io: &mut dyn TaskIo,
     ) -> Result<TaskOutcome, TaskError> {
         let mut outcome = TaskOutcome::default();
-        let (stop, liveness, mut meter) = (io.stop(), io.liveness(), Meter::new(None, false, io.liveness()));
+        let (control, liveness, mut meter) =
+            (io.control(), io.liveness(), Meter::new(None, false, io.liveness()));
         match self.kind {
             MapOutputKind::Direct { sink, records, .. } => {
                 outcome.bytes_out = sink.bytes();
@@ -402,17 +403,17 @@ impl MapOutput {
                 context.count("OUTPUT_BYTES", outcome.bytes_out);
             }
             MapOutputKind::Sorted(mut buffer) => {
-                if stop.preempt_request()? != PreemptRequest::None {
+                if control.preempt_request()? != PreemptRequest::None {
                     buffer.parallel();
                 }
                 let bytes_out = buffer.bytes();
                 let mut step = || {
-                    if meter.tick(0, &stop)? {
+                    if meter.tick(0, &control)? {
                         let status = context.take_status();
                         io.progress(&Progress { done: 1.0, stage: "sort", bytes_in: 0, bytes_out, status });
                     }
                     liveness.mark_alive();
-                    stop.check()
+                    control.check()
                 };
                 let places = [std::slice::from_ref(&task.map_output), &task.other_outputs].concat();
                 let (index, counts) = buffer.finish(&places, &mut step)?;

@@ -47,12 +47,12 @@ impl Meter {
     /// Called at a record after `bytes` of the input were read. Waits if the task is ahead of its
     /// pace. Returns true if it is time to report progress.
     #[inline]
-    pub fn tick(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
+    pub fn tick(&mut self, bytes: u64, control: &TaskControl) -> Result<bool, TaskError> {
         self.left -= 1;
-        if self.left > 0 { Ok(false) } else { self.check(bytes, stop) }
+        if self.left > 0 { Ok(false) } else { self.check(bytes, control) }
     }
 
-    fn check(&mut self, bytes: u64, stop: &TaskControl) -> Result<bool, TaskError> {
+    fn check(&mut self, bytes: u64, control: &TaskControl) -> Result<bool, TaskError> {
         let every = if self.pace.is_some() { CHECK_INTERVAL_PACED } else { CHECK_INTERVAL };
         let taken = self.checked_at.elapsed();
         self.records =
@@ -60,7 +60,7 @@ impl Meter {
         self.left = self.records;
         // The wait counts as time for the next records, because at this pace they take that long.
         self.checked_at = Instant::now();
-        self.wait(bytes, stop)?;
+        self.wait(bytes, control)?;
         let now = Instant::now();
         let report = now - self.reported_at >= REPORT_INTERVAL;
         if report {
@@ -70,14 +70,14 @@ impl Meter {
     }
 
     /// Waits until the pace allows `bytes`.
-    pub fn wait(&mut self, bytes: u64, stop: &TaskControl) -> Result<(), TaskError> {
+    pub fn wait(&mut self, bytes: u64, control: &TaskControl) -> Result<(), TaskError> {
         let Some(pace) = self.pace else { return Ok(()) };
         let due = Duration::from_secs_f64(bytes as f64 / pace as f64);
         while let Some(early) = due.checked_sub(self.started.elapsed()).filter(|early| !early.is_zero()) {
-            if stop.preempt_request()? != PreemptRequest::None && self.preemptible {
+            if control.preempt_request()? != PreemptRequest::None && self.preemptible {
                 break;
             }
-            stop.sleep(early.min(ALIVE_EVERY), self.preemptible);
+            control.sleep(early.min(ALIVE_EVERY), self.preemptible);
             self.liveness.mark_alive();
         }
         Ok(())

@@ -59,7 +59,7 @@ pub trait TaskIo {
     fn liveness(&self) -> Liveness;
 
     /// The control that is checked at every record.
-    fn stop(&self) -> TaskControl;
+    fn control(&self) -> TaskControl;
 
     /// The folders for spills and merged runs. Always the same value, so that file names are
     /// unique.

@@ -39,7 +39,8 @@ pub fn sample_keys(
             break;
         };
         // A compressed file can only be read from its start.
-        let coding = settings.codec.by_name(path).map_err(|error| TaskError::Fatal(error.to_string()))?;
+        let coding =
+            settings.codec.coding_by_name(path).map_err(|error| TaskError::Fatal(error.to_string()))?;
         let start = if coding == Coding::Gzip { 0 } else { at };
         let spec = SplitSpec {
             path: path.clone(),

@@ -150,10 +150,10 @@ fn probe(
     part: Range<u64>,
     io: &mut dyn TaskIo,
 ) -> Result<Option<(u64, String)>, TaskError> {
-    let (liveness, stop) = (io.liveness(), io.stop());
+    let (liveness, control) = (io.liveness(), io.control());
     let (mut records, range) = open_records(task, settings, io)?;
     let mut mapper = (job.mapper)(&task.conf)?;
-    let mut context = Context::new(liveness.clone(), stop.clone());
+    let mut context = Context::new(liveness.clone(), control.clone());
     context.set_source(&task.source, range.start);
     let (mut index, mut first, mut over) = (0, None, false);
     let mut run = || {
@@ -175,7 +175,7 @@ fn probe(
                 Ok(if over { Flow::Stop } else { Flow::Go })
             })?
         {
-            stop.check()?;
+            control.check()?;
             liveness.mark_alive();
         }
         mapper.finish(&mut Dropped, &mut context)
@@ -225,7 +225,7 @@ fn line_of(
     }
     let (liveness, started) = (io.liveness(), Instant::now());
     let mut source = io.open_split(&task.source, task.pin)?;
-    if settings.codec.by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip) {
+    if settings.codec.coding_by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip) {
         source = Box::new(Gunzip::new(source, &task.source));
     }
     let (mut at, mut line) = (0, 1);

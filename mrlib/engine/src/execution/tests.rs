@@ -20,7 +20,7 @@ use std::{
 /// The environment of a map in these tests.
 struct TestIo {
     dir: tempfile::TempDir,
-    stop: TaskControl,
+    control: TaskControl,
     liveness: Liveness,
     progress_reports: Vec<Progress>,
     written: Arc<Mutex<Vec<u8>>>,
@@ -32,7 +32,7 @@ impl TestIo {
         std::fs::create_dir(dir.path().join("scratch")).unwrap();
         Self {
             dir,
-            stop: TaskControl::default(),
+            control: TaskControl::default(),
             liveness: Liveness::default(),
             progress_reports: Vec::new(),
             written: Arc::default(),
@@ -90,8 +90,8 @@ impl TaskIo for TestIo {
         self.liveness.clone()
     }
 
-    fn stop(&self) -> TaskControl {
-        self.stop.clone()
+    fn control(&self) -> TaskControl {
+        self.control.clone()
     }
 
     fn scratch(&self) -> Scratch {
@@ -133,10 +133,10 @@ impl Mapper for Words {
         }
         let lines = context.counter("LINES");
         context.add(lines, 1);
-        if let Some((left, stop)) = &mut self.cut {
+        if let Some((left, control)) = &mut self.cut {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                stop.request_preemption(PreemptRequest::Split);
+                control.request_preemption(PreemptRequest::Split);
             }
         }
         line.split(|byte| *byte == b' ')
@@ -243,10 +243,10 @@ fn split_map_and_remainder_cover_the_input() {
         let source = here.file("text", &text);
         let length = text.len() as u64;
         let first = here.task(&source, 0, length, 3);
-        let cut = Some((records, here.stop.clone()));
+        let cut = Some((records, here.control.clone()));
         let outcome = run_map(&words(cut), &first, &mut here).unwrap();
         assert_eq!(outcome.counters["MAP_INPUT_RECORDS"], u64::from(records));
-        here.stop = TaskControl::default();
+        here.control = TaskControl::default();
         let rest = here.task(&source, outcome.position, length, 3);
         let more = run_map(&words(None), &rest, &mut here).unwrap();
         assert_eq!(outcome.counters["LINES"] + more.counters.get("LINES").unwrap_or(&0), 3000);
@@ -352,14 +352,14 @@ fn paced_map_is_throttled_and_reports_progress() {
     assert!(here.progress_reports.is_sorted_by_key(|progress_reports| progress_reports.bytes_in));
     // A waiting map still sees requests, and is not taken for a hanging one.
     task.conf.set("pace.map", "1");
-    let stop = here.stop.clone();
+    let control = here.control.clone();
     here.liveness = Liveness::default();
     let liveness = here.liveness.clone();
     std::thread::spawn(move || {
         while liveness.count() < 3 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        stop.set("enough");
+        control.kill("enough");
     });
     assert!(matches!(run_map(&words(None), &task, &mut here), Err(TaskError::Stopped(_))));
     assert!(start.elapsed() < Duration::from_secs(20));

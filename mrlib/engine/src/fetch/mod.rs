@@ -124,7 +124,7 @@ pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,
     scratch: &Scratch,
-    stop: &TaskControl,
+    control: &TaskControl,
     before: Vec<Fetched>,
     listener: &mut dyn FetchListener,
 ) -> Result<Shuffled, TaskError> {
@@ -136,7 +136,7 @@ pub fn fetch_all(
             scope.spawn(move || fetchers.run_worker(worker));
         }
         let preemptible = options.preemptible;
-        let followed = follow(feed, &fetchers, stop, preemptible, listener);
+        let followed = follow(feed, &fetchers, control, preemptible, listener);
         if matches!(followed, Ok(false)) {
             fetchers.finish_in_flight(IN_FLIGHT_TIMEOUT);
         }
@@ -152,14 +152,14 @@ pub fn fetch_all(
 fn follow(
     feed: &MapFeed,
     fetchers: &Fetchers<'_>,
-    stop: &TaskControl,
+    control: &TaskControl,
     preemptible: bool,
     listener: &mut dyn FetchListener,
 ) -> Result<bool, TaskError> {
     let (mut seen, mut reported) = (0, FetchProgress::default());
     loop {
         let new_events = feed.wait(seen, POLL_INTERVAL);
-        let leaves_off = stop.preempt_request()? == PreemptRequest::Pause && preemptible;
+        let leaves_off = control.preempt_request()? == PreemptRequest::Pause && preemptible;
         listener.mark_alive();
         seen += new_events.events.len();
         let report = fetchers.add_events(new_events.events, Instant::now())?;

@@ -31,7 +31,7 @@ pub struct RemoteCheckpoint<'a> {
     /// The attempt that saved the checkpoint.
     pub attempt: &'a str,
     /// Checked between two chunks.
-    pub stop: TaskControl,
+    pub control: TaskControl,
     /// Marked alive while data arrives.
     pub liveness: Liveness,
     /// Open between two parts, without data in flight.
@@ -59,12 +59,18 @@ enum RemoteError {
 
 impl<'a> RemoteCheckpoint<'a> {
     /// Connects when the first part is requested.
-    pub fn new(addr: &'a str, token: &[u8], attempt: &'a str, stop: TaskControl, liveness: Liveness) -> Self {
+    pub fn new(
+        addr: &'a str,
+        token: &[u8],
+        attempt: &'a str,
+        control: TaskControl,
+        liveness: Liveness,
+    ) -> Self {
         Self {
             addr,
             token: token.to_vec(),
             attempt,
-            stop,
+            control,
             liveness,
             connection: None,
             bytes: 0,
@@ -112,7 +118,7 @@ impl<'a> RemoteCheckpoint<'a> {
         for attempt in 0..TRIES {
             if attempt > 0 {
                 self.connection = None;
-                self.stop.sleep(self.pause * (1 << (attempt - 1)), true);
+                self.control.sleep(self.pause * (1 << (attempt - 1)), true);
                 self.liveness.mark_alive();
             }
             self.check_preempted()?;
@@ -137,7 +143,7 @@ impl<'a> RemoteCheckpoint<'a> {
 
     /// A request to pause ends the copy at once, because the checkpoint is safe on the other node.
     fn check_preempted(&self) -> Result<(), TaskError> {
-        if self.stop.preempt_request()? == PreemptRequest::Pause {
+        if self.control.preempt_request()? == PreemptRequest::Pause {
             Err(TaskError::NotResumed)
         } else {
             Ok(())

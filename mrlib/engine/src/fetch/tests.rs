@@ -143,7 +143,7 @@ struct Shuffle {
     scratch: Scratch,
     folder: tempfile::TempDir,
     options: FetchOptions,
-    stop: TaskControl,
+    control: TaskControl,
     fetch_failed: Vec<String>,
     /// The addresses of these outputs.
     unfetched_at: BTreeSet<String>,
@@ -163,7 +163,7 @@ impl Shuffle {
             scratch: Scratch::new(vec![folder.path().into()]),
             folder,
             options,
-            stop: TaskControl::default(),
+            control: TaskControl::default(),
             fetch_failed: Vec::new(),
             unfetched_at: BTreeSet::new(),
             beats: 0,
@@ -181,9 +181,9 @@ impl Shuffle {
     }
 
     fn run(&mut self) -> Result<BTreeMap<String, Vec<u8>>, TaskError> {
-        let (feed, options, scratch, stop) =
-            (self.feed.clone(), self.options.clone(), self.scratch.clone(), self.stop.clone());
-        let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), self)?.outputs;
+        let (feed, options, scratch, control) =
+            (self.feed.clone(), self.options.clone(), self.scratch.clone(), self.control.clone());
+        let runs = fetch_all(&feed, &options, &scratch, &control, Vec::new(), self)?.outputs;
         assert!(runs.iter().all(|fetched| *fetched.attempt == *fetched.run.name));
         Ok(runs.iter().map(|fetched| (fetched.attempt.clone(), stored(&fetched.run))).collect())
     }
@@ -268,9 +268,9 @@ fn small_outputs_stay_in_memory() {
     for (memory, on_disk) in [(0, 8), (u64::MAX, 0)] {
         let mut shuffle = Shuffle::new(8, events(&server.addr));
         shuffle.options.memory = memory;
-        let (feed, options, scratch, stop) =
+        let (feed, options, scratch, control) =
             (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
-        let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle)
+        let runs = fetch_all(&feed, &options, &scratch, &control, Vec::new(), &mut shuffle)
             .expect("a good server")
             .outputs;
         let names: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
@@ -324,13 +324,13 @@ fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
     let mut shuffle = Shuffle::new(6, at(&old.addr));
     // A failed fetch from the old address is not repeated during this test.
     shuffle.options.pause = Duration::from_hours(1);
-    let (feed, events, stop) = (shuffle.feed.clone(), at(&new.addr), shuffle.stop.clone());
+    let (feed, events, control) = (shuffle.feed.clone(), at(&new.addr), shuffle.control.clone());
     let (done, is_done) = channel::bounded::<()>(0);
     let reporter = thread::spawn(move || {
         first_request.recv().expect("the old server gets a request");
         feed.push(TaskMapEvents { first: 6, events, maps: 6 }).expect("no gap");
         if is_done.recv_timeout(Duration::from_mins(1)) == Err(RecvTimeoutError::Timeout) {
-            stop.set("the shuffle waits for the old address");
+            control.kill("the shuffle waits for the old address");
         }
     });
     let fetched = shuffle.run();
@@ -433,10 +433,11 @@ fn outputs_are_ordered_by_map_position() {
         event
     });
     let mut shuffle = Shuffle::new(5, events.collect());
-    let (feed, options, scratch, stop) =
+    let (feed, options, scratch, control) =
         (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
-    let runs =
-        fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("a good server").outputs;
+    let runs = fetch_all(&feed, &options, &scratch, &control, Vec::new(), &mut shuffle)
+        .expect("a good server")
+        .outputs;
     let order: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
     assert_eq!(order, ["job_1.m3.0", "job_1.m4.0", "job_1.m1.0", "job_1.m2.0", "job_1.m0.0"]);
 }
@@ -446,10 +447,10 @@ fn stop_ends_a_fetch_from_a_silent_server() {
     let server = Server::start(|_, _| Behaviour::Silent);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
     shuffle.options.idle_timeout = Duration::from_mins(10);
-    let stop = shuffle.stop.clone();
+    let control = shuffle.control.clone();
     let reporter = thread::spawn(move || {
         thread::sleep(Duration::from_millis(50));
-        stop.set("preempted");
+        control.kill("preempted");
     });
     let error = shuffle.run().expect_err("the task was killed");
     reporter.join().expect("no panic");

@@ -115,7 +115,8 @@ pub struct SplitSpec {
 /// Opens a split. A compressed file (by name or by `codec`) is decompressed, and can only be read
 /// as a whole.
 pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dyn RecordSource>, TaskError> {
-    let coding = spec.codec.by_name(&spec.path).map_err(|error| TaskError::Fatal(error.to_string()))?;
+    let coding =
+        spec.codec.coding_by_name(&spec.path).map_err(|error| TaskError::Fatal(error.to_string()))?;
     let (source, spec) = if coding == Coding::Gzip {
         if spec.range.start > 0 {
             let why = "a gzip file can only be read from its start: it must be one split".into();

@@ -393,7 +393,7 @@ impl Emit for MapBuffer {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.records += 1;
-        self.liveness.emitted(self.records);
+        self.liveness.set_emitted(self.records);
         self.bytes += (key.len() + value.len()) as u64;
         self.put(key, value)
     }

@@ -248,8 +248,8 @@ fn a_program_that_ends_with_a_full_pipe_and_leaves_it_open_loses_nothing() {
 
 #[test]
 fn task_waiting_for_a_program_can_be_stopped() {
-    let (liveness, stop) = (Liveness::default(), TaskControl::default());
-    let mut context = Context::new(liveness.clone(), stop.clone());
+    let (liveness, control) = (Liveness::default(), TaskControl::default());
+    let mut context = Context::new(liveness.clone(), control.clone());
     let mut mapper =
         StreamMapper::new(&conf(&[(MAPPER, "sh -c 'echo reporter:status:ready >&2; exec sleep 600'")]))
             .expect("sh");
@@ -258,7 +258,7 @@ fn task_waiting_for_a_program_can_be_stopped() {
         while liveness.count() == 0 {
             std::thread::yield_now();
         }
-        stop.set("enough");
+        control.kill("enough");
     });
     let error = mapper.finish(&mut CollectedPairs::default(), &mut context).expect_err("the task was killed");
     reporter.join().expect("no panic");

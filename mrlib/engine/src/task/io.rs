@@ -117,8 +117,8 @@ impl TaskIo for ProcessIo {
         self.umbilical.liveness()
     }
 
-    fn stop(&self) -> TaskControl {
-        self.umbilical.stop()
+    fn control(&self) -> TaskControl {
+        self.umbilical.control()
     }
 
     fn scratch(&self) -> Scratch {

@@ -153,7 +153,7 @@ impl AttemptRun {
         umbilical.send(last)?;
         // After any irregularity the process is not reused. Its output must be flushed to the log
         // of this attempt.
-        let reusable = succeeded && umbilical.stop().check().is_ok() && !panics::seen();
+        let reusable = succeeded && umbilical.control().check().is_ok() && !panics::seen();
         if !reuse || !reusable || std::io::stdout().flush().is_err() {
             return Ok(None);
         }
@@ -176,7 +176,7 @@ fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> Receiver<TaskStart> 
             std::process::exit(1);
         }
         Received::Malformed(error) => {
-            umbilical.stop().set(error.to_string());
+            umbilical.control().kill(error.to_string());
             umbilical.feed().wake();
         }
         Received::Start(start) => drop(sender.send(*start)),
@@ -264,7 +264,7 @@ fn supervise(
             }
             Err(RecvTimeoutError::Timeout) => umbilical.send_progress()?,
         }
-        if let Err(error) = umbilical.stop().check()
+        if let Err(error) = umbilical.control().check()
             && stopped.get_or_insert_with(Instant::now).elapsed() >= STOP_GRACE
         {
             return Ok(from_task::Kind::Failed(error.to_string()));

@@ -24,7 +24,7 @@ const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 pub(super) struct Umbilical {
     writer: Mutex<UnixStream>,
     latest: Mutex<Latest>,
-    stop: TaskControl,
+    control: TaskControl,
     liveness: Liveness,
     feed: Arc<MapFeed>,
     /// Whether the final message was sent.
@@ -62,15 +62,15 @@ impl Umbilical {
         Self {
             writer: Mutex::new(writer),
             latest: Mutex::new(latest),
-            stop: TaskControl::default(),
+            control: TaskControl::default(),
             liveness: Liveness::default(),
             feed: Arc::new(MapFeed::new(maps)),
             ended: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn stop(&self) -> TaskControl {
-        self.stop.clone()
+    pub(super) fn control(&self) -> TaskControl {
+        self.control.clone()
     }
 
     pub(super) fn liveness(&self) -> Liveness {
@@ -103,15 +103,15 @@ impl Umbilical {
     pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
             let mut latest = locked(&self.latest);
-            latest.changed |= latest.progress.refusals != self.stop.refusals();
+            latest.changed |= latest.progress.refusals != self.control.refusals();
             if !latest.changed && latest.sent.elapsed() < REPORT_INTERVAL_MAX {
                 return Ok(());
             }
             latest.changed = false;
             latest.sent = Instant::now();
             latest.progress.activity = self.liveness.count();
-            latest.progress.refusals = self.stop.refusals();
-            latest.progress.set_refused(refused(&self.stop));
+            latest.progress.refusals = self.control.refusals();
+            latest.progress.set_refused(refused(&self.control));
             latest.progress.clone()
         };
         self.send(from_task::Kind::Progress(progress))
@@ -143,13 +143,13 @@ impl Umbilical {
                         return Received::Malformed(error);
                     }
                 }
-                Some(to_task::Kind::Preempt(stop)) => {
-                    match stop.kind() {
+                Some(to_task::Kind::Preempt(preempt)) => {
+                    match preempt.kind() {
                         // A kind of a newer tracker, which ends this process if necessary.
                         PreemptKind::Unspecified => continue,
-                        PreemptKind::Kill => self.stop.set(stop.why),
-                        PreemptKind::Split => self.stop.request_preemption(PreemptRequest::Split),
-                        PreemptKind::Pause => self.stop.request_preemption(PreemptRequest::Pause),
+                        PreemptKind::Kill => self.control.kill(preempt.why),
+                        PreemptKind::Split => self.control.request_preemption(PreemptRequest::Split),
+                        PreemptKind::Pause => self.control.request_preemption(PreemptRequest::Pause),
                     }
                     self.feed.wake();
                 }
@@ -161,8 +161,8 @@ impl Umbilical {
     }
 }
 
-fn refused(stop: &TaskControl) -> proto::mr::PreemptRefusal {
-    match stop.refused() {
+fn refused(control: &TaskControl) -> proto::mr::PreemptRefusal {
+    match control.last_refusal() {
         None => proto::mr::PreemptRefusal::Unspecified,
         Some(PreemptRefusal::NoSpace) => proto::mr::PreemptRefusal::NoSpace,
         Some(PreemptRefusal::ReducerNotSavable) => proto::mr::PreemptRefusal::ReducerNotSavable,

@@ -21,7 +21,7 @@ impl Emit for Output {
     #[inline]
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.records += 1;
-        self.liveness.emitted(self.records);
+        self.liveness.set_emitted(self.records);
         self.sink.write(key, value)
     }
 }
@@ -40,7 +40,7 @@ pub(super) struct ByteProgress {
 /// Reports progress, keeps the pace, and checks the control of the task.
 pub(super) struct ReduceProgress<'a> {
     pub(super) io: &'a mut dyn TaskIo,
-    stop: TaskControl,
+    control: TaskControl,
     meter: Meter,
     byte_progress: ByteProgress,
     /// Bytes of records read so far, approximately.
@@ -58,9 +58,9 @@ impl<'a> ReduceProgress<'a> {
         pace: Option<u64>,
         preemptible: bool,
     ) -> Self {
-        let (stop, meter) = (io.stop(), Meter::new(pace, preemptible, io.liveness()));
+        let (control, meter) = (io.control(), Meter::new(pace, preemptible, io.liveness()));
         let mut progress =
-            Self { io, stop, meter, byte_progress, read: 0, bytes_out: 0, status: None, preemptible };
+            Self { io, control, meter, byte_progress, read: 0, bytes_out: 0, status: None, preemptible };
         progress.report();
         progress
     }
@@ -68,9 +68,9 @@ impl<'a> ReduceProgress<'a> {
     #[inline]
     fn record(&mut self, bytes: usize) -> Result<(), TaskError> {
         self.read += bytes as u64;
-        if self.meter.tick(self.read, &self.stop)? {
+        if self.meter.tick(self.read, &self.control)? {
             // A key group may be long.
-            self.stop.check()?;
+            self.control.check()?;
             self.report();
         }
         Ok(())
@@ -84,7 +84,7 @@ impl<'a> ReduceProgress<'a> {
             self.status = Some(status);
         }
         context.check()?;
-        Ok(self.preemptible && self.stop.preempt_request()? == PreemptRequest::Pause)
+        Ok(self.preemptible && self.control.preempt_request()? == PreemptRequest::Pause)
     }
 
     #[cold]

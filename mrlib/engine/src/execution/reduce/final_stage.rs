@@ -43,7 +43,7 @@ pub(super) fn reduce(
     };
     let mut work = Work::begin(job, task, groups, &state, io)?;
     if let StateBetweenKeys::NotSavable(why) = work.reducer.state_between_keys() {
-        io.stop().refuse_all(PreemptRefusal::ReducerNotSavable, why);
+        io.control().refuse_all(PreemptRefusal::ReducerNotSavable, why);
     }
     let mut progress = ReduceProgress::new(io, byte_progress, pace, !task.checkpoint_dirs.is_empty());
     while let Some((key, values)) = work.groups.next()? {
@@ -87,7 +87,7 @@ impl Work {
             reducer.restore(&state.reducer)?;
         }
         let liveness = io.liveness();
-        let mut context = Context::new(liveness.clone(), io.stop());
+        let mut context = Context::new(liveness.clone(), io.control());
         for (name, value) in &state.counters {
             context.count(name, *value);
         }

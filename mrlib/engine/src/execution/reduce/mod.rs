@@ -138,7 +138,7 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
         };
         let Some(refusal) = refusal(&error) else { return Err(error) };
         eprintln!("pause refused: the checkpoint cannot be saved: {error}");
-        io.stop().refuse(refusal);
+        io.control().refuse(refusal);
         state = closed;
     }
 }
@@ -225,15 +225,15 @@ fn share(memory: u64, part: f64) -> u64 {
 
 /// Whether a checkpoint is requested and possible.
 fn pause_requested(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
-    Ok(io.stop().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
+    Ok(io.control().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
 }
 
 /// The state to start from.
 fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskError> {
     let Some(origin) = &task.from else { return Ok(ReduceState::default()) };
-    let (stop, liveness, scratch) = (io.stop(), io.liveness(), io.scratch());
+    let (control, liveness, scratch) = (io.control(), io.liveness(), io.scratch());
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
-    let mut remote = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, stop, liveness);
+    let mut remote = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, control, liveness);
     remote.connector = io.connector();
     let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut remote)?;
     *state.counters.entry(COPIED_COUNTER.into()).or_default() += remote.bytes;
@@ -271,7 +271,7 @@ fn save_checkpoint(
     // counters before.
     let mut paused = state.clone();
     let requested_at =
-        io.stop().requested_at().map_or(0, |requested_at| requested_at.elapsed().as_millis() as u64);
+        io.control().requested_at().map_or(0, |requested_at| requested_at.elapsed().as_millis() as u64);
     for (counter, more) in [
         (CPU_COUNTER, io.cpu_milliseconds()),
         (PAUSE_COUNTER, requested_at),
@@ -322,7 +322,7 @@ fn shuffle(
     state: &mut ReduceState,
     io: &mut dyn TaskIo,
 ) -> Result<Shuffled, TaskError> {
-    let (scratch, stop) = (io.scratch(), io.stop());
+    let (scratch, control) = (io.scratch(), io.control());
     let fetched = |SourceRun { run, map }: SourceRun| {
         let (attempt, root, start) = map?;
         Some(Fetched { attempt, root, start, run })
@@ -336,7 +336,7 @@ fn shuffle(
     let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
     io.progress(&Progress { stage: "shuffle", bytes_in: *counted, ..Progress::default() });
     let mut listener = ShuffleListener { liveness: io.liveness(), io, task, before: *counted, bytes: 0 };
-    let shuffled = fetch_all(&task.feed, &options, &scratch, &stop, before, &mut listener)?;
+    let shuffled = fetch_all(&task.feed, &options, &scratch, &control, before, &mut listener)?;
     *counted += listener.bytes;
     Ok(shuffled)
 }
@@ -355,7 +355,7 @@ fn merge(
     let buffer = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
     let buffers: Vec<u64> = runs.iter().map(buffer).collect();
     let (budget, for_blocks) = (share(memory, SHUFFLE_FRACTION), share(memory, BLOCKS_FRACTION));
-    let (scratch, stop) = (io.scratch(), io.stop());
+    let (scratch, control) = (io.scratch(), io.control());
     let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
     io.progress(&at_merge);
     if open.is_none() && stored <= budget && buffers.iter().sum::<u64>() <= for_blocks {
@@ -365,11 +365,11 @@ fn merge(
     let (mut meter, liveness, preemptible) =
         (Meter::new(None, false, io.liveness()), io.liveness(), !task.checkpoint_dirs.is_empty());
     let mut step = || {
-        if meter.tick(0, &stop)? {
+        if meter.tick(0, &control)? {
             io.progress(&at_merge);
         }
         liveness.mark_alive();
-        Ok(stop.preempt_request()? != PreemptRequest::Pause || !preemptible)
+        Ok(control.preempt_request()? != PreemptRequest::Pause || !preemptible)
     };
     let factor = factor_for(buffers, for_blocks, settings.merge_factor);
     merge_down(runs, open, order, factor, settings.compress, &scratch, &mut step)

@@ -51,10 +51,10 @@ thread_local! {
 }
 
 fn count_down(left: &RefCell<Option<(u32, TaskControl)>>) {
-    if let Some((left, stop)) = left.borrow_mut().as_mut() {
+    if let Some((left, control)) = left.borrow_mut().as_mut() {
         *left = left.saturating_sub(1);
         if *left == 0 {
-            stop.request_preemption(PreemptRequest::Pause);
+            control.request_preemption(PreemptRequest::Pause);
         }
     }
 }
@@ -125,7 +125,7 @@ impl Mapper for NoMap {
 /// A node with its folder, and the output of its tasks.
 struct Node {
     dir: tempfile::TempDir,
-    stop: TaskControl,
+    control: TaskControl,
     liveness: Liveness,
     memory: u64,
     written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
@@ -171,7 +171,7 @@ impl TaskIo for Node {
     fn progress(&mut self, progress: &Progress) {
         let here = (progress.done * STAGES * f64::from(self.maps)).round() as u32;
         if progress.stage == "shuffle" && self.fetched.is_some_and(|fetched| here >= fetched) {
-            self.stop.request_preemption(PreemptRequest::Pause);
+            self.control.request_preemption(PreemptRequest::Pause);
         }
     }
 
@@ -179,8 +179,8 @@ impl TaskIo for Node {
         self.liveness.clone()
     }
 
-    fn stop(&self) -> TaskControl {
-        self.stop.clone()
+    fn control(&self) -> TaskControl {
+        self.control.clone()
     }
 
     fn scratch(&self) -> Scratch {
@@ -259,7 +259,7 @@ impl Case {
         conf.set("merge.factor", "2");
         let node = Node {
             dir,
-            stop: TaskControl::default(),
+            control: TaskControl::default(),
             liveness: Liveness::default(),
             memory,
             written: Arc::default(),
@@ -277,8 +277,8 @@ impl Case {
         from: Option<CheckpointSource>,
         step: Option<When>,
     ) -> Result<ReduceEnd, TaskError> {
-        let stop = TaskControl::default();
-        self.node.stop = stop.clone();
+        let control = TaskControl::default();
+        self.node.control = control.clone();
         let mut events = self.events.clone();
         self.node.fetched = None;
         COMPARISONS.set(None);
@@ -289,8 +289,8 @@ impl Case {
                 events.truncate(count);
                 self.node.fetched = Some(count as u32);
             }
-            Some(When::Compared(count)) => COMPARISONS.set(Some((count, stop))),
-            Some(When::Reduced(count)) => RECORDS.set(Some((count, stop))),
+            Some(When::Compared(count)) => COMPARISONS.set(Some((count, control))),
+            Some(When::Reduced(count)) => RECORDS.set(Some((count, control))),
             None => {}
         }
         let feed = MapFeed::new(self.maps as u32);

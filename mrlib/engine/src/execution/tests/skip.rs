@@ -15,7 +15,7 @@ fn stopped_and_bad_records() {
     task.conf.set("skip.bad.records", "1");
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
     assert!(error.contains("more bad records than skip.bad.records = 1"), "{error}");
-    here.stop.set("killed by its user");
+    here.control.kill("killed by its user");
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
     assert_eq!(error, "stopped: killed by its user");
 }

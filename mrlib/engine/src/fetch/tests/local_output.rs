@@ -67,9 +67,10 @@ fn local_output_is_not_kept_open() {
     };
     let events = vec![write(0, 0), write(1, 10), write(2, 3 << 20)];
     let mut shuffle = Shuffle::new(3, events);
-    let (feed, options, scratch, stop) =
+    let (feed, options, scratch, control) =
         (shuffle.feed.clone(), shuffle.options.clone(), shuffle.scratch.clone(), TaskControl::default());
-    let runs = fetch_all(&feed, &options, &scratch, &stop, Vec::new(), &mut shuffle).expect("valid outputs");
+    let runs =
+        fetch_all(&feed, &options, &scratch, &control, Vec::new(), &mut shuffle).expect("valid outputs");
     let runs: Vec<_> = runs.outputs.into_iter().filter(|fetched| fetched.run.extent.records > 0).collect();
     let kinds: Vec<_> = runs.iter().map(|fetched| (&fetched.run.stored, fetched.run.verified)).collect();
     // An output that is read again from disk is verified again.

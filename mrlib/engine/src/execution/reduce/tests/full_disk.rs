@@ -24,7 +24,7 @@ fn reduce_without_disk_space_continues_and_can_be_preempted_again() {
                 // Pauses are requested repeatedly. The first finds the disk full.
                 let ended = case.attempt(None, Some(when)).unwrap();
                 assert!(matches!(ended, ReduceEnd::Paused(_)), "{when:?}: {ended:?}");
-                assert_eq!(case.node.stop.refusals(), 1, "{when:?}");
+                assert_eq!(case.node.control.refusals(), 1, "{when:?}");
                 let origin = case.origin(&Step { when, elsewhere: false, damage: Damage::None });
                 case.node.attempt += 1;
                 let ended = case.attempt(Some(origin), None).unwrap();

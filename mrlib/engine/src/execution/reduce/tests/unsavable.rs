@@ -18,7 +18,7 @@ fn unsavable_reducer_refuses_preemption_and_continues() {
         let bytes: Vec<u8> = outcome.pieces.iter().flat_map(|piece| written[piece].clone()).collect();
         assert!(bytes == output, "after {records} records");
         assert_eq!(
-            case.node.stop.refused(),
+            case.node.control.last_refusal(),
             Some(PreemptRefusal::ReducerNotSavable),
             "after {records} records"
         );
