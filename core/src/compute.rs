@@ -19,17 +19,17 @@ impl Numbers {
         self
     }
 
-    /// The list with this name, or an empty one.
+    /// Returns the list with this name, or an empty list.
     pub fn list(&self, name: &str) -> &[f64] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The first number of the list with this name.
+    /// Returns the first number of the list with this name.
     pub fn one(&self, name: &str) -> Option<f64> {
         self.list(name).first().copied()
     }
 
-    /// Whether there are no lists.
+    /// Returns whether there are no lists.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

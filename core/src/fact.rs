@@ -119,7 +119,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// The tracker whose capacity this fact may change.
+    /// Returns the tracker whose number of usable slots this fact may change.
     pub fn changes_slots_of(&self) -> Option<TrackerId> {
         match self {
             Fact::TrackerJoined { tracker, .. }
@@ -132,7 +132,7 @@ impl Fact {
         }
     }
 
-    /// The reduce whose checkpoints this fact may make unnecessary.
+    /// Returns the reduce whose checkpoints may no longer be needed after this fact.
     pub(crate) fn reduce(&self) -> Option<TaskId> {
         match self {
             Fact::AttemptPaused { attempt, .. }
@@ -147,7 +147,7 @@ impl Fact {
         }
     }
 
-    /// The job that this fact is about, if any.
+    /// Returns the job that this fact is about, if any.
     pub fn job(&self) -> Option<JobId> {
         match self {
             Fact::JobSubmitted { job, .. }

@@ -288,8 +288,9 @@ pub struct Reason {
 }
 
 impl HistoryFact {
-    /// The line of a fact; `named` returns the name and the host of a tracker. `None` for a
-    /// submission, which is the [`Head`], and for facts that are not about a job.
+    /// Returns the history line of a fact. `named` returns the name and the host of a tracker.
+    /// Returns `None` for a submission, which is in the [`Head`], and for facts that are not about
+    /// a job.
     pub fn of(fact: &Fact, named: &dyn Fn(TrackerId) -> (String, String)) -> Option<Self> {
         Some(match fact.clone() {
             Fact::JobCommitting { .. } => Self::JobCommitting {},
@@ -348,8 +349,8 @@ impl HistoryFact {
         })
     }
 
-    /// The fact of a job; `number` returns the number of a tracker. `None` for the environment of
-    /// the submission.
+    /// Returns the fact of a history line. `number` returns the ID of the tracker with a name.
+    /// Returns `None` for the environment of the submission, which is not a fact.
     pub fn into_fact(
         self,
         job: JobId,

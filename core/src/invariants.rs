@@ -84,7 +84,7 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
     check_map_events(job)
 }
 
-/// The ranges of the tasks of a split are disjoint and together cover the split.
+/// Checks that the ranges of the tasks of each split are disjoint and together cover the split.
 fn check_ranges(job: &Job) -> Result<(), String> {
     let mut by_root: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
     for task in &job.tasks.map {
@@ -104,8 +104,8 @@ fn check_ranges(job: &Job) -> Result<(), String> {
     Ok(())
 }
 
-/// A checkpoint belongs to a paused attempt of a task that is not done, and is on the tracker that
-/// is recorded for it.
+/// Checks that every checkpoint belongs to a paused attempt of a task that is not done, and that
+/// the tracker that is recorded for the checkpoint has it.
 fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
     for task in &job.tasks.reduce {
         let Some(checkpoint) = task.checkpoint else { continue };
@@ -122,8 +122,8 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
     Ok(())
 }
 
-/// Saved and lost work together are the work of all preempted attempts. Saved work is the work in
-/// results and checkpoints.
+/// Checks that saved and lost work together are the work of all preempted attempts, and that saved
+/// work is the work in results and checkpoints.
 fn check_work(job: &Job) -> Result<(), String> {
     let tasks = || Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
     let work_done = tasks().flat_map(|task| &task.attempts).filter_map(|attempt| attempt.work_done);
@@ -142,7 +142,7 @@ fn sum(all: impl Iterator<Item = Work>) -> Work {
     all.fold(Work::default(), |sum, work| sum + work)
 }
 
-/// The counters of a job are the sums over the attempts whose results count.
+/// Checks that the counters of a job are the sums over the attempts whose results count.
 fn check_sums(job: &Job) -> Result<(), String> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     let winners = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winner);
@@ -157,7 +157,7 @@ fn check_sums(job: &Job) -> Result<(), String> {
     ensure(sums == counted, || format!("{}: counters {counted:?}, the results say {sums:?}", job.id))
 }
 
-/// The map events match the maps that are done.
+/// Checks that the map events match the maps that are done.
 fn check_map_events(job: &Job) -> Result<(), String> {
     if job.spec.reduces == 0 {
         return Ok(());

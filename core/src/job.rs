@@ -40,7 +40,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The name of a built-in program, or the path of an executable.
+    /// Returns the name of a built-in program, or the path of an executable.
     pub fn name(&self) -> &str {
         let (Self::Builtin(name) | Self::Executable(name)) = self;
         name
@@ -186,7 +186,7 @@ impl Preemption {
         self.time_lost = Span(self.time_lost.0 + was.time.0 - now.time.0);
     }
 
-    /// Saved and lost work together.
+    /// Returns the sum of saved and lost work.
     pub(crate) fn all(&self) -> Work {
         let time = self.time_saved + self.time_lost;
         Work { bytes: self.bytes_saved + self.bytes_lost, time }
@@ -249,17 +249,17 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether its tasks may be launched.
+    /// Returns whether its tasks may be launched.
     pub fn is_running(&self) -> bool {
         self.state == JobState::Running
     }
 
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state, JobState::Ended(_))
     }
 
-    /// The task with this ID, if it is of this job.
+    /// Returns the task with this ID, if it belongs to this job.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
         if id.job != self.id {
             return None;
@@ -267,23 +267,23 @@ impl Job {
         self.tasks[id.phase].get(id.index as usize)
     }
 
-    /// Whether every task of a phase is done.
+    /// Returns whether every task of a phase is done.
     pub fn is_done(&self, phase: Phase) -> bool {
         self.succeeded[phase] as usize == self.tasks[phase].len()
     }
 
-    /// Number of maps that must be done before reduces may start. Maps that splits have added count
-    /// too.
+    /// Returns how many maps must be done before reduces may start. Maps that were created by
+    /// splits count too.
     pub fn maps_before_reduces(&self) -> u32 {
         (self.spec.slow_start * self.tasks.map.len() as f64).ceil() as u32
     }
 
-    /// Whether enough maps are done for reduces to start.
+    /// Returns whether enough maps are done for reduces to start.
     pub fn reduces_may_start(&self) -> bool {
         self.succeeded.map >= self.maps_before_reduces()
     }
 
-    /// Whether any pending task of a phase may start now.
+    /// Returns whether any pending task of a phase may start now.
     pub fn may_start(&self, phase: Phase) -> bool {
         let with_all_map_output = || {
             let mut waiting = self.pending.reduce.iter().map(|index| &self.tasks.reduce[index as usize]);
@@ -292,15 +292,16 @@ impl Job {
         self.is_running() && (phase == Phase::Map || self.reduces_may_start() || with_all_map_output())
     }
 
-    /// Whether a pending task may start now. A reduce that was paused after its shuffle stage does
-    /// not wait for maps.
+    /// Returns whether a pending task may start now. A reduce that was paused after its shuffle
+    /// stage does not wait for maps.
     pub fn may_start_task(&self, task: &Task) -> bool {
         let may = task.id.phase == Phase::Map || self.reduces_may_start() || has_all_map_output(task);
         self.is_running() && may
     }
 
-    /// How long a task is expected to take, based on finished tasks of its phase. Maps are expected
-    /// to take time in proportion to the size of their range, because splits make short ones.
+    /// Returns how long a task is expected to take, based on finished tasks of its phase. The
+    /// expected time of a map is proportional to the size of its range, because maps that were
+    /// split have shorter ranges.
     pub fn expected_time(&self, task: &Task) -> Option<Span> {
         let mean = self.mean_time(task.id.phase)?;
         if task.id.phase == Phase::Reduce || self.bytes_mapped == 0 {
@@ -310,28 +311,29 @@ impl Job {
         Some(Span((self.task_time.map.0 as f64 * part) as u64))
     }
 
-    /// The mean duration of the finished tasks of a phase.
+    /// Returns the mean duration of the finished tasks of a phase.
     pub fn mean_time(&self, phase: Phase) -> Option<Span> {
         let done = u64::from(self.succeeded[phase]);
         (done > 0).then(|| Span(self.task_time[phase].0 / done))
     }
 
-    /// How long a reduce has held a slot since all maps were done. Before that it mostly waits for
-    /// maps. The time includes the earlier attempts whose checkpoints it resumed from, and ends at
-    /// `now` if it is running. `None` while maps are not done.
+    /// Returns how long a reduce has held a slot since all maps were done. Before that, a reduce
+    /// mostly waits for maps. The time includes the earlier attempts whose checkpoints the attempt
+    /// resumed from. The time of a running attempt ends at `now`. Returns `None` while maps are not
+    /// done.
     pub fn reduce_time(&self, id: AttemptId, now: Time) -> Option<Span> {
         let maps_done = self.maps_done.filter(|_| id.phase() == Phase::Reduce)?;
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(now).since(attempt.launched.max(maps_done)).0;
         Some(Span(self.task(id.task)?.chain(id.number).map(time).sum()))
     }
 
-    /// Hosts that have input of pending maps.
+    /// Returns the hosts that have input of pending maps.
     pub fn input_hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.pending.map.hosts()
     }
 }
 
-/// Whether a reduce was paused after its shuffle stage.
+/// Returns whether a reduce was paused after its shuffle stage.
 pub(crate) fn has_all_map_output(task: &Task) -> bool {
     task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }
@@ -387,7 +389,7 @@ impl FromStr for Program {
 }
 
 impl JobOutcome {
-    /// The name of the outcome and its reason.
+    /// Returns the name of the outcome, and the reason (empty if the job succeeded).
     pub fn parts(&self) -> (&'static str, &str) {
         match self {
             JobOutcome::Succeeded => ("succeeded", ""),
@@ -396,7 +398,7 @@ impl JobOutcome {
         }
     }
 
-    /// The outcome with this name.
+    /// Returns the outcome with this name.
     pub fn from_parts(name: &str, why: String) -> Result<Self, String> {
         match name {
             "succeeded" => Ok(JobOutcome::Succeeded),

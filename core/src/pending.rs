@@ -37,42 +37,42 @@ impl PendingTasks {
         *self = Self::default();
     }
 
-    /// Number of pending tasks.
+    /// Returns the number of pending tasks.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether no task is pending.
+    /// Returns whether no task is pending.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Whether the task with this index is pending.
+    /// Returns whether the task with this index is pending.
     pub fn contains(&self, index: u32) -> bool {
         self.all.contains(&index)
     }
 
-    /// All pending tasks, ordered by index.
+    /// Returns all pending tasks, ordered by index.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.all.iter().copied()
     }
 
-    /// Pending tasks from an index on.
+    /// Returns the pending tasks with this index or a higher one.
     pub(crate) fn from(&self, index: u32) -> impl Iterator<Item = u32> + use<'_> {
         self.all.range(index..).copied()
     }
 
-    /// Pending tasks whose input is on a host, ordered by index.
+    /// Returns the pending tasks whose input is on a host, ordered by index.
     pub fn on_host(&self, host: HostId) -> impl Iterator<Item = u32> + '_ {
         self.by_host.get(&host).into_iter().flatten().copied()
     }
 
-    /// Number of hosts that have input of a pending task.
+    /// Returns the number of hosts that have input of a pending task.
     pub fn host_count(&self) -> usize {
         self.by_host.len()
     }
 
-    /// Hosts that have input of a pending task.
+    /// Returns the hosts that have input of a pending task.
     pub fn hosts(&self) -> impl Iterator<Item = HostId> + '_ {
         self.by_host.keys().copied()
     }

@@ -100,28 +100,29 @@ impl Reservations {
         self.remove_where(|_, place| place.until <= now)
     }
 
-    /// The tracker where a slot is reserved for a task.
+    /// Returns the tracker where a slot is reserved for a task.
     pub(crate) fn place(&self, task: TaskId) -> Option<TrackerId> {
         self.by_task.get(&task).map(|place| place.on)
     }
 
-    /// Whether only the reserved tracker may run the task.
+    /// Returns whether only the reserved tracker may run the task.
     pub(crate) fn is_exact(&self, task: TaskId) -> bool {
         self.by_task.get(&task).is_some_and(|place| place.reserved_for == ReservedFor::ThisTracker)
     }
 
-    /// Tasks of a job and phase with a reservation.
+    /// Returns the tasks of a job and phase that have a reservation.
     pub(crate) fn of(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
         let (first, last) = (TaskId { job, phase, index: 0 }, TaskId { job, phase, index: u32::MAX });
         self.by_task.range(first..=last).map(|(task, _)| *task)
     }
 
-    /// Tasks with a reservation on a tracker, and the reasons.
+    /// Returns the tasks that have a reservation on a tracker, with the reasons.
     pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         self.by_tracker.get(&tracker).into_iter().flatten().map(|(task, why)| (*task, why))
     }
 
-    /// Tasks with a reservation on another tracker, and the reasons.
+    /// Returns the tasks that have a reservation on another tracker than this one, with the
+    /// reasons.
     pub(crate) fn elsewhere(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         let others = self.by_tracker.iter().filter(move |(on, _)| **on != tracker);
         others.flat_map(|(_, there)| there).map(|(task, why)| (*task, why))

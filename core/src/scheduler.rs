@@ -46,7 +46,7 @@ pub struct Round {
 /// Its decisions must depend only on the history: iterate in a fixed order, break ties by ID, and
 /// use no clock and no randomness except from a configured seed.
 pub trait Scheduler: Send + fmt::Debug {
-    /// The name of the policy, as configured.
+    /// Returns the name of the policy, as configured.
     fn name(&self) -> &str;
 
     /// Observes a fact that has already been applied to the cluster.
@@ -55,40 +55,42 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Fills the plan. A decision that the plan refuses has no effect, and the policy may continue.
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>);
 
-    /// Whether, in the ranking of this policy and the current state of the plan, a slot of this
-    /// phase should move from job `b` to job `a`. This must not hold in both directions at the same
-    /// time: a wrapper that preempts slots stops when it no longer holds.
+    /// Returns whether, in the ranking of this policy and the current state of the plan, a slot of
+    /// this phase should move from job `b` to job `a`. It must never return `true` in both
+    /// directions at the same time: a wrapper preempts slots until it returns `false`.
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
 
-    /// Whether a job may have another slot of this phase at all, even if slots are free. This is a
-    /// maximum, not a ranking. A wrapper that assigns slots itself must ask this.
+    /// Returns whether a job may have another slot of this phase at all, even if slots are free.
+    /// This is a maximum, not a ranking. A wrapper that assigns slots itself must call this
+    /// function.
     fn may_have_slot(&self, _job: JobId, _phase: Phase, _plan: &Plan<'_>) -> bool {
         true
     }
 
-    /// The interval of periodic rounds, at least 100 ms; `None` for no periodic rounds.
+    /// Returns the interval of periodic rounds, at least 100 ms; `None` for no periodic rounds.
     fn tick_every(&self) -> Option<Span> {
         None
     }
 
-    /// Whether the policy requests a round at once, with [`Cause::Tick`].
+    /// Returns whether the policy requests a round at once, with [`Cause::Tick`].
     fn needs_round(&self) -> bool {
         false
     }
 
-    /// What an active job waits for, as rules and numbers of this policy. The most important reason
-    /// comes first.
+    /// Returns what an active job waits for, as rules and numbers of this policy. The most
+    /// important reason comes first.
     fn explain(&self, _job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
         Vec::new()
     }
 
-    /// A long computation to run outside of the state machine, if there is one to start. Called
-    /// after every event, except during replay and while a problem of this policy is being solved.
+    /// Returns a long computation to run outside of the state machine, if there is one to start.
+    /// The function is called after every event, except during replay and while a problem of this
+    /// policy is being solved.
     fn next_problem(&mut self) -> Option<Problem> {
         None
     }
 
-    /// The solution of the last problem; empty if the computation failed. The cluster may have
-    /// changed since the problem was created.
+    /// Receives the solution of the last problem, which is empty if the computation failed. The
+    /// cluster may have changed since the problem was created.
     fn solved(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
 }

@@ -111,17 +111,17 @@ impl Shadow {
         }
     }
 
-    /// The name of the second policy.
+    /// Returns the name of the second policy.
     pub fn name(&self) -> &str {
         self.scheduler.name()
     }
 
-    /// The counts since the process started.
+    /// Returns the counts since the process started.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// The newest differences, oldest first.
+    /// Returns the newest differences, oldest first.
     pub fn differences(&self) -> impl DoubleEndedIterator<Item = &(Time, Difference)> {
         self.differences.iter()
     }
@@ -147,7 +147,7 @@ impl Shadow {
         }
     }
 
-    /// When its next periodic round is due.
+    /// Returns when the next periodic round of the shadow is due. The interval is at least `least`.
     pub(crate) fn next_tick(&self, least: Span) -> Option<Time> {
         self.scheduler.tick_every().map(|every| self.last_tick + every.max(least))
     }

@@ -34,13 +34,13 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// Bytes per second, if there were any.
+    /// Returns the bytes per second, if bytes and time were measured.
     pub fn rate(&self) -> Option<f64> {
         (self.seconds > 0.0 && self.bytes > 0.0).then(|| self.bytes / self.seconds)
     }
 
-    /// The speed relative to other trackers that ran the same jobs. The geometric mean over all
-    /// attempts is 1. `None` without anything to compare with.
+    /// Returns the speed relative to other trackers that ran the same jobs. The geometric mean over
+    /// all attempts is 1. `None` without anything to compare with.
     pub fn speed(&self) -> Option<f64> {
         (self.compared > 0).then(|| (self.logarithms / f64::from(self.compared)).exp())
     }
@@ -72,8 +72,8 @@ impl JobRates {
         }
     }
 
-    /// The attempts of a tracker compared with the mean of the job: their number, and the sum of
-    /// the logarithms of their speeds. Zero if there is no other tracker.
+    /// Compares the attempts of a tracker with the mean of the job. Returns their number and the
+    /// sum of the logarithms of their speeds; zero if no other tracker ran attempts of the job.
     fn compared(&self, tracker: TrackerId) -> (u32, f64) {
         let own = self.trackers.get(&tracker).filter(|_| self.trackers.len() > 1);
         let Some((own, logarithms)) = own else { return (0, 0.0) };
@@ -151,7 +151,7 @@ impl Speeds {
 mod tests {
     use super::*;
 
-    /// The speed of a tracker from the rates of one job.
+    /// Returns the speed of a tracker from the rates of one job.
     fn speed(rates: &JobRates, tracker: TrackerId) -> Option<f64> {
         let mut own = Throughput::default();
         own.compare(rates.compared(tracker));

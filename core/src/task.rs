@@ -75,12 +75,12 @@ pub enum AttemptState {
 }
 
 impl AttemptState {
-    /// Whether it holds a slot.
+    /// Returns whether it holds a slot.
     pub fn holds_slot(self) -> bool {
         self.is_viable() || self == Self::Stopping
     }
 
-    /// Whether its result may still count.
+    /// Returns whether its result may still count.
     pub fn is_viable(self) -> bool {
         matches!(self, Self::Running | Self::Splitting | Self::Pausing)
     }
@@ -232,24 +232,24 @@ impl Task {
         }
     }
 
-    /// Attempts that hold a slot.
+    /// Returns the attempts that hold a slot.
     pub fn live(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
     }
 
-    /// An attempt, the attempt that it resumed from, and so on.
+    /// Returns the attempt with this number, the attempt that it resumed from, and so on.
     pub fn chain(&self, number: u32) -> impl Iterator<Item = &Attempt> {
         let first = self.attempts.get(number as usize);
         std::iter::successors(first, |attempt| self.attempts.get(attempt.resumed_from?.number as usize))
     }
 
-    /// Attempts whose result may still count.
+    /// Returns the attempts whose result may still count.
     pub fn viable(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.is_viable())
     }
 
-    /// Checkpoints that an attempt may still read, with their trackers: the newest one, and those
-    /// that live attempts resumed from.
+    /// Returns the checkpoints that an attempt may still read, with their trackers: the newest one,
+    /// and those that live attempts resumed from.
     pub fn checkpoints(&self) -> impl Iterator<Item = (AttemptId, TrackerId)> + '_ {
         let checkpoint = self.checkpoint.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
         checkpoint
@@ -257,31 +257,31 @@ impl Task {
             .chain(self.live().filter_map(|attempt| attempt.resumed_from.zip(attempt.checkpoint_on)))
     }
 
-    /// Whether it is pending, provided that its job is running. A live attempt with a fault will
-    /// count as failed when it has ended. If that is the last failure that the job allows, the task
-    /// is not launched again.
+    /// Returns whether the task is pending, provided that its job is running. A live attempt with a
+    /// fault will count as failed when it has ended. If that is the last failure that the job
+    /// allows, the task is not launched again.
     pub fn waits(&self, attempts_max: u32) -> bool {
         let faults = self.live().filter(|attempt| attempt.fault.is_some()).count();
         let may_retry = self.failures as usize + faults < attempts_max as usize;
         !self.is_done() && !self.on_hold && self.viable().next().is_none() && may_retry
     }
 
-    /// Whether it is on hold and no attempt is viable.
+    /// Returns whether the task is on hold and no attempt is viable.
     pub fn is_on_hold(&self) -> bool {
         !self.is_done() && self.on_hold && self.viable().next().is_none()
     }
 
-    /// Whether an attempt has succeeded and its result still exists.
+    /// Returns whether an attempt has succeeded and its result still exists.
     pub fn is_done(&self) -> bool {
         self.done_by.is_some()
     }
 
-    /// The attempt whose result counts.
+    /// Returns the attempt whose result counts.
     pub fn winner(&self) -> Option<&Attempt> {
         self.done_by.and_then(|number| self.attempts.get(number as usize))
     }
 
-    /// Size of its range in bytes.
+    /// Returns the size of its range in bytes.
     pub fn bytes(&self) -> u64 {
         self.end - self.start
     }

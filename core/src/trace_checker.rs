@@ -67,7 +67,7 @@ impl TraceChecker {
         Ok(())
     }
 
-    /// Why reports in this event must not count, if so.
+    /// Returns why reports in this event must not count; `None` if they may count.
     fn cannot_report(&self, event: &Event) -> Option<&'static str> {
         let Event::Heartbeat(heartbeat) = event else {
             let may_report = matches!(event, Event::Registration { .. });
@@ -149,7 +149,7 @@ impl TraceChecker {
     }
 }
 
-/// Whether a fact can only follow from the report of a tracker.
+/// Returns whether a fact can only follow from the report of a tracker.
 fn is_report(fact: &Fact) -> bool {
     matches!(
         fact,

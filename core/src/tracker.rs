@@ -84,20 +84,20 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Whether it may be given work: it is live and not being drained.
+    /// Returns whether it may be given work: it is live and not being drained.
     pub fn accepts_work(&self) -> bool {
         self.state == TrackerState::Live && self.drain.is_none()
     }
 
-    /// Slots that policies divide among jobs: none if the tracker is suspect, lost or being
-    /// drained. The slots of awaited trackers count.
+    /// Returns the slots that policies divide among jobs: none if the tracker is suspect, lost or
+    /// being drained. The slots of awaited trackers count.
     pub fn capacity(&self) -> PerPhase<u32> {
         let relied_on = matches!(self.state, TrackerState::Live | TrackerState::Awaited);
         if relied_on && self.drain.is_none() { self.slots } else { PerPhase::default() }
     }
 
-    /// Slots that no known attempt holds; none if it accepts no work. Unknown attempts may hold
-    /// them: [`crate::Cluster::free`].
+    /// Returns the number of slots that no known attempt holds; 0 if the tracker accepts no work.
+    /// Unknown attempts may hold these slots: see [`crate::Cluster::free`].
     pub(crate) fn unassigned(&self, phase: Phase) -> u32 {
         if !self.accepts_work() {
             return 0;

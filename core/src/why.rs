@@ -14,12 +14,12 @@ pub struct Why {
 }
 
 impl Why {
-    /// A reason that is not a rule of a policy.
+    /// Creates a reason that is not a rule of a policy.
     pub fn named(reason: String) -> Self {
         Self { rule: Cow::Owned(reason), numbers: Vec::new() }
     }
 
-    /// A rule without numbers.
+    /// Creates a reason from a rule, without numbers.
     pub const fn rule(rule: &'static str) -> Self {
         Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
     }
@@ -37,7 +37,7 @@ impl Why {
         Some(Self { rule: Cow::Owned(rule), numbers })
     }
 
-    /// The number with this name.
+    /// Returns the number with this name.
     pub fn number(&self, name: &str) -> Option<f64> {
         self.numbers.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
     }

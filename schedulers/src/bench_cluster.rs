@@ -110,7 +110,7 @@ impl BenchCluster {
         }
     }
 
-    /// Every tracker reports the progress of its attempts.
+    /// Sends a heartbeat of every tracker, with the progress of its attempts.
     pub fn send_heartbeats(&mut self) {
         (0..self.size.trackers).for_each(|tracker| self.heartbeat(tracker));
     }
@@ -119,7 +119,7 @@ impl BenchCluster {
         self.core.replay(&Entry { at: BEGIN, fact }).expect("the facts are consistent");
     }
 
-    /// All slots of a phase.
+    /// Returns the number of slots of a phase in the whole cluster.
     fn slots(&self, phase: Phase) -> u32 {
         self.size.trackers * SLOTS[phase]
     }
@@ -176,13 +176,14 @@ impl BenchCluster {
         last
     }
 
-    /// The decisions of the policy for the two free slots of a tracker. They are not carried out.
+    /// Returns the decisions of the policy for the two free slots of a tracker. The decisions are
+    /// not carried out.
     pub fn decide(&mut self, tracker: u32) -> Vec<Decision> {
         self.core.consult(self.now, Cause::Offer(TrackerId(tracker % self.size.trackers)))
     }
 
-    /// A complete heartbeat of a tracker. It reports the progress of its attempts, and the end of
-    /// those that were preempted. Decisions of the policy are carried out.
+    /// Handles a complete heartbeat of a tracker. It reports the progress of running attempts and
+    /// that preempted attempts have ended. The decisions of the policy are carried out.
     pub fn heartbeat(&mut self, tracker: u32) {
         let tracker = TrackerId(tracker % self.size.trackers);
         self.seq += 1;
@@ -217,7 +218,8 @@ fn report(attempt: &Attempt, cluster: &Cluster, activity: u64) -> AttemptReport 
     AttemptReport { attempt: attempt.id, status }
 }
 
-/// A synthetic linear program of coshh with this many classes and different nodes.
+/// Returns a synthetic linear program of coshh, with this many classes and this many nodes that all
+/// differ.
 pub fn program(classes: usize, nodes: usize) -> Problem {
     crate::coshh::synthetic_problem(classes, nodes)
 }

@@ -162,8 +162,8 @@ impl Chronos {
         Placement::Waiting
     }
 
-    /// The attempt to preempt for a task: of the lowest-ranked job, then the one with the least
-    /// progress.
+    /// Returns the attempt to preempt for a task: an attempt of the lowest-ranked job, and among
+    /// those the one with the least progress.
     fn victim(
         &self,
         task: TaskId,
@@ -202,7 +202,8 @@ impl Chronos {
         worst.map(|(attempt, _)| (attempt.id, attempt.tracker))
     }
 
-    /// Both with their progress.
+    /// Returns whether attempt `a` should be preempted before attempt `b`: its job ranks lower, or
+    /// the jobs rank equally and it has less progress. Both attempts are given with their progress.
     fn is_worse(&self, a: (&Attempt, f32), b: (&Attempt, f32), plan: &Plan<'_>) -> bool {
         let (job_a, job_b) = (a.0.id.job(), b.0.id.job());
         let phase = a.0.id.phase();
@@ -218,7 +219,8 @@ impl Chronos {
     }
 }
 
-/// Of two attempts with the same progress, the one with the higher ID.
+/// Returns whether attempt `a` has less progress than attempt `b`. Of two attempts with the same
+/// progress, the one with the higher ID counts as having less.
 fn has_less_progress((a, done_a): (&Attempt, f32), (b, done_b): (&Attempt, f32)) -> bool {
     done_a.total_cmp(&done_b).then(b.id.cmp(&a.id)).is_lt()
 }
@@ -233,7 +235,8 @@ enum Placement {
     Impossible,
 }
 
-/// Live trackers where a slot is searched: on hosts of the input, else all. `true` if all.
+/// Returns the live trackers where a slot is searched: those on hosts of the input, or all if there
+/// are none. The flag is `true` if all trackers are returned.
 fn candidate_trackers(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     let cluster = plan.cluster();
     let hosts = cluster.task(task).map_or(&[][..], |task| &task.hosts);

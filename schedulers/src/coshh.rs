@@ -102,7 +102,7 @@ enum ShareStage {
 }
 
 impl ShareStage {
-    /// The classification that it uses.
+    /// Returns the index of the classification that this stage uses.
     fn number(self) -> Option<usize> {
         match self {
             ShareStage::MinShare => Some(0),
@@ -173,8 +173,8 @@ impl Coshh {
         }
     }
 
-    /// A tracker has joined, left, or changed its slots. A suspect tracker may be back soon, so it
-    /// does not start a computation.
+    /// Updates the slots of a tracker that has joined, left, or changed its slots. A suspect
+    /// tracker may be back soon, so it does not cause a new computation.
     fn tracker_changed(&mut self, id: TrackerId, cluster: &Cluster) {
         let Some(tracker) = cluster.tracker(id).filter(|tracker| tracker.state != TrackerState::Suspect)
         else {
@@ -235,7 +235,8 @@ impl Coshh {
         }
     }
 
-    /// The task of the first job of a user and of a suggested class that could use a slot.
+    /// Returns the task that gets a slot: of the first job of a user that belongs to a suggested
+    /// class and can use the slot.
     fn slot_for(
         &self,
         number: usize,
@@ -275,7 +276,7 @@ impl Coshh {
 }
 
 impl SlotOrder for Coshh {
-    /// The task for a slot: by both stages, then any.
+    /// Returns the task for a slot: by stage 1, then by stage 2, then from any job.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let slot_for = |user: usize, stage: ShareStage| self.slot_for(user, stage, phase, tracker, plan);
         let below_minimum = self.users.below_minimum(phase);
@@ -299,7 +300,8 @@ impl SlotOrder for Coshh {
     }
 }
 
-/// A synthetic problem with this many classes, each with its own rank, on nodes that all differ.
+/// Returns a synthetic problem with this many classes, each with its own rank, on nodes that all
+/// differ.
 pub(crate) fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
     let mixed = |seed: usize| (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let time = |class: usize, node: usize| 1.0 + mixed(class * nodes + node + 1) as f64 / 1e4;

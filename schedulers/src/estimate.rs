@@ -30,7 +30,7 @@ impl Mean {
         self.count += count;
     }
 
-    /// The mean, if there are values.
+    /// Returns the mean, if there are values.
     pub fn value(self) -> Option<f64> {
         (self.count > 0.0).then(|| self.sum / self.count)
     }
@@ -40,8 +40,9 @@ impl Mean {
 /// of three equal parts for its stages, which do not take equal times.
 const PREDICTABLE: f64 = 0.1;
 
-/// Mean duration of the maps of a job in seconds: measured for those that are done, projected from
-/// their progress for running ones. `None` if there are none.
+/// Returns the mean duration of the maps of a job in seconds. The duration is measured for maps
+/// that are done, and projected from their progress for running maps. Returns `None` if there are
+/// none.
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.task_time.map.as_secs_f64(), f64::from(job.succeeded.map));
@@ -53,9 +54,9 @@ pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     mean.value()
 }
 
-/// Mean duration of the reduces of a job after all maps are done ([`Job::reduce_time`]): measured
-/// for those that are done, projected from their progress since then for running ones. `None` if
-/// there are none.
+/// Returns the mean duration of the reduces of a job after all maps are done
+/// ([`Job::reduce_time`]). The duration is measured for reduces that are done, and projected from
+/// their progress since then for running reduces. Returns `None` if there are none.
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
@@ -69,8 +70,9 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     mean.value()
 }
 
-/// The part of the work after the end of the maps that a reduce has done. A reduce that started
-/// before that had already fetched most of its input, which is the first third of its progress.
+/// Returns the part of its work after the end of the maps that a reduce has done. A reduce that
+/// started before the end of the maps had already fetched most of its input by then, which is the
+/// first third of its progress.
 fn since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {
     let began = chain_began(job, attempt);
     match job.maps_done {
@@ -79,7 +81,8 @@ fn since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {
     }
 }
 
-/// When the first attempt in the chain of checkpoints was launched.
+/// Returns when the first attempt in the chain of attempts that resumed from each other was
+/// launched.
 fn chain_began(job: &Job, attempt: &Attempt) -> Time {
     let Some(task) = job.task(attempt.id.task) else { return attempt.launched };
     let mut first = attempt;
@@ -89,7 +92,7 @@ fn chain_began(job: &Job, attempt: &Attempt) -> Time {
     first.launched
 }
 
-/// Attempts that run and are not being preempted, with their progress.
+/// Returns the running attempts that are not being preempted, with their progress.
 fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterator<Item = (&'a Attempt, f64)> {
     let running = cluster.running(job, phase).filter(|(attempt, _)| attempt.state == AttemptState::Running);
     running.filter_map(|(attempt, progress)| Some((attempt, f64::from(progress?.done))))
@@ -128,30 +131,31 @@ impl Flow {
         }
     }
 
-    /// Input bytes of a job.
+    /// Returns the number of input bytes of a job.
     pub fn input(&self, job: JobId) -> f64 {
         self.inputs.get(&job).copied().unwrap_or(0.0)
     }
 
-    /// Output bytes of the maps of a job per input byte; 1 before any map is done.
+    /// Returns the output bytes of the maps of a job per input byte; 1 before any map is done.
     pub fn selectivity(&self, job: JobId) -> f64 {
         let known = self.jobs.get(&job).filter(|(bytes_in, _)| *bytes_in > 0.0);
         known.map_or(1.0, |(bytes_in, bytes_out)| bytes_out / bytes_in)
     }
 
-    /// Bytes that each reduce of a job will get, estimated from the maps that are done.
+    /// Returns the number of bytes that each reduce of a job will get, estimated from the maps that
+    /// are done.
     pub fn bytes_per_reduce(&self, job: &Job) -> f64 {
         self.input(job.id) * self.selectivity(job.id) / f64::from(job.spec.reduces.max(1))
     }
 }
 
-/// Number of tasks that are not done.
+/// Returns the number of tasks of a phase that are not done.
 pub fn left(job: &Job, phase: Phase) -> f64 {
     (job.tasks[phase].len() - job.succeeded[phase] as usize) as f64
 }
 
-/// Slots of a phase that a job can use now: those that it holds, and one for each pending task that
-/// may start.
+/// Returns the number of slots of a phase that a job can use now: those that it holds, and one for
+/// each pending task that may start.
 pub fn demand(job: &Job, phase: Phase) -> f64 {
     let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
     (job.running[phase].len() + waiting) as f64

@@ -113,7 +113,7 @@ pub const RULE_DETAILS: &[RuleText] = &[
 /// A rule and its text.
 pub type RuleText = (&'static str, &'static str);
 
-/// The text of the base of a rule.
+/// Returns the text of the base of a rule.
 fn rule_text(base: &str) -> Option<&'static str> {
     let own = POLICIES.iter().map(|policy| policy.rule_texts);
     let tables = own.chain(WRAPPERS.iter().map(|wrapper| wrapper.rule_texts));
@@ -124,14 +124,14 @@ fn lookup(table: &[RuleText], rule: &str) -> Option<&'static str> {
     table.iter().find(|(known, _)| *known == rule).map(|(_, rule_text)| *rule_text)
 }
 
-/// Whether a rule has a text.
+/// Returns whether a rule has a text.
 pub fn has_rule_text(rule: &str) -> bool {
     let (base, detail) = rule.split_once(',').unzip();
     let base = base.unwrap_or(rule);
     rule_text(base).is_some() && detail.is_none_or(|detail| lookup(RULE_DETAILS, detail).is_some())
 }
 
-/// A reason as a sentence, without a full stop.
+/// Formats a reason as a sentence, without a full stop.
 pub fn describe(why: &Why, names: &Names<'_>) -> String {
     let (base, detail) = why.rule.split_once(',').map_or((&*why.rule, ""), |(base, detail)| (base, detail));
     let Some(rule_text) = rule_text(base) else { return by_name(why) };
@@ -163,7 +163,7 @@ fn by_name(why: &Why) -> String {
     if numbers.is_empty() { rule } else { format!("{rule} ({})", numbers.join(", ")) }
 }
 
-/// Fills in a text. Parts in brackets are left out if a number in them is missing.
+/// Fills in a rule text. Parts in brackets are left out if a number in them is missing.
 fn fill(rule_text: &str, why: &Why, names: &Names<'_>) -> String {
     let mut text = String::new();
     let mut rest = rule_text;

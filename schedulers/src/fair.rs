@@ -86,12 +86,12 @@ impl Fair {
         self.reclaim.run(phases, &self.pools, plan);
     }
 
-    /// How attempts are preempted.
+    /// Returns how attempts are preempted.
     pub(crate) fn preempt_mode(&self) -> PreemptMode {
         self.reclaim.preempt_mode()
     }
 
-    /// What the tasks of a job in these phases wait for.
+    /// Returns what the tasks of a job in these phases wait for.
     pub(crate) fn reasons(&self, phases: &[Phase], job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
         let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
         if pool.is_waiting_for_pool(job.id) {
@@ -117,7 +117,7 @@ impl Fair {
         reasons
     }
 
-    /// The wait of the maps of a job for slots near their input, while it lasts.
+    /// Returns the reason that the maps of a job wait for slots near their input, while they wait.
     fn locality_wait(&self, job: &Job, now: Time, cluster: &Cluster) -> Option<Why> {
         let delay = &self.locality_delay;
         let since = delay.since(job.id).filter(|_| delay.limit(job.id, now) < Locality::OffRack)?;

@@ -246,7 +246,7 @@ impl Fcs {
         }
     }
 
-    /// Whether the slack of a pending reduce of a job is used up: of a paused one, or of one that
+    /// Returns whether the slack of a pending reduce of a job is used up. The reduce is paused, or
     /// has waited since all maps were done.
     fn is_overdue(&self, job: &Job, now: Time, cluster: &Cluster) -> bool {
         if self.settings.literal || !job.may_start(Phase::Reduce) || job.pending.reduce.is_empty() {
@@ -274,7 +274,7 @@ impl Fcs {
                 })
     }
 
-    /// Algorithm 2: the reduce of the job with the least remaining work that gets a slot.
+    /// Returns the reduce that gets a slot, of the job with the least remaining work (algorithm 2).
     fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let Self { waiting, jobs, paused, skips, .. } = self;
         let cluster = plan.cluster();
@@ -327,8 +327,8 @@ impl SlotOrder for Fcs {
     }
 }
 
-/// The first of some paused reduces that can resume here and cannot resume on the tracker of its
-/// checkpoint.
+/// Returns the first of some paused reduces that can resume on `tracker` and cannot resume on the
+/// tracker of its checkpoint.
 fn migrant(
     job: &Job,
     skipped_more_than: impl Iterator<Item = u32>,

@@ -75,7 +75,7 @@ impl Scheduler for Fifo {
 }
 
 impl Fifo {
-    /// The task that gets a slot: of the first job that can use it.
+    /// Returns the task that gets a slot, of the first job that can use the slot.
     fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let mut jobs = self.queue.iter().filter_map(|(_, id)| plan.cluster().job(*id));
         let mut maps_wait = false;

@@ -29,7 +29,7 @@ pub fn fill(
 
 /// A policy whose order of jobs changes with every slot that a round assigns.
 pub trait SlotOrder {
-    /// The task that gets a slot.
+    /// Returns the task that gets a slot.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
     /// Counts a slot that this round gives to a job.
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>);
@@ -51,13 +51,14 @@ pub fn fill_in_order(policy: &mut impl SlotOrder, tracker: TrackerId, plan: &mut
     }
 }
 
-/// A straggler of any job, the oldest job first.
+/// Returns a straggler of the oldest job that has one which may be duplicated on the tracker.
 fn straggler(plan: &Plan<'_>, phase: Phase, tracker: TrackerId) -> Option<(TaskId, Why)> {
     let mut jobs = plan.cluster().jobs_with_stragglers(phase);
     jobs.find_map(|job| plan.next_straggler(job, phase, tracker)).map(|task| (task, Why::rule("straggler")))
 }
 
-/// The rule for a locality.
+/// Returns a reason with the rule for a locality. `rules` are those for node-local, rack-local and
+/// off-rack.
 pub fn with_locality(rules: [&'static str; 3], near: Locality) -> Why {
     Why::rule(rules[near as usize])
 }
@@ -75,12 +76,12 @@ pub struct LocalityDelay {
 }
 
 impl LocalityDelay {
-    /// Creates it with these waiting times.
+    /// Creates a delay with these waiting times.
     pub fn new(node_wait: Span, rack_wait: Span) -> Self {
         Self { node_wait, rack_wait, since: BTreeMap::new() }
     }
 
-    /// The locality that a job accepts now.
+    /// Returns the worst locality that a job accepts now.
     pub fn limit(&self, job: JobId, now: Time) -> Locality {
         let waited = self.since.get(&job).map_or(Span(0), |since| now.since(*since));
         if waited >= self.node_wait + self.rack_wait {
@@ -92,15 +93,15 @@ impl LocalityDelay {
         }
     }
 
-    /// Whether a job has waited long enough to accept any tracker. If it has not waited yet, it
-    /// starts to wait.
+    /// Returns whether a job has waited long enough to accept any tracker. If it has not waited
+    /// yet, it starts to wait.
     pub fn is_over(&mut self, job: JobId, now: Time) -> bool {
         self.since.entry(job).or_insert(now);
         self.limit(job, now) == Locality::OffRack
     }
 
-    /// The map that a job launches on a tracker now, if its locality is accepted. Otherwise the job
-    /// starts to wait. With `ignore_locality`, any map is accepted.
+    /// Returns the map that a job launches on a tracker now, if the job accepts its locality.
+    /// Otherwise the job starts to wait. With `ignore_locality`, any map is accepted.
     pub fn next_map(
         &mut self,
         job: &Job,
@@ -137,7 +138,7 @@ impl LocalityDelay {
         found
     }
 
-    /// Since when a job has been waiting.
+    /// Returns since when a job has been waiting.
     pub fn since(&self, job: JobId) -> Option<Time> {
         self.since.get(&job).copied()
     }

@@ -138,8 +138,8 @@ impl Hsrtf {
         matches!(self.mode, Mode::PuP | Mode::PrP)
     }
 
-    /// The position of a job: by its remaining time, or by the part of its share that it would hold
-    /// with one more slot.
+    /// Returns the position of a job: by its remaining time, or by the part of its share that it
+    /// would hold with one more slot.
     fn key(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
         let Estimate { remaining, share, .. } = self.estimator.of(job.id);
         if self.is_pure() {
@@ -226,7 +226,8 @@ impl Hsrtf {
         }
     }
 
-    /// The task that a job would run in the slot of a victim, the tracker, and the reason.
+    /// Returns the task that a job would run in the slot of a victim, the tracker of the slot, and
+    /// the reason.
     fn slot_for(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
         let on = plan.cluster().attempt(victim)?.tracker;
         let fit = fit(job, self.hosts.get(&job.id), victim.phase(), on, plan)?;
@@ -234,7 +235,7 @@ impl Hsrtf {
         Some((fit.task, on, why))
     }
 
-    /// Number of slots that a job should have but does not have.
+    /// Returns the number of slots that a job should have but does not have.
     fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
         let waiting = plan.waiting(job, phase) as u32;
         if self.is_pure() {
@@ -245,10 +246,10 @@ impl Hsrtf {
         waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
     }
 
-    /// Whether an attempt is protected: it was just launched, so a split would be like a kill; or
-    /// work of its task was already lost for another job. Otherwise two jobs whose remaining times
-    /// cross repeatedly would kill the tasks of each other forever, or copy the checkpoints of
-    /// their reduces forever.
+    /// Returns whether an attempt is protected: it was just launched, so a split would be like a
+    /// kill; or work of its task was already lost for another job. Otherwise two jobs whose
+    /// remaining times cross repeatedly would kill each other's tasks forever, or copy the
+    /// checkpoints of their reduces forever.
     fn is_protected(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
         let is_new = |attempt: &Attempt| {
             plan.now().since(attempt.launched) < self.newly_launched || plan.has_just_resumed(attempt)
@@ -264,7 +265,8 @@ impl Hsrtf {
         plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(was_wasted))
     }
 
-    /// Why no attempt is preempted for a job that waits for a slot, apart from the interval.
+    /// Explains why no attempt is preempted for a job that waits for a slot, apart from the
+    /// interval between preemptions.
     fn explain_no_preemption(&self, job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<Why> {
         if !self.preempts() || cluster.free_trackers(phase).next().is_some() {
             return None;
@@ -368,7 +370,7 @@ fn fit(
     Some(Fit { task, rule: "remaining-time", near: NearInput::No })
 }
 
-/// Whether a tracker runs maps of a job, serves their output, or is on a host of the input.
+/// Returns whether a tracker runs maps of a job, serves their output, or is on a host of the input.
 fn is_near(job: JobId, hosts: &BTreeSet<HostId>, tracker: TrackerId, plan: &Plan<'_>) -> bool {
     let Some(tracker) = plan.cluster().tracker(tracker) else { return false };
     let first = TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);

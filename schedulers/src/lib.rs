@@ -113,9 +113,10 @@ pub const POLICIES: &[Policy] = &[
     },
 ];
 
-/// The queues that the configuration of a policy names. A job that names another queue would get
-/// the default one. If the last part of a path is unique, it is included too. `None` if every name
-/// is allowed: the policy has no queues, or it has pools and none are configured.
+/// Returns the queues that the configuration of a policy names. A job that names another queue
+/// would get the default queue. The last part of a path is included too if it is unique. Returns
+/// `None` if every name is allowed: the policy has no queues, or it has pools and none are
+/// configured.
 pub fn queues(policy: &str, params: &Params) -> Option<BTreeSet<String>> {
     let below = |prefix: &str| -> BTreeSet<String> {
         let inner = params.keys().filter_map(|key| key.strip_prefix(prefix));
@@ -165,7 +166,8 @@ pub enum PolicyError {
     Parameter(#[from] ParameterError),
 }
 
-/// Parameters in brackets are only allowed in lists of policies, in the simulator.
+/// Returns a hint for a name with parameters in brackets, which are allowed only in lists of
+/// policies for the simulator.
 fn hint(name: &str) -> String {
     match name.split_once('[') {
         Some((policy, _)) => format!(
@@ -176,7 +178,7 @@ fn hint(name: &str) -> String {
     }
 }
 
-/// Whether a section of parameters has this name.
+/// Returns whether a section of parameters has this name.
 pub fn is_section(name: &str) -> bool {
     POLICIES.iter().any(|policy| policy.section == name)
         || WRAPPERS.iter().any(|wrapper| wrapper.name == name)
@@ -195,13 +197,13 @@ pub struct Description {
     pub parameters: Vec<Parameter>,
 }
 
-/// The names of all policies, for messages.
+/// Returns the names of all policies, for messages.
 pub fn names() -> Vec<String> {
     let policies = POLICIES.iter().map(|policy| policy.name.to_owned());
     policies.chain(WRAPPERS.iter().map(|wrapper| format!("{}(POLICY)", wrapper.name))).collect()
 }
 
-/// All valid names: each policy alone and in each wrapper.
+/// Returns all valid names: each policy alone and in each wrapper.
 pub fn specs() -> Vec<String> {
     let bare = || POLICIES.iter().map(|policy| policy.name.to_owned());
     let wrapped = WRAPPERS.iter().flat_map(|wrapper| bare().map(|name| format!("{}({name})", wrapper.name)));
@@ -226,7 +228,7 @@ fn build(spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
     Some((wrapper.build)(inner, &mut Section::of(wrapper.name, params)))
 }
 
-/// All policies, with their parameters and current values.
+/// Describes all policies, with their parameters and current values.
 pub fn describe(params: &Params) -> Result<Vec<Description>, ParameterError> {
     let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.name);
     let sections: Vec<&'static str> = POLICIES.iter().map(|policy| policy.section).chain(wrappers).collect();

@@ -43,7 +43,7 @@ pub enum ParameterError {
     Conflict { section: &'static str, why: String },
 }
 
-/// Each name once, in order; `none` if there are none.
+/// Lists each name once, in order; `none` if there are none.
 fn listed<T: AsRef<str>>(names: &[T]) -> String {
     let mut each: Vec<&str> = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
@@ -55,7 +55,7 @@ fn listed<T: AsRef<str>>(names: &[T]) -> String {
 }
 
 impl ParameterError {
-    /// The key or section of the error.
+    /// Returns the key or the section that the error is about.
     pub fn place(&self) -> &str {
         match self {
             Self::Value { key, .. } | Self::Unknown { key, .. } | Self::Section { key, .. } => key,
@@ -74,7 +74,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The parameters that start with the name of a section.
+    /// Selects the parameters whose keys start with the name of a section.
     pub fn of(name: &'static str, params: &'a Params) -> Self {
         let own = params.iter().filter_map(|(key, value)| {
             let key = key.strip_prefix(name)?.strip_prefix('.')?;
@@ -83,7 +83,7 @@ impl<'a> Section<'a> {
         Self { name, settings: own.collect(), listed: Vec::new(), first_error: None }
     }
 
-    /// The parameters that were read, or the first error.
+    /// Returns the parameters that were read, or the first error.
     pub fn finish(self) -> Result<Vec<Parameter>, ParameterError> {
         if let Some(error) = self.first_error {
             return Err(error);
@@ -104,7 +104,7 @@ impl<'a> Section<'a> {
         self.first_error.get_or_insert(ParameterError::Conflict { section, why });
     }
 
-    /// Reads a value; the default if it is missing or invalid.
+    /// Reads a value. Returns the default if the value is missing or invalid.
     fn read<T: Clone>(
         &mut self,
         key: &str,
@@ -125,20 +125,20 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A duration: `5s`, `250ms`, `2m`, or a number of seconds.
+    /// Reads a duration: `5s`, `250ms`, `2m`, or a number of seconds.
     pub fn span(&mut self, key: &str, default: Span, about: &str) -> Span {
         let wanted = "a duration, such as 5s, 250ms or 2m";
         self.read(key, (default, show_span(default)), about, wanted, span)
     }
 
-    /// An interval: a duration above 0.
+    /// Reads an interval: a duration above 0.
     pub fn period(&mut self, key: &str, default: Span, about: &str) -> Span {
         let wanted = "a duration above 0, such as 5s, 250ms or 2m";
         let above_0 = |text: &str| span(text).filter(|span| span.0 > 0);
         self.read(key, (default, show_span(default)), about, wanted, above_0)
     }
 
-    /// A duration or `never`.
+    /// Reads a duration or `never`.
     pub fn span_or_never(&mut self, key: &str, default: Option<Span>, about: &str) -> Option<Span> {
         let shown = default.map_or_else(|| "never".to_owned(), show_span);
         self.read(key, (default, shown), about, "a duration, such as 5s, or never", |text| match text {
@@ -147,19 +147,19 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A number within a range.
+    /// Reads a number within a range.
     pub fn number(&mut self, key: &str, default: f64, range: RangeInclusive<f64>, about: &str) -> f64 {
         let wanted = format!("a number from {} to {}", range.start(), range.end());
         let parse = |text: &str| text.parse().ok().filter(|number| range.contains(number));
         self.read(key, (default, default.to_string()), about, &wanted, parse)
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub fn count(&mut self, key: &str, default: u32, about: &str) -> u32 {
         self.read(key, (default, default.to_string()), about, "a whole number", |text| text.parse().ok())
     }
 
-    /// A whole number, or `none` for no limit.
+    /// Reads a whole number, or `none` for no limit.
     pub fn limit(&mut self, key: &str, about: &str) -> Option<u32> {
         let wanted = "a whole number, or none";
         self.read(key, (None, "none".to_owned()), about, wanted, |text| match text {
@@ -168,12 +168,12 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn flag(&mut self, key: &str, default: bool, about: &str) -> bool {
         self.read(key, (default, default.to_string()), about, "true or false", |text| text.parse().ok())
     }
 
-    /// One of several words; the first is the default.
+    /// Reads one of several words; the first is the default.
     pub fn choice<T: Copy>(&mut self, key: &str, words: &[(&'static str, T)], about: &str) -> T {
         let (default, shown) = (words[0].1, words[0].0.to_owned());
         let wanted = words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" or ");
@@ -181,19 +181,19 @@ impl<'a> Section<'a> {
         self.read(key, (default, shown), &format!("{about} ({wanted})"), &wanted, parse)
     }
 
-    /// The parameter `preempt`: how attempts are preempted.
+    /// Reads the parameter `preempt`: how attempts are preempted.
     pub fn preempt_mode(&mut self) -> PreemptMode {
         let words = [("lossless", PreemptMode::Lossless), ("kill", PreemptMode::Kill)];
         self.choice("preempt", &words, "how attempts are preempted: lossless splits maps and pauses reduces")
     }
 
-    /// A number, without declaring the parameter.
+    /// Reads a number without declaring the parameter.
     pub fn peek(&self, key: &str) -> Option<f64> {
         self.settings.get(key)?.trim().parse().ok()
     }
 
-    /// The names that have settings below a key: `pools.research.weight` has the name `research`
-    /// below `pools`. A name may contain dots.
+    /// Returns the names that have settings below a key: `pools.research.weight` has the name
+    /// `research` below `pools`. A name may contain dots.
     pub fn names(&self, below: &str) -> BTreeSet<String> {
         let inner = self.settings.keys().filter_map(|key| key.strip_prefix(below)?.strip_prefix('.'));
         inner.filter_map(|rest| rest.rsplit_once('.')).map(|(name, _)| name.to_owned()).collect()

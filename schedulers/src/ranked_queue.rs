@@ -51,22 +51,22 @@ impl<T: Copy + Ord, K: Copy + Ord> RankedQueue<T, K> {
         }
     }
 
-    /// The items in order.
+    /// Returns the items in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = T> + '_ {
         self.queue.iter().map(|(_, item)| *item)
     }
 
-    /// The items before an item; all items if it is not contained.
+    /// Returns the items before an item; all items if the queue does not contain it.
     pub fn ahead_of(&self, item: T) -> impl Iterator<Item = T> + '_ {
         self.iter().take_while(move |other| *other != item)
     }
 
-    /// The key of an item.
+    /// Returns the key of an item.
     pub fn key(&self, item: T) -> Option<K> {
         self.keys.get(&item).copied()
     }
 
-    /// Whether there are no items.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }

@@ -44,8 +44,9 @@ pub fn divide(total: f64, claims: &[Claim]) -> Vec<f64> {
     claims.iter().map(|claim| share(claim, level)).collect()
 }
 
-/// Whether moving one slot from a claim above its share to one below its share brings both nearer
-/// to their shares. Arguments are (held, share). Never true in both directions.
+/// Returns whether moving one slot from a claim above its share to a claim below its share brings
+/// both nearer to their shares. Each argument is (held slots, share). Never true in both
+/// directions.
 pub fn should_move(to: (f64, f64), from: (f64, f64)) -> bool {
     let (deficit, excess) = (to.1 - to.0, from.0 - from.1);
     deficit > 0.0 && excess > 0.0 && deficit + excess > 1.0 + 1e-9

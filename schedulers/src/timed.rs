@@ -46,7 +46,7 @@ impl DecisionTimes {
         self.longest.fetch_max(nanos, Relaxed);
     }
 
-    /// The durations so far.
+    /// Returns the durations so far.
     pub fn snapshot(&self) -> DecisionStats {
         DecisionStats {
             rounds: self.rounds.load(Relaxed),
@@ -57,7 +57,7 @@ impl DecisionTimes {
 }
 
 impl DecisionStats {
-    /// The mean duration of a round.
+    /// Returns the mean duration of a round.
     pub fn mean(&self) -> Duration {
         Duration::from_nanos(self.total.as_nanos() as u64 / self.rounds.max(1))
     }

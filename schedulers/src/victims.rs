@@ -22,12 +22,13 @@ pub struct Victims {
 pub struct Skipped(usize);
 
 impl Victims {
-    /// The youngest attempt first.
+    /// Collects the attempts that may be preempted, the youngest first.
     pub fn youngest_first(phase: Phase, plan: &Plan<'_>) -> Self {
         Self::greatest_first(phase, plan, |attempt, _| (attempt.launched, attempt.id))
     }
 
-    /// The attempt with the greatest key first. The key may depend on the progress.
+    /// Collects the attempts that may be preempted, the one with the greatest key first. The key
+    /// may depend on the progress.
     pub fn greatest_first<K: Ord>(phase: Phase, plan: &Plan<'_>, key: impl Fn(&Attempt, f32) -> K) -> Self {
         let cluster = plan.cluster();
         let held = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
@@ -43,7 +44,7 @@ impl Victims {
         Self { candidates: candidates.iter().map(|(attempt, _)| attempt.id).collect(), being_freed }
     }
 
-    /// Number of slots that are free or being released by preempted attempts.
+    /// Returns the number of slots that are free or being released by preempted attempts.
     pub fn slots_being_freed(&self) -> u32 {
         self.being_freed.values().sum()
     }
@@ -69,7 +70,7 @@ impl Victims {
         self.next_after(&mut Skipped::default(), may)
     }
 
-    /// Like [`Self::next`], but does not ask again about candidates that were skipped.
+    /// Works like [`Self::next`], but does not ask again about candidates that were skipped.
     pub fn next_after(
         &mut self,
         passed: &mut Skipped,
@@ -144,7 +145,7 @@ impl<K: Ord> Overdue<K> {
         limit.is_some_and(|limit| now.since(since) >= limit)
     }
 
-    /// Since when the condition has held, as of the last update.
+    /// Returns since when the condition has held, as of the last update.
     pub fn since(&self, key: &K) -> Option<Time> {
         self.0.get(key).copied()
     }

@@ -53,7 +53,8 @@ fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str) {
     );
 }
 
-/// Two nodes, and a finished job of each of two users, with four maps on each node.
+/// Creates two nodes and a finished job of each of two users, with four maps of each job on each
+/// node.
 fn history() -> JobTracker {
     let params = Params::from([("coshh.arrival_window".to_owned(), "1000000s".to_owned())]);
     let mut core = JobTracker::new(Config::default(), make("coshh", &params).unwrap());
@@ -117,7 +118,7 @@ fn nodes_speeds_are_learned_from_the_same_facts() {
     assert!((1.5..2.3).contains(&ratio), "1.8 for the one, 2 for the other: {ratio}");
 }
 
-/// Number of nodes that are suggested for a job, if it has a class.
+/// Returns the number of nodes that are suggested for a job, if the job has a class.
 fn suggested(core: &JobTracker, job: JobId) -> Option<f64> {
     let reasons = core.explain(at(200), job);
     reasons.iter().find(|why| why.rule == "class-suggested-nodes")?.number("nodes")

@@ -18,8 +18,8 @@ fn sources(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Rules look like `fair-share` or `fair-share,node-local`. Rules of one word are found where a
-/// `Why` is created.
+/// Collects the rules in the source files. Rules look like `fair-share` or `fair-share,node-local`.
+/// A rule of one word is recognised where a `Why` is created.
 fn rules() -> BTreeSet<String> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut texts = Vec::new();

@@ -163,8 +163,8 @@ impl World {
     }
 }
 
-/// Seconds until the large job has ended, if it ends within ten minutes, and the number of its
-/// pauses.
+/// Runs a simulation of ten minutes. Returns the seconds until the large job has ended, if it has,
+/// and the number of its pauses.
 fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
     let mut world = World::new(params);
     world.submit(1, 10_000);

@@ -191,8 +191,8 @@ impl Flood {
     }
 }
 
-/// How long a job waits for its first slot while a job of `flood_maps` maps is submitted every
-/// `every` seconds.
+/// Returns how long a job waits for its first slot while a job of `flood_maps` maps is submitted
+/// every `every` seconds.
 fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
     let mut flood = Flood::new(spec);
     let mut one = None;

@@ -77,7 +77,7 @@ impl Full {
         self.runs.iter().filter(|(_, on)| *on == tracker).map(|(task, _)| task.as_str()).collect()
     }
 
-    /// Heartbeats of all trackers that report the progress of their attempts.
+    /// Returns heartbeats of all trackers that report this progress of their attempts.
     fn beat(&self, at: u64, done: f32) -> String {
         let mut text = String::new();
         for number in 1..=self.trackers {
@@ -89,7 +89,7 @@ impl Full {
     }
 }
 
-/// Attempts that were preempted.
+/// Returns the attempts that were preempted.
 fn preempted(played: &str) -> Vec<&str> {
     let lines = played.lines().filter_map(|line| line.strip_prefix("preempt-requested "));
     lines.filter_map(|line| line.split(".0 ").next()).collect()

@@ -36,7 +36,7 @@ impl TestCluster {
         RequestId(self.requests)
     }
 
-    /// The number and incarnation that the tracker gets; `None` if it is refused.
+    /// Registers a tracker. Returns the ID and incarnation that it gets; `None` if it is refused.
     fn register(&mut self, name: &str, claims: u64) -> Option<(TrackerId, u64)> {
         let request = self.request();
         let tracker = Registration {

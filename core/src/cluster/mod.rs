@@ -52,28 +52,28 @@ impl Cluster {
         Ok(())
     }
 
-    /// The durable half.
+    /// Returns the durable half.
     pub fn durable(&self) -> &Durable {
         &self.durable
     }
 
-    /// The time of the last heartbeat of a tracker.
+    /// Returns the time of the last heartbeat of a tracker.
     pub fn last_seen(&self, tracker: TrackerId) -> Time {
         self.volatile.last_seen.get(&tracker).copied().unwrap_or_default()
     }
 
-    /// Free slots of a tracker; none if it accepts no work.
+    /// Returns the number of free slots of a tracker; 0 if the tracker accepts no work.
     pub fn free(&self, tracker: &Tracker, phase: Phase) -> u32 {
         tracker.unassigned(phase).saturating_sub(self.unknown_attempts(tracker.id, phase))
     }
 
-    /// Trackers with a free slot, ordered by number.
+    /// Returns the trackers with a free slot, ordered by ID.
     pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
         self.free_trackers_from(phase, TrackerId(0))
     }
 
-    /// Trackers with a free slot, ordered by number, starting with `first`. Those with lower
-    /// numbers come last.
+    /// Returns the trackers with a free slot, ordered by ID, starting with `first`. Trackers with
+    /// lower IDs than `first` come last.
     pub(crate) fn free_trackers_from(
         &self,
         phase: Phase,
@@ -84,24 +84,25 @@ impl Cluster {
         in_order.filter(move |id| self.has_room(*id, phase))
     }
 
-    /// Whether a tracker has a free slot.
+    /// Returns whether a tracker has a free slot.
     pub(crate) fn has_free_slot(&self, id: TrackerId, phase: Phase) -> bool {
         self.durable.unassigned_trackers(phase).contains(&id) && self.has_room(id, phase)
     }
 
-    /// Whether unknown attempts leave a slot of a tracker with unassigned slots free.
+    /// Returns whether a tracker with unassigned slots has one that no unknown attempt holds.
     fn has_room(&self, id: TrackerId, phase: Phase) -> bool {
         self.unknown_attempts(id, phase) == 0
             || self.tracker(id).is_some_and(|tracker| self.free(tracker, phase) > 0)
     }
 
-    /// Number of slots of a tracker that attempts hold which the JobTracker has given up.
+    /// Returns the number of slots that are held by attempts which the tracker still runs and the
+    /// JobTracker has given up.
     pub fn unknown_attempts(&self, tracker: TrackerId, phase: Phase) -> u32 {
         self.volatile.unknown_on(tracker, phase) as u32
     }
 
-    /// The attempts of a job that hold a slot, ordered by ID, with their progress. It is `None`
-    /// until their trackers have reported them.
+    /// Returns the attempts of a job that hold a slot, ordered by ID, each with its progress. The
+    /// progress is `None` until the tracker of the attempt has reported it.
     pub fn running<'a>(
         &'a self,
         job: &'a Job,
@@ -114,35 +115,37 @@ impl Cluster {
         })
     }
 
-    /// Whether the tracker of an attempt has reported it since the JobTracker started.
+    /// Returns whether the tracker has reported an attempt as running since the JobTracker started.
     pub fn has_started(&self, attempt: &Attempt) -> bool {
         self.volatile.reported(attempt.id).is_some_and(|reported| reported.progress.is_some())
     }
 
-    /// The progress of an attempt, as last reported by its tracker since the JobTracker started.
+    /// Returns the progress of an attempt, as last reported by its tracker since the JobTracker
+    /// started.
     pub fn progress(&self, attempt: &Attempt) -> Progress {
         self.reports(attempt.id.job(), attempt.id.phase()).progress(attempt)
     }
 
-    /// What trackers have reported about the attempts of a job.
+    /// Returns what trackers have reported about the attempts of a job.
     pub fn reports(&self, job: JobId, phase: Phase) -> Reports<'_> {
         self.volatile.reports(job, phase)
     }
 
-    /// When the progress of an attempt last changed; at the latest when it was launched.
+    /// Returns when the progress of an attempt last changed, or when the attempt was launched if
+    /// that is later.
     pub(crate) fn last_progress(&self, attempt: &Attempt) -> Time {
         let reported = self.volatile.reported(attempt.id);
         reported.map_or(attempt.launched, |reported| reported.last_progress.max(attempt.launched))
     }
 
-    /// When the tracker of an attempt last reported it; at the latest when it was last sent an
-    /// order about it.
+    /// Returns when the tracker last reported an attempt, or when the tracker was last sent an
+    /// order about the attempt if that is later.
     pub(crate) fn last_reported(&self, attempt: &Attempt) -> Time {
         let reported = self.volatile.reported(attempt.id);
         reported.map_or(attempt.last_order, |reported| reported.last_report.max(attempt.last_order))
     }
 
-    /// The tracker of an attempt has reported its progress.
+    /// Stores the progress of an attempt that its tracker has reported.
     pub(crate) fn set_progress(&mut self, id: AttemptId, now: Time, progress: Progress) {
         let Some(attempt) = self.attempt(id) else { return };
         let has_changed = self.progress(attempt) != progress;
@@ -154,12 +157,13 @@ impl Cluster {
         reported.last_report = now;
     }
 
-    /// An attempt counts as reported now.
+    /// Sets the time of the last report of an attempt to `now`.
     pub(crate) fn set_reported(&mut self, id: AttemptId, now: Time) {
         self.volatile.reported_mut(id).last_report = now;
     }
 
-    /// Heartbeats that were missed in this time do not count: the JobTracker itself was paused.
+    /// Moves the times of the last heartbeats, reports and progress forward by `paused_for`: what
+    /// trackers did not send while the JobTracker itself was paused does not count as missed.
     pub(crate) fn excuse(&mut self, now: Time, paused_for: Span) {
         let later = |time: Time| (time + paused_for).min(now);
         self.volatile.last_seen.values_mut().for_each(|seen| *seen = later(*seen));
@@ -172,24 +176,25 @@ impl Cluster {
         }
     }
 
-    /// Map outputs that a tracker has, according to the facts and to its last registration.
+    /// Returns the map outputs that a tracker has, according to the facts and to its last
+    /// registration.
     pub(crate) fn outputs_on<'a>(&'a self, tracker: &'a Tracker) -> impl Iterator<Item = AttemptId> + 'a {
         tracker.outputs.iter().copied().filter(|output| !self.volatile.is_missing(*output))
     }
 
-    /// Whether a tracker has a map output.
+    /// Returns whether a tracker has a map output.
     pub(crate) fn has_output(&self, tracker: &Tracker, output: AttemptId) -> bool {
         tracker.outputs.contains(&output) && !self.volatile.is_missing(output)
     }
 
-    /// A tracker has registered with these map outputs.
+    /// Stores which of its map outputs a tracker has listed in its registration.
     pub(crate) fn set_listed_outputs(&mut self, tracker: TrackerId, listed: &BTreeSet<AttemptId>) {
         if let Some(tracker) = self.durable.tracker(tracker) {
             self.volatile.set_missing(&tracker.outputs, listed);
         }
     }
 
-    /// A tracker has reported the checkpoint of an attempt.
+    /// Stores what a tracker has reported about the checkpoint of an attempt.
     pub(crate) fn set_checkpoint_info(&mut self, on: TrackerId, id: AttemptId, info: CheckpointInfo) {
         let checkpoint = self.task(id.task).and_then(|task| task.checkpoint);
         if checkpoint.is_some_and(|checkpoint| (checkpoint.attempt, checkpoint.tracker) == (id, on)) {
@@ -197,30 +202,31 @@ impl Cluster {
         }
     }
 
-    /// Whether a checkpoint has more progress than another one of the same task.
+    /// Returns whether a checkpoint has more progress than another checkpoint of the same task.
     pub(crate) fn is_ahead_of(&self, checkpoint: &Checkpoint, other: &CheckpointInfo) -> bool {
         let reported = self.volatile.reported(checkpoint.attempt);
         let records = reported.map_or(0, |reported| reported.checkpoint_records);
         (checkpoint.stage, records, checkpoint.work.bytes) > (other.stage, other.records, other.bytes_in)
     }
 
-    /// Running tasks of a job that are much slower than others of their phase.
+    /// Returns the indexes of the running tasks of a job that are much slower than other tasks of
+    /// their phase.
     pub fn stragglers(&self, job: JobId, phase: Phase) -> impl Iterator<Item = u32> + '_ {
         self.volatile.stragglers[phase].get(&job).into_iter().flatten().copied()
     }
 
-    /// Whether a task is a straggler.
+    /// Returns whether a task is a straggler.
     pub(crate) fn is_straggler(&self, task: TaskId) -> bool {
         let slow = self.volatile.stragglers[task.phase].get(&task.job);
         slow.is_some_and(|slow| slow.contains(&task.index))
     }
 
-    /// Jobs with stragglers, oldest first.
+    /// Returns the jobs with stragglers, oldest first.
     pub fn jobs_with_stragglers(&self, phase: Phase) -> impl Iterator<Item = &Job> {
         self.volatile.stragglers[phase].keys().filter_map(|job| self.job(*job))
     }
 
-    /// Whether a slow map should be split instead of duplicated.
+    /// Returns whether a slow map should be split instead of duplicated.
     pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
         job.spec.speculation
             && job.spec.split_slow
@@ -229,8 +235,8 @@ impl Cluster {
             && self.progress(slow).done <= 1.0 - REMAINDER_MIN
     }
 
-    /// Whether a reduce of a job still has to fetch map output. A reduce after its shuffle stage
-    /// has fetched everything.
+    /// Returns whether any reduce of a job still has to fetch map output. A reduce after its
+    /// shuffle stage has fetched everything.
     pub(crate) fn needs_map_output(&self, job: &Job) -> bool {
         let reports = self.volatile.reports(job.id, Phase::Reduce);
         let further = |attempt: &Attempt| reports.progress(attempt).stage > Stage::Shuffle;

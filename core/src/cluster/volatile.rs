@@ -59,7 +59,8 @@ impl<'a> Reports<'a> {
         self.0.get(id.task.index as usize)?.get(id.number as usize)
     }
 
-    /// The progress of an attempt, as last reported by its tracker since the JobTracker started.
+    /// Returns the progress of an attempt, as last reported by its tracker since the JobTracker
+    /// started.
     pub fn progress(self, attempt: &Attempt) -> Progress {
         let reported = self.of(attempt.id).and_then(|reported| reported.progress);
         let known = reported.unwrap_or(Progress { stage: attempt.stage, ..Progress::default() });
@@ -113,7 +114,7 @@ impl Volatile {
         self.reports(id.job(), id.phase()).of(id)
     }
 
-    /// The entry of an attempt of a known job.
+    /// Returns the entry of an attempt of a known job, and creates it if there is none.
     pub(super) fn reported_mut(&mut self, id: AttemptId) -> &mut Reported {
         let tasks = &mut self.attempts.entry(id.job()).or_default()[id.phase()];
         let (index, number) = (id.task.index as usize, id.number as usize);
@@ -127,7 +128,7 @@ impl Volatile {
         &mut attempts[number]
     }
 
-    /// Number of slots that unknown attempts take.
+    /// Returns the number of slots of a tracker that unknown attempts hold.
     pub(super) fn unknown_on(&self, tracker: TrackerId, phase: Phase) -> usize {
         self.unknown_attempts.get(&tracker).map_or(0, |unknown| unknown[phase].len())
     }
@@ -148,7 +149,8 @@ impl Volatile {
         }
     }
 
-    /// A tracker has registered with some of its map outputs.
+    /// Stores which of the map outputs of a tracker are missing: those that the tracker did not
+    /// list in its registration.
     pub(super) fn set_missing(&mut self, outputs: &BTreeSet<AttemptId>, listed: &BTreeSet<AttemptId>) {
         self.missing_outputs.retain(|attempt| !listed.contains(attempt));
         self.missing_outputs.extend(outputs.difference(listed));
@@ -158,12 +160,13 @@ impl Volatile {
         self.missing_outputs.contains(&output)
     }
 
-    /// A tracker that did not run attempts of a job may have files of it.
+    /// Adds a tracker that may have files of a job although it did not run attempts of the job.
     pub(crate) fn add_extra_tracker(&mut self, job: JobId, tracker: TrackerId) {
         self.extra_trackers.entry(job).or_default().insert(tracker);
     }
 
-    /// Trackers that may have files of a job although they did not run its attempts.
+    /// Returns the trackers that may have files of a job although they did not run attempts of the
+    /// job.
     pub(crate) fn extra_trackers(&self, job: JobId) -> impl Iterator<Item = TrackerId> + '_ {
         self.extra_trackers.get(&job).into_iter().flatten().copied()
     }

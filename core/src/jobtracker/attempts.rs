@@ -73,8 +73,8 @@ impl JobTracker {
         }
     }
 
-    /// A heartbeat lists all attempts that run on the tracker. Unknown attempts that are not listed
-    /// have ended.
+    /// Removes unknown attempts that have ended. A heartbeat lists all attempts that run on the
+    /// tracker, so the unknown attempts that it does not list have ended.
     pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, reports: &[AttemptReport]) {
         let runs = |unknown: &AttemptId| {
             reports.iter().any(|report| report.attempt == *unknown && !Self::is_final(&report.status))
@@ -82,8 +82,8 @@ impl JobTracker {
         self.cluster.volatile.retain_unknown(from, runs);
     }
 
-    /// Whether the result of an attempt can still count: its job is running, its task is not done,
-    /// and the range of the task has not changed.
+    /// Returns whether the result of an attempt can still count: its job is running, its task is
+    /// not done, and the range of the task has not changed since the launch.
     pub(super) fn is_wanted(&self, id: AttemptId) -> bool {
         let job = self.cluster.job(id.job()).filter(|job| job.is_running());
         let Some(task) = job.and_then(|job| job.task(id.task)) else { return false };
@@ -131,9 +131,9 @@ impl JobTracker {
         }
     }
 
-    /// The first attempt that succeeds counts. This fact is the commit of the task: attempts do not
-    /// rename files, and the pieces of the attempt in the journal are moved when the job is
-    /// committed.
+    /// Records the success of an attempt. The first attempt of a task that succeeds counts, and
+    /// this fact is the commit of the task: attempts do not rename files. The commit of the job
+    /// moves the output files of the attempts that are recorded here.
     pub(super) fn succeeded(
         &mut self,
         now: Time,
@@ -201,7 +201,7 @@ impl JobTracker {
         self.record_killed(now, id, why, bytes_in, out);
     }
 
-    /// An attempt was stopped or lost after it had read `bytes_in` bytes.
+    /// Records that an attempt was stopped or lost after it had read `bytes_in` bytes.
     pub(super) fn record_killed(
         &mut self,
         now: Time,
@@ -276,9 +276,9 @@ impl JobTracker {
         self.output_not_fetchable(now, reduce, map, on, out);
     }
 
-    /// The tracker of the output that could not be fetched. `None` if the report does not count: it
-    /// must come from the tracker of the reduce, be about a map of the same running job, and be
-    /// about an output that still counts.
+    /// Returns the tracker of the map output that could not be fetched. Returns `None` if the
+    /// report does not count: the report must come from the tracker of the reduce, and must be
+    /// about a map of the same running job whose output still counts.
     fn suspected_tracker(&self, from: TrackerId, failure: &FetchFailure) -> Option<TrackerId> {
         let FetchFailure { reduce, map, .. } = *failure;
         let job = self.cluster.job(map.job()).filter(|job| job.is_running())?;

@@ -41,7 +41,8 @@ impl Copies {
         self.to.retain(|_, on| *on != to);
     }
 
-    /// Whether a fact requires a new check. Facts about trackers that are not being drained do not.
+    /// Sets `recheck` if a fact requires a new check. Facts about trackers that are not being
+    /// drained do not.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         if self.recheck || cluster.draining().is_empty() {
             return;
@@ -102,7 +103,7 @@ pub struct DrainStatus {
 }
 
 impl DrainStatus {
-    /// Whether the tracker runs nothing and has no file that a job needs.
+    /// Returns whether the tracker runs nothing and has no file that a job needs.
     pub fn is_empty(&self) -> bool {
         let running = self.running.map + self.running.reduce;
         running + self.outputs.0 + self.checkpoints.0 == 0
@@ -110,7 +111,7 @@ impl DrainStatus {
 }
 
 impl JobTracker {
-    /// A user drains a tracker or cancels the drain.
+    /// Handles the request of a user to drain a tracker, or to cancel the drain.
     pub(super) fn drain(
         &mut self,
         now: Time,
@@ -161,8 +162,8 @@ impl JobTracker {
         Some(format!("{name} cannot be drained, no other tracker takes work: {advice}"))
     }
 
-    /// The progress of a drain. For a tracker that is not being drained: what a drain would have to
-    /// do.
+    /// Returns the progress of a drain. For a tracker that is not being drained, returns what a
+    /// drain would have to do.
     pub fn drain_status(&self, id: TrackerId) -> DrainStatus {
         let Some(tracker) = self.cluster.tracker(id) else { return DrainStatus::default() };
         let running =
@@ -191,7 +192,7 @@ impl JobTracker {
         }
     }
 
-    /// Map outputs on a tracker that reduces still need.
+    /// Returns the map outputs on a tracker that reduces still need.
     fn needed_outputs(&self, tracker: &Tracker) -> Vec<AttemptId> {
         let mut needed: BTreeMap<JobId, bool> = BTreeMap::new();
         let mut is_needed = |id: JobId| {
@@ -224,7 +225,7 @@ impl JobTracker {
         }
     }
 
-    /// Called with every tick: draining trackers are checked again.
+    /// Makes the next call of `advance_drains` check all draining trackers. Called with every tick.
     pub(super) fn recheck_drains(&mut self) {
         self.copies.recheck = true;
         if self.cluster.draining().is_empty() {
@@ -287,7 +288,7 @@ impl JobTracker {
         self.order(to, Order::CopyFiles { attempt, from });
     }
 
-    /// A tracker has made a copy, or failed to.
+    /// Handles the report that a tracker has made a copy, or could not make it.
     pub(super) fn copied(
         &mut self,
         now: Time,

@@ -158,7 +158,7 @@ impl JobTracker {
         }
     }
 
-    /// After a restart: repeats commits that were in progress. They are idempotent.
+    /// Repeats commits that were in progress before a restart. Commits are idempotent.
     pub(super) fn resume_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let committing = self.cluster.jobs().filter(|job| job.state == JobState::Committing);
         let committing: Vec<JobId> = committing.map(|job| job.id).collect();

@@ -129,7 +129,7 @@ pub struct JobTracker {
 }
 
 impl JobTracker {
-    /// A state machine with an empty cluster.
+    /// Creates a state machine with an empty cluster.
     pub fn new(config: Config, scheduler: Box<dyn Scheduler>) -> Self {
         Self {
             config,
@@ -167,7 +167,7 @@ impl JobTracker {
         self
     }
 
-    /// The second policy and how it compares.
+    /// Returns the second policy with the result of the comparison, if there is a second policy.
     pub fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref()
     }
@@ -212,7 +212,7 @@ impl JobTracker {
         self.finish_event(now, out);
     }
 
-    /// When to send a `Tick` if no other event arrives before.
+    /// Returns when to send a `Tick` if no other event arrives before.
     pub fn next_deadline(&self) -> Option<Time> {
         let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
         let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
@@ -223,22 +223,22 @@ impl JobTracker {
         self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_MIN))
     }
 
-    /// The current state of the cluster.
+    /// Returns the current state of the cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// Whether launches are suspended, see [`Event::Launches`].
+    /// Returns whether launches are suspended, see [`Event::Launches`].
     pub fn launches_suspended(&self) -> bool {
         self.launches_suspended
     }
 
-    /// The name of the policy.
+    /// Returns the name of the policy.
     pub fn scheduler_name(&self) -> &str {
         self.scheduler.name()
     }
 
-    /// The throughput of a tracker.
+    /// Returns the throughput of a tracker.
     pub fn pace(&self, tracker: TrackerId) -> PerPhase<Throughput> {
         self.speeds.of(tracker)
     }
@@ -253,7 +253,7 @@ impl JobTracker {
         self.resume_jobs(now, out);
     }
 
-    /// The last step of every event: offers free slots, sends map events and orders.
+    /// Carries out the last steps of every event: offers free slots, sends map events and orders.
     fn finish_event(&mut self, now: Time, out: &mut Vec<Effect>) {
         // A preemption may free work for other slots, so there are two passes. The number is
         // limited in case a policy preempts in every round.

@@ -29,8 +29,9 @@ const UNREACHABLE_MAX: u32 = 3;
 const FAILED_MAX: usize = 2;
 
 impl JobTracker {
-    /// A user preempts an attempt. A task that is paused this way is on hold until it is resumed.
-    /// If the user then kills the attempt that is being paused, the hold ends.
+    /// Handles the request of a user to preempt an attempt. A task that is paused this way is on
+    /// hold until a user resumes it. If the user kills the attempt while it is being paused, the
+    /// hold ends.
     pub(super) fn preempt(
         &mut self,
         now: Time,
@@ -89,8 +90,9 @@ impl JobTracker {
         }
     }
 
-    /// A map ended at a position because it was preempted. At the start of its range it has done
-    /// nothing, at the end of its range it has succeeded.
+    /// Handles the report that a map ended at a position because it was preempted. A map that ended
+    /// at the start of its range has done nothing. A map that ended at the end of its range has
+    /// succeeded.
     pub(super) fn split(
         &mut self,
         now: Time,
@@ -134,7 +136,8 @@ impl JobTracker {
         self.advance(now, id.job(), out);
     }
 
-    /// The task with the remainder of the range of an attempt that was split.
+    /// Returns the task that got the remainder of the range when an attempt was split at a
+    /// position.
     fn remainder_of(&self, id: AttemptId, position: u64) -> Option<TaskId> {
         let job = self.cluster.job(id.job())?;
         let root = job.task(id.task)?.root;
@@ -142,8 +145,8 @@ impl JobTracker {
         tasks.find(|task| (task.root, task.start) == (root, position)).map(|task| task.id)
     }
 
-    /// A reduce has saved a checkpoint, with or without a request. It is used unless another
-    /// checkpoint of the task has more progress.
+    /// Handles the report that a reduce has saved a checkpoint, with or without a request. The
+    /// checkpoint is used unless another checkpoint of the task has more progress.
     pub(super) fn paused(
         &mut self,
         now: Time,
@@ -170,16 +173,16 @@ impl JobTracker {
         self.require_outputs(now, id.job(), out);
     }
 
-    /// The checkpoint that an attempt should resume from is missing or damaged. The attempt has not
-    /// failed, and its task starts over.
+    /// Handles the report that the checkpoint that an attempt should resume from is missing or
+    /// damaged. The attempt does not count as failed, and its task starts over.
     pub(super) fn checkpoint_corrupt(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
         self.reject_checkpoint(now, id, why, out);
         self.killed(now, id, why, out);
     }
 
-    /// The checkpoint that an attempt should resume from could not be read. If its tracker is not
-    /// live, it may be readable later. If its tracker is live and this happens repeatedly, the
-    /// checkpoint is given up.
+    /// Handles the report that the checkpoint that an attempt should resume from could not be read.
+    /// If the tracker with the checkpoint is not live, the checkpoint may be readable later. If
+    /// that tracker is live and this happens repeatedly, the checkpoint is given up.
     pub(super) fn checkpoint_unreachable(
         &mut self,
         now: Time,
@@ -200,8 +203,8 @@ impl JobTracker {
         self.killed(now, id, why, out);
     }
 
-    /// An attempt that resumed from a checkpoint has failed. The checkpoint is given up if another
-    /// attempt also failed with it, or if only one more attempt is left.
+    /// Decides whether to give up a checkpoint after an attempt that resumed from it has failed: if
+    /// another attempt also failed with the checkpoint, or if the task has only one attempt left.
     pub(super) fn suspect_checkpoint(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         let Some((paused, _)) = self.resumed_checkpoint(id) else { return };
         let Some(job) = self.cluster.job(id.job()) else { return };
@@ -238,7 +241,7 @@ impl JobTracker {
         }
     }
 
-    /// Checkpoints of a task that an attempt may still read, with their trackers.
+    /// Returns the checkpoints of a task that an attempt may still read, with their trackers.
     pub(super) fn checkpoints(&self, id: TaskId) -> BTreeSet<(AttemptId, TrackerId)> {
         self.cluster.task(id).into_iter().flat_map(Task::checkpoints).collect()
     }
@@ -280,8 +283,9 @@ impl JobTracker {
         }
     }
 
-    /// Checkpoints of tasks on hold on a tracker. The tracker may come back until the tasks are
-    /// resumed. A tracker that is being drained will not come back.
+    /// Returns the checkpoints on a tracker that belong to tasks on hold. They are kept when the
+    /// tracker is lost, because it may come back before the tasks are resumed. A tracker that is
+    /// being drained will not come back.
     pub(super) fn checkpoints_on_hold(&self, id: TrackerId) -> BTreeSet<AttemptId> {
         let Some(tracker) = self.cluster.tracker(id).filter(|tracker| tracker.drain.is_none()) else {
             return BTreeSet::new();
@@ -290,8 +294,8 @@ impl JobTracker {
         tracker.checkpoints.iter().filter(is_on_hold).copied().collect()
     }
 
-    /// If the checkpoint of a task that is to resume was lost with its tracker, the task starts
-    /// over.
+    /// Gives up the checkpoint of a task that is to be resumed, if the tracker with the checkpoint
+    /// is lost. The task then starts over.
     fn give_up_lost_checkpoint(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
         let Some(checkpoint) = self.cluster.task(id).and_then(|task| task.checkpoint) else { return };
         if self.cluster.tracker(checkpoint.tracker).is_some_and(|at| at.state == TrackerState::Lost) {
@@ -310,8 +314,9 @@ impl JobTracker {
         }
     }
 
-    /// A user resumes a paused task: at once on the tracker that has its checkpoint, or on the
-    /// tracker that the user has chosen, if it has a free slot. Otherwise the policy places it.
+    /// Handles the request of a user to resume a paused task. The task resumes at once on the
+    /// tracker that the user has chosen, or else on the tracker that has its checkpoint, if that
+    /// tracker has a free slot. Otherwise the policy places the task.
     pub(super) fn resume(
         &mut self,
         now: Time,
@@ -342,7 +347,8 @@ impl JobTracker {
         Self::reply(request, reply, out);
     }
 
-    /// The tracker on which a task resumes at once; `None` if the policy decides.
+    /// Returns the tracker on which a task resumes at once, or `None` if the policy places the
+    /// task. The error says why the task cannot be resumed.
     fn check_resume(
         &self,
         now: Time,

@@ -18,12 +18,12 @@ use std::collections::BTreeSet;
 const DOWN_TRACKERS_MAX: usize = 4;
 
 impl JobTracker {
-    /// Recent decisions and events of a job, oldest first.
+    /// Returns the recent decisions and events of a job, oldest first.
     pub fn recent(&self, job: JobId) -> Vec<Entry> {
         self.recent.of(job)
     }
 
-    /// What a job waits for. Empty if the job is unknown.
+    /// Returns the reasons why a job waits; none if the job is unknown.
     pub fn explain(&self, now: Time, job: JobId) -> Vec<Why> {
         let Some(job) = self.cluster.job(job) else { return Vec::new() };
         if !job.is_running() {
@@ -36,9 +36,10 @@ impl JobTracker {
         reasons
     }
 
-    /// Trackers without heartbeats. Attempts of the job there wait until the tracker comes back or
-    /// is lost. Of other trackers only the slots are missing, which matters if the job waits for
-    /// other reasons.
+    /// Explains how unreachable trackers delay the job. Its attempts on such a tracker wait until
+    /// the tracker returns or is declared lost. Unreachable trackers that run none of its attempts
+    /// only reduce the number of slots, so they are mentioned only if the job already waits for
+    /// something.
     fn explain_trackers(&self, now: Time, job: &Job, reasons: &[Why]) -> Vec<Why> {
         if reasons.iter().any(|why| why.rule == "no-tracker") {
             return self.explain_down_trackers(now);
@@ -61,7 +62,7 @@ impl JobTracker {
         vec![if others > 0.0 { why.with("others", others) } else { why }]
     }
 
-    /// The trackers that are not live, those with the newest heartbeats first.
+    /// Lists the trackers that are not live. Those with the newest heartbeats come first.
     fn explain_down_trackers(&self, now: Time) -> Vec<Why> {
         let down = self.cluster.trackers().filter(|tracker| tracker.state != TrackerState::Live);
         let mut down: Vec<&Tracker> = down.collect();
@@ -76,7 +77,7 @@ impl JobTracker {
         shown.chain((others > 0).then(|| Why::rule("trackers-down").with("others", others as f64))).collect()
     }
 
-    /// What a task waits for. Empty if the task is unknown.
+    /// Returns the reasons why a task waits; none if the task is unknown.
     pub fn explain_task(&self, now: Time, id: TaskId) -> Vec<Why> {
         let Some(job) = self.cluster.job(id.job) else { return Vec::new() };
         let Some(task) = job.task(id) else { return Vec::new() };
@@ -182,7 +183,7 @@ impl JobTracker {
         reasons
     }
 
-    /// How long ago the last heartbeat of a tracker was.
+    /// Returns how long ago the last heartbeat of a tracker was.
     fn silence(&self, now: Time, tracker: &Tracker) -> Span {
         now.since(self.cluster.last_seen(tracker.id))
     }

@@ -51,7 +51,7 @@ impl Recent {
         }
     }
 
-    /// The recent facts of a job, oldest first.
+    /// Returns the recent facts of a job, oldest first.
     pub(super) fn of(&self, job: JobId) -> Vec<Entry> {
         let Some(recent_facts) = self.jobs.get(&job) else { return Vec::new() };
         let mut all: Vec<Entry> = recent_facts.others.iter().chain(&recent_facts.launches).cloned().collect();

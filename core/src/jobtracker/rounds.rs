@@ -43,18 +43,18 @@ impl JobTracker {
         decisions
     }
 
-    /// Number of rounds so far.
+    /// Returns the number of rounds so far.
     pub fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// Number of decisions of the policy that the plan refused. A correct policy has none.
+    /// Returns how many decisions of the policy the plan has refused. A correct policy has none.
     pub fn refusals(&self) -> u64 {
         self.refusals
     }
 
-    /// A pending task that could run on a free slot of a tracker now, regardless of the policy. For
-    /// tests.
+    /// Returns a pending task that could run on a free slot of a tracker now, regardless of the
+    /// policy. For tests.
     pub fn runnable_task(&self, now: Time, tracker: TrackerId, phase: Phase) -> Option<TaskId> {
         let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
         if plan.free(tracker, phase) == 0 {
@@ -96,7 +96,7 @@ impl JobTracker {
         }
     }
 
-    /// When a reservation that is made now lapses.
+    /// Returns when a reservation that is made now lapses.
     pub(super) fn reserved_until(&self, now: Time) -> Time {
         now + self.config.preemption_timeout + self.config.reserve_for
     }
@@ -124,7 +124,7 @@ impl JobTracker {
         }
     }
 
-    /// Holds a round for the shadow alone.
+    /// Holds a round only for the shadow, if `wants` returns `true`.
     fn shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
         if let Some(shadow) = self.shadow.as_mut().filter(|shadow| wants(shadow)) {
             let seen = (&self.cluster, &self.config, &self.reserved);

@@ -63,7 +63,8 @@ impl JobTracker {
         slow.map(|(attempt, _)| attempt.id.task.index).collect()
     }
 
-    /// Whether an attempt has run much longer than expected for its input and is not nearly done.
+    /// Returns whether an attempt has run much longer than expected for its input and is not nearly
+    /// done.
     fn is_slow(&self, job: &Job, attempt: &Attempt, done: f32, at: Time) -> bool {
         let expected = job.task(attempt.id.task).and_then(|task| job.expected_time(task));
         let Some(expected) = expected.map(Span::as_secs_f64) else { return false };
@@ -103,7 +104,7 @@ impl JobTracker {
         }
     }
 
-    /// Whether an attempt was a straggler when it was preempted.
+    /// Returns whether an attempt was a straggler when it was preempted.
     pub(super) fn was_slow(&self, id: AttemptId) -> bool {
         let job = self.cluster.job(id.job()).filter(|job| job.spec.speculation);
         let (Some(job), Some(attempt)) = (job, self.cluster.attempt(id)) else { return false };

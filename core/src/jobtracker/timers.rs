@@ -69,8 +69,8 @@ impl JobTracker {
         }
     }
 
-    /// A suspect tracker is back. It may not have received orders yet, so its attempts get the full
-    /// timeout again.
+    /// Restarts the timeouts of the attempts on a suspect tracker that is back: the tracker may not
+    /// have received its orders yet.
     pub(super) fn extend_deadlines_of(&mut self, now: Time, id: TrackerId) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
@@ -171,7 +171,8 @@ impl JobTracker {
         }
     }
 
-    /// A reduce in its shuffle stage makes no progress while maps are missing.
+    /// Returns whether a reduce makes no progress because it waits for maps: it is in its shuffle
+    /// stage, and not all maps are done.
     fn waits_for_maps(&self, attempt: &Attempt) -> bool {
         self.cluster.progress(attempt).stage == Stage::Shuffle
             && self.cluster.job(attempt.id.job()).is_some_and(|job| !job.is_done(Phase::Map))

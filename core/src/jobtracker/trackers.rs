@@ -24,10 +24,10 @@ const REDUCES_NOTIFIED_AT_ONCE: usize = 64;
 /// A tracker with this many unacknowledged orders gets map events only in replies to heartbeats.
 const UNACKED_ORDERS_MAX: u64 = 32;
 
-/// The incarnation of a process that claims to have `claimed`, if the newest process with its name
-/// has `newest`. `None` if another process has registered with the name since. A claimed number
-/// that was never assigned (the journal was lost, or it is from another cluster) counts as no
-/// claim.
+/// Returns the incarnation of a process that registers. `claimed` is the incarnation that the
+/// process claims to have, `newest` the newest one that was assigned for its name. Returns `None`
+/// if another process has registered with the name since. A claimed incarnation that was never
+/// assigned (the journal was lost, or the process belongs to another cluster) counts as no claim.
 fn incarnation_of(claimed: Incarnation, newest: Incarnation) -> Option<Incarnation> {
     match claimed.0 {
         0 => Some(Incarnation(newest.0 + 1)),
@@ -105,8 +105,8 @@ impl JobTracker {
         }
     }
 
-    /// Pauses that the tracker did not report because it died after a reduce had saved its
-    /// checkpoint. The checkpoint that it registers with shows the pause.
+    /// Returns reports of pauses that the tracker did not send because it died after a reduce had
+    /// saved its checkpoint. The checkpoints in its registration show these pauses.
     fn unreported_pauses(
         &self,
         id: TrackerId,
@@ -123,7 +123,8 @@ impl JobTracker {
         unreported.filter_map(paused).collect()
     }
 
-    /// A tracker serves its map outputs at a new address, which reduces must get.
+    /// Records new addresses of map outputs, so that reduces get them: the tracker now serves its
+    /// map outputs at another address.
     fn reannounce_outputs(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
         let cluster = &self.cluster;
         let is_output_on = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.output_on == id);
@@ -213,7 +214,7 @@ impl JobTracker {
         self.give_up_outputs(now, id, &BTreeSet::new(), TRACKER_LOST, out);
     }
 
-    /// A user removes a lost tracker from the list of known trackers.
+    /// Handles the request of a user to remove a lost tracker from the list of known trackers.
     pub(super) fn forget(
         &mut self,
         now: Time,
@@ -400,7 +401,7 @@ impl JobTracker {
         }
     }
 
-    /// Whether the process of the attempt has ended.
+    /// Returns whether the process of the attempt has ended.
     pub(super) fn is_final(status: &AttemptStatus) -> bool {
         !matches!(status, AttemptStatus::Running(_))
     }

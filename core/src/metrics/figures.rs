@@ -21,7 +21,7 @@ pub struct PreemptionCounts {
 }
 
 impl PreemptionCounts {
-    /// Number of preemptions for other jobs.
+    /// Returns the number of preemptions for other jobs.
     pub fn preemptions(&self) -> u32 {
         self.splits + self.pauses + self.kills
     }
@@ -56,17 +56,17 @@ impl Recovery {
         self.longest = self.longest.max(waited);
     }
 
-    /// Mean time from loss to launch; `None` if no task was lost.
+    /// Returns the mean time from loss to launch; `None` if no task was lost.
     pub fn mean_wait(&self) -> Option<Span> {
         self.waited.0.checked_div(u64::from(self.tasks)).map(Span)
     }
 
-    /// Mean time from loss to launch of a map; `None` if no map was lost.
+    /// Returns the mean time from loss to launch of a map; `None` if no map was lost.
     pub fn mean_map_wait(&self) -> Option<Span> {
         self.maps_waited.0.checked_div(u64::from(self.maps)).map(Span)
     }
 
-    /// Part of the lost maps that ran again node-local; `None` if no map was lost.
+    /// Returns the part of the lost maps that ran again node-local; `None` if no map was lost.
     pub fn locality(&self) -> Option<f64> {
         (self.maps > 0).then(|| f64::from(self.local) / f64::from(self.maps))
     }
@@ -121,39 +121,41 @@ pub struct JobFigures {
 }
 
 impl JobFigures {
-    /// Time from submission to end.
+    /// Returns the time from the submission to the end of the job.
     pub fn makespan(&self) -> Option<Span> {
         self.ended.map(|ended| ended.since(self.submitted))
     }
 
-    /// Time from submission to the launch of the first map, or to the end if no map was launched.
-    /// Waiting and execution add up to the makespan.
+    /// Returns the time from the submission to the launch of the first map, or to the end of the
+    /// job if no map was launched. Waiting and execution add up to the makespan.
     pub fn waiting(&self) -> Option<Span> {
         self.first_map.or(self.ended).map(|first| first.since(self.submitted))
     }
 
-    /// Time from the launch of the first map to the end; 0 if no map was launched.
+    /// Returns the time from the launch of the first map to the end of the job; 0 if no map was
+    /// launched.
     pub fn execution(&self) -> Option<Span> {
         let ended = self.ended?;
         Some(ended.since(self.first_map.unwrap_or(ended)))
     }
 
-    /// Makespan relative to that of the same job alone on the cluster.
+    /// Returns the makespan divided by `alone`, the makespan of the same job alone on the cluster.
     pub fn slowdown(&self, alone: Span) -> Option<f64> {
         self.makespan().map(|elapsed| elapsed.as_secs_f64() / alone.as_secs_f64().max(1e-6))
     }
 
-    /// Mean time that a reduce waited for slots after the maps were done; `None` without reduces.
+    /// Returns the mean time that a reduce waited for slots after the maps were done; `None`
+    /// without reduces.
     pub fn reduce_wait(&self) -> Option<Span> {
         self.reduce_waited.0.checked_div(u64::from(self.tasks.reduce)).map(Span)
     }
 
-    /// Slot time that preemption cost, without lost work.
+    /// Returns the slot time that preemption cost, without lost work.
     pub fn overhead(&self) -> Span {
         self.preemption_latency + self.restarting
     }
 
-    /// Part of its maps that were launched node-local; `None` if none was launched.
+    /// Returns the part of its maps that were launched node-local; `None` if none was launched.
     pub fn locality(&self) -> Option<f64> {
         let all: u32 = self.near.iter().sum();
         (all > 0).then(|| f64::from(self.near[0]) / f64::from(all))

@@ -40,7 +40,7 @@ const STRAGGLER: &str = "straggler-split";
 /// The setting of a job that names the group that it is compared with.
 pub const GROUP: &str = "group";
 
-/// The group of a job: the setting `group`, else the name of the job.
+/// Returns the group of a job: the setting `group`, else the name of the job.
 pub fn group(spec: &JobSpec) -> &str {
     spec.conf.get(GROUP).unwrap_or(&spec.name)
 }
@@ -80,7 +80,7 @@ impl ReduceProgress {
         Self { since, running: 0, is_done: false, is_on_hold: false, checkpointed: Span(0), paused_on: None }
     }
 
-    /// Whether it waits for a slot, provided that the maps are done.
+    /// Returns whether it waits for a slot, provided that the maps are done.
     fn waits(&self) -> bool {
         !self.is_done && !self.is_on_hold && self.running == 0
     }
@@ -130,17 +130,17 @@ impl Metrics {
         Self { shares: Shares::new(users), ..Self::default() }
     }
 
-    /// The metrics of all jobs, oldest first.
+    /// Returns the metrics of all jobs, oldest first.
     pub fn jobs(&self) -> impl Iterator<Item = (JobId, &JobFigures)> {
         self.figures.iter().map(|(id, figures)| (*id, figures))
     }
 
-    /// The metrics of one job.
+    /// Returns the metrics of one job.
     pub fn job(&self, id: JobId) -> Option<&JobFigures> {
         self.figures.get(&id)
     }
 
-    /// When the first of the trackers that are still lost was lost.
+    /// Returns when the first of the trackers that are still lost was lost.
     pub fn first_loss(&self) -> Option<Time> {
         self.lost_trackers.values().copied().min()
     }
@@ -280,14 +280,14 @@ impl Metrics {
         self.shares.holds(at, &user, 1);
     }
 
-    /// State of a reduce of a running job.
+    /// Returns the state of a reduce of a running job.
     fn reduce(&mut self, id: TaskId) -> Option<&mut ReduceProgress> {
         let live = self.live.get_mut(&id.job).filter(|_| id.phase == Phase::Reduce)?;
         live.reduces.get_mut(id.index as usize)
     }
 
-    /// An attempt was preempted. A repeated request of the same kind keeps the time of the first
-    /// one.
+    /// Notes that an attempt was preempted. A repeated request of the same kind keeps the time of
+    /// the first request.
     fn preempted(&mut self, at: Time, id: AttemptId, kind: PreemptKind, why: &str, holds: bool) {
         let Some(held) = self.held.get_mut(&id) else { return };
         let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
@@ -300,7 +300,7 @@ impl Metrics {
         }
     }
 
-    /// The attempt refused and continues.
+    /// Notes that an attempt refused to be preempted and continues.
     fn refused(&mut self, id: AttemptId) {
         let request = self.held.get_mut(&id).and_then(|held| held.preempted.take());
         if request.is_some_and(|request| request.holds)
@@ -310,7 +310,7 @@ impl Metrics {
         }
     }
 
-    /// The slot of an attempt is free.
+    /// Notes that the slot of an attempt is free, and returns what was known about the slot.
     fn released(&mut self, at: Time, id: AttemptId) -> Option<HeldSlot> {
         let held = self.held.remove(&id)?;
         if let Some(reduce) = self.reduce(id.task) {
@@ -343,7 +343,7 @@ impl Metrics {
         self.map_done(at, id);
     }
 
-    /// An attempt was split or paused.
+    /// Counts an attempt that was split or paused.
     fn released_losslessly(
         &mut self,
         at: Time,
@@ -385,7 +385,7 @@ impl Metrics {
         }
     }
 
-    /// The checkpoint of a reduce is lost, and with it the slot time that went into it.
+    /// Counts the slot time in the lost checkpoint of a reduce as lost.
     fn checkpoint_lost(&mut self, id: AttemptId) {
         let Some(reduce) = self.reduce(id.task) else { return };
         let lost = std::mem::take(&mut reduce.checkpointed);
@@ -394,7 +394,7 @@ impl Metrics {
         }
     }
 
-    /// An attempt failed or was killed.
+    /// Counts the slot time and the bytes read of an attempt that failed or was killed as lost.
     fn wasted(&mut self, at: Time, id: AttemptId, bytes: u64) {
         let Some(held) = self.released(at, id) else { return };
         let running = self.live.contains_key(&id.job());

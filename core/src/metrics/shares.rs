@@ -44,12 +44,12 @@ impl Shares {
         Self { users: users.collect(), ..Self::default() }
     }
 
-    /// The number of active jobs of a user has changed.
+    /// Changes the number of active jobs of a user by `jobs`.
     pub(super) fn demands(&mut self, at: Time, user: &str, jobs: i64) {
         self.change(at, user, |user| user.jobs += jobs);
     }
 
-    /// The number of slots of a user has changed.
+    /// Changes the number of slots that a user holds by `slots`.
     pub(super) fn holds(&mut self, at: Time, user: &str, slots: i64) {
         self.change(at, user, |user| user.slots += slots);
     }
@@ -70,7 +70,7 @@ impl Shares {
         }
     }
 
-    /// Dissatisfaction and fairness now.
+    /// Returns the current dissatisfaction and fairness.
     pub fn now(&self) -> (f64, f64) {
         let with_work = || self.users.values().filter(|user| user.jobs > 0);
         let lacks = |user: &User| {
@@ -90,12 +90,12 @@ impl Shares {
         (with_work().map(lacks).sum(), unfair)
     }
 
-    /// Dissatisfaction, the mean over time.
+    /// Returns the mean dissatisfaction over time.
     pub fn dissatisfaction(&self) -> f64 {
         self.sums[1] / self.sums[0].max(1e-9)
     }
 
-    /// Fairness, the mean over time.
+    /// Returns the mean fairness over time.
     pub fn fairness(&self) -> f64 {
         self.sums[2] / self.sums[0].max(1e-9)
     }

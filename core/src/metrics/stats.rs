@@ -1,11 +1,11 @@
 //! Means, quantiles and confidence intervals.
 
-/// The mean; 0 without values.
+/// Returns the mean; 0 without values.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// A quantile, interpolated between the two nearest values; 0 without values.
+/// Returns a quantile, interpolated between the two nearest values; 0 without values.
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -15,13 +15,13 @@ pub fn quantile(values: &[f64], part: f64) -> f64 {
     below + (above - below) * at.fract()
 }
 
-/// The maximum; 0 without values.
+/// Returns the maximum; 0 without values.
 pub fn max(values: &[f64]) -> f64 {
     values.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0)
 }
 
-/// Half the width of the 95% confidence interval of the mean, by Student's t-distribution; 0 for
-/// fewer than two values.
+/// Returns half the width of the 95% confidence interval of the mean, by Student's t-distribution;
+/// 0 for fewer than two values.
 pub fn confidence(values: &[f64]) -> f64 {
     let count = values.len();
     if count < 2 {
@@ -32,7 +32,7 @@ pub fn confidence(values: &[f64]) -> f64 {
     student_t(count - 1) * (variance / count as f64).sqrt()
 }
 
-/// The two-sided 95% quantile of Student's t-distribution.
+/// Returns the two-sided 95% quantile of Student's t-distribution.
 fn student_t(freedom: usize) -> f64 {
     const POINTS: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,

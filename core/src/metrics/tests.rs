@@ -173,7 +173,7 @@ fn play(events: Vec<(u64, Fact)>) -> JobFigures {
     metrics.job(JobId(1)).expect("it is known").clone()
 }
 
-/// Both maps run from 1 s to 10 s.
+/// Returns the facts of a job whose two maps run from 1 s to 10 s.
 fn maps() -> Vec<(u64, Fact)> {
     let maps = [0, 1].map(|index| attempt(Phase::Map, index, 0));
     let mut events = vec![(0, joined(0, "a")), (0, joined(1, "a")), (1, submitted())];

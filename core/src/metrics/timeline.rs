@@ -53,12 +53,12 @@ impl Timeline {
         }
     }
 
-    /// The length of a step.
+    /// Returns the length of a step.
     pub fn step(&self) -> Span {
         self.step
     }
 
-    /// Slots in use by group, on average over each step.
+    /// Returns for each group the mean number of slots in use in each step.
     pub fn slots(&self, phase: Phase) -> impl Iterator<Item = (&str, Vec<f64>)> {
         let seconds = self.step.as_secs_f64();
         let groups = self.used[phase].iter();

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Plan<'_> {
-    /// Whether `assign` would accept the task; `true` if it would be a duplicate.
+    /// Checks whether `assign` would accept the task. Returns whether it would be a duplicate.
     pub(super) fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let duplicate = self.could_run(id, on)?;
         if self.free(on, id.phase) == 0 {
@@ -19,7 +19,8 @@ impl Plan<'_> {
         Ok(duplicate)
     }
 
-    /// Whether a tracker could run a task if it had a free slot; `true` if it would be a duplicate.
+    /// Checks whether a tracker could run a task if the tracker had a free slot. Returns whether
+    /// the attempt would be a duplicate.
     pub fn could_run(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
@@ -40,7 +41,7 @@ impl Plan<'_> {
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
     }
 
-    /// Whether a tracker could resume a task that is on hold and has a free slot that is not
+    /// Checks whether a tracker could resume a task that is on hold, in a free slot that is not
     /// reserved for another task.
     pub(crate) fn could_resume(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         self.fits(job, task, on)?;
@@ -55,7 +56,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether a task may run on a tracker, apart from slots.
+    /// Checks whether a task may run on a tracker, apart from slots.
     fn fits(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         if self.cluster.draining().contains(&on) {
             return Err(Refused::Draining(on));
@@ -77,8 +78,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether a tracker is as near to the input or checkpoint of a task as the one where a slot is
-    /// reserved for it.
+    /// Returns whether the tracker `here` is as near to the input or checkpoint of a task as the
+    /// tracker `reserved`, where a slot is reserved for the task.
     fn is_equally_near(&self, task: &Task, here: TrackerId, reserved: TrackerId) -> bool {
         if here == reserved || self.reserved.is_exact(task.id) {
             return here == reserved;
@@ -89,7 +90,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Whether a task without a running attempt may start on a tracker.
+    /// Checks whether a task without a running attempt may start on a tracker.
     fn may_start_new(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
         if !job.may_start_task(task) {
             return Err(Refused::SlowStart { job: job.id });
@@ -112,7 +113,7 @@ impl Plan<'_> {
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }
 
-    /// Whether all viable attempts of a task are on suspect trackers.
+    /// Returns whether all viable attempts of a task are on suspect trackers.
     fn is_orphaned(&self, task: &Task) -> bool {
         let suspect = |at: &Tracker| at.state == TrackerState::Suspect;
         task.viable().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))

@@ -9,9 +9,9 @@ use crate::{
 };
 
 impl Plan<'_> {
-    /// The first of some pending tasks that this round has not assigned and that may run on a
-    /// tracker. Tasks with a reservation are skipped: they get their slot before the policy
-    /// decides.
+    /// Returns the first of the pending tasks with these indexes that this round has not assigned
+    /// and that may run on a tracker. Tasks with a reservation are skipped: they get their slot
+    /// before the policy decides.
     fn first_runnable(
         &self,
         job: &Job,
@@ -31,7 +31,8 @@ impl Plan<'_> {
         })
     }
 
-    /// The pending tasks of a job, without those at the front that are assigned or reserved.
+    /// Returns the pending tasks of a job, starting with the first one that is neither assigned nor
+    /// reserved.
     fn unreserved<'p>(&self, job: &'p Job, phase: Phase) -> impl Iterator<Item = u32> + use<'p> {
         let is_taken = |index: u32| {
             let id = TaskId { job: job.id, phase, index };
@@ -44,7 +45,7 @@ impl Plan<'_> {
         pending.from(*below)
     }
 
-    /// The pending map of a job whose input is nearest to a tracker, at most as far away as
+    /// Returns the pending map of a job whose input is nearest to a tracker, at most as far away as
     /// `limit`.
     pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
         if self.open(job, Phase::Map) == 0 || !self.may_use(job, tracker) {
@@ -67,8 +68,9 @@ impl Plan<'_> {
         Some((task, Locality::OffRack))
     }
 
-    /// The best locality that any pending map of a job can get, on trackers that accept work and
-    /// that neither the job nor the map avoids. Waiting for a better one would be useless.
+    /// Returns the best locality that any pending map of a job can get, on trackers that accept
+    /// work and that neither the job nor the map avoids. Waiting for a better locality would be
+    /// useless.
     pub fn best_possible_locality(&self, job: &Job) -> Locality {
         let pending = &job.pending.map;
         let usable = |id: &TrackerId| self.is_live(*id) && self.may_use(job, *id);
@@ -87,8 +89,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Iterates over the shorter of two lists: the hosts of the rack, or the hosts that have input
-    /// of the job.
+    /// Returns a pending map of a job whose input is in the rack of a tracker. Iterates over the
+    /// shorter of two lists: the hosts in the rack, or the hosts that have input of the job.
     fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
         let hosts = self.cluster.hosts_in(at.rack)?;
         let pending = &job.pending.map;
@@ -100,8 +102,8 @@ impl Plan<'_> {
         }
     }
 
-    /// The next pending reduce of a job for a tracker: one whose checkpoint is there, else the
-    /// first one that could not resume on the tracker of its checkpoint.
+    /// Returns the next pending reduce of a job for a tracker: a reduce whose checkpoint is there,
+    /// else the first one that cannot resume now on the tracker of its checkpoint.
     pub fn next_reduce(&self, job: &Job, tracker: TrackerId) -> Option<TaskId> {
         if let Some((task, _)) = self.next_reduce_at(job, tracker, CheckpointPlace::Local) {
             return Some(task);
@@ -122,8 +124,9 @@ impl Plan<'_> {
         self.first_runnable(job, Phase::Reduce, tracker, others)
     }
 
-    /// The next pending reduce of a job for a tracker, by the place of its checkpoint, at most as
-    /// far away as `limit`. With [`CheckpointPlace::None`], no reduce migrates.
+    /// Returns the next pending reduce of a job for a tracker, chosen by the place of its
+    /// checkpoint, which must not come after `limit` in the order of [`CheckpointPlace`]. With
+    /// [`CheckpointPlace::None`], no reduce migrates.
     pub fn next_reduce_at(
         &self,
         job: &Job,
@@ -156,7 +159,7 @@ impl Plan<'_> {
         self.first_runnable(job, Phase::Reduce, tracker, moved).map(|task| (task, CheckpointPlace::Remote))
     }
 
-    /// Whether a job has a pending task that a tracker could run if it had a free slot.
+    /// Returns whether a job has a pending task that a tracker could run if it had a free slot.
     pub fn has_work_for(&self, job: &Job, phase: Phase, tracker: TrackerId) -> bool {
         match phase {
             Phase::Map => self.next_map(job, tracker, Locality::OffRack).is_some(),
@@ -164,14 +167,14 @@ impl Plan<'_> {
         }
     }
 
-    /// A straggler of a job that may be duplicated on a tracker.
+    /// Returns a straggler of a job that may be duplicated on a tracker.
     pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
         let slow = self.cluster.stragglers(job.id, phase);
         let mut ids = slow.map(|index| TaskId { job: job.id, phase, index });
         ids.find(|task| self.check(*task, tracker).is_ok())
     }
 
-    /// How near a task's input is to a tracker.
+    /// Returns how near a task's input is to a tracker.
     pub fn locality(&self, task: TaskId, tracker: TrackerId) -> Locality {
         let (Some(task), Some(tracker)) = (self.cluster.task(task), self.cluster.tracker(tracker)) else {
             return Locality::OffRack;
@@ -179,12 +182,12 @@ impl Plan<'_> {
         self.cluster.locality(task, tracker)
     }
 
-    /// Trackers with a free slot of this phase, ordered by number.
+    /// Returns the trackers with a free slot of this phase, ordered by ID.
     pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
         self.cluster.free_trackers(phase).filter(move |id| self.free(*id, phase) > 0)
     }
 
-    /// Whether a tracker is live and not being drained.
+    /// Returns whether a tracker is live and not being drained.
     pub fn is_live(&self, tracker: TrackerId) -> bool {
         self.cluster.tracker(tracker).is_some_and(Tracker::accepts_work)
     }

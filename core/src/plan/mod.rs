@@ -170,7 +170,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The decisions, and the number of refused decisions.
+    /// Returns the decisions, and the number of refused decisions.
     pub(crate) fn finish(self) -> (Vec<Decision>, u64) {
         (self.decisions, self.refusals)
     }
@@ -180,29 +180,29 @@ impl<'a> Plan<'a> {
         result
     }
 
-    /// The time of the round.
+    /// Returns the time of the round.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// The cluster before this round.
+    /// Returns the cluster before this round.
     pub fn cluster(&self) -> &'a Cluster {
         self.cluster
     }
 
-    /// The decisions so far.
+    /// Returns the decisions so far.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// Free slots of a tracker, after the decisions of this round.
+    /// Returns the number of free slots of a tracker, after the decisions of this round.
     pub fn free(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let used_slots = self.used_slots.get(&tracker).map_or(0, |used_slots| used_slots[phase]);
         let free = self.cluster.tracker(tracker).map_or(0, |tracker| self.cluster.free(tracker, phase));
         free.saturating_sub(used_slots)
     }
 
-    /// Slots that a job holds, including those that this round gave to it.
+    /// Returns the number of slots that a job holds, including those that this round gave to it.
     pub fn held_slots(&self, job: &Job, phase: Phase) -> u32 {
         let granted = self.granted_to(job, phase);
         job.running[phase].len() as u32 + granted.waiting + granted.duplicates
@@ -212,8 +212,9 @@ impl<'a> Plan<'a> {
         self.granted.get(&job.id).map_or(Granted::default(), |granted| granted[phase])
     }
 
-    /// Slots that a job holds without those being preempted, plus those reserved for it, after the
-    /// decisions of this round. Slots on suspect trackers do not count.
+    /// Returns the number of slots that a job will keep: those that it holds and those that are
+    /// reserved for it, without those being preempted, after the decisions of this round. Slots on
+    /// suspect trackers do not count.
     pub fn retained_slots(&self, job: &Job, phase: Phase) -> u32 {
         let used_slots = self.preempted_slots.get(&job.id).map_or(0, |used_slots| used_slots[phase]);
         let before =
@@ -242,21 +243,22 @@ impl<'a> Plan<'a> {
         on.is_some_and(|tracker| tracker.state == TrackerState::Suspect)
     }
 
-    /// Slots that are reserved for tasks of a job, after the decisions of this round.
+    /// Returns the number of slots that are reserved for tasks of a job, after the decisions of
+    /// this round.
     pub fn reserved_slots(&self, job: &Job, phase: Phase) -> u32 {
         let count = |phase| self.reserved.of(job.id, phase).count() as u32;
         let before = || PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
         self.reserved_slots.borrow_mut().entry(job.id).or_insert_with(before)[phase]
     }
 
-    /// Whether an attempt has been preempted, also in this round.
+    /// Returns whether an attempt has been preempted, before or in this round.
     pub fn is_preempted(&self, id: AttemptId) -> bool {
         self.preempted.contains(&id) || self.preempt_requested(id)
     }
 
-    /// Whether the slot of a preempted attempt will be free soon: its tracker accepts work, and the
-    /// preemption was requested less than `preemption_timeout` ago. A preemption by a user has no
-    /// deadline, and a process may fail to end.
+    /// Returns whether the slot of a preempted attempt will be free soon: its tracker accepts work,
+    /// and the preemption was requested less than `preemption_timeout` ago. A preemption by a user
+    /// has no deadline, and a process may fail to end.
     pub fn is_slot_expected(&self, id: AttemptId) -> bool {
         let Some(attempt) = self.cluster.attempt(id).filter(|_| self.is_preempted(id)) else { return false };
         let late = |preempt_requested_at: Time| {
@@ -266,21 +268,22 @@ impl<'a> Plan<'a> {
             && !attempt.preempt_request.is_some_and(|(_, preempt_requested_at)| late(preempt_requested_at))
     }
 
-    /// Whether an attempt has resumed from a checkpoint and made no progress since. Pausing it
-    /// again would be useless: two jobs could preempt each other forever.
+    /// Returns whether an attempt has resumed from a checkpoint and made no progress since. Pausing
+    /// it again would be useless: two jobs could preempt each other forever.
     pub fn has_just_resumed(&self, attempt: &Attempt) -> bool {
         let paused = attempt.resumed_from.and_then(|paused| self.cluster.attempt(paused));
         let done = |attempt: &Attempt| self.cluster.progress(attempt).done;
         paused.is_some_and(|paused| done(attempt) <= done(paused))
     }
 
-    /// Whether a job has a pending task without a reservation that may start now. Reduces wait
-    /// until enough maps are done.
+    /// Returns whether a job has a pending task without a reservation that may start now. Reduces
+    /// wait until enough maps are done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
         self.waiting(job, phase) > 0
     }
 
-    /// Number of pending tasks of a job that may start now and that this round has not assigned.
+    /// Returns the number of pending tasks of a job that may start now and that this round has not
+    /// assigned.
     fn open(&self, job: &Job, phase: Phase) -> usize {
         if !job.may_start(phase) {
             return 0;
@@ -290,7 +293,7 @@ impl<'a> Plan<'a> {
         pending.saturating_sub(self.granted_to(job, phase).waiting as usize)
     }
 
-    /// Number of pending tasks of a job that may start now and have no reservation.
+    /// Returns the number of pending tasks of a job that may start now and have no reservation.
     pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
         let open = self.open(job, phase);
         if open == 0 {
@@ -310,27 +313,28 @@ impl<'a> Plan<'a> {
         open.saturating_sub(taken)
     }
 
-    /// Number of pending reduces of a job whose checkpoint is on an unreachable tracker.
+    /// Returns the number of pending reduces of a job whose checkpoint is on an unreachable
+    /// tracker.
     fn waiting_for_checkpoint(&self, job: &Job) -> usize {
         let away = self.cluster.unreachable_trackers().iter().filter_map(|id| self.cluster.tracker(*id));
         let its = away.flat_map(|tracker| &tracker.checkpoints).filter(|attempt| attempt.job() == job.id);
         its.filter(|attempt| job.pending.reduce.contains(attempt.task.index)).count()
     }
 
-    /// The unreachable tracker that has the checkpoint of a task. The task waits for it.
+    /// Returns the unreachable tracker that has the checkpoint of a task. The task waits for it.
     fn unavailable_checkpoint(&self, task: &Task) -> Option<TrackerId> {
         task.checkpoint
             .map(|checkpoint| checkpoint.tracker)
             .filter(|on| self.cluster.unreachable_trackers().contains(on))
     }
 
-    /// The tracker where a slot is reserved for a task, also in this round.
+    /// Returns the tracker where a slot is reserved for a task, before or in this round.
     pub fn reserved_place(&self, task: TaskId) -> Option<TrackerId> {
         self.new_reservations.get(&task).copied().or_else(|| self.reserved.place(task))
     }
 
-    /// Whether a job may use a tracker. If the job has blacklisted a larger part of the live
-    /// trackers than allowed (because others were lost since), it uses all of them again.
+    /// Returns whether a job may use a tracker. If the job has blacklisted a larger part of the
+    /// live trackers than allowed (because others were lost since), it uses all of them again.
     pub fn may_use(&self, job: &Job, tracker: TrackerId) -> bool {
         if !job.blacklist.contains(&tracker) {
             return true;
@@ -344,8 +348,8 @@ impl<'a> Plan<'a> {
         avoided == all || avoided as f64 > all as f64 * self.config.blacklist_share
     }
 
-    /// Whether a task has failed on a tracker, or still has an attempt there that does not end, and
-    /// another tracker could run it.
+    /// Returns whether a task should not run on a tracker, because it has failed there or still has
+    /// an attempt there that does not end, while another tracker could run it.
     fn is_avoided(&self, job: &Job, task: &Task, on: TrackerId) -> bool {
         let avoids = |tracker: TrackerId| {
             task.avoided_trackers.contains(&tracker) || task.live().any(|attempt| attempt.tracker == tracker)
@@ -374,8 +378,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Preempts an attempt in the way that its phase and input allow, and returns which one that
-    /// is.
+    /// Preempts an attempt in the way that its phase and input allow, and returns the kind of
+    /// preemption.
     pub fn preempt_in_mode(
         &mut self,
         attempt: AttemptId,
@@ -428,7 +432,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Slots of a tracker that preempted attempts still hold, including those of this round.
+    /// Returns the number of slots of a tracker that preempted attempts still hold, including those
+    /// that this round preempts.
     pub fn slots_being_freed(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let running = self.cluster.tracker(tracker).into_iter().flat_map(|tracker| &tracker.running[phase]);
         running.filter(|id| self.is_preempted(**id)).count() as u32
@@ -451,7 +456,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Number of pending reduces of a job that need no more map output.
+/// Returns the number of pending reduces of a job that need no more map output.
 fn with_all_map_output(job: &Job) -> usize {
     let waiting = job.pending.reduce.iter().map(|index| &job.tasks.reduce[index as usize]);
     waiting.filter(|task| job.may_start_task(task)).count()

@@ -213,7 +213,7 @@ impl Player<'_> {
         }
     }
 
-    /// A request of a user about an attempt, a task or a tracker.
+    /// Sends the request of a user about an attempt, a task or a tracker.
     fn request_event(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
         let (request, by) = (self.request(), "ann".to_owned());
         let subject = arguments.subject()?;
@@ -374,7 +374,8 @@ impl Player<'_> {
         Ok(self.send(event))
     }
 
-    /// The address of the tracker that has a map output; empty if it is unknown.
+    /// Returns the shuffle address of the tracker that has a map output; empty if the tracker is
+    /// unknown.
     fn addr_of(&self, map: AttemptId) -> String {
         let cluster = self.tracker.cluster();
         let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));

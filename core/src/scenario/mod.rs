@@ -189,7 +189,7 @@ impl Player<'_> {
         Err("the facts do not give the durable half of the cluster".to_owned())
     }
 
-    /// A state machine with an empty cluster.
+    /// Creates a state machine with an empty cluster.
     fn core(&self) -> Result<JobTracker, String> {
         let make = |name: &str| (self.make)(name, &self.policy.1);
         let core = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
@@ -207,7 +207,7 @@ impl Player<'_> {
         Ok(Vec::new())
     }
 
-    /// The process dies and starts again with its journal.
+    /// Simulates that the process dies and starts again with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
         let mut tracker = self.core()?;
         for entry in &self.journal {

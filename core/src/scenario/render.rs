@@ -12,13 +12,13 @@ use crate::{
     why::Why,
 };
 
-/// `job_1.m0.0` as `j1.m0.0`.
+/// Shortens `job_1.m0.0` to `j1.m0.0`.
 fn short(id: impl std::fmt::Display) -> String {
     id.to_string().replace("job_", "j")
 }
 
 impl Player<'_> {
-    /// How the decisions of the shadow differ.
+    /// Returns lines that show how the decisions of the shadow differ.
     pub(super) fn comparison(&self) -> Vec<String> {
         let Some(shadow) = self.tracker.shadow() else { return vec!["no shadow".to_owned()] };
         let tally = shadow.tally();
@@ -67,7 +67,7 @@ impl Player<'_> {
         lines
     }
 
-    /// What preemption has cost a job.
+    /// Returns a line that shows what preemption has cost a job.
     pub(super) fn cost(&self, id: JobId) -> String {
         let Some(job) = self.tracker.cluster().job(id) else { return "no such job".into() };
         let cost = job.preemption;
@@ -87,7 +87,7 @@ impl Player<'_> {
         )
     }
 
-    /// The progress of a drain.
+    /// Returns a line that shows the progress of a drain.
     pub(super) fn drained(&self, id: TrackerId) -> String {
         let status = self.tracker.drain_status(id);
         let state = match (&status.drain, status.is_empty()) {
@@ -171,7 +171,8 @@ impl Player<'_> {
         })
     }
 
-    /// Launches are shown as facts. Map events are shown only after `show map-events`.
+    /// Returns the line of an order. Launches have none, because they are shown as facts. Map
+    /// events are shown only after `show map-events`.
     fn order(&self, tracker: TrackerId, order: &Order) -> Option<String> {
         match order {
             Order::Launch(_) => None,

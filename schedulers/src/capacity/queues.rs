@@ -43,21 +43,21 @@ struct User {
 }
 
 impl Queue {
-    /// Its guaranteed slots.
+    /// Returns the number of slots that the queue is guaranteed.
     pub(super) fn guaranteed(&self, phase: Phase, cluster: &Cluster) -> f64 {
         self.guaranteed * f64::from(cluster.slots(phase))
     }
 
-    /// Maximum number of slots. Slots that attempts hold on suspect or draining nodes are part of
-    /// the total.
+    /// Returns the maximum number of slots of the queue. Slots that attempts hold on suspect or
+    /// draining nodes are part of the total.
     pub(super) fn max(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let slots = cluster.slots(phase) + cluster.held_elsewhere(phase);
         (self.max * f64::from(slots) - 1e-9).ceil()
     }
 
-    /// Maximum number of slots for each user now: the slots of the queue divided by its users, but
-    /// at least the configured limit. The slots of the queue are its guarantee, or one more than it
-    /// holds if that is more.
+    /// Returns the current maximum number of slots of each user: the slots of the queue divided by
+    /// its users, but at least the configured limit. The slots of the queue are its guarantee, or
+    /// one more than it holds if that is more.
     pub(super) fn user_max(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let guaranteed = self.guaranteed(phase, cluster);
         let has = guaranteed.ceil().max(f64::from(self.held[phase]) + 1.0);
@@ -80,7 +80,8 @@ impl Queue {
         self.order[phase].range(..(Reverse(job.spec.priority), job.id)).count()
     }
 
-    /// Slots that its jobs could use, with each user at most at its limit.
+    /// Returns the number of slots that the jobs of the queue could use, with each user at most at
+    /// its limit.
     pub(super) fn demand(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let mut users: BTreeMap<&str, f64> = BTreeMap::new();
         for job in self.jobs.iter().filter_map(|job| cluster.job(*job)) {
@@ -178,13 +179,13 @@ impl Queues {
         self.members.get(&job).map(|member| member.queue)
     }
 
-    /// The queues that can contain jobs.
+    /// Returns the queues that can contain jobs.
     pub(super) fn leaves(&self) -> impl Iterator<Item = (usize, &Queue)> {
         self.tree.iter().enumerate().skip(1).filter(|(_, queue)| queue.is_leaf())
     }
 
-    /// Leaves that may get another slot. At each level, the queue with the smallest part of its
-    /// guarantee comes first.
+    /// Returns the leaves that may get another slot. At each level of the tree, the queue with the
+    /// smallest part of its guarantee comes first.
     pub(super) fn in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
         let mut leaves = Vec::new();
         self.descend(0, phase, cluster, &mut leaves);
@@ -215,20 +216,21 @@ impl Queues {
         }
     }
 
-    /// The ancestors of two queues, or the queues themselves, just below their lowest common
-    /// ancestor; `None` if the queues are the same.
+    /// Returns the ancestors of two queues, or the queues themselves, just below their lowest
+    /// common ancestor; `None` if the queues are the same.
     pub(super) fn diverging_queues(&self, a: usize, b: usize) -> Option<(usize, usize)> {
         let (from_a, from_b) = (self.path(a), self.path(b));
         let mut levels = from_a.iter().rev().zip(from_b.iter().rev());
         levels.find(|(a, b)| a != b).map(|(a, b)| (*a, *b))
     }
 
-    /// A queue and all its ancestors, the root last.
+    /// Returns a queue and all its ancestors, the root last.
     fn path(&self, number: usize) -> Vec<usize> {
         std::iter::successors(Some(number), |number| self.tree[*number].parent).collect()
     }
 
-    /// Slots of a queue without those being preempted, and its guarantee.
+    /// Returns the number of slots that a queue holds, without those being preempted, and its
+    /// guarantee.
     pub(super) fn usage(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
         (self.retained(number, phase, plan), self.tree[number].guaranteed(phase, plan.cluster()))
     }
@@ -240,7 +242,7 @@ impl Queues {
         own + queue.children.iter().map(|child| self.retained(*child, phase, plan)).sum::<f64>()
     }
 
-    /// Whether a queue and all its ancestors may hold another slot.
+    /// Returns whether a queue and all its ancestors may hold another slot.
     pub(super) fn has_room(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> bool {
         let below_max = |number: &usize| {
             self.retained(*number, phase, plan) + 1.0 <= self.tree[*number].max(phase, plan.cluster())
@@ -248,8 +250,9 @@ impl Queues {
         self.path(number).iter().all(below_max)
     }
 
-    /// How many slots above its guarantee each other leaf must give to `leaf` if asked. Slots
-    /// within the guarantee of an ancestor that the two leaves do not share are protected.
+    /// Returns for every other leaf how many of its slots may be preempted for `leaf`. Slots within
+    /// the guarantee of the other leaf, or of an ancestor that the two leaves do not share, are
+    /// protected.
     pub(super) fn excess_of_others(
         &self,
         leaf: usize,
@@ -270,8 +273,8 @@ impl Queues {
         others.map(least).collect()
     }
 
-    /// The leaf with this path or this last part of a path; the default queue if there is none or
-    /// more than one.
+    /// Returns the leaf whose path is `name`, or the only leaf whose path ends with `name`; the
+    /// default queue if there is no such leaf.
     fn leaf(&self, name: &str) -> usize {
         let whole = self.leaves().find(|(_, queue)| queue.name == name);
         let mut ends = self.leaves().filter(|(_, queue)| queue.name.rsplit('.').next() == Some(name));
@@ -355,7 +358,7 @@ impl Queues {
     }
 }
 
-/// Sum of the configured percentages of the other queues at the top level.
+/// Returns the sum of the configured percentages of the other queues at the top level.
 fn percent_of_others(section: &Section<'_>) -> f64 {
     let tops = section.names("queues").into_iter().filter(|name| !name.contains('.') && name != "default");
     tops.filter_map(|name| section.peek(&format!("queues.{name}.capacity"))).sum()

@@ -35,12 +35,12 @@ pub(super) struct KindFacts {
     pub(super) fit: Vec<bool>,
 }
 
-/// The features of a kind for clustering: the logarithms of its times.
+/// Returns the features of a kind for clustering: the logarithms of its times.
 pub(super) fn features(times: &[f64]) -> Vec<f64> {
     times.iter().map(|seconds| if *seconds > 0.0 { seconds.ln() } else { 0.0 }).collect()
 }
 
-/// The distance of two kinds; 0.5 means that times differ by a factor of 1.6.
+/// Returns the distance of two kinds; 0.5 means that times differ by a factor of 1.6.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     distance2(a, b).sqrt()
 }
@@ -58,7 +58,7 @@ pub(super) struct Classes {
     pub(super) lambda: f64,
 }
 
-/// The problem of both classifications for these kinds and this number of nodes.
+/// Returns the problem to solve: both classifications of these kinds, on this number of nodes.
 pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
     let list = |value: fn(&KindFacts) -> f64| kinds.iter().map(value).collect::<Vec<f64>>();
     let input = Numbers::default()
@@ -76,7 +76,7 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
     Problem { name: "coshh-classes", input, solve }
 }
 
-/// The two classifications; `None` if the computation failed.
+/// Reads the two classifications from a solution; `None` if the computation failed.
 pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
     let names = [["of1", "centres1", "delta1", "lambda1"], ["of2", "centres2", "delta2", "lambda2"]];
     let read = |[of, centres, delta, lambda]: [&str; 4]| {
@@ -124,7 +124,8 @@ fn solve(input: &Numbers) -> Numbers {
         .with("lambda2", vec![second.lambda])
 }
 
-/// One classification and its linear program. Kinds that cannot run anywhere are in no class.
+/// Computes one classification and solves its linear program. Kinds that cannot run anywhere are in
+/// no class.
 fn classify(kinds: &[KindFacts], min_share_only: bool, seed: u64) -> Classes {
     let takes_part = |kind: &KindFacts| {
         (kind.has_min_share || !min_share_only) && kind.times.iter().any(|seconds| *seconds > 0.0)
@@ -186,7 +187,9 @@ fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
 }
 
 /// Merges nodes on which every class runs about equally fast. A cluster of a thousand nodes of
-/// three types needs only three columns, and all nodes of a type get the same solution.
+/// three types needs only three columns, and all nodes of a type get the same solution. Returns the
+/// group of each node, the mean rate of each class on each group, and the number of nodes in each
+/// group.
 fn merge(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
     let nodes = mu.first().map_or(0, Vec::len);
     let step = |rate: f64| if rate > 0.0 { (rate.ln() / SIMILARITY).round() as i64 } else { i64::MIN };
@@ -260,7 +263,8 @@ mod tests {
         assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > EPSILON)), "{all:?}");
     }
 
-    /// A class alone gets all nodes. Where it may not run, another class gets the node.
+    /// A class alone would get all nodes. On a node where it may not run, another class gets the
+    /// node.
     #[test]
     fn a_class_is_not_suggested_where_it_shall_not_run() {
         let slow = |user| KindFacts { fit: vec![true, false], ..kind(user, user, false, 1.0, &[1.0, 100.0]) };

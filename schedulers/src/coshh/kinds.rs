@@ -90,8 +90,9 @@ impl Kinds {
         }
     }
 
-    /// A job has arrived. Returns the number of its kind. A kind without a class joins the nearest
-    /// class within the radius. If there is none, the classes must be computed again.
+    /// Adds a job that has arrived, and returns the number of its kind. A kind without a class
+    /// joins the nearest class within the radius. If there is none, the classes must be computed
+    /// again.
     pub(super) fn arrive(
         &mut self,
         job: &Job,
@@ -134,7 +135,7 @@ impl Kinds {
         number
     }
 
-    /// A job has ended.
+    /// Counts a job of this kind as ended.
     pub(super) fn depart(&mut self, number: usize) {
         if let Some(kind) = self.all.get_mut(&number) {
             kind.jobs = kind.jobs.saturating_sub(1);
@@ -152,7 +153,8 @@ impl Kinds {
         }
     }
 
-    /// Lets a kind join classes, if it is in none; returns whether it is in classes now.
+    /// Adds a kind that is in no class to the nearest classes. Returns whether the kind is in
+    /// classes now.
     fn join(&mut self, number: usize, predictor: &Predictor) -> bool {
         let (Some(solution), Some(kind)) = (&self.solution, self.all.get(&number)) else { return false };
         if kind.class[1].is_some() {
@@ -177,7 +179,7 @@ impl Kinds {
         true
     }
 
-    /// Nodes have changed.
+    /// Marks the classes as outdated, because nodes have changed.
     pub(super) fn nodes_changed(&mut self) {
         self.stale = true;
     }
@@ -192,8 +194,8 @@ impl Kinds {
         }
     }
 
-    /// Whether the classes are outdated: the time of some kind on some node differs by more than
-    /// the radius from that of the classification.
+    /// Marks the classes as outdated if the time of some kind on some node differs by more than the
+    /// radius from the time that the classification used.
     pub(super) fn check(&mut self, predictor: &Predictor) {
         let Some(solution) = self.solution.as_ref().filter(|_| self.pending.is_none()) else { return };
         let drifted = |kind: &Kind| {
@@ -204,8 +206,8 @@ impl Kinds {
         self.stale |= stale;
     }
 
-    /// The computation that is due, if there is one. It stays due while there are no nodes or no
-    /// kinds that count.
+    /// Returns the computation that is due, if there is one. It stays due while there are no nodes,
+    /// or no kinds that count.
     pub(super) fn problem(
         &mut self,
         nodes: &BTreeMap<TrackerId, PerPhase<u32>>,
@@ -280,7 +282,7 @@ impl Kinds {
         }
     }
 
-    /// The class of a kind in a classification.
+    /// Returns the class of a kind in a classification.
     pub(super) fn class(&self, number: usize, stage: usize) -> Option<usize> {
         self.all.get(&number).and_then(|kind| kind.class[stage])
     }
@@ -289,9 +291,9 @@ impl Kinds {
         self.all.get(&number)
     }
 
-    /// Whether a node is suggested for tasks of a kind and phase. A kind without a class, or with a
-    /// class whose nodes have no slots of this phase, may run anywhere. A node that was not part of
-    /// the computation may run anything.
+    /// Returns whether a node is suggested for tasks of a kind and phase. A kind without a class,
+    /// or with a class whose nodes have no slots of this phase, may run anywhere. A node that was
+    /// not part of the computation may run any kind.
     pub(super) fn is_suggested(&self, number: usize, stage: usize, phase: Phase, node: TrackerId) -> bool {
         let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else { return true };
         let Some(at) = solution.places.get(&node) else { return true };
@@ -301,16 +303,16 @@ impl Kinds {
         solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > EPSILON)
     }
 
-    /// Whether a node may run tasks of a kind if no class that is suggested for the node has a
-    /// task.
+    /// Returns whether a node may run tasks of a kind if no class that is suggested for the node
+    /// has a task.
     pub(super) fn is_fit(&self, number: usize, node: TrackerId) -> bool {
         let at = self.solution.as_ref().and_then(|solution| solution.places.get(&node));
         let (Some(at), Some(kind)) = (at, self.all.get(&number)) else { return true };
         kind.fit.get(*at).copied().unwrap_or(true)
     }
 
-    /// Nodes that are suggested for a kind in either classification, ordered by the part that the
-    /// kind gets, the greatest first.
+    /// Returns the nodes that are suggested for a kind in either classification, ordered by the
+    /// part that the kind gets, the greatest first.
     pub(super) fn suggested(&self, number: usize) -> Vec<TrackerId> {
         let Some(solution) = &self.solution else { return Vec::new() };
         let part = |stage: usize, at: usize| {
@@ -326,7 +328,7 @@ impl Kinds {
         parts.into_iter().map(|(_, node)| node).collect()
     }
 
-    /// The factor by which arrival rates could grow, according to the last solution of a
+    /// Returns the factor by which arrival rates could grow, according to the last solution of a
     /// classification.
     pub(super) fn lambda(&self, stage: usize) -> Option<f64> {
         self.solution.as_ref().map(|solution| solution.classes[stage].lambda)
@@ -339,8 +341,8 @@ impl Kind {
         self.arrivals * (-age).exp()
     }
 
-    /// For each node: whether tasks take at most `slowest` times as long as on the best node. The
-    /// number of slots does not matter.
+    /// Returns for each node whether tasks take at most `slowest` times as long there as on the
+    /// best node. The number of slots does not matter.
     fn fit(&self, nodes: &[Node], predictor: &Predictor, slowest: f64) -> Vec<bool> {
         let mut fit = vec![true; nodes.len()];
         let phases = Phase::BOTH.into_iter().filter(|phase| self.tasks[*phase].value().unwrap_or(0.0) > 0.0);

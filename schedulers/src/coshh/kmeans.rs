@@ -5,7 +5,7 @@ use mrcore::split_mix;
 /// Maximum number of iterations. Usually a few are enough.
 const ROUNDS_MAX: usize = 100;
 
-/// The squared distance divided by the number of dimensions.
+/// Returns the squared distance divided by the number of dimensions.
 pub(super) fn distance2(a: &[f64], b: &[f64]) -> f64 {
     let sum: f64 = a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum();
     sum / a.len().max(1) as f64
@@ -39,7 +39,7 @@ pub(super) fn cluster(points: &[&[f64]], k: usize, seed: u64) -> Vec<usize> {
     of.iter().map(|number| used.binary_search(number).unwrap_or(0)).collect()
 }
 
-/// The mean of some points; `None` without points.
+/// Returns the mean of some points; `None` without points.
 pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f64>> {
     let mut sum: Vec<f64> = Vec::new();
     let mut count = 0.0;
@@ -51,8 +51,8 @@ pub(super) fn mean<'a>(points: impl Iterator<Item = &'a [f64]>) -> Option<Vec<f6
     (count > 0.0).then(|| sum.into_iter().map(|sum| sum / count).collect())
 }
 
-/// k-means++: each further centre is a point, drawn in proportion to its squared distance from the
-/// nearest centre so far.
+/// Chooses the first centres as k-means++ does: each further centre is a point, drawn in proportion
+/// to its squared distance from the nearest centre so far.
 fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut state = seed;
     let mut fraction = || split_mix::fraction(split_mix::next(&mut state));
@@ -78,7 +78,8 @@ fn first_centres(points: &[&[f64]], k: usize, seed: u64) -> Vec<Vec<f64>> {
     centres
 }
 
-/// The nearest centre of each point; the first one of equally near ones.
+/// Returns the index of the nearest centre of each point; the lowest index if several centres are
+/// equally near.
 fn assign(points: &[&[f64]], centres: &[Vec<f64>]) -> Vec<usize> {
     let nearest = |point: &&[f64]| {
         let mut best = (f64::INFINITY, 0);

@@ -17,9 +17,10 @@ pub(super) struct Allocation {
     pub(super) delta: Vec<Vec<f64>>,
 }
 
-/// `max λ s.t. Σ_j count_j μ_ij δ_ij ≥ λ α_i, Σ_i δ_ij ≤ 1, δ ≥ 0`, where resource j stands for
-/// `count_j` equal ones. Every class must have a positive rate on some resource. `None` if the
-/// solver fails.
+/// Solves `max λ s.t. Σ_j count_j μ_ij δ_ij ≥ λ α_i, Σ_i δ_ij ≤ 1, δ ≥ 0`. α_i (`alpha`) is the
+/// arrival rate of class i, μ_ij (`mu`) is the rate at which one resource j runs jobs of class i,
+/// and j stands for `count_j` identical resources. Every class must have a positive rate on some
+/// resource. Returns `None` if the solver fails.
 pub(super) fn allocate(alpha: &[f64], mu: &[Vec<f64>], count: &[f64]) -> Option<Allocation> {
     if alpha.is_empty() {
         return None;
@@ -97,9 +98,9 @@ mod tests {
         assert!((got.lambda - 2.0).abs() < 1e-3, "{got:?}");
     }
 
-    /// A direct solution for two classes: nodes go to class 1, those that suit it best first, until
-    /// it has enough for a given factor, and the others go to class 2. The greatest factor for
-    /// which class 2 has enough is found by bisection.
+    /// Solves the problem for two classes directly: nodes go to class 1, those that suit it best
+    /// first, until it has enough for a given factor, and the others go to class 2. Returns the
+    /// greatest factor for which class 2 has enough, found by bisection.
     fn by_hand(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
         let mut order: Vec<usize> = (0..mu[0].len()).collect();
         order.sort_by(|a, b| (mu[1][*a] / mu[0][*a]).total_cmp(&(mu[1][*b] / mu[0][*b])));

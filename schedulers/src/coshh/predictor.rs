@@ -69,7 +69,7 @@ pub(super) struct Predictor {
     falsified: (f64, u64),
 }
 
-/// The size class of a job: the binary logarithm of its input bytes.
+/// Returns the size class of a job: the binary logarithm of its input bytes.
 pub(super) fn size(spec: &JobSpec) -> u32 {
     let bytes: u64 = spec.splits.iter().map(|split| split.end - split.start).sum();
     bytes.max(1).ilog2()
@@ -93,19 +93,21 @@ fn add(mean: &mut Mean, value: f64) {
     mean.add(value);
 }
 
-/// The duration of a successful attempt, if it is representative: attempts that ran only a part of
-/// their task are excluded, and reduces count from the end of the maps.
+/// Returns the duration of a successful attempt, if it is representative: attempts that ran only a
+/// part of their task are excluded, and the time of a reduce starts when all maps are done.
 pub(super) fn sample(job: &Job, id: AttemptId) -> Option<f64> {
     let ended = job.task(id.task)?.attempts.get(id.number as usize)?.ended?;
     Some(ended.since(counts_from(job, id)?).as_secs_f64()).filter(|seconds| *seconds > 0.0)
 }
 
-/// The elapsed time of a running attempt, counted as in [`sample`].
+/// Returns the elapsed time of a running attempt, if it is representative, measured as in
+/// [`sample`].
 pub(super) fn snapshot(job: &Job, id: AttemptId, now: Time) -> Option<f64> {
     Some(now.since(counts_from(job, id)?).as_secs_f64())
 }
 
-/// The start of the time of an attempt, if it is representative.
+/// Returns the time from which the duration of an attempt is measured, if the attempt is
+/// representative.
 fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
     let attempt = job.task(id.task)?.attempts.get(id.number as usize)?;
     let is_original = id.phase() == Phase::Reduce || (id.task.index as usize) < job.spec.splits.len();
@@ -179,7 +181,7 @@ impl Predictor {
         self.forget();
     }
 
-    /// Drops the measurements of a tracker that is forgotten: its number is not assigned again.
+    /// Drops the measurements of a tracker that is forgotten: its ID is not assigned again.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         self.speeds.remove(&tracker);
         self.speed_max.remove(&tracker);
@@ -216,12 +218,12 @@ impl Predictor {
         }
     }
 
-    /// Predicted seconds of a task on a node.
+    /// Returns the predicted seconds of a task on a node.
     pub(super) fn predict(&self, of: &Tables, phase: Phase, on: TrackerId) -> f64 {
         self.base(of, phase).on(on)
     }
 
-    /// The data for predictions of tasks of a phase, on any node.
+    /// Returns the data from which the durations of tasks of a phase are predicted, on any node.
     fn base(&self, of: &Tables, phase: Phase) -> Base<'_> {
         let known = of.iter().find_map(|about| self.tables.get(about)?.seconds[phase].value());
         let seconds = known.unwrap_or(self.default[phase]);
@@ -230,8 +232,9 @@ impl Predictor {
         Base { predictor: self, phase, seconds, observed, running }
     }
 
-    /// Seconds that a job with these tasks would take alone on each node, using all its slots: one
-    /// phase after the other, without phases that the node has no slots for. 0 if there is none.
+    /// Returns for each node the seconds that a job with these tasks would take alone on the node,
+    /// using all its slots. Phases run one after the other. A phase that the node has no slots for
+    /// is left out; the result is 0 if both are.
     pub(super) fn job_seconds(&self, of: &Tables, tasks: PerPhase<f64>, nodes: &[Node]) -> Vec<f64> {
         let bases = Phase::BOTH.map(|phase| self.base(of, phase));
         let on_node = |(node, slots): &Node| {
@@ -243,8 +246,8 @@ impl Predictor {
         nodes.iter().map(on_node).collect()
     }
 
-    /// The factor that adds an error to the prediction of a kind on a node: 1 unless errors are
-    /// configured. It is always the same for the same kind and node.
+    /// Returns the factor that adds an error to the prediction of a kind on a node: 1 unless errors
+    /// are configured. It is always the same for the same kind and node.
     fn falsify(&self, about: &About, on: TrackerId) -> f64 {
         let (error, seed) = self.falsified;
         if error == 0.0 {
@@ -258,14 +261,15 @@ impl Predictor {
         1.0 + error * (2.0 * unit - 1.0)
     }
 
-    /// The speed of a node; 1 if nothing has been measured.
+    /// Returns the speed of a node; 1 if nothing has been measured.
     fn speed(&self, on: TrackerId, phase: Phase) -> f64 {
         let known = self.speeds.get(&on).and_then(|speeds| speeds[phase].value()).unwrap_or(0.0);
         let speed_max = self.speed_max.get(&on).map_or(0.0, |speed_max| speed_max[phase]);
         if speed_max < 0.0 { known.min(speed_max).exp() } else { known.exp() }
     }
 
-    /// The mean relative error of predictions for such tasks, or for all tasks if there are none.
+    /// Returns the mean relative error of predictions for tasks of this kind, or for all tasks if
+    /// there is none for this kind.
     pub(super) fn error(&self, of: &Tables) -> Option<f64> {
         self.tables.get(&of[0]).and_then(|own| own.error.value()).or(self.error.value())
     }

@@ -25,7 +25,8 @@ struct World {
 }
 
 impl World {
-    /// Two trackers. A job of bob has run and took twice as long on the second one.
+    /// Creates two trackers and runs a job of bob, whose maps took twice as long on the second
+    /// tracker.
     fn new() -> Self {
         let params =
             [("coshh.arrival_window", format!("{}s", WINDOW.as_secs_f64())), ("coshh.slowest", "9".into())];
@@ -133,12 +134,12 @@ impl World {
         self.happens(Fact::TrackerForgotten { tracker: GOES, name: GOES.to_string(), why: String::new() });
     }
 
-    /// The nodes that are suggested for the kind of a job.
+    /// Returns the nodes that are suggested for the kind of a job.
     fn suggested(&self, job: JobId) -> Vec<TrackerId> {
         self.policy.users.kind_of(job).map_or_else(Vec::new, |kind| self.policy.kinds.suggested(kind))
     }
 
-    /// Whether the state of the policy contains the tracker that is removed.
+    /// Returns whether the state of the policy contains the tracker that is removed.
     fn knows(&self) -> bool {
         format!("{:?}", self.policy).contains(&format!("{GOES:?}"))
     }

@@ -93,7 +93,7 @@ impl Users {
         }
     }
 
-    /// The number of a user.
+    /// Returns the number of a user. A new user gets the next number.
     pub(super) fn number(&mut self, name: &str) -> usize {
         if let Some(number) = self.numbers.get(name) {
             return *number;
@@ -133,7 +133,8 @@ impl Users {
         self.members.insert(job.id, Member { user, kind, place, held: PerPhase::default() });
     }
 
-    /// A job has ended; returns whether it was running.
+    /// Removes a job that has ended from the running jobs of its user. Returns whether it was
+    /// running.
     pub(super) fn leave(&mut self, job: JobId) -> bool {
         self.members.get(&job).is_some_and(|member| self.all[member.user].jobs.remove(&job))
     }
@@ -176,8 +177,8 @@ impl Users {
         self.order[phase].set(number, (!user.waiting[phase].is_empty()).then_some(share));
     }
 
-    /// Stage 1: users below their minimum share with pending jobs, ordered by missing slots times
-    /// weight, the greatest first.
+    /// Returns the users of stage 1: those below their minimum share with pending jobs, ordered by
+    /// missing slots times weight, the greatest first.
     pub(super) fn below_minimum(&self, phase: Phase) -> Vec<usize> {
         let lacks = |number: usize| {
             let user = &self.all[number];
@@ -191,12 +192,12 @@ impl Users {
         below_minimum.into_iter().map(|(_, number)| number).collect()
     }
 
-    /// Stage 2: users with pending jobs, ordered by slots relative to weight.
+    /// Returns the users of stage 2: those with pending jobs, ordered by slots relative to weight.
     pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
         self.order[phase].iter()
     }
 
-    /// Number of users that come before the user of a job.
+    /// Returns the number of users that come before the user of a job.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
         let user = self.members.get(&job).map_or(0, |member| member.user);
         self.order[phase].ahead_of(user).count()
@@ -215,16 +216,16 @@ fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
     }
 }
 
-/// Whether a job may have tasks that cannot run where its class is suggested, because they failed
-/// there or because their checkpoint is elsewhere. They may run on any node, else they could wait
-/// forever.
+/// Returns whether a job may have tasks that cannot run where its class is suggested, because they
+/// failed there or because their checkpoint is elsewhere. Such tasks may run on any node, otherwise
+/// they could wait forever.
 fn has_failed_attempts(job: &Job) -> bool {
     !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
 }
 
 impl User {
-    /// The first pending job, in order, for which `take` returns a value. Jobs of kinds that are
-    /// not suggested are tried only if they are unbound.
+    /// Returns the first value that `take` returns for a pending job, in the order of the jobs.
+    /// Jobs of kinds that are not suggested are tried only if they are unbound.
     pub(super) fn first<T>(
         &self,
         phase: Phase,
@@ -239,7 +240,8 @@ impl User {
         firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
     }
 
-    /// Slots that its running jobs hold, without those being preempted.
+    /// Returns the number of slots that the running jobs of the user hold, without those being
+    /// preempted.
     pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| plan.retained_slots(job, phase)).sum()

@@ -29,7 +29,7 @@ fn reduce(index: u32, number: u32) -> AttemptId {
 }
 
 impl TestJob {
-    /// A map that runs from 0 to 300 s, and a reduce that runs since 15 s.
+    /// Creates a job with a map that has run since 0 s and a reduce that has run since 15 s.
     fn begin() -> Self {
         let scheduler = crate::make("fifo", &crate::Params::new()).expect("there is one");
         let mut job = Self(JobTracker::new(Config::default(), scheduler));
@@ -98,7 +98,8 @@ impl TestJob {
         self.fact(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
     }
 
-    /// The tracker reports the progress of one attempt. The others have not changed.
+    /// Sends a heartbeat that reports new progress of one attempt. The progress of the other
+    /// attempts has not changed.
     fn progress(&mut self, seconds: u64, attempt: AttemptId, done: f32) {
         let cluster = self.0.cluster();
         let tracker = cluster.tracker(TrackerId(1)).expect("it has joined");

@@ -106,7 +106,7 @@ impl Pools {
         self.members.get(&job).map(|member| &self.all[member.pool])
     }
 
-    /// The number of the pool of a job, in the order of `iter`.
+    /// Returns the number of the pool of a job: its position in `iter`.
     pub(super) fn number(&self, job: JobId) -> Option<usize> {
         self.members.get(&job).map(|member| member.pool)
     }
@@ -119,7 +119,8 @@ impl Pools {
         self.all.iter()
     }
 
-    /// Pools and their jobs that can use a slot, in the order in which they get one.
+    /// Returns the jobs that can use a slot, with their pools, in the order in which they get a
+    /// slot.
     pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
         self.order[phase].iter().flat_map(move |number| {
             let pool = &self.all[number];
@@ -127,7 +128,7 @@ impl Pools {
         })
     }
 
-    /// Number of jobs that would get a slot before this one.
+    /// Returns the number of jobs that would get a slot before this one.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
         self.in_order(phase).take_while(|(_, other)| *other != job).count()
     }
@@ -179,7 +180,7 @@ impl Pools {
         self.members.insert(job, Member { pool, weight: weight(spec.priority), ..Member::default() });
     }
 
-    /// A job has ended, so another job of its pool may run.
+    /// Removes a job that has ended from its pool, so that another job of the pool may run.
     fn leave(&mut self, job: JobId, cluster: &Cluster) {
         let Some(member) = self.members.get(&job) else { return };
         let pool = &mut self.all[member.pool];
@@ -275,25 +276,26 @@ impl Pools {
 }
 
 impl Pool {
-    /// Whether a job waits because its pool runs its maximum number of jobs.
+    /// Returns whether a job waits because its pool runs its maximum number of jobs.
     pub(super) fn is_waiting_for_pool(&self, job: JobId) -> bool {
         let most = self.max_jobs.map_or(usize::MAX, |most| most as usize);
         self.jobs.len() > most && !self.jobs.iter().take(most).any(|first| *first == job)
     }
 
-    /// Slots that its running jobs hold, without those being preempted.
+    /// Returns the number of slots that the running jobs of the pool hold, without those being
+    /// preempted.
     pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum()
     }
 
-    /// Its running jobs.
+    /// Returns the running jobs of the pool.
     pub(super) fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
         self.jobs.iter().copied()
     }
 }
 
-/// As in Hadoop: each level doubles the weight.
+/// Returns the weight of a job with this priority. As in Hadoop, each level doubles the weight.
 fn weight(priority: Priority) -> f64 {
     match priority {
         Priority::VeryLow => 0.25,

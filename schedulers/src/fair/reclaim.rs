@@ -47,15 +47,15 @@ impl Reclaim {
         self.preempt_mode
     }
 
-    /// Whether map slots are being preempted for a pool. Its jobs then do not wait for locality.
-    /// Otherwise the slot would go back to the pool that it was taken from, and would be preempted
-    /// again.
+    /// Returns whether map slots are being preempted for a pool. Its jobs then do not wait for
+    /// locality. Otherwise the slot would go back to the pool that it was taken from, and would be
+    /// preempted again.
     pub(super) fn is_reclaiming(&self, pool: Option<usize>) -> bool {
         pool.is_some_and(|pool| self.below_minimum.contains(&pool))
     }
 
-    /// How long it takes until a pool below its share preempts others; `None` if it is not below
-    /// its share or the timeout is `never`.
+    /// Returns how long it takes until attempts of other pools are preempted for a pool below its
+    /// share; `None` if the pool is not below its share or the timeout is `never`.
     pub(super) fn preempts_in(&self, pool: usize, phase: Phase, now: Time) -> Option<Span> {
         let left = |below: &Overdue<(usize, Phase)>, limit: Option<Span>| {
             Some(Span(limit?.0.saturating_sub(now.since(below.since(&(pool, phase))?).0)))
@@ -98,8 +98,8 @@ impl Reclaim {
         }
     }
 
-    /// Number of slots that a pool has missed for too long. A share is never more than the pool can
-    /// use.
+    /// Returns the number of slots that a pool has missed for too long. A share is never more than
+    /// the pool can use.
     fn deficit(&mut self, number: usize, pool: &Pool, phase: Phase, now: Time) -> u32 {
         let (held, share) = (f64::from(pool.held[phase]), pool.share[phase]);
         let (min, key) = (f64::from(pool.min[phase]).min(share), (number, phase));

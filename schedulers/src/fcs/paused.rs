@@ -74,12 +74,13 @@ impl Paused {
         self.jobs.get(&job).map_or(0, |queue| queue.waiting.len())
     }
 
-    /// The paused reduces of a job, oldest first.
+    /// Returns the paused reduces of a job, oldest first.
     pub(super) fn of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
         self.jobs.get(&job).into_iter().flat_map(|queue| &queue.waiting).map(|(index, _)| *index)
     }
 
-    /// Those that have skipped more than this number of offers; with 0, all.
+    /// Returns the paused reduces of a job that have skipped more than `max` offers; with 0, all
+    /// paused reduces of the job.
     pub(super) fn skipped_more_than(&self, job: JobId, max: u64) -> impl Iterator<Item = u32> + '_ {
         let queue = self.jobs.get(&job);
         let skipped = queue.map_or(0, |queue| queue.skipped);
@@ -94,7 +95,7 @@ impl Paused {
         }
     }
 
-    /// Number of offers that the oldest paused reduce has skipped.
+    /// Returns the number of offers that the oldest paused reduce has skipped.
     pub(super) fn skipped(&self, job: JobId) -> Option<u64> {
         let queue = self.jobs.get(&job)?;
         queue.waiting.first().map(|(_, at)| queue.skipped - at)

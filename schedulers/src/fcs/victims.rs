@@ -27,8 +27,9 @@ enum Guard {
 }
 
 impl Fcs {
-    /// Pauses reduces for every job with pending reduces, the one with the least remaining work
-    /// first. Victims are reduces of jobs with more remaining work, the one with the most first.
+    /// Pauses reduces for every job with pending reduces, starting with the job with the least
+    /// remaining work. Victims are reduces of jobs with more remaining work; reduces of the job
+    /// with the most remaining work are paused first.
     pub(super) fn preempt(&self, plan: &mut Plan<'_>) {
         let cluster = plan.cluster();
         let idle: u32 = plan.free_trackers(Phase::Reduce).map(|on| plan.free(on, Phase::Reduce)).sum();
@@ -48,7 +49,8 @@ impl Fcs {
     }
 
     /// Pauses reduces for one job, if free slots and slots that are being released are not enough.
-    /// A paused reduce needs a slot on the tracker of its checkpoint, a new one can use any slot.
+    /// A paused reduce needs a slot on the tracker of its checkpoint, a new reduce can use any
+    /// slot.
     fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
         let (Some(job), Some(known)) = (plan.cluster().job(id), self.jobs.get(&id)) else { return };
         let demand = plan.waiting(job, Phase::Reduce);
@@ -90,8 +92,8 @@ impl Fcs {
         }
     }
 
-    /// Running reduces that may be paused: ordered by the remaining work of their jobs, the most
-    /// first, then by progress, the least first.
+    /// Returns the running reduces that may be paused, ordered by the remaining work of their jobs,
+    /// the most first, then by progress, the least first.
     fn victims(&self, plan: &Plan<'_>) -> Vec<Victim> {
         let cluster = plan.cluster();
         let mut all = Vec::new();
@@ -130,7 +132,8 @@ impl Fcs {
         attempt.state == AttemptState::Running && self.guard(job, (attempt, done), reports, now).is_none()
     }
 
-    /// Why a reduce is not paused: it was just launched, is nearly done, or has used up its slack.
+    /// Returns why a reduce is not paused: it was just launched, is nearly done, or has used up its
+    /// slack.
     fn guard(
         &self,
         job: &Job,
@@ -150,7 +153,7 @@ impl Fcs {
         estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::PutBack)
     }
 
-    /// Why no reduce is paused for a job with pending reduces.
+    /// Explains why no reduce is paused for a job with pending reduces.
     pub(super) fn explain_no_preemption(
         &self,
         id: JobId,

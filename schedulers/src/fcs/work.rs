@@ -10,8 +10,8 @@ use mrcore::{
     task::{Attempt, Progress, Stage, Task},
 };
 
-/// `T_rs` in seconds: `maps_left / rate`, with the rate in maps per second. The printed formula
-/// multiplies by the mean map duration once more, which gives s² (`literal`).
+/// Returns `T_rs` in seconds: `maps_left / rate`, with the rate in maps per second. The printed
+/// formula multiplies by the mean map duration once more, which gives s² (`literal`).
 pub(super) fn remaining_shuffle(maps_left: f64, rate: f64, mean_map: f64, literal: bool) -> f64 {
     if maps_left <= 0.0 {
         return 0.0;
@@ -31,8 +31,8 @@ pub(super) enum Form {
     Printed,
 }
 
-/// `E_slack` of a reduce that started `total` seconds ago, has run for `service` seconds, and would
-/// take `estimate` seconds without pauses.
+/// Returns `E_slack` of a reduce that started `total` seconds ago, has run for `service` seconds,
+/// and would take `estimate` seconds without pauses.
 pub(super) fn slack(form: Form, total: f64, service: f64, estimate: f64) -> f64 {
     let taken = match form {
         Form::Printed => total,
@@ -41,15 +41,15 @@ pub(super) fn slack(form: Form, total: f64, service: f64, estimate: f64) -> f64 
     taken / estimate.max(f64::MIN_POSITIVE)
 }
 
-/// D: how many offers a paused reduce skips, with this number of nodes and this part of reduces
-/// that should resume on their own node.
+/// Returns D, the number of offers that a paused reduce skips before it migrates. `locality` is the
+/// part of the paused reduces that should resume on their own node.
 pub(super) fn skips_for(nodes: f64, locality: f64) -> f64 {
     let remote = 1.0 - locality;
     -nodes * (remote / (1.0 + remote)).ln()
 }
 
-/// For a reduce: seconds since its first launch, seconds that it has run, and an estimate of its
-/// duration without pauses if it has progress. `None` if it was never launched.
+/// Returns for a reduce: seconds since its first launch, seconds that it has run, and, if it has
+/// progress, an estimate of its duration without pauses. Returns `None` if it was never launched.
 pub(super) fn times(
     task: &Task,
     now: Time,
@@ -106,10 +106,11 @@ impl RemainingWork {
         (steps.floor() as u64, Real(self.bytes))
     }
 
-    /// Whether a job with this remaining work may preempt one with `other`: the shuffle time must
-    /// be less by more than the tolerance, or it must not be longer and the data must be less.
-    /// `T_rs` changes with every map slot, so two jobs could otherwise preempt each other in turn.
-    /// With this rule, `T_rs` must change by the tolerance in between.
+    /// Returns whether a job with this remaining work may preempt a job with the remaining work
+    /// `other`: its shuffle time must be shorter by more than the tolerance, or it must not be
+    /// longer and the data must be less. `T_rs` changes with every map slot, so two jobs could
+    /// otherwise preempt each other in turn. With this rule, `T_rs` must change by the tolerance in
+    /// between.
     pub(super) fn is_less_than(self, other: Self, tolerance: Span) -> bool {
         let longer = other.shuffle - self.shuffle;
         longer > tolerance.as_secs_f64() || longer >= 0.0 && other.bytes > self.bytes
@@ -162,7 +163,7 @@ impl JobEstimate {
         };
     }
 
-    /// `R_left` = `R_total` - `R_done`.
+    /// Returns `R_left` = `R_total` - `R_done`.
     fn remaining_bytes(&self, job: &Job, flow: &Flow) -> f64 {
         let total = flow.input(job.id) * flow.selectivity(job.id);
         let reduces = f64::from(job.spec.reduces.max(1));
@@ -171,8 +172,8 @@ impl JobEstimate {
     }
 }
 
-/// Maps that a job finishes per second: based on running maps; if there are none, on maps that are
-/// done.
+/// Returns the number of maps that a job finishes per second, based on running maps, or on maps
+/// that are done if no map is running.
 fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
     let one_at_a_time = 1.0 / mean.max(1e-6);
     if !job.running.map.is_empty() {
@@ -183,8 +184,8 @@ fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
     if done > 0.0 && since > 0.0 { done / since } else { one_at_a_time }
 }
 
-/// The part of its data that a reduce has reduced. The reduce stage is the last third of the
-/// progress.
+/// Returns the part of its data that a reduce has reduced. The reduce stage is the last third of
+/// the progress.
 fn reduced(progress: Progress) -> f64 {
     let done = f64::from(progress.done);
     if progress.stage == Stage::Reduce { (3.0 * done - 2.0).clamp(0.0, 1.0) } else { 0.0 }

@@ -101,8 +101,8 @@ impl Estimator {
         true
     }
 
-    /// Updates all estimates if trackers have changed, at most once a second. Returns whether it
-    /// did.
+    /// Updates all estimates if trackers have changed, at most once a second. Returns whether
+    /// estimates were updated.
     pub(super) fn catch_up(&mut self, now: Time, cluster: &Cluster) -> bool {
         let is_due = self.is_stale && self.last.is_none_or(|last| now.since(last) >= Span::secs(1));
         if is_due {
@@ -136,7 +136,8 @@ impl Estimator {
         Estimate { remaining, seconds, share: PerPhase::default() }
     }
 
-    /// Task durations of a job. A job without measurements gets the means of other jobs.
+    /// Returns the task durations of a job. A job without measurements gets the means of other
+    /// jobs.
     fn seconds(&self, job: &Job, now: Time, cluster: &Cluster) -> PerPhase<f64> {
         let borrowed = |phase| self.means[phase].unwrap_or(self.default[phase]);
         let own = estimate::map_seconds(job, now, cluster);

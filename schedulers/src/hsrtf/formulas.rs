@@ -14,7 +14,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Eq. 1: waves of maps and of reduces on this many slots, as if the job were alone.
+    /// Returns the remaining seconds of a job that is alone on this many slots: the waves of its
+    /// maps plus the waves of its reduces (equation 1).
     pub fn remaining(&self, slots: PerPhase<f64>) -> f64 {
         let waves = |tasks: f64, slots: f64| (tasks / slots.max(1.0)).ceil();
         waves(self.tasks.map, slots.map) * self.seconds.map
@@ -22,9 +23,9 @@ impl Work {
     }
 }
 
-/// Eq. 2: a reduce takes as long as a map with the same amount of input. The printed equation
-/// divides by the duration of a map and multiplies by the block size, which does not give a time;
-/// this is `literal`.
+/// Returns the seconds that a reduce takes: as long as a map with the same amount of input
+/// (equation 2). The printed equation divides by the duration of a map and multiplies by the block
+/// size, which does not give a time; `literal` uses this form.
 pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64, literal: bool) -> f64 {
     if literal {
         bytes_per_reduce / map_seconds * block_bytes
@@ -33,15 +34,15 @@ pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64,
     }
 }
 
-/// Eq. 3 and 4: slots in inverse proportion to remaining times, at most the demand and at least
-/// one.
+/// Returns the share of each job, given as (remaining time, demand): slots in inverse proportion to
+/// remaining times, at most the demand and at least one (equations 3 and 4).
 pub fn shares(total: f64, jobs: &[(f64, f64)]) -> Vec<f64> {
     let weighted = jobs.iter().map(|(remaining, demand)| (1.0 / remaining.max(1e-3), *demand));
     by_weight(total, weighted.collect())
 }
 
-/// Slots by weight, at most the demand. At least one for each job with demand, if there are enough
-/// slots.
+/// Divides slots by weight among jobs, given as (weight, demand). A job gets at most its demand,
+/// and at least one slot if it has demand and there are enough slots.
 fn by_weight(total: f64, jobs: Vec<(f64, f64)>) -> Vec<f64> {
     let with_demand = jobs.iter().filter(|(_, demand)| *demand > 0.0).count() as f64;
     let least = if with_demand <= total { 1.0 } else { 0.0 };
@@ -49,12 +50,13 @@ fn by_weight(total: f64, jobs: Vec<(f64, f64)>) -> Vec<f64> {
     divide(total, &jobs.into_iter().map(claim).collect::<Vec<_>>())
 }
 
-/// Eq. 5: how much longer a job takes on its share than alone.
+/// Returns how much longer a job takes on its share than alone (equation 5).
 pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64 {
     (since_launch + remaining_on_share) / alone.max(1e-3)
 }
 
-/// Shares multiplied by starvation and scaled to the total.
+/// Returns the shares multiplied by starvation and scaled to the total. Jobs are given as (share,
+/// starvation, demand).
 pub fn apply_starvation(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
     let weighted = jobs.iter().map(|(share, starvation, demand)| (share * starvation, *demand));
     by_weight(total, weighted.collect())

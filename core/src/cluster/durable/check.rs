@@ -8,7 +8,8 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl Durable {
-    /// The names of hosts and racks are in the table exactly as long as a tracker or a job uses them.
+    /// Checks that the table has exactly the names of the hosts and racks that trackers and jobs
+    /// use, each with the right reference count.
     pub(crate) fn check_names(&self) -> Result<(), String> {
         let (mut hosts, mut racks): (BTreeMap<&str, u64>, BTreeMap<&str, u64>) = <_>::default();
         for tracker in self.trackers() {

@@ -60,101 +60,102 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// The number of starts of the JobTracker.
+    /// Returns how often the JobTracker has started.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The highest job number that was assigned or skipped.
+    /// Returns the highest job ID that was assigned or skipped.
     pub fn newest_job(&self) -> JobId {
         JobId(self.next_job)
     }
 
-    /// The tracker with this number.
+    /// Returns the tracker with this ID.
     pub fn tracker(&self, id: TrackerId) -> Option<&Tracker> {
         self.trackers.get(&id)
     }
 
-    /// All known trackers, ordered by number.
+    /// Returns all known trackers, ordered by ID.
     pub fn trackers(&self) -> impl Iterator<Item = &Tracker> {
         self.trackers.values()
     }
 
-    /// The tracker with this name.
+    /// Returns the tracker with this name.
     pub fn tracker_named(&self, name: &str) -> Option<&Tracker> {
         self.by_name.get(name).and_then(|id| self.trackers.get(id))
     }
 
-    /// The trackers on a host.
+    /// Returns the trackers on a host.
     pub fn trackers_on(&self, host: HostId) -> impl Iterator<Item = TrackerId> + '_ {
         self.trackers_on.get(&host).into_iter().flatten().copied()
     }
 
-    /// The hosts in a rack, as reported by trackers.
+    /// Returns the hosts in a rack, as reported by trackers.
     pub fn hosts_in(&self, rack: RackId) -> Option<&BTreeSet<HostId>> {
         self.hosts_in.get(&rack)
     }
 
-    /// Trackers with a slot that no known attempt holds. Unknown attempts may hold it:
-    /// [`super::Cluster::free_trackers`].
+    /// Returns the trackers with a slot that no known attempt holds. An unknown attempt may hold
+    /// the slot: see [`super::Cluster::free_trackers`].
     pub(super) fn unassigned_trackers(&self, phase: Phase) -> &BTreeSet<TrackerId> {
         &self.unassigned[phase]
     }
 
-    /// Trackers that are suspect or awaited: their files cannot be read now, but perhaps soon.
+    /// Returns the trackers that are suspect or awaited. Their files cannot be read now, but may be
+    /// readable soon.
     pub(crate) fn unreachable_trackers(&self) -> &BTreeSet<TrackerId> {
         &self.unreachable
     }
 
-    /// Trackers that are being drained.
+    /// Returns the trackers that are being drained.
     pub(crate) fn draining(&self) -> &BTreeSet<TrackerId> {
         &self.draining
     }
 
-    /// The number of the next tracker with a new name.
+    /// Returns the ID that the next tracker with a new name gets.
     pub(crate) fn next_tracker(&self) -> TrackerId {
         TrackerId(self.next_tracker)
     }
 
-    /// Slots that are divided among jobs: those of all trackers that are live or awaited and not
-    /// being drained.
+    /// Returns the number of slots that are divided among jobs: those of all trackers that are live
+    /// or awaited and not being drained.
     pub fn slots(&self, phase: Phase) -> u32 {
         self.slots[phase]
     }
 
-    /// Slots not counted in [`Durable::slots`] that attempts still hold, on trackers that are
-    /// suspect or being drained.
+    /// Returns the number of slots that attempts still hold on trackers that are suspect or being
+    /// drained. [`Durable::slots`] does not count these slots.
     pub fn held_elsewhere(&self, phase: Phase) -> u32 {
         let excluded = self.excluded.iter().filter_map(|id| self.trackers.get(id));
         excluded.map(|tracker| tracker.running[phase].len() as u32).sum()
     }
 
-    /// The job with this number, if it has not been forgotten.
+    /// Returns the job with this ID, if it has not been forgotten.
     pub fn job(&self, id: JobId) -> Option<&Job> {
         self.jobs.get(&id)
     }
 
-    /// All jobs that have not been forgotten, oldest first.
+    /// Returns all jobs that have not been forgotten, oldest first.
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
         self.jobs.values()
     }
 
-    /// The numbers of the jobs whose tasks may be launched.
+    /// Returns the IDs of the jobs whose tasks may be launched.
     pub(crate) fn active(&self) -> &BTreeSet<JobId> {
         &self.active
     }
 
-    /// Jobs whose tasks may be launched, oldest first.
+    /// Returns the jobs whose tasks may be launched, oldest first.
     pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
         self.active.iter().filter_map(|id| self.jobs.get(id))
     }
 
-    /// The job that a submission created, if it has not been forgotten.
+    /// Returns the ID of the job that a submission created, if the job has not been forgotten.
     pub fn job_of_request(&self, request: RequestId) -> Option<JobId> {
         self.by_request.get(&request).copied()
     }
 
-    /// How near a task's input is to a tracker.
+    /// Returns how near a task's input is to a tracker.
     pub fn locality(&self, task: &Task, tracker: &Tracker) -> Locality {
         if task.hosts.contains(&tracker.host) {
             Locality::NodeLocal
@@ -165,27 +166,27 @@ impl Durable {
         }
     }
 
-    /// The task with this ID.
+    /// Returns the task with this ID.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
         self.jobs.get(&id.job).and_then(|job| job.task(id))
     }
 
-    /// The attempt with this ID.
+    /// Returns the attempt with this ID.
     pub fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
         self.task(id.task).and_then(|task| task.attempts.get(id.number as usize))
     }
 
-    /// The name of a host.
+    /// Returns the name of a host.
     pub fn host_name(&self, host: HostId) -> &str {
         self.hosts.text(host.0)
     }
 
-    /// The name of a rack.
+    /// Returns the name of a rack.
     pub fn rack_name(&self, rack: RackId) -> &str {
         self.racks.text(rack.0)
     }
 
-    /// The rack of a host, if a tracker on it has reported one.
+    /// Returns the rack of a host, if there is a tracker on the host.
     pub fn rack_of(&self, host: HostId) -> Option<RackId> {
         self.rack_of.get(&host).copied()
     }

@@ -39,18 +39,19 @@ impl Names {
         }
     }
 
-    /// The string of a number that is in use.
+    /// Returns the string with this number, which must be in use.
     pub(super) fn text(&self, number: u32) -> &str {
         &self.texts[number as usize].0
     }
 
-    /// Number of numbers that were ever in use at the same time.
+    /// Returns the number of entries in the table, used and unused: the maximum number of strings
+    /// that were in use at the same time.
     #[cfg(test)]
     pub(super) fn size(&self) -> usize {
         self.texts.len()
     }
 
-    /// The reference count of every string.
+    /// Returns the reference count of every string.
     pub(super) fn uses(&self) -> BTreeMap<&str, u64> {
         self.numbers.iter().map(|(text, number)| (text.as_str(), self.texts[*number as usize].1)).collect()
     }

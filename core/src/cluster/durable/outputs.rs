@@ -110,7 +110,7 @@ impl Durable {
         self.trackers.get_mut(&id).ok_or_else(|| ApplyError(format!("{id} is not known")))
     }
 
-    /// A repeated request only changes the deadline.
+    /// Starts a drain. If the tracker is already being drained, changes only the deadline.
     pub(super) fn tracker_draining(
         &mut self,
         at: Time,

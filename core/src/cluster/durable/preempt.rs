@@ -35,7 +35,7 @@ pub enum NotPreemptible {
 }
 
 impl Durable {
-    /// Whether an attempt may be preempted with this kind.
+    /// Checks whether an attempt may be preempted with this kind of preemption.
     pub fn may_preempt(&self, id: AttemptId, kind: PreemptKind) -> Result<(), NotPreemptible> {
         let attempt = self.attempt(id).ok_or(NotPreemptible::Unknown(id))?;
         let job = self.job(id.job()).ok_or(NotPreemptible::Unknown(id))?;
@@ -95,7 +95,7 @@ impl Durable {
         Ok(())
     }
 
-    /// The attempt has refused the preemption and continues.
+    /// Marks an attempt as running again, because it has refused to be preempted.
     pub(super) fn preemption_refused(&mut self, id: AttemptId, refusals: u32) -> Result<(), ApplyError> {
         let preempted =
             |attempt: &&mut Attempt| matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting);
