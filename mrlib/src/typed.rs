@@ -64,12 +64,12 @@ use mrlib_api::{Context, Emit, Mapper, Reducer, StateBetweenKeys, TaskError, Val
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
 
-/// Limit of memory for a damaged length.
+/// Maximum memory for decoding a key or value, because a damaged length may be very large.
 const DECODE_BYTES_MAX: usize = 256 << 20;
 
 /// A key whose encoding sorts like the key.
 pub trait SortKey: Sized {
-    /// Appends its encoding to `out`.
+    /// Appends the encoding of the key to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
     /// Decodes a key from the front of `bytes`. None if they are malformed.
@@ -115,8 +115,8 @@ impl SortKey for bool {
     }
 }
 
-/// A zero byte is followed by 255, and two zeros end the string. So a prefix sorts first, also
-/// within a tuple.
+/// In the encoding a zero byte is followed by 255, and two zeros end the string. So a prefix sorts
+/// first, also within a tuple.
 impl SortKey for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         for byte in self {
@@ -184,7 +184,7 @@ impl<A: SortKey, B: SortKey, C: SortKey> SortKey for (A, B, C) {
     }
 }
 
-/// Any serde type as a key. Equal keys are grouped; their order is that of the encoding.
+/// Any serde type as a key. Equal keys are grouped. Keys are sorted by their encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serde<T>(pub T);
 
@@ -220,9 +220,9 @@ fn decode_value<V: DeserializeOwned>(bytes: &[u8]) -> Result<V, TaskError> {
 
 /// A [`Mapper`] that emits typed pairs.
 pub trait TypedMapper: Send {
-    /// The type of its keys.
+    /// The type of the emitted keys.
     type Key: SortKey;
-    /// The type of its values.
+    /// The type of the emitted values.
     type Value: Serialize;
 
     /// Processes one record of the input format.
@@ -432,7 +432,7 @@ impl<T: TypedCombiner> Reducer for Combining<T> {
         out.emit(key, &self.buffer)
     }
 
-    /// In place if the result has the same length.
+    /// Merges in place if the result has the same encoded length.
     fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
         let (Ok(mut sum), Ok(value)) = (decode_value(into), decode_value(value)) else { return false };
         self.program.combine(&mut sum, value);
@@ -465,7 +465,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_sort_as_keys_do(a in key(), b in key(), number in any::<i128>()) {
+        fn encoded_keys_sort_like_keys_and_round_trip(a in key(), b in key(), number in any::<i128>()) {
             prop_assert_eq!(bytes(&a).cmp(&bytes(&b)), a.cmp(&b));
             prop_assert_eq!(&decode_key::<Key>(&bytes(&a)).unwrap(), &a);
             prop_assert_eq!(bytes(&number).cmp(&bytes(&0i128)), number.cmp(&0));
@@ -474,7 +474,7 @@ mod tests {
         }
 
         #[test]
-        fn malformed_data_is_an_error(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+        fn malformed_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
             let _ = (decode_key::<Key>(&bytes), decode_value::<Vec<String>>(&bytes));
         }
     }
@@ -528,13 +528,13 @@ mod tests {
     }
 
     #[test]
-    fn a_typed_mapper_is_divisible_only_if_it_says_so() {
+    fn typed_mapper_is_divisible_only_if_it_declares_so() {
         assert!(!Job::map(|_| Ok(Typed::new(Nothing))).divisible);
         assert!(Job::map(|_| Ok(Typed::new(Divisible))).divisible);
     }
 
     #[test]
-    fn a_sum_that_grows_longer_is_not_folded() {
+    fn sum_with_a_longer_encoding_is_not_folded() {
         let mut add = Combining::new(Add);
         let mut into = [200];
         assert!(add.fold(&mut into, &[50]));

@@ -12,7 +12,8 @@ impl Conf {
         self.0.get(key).map(String::as_str)
     }
 
-    /// Parses the value of a setting; returns `default` if it is not set. The error names the setting.
+    /// Parses the value of a setting; returns `default` if it is not set. The error names the
+    /// setting.
     pub fn parse<T: FromStr<Err: Display>>(&self, key: &str, default: T) -> Result<T, String> {
         let Some(text) = self.get(key) else { return Ok(default) };
         text.trim().parse().map_err(|error| format!("setting {key} = {text:?}: {error}"))

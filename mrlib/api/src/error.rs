@@ -79,7 +79,8 @@ pub enum TaskError {
     Stopped(String),
 }
 
-/// Returns the location of a record: `path:line`, as compilers print it, or the byte offset if the input has no lines.
+/// Returns the location of a record: `path:line`, as compilers print it, or the byte offset if the
+/// input has no lines.
 fn location(path: &str, offset: u64, line: Option<u64>) -> String {
     match line {
         Some(line) => format!("{path}:{line}"),
@@ -126,7 +127,8 @@ pub fn one_line(failure: &str) -> String {
     join_lines(first_and_last_line(failure))
 }
 
-/// Returns the same as [`one_line`], shortened to about [`SHORT_CHARS`] characters. The cause is shortened last.
+/// Returns the same as [`one_line`], shortened to about [`SHORT_CHARS`] characters. The cause is
+/// shortened last.
 pub fn shortened(failure: &str) -> String {
     let (first, last) = first_and_last_line(failure);
     if last.is_empty() {
@@ -141,7 +143,8 @@ fn join_lines((first, last): (&str, &str)) -> String {
     if last.is_empty() { first.into() } else { format!("{}: {last}", first.trim_end_matches(':')) }
 }
 
-/// Returns the first and the last line that are not empty. The last line is "" if there is only one.
+/// Returns the first and the last line that are not empty. The last line is "" if there is only
+/// one.
 fn first_and_last_line(text: &str) -> (&str, &str) {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     (lines.next().unwrap_or_default(), lines.next_back().unwrap_or_default())

@@ -2,8 +2,8 @@
 //! hangs.
 //!
 //! The engine marks a task as alive during its own work and with every pair that the program emits.
-//! It does not mark the task while the program processes a record. The watchdog looks for any change of the
-//! count, not for a rate.
+//! It does not mark the task while the program processes a record. The watchdog looks for any
+//! change of the count, not for a rate.
 
 use std::sync::{
     Arc,

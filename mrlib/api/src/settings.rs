@@ -3,8 +3,8 @@
 //!
 //! A setting is known if it is in [`ENGINE_SETTINGS`], if the program declares it
 //! ([`crate::Job::settings`], [`crate::Job::declare_setting`]), or if its name begins
-//! with [`USER_PREFIX`]. Every other setting is refused, with the nearest known name, because a misspelled
-//! setting would have no effect and no message.
+//! with [`USER_PREFIX`]. Every other setting is refused, with the nearest known name, because a
+//! misspelled setting would have no effect and no message.
 
 use crate::{codec::Codec, format::InputFormat};
 use serde::{Deserialize, Serialize};

@@ -105,7 +105,8 @@ pub trait Reducer: Send {
         Ok(())
     }
 
-    /// Returns the kind of state that the reducer has between two key groups. A reducer with any state must override this.
+    /// Returns the kind of state that the reducer has between two key groups. A reducer with any
+    /// state must override this.
     fn state_between_keys(&self) -> StateBetweenKeys {
         StateBetweenKeys::None
     }

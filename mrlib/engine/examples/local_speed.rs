@@ -1,6 +1,7 @@
 //! Measures a built-in program in local mode: prints elapsed seconds and CPU seconds.
 //!
-//! `cargo run --release -p fermata-engine --example local_speed -- PROGRAM IN OUT [REDUCES] [KEY=VALUE ...]`
+//! `cargo run --release -p fermata-engine --example local_speed -- PROGRAM IN OUT [REDUCES]
+//! [KEY=VALUE ...]`
 
 use fermata_engine::{
     local::{LocalRun, run_local},

@@ -156,12 +156,12 @@ fn measure(
     for (key, value) in settings {
         conf.set(*key, *value);
     }
-    let length = std::fs::metadata(source).map_err(TaskError::io("look"))?.len();
+    let length = std::fs::metadata(source).map_err(TaskError::io("read the length of the input file"))?.len();
     let task = MapTask {
         source: source.display().to_string(),
         start: 0,
         end: length,
-        whole: false,
+        whole_file: false,
         pin: None,
         reduces: 4,
         map_output: here.0.join("output"),
@@ -182,7 +182,7 @@ fn measure(
     }
     let merge_rate = merged as f64 / 1e6 / (cpu_seconds() - start);
     println!(
-        "{name}: {mapped:.2} s, {:.0} MB/s; out {} bytes, {} records written; merge of two copies {merge_rate:.0} MB/s",
+        "{name}: {mapped:.2} s, {:.0} MB/s; {} bytes of output, {} records written; merge of two copies {merge_rate:.0} MB/s",
         length as f64 / 1e6 / mapped,
         outcome.bytes_out,
         outcome.counters["SPILLED_RECORDS"]
@@ -193,10 +193,11 @@ fn measure(
 fn main() -> Result<(), TaskError> {
     let mut arguments = std::env::args().skip(1);
     let folder = PathBuf::from(arguments.next().ok_or("usage: map_speed FOLDER [MEBIBYTES]")?);
-    let mebibytes: usize = arguments.next().map_or(Ok(128), |text| text.parse()).map_err(|_| "mebibytes?")?;
+    let mebibytes: usize =
+        arguments.next().map_or(Ok(128), |text| text.parse()).map_err(|_| "MEBIBYTES must be a number")?;
     let (words, sorted) = (folder.join("text"), folder.join("records"));
-    std::fs::write(&words, text(mebibytes << 20)).map_err(TaskError::io("write"))?;
-    std::fs::write(&sorted, records(mebibytes << 20)).map_err(TaskError::io("write"))?;
+    std::fs::write(&words, text(mebibytes << 20)).map_err(TaskError::io("write the text"))?;
+    std::fs::write(&sorted, records(mebibytes << 20)).map_err(TaskError::io("write the records"))?;
     let mut here = LocalFiles(folder);
     let count = |in_place| Job::map(|_| Ok(Words)).combine(move |_| Ok(Sum { in_place }));
     let sort = Job::map(|_| Ok(Identity)).read(InputFormat::Fixed { record: 100, key: 10 });

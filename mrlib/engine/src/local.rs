@@ -101,7 +101,7 @@ struct Split {
     path: PathBuf,
     start: u64,
     end: u64,
-    whole: bool,
+    whole_file: bool,
 }
 
 fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
@@ -113,14 +113,14 @@ fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
         if length == 0 {
             continue;
         }
-        let whole = format == InputFormat::WholeFile || coding(codec, &path)? == Coding::Gzip;
-        if whole {
-            splits.push(Split { path, start: 0, end: length, whole });
+        let whole_file = format == InputFormat::WholeFile || coding(codec, &path)? == Coding::Gzip;
+        if whole_file {
+            splits.push(Split { path, start: 0, end: length, whole_file });
             continue;
         }
         for start in (0..length).step_by(size as usize) {
             let end = (start + size).min(length);
-            splits.push(Split { path: path.clone(), start, end, whole });
+            splits.push(Split { path: path.clone(), start, end, whole_file });
         }
     }
     Ok(splits)
@@ -262,9 +262,10 @@ impl Work<'_> {
         conf.set(task_settings::MAP_INPUT_START, split.start.to_string());
         conf.set(task_settings::MAP_INPUT_LENGTH, (split.end - split.start).to_string());
         let map_output = self.map_output(index);
-        let Split { start, end, whole, .. } = *split;
+        let Split { start, end, whole_file, .. } = *split;
         let (reduces, other_outputs) = (self.run.reduces, Vec::new());
-        let task = MapTask { source, start, end, whole, pin: None, reduces, map_output, other_outputs, conf };
+        let task =
+            MapTask { source, start, end, whole_file, pin: None, reduces, map_output, other_outputs, conf };
         let mut io = self.io(&format!("m{index}"), self.temporary.join(part('m', index)))?;
         run_map(self.job, &task, &mut io)
     }
@@ -292,7 +293,7 @@ impl Work<'_> {
                 control.kill(format!("the output of {} is damaged", fetch_failed.attempt));
             }),
             checkpoint_dirs: Vec::new(),
-            from: None,
+            resume_from: None,
             started: std::time::Instant::now(),
         };
         let mut io = self.io(&format!("r{index}"), self.temporary.join(part('r', index)))?;
@@ -362,9 +363,9 @@ impl TaskIo for LocalIo {
     fn open_output(
         &mut self,
         format: OutputFormat,
-        behind: Vec<String>,
+        earlier_pieces: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = Target::Local(self.part.clone());
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(earlier_pieces, target))))
     }
 }

@@ -14,7 +14,7 @@ use std::{cmp::Ordering, ops::Range};
 #[cfg(test)]
 mod tests;
 
-/// Records between two calls of `step`.
+/// Number of records between two calls of `step`.
 const STEP_RECORDS: u32 = if cfg!(test) { 3 } else { 4096 };
 
 /// The order of records: by key, optionally then by the bytes of the value.
@@ -27,7 +27,7 @@ pub struct SortOrder {
 }
 
 impl SortOrder {
-    /// A number with the same order as the key. If two numbers are equal, the keys must be
+    /// Returns a number that sorts like the key. If two numbers are equal, the keys must be
     /// compared.
     #[inline]
     pub(crate) fn prefix(self, key: &[u8]) -> u64 {
@@ -45,7 +45,7 @@ impl SortOrder {
     }
 }
 
-/// The first eight bytes as a number. Missing bytes are zeros.
+/// Returns the first eight bytes of a key as a number. Missing bytes are zeros.
 #[inline]
 pub(crate) fn prefix(key: &[u8]) -> u64 {
     let be32 = |four: &[u8]| u64::from(u32::from_be_bytes([four[0], four[1], four[2], four[3]]));
@@ -89,7 +89,7 @@ impl<C: Cursor + ?Sized> Cursor for &mut C {
 #[derive(Debug)]
 pub struct Merge {
     lanes: Vec<Lane>,
-    /// The winner, then for each inner node the lane that lost there.
+    /// The lane that has won, then for each inner node the lane that lost there.
     tree: Vec<u32>,
     order: SortOrder,
     started: bool,
@@ -104,15 +104,15 @@ struct Lane {
     at_end: bool,
 }
 
-/// A placeholder while the tree is built: it wins against every lane.
-const EMPTY: u32 = u32::MAX;
+/// A placeholder while the tree is built. It beats every lane.
+const NO_LANE: u32 = u32::MAX;
 
 impl Merge {
     /// Opens a merge of these runs.
     pub fn open(runs: &[Run], order: SortOrder) -> Result<Self, TaskError> {
         let lane = |run: &Run| Ok(Lane { run: run.clone(), reader: run.open()?, prefix: 0, at_end: false });
         let lanes = runs.iter().map(lane).collect::<Result<Vec<_>, TaskError>>()?;
-        let tree = vec![EMPTY; lanes.len()];
+        let tree = vec![NO_LANE; lanes.len()];
         let mut merge = Self { lanes, tree, order, started: false };
         for at in 0..merge.lanes.len() {
             merge.lanes[at].advance(order)?;
@@ -141,8 +141,8 @@ impl Merge {
 
     #[inline]
     fn beats(&self, a: u32, b: u32) -> bool {
-        if a == EMPTY || b == EMPTY {
-            return a == EMPTY;
+        if a == NO_LANE || b == NO_LANE {
+            return a == NO_LANE;
         }
         let (left, right) = (&self.lanes[a as usize], &self.lanes[b as usize]);
         match (left.at_end, right.at_end) {
@@ -157,9 +157,9 @@ impl Merge {
         order.then(a.cmp(&b)) == Ordering::Less
     }
 
-    /// The unread remainder of each run; None for those at their end. The current record counts as
-    /// unread.
-    pub fn left(&self) -> Vec<Option<Run>> {
+    /// Returns the unread remainder of each run; None for a run that was read completely. The
+    /// current record counts as unread.
+    pub fn remainders(&self) -> Vec<Option<Run>> {
         let left = |lane: &Lane| Run { start: Some(lane.reader.place()), ..lane.run.clone() };
         self.lanes.iter().map(|lane| (!lane.at_end).then(|| left(lane))).collect()
     }
@@ -224,13 +224,13 @@ impl Cursor for Merge {
 
 /// Minimum memory for the blocks of runs. With less, a merge of very few runs at a time would be
 /// slow.
-const BLOCKS_MIN: u64 = 1 << 20;
+const BLOCKS_BYTES_MIN: u64 = 1 << 20;
 
-/// The number of runs to merge at a time: `max`, or as many as fit in `memory` if those with the
-/// largest `buffers` are merged. At least two.
+/// Returns the number of runs to merge at a time: `max`, or fewer if the largest `buffers` of so
+/// many runs do not fit in `memory`. At least two.
 pub(crate) fn factor_for(mut buffers: Vec<u64>, memory: u64, max: usize) -> usize {
     buffers.sort_unstable_by(|a, b| b.cmp(a));
-    let mut left = memory.max(BLOCKS_MIN);
+    let mut left = memory.max(BLOCKS_BYTES_MIN);
     let fitting = buffers.iter().take_while(|buffer| {
         let fits = **buffer <= left;
         left = left.saturating_sub(**buffer);
@@ -240,9 +240,9 @@ pub(crate) fn factor_for(mut buffers: Vec<u64>, memory: u64, max: usize) -> usiz
     if fitting == buffers.len() { max.max(2) } else { fitting.clamp(2, max.max(2)) }
 }
 
-/// The adjacent runs to merge next, so that at most `factor` runs remain in the end. None if no
-/// merge is needed. The first pass merges only as many runs as needed to make all later passes
-/// full.
+/// Returns the adjacent runs to merge next, so that at most `factor` runs remain in the end. None
+/// if no merge is needed. The first pass merges only as many runs as needed to make all later
+/// passes full.
 pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
     let factor = factor.max(2);
     if sizes.len() <= factor {
@@ -263,13 +263,13 @@ pub(crate) fn next_pass(sizes: &[u64], factor: usize) -> Option<Range<usize>> {
 
 /// The result of [`merge_down`].
 #[derive(Debug)]
-pub struct Fewer {
+pub struct MergeResult {
     /// The runs, in their order.
     pub runs: Vec<Run>,
     /// The unfinished pass, if there is one.
-    pub open: Option<OpenPass>,
+    pub open_pass: Option<OpenPass>,
     /// Whether the runs are few enough. If not, `step` has interrupted the merge.
-    pub enough: bool,
+    pub is_done: bool,
 }
 
 /// An unfinished pass: one run with its output so far, directly followed by the remainders of its
@@ -277,9 +277,9 @@ pub struct Fewer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenPass {
     /// The index of the run with the output so far.
-    pub made: usize,
-    /// The number of inputs after it.
-    pub rest: usize,
+    pub output_run: usize,
+    /// The number of inputs, which follow the output run.
+    pub inputs: usize,
 }
 
 /// Merges adjacent runs, smallest first, into new runs in scratch folders until at most `factor`
@@ -288,35 +288,35 @@ pub struct OpenPass {
 /// the result is passed in again, that pass continues and no work is repeated.
 pub fn merge_down(
     mut runs: Vec<Run>,
-    mut open: Option<OpenPass>,
+    mut open_pass: Option<OpenPass>,
     order: SortOrder,
     factor: usize,
     compress: bool,
     scratch: &Scratch,
     step: &mut dyn FnMut() -> Result<bool, TaskError>,
-) -> Result<Fewer, TaskError> {
-    let sizes = |runs: &[Run]| runs.iter().map(Run::left).collect::<Vec<_>>();
+) -> Result<MergeResult, TaskError> {
+    let sizes = |runs: &[Run]| runs.iter().map(Run::unread_bytes).collect::<Vec<_>>();
     loop {
-        let pass = match open {
-            Some(OpenPass { made, rest }) => made + 1..made + 1 + rest,
+        let pass = match open_pass {
+            Some(OpenPass { output_run, inputs }) => output_run + 1..output_run + 1 + inputs,
             None => match next_pass(&sizes(&runs), factor) {
                 Some(pass) => pass,
-                None => return Ok(Fewer { runs, open, enough: true }),
+                None => return Ok(MergeResult { runs, open_pass, is_done: true }),
             },
         };
         if !step()? {
-            return Ok(Fewer { runs, open, enough: false });
+            return Ok(MergeResult { runs, open_pass, is_done: false });
         }
         let (made, rest) = merge_pass(&runs[pass.clone()], order, compress, scratch, step)?;
-        let (at, made) = match open.take() {
-            Some(OpenPass { made: at, .. }) => (at, runs[at].clone().followed_by(made)),
+        let (at, made) = match open_pass.take() {
+            Some(OpenPass { output_run: at, .. }) => (at, runs[at].clone().followed_by(made)),
             None => (pass.start, made),
         };
         let left = rest.len();
         runs.splice(at..pass.end, std::iter::once(made).chain(rest));
         if left > 0 {
-            open = Some(OpenPass { made: at, rest: left });
-            return Ok(Fewer { runs, open, enough: false });
+            open_pass = Some(OpenPass { output_run: at, inputs: left });
+            return Ok(MergeResult { runs, open_pass, is_done: false });
         }
     }
 }
@@ -336,7 +336,7 @@ fn merge_pass(
         let (mut count, mut rest) = (0, Vec::new());
         while merge.next()? {
             if count > 0 && count % STEP_RECORDS == 0 && !step()? {
-                rest = merge.left().into_iter().flatten().collect();
+                rest = merge.remainders().into_iter().flatten().collect();
                 break;
             }
             writer.append(0, merge.key(), merge.value())?;
@@ -354,8 +354,8 @@ pub struct Groups<C> {
     cursor: C,
     grouping: KeyOrder,
     /// The first key of the current group.
-    first: Vec<u8>,
-    state: State,
+    first_key: Vec<u8>,
+    state: GroupPosition,
     records: u64,
 }
 
@@ -364,7 +364,7 @@ pub type Group<'a, C> = (&'a [u8], GroupedValues<'a, C>);
 
 /// The position of the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum GroupPosition {
     /// Before the first record.
     Start,
     /// At the first record of a group, which was not returned yet.
@@ -380,53 +380,54 @@ enum State {
 impl<C: Cursor> Groups<C> {
     /// Groups the records of a cursor that was not moved yet.
     pub fn new(cursor: C, grouping: KeyOrder) -> Self {
-        Self { cursor, grouping, first: Vec::new(), state: State::Start, records: 0 }
+        Self { cursor, grouping, first_key: Vec::new(), state: GroupPosition::Start, records: 0 }
     }
 
-    /// The next group: its first key and its values. Unread values of the group before are skipped.
+    /// Returns the next group: its first key and its values. Unread values of the group before are
+    /// skipped.
     #[allow(
         clippy::should_implement_trait,
         reason = "returns references into itself, which an Iterator cannot"
     )]
     pub fn next(&mut self) -> Result<Option<Group<'_, C>>, TaskError> {
-        if self.state == State::Start {
-            self.state = if self.cursor.next()? { State::NextGroup } else { State::End };
+        if self.state == GroupPosition::Start {
+            self.state = if self.cursor.next()? { GroupPosition::NextGroup } else { GroupPosition::End };
         }
-        if !self.settle()? {
+        if !self.skip_to_next_group()? {
             return Ok(None);
         }
-        self.first.clear();
-        self.first.extend_from_slice(self.cursor.key());
-        self.state = State::First;
+        self.first_key.clear();
+        self.first_key.extend_from_slice(self.cursor.key());
+        self.state = GroupPosition::First;
         let values = self.values();
-        Ok(Some((values.first, values)))
+        Ok(Some((values.first_key, values)))
     }
 
     fn values(&mut self) -> GroupedValues<'_, C> {
         GroupedValues {
             cursor: &mut self.cursor,
             grouping: self.grouping,
-            first: &self.first,
+            first_key: &self.first_key,
             state: &mut self.state,
             records: &mut self.records,
         }
     }
 
-    /// Records returned or skipped so far.
+    /// Returns the number of records returned or skipped so far.
     pub fn records(&self) -> u64 {
         self.records
     }
 
     /// Skips the unread values of the current group. Returns whether another group follows. If so,
     /// the cursor is at its first record, which was not returned yet.
-    pub fn settle(&mut self) -> Result<bool, TaskError> {
-        while !matches!(self.state, State::NextGroup | State::End) {
+    pub fn skip_to_next_group(&mut self) -> Result<bool, TaskError> {
+        while !matches!(self.state, GroupPosition::NextGroup | GroupPosition::End) {
             self.values().advance()?;
         }
-        Ok(self.state == State::NextGroup)
+        Ok(self.state == GroupPosition::NextGroup)
     }
 
-    /// The underlying cursor.
+    /// Returns the underlying cursor.
     pub fn cursor(&self) -> &C {
         &self.cursor
     }
@@ -437,8 +438,8 @@ impl<C: Cursor> Groups<C> {
 pub struct GroupedValues<'a, C> {
     cursor: &'a mut C,
     grouping: KeyOrder,
-    first: &'a [u8],
-    state: &'a mut State,
+    first_key: &'a [u8],
+    state: &'a mut GroupPosition,
     records: &'a mut u64,
 }
 
@@ -447,15 +448,15 @@ impl<C: Cursor> GroupedValues<'_, C> {
     #[inline]
     fn advance(&mut self) -> Result<bool, TaskError> {
         *self.state = match *self.state {
-            State::First => State::Within,
-            State::Within if !self.cursor.next()? => State::End,
-            State::Within => match self.grouping.compare(self.first, self.cursor.key()) {
-                Ordering::Equal => State::Within,
-                _ => State::NextGroup,
+            GroupPosition::First => GroupPosition::Within,
+            GroupPosition::Within if !self.cursor.next()? => GroupPosition::End,
+            GroupPosition::Within => match self.grouping.compare(self.first_key, self.cursor.key()) {
+                Ordering::Equal => GroupPosition::Within,
+                _ => GroupPosition::NextGroup,
             },
             ended => ended,
         };
-        let within = *self.state == State::Within;
+        let within = *self.state == GroupPosition::Within;
         *self.records += u64::from(within);
         Ok(within)
     }
@@ -475,6 +476,6 @@ impl<C: Cursor> Values for GroupedValues<'_, C> {
     #[inline]
     fn key(&self) -> &[u8] {
         // After the last value the cursor is at the key of another group, or at the end.
-        if *self.state == State::Within { self.cursor.key() } else { self.first }
+        if *self.state == GroupPosition::Within { self.cursor.key() } else { self.first_key }
     }
 }

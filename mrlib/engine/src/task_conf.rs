@@ -1,4 +1,5 @@
-//! The settings that describe a task, from its specification, and the parts of the name of an attempt.
+//! The settings that describe a task, from its specification, and the parts of the name of an
+//! attempt.
 
 use mrlib_api::{
     Conf, TaskError,

@@ -1,4 +1,4 @@
-//! Runs jobs on local files and compares them with simple counts.
+//! Runs jobs on local files and compares their output with a simple count of words.
 
 use engine::registry;
 use mrlib::{
@@ -32,13 +32,14 @@ fn text(lines: usize, seed: u64) -> String {
     text
 }
 
-struct Bench {
+/// Runs jobs on the same input files.
+struct LocalJobs {
     folder: TempDir,
     inputs: Vec<PathBuf>,
     runs: usize,
 }
 
-impl Bench {
+impl LocalJobs {
     fn new(texts: &[String]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |(number, text): (usize, &String)| {
@@ -75,6 +76,7 @@ impl Bench {
     }
 }
 
+/// Parses the output of a wordcount.
 fn counts(parts: &[String]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for line in parts.iter().flat_map(|part| part.lines()) {
@@ -85,7 +87,7 @@ fn counts(parts: &[String]) -> BTreeMap<String, u64> {
     counts
 }
 
-fn plain_counts(texts: &[String]) -> BTreeMap<String, u64> {
+fn expected_counts(texts: &[String]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for word in texts.iter().flat_map(|text| text.split_ascii_whitespace()) {
         *counts.entry(word.to_owned()).or_default() += 1;
@@ -94,14 +96,14 @@ fn plain_counts(texts: &[String]) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn wordcount_with_one_to_seven_reduces() {
+fn wordcount_counts_all_words_with_one_to_seven_reduces() {
     let texts = [text(3000, 1), String::new(), text(500, 2)];
-    let mut bench = Bench::new(&texts);
-    let plain = plain_counts(&texts);
+    let mut jobs = LocalJobs::new(&texts);
+    let plain = expected_counts(&texts);
     for reduces in 1..=7 {
         let settings = [("split.size", "10000")];
         let (parts, counters) =
-            bench.run(|conf| registry::job("wordcount", conf), reduces, &settings).expect("a good job");
+            jobs.run(|conf| registry::job("wordcount", conf), reduces, &settings).expect("a good job");
         assert_eq!(parts.len(), reduces as usize);
         assert_eq!(counts(&parts), plain);
         for part in &parts {
@@ -117,13 +119,13 @@ fn wordcount_with_one_to_seven_reduces() {
 }
 
 #[test]
-fn many_runs_and_little_memory_give_the_same_bytes() {
+fn output_is_the_same_with_many_runs_and_little_memory() {
     let texts = [text(4000, 3)];
-    let mut bench = Bench::new(&texts);
+    let mut jobs = LocalJobs::new(&texts);
     let job = |conf: &Conf| registry::job("identity", conf);
-    let (plenty, _) = bench.run(job, 3, &[]).expect("a good job");
+    let (plenty, _) = jobs.run(job, 3, &[]).expect("a good job");
     let little = [("split.size", "3000"), ("sort.memory", "20000"), ("merge.factor", "3")];
-    let (scarce, _) = bench.run(job, 3, &little).expect("a good job");
+    let (scarce, _) = jobs.run(job, 3, &little).expect("a good job");
     assert_eq!(plenty, scarce);
     let mut lines: Vec<&str> = plenty.iter().flat_map(|part| part.lines()).collect();
     let mut plain: Vec<&str> = texts[0].lines().collect();
@@ -133,23 +135,23 @@ fn many_runs_and_little_memory_give_the_same_bytes() {
 }
 
 #[test]
-fn map_only_keeps_order_and_puts_out_maps_parts() {
+fn map_only_job_keeps_the_order_and_writes_a_part_per_map() {
     let texts = [text(1000, 4)];
-    let mut bench = Bench::new(&texts);
+    let mut jobs = LocalJobs::new(&texts);
     let settings = [("split.size", "5000")];
     let (parts, counters) =
-        bench.run(|conf| registry::job("identity", conf), 0, &settings).expect("a good job");
+        jobs.run(|conf| registry::job("identity", conf), 0, &settings).expect("a good job");
     assert!(parts.len() > 2);
     assert_eq!(parts.concat(), texts[0].replace("\r\n", "\n"));
     assert_eq!(counters["MAP_OUTPUT_RECORDS"], 1000);
 }
 
 #[test]
-fn total_order_over_all_parts() {
+fn parts_of_a_totally_ordered_job_are_sorted_together() {
     let texts = [text(3000, 5), text(100, 6)];
-    let mut bench = Bench::new(&texts);
+    let mut jobs = LocalJobs::new(&texts);
     let job = |conf: &Conf| Ok(registry::job("identity", conf)?.totally_ordered());
-    let (parts, _) = bench.run(job, 4, &[("split.size", "20000")]).expect("a good job");
+    let (parts, _) = jobs.run(job, 4, &[("split.size", "20000")]).expect("a good job");
     let lines: Vec<&str> = parts.iter().flat_map(|part| part.lines()).collect();
     assert_eq!(lines.len(), 3100);
     assert!(lines.is_sorted());
@@ -157,19 +159,19 @@ fn total_order_over_all_parts() {
 }
 
 #[test]
-fn no_input_gives_empty_parts() {
-    let mut bench = Bench::new(&[String::new()]);
-    let (parts, _) = bench.run(|conf| registry::job("wordcount", conf), 2, &[]).expect("a good job");
+fn empty_input_gives_empty_parts() {
+    let mut jobs = LocalJobs::new(&[String::new()]);
+    let (parts, _) = jobs.run(|conf| registry::job("wordcount", conf), 2, &[]).expect("a good job");
     assert_eq!(parts, ["", ""]);
     // As on a cluster, an empty file has no record, even if each file is one record.
-    let mut bench = Bench::new(&[String::new(), "x".into()]);
+    let mut jobs = LocalJobs::new(&[String::new(), "x".into()]);
     let whole = [("input.format", "whole")];
-    let (_, counters) = bench.run(|conf| registry::job("identity", conf), 0, &whole).expect("a good job");
+    let (_, counters) = jobs.run(|conf| registry::job("identity", conf), 0, &whole).expect("a good job");
     assert_eq!(counters["MAP_INPUT_RECORDS"], 1);
 }
 
 #[test]
-fn a_reverse_order_and_a_grouping_are_kept() {
+fn reverse_order_and_grouping_are_applied() {
     struct KeyOf;
     impl Mapper for KeyOf {
         fn map(
@@ -198,63 +200,62 @@ fn a_reverse_order_and_a_grouping_are_kept() {
             out.emit(&first, &joined)
         }
     }
-    let mut bench = Bench::new(&["a2\nb1\na1\nb3\na3\nb2\n".to_owned()]);
+    let mut jobs = LocalJobs::new(&["a2\nb1\na1\nb3\na3\nb2\n".to_owned()]);
     let job = |_: &Conf| {
         let by_first = KeyOrder::By(|a, b| b[0].cmp(&a[0]));
         Ok(Job::map(|_| Ok(KeyOf)).reduce(|_| Ok(Join)).sort_by(KeyOrder::Reverse).group_by(by_first))
     };
-    let (parts, _) = bench.run(job, 1, &[("split.size", "4")]).expect("a good job");
+    let (parts, _) = jobs.run(job, 1, &[("split.size", "4")]).expect("a good job");
     assert_eq!(parts, ["b\t321\na\t321\n"]);
 }
 
-/// As in Hadoop, and as for a combiner in Rust.
+/// The counters are the same as in Hadoop, and as for a combiner in Rust.
 #[test]
 fn map_output_of_a_streaming_job_is_counted_before_its_combiner() {
-    let mut bench = Bench::new(&["a b a\nb a b\n".to_owned()]);
+    let mut jobs = LocalJobs::new(&["a b a\nb a b\n".to_owned()]);
     let combiner = "awk -F '\\t' '{n[$1]++} END {for (k in n) print k \"\\t\" n[k]}'";
     let settings =
         [("stream.mapper", "tr ' ' '\\n'"), ("stream.combiner", combiner), ("stream.reducer", "cat")];
     let (parts, counters) =
-        bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect("a good job");
+        jobs.run(|conf| registry::job("streaming", conf), 1, &settings).expect("a good job");
     assert_eq!(parts, ["a\t3\nb\t3\n"]);
     let names = ["MAP_OUTPUT_RECORDS", "MAP_OUTPUT_BYTES", "COMBINE_INPUT_RECORDS", "COMBINE_OUTPUT_RECORDS"];
     assert_eq!(names.map(|name| counters[name]), [6, 6, 6, 2]);
 }
 
 #[test]
-fn failures_are_reported_and_leave_no_output() {
-    let mut bench = Bench::new(&[text(100, 7)]);
+fn failed_jobs_report_the_error_and_leave_no_output() {
+    let mut jobs = LocalJobs::new(&[text(100, 7)]);
     let settings = [("stream.mapper", "sh -c 'cat >/dev/null; echo why >&2; exit 7'")];
-    let error = bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect_err("code 7");
+    let error = jobs.run(|conf| registry::job("streaming", conf), 1, &settings).expect_err("code 7");
     assert!(error.to_string().contains("exit status 7") && error.to_string().contains("why"), "{error}");
-    assert!(!bench.folder.path().join("out1").exists());
-    let there = bench.folder.path().join("out2");
+    assert!(!jobs.folder.path().join("out1").exists());
+    let there = jobs.folder.path().join("out2");
     fs::create_dir(&there).expect("a disk");
-    let error = bench.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("the output exists");
+    let error = jobs.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("the output exists");
     assert!(error.to_string().contains("out2"), "{error}");
-    bench.inputs.push(Path::new("/no/such/input").into());
-    let error = bench.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("no such file");
+    jobs.inputs.push(Path::new("/no/such/input").into());
+    let error = jobs.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("no such file");
     assert!(error.to_string().contains("/no/such/input"), "{error}");
     assert!(registry::job("wordcuont", &Conf::default()).is_err());
 }
 
 #[test]
-fn the_example_counts_long_words() {
-    let mut bench = Bench::new(&["The cat, the Dog.\nA dog's life\n".to_owned()]);
+fn example_job_counts_only_long_words() {
+    let mut jobs = LocalJobs::new(&["The cat, the Dog.\nA dog's life\n".to_owned()]);
     let settings = [("word.length", "3")];
-    let (parts, counters) =
-        bench.run(|conf| Ok(crate::example::job(conf)), 1, &settings).expect("a good job");
+    let (parts, counters) = jobs.run(|conf| Ok(crate::example::job(conf)), 1, &settings).expect("a good job");
     assert_eq!(parts, ["cat\t1\ndog\t2\nlife\t1\nthe\t2\n"]);
     assert_eq!(counters["SHORT_WORDS"], 2);
     let settings = [("word.length", "three")];
-    let error = bench.run(|conf| Ok(crate::example::job(conf)), 1, &settings).expect_err("not a number");
+    let error = jobs.run(|conf| Ok(crate::example::job(conf)), 1, &settings).expect_err("not a number");
     assert!(error.to_string().contains("word.length"), "{error}");
 }
 
 #[test]
-fn streaming_with_awk() {
+fn streaming_job_with_awk_counts_words() {
     let texts = [text(2000, 8), text(10, 9)];
-    let mut bench = Bench::new(&texts);
+    let mut jobs = LocalJobs::new(&texts);
     let mapper = r#"awk '{for (i = 1; i <= NF; i++) print $i "\t1"}'"#;
     let sum = r#"awk -F '\t' '$1 != k {if (NR > 1) print k "\t" n; k = $1; n = 0} {n += $2} END {if (NR) print k "\t" n}'"#;
     for reduces in [1, 3] {
@@ -267,27 +268,27 @@ fn streaming_with_awk() {
         let without = [with_combiner[0], with_combiner[2], with_combiner[3]];
         for settings in [with_combiner.as_slice(), &without] {
             let (parts, _) =
-                bench.run(|conf| registry::job("streaming", conf), reduces, settings).expect("awk");
-            assert_eq!(counts(&parts), plain_counts(&texts));
+                jobs.run(|conf| registry::job("streaming", conf), reduces, settings).expect("awk");
+            assert_eq!(counts(&parts), expected_counts(&texts));
         }
     }
     // Without a reducer the pairs are sorted; without reduces they are unchanged.
     let settings = [("stream.mapper", "cut -c1-2")];
-    let (parts, _) = bench.run(|conf| registry::job("streaming", conf), 1, &settings).expect("cut");
+    let (parts, _) = jobs.run(|conf| registry::job("streaming", conf), 1, &settings).expect("cut");
     assert!(parts[0].lines().is_sorted() && parts[0].lines().count() == 2010);
-    let (parts, _) = bench.run(|conf| registry::job("streaming", conf), 0, &settings).expect("cut");
+    let (parts, _) = jobs.run(|conf| registry::job("streaming", conf), 0, &settings).expect("cut");
     assert_eq!(parts.concat().lines().count(), 2010);
 }
 
 #[test]
-fn streaming_with_python() {
+fn streaming_job_with_python_counts_words() {
     if !Command::new("python3").arg("--version").status().is_ok_and(|status| status.success()) {
         return skip::skip("python3", "there is no python3");
     }
     let texts = [text(1000, 10)];
-    let mut bench = Bench::new(&texts);
+    let mut jobs = LocalJobs::new(&texts);
     let script = |name: &str, code: &str| {
-        let path = bench.folder.path().join(name);
+        let path = jobs.folder.path().join(name);
         fs::write(&path, code).expect("a disk");
         format!("python3 {}", path.display())
     };
@@ -305,7 +306,7 @@ fn streaming_with_python() {
     );
     let settings =
         [("stream.mapper", mapper.as_str()), ("stream.reducer", &reducer), ("split.size", "10000")];
-    let (parts, counters) = bench.run(|conf| registry::job("streaming", conf), 2, &settings).expect("python");
-    assert_eq!(counts(&parts), plain_counts(&texts));
+    let (parts, counters) = jobs.run(|conf| registry::job("streaming", conf), 2, &settings).expect("python");
+    assert_eq!(counts(&parts), expected_counts(&texts));
     assert_eq!(counters["Words:maps"], texts[0].len().div_ceil(10000) as u64);
 }

@@ -25,7 +25,7 @@ const ALIGNMENT: usize = 4096;
 /// A new file. [`DirectFile::finish`] writes the last, incomplete chunk.
 pub(super) struct DirectFile {
     file: File,
-    /// Contains one aligned chunk, starting at `start`.
+    /// Contains one chunk, which begins at the aligned index `start`.
     buffer: Vec<u8>,
     start: usize,
     /// Bytes of the chunk that are not written yet.
@@ -53,7 +53,7 @@ impl DirectFile {
             let length = free.len().min((range.end - at) as usize);
             from.read_exact_at(&mut free[..length], at)?;
             at += length as u64;
-            self.fill(length)?;
+            self.mark_filled(length)?;
         }
         Ok(())
     }
@@ -72,7 +72,7 @@ impl DirectFile {
     }
 
     /// Marks `more` bytes of the chunk as filled, and writes the chunk if it is full.
-    fn fill(&mut self, more: usize) -> io::Result<()> {
+    fn mark_filled(&mut self, more: usize) -> io::Result<()> {
         self.filled += more;
         if self.filled < CHUNK_BYTES {
             return Ok(());
@@ -101,7 +101,7 @@ impl Write for DirectFile {
         let free = self.free();
         let length = free.len().min(bytes.len());
         free[..length].copy_from_slice(&bytes[..length]);
-        self.fill(length)?;
+        self.mark_filled(length)?;
         Ok(length)
     }
 
@@ -126,8 +126,9 @@ mod tests {
         path::Path,
     };
 
-    /// Writes `length` bytes in portions of `portion`, with a copy from another file in the middle.
-    fn written(dir: &Path, length: usize, portion: usize) {
+    /// Writes `length` bytes in portions of `portion`, the middle third as a copy from another
+    /// file, and checks what the file contains.
+    fn check_written_file(dir: &Path, length: usize, portion: usize) {
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7 / 5 % 251) as u8).collect();
         let other = dir.join("other");
         fs::write(&other, &bytes).expect("the file is written");
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn file_has_the_bytes_that_were_written_on_any_file_system() {
+    fn file_has_the_written_bytes_on_disk_and_in_memory_file_systems() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let shm = tempfile::tempdir_in("/dev/shm");
         let places = std::iter::once(folder.path()).chain(shm.as_ref().ok().map(tempfile::TempDir::path));
@@ -157,14 +158,14 @@ mod tests {
             for length in [0, 1, 4095, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * CHUNK_BYTES + 4097]
             {
                 for portion in [511, CHUNK_BYTES / 2 + 13, 3 * CHUNK_BYTES] {
-                    written(dir, length, portion);
+                    check_written_file(dir, length, portion);
                 }
             }
         }
     }
 
     #[test]
-    fn unreadable_file_is_an_error() {
+    fn copy_beyond_the_end_of_a_file_is_an_error() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let other = folder.path().join("other");
         fs::write(&other, b"short").expect("the file is written");

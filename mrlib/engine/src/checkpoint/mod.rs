@@ -24,7 +24,7 @@ mod save;
 mod tests;
 
 pub use restore::{CheckpointSource, restore};
-pub use save::{SavedRuns, begin, save, sync};
+pub use save::{SavedRuns, begin_save, save, sync};
 
 use crate::{
     merge::OpenPass,
@@ -50,16 +50,16 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 8;
 const CRC_BYTES: usize = 4;
 /// Maximum size of `state`: more than any job needs.
-const BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 128 << 20 };
+const STATE_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 128 << 20 };
 
 const STATE_FILE: &str = "state";
 const MEMORY_FILE: &str = "memory";
 
-/// Numbers of the parts of a checkpoint in fetch requests. Part 0 is `state`.
+/// The number of the part `state` in fetch requests.
 pub(crate) const STATE_PART: u32 = 0;
-/// Part 1 is `memory`.
+/// The number of the part `memory` in fetch requests.
 pub(crate) const MEMORY_PART: u32 = 1;
-/// The runs are parts 2, 3, and so on.
+/// The number of the first run in fetch requests. The other runs follow.
 pub(crate) const FIRST_RUN_PART: u32 = 2;
 
 /// The stage of a reduce.
@@ -68,14 +68,14 @@ pub enum Stage {
     /// Fetching map outputs.
     #[default]
     Shuffle,
-    /// Merging runs into fewer ones.
+    /// Merging runs until few enough are left.
     Merge,
     /// Calling the reducer.
     Reduce,
 }
 
 impl Stage {
-    /// The name in messages and files.
+    /// Returns the name of the stage in messages and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Shuffle => "shuffle",
@@ -94,7 +94,7 @@ impl Stage {
 pub struct SourceRun {
     /// The run.
     pub run: Run,
-    /// The attempt of the map, its root, and where its range starts.
+    /// The attempt of the map, its root, and the offset at which its range starts.
     pub map: Option<(String, u32, u64)>,
 }
 
@@ -103,7 +103,7 @@ pub struct SourceRun {
 pub struct ReduceState {
     /// The current stage.
     pub stage: Stage,
-    /// The runs that it works on, in the order in which equal keys must come.
+    /// The runs that the reduce works on. Records with equal keys keep the order of their runs.
     pub runs: Vec<SourceRun>,
     /// The counters so far.
     pub counters: BTreeMap<String, u64>,
@@ -112,10 +112,10 @@ pub struct ReduceState {
     /// The saved state of the reducer.
     pub reducer: Vec<u8>,
     /// An unfinished merge pass.
-    pub open: Option<OpenPass>,
+    pub open_pass: Option<OpenPass>,
     /// Bytes of records that the last stage has read and that are no longer part of the runs.
     pub consumed_bytes: u64,
-    /// Whether it was restored in the last stage and has not processed a record since.
+    /// Whether the reduce was restored in its last stage and has not processed a record since.
     pub is_resuming: bool,
 }
 
@@ -129,27 +129,27 @@ fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
     let path = find(dirs, STATE_FILE)?;
     let mut bytes = Vec::new();
     daemon::safe_open::open(&path)
-        .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
+        .and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(TaskError::io(format!("read {}", path.display())))?;
-    if bytes.len() as u64 > BYTES_MAX {
-        return Err(damaged(&path, BYTES_MAX, "it is too long for a checkpoint"));
+    if bytes.len() as u64 > STATE_BYTES_MAX {
+        return Err(damaged(&path, STATE_BYTES_MAX, "it is too long for a checkpoint"));
     }
     Ok((path, bytes))
 }
 
-/// Bytes on disk that belong to this checkpoint alone.
-pub fn bytes(checkpoint: &mr::Checkpoint) -> u64 {
+/// Returns the number of bytes on disk that belong to this checkpoint alone.
+pub fn stored_bytes(checkpoint: &mr::Checkpoint) -> u64 {
     let runs = checkpoint.runs.iter().filter(|run| !run.file.is_empty());
     let left = runs.map(|run| run.stored - run.start.map_or(0, |start| start.block));
     checkpoint.memory_bytes + left.sum::<u64>() + checkpoint.encoded_len() as u64
 }
 
-/// The summary of a checkpoint for the tracker: stage, counters and size.
+/// Summarises a checkpoint for the tracker: stage, counters and size.
 pub fn info(checkpoint: &mr::Checkpoint) -> mr::CheckpointInfo {
     let count = |name: &str| checkpoint.counters.get(name).copied().unwrap_or(0);
     mr::CheckpointInfo {
         stage: checkpoint.stage.clone(),
-        bytes: bytes(checkpoint),
+        bytes: stored_bytes(checkpoint),
         bytes_in: count(SHUFFLE_COUNTER),
         records: count(RECORDS_COUNTER),
     }
@@ -167,7 +167,7 @@ impl CheckpointPart {
         Self { file: Some(file.into()), extent: Extent { stored, crc, ..Extent::default() } }
     }
 
-    /// The path and the extent of the part, if the checkpoint is in these folders.
+    /// Returns the path and the extent of the part, if the checkpoint is in these folders.
     pub fn find(&self, dirs: &[PathBuf]) -> Result<(PathBuf, Extent), TaskError> {
         let file =
             self.file.as_ref().ok_or_else(|| missing_part("for this run: the memory part contains it"))?;
@@ -175,12 +175,12 @@ impl CheckpointPart {
     }
 }
 
-/// The error for a part that does not exist.
+/// Returns the error for a part that does not exist.
 pub fn missing_part(what: impl std::fmt::Display) -> TaskError {
     TaskError::Program(format!("the checkpoint has no part {what}"))
 }
 
-/// All parts of the checkpoint in these folders, by number, for the shuffle server.
+/// Returns all parts of the checkpoint in these folders, by number, for the shuffle server.
 pub fn parts(dirs: &[PathBuf]) -> Result<Vec<CheckpointPart>, TaskError> {
     let (path, bytes) = read_state(dirs)?;
     let checkpoint = decode(&bytes, &path)?;
@@ -195,7 +195,7 @@ pub fn parts(dirs: &[PathBuf]) -> Result<Vec<CheckpointPart>, TaskError> {
     Ok(parts)
 }
 
-/// The unread part of a run.
+/// Returns the extent of the unread part of a run.
 fn remaining_extent(run: &mr::CheckpointRun) -> Extent {
     remainder_of(&run_of(run, Stored::Memory(Bytes::new()))).extent
 }
@@ -251,8 +251,8 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     Ok(checkpoint)
 }
 
-/// Whether the numbers are consistent, so that later arithmetic cannot overflow. A task may have
-/// written the file with a valid checksum.
+/// Returns whether all offsets and lengths are consistent, so that later arithmetic cannot
+/// overflow. A valid checksum does not prove that, because a task may have written the file.
 fn is_consistent(checkpoint: &mr::Checkpoint) -> bool {
     let runs = &checkpoint.runs;
     let fits = |run: &mr::CheckpointRun| {
@@ -272,7 +272,7 @@ fn is_consistent(checkpoint: &mr::Checkpoint) -> bool {
         && sum(0, |run| run.records)
 }
 
-/// The unread remainder of a run, as a run that begins with the current block.
+/// Returns the unread remainder of a run, as a run that begins with the current block.
 fn remainder_of(part: &Run) -> Run {
     let mut rest = Run { more: Vec::new(), ..part.clone() };
     if let Some(start) = part.start {
@@ -290,7 +290,8 @@ fn remainder_of(part: &Run) -> Run {
     rest
 }
 
-fn entry(file: String, run: &Run, run_of_map: &SourceRun, more: bool) -> mr::CheckpointRun {
+/// Describes a run of the checkpoint. `more` means that it continues the run before it.
+fn checkpoint_run(file: String, run: &Run, run_of_map: &SourceRun, more: bool) -> mr::CheckpointRun {
     let Extent { offset, stored, raw, records, block_max, crc } = run.extent;
     let (map, root, map_start) = run_of_map.map.clone().unwrap_or_default();
     let place = |place: RunPosition| {
@@ -314,6 +315,7 @@ fn entry(file: String, run: &Run, run_of_map: &SourceRun, more: bool) -> mr::Che
     }
 }
 
+/// Returns the run that an entry of a checkpoint describes.
 fn run_of(entry: &mr::CheckpointRun, stored: Stored) -> Run {
     let mr::CheckpointRun { offset, stored: bytes, raw, records, block_max, crc, .. } = *entry;
     let extent = Extent { offset, stored: bytes, raw, records, block_max, crc };

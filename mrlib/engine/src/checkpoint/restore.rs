@@ -26,11 +26,11 @@ use std::{
 /// The location of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckpointSource {
-    /// The attempt that saved it.
+    /// The attempt that saved the checkpoint.
     pub attempt: String,
-    /// Its folders, if it is on this node.
+    /// The folders of the checkpoint, if it is on this node.
     pub dirs: Vec<PathBuf>,
-    /// Otherwise the address of the shuffle server that has it.
+    /// The address of the shuffle server that has the checkpoint, if it is on another node.
     pub addr: String,
 }
 
@@ -50,7 +50,7 @@ fn as_corrupt(error: TaskError) -> TaskError {
     if is_corrupt { corrupt(error.to_string()) } else { error }
 }
 
-/// Restores the checkpoint at `origin` for a reduce of `partition`. Files on this node are used
+/// Restores the checkpoint at `origin` for the reduce of `partition`. Files on this node are read
 /// where they are and must stay until the reduce has ended; files from another node are copied to
 /// `scratch`.
 pub fn restore(
@@ -60,7 +60,7 @@ pub fn restore(
     remote: &mut RemoteCheckpoint<'_>,
 ) -> Result<ReduceState, TaskError> {
     let checkpoint = if origin.dirs.is_empty() {
-        decode(&remote.fetch_whole(STATE_PART, super::BYTES_MAX)?, Path::new(super::STATE_FILE))
+        decode(&remote.fetch_whole(STATE_PART, super::STATE_BYTES_MAX)?, Path::new(super::STATE_FILE))
             .map_err(as_corrupt)?
     } else {
         read(&origin.dirs).map_err(as_corrupt)?
@@ -75,7 +75,7 @@ pub fn restore(
         let run = if let Some(empty_run) = empty_run(entry) {
             empty_run
         } else if origin.dirs.is_empty() {
-            remote_runs.run(entry, FIRST_RUN_PART + number as u32, scratch, remote)?
+            remote_runs.copy_run(entry, FIRST_RUN_PART + number as u32, scratch, remote)?
         } else {
             local_run(entry, &origin.dirs)?
         };
@@ -86,13 +86,13 @@ pub fn restore(
         let map = Some(entry.map.clone()).filter(|map| !map.is_empty());
         runs.push(SourceRun { run, map: map.map(|map| (map, entry.root, entry.map_start)) });
     }
-    let (made, rest) = (checkpoint.open_made as usize, checkpoint.open_rest as usize);
-    if rest > 0 && made + rest >= runs.len() {
+    let (output_run, inputs) = (checkpoint.open_made as usize, checkpoint.open_rest as usize);
+    if inputs > 0 && output_run + inputs >= runs.len() {
         return Err(corrupt("it has fewer runs than its unfinished merge needs"));
     }
     Ok(ReduceState {
         consumed_bytes: remote_runs.consumed_bytes,
-        open: (rest > 0).then_some(OpenPass { made, rest }),
+        open_pass: (inputs > 0).then_some(OpenPass { output_run, inputs }),
         is_resuming: checkpoint.stage == Stage::Reduce.name(),
         stage: Stage::of(&checkpoint.stage).expect("checked by decode"),
         runs,
@@ -102,7 +102,8 @@ pub fn restore(
     })
 }
 
-/// An empty run, of a map without records for this reduce. Only such a run has no file.
+/// Returns the run if it is empty, because its map has no records for this reduce. Only such a run
+/// has no file.
 fn empty_run(entry: &mr::CheckpointRun) -> Option<Run> {
     let mut run = run_of(entry, Stored::Memory(Bytes::new()));
     run.extent.offset = 0;
@@ -122,15 +123,15 @@ fn local_run(entry: &mr::CheckpointRun, dirs: &[PathBuf]) -> Result<Run, TaskErr
 /// Copies runs from another node.
 struct RemoteRuns<'a> {
     checkpoint: &'a mr::Checkpoint,
-    /// The copy of `memory`, once it was fetched.
+    /// The copy of the part `memory`, after it was fetched.
     memory: Option<ScratchFile>,
-    /// Bytes of records that were read before and are not copied.
+    /// Bytes of records that earlier attempts have read and that are not copied.
     consumed_bytes: u64,
 }
 
 impl RemoteRuns<'_> {
     /// Copies the unread part of a run.
-    fn run(
+    fn copy_run(
         &mut self,
         entry: &mr::CheckpointRun,
         part: u32,
@@ -140,17 +141,17 @@ impl RemoteRuns<'_> {
         let mr::Checkpoint { memory_bytes, memory_crc, .. } = *self.checkpoint;
         if entry.file.is_empty() {
             if entry.offset.checked_add(entry.stored).is_none_or(|end| end > memory_bytes) {
-                return Err(corrupt("a run extends beyond the part for memory"));
+                return Err(corrupt("a run extends beyond the end of the memory part"));
             }
             let memory = match self.memory.take() {
                 Some(memory) => memory,
-                None => fetch(MEMORY_PART, memory_bytes, memory_crc, scratch, remote)?,
+                None => fetch_part(MEMORY_PART, memory_bytes, memory_crc, scratch, remote)?,
             };
             self.memory = Some(memory.clone());
             return Ok(run_of(entry, Stored::Scratch(memory)));
         }
         let unread = remaining_extent(entry);
-        let file = fetch(part, unread.stored, unread.crc, scratch, remote)?;
+        let file = fetch_part(part, unread.stored, unread.crc, scratch, remote)?;
         let mut rest = remainder_of(&run_of(entry, Stored::Scratch(file)));
         rest.extent.offset = 0;
         self.consumed_bytes = self.consumed_bytes.saturating_add(entry.start.map_or(0, |start| start.raw));
@@ -159,7 +160,7 @@ impl RemoteRuns<'_> {
 }
 
 /// Copies a part with this length and checksum to a scratch file.
-fn fetch(
+fn fetch_part(
     part: u32,
     stored: u64,
     crc: u32,

@@ -1,14 +1,15 @@
 //! Saves a checkpoint.
 //!
 //! A file that belongs to one run gets a hard link, which costs nothing. The unread part of runs in
-//! memory, and of small parts of larger files, is written. Everything is synced when this returns.
+//! memory, and of small parts of larger files, is written. Everything is synced when [`save`]
+//! returns.
 //!
 //! The JobTracker waits for the slot. So files are synced in parallel, and the runs can be written
 //! before the rest of the state is complete ([`begin`]).
 
 use super::{
-    BYTES_MAX, MEMORY_FILE, ReduceState, STATE_FILE, SourceRun, direct::DirectFile, encode, entry,
-    remainder_of,
+    MEMORY_FILE, ReduceState, STATE_BYTES_MAX, STATE_FILE, SourceRun, checkpoint_run, direct::DirectFile,
+    encode, remainder_of,
 };
 use crate::{
     scratch::disk_failed,
@@ -28,28 +29,28 @@ use std::{
     thread,
 };
 
-/// If less than this fraction of a file is unread, the unread part is copied instead of linking the
-/// file.
-const SMALL_FILE_DIVISOR: u64 = 2;
+/// If less than 1 / `COPY_DIVISOR` of a file is unread, the unread part is copied instead of
+/// linking the file.
+const COPY_DIVISOR: u64 = 2;
 /// Number of threads that sync files. File systems combine parallel syncs.
-const SYNCERS: usize = 8;
+const SYNC_THREADS: usize = 8;
 
 fn failed(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
 /// Runs that were saved and synced, and their folders.
-pub struct SavedRuns(Result<Folder, TaskError>);
+pub struct SavedRuns(Result<CheckpointWriter, TaskError>);
 
 impl SavedRuns {
     /// Bytes of runs that were in memory.
     pub fn memory_bytes(&self) -> u64 {
-        self.0.as_ref().map_or(0, |folder| folder.memory.0)
+        self.0.as_ref().map_or(0, |writer| writer.memory.0)
     }
 
     /// Completes the checkpoint of `attempt` with `state`, to which these runs belong. Returns its
     /// size. If a disk is full, the others are tried. On an error no file is left.
-    pub fn end(
+    pub fn complete(
         self,
         dirs: &[PathBuf],
         attempt: &str,
@@ -59,8 +60,8 @@ impl SavedRuns {
         let mut last = TaskError::Program("there is no folder for the checkpoint".into());
         let mut started = Some(self);
         for first in 0..dirs.len() {
-            let SavedRuns(runs) = started.take().unwrap_or_else(|| begin(&dirs[first..], &state.runs));
-            match runs.and_then(|folder| folder.save(attempt, partition, state)) {
+            let SavedRuns(runs) = started.take().unwrap_or_else(|| begin_save(&dirs[first..], &state.runs));
+            match runs.and_then(|writer| writer.save(attempt, partition, state)) {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) => last = error,
             }
@@ -75,18 +76,19 @@ impl SavedRuns {
     }
 }
 
-/// Saves the runs of a state in these folders, ideally one per disk. Folders are created if
-/// necessary.
-pub fn begin(dirs: &[PathBuf], runs: &[SourceRun]) -> SavedRuns {
-    SavedRuns(Folder::make(dirs).and_then(|folder| folder.save_runs(runs)))
+/// Saves the runs of a state in these folders, ideally one folder per disk. Folders are created if
+/// necessary. [`SavedRuns::complete`] saves the remainder.
+pub fn begin_save(dirs: &[PathBuf], runs: &[SourceRun]) -> SavedRuns {
+    SavedRuns(CheckpointWriter::create(dirs).and_then(|writer| writer.save_runs(runs)))
 }
 
-/// Saves a state.
+/// Saves a checkpoint of `attempt`. Returns its size.
 pub fn save(dirs: &[PathBuf], attempt: &str, partition: u32, state: &ReduceState) -> Result<u64, TaskError> {
-    begin(dirs, &state.runs).end(dirs, attempt, partition, state)
+    begin_save(dirs, &state.runs).complete(dirs, attempt, partition, state)
 }
 
-struct Folder {
+/// A checkpoint that is being written.
+struct CheckpointWriter {
     /// Folders that could be created.
     dirs: Vec<PathBuf>,
     /// Parents of new folders. They must be synced too, so that the new folders survive a crash.
@@ -100,8 +102,8 @@ struct Folder {
     memory: (u64, u32),
 }
 
-impl Folder {
-    fn make(dirs: &[PathBuf]) -> Result<Self, TaskError> {
+impl CheckpointWriter {
+    fn create(dirs: &[PathBuf]) -> Result<Self, TaskError> {
         let (mut made, mut with_new) = (Vec::with_capacity(dirs.len()), Vec::new());
         let mut failure = Err(TaskError::Program("there is no folder for the checkpoint".into()));
         for dir in dirs {
@@ -132,7 +134,7 @@ impl Folder {
         let mut files = Files::default();
         for (_, part) in parts(runs) {
             if let Some(path) = path_of(part) {
-                *files.left.entry(path).or_default() += remainder_of(part).extent.stored;
+                *files.unread_bytes.entry(path).or_default() += remainder_of(part).extent.stored;
             }
         }
         let mut in_memory = Vec::new();
@@ -153,7 +155,12 @@ impl Folder {
             self.consumed_bytes +=
                 part.start.map_or(0, |start| start.raw) - run.start.map_or(0, |start| start.raw);
             // The first part of a run is the run itself.
-            self.runs.push(entry(file, &run, run_of_map, !std::ptr::eq(part, &raw const run_of_map.run)));
+            self.runs.push(checkpoint_run(
+                file,
+                &run,
+                run_of_map,
+                !std::ptr::eq(part, &raw const run_of_map.run),
+            ));
         }
         if self.memory.0 > 0 {
             self.write(MEMORY_FILE, &mut |file| in_memory.iter().try_for_each(|rest| file.write_all(rest)))?;
@@ -163,8 +170,16 @@ impl Folder {
     }
 
     fn save(mut self, attempt: &str, partition: u32, state: &ReduceState) -> Result<u64, TaskError> {
-        let ReduceState { stage, runs: _, counters, pieces, reducer, open, consumed_bytes, is_resuming: _ } =
-            state;
+        let ReduceState {
+            stage,
+            runs: _,
+            counters,
+            pieces,
+            reducer,
+            open_pass,
+            consumed_bytes,
+            is_resuming: _,
+        } = state;
         let (memory_bytes, memory_crc) = self.memory;
         let checkpoint = mr::Checkpoint {
             attempt: attempt.into(),
@@ -177,17 +192,20 @@ impl Folder {
             memory_bytes,
             memory_crc,
             consumed_bytes: consumed_bytes + self.consumed_bytes,
-            open_made: open.map_or(0, |open| open.made as u32),
-            open_rest: open.map_or(0, |open| open.rest as u32),
+            open_made: open_pass.map_or(0, |pass| pass.output_run as u32),
+            open_rest: open_pass.map_or(0, |pass| pass.inputs as u32),
         };
         let encoded = encode(&checkpoint);
-        if encoded.len() as u64 > BYTES_MAX {
+        if encoded.len() as u64 > STATE_BYTES_MAX {
             let why = format!(
                 "{} bytes, of which {} are the state of the reducer",
                 encoded.len(),
                 state.reducer.len()
             );
-            let error = io::Error::new(io::ErrorKind::FileTooLarge, format!("{why}; at most {BYTES_MAX}"));
+            let error = io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("{why}; the maximum is {STATE_BYTES_MAX}"),
+            );
             return Err(failed("write", Path::new(STATE_FILE))(error));
         }
         self.write(STATE_FILE, &mut |file| file.write_all(&encoded))?;
@@ -196,10 +214,11 @@ impl Folder {
         self.unsynced.extend_from_slice(&self.dirs);
         self.unsynced.append(&mut self.parents);
         sync(&self.unsynced)?;
-        Ok(super::bytes(&checkpoint))
+        Ok(super::stored_bytes(&checkpoint))
     }
 
-    /// Writes a file to the first disk that has enough space. It is synced later with the others.
+    /// Writes a file to the first disk that has enough space. The file is synced later with the
+    /// others.
     fn write(
         &mut self,
         name: &str,
@@ -236,21 +255,21 @@ impl Folder {
         let path =
             path_of(part).ok_or_else(|| TaskError::Program(format!("{name} has no path: this is a bug")))?;
         let whole = Run { more: Vec::new(), ..part.clone() };
-        if let Some(name) = files.linked.get(path) {
+        if let Some(name) = files.link_names.get(path) {
             return Ok((name.clone(), whole));
         }
         let from = File::open(path).map_err(failed("open", path))?;
         let length = from.metadata().map_err(failed("read", path))?.len();
-        let left = files.left.get(path).copied().unwrap_or(0);
+        let unread = files.unread_bytes.get(path).copied().unwrap_or(0);
         // A linked file is synced as a whole and stays on disk. If most of it was read, a copy of
         // the remainder is cheaper.
-        let links = if left * SMALL_FILE_DIVISOR < length { &[][..] } else { &self.dirs[..] };
+        let links = if unread * COPY_DIVISOR < length { &[][..] } else { &self.dirs[..] };
         for dir in links {
             let link = dir.join(&name);
             // Hard links work only within one file system.
             if fs::hard_link(path, &link).is_ok() {
                 self.unsynced.push(link);
-                files.linked.insert(path, name.clone());
+                files.link_names.insert(path, name.clone());
                 return Ok((name, whole));
             }
         }
@@ -272,11 +291,13 @@ fn clear(dir: &Path) {
     }
 }
 
-/// For each file with runs: its unread bytes, and the name of its link.
+/// The files that contain runs.
 #[derive(Default)]
 struct Files<'a> {
-    left: BTreeMap<&'a Path, u64>,
-    linked: BTreeMap<&'a Path, String>,
+    /// Unread bytes of each file.
+    unread_bytes: BTreeMap<&'a Path, u64>,
+    /// The name of the hard link to each file that has one.
+    link_names: BTreeMap<&'a Path, String>,
 }
 
 fn path_of(part: &Run) -> Option<&Path> {
@@ -300,7 +321,7 @@ pub fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
         }
     };
     thread::scope(|scope| {
-        for _ in 1..paths.len().min(SYNCERS) {
+        for _ in 1..paths.len().min(SYNC_THREADS) {
             // If no thread can be started, the others do the work.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
@@ -309,7 +330,7 @@ pub fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// Every part of every run, with its run.
+/// Returns every part of every run, with the run that it belongs to.
 fn parts(runs: &[SourceRun]) -> impl Iterator<Item = (&SourceRun, &Run)> {
     runs.iter().flat_map(|run_of_map| run_of_map.run.parts().map(move |part| (run_of_map, part)))
 }

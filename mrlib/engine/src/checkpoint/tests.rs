@@ -1,4 +1,5 @@
-//! Checkpoints that are truncated, damaged or swapped.
+//! Tests of checkpoints: saved, restored, and restored after they were truncated, damaged or
+//! swapped.
 
 use super::*;
 use crate::{
@@ -18,7 +19,7 @@ fn run_of(path: &Path, records: u32) -> Run {
     Run::new(Stored::File(path.into()), extent, "run".into())
 }
 
-/// A small state: a run in memory, a partly read run on disk, and an empty run.
+/// Returns a small state: a run in memory, a partly read run on disk, and an empty run.
 fn state(dir: &Path) -> ReduceState {
     let (memory, disk) = (run_of(&dir.join("a"), 20), run_of(&dir.join("b"), 300));
     let bytes = fs::read(dir.join("a")).unwrap().into();
@@ -37,7 +38,7 @@ fn state(dir: &Path) -> ReduceState {
         counters: [("A".to_owned(), 1), ("B".to_owned(), u64::MAX)].into(),
         pieces: vec!["/out/part-r-00000.0".into()],
         reducer: b"state".to_vec(),
-        open: Some(OpenPass { made: 0, rest: 1 }),
+        open_pass: Some(OpenPass { output_run: 0, inputs: 1 }),
         consumed_bytes: 11,
         is_resuming: true,
     }
@@ -54,17 +55,17 @@ fn records(run: &Run) -> Result<Vec<Vec<u8>>, TaskError> {
     Ok(found)
 }
 
-/// The contents of a state, with all records of its runs.
+/// Returns the contents of a state, with all records of its runs, for comparison.
 fn contents(state: &ReduceState) -> Result<impl PartialEq + std::fmt::Debug + use<>, TaskError> {
     let read = |run_of_map: &SourceRun| Ok((run_of_map.map.clone(), records(&run_of_map.run)?));
     let runs = state.runs.iter().map(read).collect::<Result<Vec<_>, TaskError>>()?;
     let raw = |run: &Run| run.parts().map(|part| part.extent.raw).sum::<u64>();
     let whole = state.consumed_bytes + state.runs.iter().map(|run_of_map| raw(&run_of_map.run)).sum::<u64>();
-    let ReduceState { stage, counters, pieces, reducer, open, .. } = state.clone();
-    Ok((stage, counters, pieces, reducer, open, runs, whole))
+    let ReduceState { stage, counters, pieces, reducer, open_pass, .. } = state.clone();
+    Ok((stage, counters, pieces, reducer, open_pass, runs, whole))
 }
 
-fn restored(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<ReduceState, TaskError> {
+fn restore_from(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<ReduceState, TaskError> {
     let origin = CheckpointSource { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
     let scratch = Scratch::new(vec!["/nowhere".into()]);
     let mut remote = RemoteCheckpoint::new("", b"", attempt, TaskControl::default(), Liveness::default());
@@ -84,17 +85,17 @@ fn saved_checkpoint_restores_and_owns_its_files() {
     for name in ["a", "b"] {
         fs::remove_file(dir.path().join(name)).unwrap();
     }
-    let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
+    let again = restore_from(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), before);
     // Save it again, from the restored state.
     let next = [dir.path().join("next")];
     save(&next, "job_1.r2.1", 2, &again).unwrap();
     fs::remove_dir_all(&dirs[1]).unwrap();
-    assert_eq!(contents(&restored(&next, "job_1.r2.1", 2).unwrap()).unwrap(), before);
+    assert_eq!(contents(&restore_from(&next, "job_1.r2.1", 2).unwrap()).unwrap(), before);
     for (attempt, partition) in [("job_1.r2.0", 2), ("job_1.r2.1", 1)] {
-        assert!(matches!(restored(&next, attempt, partition), Err(TaskError::CheckpointCorrupt(_))));
+        assert!(matches!(restore_from(&next, attempt, partition), Err(TaskError::CheckpointCorrupt(_))));
     }
-    assert!(matches!(restored(&dirs, "job_1.r2.0", 2), Err(TaskError::CheckpointCorrupt(_))));
+    assert!(matches!(restore_from(&dirs, "job_1.r2.0", 2), Err(TaskError::CheckpointCorrupt(_))));
     assert!(save(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "the folder cannot be created");
 }
 
@@ -113,13 +114,14 @@ fn empty_runs_restore_without_a_file() {
     let dirs = [dir.path().join("checkpoint")];
     save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     assert!(!dirs[0].join("memory").exists());
-    let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
+    let again = restore_from(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), contents(&state).unwrap());
 }
 
-/// A task may have written the checkpoint with a valid checksum.
+/// A checkpoint with impossible lengths is rejected even if its checksum is valid, because a task
+/// may have written it.
 #[test]
-fn inconsistent_numbers_are_rejected() {
+fn inconsistent_lengths_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("checkpoint")];
     save(&dirs, "job_1.r2.0", 2, &state(dir.path())).unwrap();
@@ -154,7 +156,7 @@ fn read_some(run: Run, records: u32) -> Run {
 }
 
 #[test]
-fn only_unread_data_is_saved() {
+fn checkpoint_contains_only_unread_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("of-many");
     let mut writer = SegmentWriter::create(&path, 4, false).unwrap();
@@ -176,26 +178,26 @@ fn only_unread_data_is_saved() {
         ..ReduceState::default()
     };
     let dirs = [dir.path().join("checkpoint")];
-    let started = begin(&dirs, &state.runs);
+    let started = begin_save(&dirs, &state.runs);
     let one = extents[0].stored;
     let written = started.memory_bytes();
     assert!(2 * one < written && written < 5 * one / 2, "{written} of runs of {one}");
     assert_eq!(fs::metadata(dirs[0].join("memory")).unwrap().len(), written);
-    started.end(&dirs, "job_1.r2.0", 2, &state).unwrap();
-    // Of a file with mostly other data, only the unread part is copied.
+    started.complete(&dirs, "job_1.r2.0", 2, &state).unwrap();
+    // The file contains mostly other data, so only the unread part is copied.
     let copy = fs::metadata(dirs[0].join("run-2")).unwrap().len();
     assert!(copy < one / 4, "{copy} of {one}");
     let before = contents(&state).unwrap();
     fs::remove_file(&path).unwrap();
-    let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
+    let again = restore_from(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), before);
-    // Read further and saved again: the parts that were left out are not needed to verify the
+    // Read more records and save again: the parts that were not saved are not needed to verify the
     // remainder.
     let read_some = |SourceRun { run, map }: SourceRun| SourceRun { run: read_some(run, 10_000), map };
     let further = ReduceState { runs: again.runs.into_iter().map(read_some).collect(), ..again };
     let next = [dir.path().join("next")];
     save(&next, "job_1.r2.1", 2, &further).unwrap();
-    let again = restored(&next, "job_1.r2.1", 2).unwrap();
+    let again = restore_from(&next, "job_1.r2.1", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), contents(&further).unwrap());
     // All runs in memory are in one file, again after the second save.
     let files = fs::read_dir(&next[0]).unwrap().count();
@@ -203,14 +205,14 @@ fn only_unread_data_is_saved() {
 }
 
 #[test]
-fn damaged_checkpoint_is_refused_or_equal() {
+fn damaged_checkpoint_is_refused_or_restores_the_same_state() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
     let dirs = [dir.path().join("checkpoint")];
     save(&dirs, "job_1.r2.0", 2, &state).unwrap();
     let before = contents(&state).unwrap();
     let refused = |what: &str| {
-        let read = restored(&dirs, "job_1.r2.0", 2).and_then(|state| contents(&state));
+        let read = restore_from(&dirs, "job_1.r2.0", 2).and_then(|state| contents(&state));
         match read {
             Ok(same) => assert!(same == before, "{what}: different contents"),
             Err(TaskError::CheckpointCorrupt(_) | TaskError::Damaged { .. }) => return true,
@@ -263,7 +265,7 @@ fn invalid_checkpoint_is_rejected() {
 }
 
 #[test]
-fn full_disk_is_skipped_and_named_if_it_is_the_last() {
+fn full_disk_is_skipped_and_is_an_error_if_it_is_the_only_disk() {
     let dir = tempfile::tempdir().unwrap();
     let state = state(dir.path());
     let dirs = [dir.path().join("full"), dir.path().join("roomy")];
@@ -274,7 +276,7 @@ fn full_disk_is_skipped_and_named_if_it_is_the_last() {
     for name in ["memory", "state"] {
         fill(name);
         save(&dirs, "job_1.r2.0", 2, &state).unwrap();
-        let again = restored(&dirs, "job_1.r2.0", 2).unwrap();
+        let again = restore_from(&dirs, "job_1.r2.0", 2).unwrap();
         assert_eq!(contents(&again).unwrap(), contents(&state).unwrap(), "{name}");
         for dir in &dirs {
             fs::remove_dir_all(dir).unwrap();
@@ -291,13 +293,13 @@ fn full_disk_is_skipped_and_named_if_it_is_the_last() {
 fn oversized_state_is_not_saved() {
     let dir = tempfile::tempdir().unwrap();
     let dirs = [dir.path().join("kept")];
-    let long = ReduceState { reducer: vec![7; super::BYTES_MAX as usize], ..state(dir.path()) };
+    let long = ReduceState { reducer: vec![7; super::STATE_BYTES_MAX as usize], ..state(dir.path()) };
     let error = save(&dirs, "job_1.r2.0", 2, &long).unwrap_err();
     assert!(matches!(&error, TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge));
-    assert!(error.to_string().contains("the state of the reducer; at most 1048576"), "{error}");
+    assert!(error.to_string().contains("the state of the reducer; the maximum is 1048576"), "{error}");
     assert_eq!(crate::execution::reduce::refusal(&error), Some(mrlib_api::PreemptRefusal::ReducerNotSavable));
     assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "no file is left");
-    let fits = ReduceState { reducer: vec![7; super::BYTES_MAX as usize / 2], ..state(dir.path()) };
+    let fits = ReduceState { reducer: vec![7; super::STATE_BYTES_MAX as usize / 2], ..state(dir.path()) };
     save(&dirs, "job_1.r2.0", 2, &fits).unwrap();
     assert_eq!(read(&dirs).unwrap().reducer, fits.reducer);
 }

@@ -3,7 +3,7 @@
 
 use super::{
     MapTask, Meter, OutputSink, Progress, TaskIo, TaskOutcome,
-    skip::{self, Skipping},
+    skip::{self, SkippedRecords},
 };
 use crate::{
     input::{Flow, Record, RecordSource},
@@ -20,62 +20,64 @@ use mrlib_api::{
 };
 use std::ops::Range;
 
-/// Milliseconds from the request to split until the output was complete, over all splits.
+/// The counter of milliseconds from the request to split until the output was complete, over all
+/// splits.
 const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
-/// Number of skipped records whose error shows the line number.
+/// Maximum number of skipped records whose error in the log shows the line number.
 const LINES_NAMED_MAX: u64 = 10;
 
 /// Runs a map to the end of its range, or to the record at which it is split. With
 /// `skip.bad.records` it starts again without a record that makes its mapper panic or crash.
 pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOutcome, TaskError> {
     let settings = Settings::new(job, &task.conf)?;
-    let mut skipping = Skipping::new(settings.skip_records);
+    let mut skipped_records = SkippedRecords::new(settings.skip_records);
     loop {
-        let failed = match run_once(job, task, &settings, &skipping, io) {
+        let failed = match run_once(job, task, &settings, &skipped_records, io) {
             Ok(outcome) => return Ok(outcome),
             Err(failed) => failed,
         };
         let error = match failed.error {
             TaskError::Crashed { program, how, stderr }
-                if skipping.max > 0 && program.starts_with(streaming::MAPPER) =>
+                if skipped_records.max > 0 && program.starts_with(streaming::MAPPER) =>
             {
                 io.control().check()?;
-                let found = skip::find_crash(job, task, &settings, &skipping, failed.records_read, io)?;
+                let found =
+                    skip::find_crash(job, task, &settings, &skipped_records, failed.records_read, io)?;
                 let Some((offset, reason)) = found else {
                     let how = format!("{how} (no single record causes the failure, so none was skipped)");
                     return Err(TaskError::Crashed { program, how, stderr });
                 };
                 record_error(&task.source, offset, reason)
             }
-            error @ TaskError::Record { .. } if failed.panicked && skipping.max > 0 => error,
+            error @ TaskError::Record { .. } if failed.panicked && skipped_records.max > 0 => error,
             error => return Err(skip::with_line(error, task, &settings, io)),
         };
         let error = skip::with_line(error, task, &settings, io);
         let TaskError::Record { offset, .. } = &error else { return Err(error) };
-        if !skipping.add(*offset, &error) {
-            return Err(too_many(skipping.max, &error));
+        if !skipped_records.add(*offset, &error) {
+            return Err(too_many_bad_records(skipped_records.max, &error));
         }
     }
 }
 
-fn too_many(max: u64, last: &TaskError) -> TaskError {
+fn too_many_bad_records(max: u64, last: &TaskError) -> TaskError {
     TaskError::Program(format!("more bad records than skip.bad.records = {max} allows; the last: {last}"))
 }
 
-/// An error of the mapper at a record.
+/// Returns an error of the mapper at a record.
 fn record_error(source: &str, offset: u64, why: String) -> TaskError {
     TaskError::Record { source_path: source.to_owned(), offset, line: None, why, unreadable: false }
 }
 
 /// A failed execution of a map.
-struct Failed {
+struct FailedRun {
     error: TaskError,
-    /// Records that the mapper got.
+    /// Number of records that the mapper got.
     records_read: u64,
     panicked: bool,
 }
 
-impl From<TaskError> for Failed {
+impl From<TaskError> for FailedRun {
     fn from(error: TaskError) -> Self {
         Self { error, records_read: 0, panicked: false }
     }
@@ -85,21 +87,21 @@ fn run_once(
     job: &Job,
     task: &MapTask,
     settings: &Settings,
-    skipping: &Skipping,
+    skipped_records: &SkippedRecords,
     io: &mut dyn TaskIo,
-) -> Result<TaskOutcome, Failed> {
+) -> Result<TaskOutcome, FailedRun> {
     let mut mapper = (job.mapper)(&task.conf)?;
     let mut output = open_output(job, task, settings, io)?;
     let (mut records, range) = skip::open_records(task, settings, io)?;
     let gzip = settings.codec.coding_by_name(&task.source).is_ok_and(|coding| coding == Coding::Gzip);
-    let mut reading = MapRun {
+    let mut run = MapRun {
         context: Context::new(io.liveness(), io.control()),
         meter: Meter::new(settings.pace_map, true, io.liveness()),
         control: io.control(),
         liveness: io.liveness(),
         task,
         settings,
-        skipping,
+        skipped_records,
         start: range.start,
         span: range.end.saturating_sub(range.start),
         gzip,
@@ -108,47 +110,47 @@ fn run_once(
         records_read: 0,
         skipped: 0,
     };
-    reading.context.set_source(&task.source, range.start);
-    if !reading.preemptible {
+    run.context.set_source(&task.source, range.start);
+    if !run.preemptible {
         let text = "the mapper is not divisible, or the input is compressed";
-        reading.control.refuse_all(PreemptRefusal::MapperNotDivisible, text);
+        run.control.refuse_all(PreemptRefusal::MapperNotDivisible, text);
     }
     let ran = panics::catch(|| {
-        reading.run(&mut *records, &mut *mapper, &mut output, io)?;
-        mapper.finish(&mut output, &mut reading.context)
+        run.read_records(&mut *records, &mut *mapper, &mut output, io)?;
+        mapper.finish(&mut output, &mut run.context)
     });
-    let records_read = reading.records_read;
+    let records_read = run.records_read;
     match ran {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(Failed { error, records_read, panicked: false }),
+        Ok(Err(error)) => return Err(FailedRun { error, records_read, panicked: false }),
         Err(why) => {
             // A panic in the combiner or partitioner is not the fault of the current record.
-            let error = match reading.liveness.record().filter(|_| !output.emitting) {
+            let error = match run.liveness.record().filter(|_| !output.emitting) {
                 Some(offset) => record_error(&task.source, offset, why),
                 None => TaskError::Program(why),
             };
-            return Err(Failed { error, records_read, panicked: true });
+            return Err(FailedRun { error, records_read, panicked: true });
         }
     }
-    Ok(finish(reading, &*records, output, &range, io)?)
+    Ok(finish(run, &*records, output, &range, io)?)
 }
 
-/// The outcome of a map that has read its range, or was split.
+/// Returns the outcome of a map that has read its range, or was split.
 fn finish(
-    reading: MapRun<'_>,
+    run: MapRun<'_>,
     records: &dyn RecordSource,
     output: MapOutput,
     range: &Range<u64>,
     io: &mut dyn TaskIo,
 ) -> Result<TaskOutcome, TaskError> {
-    let mut context = reading.context;
+    let mut context = run.context;
     // A compressed file was read completely.
-    let position = if reading.gzip { range.end } else { records.position().max(range.start) };
-    let mut outcome = output.finish(reading.task, &mut context, io)?;
+    let position = if run.gzip { range.end } else { records.position().max(range.start) };
+    let mut outcome = output.finish(run.task, &mut context, io)?;
     for (name, value) in [
-        ("MAP_INPUT_RECORDS", reading.records),
+        ("MAP_INPUT_RECORDS", run.records),
         ("MAP_INPUT_BYTES", position.saturating_sub(range.start)),
-        ("SKIPPED_RECORDS", reading.skipped + records.skipped().records),
+        ("SKIPPED_RECORDS", run.skipped + records.skipped().records),
     ] {
         context.count(name, value);
     }
@@ -169,20 +171,24 @@ struct MapRun<'a> {
     liveness: Liveness,
     task: &'a MapTask,
     settings: &'a Settings,
-    skipping: &'a Skipping,
+    skipped_records: &'a SkippedRecords,
+    /// The start of the range.
     start: u64,
+    /// The length of the range.
     span: u64,
     gzip: bool,
     /// Whether the map may end before the end of its range.
     preemptible: bool,
+    /// Number of records, with the skipped records.
     records: u64,
-    /// Records that the mapper got, without skipped ones.
+    /// Number of records that the mapper got, without the skipped records.
     records_read: u64,
     skipped: u64,
 }
 
 impl MapRun<'_> {
-    fn run(
+    /// Reads records and calls the mapper, to the end of the range or until the map is split.
+    fn read_records(
         &mut self,
         records: &mut dyn RecordSource,
         mapper: &mut dyn Mapper,
@@ -193,10 +199,13 @@ impl MapRun<'_> {
         let mut short = false;
         while !short {
             let more = records.pump(&mut |record| {
-                if self.skipping.has(record.offset) {
-                    if self.skipped >= self.skipping.max {
+                if self.skipped_records.contains(record.offset) {
+                    if self.skipped >= self.skipped_records.max {
                         let why = "the mapper panicked or crashed at this record".into();
-                        return Err(too_many(self.skipping.max, &self.record_error(record.offset, why)));
+                        return Err(too_many_bad_records(
+                            self.skipped_records.max,
+                            &self.record_error(record.offset, why),
+                        ));
                     }
                     self.skipped += 1;
                 } else {
@@ -222,11 +231,11 @@ impl MapRun<'_> {
             })?;
             let unreadable = records.skipped();
             if let Some((offset, why)) = &unreadable.last
-                && self.skipped + unreadable.records > self.skipping.max
+                && self.skipped + unreadable.records > self.skipped_records.max
             {
                 let last = self.record_error(*offset, why.clone());
-                return Err(too_many(
-                    self.skipping.max,
+                return Err(too_many_bad_records(
+                    self.skipped_records.max,
                     &skip::with_line(last, self.task, self.settings, io),
                 ));
             }
@@ -257,17 +266,17 @@ impl MapRun<'_> {
             error @ TaskError::Record { .. } => error,
             other => return Err(other),
         };
-        if self.skipping.max == 0 {
+        if self.skipped_records.max == 0 {
             return Err(error);
         }
         // Counting lines takes time, so only the first errors show the line number.
-        let few = self.skipped < LINES_NAMED_MAX || self.skipped >= self.skipping.max;
+        let few = self.skipped < LINES_NAMED_MAX || self.skipped >= self.skipped_records.max;
         let error = if few { skip::with_line(error, self.task, self.settings, io) } else { error };
-        if self.skipped >= self.skipping.max {
-            return Err(too_many(self.skipping.max, &error));
+        if self.skipped >= self.skipped_records.max {
+            return Err(too_many_bad_records(self.skipped_records.max, &error));
         }
         self.skipped += 1;
-        skip::log_skipped(self.skipped, self.skipping.max, &error);
+        skip::log_skipped(self.skipped, self.skipped_records.max, &error);
         Ok(())
     }
 

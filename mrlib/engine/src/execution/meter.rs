@@ -3,11 +3,15 @@
 use mrlib_api::{Liveness, PreemptRequest, TaskControl, TaskError};
 use std::time::{Duration, Instant};
 
+/// Time between two reports of progress.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
-/// Time between two reads of the clock: rare enough to be cheap, often enough for slow records.
+/// Approximate time between two reads of the clock: rare enough to be cheap, often enough for slow
+/// records.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
+/// Maximum number of records between two reads of the clock.
 const RECORDS_MAX: u32 = 4096;
-/// The same for a paced task, which waits at each read of the clock and runs ahead in between.
+/// Approximate time between two reads of the clock by a paced task, which waits at each read and
+/// runs ahead in between.
 const CHECK_INTERVAL_PACED: Duration = Duration::from_millis(50);
 /// Interval at which a waiting task marks itself as alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(500);
@@ -18,9 +22,11 @@ pub struct Meter {
     started: Instant,
     checked_at: Instant,
     reported_at: Instant,
-    /// Records between two reads of the clock, and how many of them are left.
+    /// Number of records between two reads of the clock.
     records: u32,
-    left: u32,
+    /// Number of records until the next read of the clock.
+    records_left: u32,
+    /// Bytes per second.
     pace: Option<u64>,
     /// Whether a preemption request ends a wait, or only a kill.
     preemptible: bool,
@@ -37,19 +43,19 @@ impl Meter {
             checked_at: now,
             reported_at: now,
             records: 1,
-            left: 1,
+            records_left: 1,
             pace,
             preemptible,
             liveness,
         }
     }
 
-    /// Called at a record after `bytes` of the input were read. Waits if the task is ahead of its
-    /// pace. Returns true if it is time to report progress.
+    /// Called at each record, when `bytes` of the input were read. Waits if the task is ahead of
+    /// its pace. Returns true if it is time to report progress.
     #[inline]
     pub fn tick(&mut self, bytes: u64, control: &TaskControl) -> Result<bool, TaskError> {
-        self.left -= 1;
-        if self.left > 0 { Ok(false) } else { self.check(bytes, control) }
+        self.records_left -= 1;
+        if self.records_left > 0 { Ok(false) } else { self.check(bytes, control) }
     }
 
     fn check(&mut self, bytes: u64, control: &TaskControl) -> Result<bool, TaskError> {
@@ -57,7 +63,7 @@ impl Meter {
         let taken = self.checked_at.elapsed();
         self.records =
             if taken < every { (self.records * 2).min(RECORDS_MAX) } else { self.records / 2 }.max(1);
-        self.left = self.records;
+        self.records_left = self.records;
         // The wait counts as time for the next records, because at this pace they take that long.
         self.checked_at = Instant::now();
         self.wait(bytes, control)?;

@@ -43,7 +43,7 @@ pub trait OutputSink {
     /// Writes one pair.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
 
-    /// Bytes written so far, without pieces of earlier attempts.
+    /// Returns the bytes written so far, without pieces of earlier attempts.
     fn bytes(&self) -> u64;
 
     /// Closes the last piece. Returns the paths of all pieces, in order.
@@ -55,17 +55,17 @@ pub trait TaskIo {
     /// Reports progress, which is also a sign of life. Must not block.
     fn progress(&mut self, progress: &Progress);
 
-    /// The counters for other signs of life; always the same ones.
+    /// Returns the counters of other signs of life. All calls return the same counters.
     fn liveness(&self) -> Liveness;
 
-    /// The control that is checked at every record.
+    /// Returns the control, which is checked at every record.
     fn control(&self) -> TaskControl;
 
-    /// The folders for spills and merged runs. Always the same value, so that file names are
-    /// unique.
+    /// Returns the folders for spills and merged runs. All calls return the same value, so that
+    /// file names are unique.
     fn scratch(&self) -> Scratch;
 
-    /// Memory for the sort buffer and for merges.
+    /// Returns the memory for the sort buffer and for merges.
     fn memory_bytes(&self) -> u64;
 
     /// Opens an input file.
@@ -76,20 +76,20 @@ pub trait TaskIo {
         self.open_input(path)
     }
 
-    /// Opens the output of this task, for reduces and maps of map-only jobs. `behind` has the
-    /// pieces of earlier attempts.
+    /// Opens the output of this task, for reduces and maps of map-only jobs. The output continues
+    /// after `earlier_pieces`, those of earlier attempts.
     fn open_output(
         &mut self,
         format: OutputFormat,
-        behind: Vec<String>,
+        earlier_pieces: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError>;
 
-    /// Makes streams of the connections to shuffle servers, with TLS if configured.
+    /// Returns the connector for shuffle servers, which uses TLS if configured.
     fn connector(&self) -> Connector {
         Connector::default()
     }
 
-    /// CPU time of the task; 0 if it is not measured.
+    /// Returns the CPU time of the task; 0 if it is not measured.
     fn cpu_milliseconds(&self) -> u64 {
         0
     }
@@ -102,10 +102,10 @@ pub struct MapTask {
     pub source: String,
     /// The map reads the records that start in `start..end`.
     pub start: u64,
-    /// See `start`.
+    /// The end of the range: see `start`.
     pub end: u64,
-    /// Read the whole file whatever `end` is (gzip, format for whole files).
-    pub whole: bool,
+    /// Whether the map reads the whole file, whatever `end` is (gzip, or whole files as records).
+    pub whole_file: bool,
     /// The identity of the file at submission, if known.
     pub pin: Option<Pin>,
     /// Number of reduces; 0 for a map-only job.
@@ -127,6 +127,6 @@ pub struct TaskOutcome {
     pub pieces: Vec<String>,
     /// Bytes of output: of the map output file, or of the pieces.
     pub bytes_out: u64,
-    /// Where the input of a map ended: the end of its range, or where it was split.
+    /// The offset at which the input of a map ended: the end of its range, or where it was split.
     pub position: u64,
 }

@@ -9,7 +9,7 @@ use mrlib_api::{Conf, Context, Emit, Job, TaskError, codec::Coding};
 /// Bytes read at each sampled position.
 const SAMPLE_BYTES: u64 = 64 << 10;
 /// Number of sampled positions.
-const SAMPLES: u64 = 64;
+const SAMPLED_POSITIONS: u64 = 64;
 
 /// Opens an input file by its path.
 pub type OpenInput<'a> = dyn FnMut(&str) -> Result<Box<dyn ByteSource>, TaskError> + 'a;
@@ -26,7 +26,7 @@ pub fn sample_keys(
 ) -> Result<Vec<Vec<u8>>, TaskError> {
     let settings = Settings::new(job, conf)?;
     let total: u64 = files.iter().map(|file| file.1).sum();
-    let places = SAMPLES.min(total.div_ceil(SAMPLE_BYTES));
+    let places = SAMPLED_POSITIONS.min(total.div_ceil(SAMPLE_BYTES));
     let mut sample = Sample { keys: Vec::new(), until: 0 };
     let mut context = Context::default();
     for place in 0..places {

@@ -24,30 +24,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of records in the first part that is tried. Later parts are larger.
-const FIRST_BATCH: u64 = 16;
-const GROWTH: u64 = 8;
-/// Limits for counting lines: the offset in the file, and the time.
+/// Number of records in the first part of the range that is tried.
+const FIRST_PART_RECORDS: u64 = 16;
+/// Each later part has this many times the records of the part before.
+const PART_GROWTH: u64 = 8;
+/// Lines are counted only up to this offset in the file.
 const LINES_BYTES_MAX: u64 = 256 << 20;
+/// Time limit for counting lines.
 const LINES_TIME_MAX: Duration = Duration::from_secs(3);
-/// Number of skipped records that are listed in the log of a task.
-const NAMED_MAX: u64 = 1000;
+/// Maximum number of skipped records that the log of a task lists.
+const LOGGED_MAX: u64 = 1000;
 
 /// The records that a map skips, by the offset of their first byte.
 #[derive(Debug)]
-pub(super) struct Skipping {
+pub(super) struct SkippedRecords {
+    /// Maximum number of records to skip.
     pub(super) max: u64,
+    /// The offsets of the records.
     pub(super) records: BTreeSet<u64>,
 }
 
-impl Skipping {
+impl SkippedRecords {
     pub(super) fn new(max: u64) -> Self {
         Self { max, records: BTreeSet::new() }
     }
 
-    /// Whether this record is skipped.
+    /// Returns whether the record at this offset is skipped.
     #[inline]
-    pub(super) fn has(&self, offset: u64) -> bool {
+    pub(super) fn contains(&self, offset: u64) -> bool {
         !self.records.is_empty() && self.records.contains(&offset)
     }
 
@@ -65,12 +69,12 @@ impl Skipping {
 
 /// Lists a skipped record in the log of the task.
 pub(super) fn log_skipped(number: u64, max: u64, why: &TaskError) {
-    if number <= NAMED_MAX {
+    if number <= LOGGED_MAX {
         eprintln!("skipped bad record {number} of at most {max}: {why}");
     }
 }
 
-/// Opens the records of a map. Returns the range that is read.
+/// Opens the records of a map. Also returns the range that is read.
 pub(super) fn open_records(
     task: &MapTask,
     settings: &Settings,
@@ -87,13 +91,13 @@ pub(super) fn open_records(
         checked.map_err(|error| TaskError::Fatal(error.to_string()))?;
         source.seek(0)?;
     }
-    if !task.whole && length < task.end {
+    if !task.whole_file && length < task.end {
         return Err(TaskError::Fatal(format!(
             "input {} is shorter than when the job was submitted: it has {length} bytes, but the map reads up to byte {}",
             task.source, task.end
         )));
     }
-    let range = if task.whole { 0..length } else { task.start..task.end };
+    let range = if task.whole_file { 0..length } else { task.start..task.end };
     let spec = SplitSpec {
         path: task.source.clone(),
         range: range.clone(),
@@ -112,13 +116,13 @@ pub(super) fn find_crash(
     job: &Job,
     task: &MapTask,
     settings: &Settings,
-    skipping: &Skipping,
+    skipped_records: &SkippedRecords,
     records_read: u64,
     io: &mut dyn TaskIo,
 ) -> Result<Option<(u64, String)>, TaskError> {
-    let mut crashes = |part: Range<u64>| probe(job, task, settings, skipping, part, io);
+    let mut crashes = |part: Range<u64>| probe(job, task, settings, skipped_records, part, io);
     // Programs read ahead only a little, so the last records are tried first.
-    let (mut high, mut width) = (records_read, FIRST_BATCH);
+    let (mut high, mut width) = (records_read, FIRST_PART_RECORDS);
     let mut low = loop {
         let low = high.saturating_sub(width);
         if crashes(low..high)?.is_some() {
@@ -127,7 +131,7 @@ pub(super) fn find_crash(
         if low == 0 {
             return Ok(None);
         }
-        (high, width) = (low, width.saturating_mul(GROWTH));
+        (high, width) = (low, width.saturating_mul(PART_GROWTH));
     };
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -146,7 +150,7 @@ fn probe(
     job: &Job,
     task: &MapTask,
     settings: &Settings,
-    skipping: &Skipping,
+    skipped_records: &SkippedRecords,
     part: Range<u64>,
     io: &mut dyn TaskIo,
 ) -> Result<Option<(u64, String)>, TaskError> {
@@ -159,7 +163,7 @@ fn probe(
     let mut run = || {
         while !over
             && records.pump(&mut |record| {
-                if skipping.has(record.offset) {
+                if skipped_records.contains(record.offset) {
                     return Ok(Flow::Go);
                 }
                 let at = index;
@@ -167,7 +171,7 @@ fn probe(
                 over = index >= part.end;
                 if at >= part.start {
                     first.get_or_insert(record.offset);
-                    match mapper.map(record.key, record.value, &mut Dropped, &mut context) {
+                    match mapper.map(record.key, record.value, &mut DiscardedOutput, &mut context) {
                         Err(TaskError::Program(_) | TaskError::Record { .. }) => {}
                         mapped => mapped?,
                     }
@@ -178,7 +182,7 @@ fn probe(
             control.check()?;
             liveness.mark_alive();
         }
-        mapper.finish(&mut Dropped, &mut context)
+        mapper.finish(&mut DiscardedOutput, &mut context)
     };
     match run() {
         Ok(()) => Ok(None),
@@ -187,9 +191,9 @@ fn probe(
     }
 }
 
-struct Dropped;
+struct DiscardedOutput;
 
-impl Emit for Dropped {
+impl Emit for DiscardedOutput {
     fn emit(&mut self, _key: &[u8], _value: &[u8]) -> Result<(), TaskError> {
         Ok(())
     }
@@ -207,14 +211,14 @@ pub(super) fn with_line(
             if matches!(settings.input, InputFormat::Lines | InputFormat::KeyValueLines) =>
         {
             // If the lines cannot be counted, the error shows the offset.
-            let line = line_of(task, settings, offset, io).ok().flatten();
+            let line = line_number_of(task, settings, offset, io).ok().flatten();
             TaskError::Record { source_path, offset, line, why, unreadable }
         }
         other => other,
     }
 }
 
-fn line_of(
+fn line_number_of(
     task: &MapTask,
     settings: &Settings,
     offset: u64,

@@ -45,14 +45,14 @@ impl TestIo {
         path.to_str().unwrap().to_owned()
     }
 
-    /// A map over `start..end`, limited to the length of the file.
+    /// Returns a map over `start..end`, limited to the length of the file.
     fn task(&self, source: &str, start: u64, end: u64, reduces: u32) -> MapTask {
         let end = end.min(std::fs::metadata(source).unwrap().len());
         MapTask {
             source: source.into(),
             start,
             end,
-            whole: false,
+            whole_file: false,
             pin: None,
             reduces,
             map_output: self.dir.path().join(format!("out-{start}")),
@@ -111,9 +111,9 @@ impl TaskIo for TestIo {
     }
 }
 
-/// Counts words, and fails at `bad`. Requests a split after `cut` records.
+/// Counts words, and fails at `bad`. Requests a split after `split_after` records.
 struct Words {
-    cut: Option<(u32, TaskControl)>,
+    split_after: Option<(u32, TaskControl)>,
 }
 
 impl Mapper for Words {
@@ -133,7 +133,7 @@ impl Mapper for Words {
         }
         let lines = context.counter("LINES");
         context.add(lines, 1);
-        if let Some((left, control)) = &mut self.cut {
+        if let Some((left, control)) = &mut self.split_after {
             *left = left.saturating_sub(1);
             if *left == 0 {
                 control.request_preemption(PreemptRequest::Split);
@@ -167,15 +167,15 @@ impl Reducer for Sum {
     }
 }
 
-fn words(cut: Option<(u32, TaskControl)>) -> Job {
-    Job::map(move |_| Ok(Words { cut: cut.clone() })).combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
+fn words(split_after: Option<(u32, TaskControl)>) -> Job {
+    Job::map(move |_| Ok(Words { split_after: split_after.clone() })).combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))
 }
 
 fn text(lines: u32) -> Vec<u8> {
     (0..lines).flat_map(|n| format!("w{} the {}\r\n", n % 97, n % 7).into_bytes()).collect()
 }
 
-/// The sums of all partitions of these map outputs.
+/// Returns the sums over all partitions of these map outputs.
 fn sums(outputs: &[&Path], reduces: u32) -> BTreeMap<Vec<u8>, u64> {
     let mut sums = BTreeMap::new();
     for partition in 0..reduces {
@@ -190,6 +190,8 @@ fn sums(outputs: &[&Path], reduces: u32) -> BTreeMap<Vec<u8>, u64> {
     sums
 }
 
+/// Counts words without the engine. `finishes` is the number of maps, each of which emits an empty
+/// word at the end.
 fn model(text: &[u8], finishes: u64) -> BTreeMap<Vec<u8>, u64> {
     let mut sums = BTreeMap::from([(Vec::new(), finishes)]);
     for word in text.split(|byte| b" \r\n".contains(byte)).filter(|word| !word.is_empty()) {
@@ -199,7 +201,7 @@ fn model(text: &[u8], finishes: u64) -> BTreeMap<Vec<u8>, u64> {
 }
 
 #[test]
-fn two_maps_count_words() {
+fn two_maps_count_all_words_of_a_file() {
     let mut here = TestIo::new();
     let text = text(20_000);
     let source = here.file("text", &text);
@@ -243,8 +245,8 @@ fn split_map_and_remainder_cover_the_input() {
         let source = here.file("text", &text);
         let length = text.len() as u64;
         let first = here.task(&source, 0, length, 3);
-        let cut = Some((records, here.control.clone()));
-        let outcome = run_map(&words(cut), &first, &mut here).unwrap();
+        let split_after = Some((records, here.control.clone()));
+        let outcome = run_map(&words(split_after), &first, &mut here).unwrap();
         assert_eq!(outcome.counters["MAP_INPUT_RECORDS"], u64::from(records));
         here.control = TaskControl::default();
         let rest = here.task(&source, outcome.position, length, 3);
@@ -264,8 +266,8 @@ fn input_that_has_become_shorter_is_an_error() {
     task.end = 6;
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
     assert!(error.contains(&source) && error.contains("shorter than when the job was submitted"), "{error}");
-    // With `whole`, the end of the range does not matter.
-    task.whole = true;
+    // With `whole_file`, the end of the range does not matter.
+    task.whole_file = true;
     run_map(&words(None), &task, &mut here).unwrap();
 }
 
@@ -350,7 +352,7 @@ fn paced_map_is_throttled_and_reports_progress() {
             && progress_reports.stage == "map")
     );
     assert!(here.progress_reports.is_sorted_by_key(|progress_reports| progress_reports.bytes_in));
-    // A waiting map still sees requests, and is not taken for a hanging one.
+    // A waiting map can be killed, and marks itself alive so that it does not look hung.
     task.conf.set("pace.map", "1");
     let control = here.control.clone();
     here.liveness = Liveness::default();
@@ -366,7 +368,7 @@ fn paced_map_is_throttled_and_reports_progress() {
 }
 
 #[test]
-fn a_total_order_by_sampling() {
+fn sampled_split_keys_give_a_total_order() {
     let mut here = TestIo::new();
     let records: Vec<u8> =
         (0..20_000u64).flat_map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()).collect();
@@ -410,7 +412,7 @@ fn a_total_order_by_sampling() {
 }
 
 #[test]
-fn sample_skips_bad_records_if_the_job_does() {
+fn sampling_skips_bad_records_if_the_job_does() {
     let mut here = TestIo::new();
     let source = here.file("text", b"good\nbad\nfine\n");
     let mut conf = Conf::default();
@@ -423,7 +425,7 @@ fn sample_skips_bad_records_if_the_job_does() {
 }
 
 #[test]
-fn full_disk_is_skipped() {
+fn scratch_skips_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let disks: Vec<_> = ["a", "b"].map(|name| dir.path().join(name)).into();
     for disk in &disks {
@@ -446,7 +448,7 @@ fn full_disk_is_skipped() {
 }
 
 #[test]
-fn invalid_settings_are_named() {
+fn error_names_the_invalid_setting_and_its_value() {
     let job = words(None);
     for (key, value) in [
         ("merge.factor", "1"),
@@ -469,7 +471,7 @@ fn invalid_settings_are_named() {
 }
 
 #[test]
-fn compressed_input_is_recognised_by_its_first_bytes_in_the_map() {
+fn map_recognises_compressed_input_by_its_first_bytes() {
     let mut here = TestIo::new();
     let source = here.file("data", b"\x28\xb5\x2f\xfd is how Zstandard begins\n");
     let mut task = here.task(&source, 0, u64::MAX, 1);

@@ -29,7 +29,7 @@ fn pair() -> impl Strategy<Value = Pair> {
     (key, prop::collection::vec(any::<u8>(), 0..6))
 }
 
-/// A sorted run with these records in memory.
+/// Returns a run in memory with these sorted records.
 fn run(records: &[Pair]) -> Run {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("run");
@@ -56,7 +56,7 @@ fn all(mut cursor: impl Cursor) -> Vec<Pair> {
 
 proptest! {
     #[test]
-    fn prefixes_never_contradict(a in pair(), b in pair(), order in orders()) {
+    fn order_of_prefixes_never_contradicts_the_order_of_keys(a in pair(), b in pair(), order in orders()) {
         let order = SortOrder { values: false, ..order };
         let by_prefix = order.prefix(&a.0).cmp(&order.prefix(&b.0));
         prop_assert!(by_prefix.is_eq() || by_prefix == order.compare((&a.0, &[]), (&b.0, &[])));
@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_is_a_stable_sort(
+    fn merge_is_a_stable_sort_of_all_runs(
         mut runs in prop::collection::vec(prop::collection::vec(pair(), 0..12), 0..12),
         order in orders(),
         factor in 2usize..6,
@@ -98,7 +98,7 @@ proptest! {
         }
         let mut wanted = runs.concat();
         sort(&mut wanted, order);
-        let (mut runs, mut open): (Vec<_>, _) = (runs.iter().map(|records| run(records)).collect(), None);
+        let (mut runs, mut open_pass): (Vec<_>, _) = (runs.iter().map(|records| run(records)).collect(), None);
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(vec![dir.path().into()]);
         for round in 0.. {
@@ -108,18 +108,18 @@ proptest! {
                 left = left.saturating_sub(1);
                 Ok(left > 0)
             };
-            let fewer = merge_down(runs, open, order, 2, true, &scratch, &mut step).unwrap();
-            (runs, open) = (fewer.runs, fewer.open);
+            let fewer = merge_down(runs, open_pass, order, 2, true, &scratch, &mut step).unwrap();
+            (runs, open_pass) = (fewer.runs, fewer.open_pass);
             prop_assert_eq!(&all(Merge::open(&runs, order).unwrap()), &wanted);
             // If the first step already interrupts, the merge never makes progress.
-            if fewer.enough || steps == 1 {
+            if fewer.is_done || steps == 1 {
                 break;
             }
         }
     }
 
     #[test]
-    fn groups_are_runs_of_equal_keys(
+    fn groups_have_the_records_with_equal_keys(
         mut records in prop::collection::vec(pair(), 0..40),
         order in orders(),
         take in prop::collection::vec(0usize..4, 1..8),
@@ -158,7 +158,7 @@ proptest! {
 }
 
 #[test]
-fn passes_are_full_and_take_the_smallest_neighbours() {
+fn merge_passes_are_full_and_merge_the_smallest_adjacent_runs() {
     assert_eq!(next_pass(&[1; 64], 64), None);
     assert_eq!(next_pass(&[1; 65], 64), Some(0..2));
     assert_eq!(next_pass(&[9, 9, 1, 1, 9], 4), Some(2..4));
@@ -166,7 +166,7 @@ fn passes_are_full_and_take_the_smallest_neighbours() {
 }
 
 #[test]
-fn merge_width_follows_memory() {
+fn merge_factor_is_limited_by_memory() {
     let mib = |n: u64| n << 20;
     assert_eq!(factor_for(vec![128 << 10; 1000], mib(16), 64), 64);
     assert_eq!(factor_for(vec![128 << 10; 1000], mib(4), 64), 32);

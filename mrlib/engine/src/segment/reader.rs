@@ -90,7 +90,7 @@ impl Run {
     }
 
     /// Unread stored bytes, including those of the current block.
-    pub fn left(&self) -> u64 {
+    pub fn unread_bytes(&self) -> u64 {
         let left =
             |run: &Self| run.extent.stored - run.start.map_or(0, |start| start.block.min(run.extent.stored));
         self.parts().map(left).sum()

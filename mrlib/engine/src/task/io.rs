@@ -144,7 +144,7 @@ impl TaskIo for ProcessIo {
     fn open_output(
         &mut self,
         format: OutputFormat,
-        behind: Vec<String>,
+        earlier_pieces: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = if self.spec.work_output.is_empty() {
             Target::None
@@ -154,7 +154,7 @@ impl TaskIo for ProcessIo {
             let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
             Target::Dfs { client, runtime, folder, part: part_of(&self.spec.attempt)?, replication }
         };
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(behind, target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(earlier_pieces, target))))
     }
 
     fn connector(&self) -> Connector {

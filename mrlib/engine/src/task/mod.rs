@@ -211,7 +211,7 @@ fn run(
                 source: split.source.clone(),
                 start: split.start,
                 end: split.end,
-                whole: split.whole,
+                whole_file: split.whole,
                 pin: pin(spec, split),
                 reduces: spec.reduces,
                 map_output: PathBuf::from(&start.map_output),
@@ -232,7 +232,7 @@ fn run(
                     let _ = reporter.send(from_task::Kind::FetchFailed(fetch_failed));
                 }),
                 checkpoint_dirs: start.checkpoint_dirs.iter().map(PathBuf::from).collect(),
-                from: origin(start),
+                resume_from: origin(start),
                 started: attempt.started,
             };
             run_reduce(&job, &task, &mut io)

@@ -98,8 +98,8 @@ impl Umbilical {
         latest.changed = true;
     }
 
-    /// Sends the progress if it has changed, if a preemption was refused, or if nothing was sent for
-    /// long.
+    /// Sends the progress if it has changed, if a preemption was refused, or if nothing was sent
+    /// for long.
     pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
             let mut latest = locked(&self.latest);

@@ -7,10 +7,10 @@ use super::{
 };
 use mrlib_api::{Context, Emit, Liveness, Pair, PreemptRequest, TaskControl, TaskError, Values};
 
-/// Typical size of the two lengths in a record.
+/// Typical size in bytes of the two length fields of a record.
 const LENGTHS_BYTES: usize = 2;
 
-/// Counts the output.
+/// Counts the emitted pairs and passes them to the sink.
 pub(super) struct Output {
     pub(super) sink: Box<dyn OutputSink>,
     pub(super) records: u64,
@@ -30,7 +30,7 @@ impl Emit for Output {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ByteProgress {
     /// Bytes of all runs.
-    pub(super) whole: u64,
+    pub(super) total: u64,
     /// Bytes read by earlier attempts.
     pub(super) before: u64,
     /// Bytes fetched by all attempts.
@@ -66,19 +66,23 @@ impl<'a> ReduceProgress<'a> {
     }
 
     #[inline]
-    fn record(&mut self, bytes: usize) -> Result<(), TaskError> {
+    fn count_record(&mut self, bytes: usize) -> Result<(), TaskError> {
         self.read += bytes as u64;
         if self.meter.tick(self.read, &self.control)? {
-            // A key group may be long.
+            // A key group may have many values.
             self.control.check()?;
             self.report();
         }
         Ok(())
     }
 
-    /// Called between two key groups, when no record is in use. Returns whether to save a
-    /// checkpoint.
-    pub(super) fn boundary(&mut self, out: &Output, context: &mut Context) -> Result<bool, TaskError> {
+    /// Updates the progress between two key groups, when no record is in use. Returns whether to
+    /// save a checkpoint.
+    pub(super) fn pause_after_group(
+        &mut self,
+        out: &Output,
+        context: &mut Context,
+    ) -> Result<bool, TaskError> {
         self.bytes_out = out.sink.bytes();
         if let Some(status) = context.take_status() {
             self.status = Some(status);
@@ -89,7 +93,7 @@ impl<'a> ReduceProgress<'a> {
 
     #[cold]
     fn report(&mut self) {
-        let part = (self.byte_progress.before + self.read) as f64 / self.byte_progress.whole.max(1) as f64;
+        let part = (self.byte_progress.before + self.read) as f64 / self.byte_progress.total.max(1) as f64;
         self.io.progress(&Progress {
             done: (STAGES - 1.0 + part.min(1.0)) / STAGES,
             stage: "reduce",
@@ -99,8 +103,12 @@ impl<'a> ReduceProgress<'a> {
         });
     }
 
-    /// Wraps the values of a group to count them.
-    pub(super) fn group<'w, V: Values>(&'w mut self, key: &[u8], values: V) -> ReportedValues<'w, 'a, V> {
+    /// Wraps the values of a group, so that they are counted when the reducer reads them.
+    pub(super) fn count_values<'w, V: Values>(
+        &'w mut self,
+        key: &[u8],
+        values: V,
+    ) -> ReportedValues<'w, 'a, V> {
         ReportedValues { values, record_bytes: key.len() + LENGTHS_BYTES, progress: self }
     }
 }
@@ -118,7 +126,7 @@ impl<V: Values> Values for ReportedValues<'_, '_, V> {
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError> {
         let value = self.values.next()?;
         if let Some(value) = value {
-            self.progress.record(self.record_bytes + value.len())?;
+            self.progress.count_record(self.record_bytes + value.len())?;
         }
         Ok(value)
     }
@@ -127,7 +135,7 @@ impl<V: Values> Values for ReportedValues<'_, '_, V> {
     fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError> {
         let pair = self.values.next_pair()?;
         if let Some((_, value)) = pair {
-            self.progress.record(self.record_bytes + value.len())?;
+            self.progress.count_record(self.record_bytes + value.len())?;
         }
         Ok(pair)
     }

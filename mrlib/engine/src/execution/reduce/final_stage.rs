@@ -2,7 +2,7 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    Closed, ReduceTask, Stop, Stopped,
+    CountersAndPieces, ReduceTask, StagesEnd, StoppedReduce,
     final_progress::{ByteProgress, Output, ReduceProgress},
 };
 use crate::{
@@ -15,7 +15,7 @@ use mrlib_api::{Context, IdentityReducer, Job, PreemptRefusal, Reducer, StateBet
 const OUTPUT_COUNTER: &str = "OUTPUT_BYTES";
 
 /// The state of the last stage.
-struct Work {
+struct FinalStage {
     reducer: Box<dyn Reducer>,
     groups: Groups<Merge>,
     out: Output,
@@ -31,48 +31,48 @@ pub(super) fn reduce(
     pace: Option<u64>,
     state: ReduceState,
     io: &mut dyn TaskIo,
-) -> Result<Stop, TaskError> {
+) -> Result<StagesEnd, TaskError> {
     let runs: Vec<Run> = state.runs.iter().map(|source| source.run.clone()).collect();
     let order = SortOrder { keys: job.order, values: job.sort_values };
     let groups = Groups::new(Merge::open(&runs, order)?, job.grouping.unwrap_or(job.order));
     let byte_progress = ByteProgress {
-        whole: state.consumed_bytes + runs.iter().map(raw).sum::<u64>(),
+        total: state.consumed_bytes + runs.iter().map(raw_bytes).sum::<u64>(),
         before: state.consumed_bytes
             + runs.iter().filter_map(|run| run.start).map(|start| start.raw + start.at).sum::<u64>(),
         shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
     };
-    let mut work = Work::begin(job, task, groups, &state, io)?;
+    let mut work = FinalStage::new(job, task, groups, &state, io)?;
     if let StateBetweenKeys::NotSavable(why) = work.reducer.state_between_keys() {
         io.control().refuse_all(PreemptRefusal::ReducerNotSavable, why);
     }
     let mut progress = ReduceProgress::new(io, byte_progress, pace, !task.checkpoint_dirs.is_empty());
     while let Some((key, values)) = work.groups.next()? {
         if work.group_count == 0 && state.is_resuming {
-            for (counter, more) in task.resumed() {
+            for (counter, more) in task.resume_counters() {
                 work.context.count(counter, more);
             }
         }
         work.group_count += 1;
-        let mut counted_values = progress.group(key, values);
+        let mut counted_values = progress.count_values(key, values);
         work.reducer.reduce(key, &mut counted_values, &mut work.out, &mut work.context)?;
         // After the last group, finishing is faster than a checkpoint.
-        if progress.boundary(&work.out, &mut work.context)? && work.groups.settle()? {
-            return work.pause(byte_progress.whole);
+        if progress.pause_after_group(&work.out, &mut work.context)? && work.groups.skip_to_next_group()? {
+            return work.pause(byte_progress.total);
         }
     }
     work.reducer.finish(&mut work.out, &mut work.context)?;
-    let (counters, pieces) = work.end()?;
+    let (counters, pieces) = work.close()?;
     let bytes_out = counters.get(OUTPUT_COUNTER).copied().unwrap_or(0);
-    Ok(Stop::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
+    Ok(StagesEnd::Done(TaskOutcome { counters, pieces, bytes_out, position: 0 }))
 }
 
-/// Bytes of the records of a run.
-fn raw(run: &Run) -> u64 {
+/// Returns the uncompressed bytes of the records of a run.
+fn raw_bytes(run: &Run) -> u64 {
     run.parts().map(|part| part.extent.raw).sum()
 }
 
-impl Work {
-    fn begin(
+impl FinalStage {
+    fn new(
         job: &Job,
         task: &ReduceTask,
         groups: Groups<Merge>,
@@ -95,7 +95,8 @@ impl Work {
         Ok(Self { reducer, groups, out, context, group_count: 0 })
     }
 
-    fn end(mut self) -> Result<Closed, TaskError> {
+    /// Closes the output. Returns the counters and the pieces.
+    fn close(mut self) -> Result<CountersAndPieces, TaskError> {
         let bytes_out = self.out.sink.bytes();
         let pieces = self.out.sink.finish()?;
         let counters = [
@@ -112,17 +113,18 @@ impl Work {
     }
 
     /// Stops between two key groups, for a checkpoint.
-    fn pause(mut self, whole: u64) -> Result<Stop, TaskError> {
+    fn pause(mut self, total_bytes: u64) -> Result<StagesEnd, TaskError> {
         let reducer = match self.reducer.state_between_keys() {
             StateBetweenKeys::Savable => self.reducer.save(&mut self.out, &mut self.context)?,
             StateBetweenKeys::None | StateBetweenKeys::NotSavable(_) => Vec::new(),
         };
         // Runs that were read completely are not needed any more.
-        let rest = self.groups.cursor().left().into_iter().flatten();
+        let rest = self.groups.cursor().remainders().into_iter().flatten();
         let runs: Vec<SourceRun> = rest.map(|run| SourceRun { run, map: None }).collect();
-        let consumed_bytes = whole - runs.iter().map(|source| raw(&source.run)).sum::<u64>().min(whole);
+        let unread_bytes = runs.iter().map(|source| raw_bytes(&source.run)).sum::<u64>();
+        let consumed_bytes = total_bytes - unread_bytes.min(total_bytes);
         let state =
             ReduceState { stage: Stage::Reduce, runs, reducer, consumed_bytes, ..ReduceState::default() };
-        Ok(Stop::Stopped(Stopped { state, close: Some(Box::new(|| self.end())) }))
+        Ok(StagesEnd::Stopped(StoppedReduce { state, close_output: Some(Box::new(|| self.close())) }))
     }
 }

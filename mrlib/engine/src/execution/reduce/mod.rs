@@ -22,7 +22,7 @@ use crate::{
         FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all,
         remote_checkpoint::RemoteCheckpoint,
     },
-    merge::{Fewer, OpenPass, SortOrder, factor_for, merge_down},
+    merge::{MergeResult, OpenPass, SortOrder, factor_for, merge_down},
     scratch::disk_failed,
     segment::{Run, Stored},
     settings::Settings,
@@ -31,25 +31,26 @@ use mrlib_api::{Conf, Job, Liveness, PreemptRefusal, PreemptRequest, TaskError, 
 use proto::mr::FetchFailed;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
 
-/// Fraction of the memory of a task for fetched outputs; the remainder is for merging.
+/// Fraction of the memory of a task that fetched outputs may use. The remainder is for merging.
 const SHUFFLE_FRACTION: f64 = 0.6;
-/// Fraction of the memory of a task for the blocks of runs that are merged at the same time.
+/// Fraction of the memory of a task that the blocks of runs may use while they are merged.
 const BLOCKS_FRACTION: f64 = 0.25;
-/// The progress assumes that the three stages take equally long.
+/// Number of stages. The progress assumes that all take equally long.
 const STAGES: f64 = 3.0;
 
-/// CPU time of a task over all attempts that count.
+/// The counter of the CPU time of a task, over all attempts whose work counts.
 pub(crate) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
-/// Milliseconds from the request to pause until all runs were saved, over all pauses.
+/// The counter of milliseconds from the request to pause until all runs were saved, over all
+/// pauses.
 const PAUSE_COUNTER: &str = "PAUSE_MILLISECONDS";
-/// Bytes of checkpoints that had to be written because they were in memory.
+/// The counter of bytes that checkpoints had to write because the runs were in memory.
 const MEMORY_COUNTER: &str = "CHECKPOINT_MEMORY_BYTES";
-/// How often the reduce was resumed.
+/// The counter of how often the reduce was resumed.
 const RESUMES_COUNTER: &str = "RESUMES";
-/// Milliseconds from the start of an attempt until it had resumed, over all attempts. In the last
-/// stage it has resumed with its first record.
+/// The counter of milliseconds from the start of an attempt until it had resumed, over all
+/// attempts. In the last stage an attempt has resumed when it processes its first record.
 const RESUME_COUNTER: &str = "RESUME_MILLISECONDS";
-/// Bytes of checkpoints copied from other nodes.
+/// The counter of bytes of checkpoints that were copied from other nodes.
 const COPIED_COUNTER: &str = "CHECKPOINT_COPIED_BYTES";
 
 /// A reduce to run.
@@ -68,14 +69,14 @@ pub struct ReduceTask {
     /// Folders for a checkpoint, ideally one per disk. If empty, the reduce cannot be paused.
     pub checkpoint_dirs: Vec<PathBuf>,
     /// The checkpoint to resume from.
-    pub from: Option<CheckpointSource>,
+    pub resume_from: Option<CheckpointSource>,
     /// When the attempt was started.
     pub started: Instant,
 }
 
 impl ReduceTask {
-    /// The counters to add when the reduce has resumed.
-    fn resumed(&self) -> [(&'static str, u64); 2] {
+    /// Returns the counters to add when the reduce has resumed.
+    fn resume_counters(&self) -> [(&'static str, u64); 2] {
         [(RESUMES_COUNTER, 1), (RESUME_COUNTER, self.started.elapsed().as_millis() as u64)]
     }
 }
@@ -92,9 +93,9 @@ pub enum ReduceEnd {
 /// A summary of the checkpoint of a paused reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paused {
-    /// The stage in which it resumes.
+    /// The stage in which the reduce resumes.
     pub stage: Stage,
-    /// The size of its checkpoint.
+    /// The size of the checkpoint.
     pub bytes: u64,
 }
 
@@ -103,14 +104,15 @@ pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<R
     let ran = run(job, task, io);
     match ran {
         // Some damage of a checkpoint shows only when its runs are read.
-        Err(error) if task.from.is_some() => Err(as_checkpoint_error(task, error)),
+        Err(error) if task.resume_from.is_some() => Err(as_checkpoint_error(task, error)),
         ran => ran,
     }
 }
 
-/// Turns damage, and missing or truncated files of the checkpoint, into `CheckpointCorrupt`.
+/// Turns errors about damaged, missing or truncated files of the checkpoint into
+/// `CheckpointCorrupt`.
 fn as_checkpoint_error(task: &ReduceTask, error: TaskError) -> TaskError {
-    let dirs = task.from.iter().flat_map(|origin| &origin.dirs);
+    let dirs = task.resume_from.iter().flat_map(|origin| &origin.dirs);
     let is_in_checkpoint = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));
     let gone =
         |source: &io::Error| matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
@@ -128,8 +130,8 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     let mut state = restore(task, io)?;
     loop {
         let left = match run_stages(job, task, (&settings, memory), state, io)? {
-            Stop::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
-            Stop::Stopped(left) => left,
+            StagesEnd::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
+            StagesEnd::Stopped(left) => left,
         };
         let (closed, entry) = save_checkpoint(task, left, io)?;
         let error = match entry {
@@ -143,11 +145,11 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     }
 }
 
-/// The refusal if the error means that the reduce continues without a checkpoint.
+/// Returns the refusal if the error means that the reduce continues without a checkpoint.
 pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
     match error {
         _ if disk_failed(error) => Some(PreemptRefusal::NoSpace),
-        // The state of the reducer is larger than what could be read again.
+        // A checkpoint with so large a state of the reducer could not be restored.
         TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
             Some(PreemptRefusal::ReducerNotSavable)
         }
@@ -156,26 +158,26 @@ pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
 }
 
 /// How an execution of the stages ended.
-enum Stop {
+enum StagesEnd {
     /// The reduce is complete.
     Done(TaskOutcome),
     /// A checkpoint is to be saved.
     Stopped(Stopped),
 }
 
-/// Counters over all attempts so far, and pieces.
-type Closed = (BTreeMap<String, u64>, Vec<String>);
+/// The counters over all attempts so far, and the pieces.
+type CountersAndPieces = (BTreeMap<String, u64>, Vec<String>);
 
-/// The position at which a reduce has stopped.
-struct Stopped {
+/// A reduce that has stopped because a checkpoint is to be saved.
+struct StoppedReduce {
     state: ReduceState,
     /// Closes the output and returns the final counters and pieces.
-    close: Option<Box<dyn FnOnce() -> Result<Closed, TaskError>>>,
+    close_output: Option<Box<dyn FnOnce() -> Result<CountersAndPieces, TaskError>>>,
 }
 
-impl From<ReduceState> for Stop {
+impl From<ReduceState> for StagesEnd {
     fn from(state: ReduceState) -> Self {
-        Self::Stopped(Stopped { state, close: None })
+        Self::Stopped(StoppedReduce { state, close_output: None })
     }
 }
 
@@ -186,10 +188,10 @@ fn run_stages(
     (settings, memory): (&Settings, u64),
     mut state: ReduceState,
     io: &mut dyn TaskIo,
-) -> Result<Stop, TaskError> {
+) -> Result<StagesEnd, TaskError> {
     if state.stage == Stage::Shuffle {
         let Shuffled { outputs, all } =
-            shuffle(task, settings, share(memory, SHUFFLE_FRACTION), &mut state, io)?;
+            shuffle(task, settings, fraction_of(memory, SHUFFLE_FRACTION), &mut state, io)?;
         let source_runs = outputs.into_iter().map(|Fetched { attempt, root, start, run }| SourceRun {
             run,
             map: Some((attempt, root, start)),
@@ -206,10 +208,11 @@ fn run_stages(
     }
     if state.stage == Stage::Merge {
         let runs = std::mem::take(&mut state.runs).into_iter().map(|source| source.run).collect();
-        let Fewer { runs, open, enough } = merge(job, task, settings, (runs, state.open), memory, io)?;
+        let MergeResult { runs, open_pass, is_done } =
+            merge(job, task, settings, (runs, state.open_pass), memory, io)?;
         state.runs = runs.into_iter().map(|run| SourceRun { run, map: None }).collect();
-        state.open = open;
-        if !enough {
+        state.open_pass = open_pass;
+        if !is_done {
             return Ok(state.into());
         }
     }
@@ -219,18 +222,18 @@ fn run_stages(
     final_stage::reduce(job, task, settings.pace_reduce, state, io)
 }
 
-fn share(memory: u64, part: f64) -> u64 {
+fn fraction_of(memory: u64, part: f64) -> u64 {
     (memory as f64 * part) as u64
 }
 
-/// Whether a checkpoint is requested and possible.
+/// Returns whether a checkpoint is requested and possible.
 fn pause_requested(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
     Ok(io.control().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
 }
 
-/// The state to start from.
+/// Returns the state to start from: that of the checkpoint, or the initial state.
 fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskError> {
-    let Some(origin) = &task.from else { return Ok(ReduceState::default()) };
+    let Some(origin) = &task.resume_from else { return Ok(ReduceState::default()) };
     let (control, liveness, scratch) = (io.control(), io.liveness(), io.scratch());
     io.progress(&Progress { stage: "shuffle", ..Progress::default() });
     let mut remote = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, control, liveness);
@@ -238,7 +241,7 @@ fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskEr
     let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut remote)?;
     *state.counters.entry(COPIED_COUNTER.into()).or_default() += remote.bytes;
     if state.stage != Stage::Reduce {
-        for (counter, more) in task.resumed() {
+        for (counter, more) in task.resume_counters() {
             *state.counters.entry(counter.into()).or_default() += more;
         }
     }
@@ -249,17 +252,17 @@ fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskEr
 /// or the error. The JobTracker waits for the slot, so runs are saved while the output is closed.
 fn save_checkpoint(
     task: &ReduceTask,
-    left: Stopped,
+    left: StoppedReduce,
     io: &mut dyn TaskIo,
 ) -> Result<(ReduceState, Result<u64, TaskError>), TaskError> {
-    let Stopped { mut state, close, .. } = left;
+    let StoppedReduce { mut state, close_output, .. } = left;
     io.liveness().mark_alive();
     let runs = &state.runs;
     let (started, closed) = thread::scope(|scope| {
-        let save = || checkpoint::begin(&task.checkpoint_dirs, runs);
-        let Some(close) = close else { return (save(), Ok(None)) };
+        let save = || checkpoint::begin_save(&task.checkpoint_dirs, runs);
+        let Some(close_output) = close_output else { return (save(), Ok(None)) };
         let other = thread::Builder::new().spawn_scoped(scope, save);
-        let closed = close().map(Some);
+        let closed = close_output().map(Some);
         // If no thread can be started, this one does both.
         let started = other.ok().and_then(|other| other.join().ok());
         (started.unwrap_or_else(save), closed)
@@ -267,8 +270,8 @@ fn save_checkpoint(
     if let Some((counters, pieces)) = closed? {
         (state.counters, state.pieces) = (counters, pieces);
     }
-    // Only the checkpoint has these counters. If it cannot be saved, the attempt continues with the
-    // counters before.
+    // Only the checkpoint has these counters. If it cannot be saved, the attempt continues without
+    // them.
     let mut paused = state.clone();
     let requested_at =
         io.control().requested_at().map_or(0, |requested_at| requested_at.elapsed().as_millis() as u64);
@@ -280,7 +283,7 @@ fn save_checkpoint(
         *paused.counters.entry(counter.into()).or_default() += more;
     }
     let attempt = task.conf.get(task_settings::TASK_ATTEMPT).unwrap_or_default();
-    let entry = started.end(&task.checkpoint_dirs, attempt, task.partition, &paused);
+    let entry = started.complete(&task.checkpoint_dirs, attempt, task.partition, &paused);
     Ok((state, entry))
 }
 
@@ -341,25 +344,25 @@ fn shuffle(
     Ok(shuffled)
 }
 
-/// Merges runs until few enough are left to merge at once. Many small runs that fit in memory are
-/// few enough.
+/// Merges runs until few enough are left to be merged at once. Any number of small runs that fit in
+/// memory is few enough.
 fn merge(
     job: &Job,
     task: &ReduceTask,
     settings: &Settings,
-    (runs, open): (Vec<Run>, Option<OpenPass>),
+    (runs, open_pass): (Vec<Run>, Option<OpenPass>),
     memory: u64,
     io: &mut dyn TaskIo,
-) -> Result<Fewer, TaskError> {
-    let stored: u64 = runs.iter().map(Run::left).sum();
+) -> Result<MergeResult, TaskError> {
+    let stored: u64 = runs.iter().map(Run::unread_bytes).sum();
     let buffer = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
     let buffers: Vec<u64> = runs.iter().map(buffer).collect();
-    let (budget, for_blocks) = (share(memory, SHUFFLE_FRACTION), share(memory, BLOCKS_FRACTION));
+    let (budget, for_blocks) = (fraction_of(memory, SHUFFLE_FRACTION), fraction_of(memory, BLOCKS_FRACTION));
     let (scratch, control) = (io.scratch(), io.control());
     let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
     io.progress(&at_merge);
-    if open.is_none() && stored <= budget && buffers.iter().sum::<u64>() <= for_blocks {
-        return Ok(Fewer { runs, open, enough: true });
+    if open_pass.is_none() && stored <= budget && buffers.iter().sum::<u64>() <= for_blocks {
+        return Ok(MergeResult { runs, open_pass, is_done: true });
     }
     let order = SortOrder { keys: job.order, values: job.sort_values };
     let (mut meter, liveness, preemptible) =
@@ -372,5 +375,5 @@ fn merge(
         Ok(control.preempt_request()? != PreemptRequest::Pause || !preemptible)
     };
     let factor = factor_for(buffers, for_blocks, settings.merge_factor);
-    merge_down(runs, open, order, factor, settings.compress, &scratch, &mut step)
+    merge_down(runs, open_pass, order, factor, settings.compress, &scratch, &mut step)
 }

@@ -1,5 +1,5 @@
 //! Pauses reduces at every point and resumes them on the same or another node, from intact and
-//! damaged checkpoints. Output and counters are always the same as without pauses.
+//! damaged checkpoints. Checks that output and counters are the same as without pauses.
 
 mod full_disk;
 mod server;
@@ -40,13 +40,15 @@ enum Damage {
 #[derive(Debug, Clone, Copy)]
 struct Step {
     when: When,
+    /// Whether the reduce resumes on another node.
     elsewhere: bool,
     damage: Damage,
 }
 
 thread_local! {
-    /// How many comparisons or records are left until the pause, and the control to request it.
+    /// How many comparisons are left until the pause, and the control to request it.
     static COMPARISONS: RefCell<Option<(u32, TaskControl)>> = const { RefCell::new(None) };
+    /// How many records are left until the pause, and the control to request it.
     static RECORDS: RefCell<Option<(u32, TaskControl)>> = const { RefCell::new(None) };
 }
 
@@ -130,10 +132,10 @@ struct Node {
     memory: u64,
     written: Arc<Mutex<BTreeMap<String, Vec<u8>>>>,
     attempt: u32,
-    /// One per attempt.
+    /// The scratch folders of each attempt.
     scratches: RefCell<BTreeMap<u32, Scratch>>,
-    /// Requests a pause once this many map outputs were fetched.
-    fetched: Option<u32>,
+    /// If set, requests a pause when this many map outputs were fetched.
+    pause_after_fetched: Option<u32>,
     maps: u32,
 }
 
@@ -170,7 +172,7 @@ impl OutputSink for Sink {
 impl TaskIo for Node {
     fn progress(&mut self, progress: &Progress) {
         let here = (progress.done * STAGES * f64::from(self.maps)).round() as u32;
-        if progress.stage == "shuffle" && self.fetched.is_some_and(|fetched| here >= fetched) {
+        if progress.stage == "shuffle" && self.pause_after_fetched.is_some_and(|fetched| here >= fetched) {
             self.control.request_preemption(PreemptRequest::Pause);
         }
     }
@@ -203,10 +205,10 @@ impl TaskIo for Node {
     fn open_output(
         &mut self,
         _: OutputFormat,
-        behind: Vec<String>,
+        earlier_pieces: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError> {
-        let name = format!("r0.{}.{}", self.attempt, behind.len());
-        Ok(Box::new(Sink { name, bytes: Vec::new(), pieces: behind, written: self.written.clone() }))
+        let name = format!("r0.{}.{}", self.attempt, earlier_pieces.len());
+        Ok(Box::new(Sink { name, bytes: Vec::new(), pieces: earlier_pieces, written: self.written.clone() }))
     }
 }
 
@@ -243,7 +245,7 @@ impl Case {
                 attempt: attempt.clone(),
                 shuffle_addr: server.addr.clone(),
                 local_path: if local { path.display().to_string() } else { String::new() },
-                // In another order than the numbers of the maps.
+                // The roots have another order than the indexes of the maps.
                 root: (maps.len() - map) as u32,
                 ..MapAvailable::default()
             };
@@ -265,7 +267,7 @@ impl Case {
             written: Arc::default(),
             attempt: 0,
             scratches: RefCell::default(),
-            fetched: None,
+            pause_after_fetched: None,
             maps: maps.len() as u32,
         };
         Self { node, server, job: job(state_between_keys), conf, events, maps: maps.len() }
@@ -280,14 +282,14 @@ impl Case {
         let control = TaskControl::default();
         self.node.control = control.clone();
         let mut events = self.events.clone();
-        self.node.fetched = None;
+        self.node.pause_after_fetched = None;
         COMPARISONS.set(None);
         RECORDS.set(None);
         match step {
             Some(When::Fetched(count)) => {
                 let count = count.min(self.maps);
                 events.truncate(count);
-                self.node.fetched = Some(count as u32);
+                self.node.pause_after_fetched = Some(count as u32);
             }
             Some(When::Compared(count)) => COMPARISONS.set(Some((count, control))),
             Some(When::Reduced(count)) => RECORDS.set(Some((count, control))),
@@ -308,7 +310,7 @@ impl Case {
             token: TOKEN.to_vec(),
             fetch_failed: Arc::new(|fetch_failed| panic!("{fetch_failed:?}")),
             checkpoint_dirs: vec![self.checkpoint_dirs(self.node.attempt)],
-            from,
+            resume_from: from,
             started: std::time::Instant::now(),
         }
     }
@@ -317,8 +319,8 @@ impl Case {
         self.node.dir.path().join(format!("checkpoint-{attempt}"))
     }
 
-    /// Runs to the end. Returns the output, the counters, and the number of pauses in each stage
-    /// and of refusals.
+    /// Runs attempts until the reduce is complete. Returns the output, the counters, and the number
+    /// of pauses in each of the three stages and of corrupt checkpoints.
     fn run(&mut self, steps: &[Step]) -> (Vec<u8>, BTreeMap<String, u64>, [u32; 4]) {
         let (mut from, mut steps, mut pauses) = (None, steps.iter(), [0; 4]);
         loop {
@@ -373,7 +375,8 @@ fn write_map(path: &Path, map: usize, records: &[(u8, u8)]) {
     writer.finish().unwrap().write(path).unwrap();
 }
 
-/// Replaces files: they may be hard links to files of another checkpoint.
+/// Damages a checkpoint. Replaces files instead of changing them, because they may be hard links to
+/// files of another checkpoint.
 fn damage(dir: &Path, damage: Damage) {
     let files: Vec<PathBuf> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     let (Damage::Cut(index) | Damage::Flip(index)) = damage else {
@@ -402,6 +405,7 @@ fn damage(dir: &Path, damage: Damage) {
     fs::write(file, bytes).unwrap();
 }
 
+/// Returns the counters that must not depend on pauses.
 fn counted(counters: &BTreeMap<String, u64>) -> BTreeMap<&str, u64> {
     let names =
         ["SEEN", "REDUCE_INPUT_GROUPS", "REDUCE_INPUT_RECORDS", "REDUCE_OUTPUT_RECORDS", "OUTPUT_BYTES"];
@@ -428,7 +432,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_reduce_paused_anywhere_gives_the_same_bytes_and_counts_once(
+    fn reduce_paused_anywhere_gives_the_same_output_and_counters(
         maps in prop::collection::vec(prop::collection::vec(any::<(u8, u8)>(), 0..60), 1..8),
         memory in prop_oneof![Just(1u64), 200u64..4000, Just(1 << 20)],
         state_between_keys in prop_oneof![Just(StateBetweenKeys::None), Just(StateBetweenKeys::Savable), Just(StateBetweenKeys::NotSavable("a test"))],
@@ -443,7 +447,7 @@ proptest! {
 
 /// Pauses after every k-th record, and alternates between two nodes.
 #[test]
-fn reduce_paused_at_every_record_finishes() {
+fn reduce_paused_repeatedly_gives_the_same_output() {
     let records = |map: u8| (0..40u8).map(|n| (n.wrapping_mul(37).wrapping_add(map), n)).collect::<Vec<_>>();
     let maps: Vec<_> = (0..5).map(records).collect();
     for state_between_keys in [StateBetweenKeys::None, StateBetweenKeys::Savable] {
@@ -471,9 +475,9 @@ fn reduce_paused_at_every_record_finishes() {
     }
 }
 
-/// Pauses after every k-th comparison of the merges, twice.
+/// Pauses a reduce twice, each time after k comparisons in its merges.
 #[test]
-fn merge_paused_anywhere_finishes() {
+fn reduce_paused_in_a_merge_gives_the_same_output() {
     let records = |map: u8| (0..30u8).map(|n| (n.wrapping_mul(41).wrapping_add(map), n)).collect::<Vec<_>>();
     let maps: Vec<_> = (0..5).map(records).collect();
     let (output, counters, _) = Case::new(&maps, 1, StateBetweenKeys::None).run(&[]);

@@ -1,9 +1,9 @@
-//! Bad records: errors, panics and crashing programs, skipped up to a limit.
+//! Tests of bad records: errors, panics and crashing programs, skipped up to a limit.
 
 use super::*;
 
 #[test]
-fn stopped_and_bad_records() {
+fn bad_records_are_skipped_up_to_the_limit_and_a_kill_is_an_error() {
     let mut here = TestIo::new();
     let source = here.file("text", b"good\nbad\nbad\nfine\n");
     let mut task = here.task(&source, 0, 100, 1);
@@ -21,7 +21,7 @@ fn stopped_and_bad_records() {
 }
 
 #[test]
-fn too_many_records_that_cannot_be_read_are_an_error_that_names_the_last() {
+fn error_for_too_many_unreadable_records_names_the_last_one() {
     let mut here = TestIo::new();
     let source = here.file("text", b"good\nmuch too long\nfine\nagain too long\nlast\n");
     let mut task = here.task(&source, 0, 100, 1);
@@ -56,7 +56,7 @@ impl Mapper for Panicky {
 }
 
 #[test]
-fn records_that_a_mapper_panics_at_are_skipped_up_to_the_bound() {
+fn records_at_which_a_mapper_panics_are_skipped_up_to_the_limit() {
     let mut here = TestIo::new();
     let source = here.file("text", b"good\nbad\nfine\nbad\nlast\n");
     let job = Job::map(|_| Ok(Panicky(0)));
@@ -86,7 +86,7 @@ impl Mapper for FlakyMapper {
 }
 
 #[test]
-fn errors_and_panics_count_against_one_bound_in_either_order() {
+fn errors_and_panics_share_one_limit_in_either_order() {
     for text in ["bad\nworse\ngood\n", "worse\nbad\ngood\n"] {
         let mut here = TestIo::new();
         let source = here.file("text", text.as_bytes());
@@ -126,7 +126,7 @@ fn combiner_that_fails_or_panics_skips_no_record() {
         let mut here = TestIo::new();
         // More than fits in the buffer, so that pairs are combined while the mapper emits.
         let source = here.file("text", &text(100_000));
-        let job = Job::map(|_| Ok(Words { cut: None })).combine(move |_| Ok(BadCombiner { panics }));
+        let job = Job::map(|_| Ok(Words { split_after: None })).combine(move |_| Ok(BadCombiner { panics }));
         let mut task = here.task(&source, 0, u64::MAX, 1);
         task.conf.set("skip.bad.records", "5");
         let error = run_map(&job, &task, &mut here).unwrap_err().to_string();
@@ -136,7 +136,7 @@ fn combiner_that_fails_or_panics_skips_no_record() {
 }
 
 #[test]
-fn records_that_a_streaming_mapper_crashes_at_are_found_by_bisecting() {
+fn records_at_which_a_streaming_mapper_crashes_are_found_by_bisection() {
     let mut here = TestIo::new();
     let lines: Vec<String> =
         (0..3000).map(|n| if n == 77 || n == 2500 { "bad".into() } else { format!("line {n}") }).collect();

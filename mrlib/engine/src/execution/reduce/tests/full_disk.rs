@@ -1,4 +1,4 @@
-//! Full disks when a reduce saves its checkpoint.
+//! Tests of full disks when a reduce saves its checkpoint.
 
 use super::*;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ fn fill(dir: &Path) {
 }
 
 #[test]
-fn reduce_without_disk_space_continues_and_can_be_preempted_again() {
+fn reduce_without_disk_space_continues_and_can_be_paused_again() {
     let records = |map: u8| (0..40u8).map(|n| (n.wrapping_mul(37).wrapping_add(map), n)).collect::<Vec<_>>();
     let maps: Vec<_> = (0..5).map(records).collect();
     for state_between_keys in [StateBetweenKeys::None, StateBetweenKeys::Savable] {

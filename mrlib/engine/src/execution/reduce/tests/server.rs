@@ -17,29 +17,29 @@ use std::{
     thread,
 };
 
-type Known = Arc<Mutex<HashMap<String, PathBuf>>>;
+type Files = Arc<Mutex<HashMap<String, PathBuf>>>;
 
 pub(super) struct Server {
     pub(super) addr: String,
-    known: Known,
+    files: Files,
 }
 
 impl Server {
     pub(super) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (addr, known) = (listener.local_addr().unwrap().to_string(), Known::default());
-        let weak = Arc::downgrade(&known);
+        let (addr, files) = (listener.local_addr().unwrap().to_string(), Files::default());
+        let weak = Arc::downgrade(&files);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                let (mut stream, Some(known)) = (stream.unwrap(), weak.upgrade()) else { return };
-                thread::spawn(move || while serve(&mut stream, &known).is_some() {});
+                let (mut stream, Some(files)) = (stream.unwrap(), weak.upgrade()) else { return };
+                thread::spawn(move || while serve(&mut stream, &files).is_some() {});
             }
         });
-        Self { addr, known }
+        Self { addr, files }
     }
 
     pub(super) fn add_map(&self, attempt: &str, path: &Path) {
-        self.known.lock().unwrap().insert(attempt.into(), path.into());
+        self.files.lock().unwrap().insert(attempt.into(), path.into());
     }
 
     pub(super) fn add_checkpoint(&self, attempt: &str, dir: &Path) {
@@ -50,19 +50,19 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // The thread checks whether to end when a connection arrives.
-        self.known = Known::default();
+        self.files = Files::default();
         drop(TcpStream::connect(&self.addr));
     }
 }
 
-fn serve(stream: &mut TcpStream, known: &Known) -> Option<()> {
+fn serve(stream: &mut TcpStream, files: &Files) -> Option<()> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).ok()?;
     let mut body = vec![0; u32::from_le_bytes(length) as usize];
     stream.read_exact(&mut body).ok()?;
     let Request { token, attempt, partition } = Request::parse(&body)?;
     assert_eq!(token, TOKEN);
-    let path = known.lock().unwrap().get(attempt).cloned()?;
+    let path = files.lock().unwrap().get(attempt).cloned()?;
     let found = if attempt.contains(".r") {
         checkpoint::parts(std::slice::from_ref(&path))
             .and_then(|parts| {

@@ -1,4 +1,5 @@
-//! Reducers whose state cannot be saved, and checkpoints that disappear while they are read.
+//! Tests of reducers whose state cannot be saved, and of checkpoints that disappear while they are
+//! read.
 
 use super::*;
 
@@ -31,7 +32,7 @@ fn unsavable_reducer_refuses_preemption_and_continues() {
 /// A file that disappears before it is read makes the checkpoint corrupt, and is not a failure of
 /// the attempt.
 #[test]
-fn checkpoint_whose_files_vanish_is_corrupt() {
+fn checkpoint_with_a_missing_file_is_corrupt() {
     let maps: Vec<_> = (0..6).map(|map| (0..40).map(|n| (n * 6 + map, n)).collect::<Vec<_>>()).collect();
     let mut case = Case::new(&maps, 1, StateBetweenKeys::None);
     let when = When::Compared(90);
