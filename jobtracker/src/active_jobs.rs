@@ -6,7 +6,7 @@
 
 use crate::{
     driver::Driver,
-    files::{Pause, is_transient},
+    files::{Backoff, is_transient},
 };
 use dfs_client::{ClientError, error::Kind};
 use std::{sync::Arc, time::Duration};
@@ -20,15 +20,15 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
     if !driver.files().is_closed() {
         return;
     }
-    let mut pause = Pause::new();
+    let mut backoff = Backoff::new();
     loop {
-        // Subscribe before the report is made: a job that ends while it is sent causes the next
-        // report.
-        let ended = driver.job_ended();
-        match report(&driver).await {
+        // Subscribe before the report is made, so that a job that ends while the report is sent
+        // causes another report.
+        let job_ended = driver.job_ended();
+        match send_report(&driver).await {
             Ok(()) => {
-                pause = Pause::new();
-                let _ = tokio::time::timeout(REPORT_INTERVAL, ended).await;
+                backoff = Backoff::new();
+                let _ = tokio::time::timeout(REPORT_INTERVAL, job_ended).await;
             }
             // A newer JobTracker has taken over. `Driver::fence` ends this process.
             Err(error) if error.is(Kind::Fenced) => return,
@@ -36,15 +36,15 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
                 if !is_transient(&error) {
                     tracing::warn!(%error, "cannot report the active jobs to the NameNode");
                 }
-                pause.wait().await;
+                backoff.wait().await;
             }
         }
     }
 }
 
-async fn report(driver: &Driver) -> Result<(), ClientError> {
-    // `read` waits until the jobs that it returns are durable. A job whose end is not durable yet
-    // would be active again after a crash.
+async fn send_report(driver: &Driver) -> Result<(), ClientError> {
+    // `read` waits until the returned state is durable. A job whose end is not durable yet would be
+    // active again after a crash.
     let read = driver.read(|cluster| {
         let live = cluster.jobs().filter(|job| !job.is_over()).map(|job| u64::from(job.id.0));
         (cluster.epoch(), u64::from(cluster.newest_job().0) + 1, live.collect())

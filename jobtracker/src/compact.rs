@@ -1,16 +1,18 @@
-//! Compacts the journal for a snapshot: a shorter list of facts that gives the same cluster.
+//! Compacts the journal for a snapshot: makes a shorter list of facts whose replay gives the same
+//! cluster.
 //!
 //! The result contains:
 //! - all facts of jobs that are not forgotten;
-//! - the newest start of the JobTracker, and the newest skip of job numbers;
-//! - of each tracker its newest registration and its newest state after that;
+//! - the newest start of the JobTracker, and the newest skip of job IDs;
+//! - the newest registration of each tracker, and the newest change of its state after that;
 //! - drains that were not cancelled.
 //!
 //! A forgotten tracker is dropped, unless a fact of a job in the result names it or it has the
-//! highest tracker number, which must not be assigned again.
+//! highest tracker ID, which must not be assigned again.
 //!
-//! The registrations are also put first, because attempts refer to trackers. No other fact changes
-//! its place and none is made up, so a policy that watches facts sees events that happened.
+//! The result starts with copies of the registrations, because facts about attempts refer to
+//! trackers. The other facts keep their order and no fact is invented, so a policy that watches
+//! facts sees only events that happened.
 
 use mrcore::{
     Fact,
@@ -19,41 +21,42 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Indices of the newest facts of each kind, and the IDs that are forgotten.
+/// The indices of the newest facts of each kind, and the forgotten jobs and trackers.
 #[derive(Default)]
-struct Newest {
-    forgotten: BTreeSet<JobId>,
-    started: Option<usize>,
-    skipped: Option<usize>,
-    joined: BTreeMap<TrackerId, usize>,
-    state: BTreeMap<TrackerId, usize>,
-    returned: BTreeMap<TrackerId, usize>,
+struct NewestFacts {
+    forgotten_jobs: BTreeSet<JobId>,
+    jobtracker_started: Option<usize>,
+    ids_skipped: Option<usize>,
+    tracker_joined: BTreeMap<TrackerId, usize>,
+    /// Newest change of the tracker's state after its newest registration.
+    tracker_state: BTreeMap<TrackerId, usize>,
+    drain_cancelled: BTreeMap<TrackerId, usize>,
     /// Forgotten trackers that no fact in the result names.
     forgotten_trackers: BTreeSet<TrackerId>,
 }
 
-impl Newest {
+impl NewestFacts {
     fn of(entries: &[Entry]) -> Self {
         let mut newest = Self::default();
         let mut forgotten = BTreeSet::new();
         for (index, entry) in entries.iter().enumerate() {
             match &entry.fact {
                 Fact::JobForgotten { job } => {
-                    newest.forgotten.insert(*job);
+                    newest.forgotten_jobs.insert(*job);
                 }
-                Fact::JobTrackerStarted { .. } => newest.started = Some(index),
-                Fact::IdsSkipped { .. } => newest.skipped = Some(index),
+                Fact::JobTrackerStarted { .. } => newest.jobtracker_started = Some(index),
+                Fact::IdsSkipped { .. } => newest.ids_skipped = Some(index),
                 Fact::TrackerJoined { tracker, .. } => {
-                    newest.joined.insert(*tracker, index);
-                    newest.state.remove(tracker);
+                    newest.tracker_joined.insert(*tracker, index);
+                    newest.tracker_state.remove(tracker);
                 }
                 Fact::TrackerSuspected { tracker, .. }
                 | Fact::TrackerRecovered { tracker }
                 | Fact::TrackerLost { tracker, .. } => {
-                    newest.state.insert(*tracker, index);
+                    newest.tracker_state.insert(*tracker, index);
                 }
                 Fact::DrainCancelled { tracker, .. } => {
-                    newest.returned.insert(*tracker, index);
+                    newest.drain_cancelled.insert(*tracker, index);
                 }
                 Fact::TrackerForgotten { tracker, .. } => {
                     forgotten.insert(*tracker);
@@ -62,52 +65,56 @@ impl Newest {
             }
         }
         if !forgotten.is_empty() {
-            forgotten.remove(newest.joined.keys().next_back().unwrap_or(&TrackerId(0)));
-            for entry in entries.iter().filter(|entry| newest.remembers(&entry.fact)) {
-                if let Some(tracker) = named(&entry.fact) {
+            forgotten.remove(newest.tracker_joined.keys().next_back().unwrap_or(&TrackerId(0)));
+            for entry in entries.iter().filter(|entry| newest.is_of_kept_job(&entry.fact)) {
+                if let Some(tracker) = tracker_named_by(&entry.fact) {
                     forgotten.remove(&tracker);
                 }
             }
-            newest.joined.retain(|tracker, _| !forgotten.contains(tracker));
+            newest.tracker_joined.retain(|tracker, _| !forgotten.contains(tracker));
             newest.forgotten_trackers = forgotten;
         }
         newest
     }
 
-    /// Whether the fact belongs to a job that is not forgotten.
-    fn remembers(&self, fact: &Fact) -> bool {
-        fact.job().is_some_and(|job| !self.forgotten.contains(&job))
+    /// Returns whether the fact belongs to a job that is not forgotten.
+    fn is_of_kept_job(&self, fact: &Fact) -> bool {
+        fact.job().is_some_and(|job| !self.forgotten_jobs.contains(&job))
     }
 
+    /// Returns whether the result must contain the fact at this index of the journal.
     fn is_needed(&self, index: usize, fact: &Fact) -> bool {
         match fact {
-            Fact::JobTrackerStarted { .. } => self.started == Some(index),
-            Fact::IdsSkipped { .. } => self.skipped == Some(index),
+            Fact::JobTrackerStarted { .. } => self.jobtracker_started == Some(index),
+            Fact::IdsSkipped { .. } => self.ids_skipped == Some(index),
             Fact::TrackerForgotten { tracker, .. } => !self.forgotten_trackers.contains(tracker),
             Fact::TrackerDraining { tracker, .. } | Fact::TrackerLost { tracker, .. }
                 if self.forgotten_trackers.contains(tracker) =>
             {
                 false
             }
-            // The copy at the front is enough, unless a later start would make the tracker awaited.
+            // The copy at the front is enough if the JobTracker started after this registration. If
+            // it started before, the replay of the start after the copy would make the tracker
+            // awaited, so the registration is also kept at its place.
             Fact::TrackerJoined { tracker, .. } => {
-                self.joined.get(tracker) == Some(&index) && self.started.is_none_or(|start| start < index)
+                self.tracker_joined.get(tracker) == Some(&index)
+                    && self.jobtracker_started.is_none_or(|start| start < index)
             }
             Fact::TrackerSuspected { tracker, .. }
             | Fact::TrackerRecovered { tracker }
-            | Fact::TrackerLost { tracker, .. } => self.state.get(tracker) == Some(&index),
+            | Fact::TrackerLost { tracker, .. } => self.tracker_state.get(tracker) == Some(&index),
             // A cancelled drain has no effect.
             Fact::DrainCancelled { .. } => false,
             Fact::TrackerDraining { tracker, .. } => {
-                self.returned.get(tracker).is_none_or(|returned| *returned < index)
+                self.drain_cancelled.get(tracker).is_none_or(|cancelled| *cancelled < index)
             }
-            fact => fact.job().is_none_or(|job| !self.forgotten.contains(&job)),
+            fact => fact.job().is_none_or(|job| !self.forgotten_jobs.contains(&job)),
         }
     }
 }
 
-/// The tracker that a fact of a job refers to.
-fn named(fact: &Fact) -> Option<TrackerId> {
+/// Returns the tracker that a fact of a job refers to.
+fn tracker_named_by(fact: &Fact) -> Option<TrackerId> {
     match fact {
         Fact::AttemptLaunched { tracker, .. }
         | Fact::TrackerBlacklisted { tracker, .. }
@@ -117,10 +124,10 @@ fn named(fact: &Fact) -> Option<TrackerId> {
     }
 }
 
-/// The facts that a snapshot needs, in order.
+/// Returns the facts that a snapshot needs, in order.
 pub(crate) fn compact(entries: Vec<Entry>) -> Vec<Entry> {
-    let newest = Newest::of(&entries);
-    let mut kept: Vec<Entry> = newest.joined.values().map(|index| entries[*index].clone()).collect();
+    let newest = NewestFacts::of(&entries);
+    let mut kept: Vec<Entry> = newest.tracker_joined.values().map(|index| entries[*index].clone()).collect();
     let rest = entries.into_iter().enumerate().filter(|(index, entry)| newest.is_needed(*index, &entry.fact));
     kept.extend(rest.map(|(_, entry)| entry));
     kept
@@ -132,7 +139,7 @@ mod tests {
     use mrcore::{PerPhase, Time, ids::Incarnation, plan::Why};
 
     #[test]
-    fn a_forgotten_tracker_is_kept_only_if_a_remembered_job_names_it_or_it_is_the_newest() {
+    fn forgotten_tracker_is_kept_only_if_a_kept_job_names_it_or_it_has_the_highest_id() {
         let joined = |number| Fact::TrackerJoined {
             tracker: TrackerId(number),
             name: format!("node{number}"),

@@ -1,4 +1,4 @@
-//! Refused requests: a message of one line, and a status code for programs.
+//! Refusals of requests: a one-line message for people, and a gRPC status code for programs.
 
 use dfs_client::{ClientError, error::Kind};
 use tonic::{Code, Status};
@@ -12,47 +12,47 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// A malformed ID, name, number or setting.
+    /// Refuses a malformed ID, name, number or setting.
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { code: Code::InvalidArgument, message: message.into() }
     }
 
-    /// No such job, file or folder.
+    /// Refuses because the job, file or folder does not exist.
     pub(crate) fn not_found(message: impl Into<String>) -> Self {
         Self { code: Code::NotFound, message: message.into() }
     }
 
-    /// No tracker has this name.
+    /// Refuses because no tracker has this name.
     pub(crate) fn unknown_node(name: &str) -> Self {
         Self::not_found(format!("there is no node {name}: `mrctl nodes` lists the nodes"))
     }
 
-    /// The file, folder or output exists already.
+    /// Refuses because the file, folder or output exists already.
     pub(crate) fn exists(message: impl Into<String>) -> Self {
         Self { code: Code::AlreadyExists, message: message.into() }
     }
 
-    /// The current state does not allow the request.
+    /// Refuses because the current state does not allow the request.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self { code: Code::FailedPrecondition, message: message.into() }
     }
 
-    /// The caller has no permission.
+    /// Refuses because the caller has no permission.
     pub(crate) fn denied(message: impl Into<String>) -> Self {
         Self { code: Code::PermissionDenied, message: message.into() }
     }
 
-    /// A limit is reached; the caller may try later.
+    /// Refuses because a limit is reached. The caller may try later.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
         Self { code: Code::ResourceExhausted, message: message.into() }
     }
 
-    /// Temporarily not possible; the caller may try again.
+    /// Refuses because the request is not possible at the moment. The caller may try again.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: Code::Unavailable, message: message.into() }
     }
 
-    /// An error of the file system. `what` is the operation that failed.
+    /// Refuses because of an error of the file system. `what` is the operation that failed.
     pub(crate) fn dfs(what: &str, error: &ClientError) -> Self {
         let message = format!("{what}: {error}");
         match error.kind() {

@@ -1,12 +1,14 @@
 //! Log lines for the events that operators look for: trackers that join or leave, jobs that start
 //! or end.
 //!
-//! A line is written when its fact is durable. Replay of the journal writes none.
+//! A line is written when its fact is durable. Facts that are replayed from the journal are not
+//! logged again.
 
 use mrcore::{Cluster, Fact, fact::Entry, ids::TrackerId, job::JobOutcome};
 use mrlib_api::error::one_line;
 
-/// Whether [`log`] writes a line for this fact. Most facts are about attempts and have none.
+/// Returns whether [`log`] writes a line for this fact. Facts about attempts, which are most facts,
+/// are not logged.
 pub(crate) fn is_logged(fact: &Fact) -> bool {
     matches!(
         fact,
@@ -22,7 +24,7 @@ pub(crate) fn is_logged(fact: &Fact) -> bool {
     )
 }
 
-/// Logs a fact if [`is_logged`].
+/// Logs a fact if [`is_logged`] returns true for it.
 pub(crate) fn log(cluster: &Cluster, entry: &Entry) {
     let name = |id: &TrackerId| cluster.tracker(*id).map_or_else(|| id.to_string(), |at| at.name.clone());
     match &entry.fact {

@@ -1,4 +1,4 @@
-//! Renders the facts of a job as sentences, with the reasons of decisions.
+//! Renders the facts of a job as sentences, with the reasons for decisions.
 
 use mrcore::{
     Cluster, Fact, Why,
@@ -17,11 +17,11 @@ use schedulers::{
 pub(crate) struct FactText {
     /// The name of the fact, as in the history.
     pub(crate) what: &'static str,
-    /// The ID of the attempt or task, if the fact is about one.
+    /// The ID of the attempt or task that the fact is about; empty if it is about neither.
     pub(crate) subject: String,
-    /// The tracker of a launch.
+    /// The tracker, if the fact is a launch; otherwise empty.
     pub(crate) tracker: String,
-    /// The reason, if the fact comes from a decision of a scheduler.
+    /// The reason, if the fact is a decision of a scheduler.
     pub(crate) why: Option<Why>,
     /// The fact as a sentence.
     pub(crate) text: String,
@@ -60,7 +60,7 @@ impl FactFormatter<'_> {
     pub(crate) fn format(&self, entry: &Entry) -> Option<FactText> {
         let job = entry.fact.job()?;
         let (what, subject, text) = match &entry.fact {
-            Fact::AttemptLaunched { .. } => return self.launched(&entry.fact),
+            Fact::AttemptLaunched { .. } => return self.format_launch(&entry.fact),
             Fact::PreemptionRequested { attempt, kind, why: reason_text, hold, .. } => {
                 let kind = match kind {
                     PreemptKind::Split => "was asked to split",
@@ -117,13 +117,13 @@ impl FactFormatter<'_> {
             Fact::JobCommitting { .. } => {
                 ("job-committing", String::new(), "all tasks are done; the output is moved into place".into())
             }
-            Fact::JobEnded { outcome, .. } => ("job-ended", String::new(), ended(outcome)),
+            Fact::JobEnded { outcome, .. } => ("job-ended", String::new(), describe_outcome(outcome)),
             _ => return None,
         };
         Some(FactText { what, subject, tracker: String::new(), why: None, text })
     }
 
-    fn launched(&self, fact: &Fact) -> Option<FactText> {
+    fn format_launch(&self, fact: &Fact) -> Option<FactText> {
         let Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } = fact else {
             return None;
         };
@@ -138,7 +138,7 @@ impl FactFormatter<'_> {
     }
 }
 
-/// The task that a fact is about.
+/// Returns the task that a fact is about, or whose attempt it is about.
 pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
     match fact {
         Fact::AttemptLaunched { attempt, .. }
@@ -157,7 +157,7 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
     }
 }
 
-fn ended(outcome: &JobOutcome) -> String {
+fn describe_outcome(outcome: &JobOutcome) -> String {
     match outcome {
         JobOutcome::Succeeded => "the job succeeded".to_owned(),
         JobOutcome::Failed(why) => format!("the job failed: {}", one_line(why)),

@@ -4,10 +4,11 @@ use dfs_client::{Client, ClientError, ClientOptions};
 use mrcore::job::Job;
 use std::time::Duration;
 
-/// Waits between retries while the NameNode is unreachable; each wait is twice as long as the last.
-pub(crate) struct Pause(Duration);
+/// Exponential backoff between retries while the NameNode is unreachable: each wait is twice as
+/// long as the one before, up to a maximum.
+pub(crate) struct Backoff(Duration);
 
-impl Pause {
+impl Backoff {
     const MAX: Duration = Duration::from_secs(5);
 
     pub(crate) fn new() -> Self {
@@ -28,34 +29,37 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// `cluster_id` identifies the journal. Epochs count the starts on one journal, so they fence
-    /// only its processes.
+    /// Creates a client that is not connected yet. `cluster_id` identifies the journal. Epochs
+    /// count the starts of JobTrackers with this journal, so the NameNode compares them only within
+    /// this scope.
     pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
         Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
     }
 
-    /// Address of the NameNode, `host:port`.
+    /// Returns the address of the NameNode, `host:port`.
     pub(crate) fn namenode(&self) -> &str {
         &self.options.namenode
     }
 
-    /// Whether callers must authenticate.
+    /// Returns whether the cluster is closed: callers must authenticate.
     pub(crate) fn is_closed(&self) -> bool {
         self.options.credentials.name().is_some()
     }
 
-    /// The scope of this journal's epochs and job IDs at the NameNode.
+    /// Returns the name under which the NameNode keeps the epochs and job IDs of this journal.
     pub(crate) fn scope(&self) -> &str {
         &self.scope
     }
 
-    /// The token with which a task of the job calls the file system; empty in an open cluster.
+    /// Returns the token with which a task of the job calls the file system; empty in an open
+    /// cluster.
     pub(crate) fn task_token(&self, job: &Job) -> String {
         let job_name = security::job_name_of(&self.scope, job.id.0.into());
         self.options.credentials.task_token(&job.spec.user, &job_name)
     }
 
-    /// A client. An existing connection reconnects by itself.
+    /// Returns the client, and connects it on the first call. A connected client reconnects by
+    /// itself.
     pub(crate) async fn client(&self) -> Result<Client, ClientError> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
@@ -67,7 +71,7 @@ impl Files {
     }
 }
 
-/// Whether a retry may help: the NameNode is unreachable, and has not refused the call.
+/// Returns whether a retry may help: the NameNode did not answer, so it has not refused the call.
 pub(crate) fn is_transient(error: &ClientError) -> bool {
     matches!(error, ClientError::Unreachable { .. } | ClientError::Deadline { .. })
 }

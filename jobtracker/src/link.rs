@@ -1,7 +1,7 @@
-//! Streams of trackers: each tracker has one for as long as it runs.
+//! Serves the message streams of trackers. Each tracker has one stream for as long as it runs.
 //!
 //! The first message must be a registration. When the stream ends, the tracker is suspect at once.
-//! It connects again with a new stream and registers again.
+//! The tracker then opens a new stream and registers again.
 
 use crate::{
     driver::Driver,
@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages that may wait for a tracker to read them. If there are more, its stream is closed.
-const MESSAGES_MAX: usize = 1024;
+/// Maximum number of messages that may wait for a tracker to read them. If there are more, its
+/// stream is closed.
+const UNREAD_MESSAGES_MAX: usize = 1024;
 
 pub(crate) struct LinkService {
     pub(crate) driver: Arc<Driver>,
@@ -30,17 +31,18 @@ impl TrackerLink for LinkService {
         &self,
         request: Request<Streaming<FromTracker>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let (sender, receiver) = mpsc::channel(MESSAGES_MAX);
+        let (sender, receiver) = mpsc::channel(UNREAD_MESSAGES_MAX);
         tokio::spawn(serve_tracker(self.driver.clone(), request.into_inner(), sender));
         Ok(Response::new(ReceiverStream::new(receiver).map(Ok)))
     }
 }
 
-/// The registered tracker of a stream.
+/// The tracker that has registered on a stream.
 #[derive(Clone, Copy)]
-struct Attached {
+struct AttachedTracker {
     tracker: TrackerId,
     incarnation: Incarnation,
+    /// Number of the stream. A tracker that registers again gets a new one.
     generation: u64,
 }
 
@@ -50,7 +52,7 @@ async fn serve_tracker(
     mut messages: Streaming<FromTracker>,
     sender: mpsc::Sender<ToTracker>,
 ) {
-    let mut attached: Option<Attached> = None;
+    let mut attached: Option<AttachedTracker> = None;
     loop {
         let message = tokio::select! {
             message = messages.next() => message,
@@ -62,9 +64,9 @@ async fn serve_tracker(
         driver.wait_for_backlog().await;
         let accepted = match wire::tracker_message(message, attached.map(|at| (at.tracker, at.incarnation))) {
             Ok(TrackerMessage::Registration(registration)) => {
-                attached = driver
-                    .attach(registration, &sender)
-                    .map(|(tracker, incarnation, generation)| Attached { tracker, incarnation, generation });
+                attached = driver.attach(registration, &sender).map(|(tracker, incarnation, generation)| {
+                    AttachedTracker { tracker, incarnation, generation }
+                });
                 attached.is_some()
             }
             Ok(TrackerMessage::Heartbeat(heartbeat)) => {
@@ -81,7 +83,7 @@ async fn serve_tracker(
             break;
         }
     }
-    if let Some(Attached { tracker, generation, .. }) = attached {
+    if let Some(AttachedTracker { tracker, generation, .. }) = attached {
         driver.detach(tracker, generation);
     }
 }

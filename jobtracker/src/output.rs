@@ -1,10 +1,10 @@
-//! The output of a job in the file system: the commit publishes all of it or nothing.
+//! The output of a job in the file system. The commit publishes all of the output or nothing.
 //!
-//! Every commit has the epoch of this process. At start this epoch is sent to the NameNode as a
-//! fence. An older JobTracker on the same journal that was stopped and continues later is then
-//! refused at its next commit, and ends.
+//! Every commit contains the epoch of this process. At the start this epoch is sent to the NameNode
+//! as a fence. An older JobTracker process with the same journal that was suspended and continues
+//! later is then refused at its next commit, and ends.
 
-use crate::files::{Files, Pause, is_transient};
+use crate::files::{Backoff, Files, is_transient};
 use dfs_client::{
     ClientError, Commit, CommitMove,
     error::Kind,
@@ -21,9 +21,10 @@ use std::collections::BTreeMap;
 
 /// Folder in the output of a job to which attempts write.
 pub(crate) const WORK_DIR: &str = "_temporary";
-const SUCCESS: &str = "_SUCCESS";
+/// Empty file in the output folder which shows that the output is complete.
+const SUCCESS_FILE: &str = "_SUCCESS";
 
-/// The folder for the pieces of an attempt; empty if it writes none.
+/// Returns the folder for the pieces of an attempt; empty if the attempt writes none.
 pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     let writes = attempt.phase() == Phase::Reduce || job.spec.reduces == 0;
     if job.spec.output.is_empty() || !writes {
@@ -32,21 +33,21 @@ pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
     format!("{}/{WORK_DIR}/{}/{attempt}", job.spec.output, job.id)
 }
 
-/// The folders that may contain the pieces of an attempt: its own, and those of the paused attempts
-/// that it resumes.
-fn own_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> {
+/// Returns the folders that may contain the pieces of an attempt: its own folder, and the folders
+/// of the paused attempts that it resumes.
+fn piece_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> {
     let before = |id: &AttemptId| cluster.attempt(*id).and_then(|attempt| attempt.resumed_from);
     let attempts = std::iter::successors(Some(attempt), before);
     attempts.map(|attempt| work_folder(job, attempt) + "/").collect()
 }
 
-/// Turns a success into a failure if the attempt reports pieces outside its own folders. The commit
-/// would move those files.
+/// Turns a success into a failure if the attempt reports pieces outside the folders that it may
+/// write to. The commit would move those files.
 pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport]) {
     for AttemptReport { attempt, status } in reports {
         let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = status else { continue };
         let Some(job) = cluster.job(attempt.job()) else { continue };
-        let own = own_folders(cluster, job, *attempt);
+        let own = piece_folders(cluster, job, *attempt);
         let is_inside = |piece: &str| {
             DfsPath::parse(piece).is_ok_and(|path| own.iter().any(|own| path.as_str().starts_with(own)))
         };
@@ -57,9 +58,10 @@ pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport
     }
 }
 
-/// Fences older processes that use this journal. Returns an error if this process is itself fenced.
+/// Fences older JobTracker processes that use this journal. Returns an error if this process is
+/// itself fenced.
 pub(crate) async fn fence(files: &Files, epoch: u64) -> Result<(), String> {
-    let mut pause = Pause::new();
+    let mut backoff = Backoff::new();
     loop {
         let fenced = match files.client().await {
             Ok(client) => client.fence(files.scope(), epoch).await,
@@ -67,15 +69,15 @@ pub(crate) async fn fence(files: &Files, epoch: u64) -> Result<(), String> {
         };
         match fenced {
             Ok(()) => return Ok(()),
-            Err(error) if error.is(Kind::Fenced) => return Err(fenced_out(&error)),
+            Err(error) if error.is(Kind::Fenced) => return Err(fenced_message(&error)),
             Err(error) => tracing::warn!(%error, "cannot fence older JobTrackers yet"),
         }
-        pause.wait().await;
+        backoff.wait().await;
     }
 }
 
-/// Why this process must end: a newer one uses its journal.
-pub(crate) fn fenced_out(error: &ClientError) -> String {
+/// Returns the message with which this process ends when a newer one uses its journal.
+pub(crate) fn fenced_message(error: &ClientError) -> String {
     format!("another JobTracker has taken over this journal, or this is an older copy of it: {error}")
 }
 
@@ -83,7 +85,7 @@ pub(crate) fn fenced_out(error: &ClientError) -> String {
 /// NameNode is unreachable. The NameNode recognises a commit that is repeated after a restart.
 /// Returns true if the commit was carried out before.
 pub(crate) async fn commit(files: &Files, user: &str, commit: Commit) -> Result<bool, ClientError> {
-    let mut pause = Pause::new();
+    let mut backoff = Backoff::new();
     loop {
         let result = match files.client().await {
             Ok(client) => client.acting_for(user).commit(commit.clone()).await,
@@ -95,20 +97,20 @@ pub(crate) async fn commit(files: &Files, user: &str, commit: Commit) -> Result<
             }
             result => return result,
         }
-        pause.wait().await;
+        backoff.wait().await;
     }
 }
 
-/// The ID of the commit of a submission. It comes from the journal, so a commit that is repeated
-/// after a restart has the same ID. The number of the job is not enough: a JobTracker with an older
-/// copy of its journal assigns numbers again, and the NameNode would take the commit of a new job
-/// for one that was carried out before.
+/// Returns the ID of the commit of a job. It is made from the journal, so a commit that is repeated
+/// after a restart has the same ID. The job ID alone is not enough: a JobTracker with an older copy
+/// of its journal assigns the same job IDs again, and the NameNode would take the commit of a new
+/// job for one that was carried out before.
 fn commit_id(job: &Job) -> String {
     format!("{}-{:032x}", job.id, job.request.0)
 }
 
-/// The commit of a job: the pieces of each task become its part, `_SUCCESS` is created, the work
-/// folder is deleted. None if the job has no output.
+/// Returns the commit of a job: the pieces of each task become the part of this task, `_SUCCESS` is
+/// created, and the work folder is deleted. None if the job has no output.
 pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
     if job.spec.output.is_empty() {
         return Ok(None);
@@ -120,7 +122,7 @@ pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit
     parts.extend(job.tasks[phase].iter().map(|task| ((task.root, task.start), task)));
     let mut moves: Vec<CommitMove> = Vec::with_capacity(parts.len() + 1);
     for ((root, _), task) in parts {
-        let result = task.winner().and_then(|winner| winner.result.as_ref());
+        let result = task.winning_attempt().and_then(|winner| winner.result.as_ref());
         let pieces = result.map_or(&[][..], |result| &result.pieces);
         let pieces: Vec<DfsPath> =
             pieces.iter().map(|piece| DfsPath::parse(piece)).collect::<Result<_, _>>()?;
@@ -130,7 +132,7 @@ pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit
             None => moves.push(CommitMove { pieces, to }),
         }
     }
-    moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS)? });
+    moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS_FILE)? });
     let deletes = vec![output.join(WORK_DIR)?];
     Ok(Some(Commit { scope, epoch, commit_id: commit_id(job), moves, deletes }))
 }

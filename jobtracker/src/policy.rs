@@ -1,4 +1,4 @@
-//! The policy and the shadow policy from the configuration, with their parameters.
+//! Makes the scheduling policy and the shadow policy that are configured, with their parameters.
 
 use daemon::config::{Config, ConfigError, SchedulerConfig};
 use mrcore::Scheduler;
@@ -8,21 +8,21 @@ use schedulers::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// The configured policies.
+/// The configured policies and their parameters.
 pub(crate) struct Policies {
     pub(crate) policy: Box<dyn Scheduler>,
     pub(crate) shadow: Option<Box<dyn Scheduler>>,
     pub(crate) params: Params,
-    /// Times that the policy takes to decide.
+    /// Measures how long the policy takes to decide.
     pub(crate) decision_times: Arc<DecisionTimes>,
 }
 
 /// Checks that the configured policy exists and that all parameters are valid.
 pub fn check_scheduler(config: &Config) -> Result<(), ConfigError> {
-    choose(&config.scheduler).map(drop)
+    make_policies(&config.scheduler).map(drop)
 }
 
-pub(crate) fn choose(config: &SchedulerConfig) -> Result<Policies, ConfigError> {
+pub(crate) fn make_policies(config: &SchedulerConfig) -> Result<Policies, ConfigError> {
     let params = config.parameters()?;
     let make = |key: &str, name: &str| {
         schedulers::make(name, &params).map_err(|error| {

@@ -1,14 +1,14 @@
-//! The life of a JobTracker: open the folder, replay the journal, serve, stop.
+//! Starts and stops a JobTracker: opens the folder, replays the journal, serves, and stops.
 
 use crate::{
     active_jobs,
     clock::Clock,
-    driver::{Driver, Parts},
+    driver::{Driver, DriverParts},
     files::Files,
     history::{Histories, HistoryWriter, Limits, Policy},
     link::LinkService,
-    policy::{Policies, choose},
-    server::{ClientService, READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
+    policy::{Policies, make_policies},
+    server::{ClientService, HISTORY_READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
     sweep,
 };
@@ -32,12 +32,12 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// Maximum size of a message of a tracker, which may report many attempts.
+/// Maximum size of a message from a tracker. Such a message may report many attempts.
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
-/// How long a clean stop waits until the histories are written.
+/// How long a clean stop waits for the histories to be written.
 const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two checks of the size of the journal.
-const SNAPSHOT_PERIOD: Duration = Duration::from_secs(5);
+/// Time between two checks whether the journal has grown enough for a snapshot.
+const SNAPSHOT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a JobTracker ended.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,7 @@ pub enum JobTrackerError {
     /// Serving failed.
     #[error("cannot serve: {0}")]
     Serve(#[from] tonic::transport::Error),
-    /// A state in which the process cannot continue.
+    /// The process cannot continue, for this reason.
     #[error("{0}")]
     Stopped(String),
     /// An error of the operating system.
@@ -78,7 +78,7 @@ pub struct Daemon {
     driver: Arc<Driver>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
     delivery: JoinHandle<()>,
-    tasks: Vec<JoinHandle<()>>,
+    background_tasks: Vec<JoinHandle<()>>,
     _lock: FolderLock,
 }
 
@@ -86,7 +86,7 @@ impl Daemon {
     /// Opens the folder, replays the journal and serves. Must be called within a runtime.
     pub fn start(config: &Config, recovery: Recovery) -> Result<Self, JobTrackerError> {
         let settings = config.jobtracker.clone();
-        let Policies { policy, shadow, params, decision_times } = choose(&config.scheduler)?;
+        let Policies { policy, shadow, params, decision_times } = make_policies(&config.scheduler)?;
         let mut core = JobTracker::new(core_config(&settings), policy);
         if let Some(shadow) = shadow {
             core = core.with_shadow(shadow);
@@ -99,16 +99,16 @@ impl Daemon {
         let storage = Storage::open(&settings.dir, recovery)?;
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone()).with(credentials);
         let policy = Policy { name: config.scheduler.name.clone(), params: params.clone() };
-        let parts = open(storage, core, (&histories, policy), &settings, options)?;
+        let parts = replay_journal(storage, core, (&histories, policy), &settings, options)?;
         let (driver, outgoing) = Driver::new(parts);
         let driver = Arc::new(driver);
         let delivery = tokio::spawn(driver.clone().deliver(outgoing));
         driver.handle(Event::Start);
         let (snapshot_bytes, reserve) = (settings.snapshot_bytes.0, settings.disk_reserve.0);
-        let tasks = vec![
-            tokio::spawn(driver.clone().tick()),
+        let background_tasks = vec![
+            tokio::spawn(driver.clone().tick_loop()),
             tokio::spawn(driver.clone().fence()),
-            tokio::spawn(sweep::sweep(driver.clone())),
+            tokio::spawn(sweep::sweep_loop(driver.clone())),
             tokio::spawn(active_jobs::report_loop(driver.clone())),
             tokio::spawn(driver.clone().watch_namenode()),
             tokio::spawn(snapshot_loop(driver.log().clone(), snapshot_bytes, reserve)),
@@ -117,34 +117,34 @@ impl Daemon {
         let incoming = guard.incoming(listener)?;
         let queues = schedulers::queues(&config.scheduler.name, &params);
         let params = Arc::new(params);
-        let places = |most| Arc::new(tokio::sync::Semaphore::new(most));
+        let permits = |max| Arc::new(tokio::sync::Semaphore::new(max));
         let service = ClientService {
             driver: driver.clone(),
             histories,
             params,
             decision_times,
-            readers: places(READERS_MAX),
-            submitting: places(SUBMISSIONS_MAX),
-            watchers: places(WATCHERS_MAX),
+            history_permits: permits(HISTORY_READERS_MAX),
+            submission_permits: permits(SUBMISSIONS_MAX),
+            watch_permits: permits(WATCHERS_MAX),
             queues: Arc::new(queues),
         };
         let server = tokio::spawn(serve(guard, service, incoming));
-        Ok(Self { addr, driver, server, delivery, tasks, _lock: lock })
+        Ok(Self { addr, driver, server, delivery, background_tasks, _lock: lock })
     }
 
-    /// The address that it listens on.
+    /// Returns the address that the JobTracker listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// Stops cleanly: no more calls are accepted, the journal is sealed and the histories are
     /// completed.
-    async fn close(&self) {
+    async fn stop_cleanly(&self) {
         self.server.abort();
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.background_tasks.iter().for_each(JoinHandle::abort);
         let driver = self.driver.clone();
         let sealing = tokio::task::spawn_blocking(move || driver.seal());
-        let Ok((sealed, histories_written)) = sealing.await else { return self.stop() };
+        let Ok((sealed, histories_written)) = sealing.await else { return self.abort() };
         if let Err(error) = sealed {
             tracing::error!(%error, "the journal could not be sealed");
         }
@@ -154,11 +154,12 @@ impl Daemon {
         self.delivery.abort();
     }
 
-    fn stop(&self) {
-        // Replies that were sent are durable. Clients repeat the calls that had no reply yet.
+    /// Stops at once. Replies that were sent are durable. Clients repeat the calls that had no
+    /// reply yet.
+    fn abort(&self) {
         self.server.abort();
         self.delivery.abort();
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.background_tasks.iter().for_each(JoinHandle::abort);
     }
 
     #[cfg(test)]
@@ -166,7 +167,7 @@ impl Daemon {
         &self.driver
     }
 
-    /// Returns the reason when the daemon cannot continue.
+    /// Waits until the daemon cannot continue. Returns the reason.
     pub async fn failed(&mut self) -> JobTrackerError {
         tokio::select! {
             ended = &mut self.server => match ended {
@@ -182,7 +183,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        self.stop();
+        self.abort();
     }
 }
 
@@ -200,7 +201,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         () = stop_signal() => {}
     }
     tracing::info!("jobtracker stops");
-    daemon.close().await;
+    daemon.stop_cleanly().await;
     Ok(())
 }
 
@@ -222,14 +223,14 @@ async fn serve(
         .await
 }
 
-/// Replays the journal into the core and the histories.
-pub(crate) fn open(
+/// Replays the journal into the core and the histories. Returns what the driver is made from.
+pub(crate) fn replay_journal(
     storage: Storage,
     mut core: JobTracker,
     (folder, policy): (&Path, Policy),
     settings: &JobTrackerConfig,
     options: ClientOptions,
-) -> Result<Parts, JobTrackerError> {
+) -> Result<DriverParts, JobTrackerError> {
     let Storage { log, replay, cluster_id, lost, recovery_requested, recovering } = storage;
     let limits = Limits {
         count: settings.histories_kept,
@@ -240,16 +241,16 @@ pub(crate) fn open(
     let mut histories = Histories::open(folder, &cluster_id, limits, policy)
         .map_err(|source| StorageError::Io { path: folder.into(), source })?;
     let mut newest = Time(0);
-    storage::read(replay, |entry| {
+    storage::read_entries(replay, |entry| {
         newest = newest.max(entry.at);
         histories.append(&entry);
         core.replay(&entry).map_err(|error| error.to_string())
     })?;
-    histories.caught_up();
+    histories.finish_replay();
     let lost = lost.map(|lost| format!("{lost}: the last records may be lost"));
     if let Some(lost) = &lost {
         tracing::error!("{lost}");
-        let entry = storage::skip_numbers(&log, core.cluster(), newest, recovery_requested)?;
+        let entry = storage::skip_ids(&log, core.cluster(), newest, recovery_requested)?;
         newest = entry.at;
         let apply_error =
             |error: mrcore::cluster::ApplyError| StorageError::Record { seq: 0, why: error.to_string() };
@@ -259,7 +260,7 @@ pub(crate) fn open(
         recovering.done().map_err(StorageError::from)?;
     }
     tracing::info!(records = log.last_seq(), cluster = cluster_id, "journal replayed");
-    Ok(Parts {
+    Ok(DriverParts {
         core,
         log,
         clock: Clock::start(newest),
@@ -294,7 +295,7 @@ pub(crate) fn core_config(settings: &JobTrackerConfig) -> mrcore::Config {
 async fn snapshot_loop(log: Arc<Log>, snapshot_bytes: u64, reserve: u64) {
     let mut snapshots = SnapshotPolicy::new(snapshot_bytes, reserve);
     loop {
-        tokio::time::sleep(SNAPSHOT_PERIOD).await;
+        tokio::time::sleep(SNAPSHOT_CHECK_INTERVAL).await;
         let making = log.clone();
         snapshots.check(&log, move || storage::snapshot(&making));
     }

@@ -1,4 +1,5 @@
-//! The gRPC service for clients. Each method is a few lines around the driver.
+//! The gRPC service for clients. Each method decodes the request, checks permissions, and calls the
+//! driver.
 
 use crate::{driver::Driver, error::Refusal, history, submit, wire};
 use daemon::serve::stream_chunks;
@@ -21,20 +22,21 @@ use tokio::{
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-/// Minimum time between two messages of a watch. The last message does not wait.
+/// Minimum time between two messages of a watch. The message that the job has ended is sent at
+/// once.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
-/// The time between two messages is also at least this many times the time to build a status, up to
-/// [`WATCH_PERIOD_MAX`].
+/// The time between two messages of a watch is also at least this many times the time that it takes
+/// to build a status, up to [`WATCH_PERIOD_MAX`].
 const WATCH_COST_FACTOR: u32 = 10;
+/// Upper bound for the minimum time between two messages of a watch.
 const WATCH_PERIOD_MAX: Duration = Duration::from_secs(5);
 /// Approximate size of a message with a part of a history.
-const CHUNK_BYTES: usize = 1 << 20;
-/// Histories that may be read at the same time.
-pub(crate) const READERS_MAX: usize = 64;
-/// Submissions that may be processed at the same time.
+const HISTORY_CHUNK_BYTES: usize = 1 << 20;
+/// Maximum number of histories that are read at the same time.
+pub(crate) const HISTORY_READERS_MAX: usize = 64;
+/// Maximum number of submissions that are processed at the same time.
 pub(crate) const SUBMISSIONS_MAX: usize = 256;
-
-/// Watches of jobs that may be open at the same time.
+/// Maximum number of watches of jobs that are open at the same time.
 pub(crate) const WATCHERS_MAX: usize = 4096;
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -47,37 +49,39 @@ pub(crate) struct ClientService {
     pub(crate) params: Arc<Params>,
     pub(crate) decision_times: Arc<DecisionTimes>,
     /// Permits for reading histories.
-    pub(crate) readers: Arc<Semaphore>,
+    pub(crate) history_permits: Arc<Semaphore>,
     /// Permits for submissions.
-    pub(crate) submitting: Arc<Semaphore>,
+    pub(crate) submission_permits: Arc<Semaphore>,
     /// Permits for watches.
-    pub(crate) watchers: Arc<Semaphore>,
+    pub(crate) watch_permits: Arc<Semaphore>,
     /// The queues that a job may name; None if any name is allowed.
     pub(crate) queues: Arc<Option<BTreeSet<String>>>,
 }
 
 impl ClientService {
-    async fn of_job<T>(&self, id: JobId, read: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
+    /// Reads from a job in memory. Refuses a job that is not in memory.
+    async fn read_job<T>(&self, id: JobId, read: impl FnOnce(&Cluster, &Job) -> T) -> Result<T, Refusal> {
         let found = self.driver.read(|cluster| cluster.job(id).map(|job| read(cluster, job))).await?;
-        found.ok_or_else(|| self.unknown(id))
+        found.ok_or_else(|| self.unknown_job(id))
     }
 
     /// Checks that the caller owns the job or is an admin. If the job is no longer in memory, its
-    /// history has the owner.
-    async fn permit(&self, who: &Identity, id: JobId) -> Result<(), Refusal> {
+    /// owner is read from its history.
+    async fn check_owner(&self, who: &Identity, id: JobId) -> Result<(), Refusal> {
         if who.superuser {
             return Ok(());
         }
         let found = self.driver.read(|cluster| cluster.job(id).map(|job| job.spec.user.clone())).await?;
-        let owner = found.or_else(|| history::owner(&self.histories, id)).ok_or_else(|| self.unknown(id))?;
+        let owner =
+            found.or_else(|| history::owner(&self.histories, id)).ok_or_else(|| self.unknown_job(id))?;
         if who.owns(&owner) {
             return Ok(());
         }
         Err(Refusal::denied(format!("{id} belongs to {owner}: {} may not do this", who.name)))
     }
 
-    /// Checks that the queue is configured. A job in an unknown queue would share the default one
-    /// and avoid the limits of its own.
+    /// Refuses a queue that is not configured. Its jobs would be in the default queue, where the
+    /// limits of the intended queue do not apply.
     fn check_queue(&self, name: &str) -> Result<(), Refusal> {
         let Some(queues) = self.queues.as_ref().as_ref().filter(|queues| !queues.contains(name)) else {
             return Ok(());
@@ -86,23 +90,30 @@ impl ClientService {
         Err(Refusal::invalid(format!("there is no queue {name:?}: the queues are {}", known.join(", "))))
     }
 
-    /// The refusal for a job that is not in memory: it may have ended long ago, or never existed.
-    fn unknown(&self, id: JobId) -> Refusal {
+    /// Returns the refusal for a job that is not in memory: either the job ended long ago, or it
+    /// never existed.
+    fn unknown_job(&self, id: JobId) -> Refusal {
         let known = history::path_of(&self.histories, id).exists();
         Refusal::not_found(if known {
             format!("{id} has ended and is no longer in memory; see `mrctl history {id}`")
         } else {
-            no_job(id)
+            no_job_message(id)
         })
     }
 
-    /// The status of a job, and whether it has ended.
+    /// Returns the status of a job, and whether the job has ended.
     async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
-        self.of_job(id, |cluster, job| (self.encode(cluster, job, who, true), job.is_over())).await
+        self.read_job(id, |cluster, job| (self.encode_status(cluster, job, who, true), job.is_over())).await
     }
 
-    /// Encodes a job, with the reason why its output cannot be written now.
-    fn encode(&self, cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
+    /// Encodes the status of a job. If its output cannot be written now, the status says why.
+    fn encode_status(
+        &self,
+        cluster: &Cluster,
+        job: &Job,
+        who: &Identity,
+        with_counters: bool,
+    ) -> pb::JobStatus {
         let mut status = wire::job_status(cluster, job, who, with_counters);
         if let Some(reason) = self.driver.not_writable(job) {
             status.why = format!("waits: {reason}");
@@ -119,8 +130,8 @@ impl ClientService {
             let began = Instant::now();
             let status = self.status(&who, id).await;
             let over = !matches!(status, Ok((_, false)));
-            // The status of a job with very many tasks takes long to build, and trackers wait for
-            // the lock.
+            // The status of a job with very many tasks takes long to build, and meanwhile trackers
+            // wait for the lock.
             let next =
                 Instant::now() + (began.elapsed() * WATCH_COST_FACTOR).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
             let message = status.map(|(status, _)| status).map_err(Status::from);
@@ -131,8 +142,9 @@ impl ClientService {
                 changed = changes.changed() => if changed.is_err() { return },
                 () = to.closed() => return,
             }
-            // Wait for the next message, or less if the job ends. The watch channel has the answer;
-            // reading the cluster for every change would keep trackers waiting for the lock.
+            // Wait until the next message may be sent, or until the job ends. The value of the
+            // watch channel says whether the job has ended. Reading the cluster at every change
+            // instead would make trackers wait for the lock.
             if timeout_at(next, changes.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
                 return;
             }
@@ -147,7 +159,7 @@ impl JobTracker for ClientService {
 
     async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
         let submission = wire::submission(request)?;
-        let _turn = self.submitting.try_acquire().map_err(|_| {
+        let _permit = self.submission_permits.try_acquire().map_err(|_| {
             Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being submitted: try later"))
         })?;
         self.check_queue(&submission.queue)?;
@@ -158,8 +170,8 @@ impl JobTracker for ClientService {
     async fn kill(&self, request: Request<pb::KillRequest>) -> Answer<pb::KillReply> {
         let who = wire::caller(&request)?;
         let (request, job, by) = wire::kill(request)?;
-        self.of_job(job, |_, _| ()).await?;
-        self.permit(&who, job).await?;
+        self.read_job(job, |_, _| ()).await?;
+        self.check_owner(&who, job).await?;
         self.driver.kill(request, job, by).await?;
         Ok(Response::new(pb::KillReply {}))
     }
@@ -167,8 +179,8 @@ impl JobTracker for ClientService {
     async fn preempt(&self, request: Request<pb::PreemptRequest>) -> Answer<pb::PreemptReply> {
         let who = wire::caller(&request)?;
         let (request, attempt, kind, by) = wire::preempt(request)?;
-        self.of_job(attempt.job(), |_, _| ()).await?;
-        self.permit(&who, attempt.job()).await?;
+        self.read_job(attempt.job(), |_, _| ()).await?;
+        self.check_owner(&who, attempt.job()).await?;
         self.driver.preempt(request, attempt, kind, by).await?;
         Ok(Response::new(pb::PreemptReply {}))
     }
@@ -176,8 +188,8 @@ impl JobTracker for ClientService {
     async fn resume(&self, request: Request<pb::ResumeRequest>) -> Answer<pb::ResumeReply> {
         let who = wire::caller(&request)?;
         let (request, task, on, by) = wire::resume(request)?;
-        self.of_job(task.job, |_, _| ()).await?;
-        self.permit(&who, task.job).await?;
+        self.read_job(task.job, |_, _| ()).await?;
+        self.check_owner(&who, task.job).await?;
         self.driver.resume(request, task, on.as_deref(), by).await?;
         Ok(Response::new(pb::ResumeReply {}))
     }
@@ -206,7 +218,7 @@ impl JobTracker for ClientService {
         let all = request.into_inner().all;
         let jobs = self.driver.read(|cluster| {
             let jobs = cluster.jobs().filter(|job| all || !job.is_over());
-            jobs.map(|job| self.encode(cluster, job, &who, false)).collect()
+            jobs.map(|job| self.encode_status(cluster, job, &who, false)).collect()
         });
         Ok(Response::new(pb::JobsReply { jobs: jobs.await? }))
     }
@@ -220,9 +232,9 @@ impl JobTracker for ClientService {
     async fn watch(&self, request: Request<pb::JobRequest>) -> Answer<Self::WatchStream> {
         let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
-        self.of_job(id, |_, _| ()).await?;
-        let watcher = self
-            .watchers
+        self.read_job(id, |_, _| ()).await?;
+        let permit = self
+            .watch_permits
             .clone()
             .try_acquire_owned()
             .map_err(|_| Refusal::overloaded(format!("{WATCHERS_MAX} streams follow jobs: try later")))?;
@@ -230,7 +242,7 @@ impl JobTracker for ClientService {
         let watching = self.clone().watch_job(who, id, sender);
         tokio::spawn(async move {
             watching.await;
-            drop(watcher);
+            drop(permit);
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
@@ -238,8 +250,8 @@ impl JobTracker for ClientService {
     async fn tasks(&self, request: Request<pb::TasksRequest>) -> Answer<pb::TasksReply> {
         let who = wire::caller(&request)?;
         let (id, which) = wire::tasks(&request.into_inner())?;
-        self.permit(&who, id).await?;
-        Ok(Response::new(self.of_job(id, |cluster, job| wire::task_statuses(cluster, job, which)).await?))
+        self.check_owner(&who, id).await?;
+        Ok(Response::new(self.read_job(id, |cluster, job| wire::task_statuses(cluster, job, which)).await?))
     }
 
     async fn trackers(&self, _: Request<pb::TrackersRequest>) -> Answer<pb::TrackersReply> {
@@ -252,8 +264,8 @@ impl JobTracker for ClientService {
         let who = wire::caller(&request)?;
         let subject = wire::subject(&request.into_inner().of)?;
         let now = self.driver.now();
-        self.of_job(subject.job(), |_, _| ()).await?;
-        self.permit(&who, subject.job()).await?;
+        self.read_job(subject.job(), |_, _| ()).await?;
+        self.check_owner(&who, subject.job()).await?;
         let reply = self.driver.read_core(|core| {
             let not_writable =
                 core.cluster().job(subject.job()).and_then(|job| self.driver.not_writable(job));
@@ -281,7 +293,7 @@ impl JobTracker for ClientService {
         let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
         self.driver.read(|_| ()).await?;
-        self.permit(&who, id).await?;
+        self.check_owner(&who, id).await?;
         self.driver.history_writer().flush().await;
         let path = history::path_of(&self.histories, id);
         let file = match std::fs::File::open(&path) {
@@ -293,17 +305,17 @@ impl JobTracker for ClientService {
                 );
                 return Err(Refusal::not_found(message).into());
             }
-            Err(error) => return Err(unreadable(id, &error)),
+            Err(error) => return Err(unreadable_history(id, &error)),
         };
-        let reader = self.readers.clone().try_acquire_owned().map_err(|_| {
-            Refusal::unavailable(format!("{READERS_MAX} histories are being read: try later"))
+        let permit = self.history_permits.clone().try_acquire_owned().map_err(|_| {
+            Refusal::unavailable(format!("{HISTORY_READERS_MAX} histories are being read: try later"))
         })?;
         let (sender, receiver) = mpsc::channel(2);
-        let mut lines = Lines { file, buffer: Vec::new(), ended: false };
+        let mut lines = LineChunks { file, buffer: Vec::new(), at_end: false };
         tokio::spawn(async move {
-            let _reader = reader;
+            let _permit = permit;
             let piece = move |lines: io::Result<String>| {
-                lines.map(|lines| pb::HistoryChunk { lines }).map_err(|error| unreadable(id, &error))
+                lines.map(|lines| pb::HistoryChunk { lines }).map_err(|error| unreadable_history(id, &error))
             };
             stream_chunks(sender, move || lines.next().map(piece)).await;
         });
@@ -315,44 +327,45 @@ fn unknown_task(subject: wire::Subject) -> Refusal {
     let job = subject.job();
     Refusal::not_found(match subject {
         wire::Subject::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
-        wire::Subject::Job(_) => no_job(job),
+        wire::Subject::Job(_) => no_job_message(job),
     })
 }
 
-fn no_job(id: JobId) -> String {
+fn no_job_message(id: JobId) -> String {
     format!("there is no {id}: `mrctl jobs` lists the jobs")
 }
 
-fn unreadable(id: JobId, error: &io::Error) -> Status {
+fn unreadable_history(id: JobId, error: &io::Error) -> Status {
     Refusal::unavailable(format!("history of {id} cannot be read: {error}")).into()
 }
 
-/// Reads a file in chunks that end with a line if possible, and never within a character.
-struct Lines<R> {
+/// Reads a file in chunks. A chunk ends at the end of a line if possible, and never within a
+/// character.
+struct LineChunks<R> {
     file: R,
     buffer: Vec<u8>,
-    ended: bool,
+    at_end: bool,
 }
 
-impl<R: Read> Iterator for Lines<R> {
+impl<R: Read> Iterator for LineChunks<R> {
     type Item = io::Result<String>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.ended {
-            let read = self.file.by_ref().take(CHUNK_BYTES as u64).read_to_end(&mut self.buffer);
-            self.ended = !matches!(read, Ok(bytes) if bytes > 0);
+        while !self.at_end {
+            let read = self.file.by_ref().take(HISTORY_CHUNK_BYTES as u64).read_to_end(&mut self.buffer);
+            self.at_end = !matches!(read, Ok(bytes) if bytes > 0);
             if let Err(error) = read {
                 return Some(Err(error));
             }
-            let whole = match self.buffer.iter().rposition(|byte| *byte == b'\n') {
+            let complete_bytes = match self.buffer.iter().rposition(|byte| *byte == b'\n') {
                 Some(newline) => newline + 1,
                 None => match std::str::from_utf8(&self.buffer) {
                     Ok(text) => text.len(),
                     Err(error) => error.valid_up_to(),
                 },
             };
-            if whole > 0 {
-                let rest = self.buffer.split_off(whole);
+            if complete_bytes > 0 {
+                let rest = self.buffer.split_off(complete_bytes);
                 let lines = std::mem::replace(&mut self.buffer, rest);
                 return Some(Ok(String::from_utf8_lossy(&lines).into_owned()));
             }

@@ -1,8 +1,8 @@
-//! From the input paths of a job to the ranges that its maps read.
+//! Cuts the input files of a job into splits, the ranges that its maps read.
 //!
 //! [`dfs_client::Client::find_inputs`] expands paths and patterns. Subfolders are included unless
-//! the job sets `input.recursive = false`. An empty file has no split. A split identifies its file
-//! by ID and length, so that a map never reads another file that has replaced it.
+//! the job sets `input.recursive = false`. An empty file gets no split. A split identifies its file
+//! by ID and length, so that a map never reads a file that has replaced the original one.
 
 use crate::error::Refusal;
 use dfs_client::{Client, FileStatus, InputError, Inputs, LocatedBlock};
@@ -14,20 +14,22 @@ use mrlib_api::{
 use std::{collections::BTreeMap, time::Duration};
 use tokio::{task::JoinSet, time::timeout};
 
-/// Nodes listed for a split. More replicas than this do not improve locality.
-const NODES_MAX: usize = 3;
-/// Files whose first bytes are checked at submission. Maps check all files again.
-const STARTS_MAX: usize = 256;
-const STARTS_PARALLEL: usize = 16;
-/// Time limit for these checks. Maps check the files that were not read by then.
-const STARTS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of nodes listed for a split. More nodes do not improve locality.
+const SPLIT_NODES_MAX: usize = 3;
+/// Maximum number of files whose first bytes are checked at submission. Maps check all files again.
+const CHECKED_FILES_MAX: usize = 256;
+/// How many files are checked at the same time.
+const PARALLEL_CHECKS: usize = 16;
+/// Time limit for checking the first bytes of files. Maps check the files that were not read by
+/// then.
+const CHECKS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How input files are cut into splits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SplitOptions {
     /// Bytes in a split; 0 for the block size of the file.
     pub(crate) size: u64,
-    /// The input format. With the format for whole files each file is one split.
+    /// The input format. With [`InputFormat::WholeFile`] each file is one split.
     pub(crate) format: InputFormat,
     /// The codec. A gzip file is one split.
     pub(crate) codec: Codec,
@@ -39,8 +41,8 @@ pub(crate) struct SplitOptions {
     pub(crate) splits_max: usize,
 }
 
-/// Finds all input files.
-pub(crate) async fn find(
+/// Finds all input files. Refuses files that are still being written.
+pub(crate) async fn find_inputs(
     client: &Client,
     inputs: &[String],
     split_options: SplitOptions,
@@ -59,16 +61,17 @@ pub(crate) async fn find(
     Ok(found)
 }
 
-fn by_name(split_options: SplitOptions, file: &FileStatus) -> Result<Coding, Refusal> {
+/// Returns how a file is encoded, according to the codec of the job and the name of the file.
+fn coding_of(split_options: SplitOptions, file: &FileStatus) -> Result<Coding, Refusal> {
     split_options
         .codec
         .coding_by_name(file.path.as_str())
         .map_err(|error| Refusal::invalid(error.to_string()))
 }
 
-/// Refuses compressed input that a map could not decode. All files are checked by name, and up to
-/// [`STARTS_MAX`], evenly spread, by their first bytes. A file that cannot be read now is accepted,
-/// because the map checks it again.
+/// Refuses compressed input that a map could not decode. All files are checked by name. At most
+/// [`CHECKED_FILES_MAX`] files, evenly spread over the input, are also checked by their first
+/// bytes. A file that cannot be read now is accepted, because the map checks it again.
 pub(crate) async fn check_codecs(
     client: &Client,
     input: &Inputs,
@@ -76,18 +79,18 @@ pub(crate) async fn check_codecs(
 ) -> Result<(), Refusal> {
     let files: Vec<&FileStatus> = input.files.iter().filter(|file| file.length > 0).collect();
     for file in &files {
-        by_name(split_options, file)?;
+        coding_of(split_options, file)?;
     }
     if split_options.codec == Codec::None {
         return Ok(());
     }
-    let step = files.len().div_ceil(STARTS_MAX).max(1);
-    let mut left = files.into_iter().step_by(step).cloned();
+    let step = files.len().div_ceil(CHECKED_FILES_MAX).max(1);
+    let mut unchecked = files.into_iter().step_by(step).cloned();
     let mut reading = JoinSet::new();
     let check = async {
         loop {
-            while reading.len() < STARTS_PARALLEL
-                && let Some(file) = left.next()
+            while reading.len() < PARALLEL_CHECKS
+                && let Some(file) = unchecked.next()
             {
                 let client = client.clone();
                 reading.spawn(async move {
@@ -109,7 +112,7 @@ pub(crate) async fn check_codecs(
             }
         }
     };
-    timeout(STARTS_TIMEOUT, check).await.unwrap_or(Ok(()))
+    timeout(CHECKS_TIMEOUT, check).await.unwrap_or(Ok(()))
 }
 
 /// Cuts all files into splits.
@@ -121,9 +124,9 @@ pub(crate) async fn split_inputs(
     let mut splits = Vec::new();
     for file in input.files.iter().filter(|file| file.length > 0) {
         let size = if split_options.size > 0 { split_options.size } else { file.block_size.max(1) };
-        let coding = by_name(split_options, file)?;
-        let whole = split_options.format == InputFormat::WholeFile || coding == Coding::Gzip;
-        let size = if whole { file.length } else { size };
+        let coding = coding_of(split_options, file)?;
+        let is_one_split = split_options.format == InputFormat::WholeFile || coding == Coding::Gzip;
+        let size = if is_one_split { file.length } else { size };
         if splits.len() as u64 + file.length / size > split_options.splits_max as u64 {
             return Err(Refusal::refused(format!(
                 "job has more than {} maps (jobtracker.maps_max): set a larger split.size",
@@ -139,18 +142,18 @@ pub(crate) async fn split_inputs(
             )));
         }
         let pin = InputPin { file: file.file_id.0, length: file.length };
-        for (start, end) in ranges(file.length, size) {
-            let hosts = hosts(&blocks, start, end);
-            let divisible = split_options.divisible && !whole;
+        for (start, end) in split_ranges(file.length, size) {
+            let hosts = hosts_of_range(&blocks, start, end);
+            let divisible = split_options.divisible && !is_one_split;
             splits.push(Split { source: file.path.to_string(), start, end, divisible, hosts, pin });
         }
     }
     Ok(splits)
 }
 
-/// Ranges of `size` bytes. The last may be up to a tenth longer, so that no map starts for a few
-/// bytes.
-fn ranges(length: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
+/// Returns the start and the end of each split of a file: ranges of `size` bytes. The last range
+/// may be up to a tenth longer, so that no map is started for a few bytes.
+fn split_ranges(length: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
     let mut start = 0;
     std::iter::from_fn(move || {
         let left = length - start;
@@ -164,10 +167,10 @@ fn ranges(length: u64, size: u64) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-/// The hosts with most bytes of a range, best first. Each node is listed with its own name and with
-/// the name of its machine. A tracker uses one of the two as its host, and only the name of the
-/// node is unique if a cluster runs on one machine.
-fn hosts(blocks: &[LocatedBlock], start: u64, end: u64) -> Vec<String> {
+/// Returns the hosts with the most bytes of a range, best first. Each node is listed with its node
+/// name and with the name of its machine, because a tracker uses one of the two as its host. If
+/// several nodes run on one machine, only the node name is unique.
+fn hosts_of_range(blocks: &[LocatedBlock], start: u64, end: u64) -> Vec<String> {
     let mut bytes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for block in blocks {
         let overlap = end.min(block.offset + block.length).saturating_sub(start.max(block.offset));
@@ -178,7 +181,7 @@ fn hosts(blocks: &[LocatedBlock], start: u64, end: u64) -> Vec<String> {
     let mut nodes: Vec<_> = bytes.into_iter().collect();
     nodes.sort_by_key(|(name, bytes)| (std::cmp::Reverse(*bytes), *name));
     let mut hosts: Vec<String> = Vec::new();
-    for name in nodes.iter().take(NODES_MAX).flat_map(|((node, host), _)| [*node, *host]) {
+    for name in nodes.iter().take(SPLIT_NODES_MAX).flat_map(|((node, host), _)| [*node, *host]) {
         if !name.is_empty() && !hosts.iter().any(|host| host == name) {
             hosts.push(name.to_owned());
         }
@@ -191,25 +194,25 @@ mod tests {
     use super::*;
     use dfs_client::{NodeAddress, ids::BlockId};
 
-    fn split_inputs(length: u64, size: u64) -> Vec<(u64, u64)> {
-        ranges(length, size).collect()
+    fn ranges(length: u64, size: u64) -> Vec<(u64, u64)> {
+        split_ranges(length, size).collect()
     }
 
     #[test]
     fn last_split_may_be_ten_percent_longer() {
-        assert_eq!(split_inputs(0, 100), []);
-        assert_eq!(split_inputs(1, 100), [(0, 1)]);
-        assert_eq!(split_inputs(110, 100), [(0, 110)]);
-        assert_eq!(split_inputs(111, 100), [(0, 100), (100, 111)]);
-        assert_eq!(split_inputs(310, 100), [(0, 100), (100, 200), (200, 310)]);
-        assert_eq!(split_inputs(3, 1), [(0, 1), (1, 2), (2, 3)]);
+        assert_eq!(ranges(0, 100), []);
+        assert_eq!(ranges(1, 100), [(0, 1)]);
+        assert_eq!(ranges(110, 100), [(0, 110)]);
+        assert_eq!(ranges(111, 100), [(0, 100), (100, 111)]);
+        assert_eq!(ranges(310, 100), [(0, 100), (100, 200), (200, 310)]);
+        assert_eq!(ranges(3, 1), [(0, 1), (1, 2), (2, 3)]);
     }
 
     #[test]
-    fn ranges_cover_a_file_once_whatever_its_length() {
+    fn ranges_cover_every_byte_of_a_file_exactly_once() {
         for size in 1..40 {
             for length in 0..200 {
-                let ranges = split_inputs(length, size);
+                let ranges = ranges(length, size);
                 let mut at = 0;
                 for (start, end) in &ranges {
                     assert_eq!(*start, at);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_with_most_bytes_comes_first() {
+    fn hosts_are_listed_by_their_bytes_of_the_range_in_descending_order() {
         let node = |name: &str| NodeAddress {
             node: name.into(),
             uuid: String::new(),
@@ -242,7 +245,7 @@ mod tests {
             damaged_on: Vec::new(),
         };
         let blocks = [block(1, 0, 100, &["a", "b"]), block(2, 100, 100, &["b", "c"])];
-        assert_eq!(hosts(&blocks, 0, 100), ["a", "machine", "b"]);
-        assert_eq!(hosts(&blocks, 90, 200), ["b", "machine", "c", "a"]);
+        assert_eq!(hosts_of_range(&blocks, 0, 100), ["a", "machine", "b"]);
+        assert_eq!(hosts_of_range(&blocks, 90, 200), ["b", "machine", "c", "a"]);
     }
 }

@@ -1,7 +1,7 @@
-//! The folder of the JobTracker: ownership, replay of the journal, and snapshots.
+//! The folder of the JobTracker: opens it, replays the journal, and makes snapshots.
 //!
-//! A snapshot is made from the journal files, not from memory (ADR 0007). It contains facts, like
-//! the journal: see `compact`.
+//! A snapshot is made from the journal files, not from memory (ADR 0007). It contains facts, as the
+//! journal does: see `compact`.
 
 use crate::compact::compact;
 use journal::{
@@ -16,7 +16,7 @@ use std::{
 
 const OWNER: Owner = Owner { name: "JobTracker", log: "journal", folder: "journal" };
 
-/// Folder of the job histories.
+/// Name of the folder with the job histories.
 pub(crate) const HISTORY_FOLDER: &str = "history";
 
 /// Why the folder cannot be used.
@@ -54,11 +54,11 @@ pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) replay: Replay,
     pub(crate) cluster_id: String,
-    /// A message if records may be lost. Then [`skip_numbers`] must be called after the replay.
+    /// A message if records may be lost. Then [`skip_ids`] must be called after the replay.
     pub(crate) lost: Option<String>,
     /// The operator has asked to drop damaged records, so any number of records may be lost.
     pub(crate) recovery_requested: bool,
-    /// To be finished after the replay.
+    /// The recovery in progress. `Recovering::done` must be called after the replay.
     pub(crate) recovering: Option<Recovering>,
 }
 
@@ -70,7 +70,7 @@ impl Storage {
         Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Some(recovering) })
     }
 
-    /// For crash tests: opens the journal on any disk.
+    /// Opens the journal on any disk, for crash tests.
     #[cfg(test)]
     pub(crate) fn open_log(
         disk: std::sync::Arc<dyn journal::disk::Disk>,
@@ -85,19 +85,21 @@ impl Storage {
     }
 }
 
-/// Job numbers that are skipped after an incomplete batch was cut from the journal. One batch
+/// How many job IDs are skipped after an incomplete batch was cut from the journal. One batch
 /// contains fewer submissions.
-const JOBS_SKIPPED: u32 = 10_000;
+const JOB_IDS_SKIPPED: u32 = 10_000;
 
-/// Skips epochs and job numbers that lost records may have assigned. The NameNode keeps the highest
-/// epoch that it has seen, and trackers and output folders use the names of jobs, so new numbers
-/// must be higher.
+/// Skips epochs and job IDs that lost records may have assigned. New ones must be higher, because
+/// the NameNode keeps the highest epoch that it has seen, and trackers and output folders use job
+/// IDs as names.
 ///
-/// An incomplete batch that was cut contained a limited number of submissions. If the operator
-/// dropped damaged records, any number may be missing. The wall clock is higher than every number
-/// assigned before. The epoch always follows the clock, because users never see it. The skip is
-/// durable when this returns.
-pub(crate) fn skip_numbers(
+/// An incomplete batch that was cut contained a limited number of submissions, so a fixed number of
+/// job IDs is skipped. If the operator dropped damaged records, any number of submissions may be
+/// missing, and the next job ID is taken from the wall clock, which is higher than every ID
+/// assigned before. The epoch is always taken from the clock, because users never see it.
+///
+/// Returns the entry with the new numbers, which is durable.
+pub(crate) fn skip_ids(
     log: &Log,
     cluster: &Cluster,
     newest: Time,
@@ -105,7 +107,7 @@ pub(crate) fn skip_numbers(
 ) -> Result<Entry, StorageError> {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let epoch = cluster.epoch().max(wall.as_millis() as u64);
-    let skipped = cluster.newest_job().0.saturating_add(JOBS_SKIPPED);
+    let skipped = cluster.newest_job().0.saturating_add(JOB_IDS_SKIPPED);
     let clock = u32::try_from(wall.as_secs()).unwrap_or(0);
     let job = if recovery_requested { skipped.max(clock) } else { skipped };
     let at = newest.max(Time(wall.as_micros() as u64));
@@ -118,13 +120,13 @@ pub(crate) fn skip_numbers(
     tracing::error!(
         epoch,
         job,
-        "records of the journal may be lost: new epochs and job numbers are above these"
+        "records of the journal may be lost: new epochs and job IDs are higher than these"
     );
     Ok(entry)
 }
 
-/// Reads all entries of a journal.
-pub(crate) fn read(
+/// Reads all entries of a journal and passes them to `take`.
+pub(crate) fn read_entries(
     mut replay: Replay,
     mut take: impl FnMut(Entry) -> Result<(), String>,
 ) -> Result<(), StorageError> {
@@ -139,14 +141,14 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Makes a snapshot of all records so far. Blocks, so it needs its own thread.
+/// Makes a snapshot of all records so far. Blocks, so it must run on a thread for blocking work.
 pub(crate) fn snapshot(log: &Log) -> Result<(), StorageError> {
     let upto = log.rotate()?;
     if upto == 0 || log.bytes_since_snapshot() == 0 {
         return Ok(());
     }
     let mut entries = Vec::new();
-    read(log.replay_closed(upto)?, |entry| {
+    read_entries(log.replay_closed(upto)?, |entry| {
         entries.push(entry);
         Ok(())
     })?;

@@ -1,6 +1,7 @@
 //! Turns a submission into a job: checks paths and settings, and cuts the input into splits.
 //!
-//! Every error of a job is reported here in one line, before the job is accepted.
+//! Every error that can be found in a submission is reported here in one line, before the job is
+//! accepted.
 
 use crate::{
     driver::Driver,
@@ -30,24 +31,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes in a journal record that are kept free besides the job itself.
-const RECORD_SLACK: usize = 64 << 10;
-const TOKEN_BYTES: usize = 16;
+/// Bytes in a journal record that the description of a job must leave free for the other fields.
+const RECORD_SLACK_BYTES: usize = 64 << 10;
+const SHUFFLE_TOKEN_BYTES: usize = 16;
 /// The output folder is checked again if the last check is older than this when the job is
 /// accepted.
 const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
-/// The setting that disables splitting of slow maps if it is `false`.
+/// Name of the setting that disables the splitting of slow maps if its value is `false`.
 const SPLIT_SLOW: &str = "speculation.split";
-/// The setting with the file of split keys.
+/// Name of the setting with the path of the file of split keys.
 const SPLIT_KEYS: &str = "total.order.splits";
-/// The setting with the number of replicas of the output.
+/// Name of the setting with the number of replicas of the output.
 const REPLICATION: &str = "output.replication";
-/// Approximate length of the path of a piece after the path of the output.
-const NAME_BYTES: usize = 48;
+/// Approximate length of the path of a piece, not counting the path of the output folder.
+const PIECE_NAME_BYTES: usize = 48;
 
-/// The settings that the JobTracker reads.
+/// The settings of a job that the JobTracker reads.
 #[derive(Debug, PartialEq)]
-struct Settings {
+struct JobSettings {
     slow_start: f64,
     speculation: bool,
     /// Whether slow maps may be split.
@@ -61,58 +62,59 @@ pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Resul
     if let Some(job) = driver.job_of_request(submission.request).await? {
         return Ok(job);
     }
-    // Checked again when the job is accepted. This first check avoids listing files and computing
-    // splits for nothing.
-    driver.check_space(submission.request, &submission.user)?;
+    // The limits are checked again when the job is accepted. This first check avoids listing files
+    // and computing splits for a job that is refused.
+    driver.check_capacity(submission.request, &submission.user)?;
     let declared = check_settings(&mut submission)?;
-    let settings = Settings::of(&submission.conf, declared, driver.config())?;
+    let settings = JobSettings::of(&submission.conf, declared, driver.config())?;
     let staging = leftovers::take_staging(&mut submission.conf)?;
     let client = driver.files().client().await;
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
     let client = client.acting_for(&submission.user);
-    check_program(&client, &submission).await?;
-    // Read before and after the files are listed, so that a job that starts or ends in between is
-    // in one of the two.
-    let mut written = driver.pending_outputs();
-    let input = splits::find(&client, &submission.inputs, settings.split_options).await?;
-    written.extend(driver.pending_outputs());
-    check_inputs_complete(&input, &written, settings.split_options.recursive)?;
-    // All run at the same time, because this latency decides how soon a small job starts.
+    check_program_files(&client, &submission).await?;
+    // Read the outputs of active jobs before and after the input files are listed, so that a job
+    // that starts or ends in between is in one of the two lists.
+    let mut active_outputs = driver.active_outputs();
+    let input = splits::find_inputs(&client, &submission.inputs, settings.split_options).await?;
+    active_outputs.extend(driver.active_outputs());
+    check_inputs_complete(&input, &active_outputs, settings.split_options.recursive)?;
+    // All checks run at the same time, because their latency decides how soon a small job starts.
     let checking = splits::check_codecs(&client, &input, settings.split_options);
     let planning = async {
         let splits = splits::split_inputs(&client, &input, settings.split_options).await?;
-        let output = check_free(driver, &client, &submission, &input, splits.len()).await?;
+        let output = check_output_free(driver, &client, &submission, &input, splits.len()).await?;
         Ok((splits, output, Instant::now()))
     };
-    let ((), (splits, output, checked), ()) =
+    let ((), (splits, output, output_checked_at), ()) =
         tokio::try_join!(checking, planning, check_writable(&client, &submission))?;
-    if checked.elapsed() > OUTPUT_CHECK_AGE_MAX {
-        check_free(driver, &client, &submission, &input, splits.len()).await?;
+    if output_checked_at.elapsed() > OUTPUT_CHECK_AGE_MAX {
+        check_output_free(driver, &client, &submission, &input, splits.len()).await?;
     }
     let request = submission.request;
-    let spec = describe(submission, &settings, staging, output, splits);
+    let spec = job_spec(submission, &settings, staging, output, splits);
     let bytes = codec::encode(&spec).len();
-    if bytes > RECORD_BYTES_MAX - RECORD_SLACK {
+    if bytes > RECORD_BYTES_MAX - RECORD_SLACK_BYTES {
         return Err(Refusal::refused(format!(
             "job with {} maps takes {bytes} bytes to describe, the limit is {}: use larger splits",
             spec.splits.len(),
-            RECORD_BYTES_MAX - RECORD_SLACK
+            RECORD_BYTES_MAX - RECORD_SLACK_BYTES
         )));
     }
-    check_commit(&spec)?;
+    check_commit_size(&spec)?;
     driver.submit(request, spec).await
 }
 
-/// Checks the output and returns its path. Active jobs that write there are checked before the
-/// folder and again when the job is accepted, so that a job that ends in between is seen.
-async fn check_free(
+/// Checks that the output folder does not exist and that no active job writes to it. Returns its
+/// path. The active jobs are checked before the folder, and again when the job is accepted, so that
+/// a job that commits its output in between is noticed.
+async fn check_output_free(
     driver: &Driver,
     client: &Client,
     submission: &Submission,
     input: &Inputs,
     splits: usize,
 ) -> Result<String, Refusal> {
-    driver.check_writers(submission.request, &submission.output)?;
+    driver.check_output_unused(submission.request, &submission.output)?;
     let parts = if submission.reduces > 0 { submission.reduces as usize } else { splits };
     check_output(client, &submission.output, input, parts as u64).await
 }
@@ -144,33 +146,33 @@ async fn check_writable(
 }
 
 /// Refuses a job whose commit does not fit in one record of the NameNode's log. A quarter of the
-/// record is kept for pieces of split maps.
-fn check_commit(spec: &JobSpec) -> Result<(), Refusal> {
+/// record is kept for the additional pieces of maps that are split.
+fn check_commit_size(spec: &JobSpec) -> Result<(), Refusal> {
     if spec.output.is_empty() {
         return Ok(());
     }
-    check_parts(&spec.output, spec.reduces, spec.splits.len())
+    check_part_count(&spec.output, spec.reduces, spec.splits.len())
 }
 
-fn check_parts(output: &str, reduces: u32, maps: usize) -> Result<(), Refusal> {
+fn check_part_count(output: &str, reduces: u32, maps: usize) -> Result<(), Refusal> {
     let parts = if reduces > 0 { reduces as usize } else { maps };
-    // The names of a piece and of its part.
-    let most = (RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4) / (2 * (output.len() + NAME_BYTES));
-    if parts <= most {
+    // The commit contains two paths for each part: the path of a piece and the path of the part.
+    let max = (RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4) / (2 * (output.len() + PIECE_NAME_BYTES));
+    if parts <= max {
         return Ok(());
     }
     let instead = match reduces {
         0 => "use larger splits (split.size), or reduces".to_owned(),
-        _ => format!("use --reduces {most} or less"),
+        _ => format!("use --reduces {max} or less"),
     };
     Err(Refusal::refused(format!(
-        "job with {parts} parts of output cannot be committed, the limit for {output} is {most}: {instead}"
+        "job with {parts} parts of output cannot be committed, the limit for {output} is {max}: {instead}"
     )))
 }
 
-fn describe(
+fn job_spec(
     submission: Submission,
-    settings: &Settings,
+    settings: &JobSettings,
     staging: Option<DfsPath>,
     output: String,
     splits: Vec<mrcore::job::Split>,
@@ -195,15 +197,15 @@ fn describe(
             files,
             staging: staging.map(|path| path.to_string()),
             whole_files: settings.split_options.format == InputFormat::WholeFile,
-            shuffle_token: Secret::new(rand::random::<[u8; TOKEN_BYTES]>().to_vec()),
+            shuffle_token: Secret::new(rand::random::<[u8; SHUFFLE_TOKEN_BYTES]>().to_vec()),
         },
     }
 }
 
-impl Settings {
+impl JobSettings {
     fn of(
         conf: &BTreeMap<String, String>,
-        Declared { divisible, format }: Declared,
+        ProgramDeclaration { divisible, format }: ProgramDeclaration,
         defaults: &JobTrackerConfig,
     ) -> Result<Self, Refusal> {
         let conf: Conf = conf.clone().into_iter().collect();
@@ -231,9 +233,9 @@ fn setting<T: FromStr<Err: Display>>(conf: &Conf, key: &str, default: T) -> Resu
 
 /// What a program declares about its job.
 #[derive(Debug, Clone, Copy)]
-struct Declared {
-    /// Whether maps may be split. A mapper that is not divisible may, for example, number its
-    /// lines, and preemption must not change the output.
+struct ProgramDeclaration {
+    /// Whether maps may be split. A mapper that, for example, numbers its lines is not divisible:
+    /// splitting it would change the output.
     divisible: bool,
     /// The input format, unless the user sets another one.
     format: InputFormat,
@@ -241,25 +243,25 @@ struct Declared {
 
 /// Refuses unknown settings and invalid values. A built-in program defines its settings and whether
 /// it is divisible; an executable declares both in the submission.
-fn check_settings(submission: &mut Submission) -> Result<Declared, Refusal> {
+fn check_settings(submission: &mut Submission) -> Result<ProgramDeclaration, Refusal> {
     let declared =
         |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
-    let mut own: Vec<Setting> = submission.declared.iter().map(declared).collect();
+    let mut known: Vec<Setting> = submission.declared.iter().map(declared).collect();
     let builtin = match &submission.program {
         Program::Executable(_) => None,
         Program::Builtin(name) => Some(registry::find(name).ok_or_else(|| {
             Refusal::not_found(format!("there is no built-in program {name}: `mrctl programs` lists them"))
         })?),
     };
-    own.extend(builtin.into_iter().flat_map(|builtin| builtin.settings.iter().cloned()));
+    known.extend(builtin.into_iter().flat_map(|builtin| builtin.settings.iter().cloned()));
     let pairs = submission.conf.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-    settings::check(pairs, &own).map_err(Refusal::invalid)?;
+    settings::check(pairs, &known).map_err(Refusal::invalid)?;
     let conf: Conf = submission.conf.clone().into_iter().collect();
-    // Set by the client, not by the user.
+    // The client has added this setting, so it is removed from the settings of the user.
     submission.conf.remove(MAPPER_DIVISIBLE);
     let Some(builtin) = builtin else {
         let divisible = setting(&conf, MAPPER_DIVISIBLE, false)?;
-        return Ok(Declared { divisible, format: InputFormat::Lines });
+        return Ok(ProgramDeclaration { divisible, format: InputFormat::Lines });
     };
     let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
     if submission.reduces == 0 && job.reducer.is_some() {
@@ -269,11 +271,11 @@ fn check_settings(submission: &mut Submission) -> Result<Declared, Refusal> {
         )));
     }
     check_side_file(builtin.name, &conf, &submission.files)?;
-    Ok(Declared { divisible: job.divisible, format: job.input })
+    Ok(ProgramDeclaration { divisible: job.divisible, format: job.input })
 }
 
-/// Refuses a built-in program whose side file is not sent with the job. A path that is absolute
-/// names a file of the nodes.
+/// Refuses a built-in program that needs a side file which is not sent with the job. An absolute
+/// path is accepted, because it names a file that exists on the nodes.
 fn check_side_file(program: &str, conf: &Conf, sent: &[String]) -> Result<(), Refusal> {
     let Some((key, file)) = registry::side_file(program, conf) else { return Ok(()) };
     let name = file.trim_start_matches("./");
@@ -287,7 +289,8 @@ fn check_side_file(program: &str, conf: &Conf, sent: &[String]) -> Result<(), Re
     )))
 }
 
-async fn check_program(client: &Client, submission: &Submission) -> Result<(), Refusal> {
+/// Refuses a job whose executable, side files or split keys do not exist in the file system.
+async fn check_program_files(client: &Client, submission: &Submission) -> Result<(), Refusal> {
     let executable = match &submission.program {
         Program::Executable(path) => Some(("program", path)),
         Program::Builtin(_) => None,
@@ -311,13 +314,13 @@ async fn check_program(client: &Client, submission: &Submission) -> Result<(), R
     Ok(())
 }
 
-/// Refuses the output of an active job as input, because it is not complete.
+/// Refuses inputs that are in the output folder of an active job, because they are not complete.
 fn check_inputs_complete(
     input: &Inputs,
-    written: &[(JobId, DfsPath)],
+    active_outputs: &[(JobId, DfsPath)],
     recursive: bool,
 ) -> Result<(), Refusal> {
-    for (job, output) in written {
+    for (job, output) in active_outputs {
         let reads = |named: &&DfsPath| {
             *named == output || named.is_within(output) || (recursive && output.is_within(named))
         };
@@ -330,8 +333,9 @@ fn check_inputs_complete(
     Ok(())
 }
 
-/// The output must not exist. Its user must have permission to create it, the quotas must allow its
-/// parts, it must lie outside the input, and all its parents must be folders.
+/// Checks the output folder of a job and returns its path. The folder must not exist or be inside
+/// the input, all its parents must be folders, the user must have permission to create it, and the
+/// quotas must allow its parts.
 async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -> Result<String, Refusal> {
     if text.is_empty() {
         return Ok(String::new());
@@ -346,7 +350,7 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
             "output {output} is inside the input {around}: choose another folder"
         )));
     }
-    // The parts, the folder itself and `_SUCCESS`.
+    // The quota must allow the parts, the folder itself and `_SUCCESS`.
     match client.stat_for_create(&output, parts + 2).await {
         Ok(_) => {
             Err(Refusal::exists(format!("output {output} exists: choose another folder, or delete it first")))
@@ -362,21 +366,24 @@ mod tests {
     use engine::streaming;
     use mrcore::{ids::RequestId, job::Priority};
 
-    fn settings(key: &str, value: &str) -> Result<Settings, Refusal> {
+    fn job_settings(key: &str, value: &str) -> Result<JobSettings, Refusal> {
         let conf = BTreeMap::from([(key.to_owned(), value.to_owned())]);
-        let declared = Declared { divisible: false, format: InputFormat::Lines };
-        Settings::of(&conf, declared, &JobTrackerConfig::default())
+        let declared = ProgramDeclaration { divisible: false, format: InputFormat::Lines };
+        JobSettings::of(&conf, declared, &JobTrackerConfig::default())
     }
 
     #[test]
-    fn settings_are_read() {
-        assert_eq!(settings("slow.start", "0.5").unwrap().slow_start.to_bits(), 0.5f64.to_bits());
-        assert!(!settings("speculation", "false").unwrap().speculation);
-        assert_eq!(settings("attempts.max", "7").unwrap().attempts_max, 7);
-        assert_eq!(settings("split.size", "1MiB").unwrap().split_options.size, 1 << 20);
-        assert_eq!(settings("input.format", "whole").unwrap().split_options.format, InputFormat::WholeFile);
-        assert!(settings("split.size", "1MiB").unwrap().split_options.recursive);
-        assert!(!settings("input.recursive", "false").unwrap().split_options.recursive);
+    fn job_settings_override_the_defaults() {
+        assert_eq!(job_settings("slow.start", "0.5").unwrap().slow_start.to_bits(), 0.5f64.to_bits());
+        assert!(!job_settings("speculation", "false").unwrap().speculation);
+        assert_eq!(job_settings("attempts.max", "7").unwrap().attempts_max, 7);
+        assert_eq!(job_settings("split.size", "1MiB").unwrap().split_options.size, 1 << 20);
+        assert_eq!(
+            job_settings("input.format", "whole").unwrap().split_options.format,
+            InputFormat::WholeFile
+        );
+        assert!(job_settings("split.size", "1MiB").unwrap().split_options.recursive);
+        assert!(!job_settings("input.recursive", "false").unwrap().split_options.recursive);
     }
 
     fn submission(program: Program, pairs: &[(&str, &str)]) -> Submission {
@@ -397,18 +404,18 @@ mod tests {
     }
 
     #[test]
-    fn a_job_with_too_many_parts_is_told_how_many_are_allowed() {
-        let why = check_parts("/out", 99_999_999, 1).unwrap_err().to_string();
-        let most: u32 =
+    fn refusal_of_a_job_with_too_many_parts_names_the_limit() {
+        let why = check_part_count("/out", 99_999_999, 1).unwrap_err().to_string();
+        let max: u32 =
             why.split("use --reduces ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-        assert_eq!(check_parts("/out", most, 1), Ok(()));
-        assert!(check_parts("/out", most + 1, 1).is_err());
-        let why = check_parts("/out", 0, 99_999_999).unwrap_err().to_string();
+        assert_eq!(check_part_count("/out", max, 1), Ok(()));
+        assert!(check_part_count("/out", max + 1, 1).is_err());
+        let why = check_part_count("/out", 0, 99_999_999).unwrap_err().to_string();
         assert!(why.contains("split.size"), "{why}");
     }
 
     #[test]
-    fn kmeans_needs_its_centroids() {
+    fn kmeans_without_its_centroids_file_is_refused() {
         let with = |files: &[&str], pairs: &[(&str, &str)]| {
             let mut submission = submission(Program::Builtin("kmeans".into()), pairs);
             submission.files = files.iter().map(|file| (*file).to_owned()).collect();
@@ -423,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_builtin_program_with_a_reducer_needs_a_reduce() {
+    fn builtin_program_with_a_reducer_and_no_reduces_is_refused() {
         let without_reduces = |name: &str, pairs: &[(&str, &str)]| {
             let mut submission = submission(Program::Builtin(name.into()), pairs);
             submission.reduces = 0;
@@ -439,30 +446,36 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_split_only_if_divisible() {
-        let of = |program: Program, pairs: &[(&str, &str)]| {
+    fn maps_may_be_split_only_if_the_program_is_divisible() {
+        let split_settings = |program: Program, pairs: &[(&str, &str)]| {
             let mut submission = submission(program, pairs);
             let declared = check_settings(&mut submission)?;
-            assert!(!submission.conf.contains_key(MAPPER_DIVISIBLE), "only what the user has set");
-            let settings = Settings::of(&submission.conf, declared, &JobTrackerConfig::default())?;
+            assert!(
+                !submission.conf.contains_key(MAPPER_DIVISIBLE),
+                "conf contains a setting that the user did not set"
+            );
+            let settings = JobSettings::of(&submission.conf, declared, &JobTrackerConfig::default())?;
             Ok::<_, Refusal>((settings.split_slow, settings.split_options.divisible))
         };
-        let own = || Program::Executable("/job".into());
-        assert_eq!(of(own(), &[]), Ok((false, false)));
-        assert_eq!(of(own(), &[(SPLIT_SLOW, "true")]), Ok((false, false)));
-        assert_eq!(of(own(), &[(MAPPER_DIVISIBLE, "true")]), Ok((true, true)));
-        assert_eq!(of(own(), &[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]), Ok((false, true)));
-        assert!(of(own(), &[(MAPPER_DIVISIBLE, "perhaps")]).is_err());
+        let executable = || Program::Executable("/job".into());
+        assert_eq!(split_settings(executable(), &[]), Ok((false, false)));
+        assert_eq!(split_settings(executable(), &[(SPLIT_SLOW, "true")]), Ok((false, false)));
+        assert_eq!(split_settings(executable(), &[(MAPPER_DIVISIBLE, "true")]), Ok((true, true)));
+        assert_eq!(
+            split_settings(executable(), &[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]),
+            Ok((false, true))
+        );
+        assert!(split_settings(executable(), &[(MAPPER_DIVISIBLE, "perhaps")]).is_err());
         let builtin = |name: &str| Program::Builtin(name.into());
         assert_eq!(
-            of(builtin("wordcount"), &[]),
+            split_settings(builtin("wordcount"), &[]),
             Ok((true, true)),
             "wordcount declares that it is divisible"
         );
         let (stream, mapper) = (|| builtin("streaming"), ("stream.mapper", "./number-lines"));
-        assert_eq!(of(stream(), &[mapper]), Ok((false, false)));
-        assert_eq!(of(stream(), &[mapper, (streaming::DIVISIBLE, "true")]), Ok((true, true)));
-        assert_eq!(of(stream(), &[mapper, (streaming::DIVISIBLE, "false")]), Ok((false, false)));
-        assert!(of(stream(), &[mapper, (streaming::DIVISIBLE, "perhaps")]).is_err());
+        assert_eq!(split_settings(stream(), &[mapper]), Ok((false, false)));
+        assert_eq!(split_settings(stream(), &[mapper, (streaming::DIVISIBLE, "true")]), Ok((true, true)));
+        assert_eq!(split_settings(stream(), &[mapper, (streaming::DIVISIBLE, "false")]), Ok((false, false)));
+        assert!(split_settings(stream(), &[mapper, (streaming::DIVISIBLE, "perhaps")]).is_err());
     }
 }

@@ -1,13 +1,13 @@
-//! Deletes what earlier processes have left in the file system.
+//! Deletes files that earlier processes have left in the file system.
 //!
-//! At every start the leftovers of all jobs in memory that have ended are deleted, because a crash
-//! may have interrupted the deletion. Staging folders of clients that died before the submission
-//! are deleted after a day.
+//! Every start of the JobTracker deletes the leftovers of all ended jobs in memory, because a crash
+//! may have interrupted an earlier deletion. Staging folders of clients that died before they
+//! submitted their job are deleted after a day.
 
 use crate::{
     driver::Driver,
-    files::{Pause, is_transient},
-    leftovers::{Leftovers, clear, staging},
+    files::{Backoff, is_transient},
+    leftovers::{Leftovers, clear, staging_folder},
 };
 use dfs_client::{Attributes, ClientError, FileStatus, path::DfsPath};
 use mrcore::Cluster;
@@ -19,25 +19,27 @@ use std::{
 };
 
 /// Age at which a staging folder without a job is deleted.
-const STAGED_MAX: Duration = Duration::from_hours(24);
-/// Time between two searches for such folders.
+const STAGING_AGE_MAX: Duration = Duration::from_hours(24);
+/// Time between two searches for staging folders without a job.
 const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Deletes what is left of all jobs that have ended before this start.
-pub(crate) async fn sweep(driver: Arc<Driver>) {
+/// Deletes the leftovers of all jobs that ended before this start, and then, at a fixed interval,
+/// old staging folders without a job. Never returns.
+pub(crate) async fn sweep_loop(driver: Arc<Driver>) {
     if driver.files().is_closed() {
-        open_staging(&driver).await;
+        create_staging_area(&driver).await;
     }
-    let staged: BTreeSet<DfsPath> = staged(&driver).await.into_iter().map(|entry| entry.path).collect();
-    let over = |cluster: &Cluster| -> Vec<Leftovers> {
-        cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of(job, true)).collect()
+    let staged: BTreeSet<DfsPath> =
+        list_staging_folders(&driver).await.into_iter().map(|entry| entry.path).collect();
+    let of_ended_jobs = |cluster: &Cluster| -> Vec<Leftovers> {
+        cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of_job(job, true)).collect()
     };
-    for mut left in driver.peek(over) {
-        left.staging = left.staging.filter(|path| staged.contains(path));
-        clear(driver.files(), &left).await;
+    for mut leftovers in driver.peek(of_ended_jobs) {
+        leftovers.staging = leftovers.staging.filter(|path| staged.contains(path));
+        clear(driver.files(), &leftovers).await;
     }
     loop {
-        sweep_staging(&driver, STAGED_MAX).await;
+        sweep_staging(&driver, STAGING_AGE_MAX).await;
         tokio::time::sleep(SWEEP_INTERVAL).await;
     }
 }
@@ -46,30 +48,32 @@ pub(crate) async fn sweep(driver: Arc<Driver>) {
 async fn sweep_staging(driver: &Driver, age: Duration) {
     let Some(before) = SystemTime::now().checked_sub(age) else { return };
     let before_ms = before.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    let mut old = staged(driver).await;
+    let mut old = list_staging_folders(driver).await;
     old.retain(|entry| entry.modified_ms <= before_ms);
-    // Read after the folders are listed, so that a job submitted in between is seen.
-    let named = driver.peek(|cluster| cluster.jobs().filter_map(staging).collect::<BTreeSet<DfsPath>>());
-    for path in old.into_iter().map(|entry| entry.path).filter(|path| !named.contains(path)) {
+    // Read the jobs after the folders are listed, so that the folder of a job submitted in between
+    // is not deleted.
+    let in_use =
+        driver.peek(|cluster| cluster.jobs().filter_map(staging_folder).collect::<BTreeSet<DfsPath>>());
+    for path in old.into_iter().map(|entry| entry.path).filter(|path| !in_use.contains(path)) {
         tracing::info!(path = path.as_str(), "deleting a staging folder that no job uses");
         clear(driver.files(), &Leftovers::of_staging(path)).await;
     }
 }
 
-/// In a closed cluster the staging area belongs to the JobTracker. All users may create folders in
-/// it, and each may delete only its own.
-async fn open_staging(driver: &Driver) {
-    let mut pause = Pause::new();
-    while let Err(error) = try_open_staging(driver).await {
+/// Creates the staging area of a closed cluster, which belongs to the JobTracker. All users may
+/// create folders in it, and each user may delete only its own folders.
+async fn create_staging_area(driver: &Driver) {
+    let mut backoff = Backoff::new();
+    while let Err(error) = try_create_staging_area(driver).await {
         // A NameNode in safemode counts as unreachable.
         if !is_transient(&error) {
             return tracing::warn!(%error, "cannot create {STAGING}: users cannot stage files");
         }
-        pause.wait().await;
+        backoff.wait().await;
     }
 }
 
-async fn try_open_staging(driver: &Driver) -> Result<(), ClientError> {
+async fn try_create_staging_area(driver: &Driver) -> Result<(), ClientError> {
     let client = driver.files().client().await?;
     let area = DfsPath::parse(STAGING).expect("a plain path");
     client.mkdir(&area, true).await?;
@@ -77,9 +81,10 @@ async fn try_open_staging(driver: &Driver) -> Result<(), ClientError> {
     client.set_attributes(&area, shared).await
 }
 
-async fn staged(driver: &Driver) -> Vec<FileStatus> {
+/// Lists the staging folders. Waits while the NameNode is unreachable.
+async fn list_staging_folders(driver: &Driver) -> Vec<FileStatus> {
     let area = DfsPath::parse(STAGING).expect("a plain path");
-    let mut pause = Pause::new();
+    let mut backoff = Backoff::new();
     loop {
         let listed = match driver.files().client().await {
             Ok(client) => client.list(&area).await,
@@ -87,7 +92,7 @@ async fn staged(driver: &Driver) -> Vec<FileStatus> {
         };
         match listed {
             Ok(entries) => return entries,
-            Err(error) if is_transient(&error) => pause.wait().await,
+            Err(error) if is_transient(&error) => backoff.wait().await,
             // The staging area does not exist yet.
             Err(_) => return Vec::new(),
         }

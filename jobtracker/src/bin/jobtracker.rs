@@ -1,4 +1,4 @@
-//! The process of the JobTracker: flags override `fermata.toml`, then it serves until it is
+//! The JobTracker program. Reads `fermata.toml`, which flags override, and serves until it is
 //! stopped.
 
 use clap::Parser;

@@ -1,10 +1,10 @@
 //! The driver around the core: clock, lock, journal, and the order of effects.
 //!
 //! An event is handled and its facts are queued for the journal under one lock, so the journal has
-//! the order of the events in memory. The effects go into one queue in their order. The receiver of
-//! that queue waits for each item until the facts before it are durable, so no effect leaves early
-//! or out of order. Replies to clients, including refusals and reads, also wait until every fact
-//! that they could have seen is durable.
+//! the same order as the events in memory. The effects are added to one queue in their order. The
+//! receiver of that queue waits before each item until all facts before it are durable, so no
+//! effect is carried out early or out of order. Replies to clients, including refusals and replies
+//! to reads, also wait until every fact that they can depend on is durable.
 
 mod backlog;
 mod namenode;
@@ -40,49 +40,54 @@ use std::{
 };
 use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 
-/// The reply to requests whose facts come after the journal was sealed.
+/// The reply to requests that were handled after the journal was sealed.
 const STOPPING: &str = "the JobTracker is stopping: try again when it is back";
-/// No attempt is launched if less than this fraction of `disk_reserve` is free.
+/// No attempt is launched while less than `disk_reserve` divided by this number is free.
 const LAUNCH_RESERVE_DIVISOR: u64 = 4;
 
-/// One stream of a tracker. `generation` distinguishes it from later streams of the same process.
+/// The current stream of a tracker. `generation` distinguishes it from later streams of the same
+/// tracker.
 struct Link {
     generation: u64,
     sender: mpsc::Sender<ToTracker>,
-    /// The number of the newest order sent on this stream. A stream loses nothing, so no order is
-    /// sent twice.
-    sent: u64,
+    /// Number of the newest order sent on this stream. A stream loses nothing, so no order is sent
+    /// twice.
+    newest_order_sent: u64,
 }
 
+/// The state that is protected by the lock.
 struct Inner {
     core: JobTracker,
     links: BTreeMap<TrackerId, Link>,
-    generations: u64,
-    /// Notified when a job changes, before the change is durable. The value says whether the job
-    /// has ended.
+    /// Generation of the newest stream of any tracker.
+    newest_generation: u64,
+    /// Channels that are notified when a job changes, before the change is durable. The value says
+    /// whether the job has ended.
     watchers: BTreeMap<JobId, watch::Sender<bool>>,
     /// Number of events handled, for the test that an idle JobTracker handles few.
     #[cfg(test)]
-    handled: u64,
+    events_handled: u64,
 }
 
-/// An output that leaves once the facts up to `after` are durable.
+/// An output that is delivered once the facts up to `after` are durable.
 pub(crate) struct QueuedOutput {
     after: Seq,
     output: Output,
 }
 
 enum Output {
+    /// Log the fact and write it to the history of its job.
     Fact(Entry),
     Message {
+        /// The tracker and the generation of its stream; None if the tracker is not registered.
         to: Option<(TrackerId, u64)>,
         sender: mpsc::Sender<ToTracker>,
         message: ToTracker,
     },
     Commit(JobId),
     Compute(u64, Problem),
-    Clear(Leftovers),
-    /// Completed when all facts queued before it are in the history files.
+    DeleteLeftovers(Leftovers),
+    /// The sender is notified when all facts queued before this output are in the history files.
     Flush(oneshot::Sender<()>),
 }
 
@@ -100,15 +105,17 @@ pub(crate) struct Driver {
     /// Unbounded, because the lock is held when items are added; `backlog` limits its length.
     queue: mpsc::UnboundedSender<QueuedOutput>,
     backlog: Backlog,
+    /// A message for the operator if journal records may have been lost at this start.
     notice: Option<String>,
-    /// Notified when the end of a job is durable.
-    ended: Notify,
+    /// Notified when it is durable that a job has ended.
+    job_end: Notify,
     fatal: Fatal,
     /// Set while jobs are active and the NameNode accepts no changes.
     not_writable: Mutex<Option<NotWritable>>,
 }
 
-pub(crate) struct Parts {
+/// What a driver is made from.
+pub(crate) struct DriverParts {
     pub(crate) core: JobTracker,
     pub(crate) log: Log,
     pub(crate) clock: Clock,
@@ -120,17 +127,17 @@ pub(crate) struct Parts {
 }
 
 impl Driver {
-    /// Returns the driver and the queue to pass to [`Self::deliver`].
-    pub(crate) fn new(parts: Parts) -> (Self, mpsc::UnboundedReceiver<QueuedOutput>) {
-        let Parts { core, log, clock, config, files, history_writer, notice } = parts;
+    /// Creates a driver. Returns it and the queue to pass to [`Self::deliver`].
+    pub(crate) fn new(parts: DriverParts) -> (Self, mpsc::UnboundedReceiver<QueuedOutput>) {
+        let DriverParts { core, log, clock, config, files, history_writer, notice } = parts;
         let (queue, outgoing) = mpsc::unbounded_channel();
         let inner = Inner {
             core,
             links: BTreeMap::new(),
-            generations: 0,
+            newest_generation: 0,
             watchers: BTreeMap::new(),
             #[cfg(test)]
-            handled: 0,
+            events_handled: 0,
         };
         let driver = Self {
             inner: Mutex::new(inner),
@@ -142,7 +149,7 @@ impl Driver {
             queue,
             backlog: Backlog::default(),
             notice,
-            ended: Notify::new(),
+            job_end: Notify::new(),
             fatal: watch::Sender::new(None),
             not_writable: Mutex::default(),
         };
@@ -165,18 +172,18 @@ impl Driver {
         &self.history_writer
     }
 
-    /// Messages for the operator: lost journal records, and a disk that is nearly full.
+    /// Returns messages for the operator: journal records may be lost, or the disk is nearly full.
     pub(crate) fn notices(&self) -> Vec<String> {
-        self.notice.iter().cloned().chain(self.disk_low()).collect()
+        self.notice.iter().cloned().chain(self.disk_low_message()).collect()
     }
 
-    /// A message if less than `disk_reserve` is free on the disk of the journal.
-    pub(crate) fn disk_low(&self) -> Option<String> {
+    /// Returns a message if less than `disk_reserve` is free on the disk of the journal.
+    pub(crate) fn disk_low_message(&self) -> Option<String> {
         let reserve = self.config.disk_reserve;
         // If the free space is unknown, assume that there is enough; a write to the journal will
         // fail if not.
         let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
-        let stopped = if free < self.launch_reserve() {
+        let stopped = if free < self.launch_reserve_bytes() {
             "no job is accepted, no attempt is started and no history is written"
         } else {
             "no job is accepted and no history is written"
@@ -189,17 +196,17 @@ impl Driver {
         ))
     }
 
-    /// Below this many free bytes no attempt is launched. The journal still needs space for the
-    /// ends of the running attempts.
-    fn launch_reserve(&self) -> u64 {
+    /// Returns how many bytes must be free for attempts to be launched. With less, the remaining
+    /// space is kept for recording how the running attempts end.
+    fn launch_reserve_bytes(&self) -> u64 {
         self.config.disk_reserve.0 / LAUNCH_RESERVE_DIVISOR
     }
 
-    /// Suspends launches while the disk is nearly full, so that the facts of attempts cannot fill
-    /// it. A JobTracker that cannot write its journal ends.
-    fn watch_disk(&self) {
+    /// Suspends launches while the disk is nearly full, so that the facts about new attempts cannot
+    /// fill it. A JobTracker that cannot write its journal ends.
+    fn check_disk_space(&self) {
         let Ok(free) = self.log.free_bytes() else { return };
-        let allowed = free >= self.launch_reserve();
+        let allowed = free >= self.launch_reserve_bytes();
         let mut inner = self.inner.lock();
         if allowed != inner.core.launches_suspended() {
             return;
@@ -221,14 +228,15 @@ impl Driver {
         self.fatal.send_replace(Some(why));
     }
 
-    /// Returns the reason when the process cannot continue.
+    /// Waits until the process cannot continue. Returns the reason.
     pub(crate) async fn failed(&self) -> String {
         let mut fatal = self.fatal.subscribe();
         let why = fatal.wait_for(Option::is_some).await.expect("the sender is in `self`").clone();
         why.expect("waited for it")
     }
 
-    /// Handles an event. A reply may be sent once the journal is durable up to the returned number.
+    /// Handles an event. Returns the reply, and the number of the journal record that must be
+    /// durable before the reply is sent.
     pub(crate) fn handle(&self, event: Event) -> (Option<Reply>, Seq) {
         self.handle_locked(&mut self.inner.lock(), event, None)
     }
@@ -248,21 +256,22 @@ impl Driver {
         Ok(())
     }
 
-    /// Completes when a job ends, durably, after this call.
+    /// Returns a future that completes when, after this call, a job ends and this is durable.
     pub(crate) fn job_ended(&self) -> Notified<'_> {
-        self.ended.notified()
+        self.job_end.notified()
     }
 
     /// Handles an event and waits until the reply may be sent.
     async fn request_reply(&self, event: Event) -> Result<Reply, Refusal> {
         self.check_backlog()?;
         let (reply, seq) = self.handle(event);
-        self.durable(seq).await?;
+        self.wait_durable(seq).await?;
         reply.ok_or_else(|| Refusal::unavailable("internal error: the request was not answered"))
     }
 
-    async fn durable(&self, seq: Seq) -> Result<(), Refusal> {
-        // The facts could not be appended, so they have no number to wait for.
+    /// Waits until the journal is durable up to this record.
+    async fn wait_durable(&self, seq: Seq) -> Result<(), Refusal> {
+        // The facts could not be appended, so there is no record to wait for.
         if seq == Seq::MAX {
             return self.check_fatal();
         }
@@ -275,30 +284,31 @@ impl Driver {
         self.fatal.borrow().clone().map_or(Ok(()), |why| Err(Refusal::unavailable(why)))
     }
 
-    /// Reads from the cluster. Returns the value once everything it could have seen is durable.
+    /// Reads from the cluster. Returns the value once every fact that it can depend on is durable.
     pub(crate) async fn read<T>(&self, read: impl FnOnce(&Cluster) -> T) -> Result<T, Refusal> {
         self.read_core(|core| read(core.cluster())).await
     }
 
-    /// Same as [`Self::read`], with the whole core.
+    /// Same as [`Self::read`], but `read` gets the whole core.
     pub(crate) async fn read_core<T>(&self, read: impl FnOnce(&JobTracker) -> T) -> Result<T, Refusal> {
         let (value, seq) = {
             let inner = self.inner.lock();
             (read(&inner.core), self.log.last_seq())
         };
-        self.durable(seq).await?;
+        self.wait_durable(seq).await?;
         // The value may depend on facts that could not be appended.
         self.check_fatal()?;
         Ok(value)
     }
 
-    /// Reads from the cluster without waiting for the journal. The value must not leave the
-    /// process.
+    /// Reads from the cluster without waiting for the journal. The value must not be sent to other
+    /// processes, because a crash may undo it.
     pub(crate) fn peek<T>(&self, read: impl FnOnce(&Cluster) -> T) -> T {
         read(self.inner.lock().core.cluster())
     }
 
-    /// Handles one event and queues its effects in order.
+    /// Handles one event and queues its effects in order. `new_stream` is the stream of a tracker
+    /// that registers. Returns as [`Self::handle`].
     fn handle_locked(
         &self,
         inner: &mut Inner,
@@ -307,7 +317,7 @@ impl Driver {
     ) -> (Option<Reply>, Seq) {
         #[cfg(test)]
         {
-            inner.handled += 1;
+            inner.events_handled += 1;
         }
         let mut changed: BTreeSet<JobId> = match &event {
             Event::Heartbeat(heartbeat) => {
@@ -315,7 +325,7 @@ impl Driver {
             }
             _ => BTreeSet::new(),
         };
-        let with_ended_attempts = jobs_with_ended_attempts(&event);
+        let jobs_with_ended_attempts = jobs_with_ended_attempts(&event);
         let mut effects = Vec::new();
         inner.core.handle(self.clock.now(), event, &mut effects);
         let (seq, mut answer) = (self.append(&effects), None);
@@ -323,10 +333,10 @@ impl Driver {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(entry.fact.job());
-                    let left = Leftovers::after(inner.core.cluster(), &entry.fact);
-                    self.send(seq, Output::Fact(entry));
-                    if let Some(left) = left {
-                        self.send(seq, Output::Clear(left));
+                    let leftovers = Leftovers::after_fact(inner.core.cluster(), &entry.fact);
+                    self.queue_output(seq, Output::Fact(entry));
+                    if let Some(leftovers) = leftovers {
+                        self.queue_output(seq, Output::DeleteLeftovers(leftovers));
                     }
                 }
                 Effect::Reply { reply, .. } => {
@@ -336,34 +346,37 @@ impl Driver {
                     answer = Some(reply);
                 }
                 Effect::SendOrders { tracker, answer, orders } => {
-                    self.send_to_tracker(inner, seq, tracker, answer, &orders);
+                    self.queue_orders(inner, seq, tracker, answer, &orders);
                 }
                 Effect::RequestRegistration { tracker, .. } => {
-                    self.message(inner, seq, tracker, wire::register_again());
+                    self.queue_message(inner, seq, tracker, wire::register_again());
                 }
-                Effect::CommitJob { job } => self.send(seq, Output::Commit(job)),
-                Effect::Compute { number, problem } => self.send(seq, Output::Compute(number, problem)),
+                Effect::CommitJob { job } => self.queue_output(seq, Output::Commit(job)),
+                Effect::Compute { number, problem } => {
+                    self.queue_output(seq, Output::Compute(number, problem))
+                }
                 Effect::DiscardOutput { job } => {
                     if let Some(job) = inner.core.cluster().job(job) {
-                        self.send(seq, Output::Clear(Leftovers::of(job, true)));
+                        self.queue_output(seq, Output::DeleteLeftovers(Leftovers::of_job(job, true)));
                     }
                 }
             }
         }
-        for job in with_ended_attempts
+        for job in jobs_with_ended_attempts
             .iter()
             .filter_map(|job| inner.core.cluster().job(*job))
             .filter(|job| job.is_over())
         {
-            self.send(seq, Output::Clear(Leftovers::of(job, true)));
+            self.queue_output(seq, Output::DeleteLeftovers(Leftovers::of_job(job, true)));
         }
         notify_watchers(inner, &changed);
         (answer, seq)
     }
 
-    /// Appends the facts of an event to the journal, all or none: after a crash a tracker must not
-    /// be lost while its attempts still run. Returns the number after which the other effects may
-    /// leave.
+    /// Appends the facts of an event to the journal. After a crash either all of them are in the
+    /// journal or none is: otherwise, for example, a tracker could be lost while its attempts still
+    /// run. Returns the number of the record that must be durable before the other effects are
+    /// delivered.
     fn append(&self, effects: &[Effect]) -> Seq {
         let facts = effects.iter().filter_map(|effect| match effect {
             Effect::Append(entry) => Some(codec::encode(entry)),
@@ -376,7 +389,7 @@ impl Driver {
         match self.log.append_many(&facts) {
             Ok(seq) => seq,
             Err(AppendError::Failed(error)) => {
-                // No output leaves any more, because the process is about to end.
+                // No further output is delivered, because the process is about to end.
                 let stopping = self.log.check().is_ok();
                 self.fail(if stopping {
                     STOPPING.into()
@@ -385,83 +398,91 @@ impl Driver {
                 });
                 Seq::MAX
             }
-            // The facts are applied in memory but cannot be written, so memory and disk differ.
-            // Nothing can repair this.
+            // The facts are applied in memory but cannot be written, so memory and journal differ,
+            // and nothing can repair this.
             Err(AppendError::TooLarge { bytes, max }) => {
                 panic!("facts of {bytes} bytes exceed the limit of the journal, {max} bytes")
             }
         }
     }
 
-    fn send(&self, after: Seq, output: Output) {
+    fn queue_output(&self, after: Seq, output: Output) {
         self.backlog.increment();
-        // The receiver is gone only when the process ends.
+        // The receiver is ended only when the process ends.
         let _ = self.queue.send(QueuedOutput { after, output });
     }
 
-    /// Attaches the stream to its tracker after the registration was accepted.
+    /// Makes the stream the current one of its tracker if the registration was accepted. Queues the
+    /// answer to the registration.
     fn attach_stream(&self, inner: &mut Inner, seq: Seq, sender: &mpsc::Sender<ToTracker>, reply: &Reply) {
         match reply {
             Reply::Registered { tracker, epoch, incarnation } => {
-                inner.generations += 1;
-                let link = Link { generation: inner.generations, sender: sender.clone(), sent: 0 };
+                inner.newest_generation += 1;
+                let link = Link {
+                    generation: inner.newest_generation,
+                    sender: sender.clone(),
+                    newest_order_sent: 0,
+                };
                 inner.links.insert(*tracker, link);
                 let message = wire::registered(*tracker, *incarnation, *epoch, &self.config);
-                self.message(inner, seq, *tracker, message);
+                self.queue_message(inner, seq, *tracker, message);
             }
             Reply::Refused(why) => {
                 let output =
                     Output::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
-                self.send(seq, output);
+                self.queue_output(seq, output);
             }
             Reply::Submitted(_) | Reply::Stopped | Reply::Accepted => {}
         }
     }
 
-    fn send_to_tracker(
+    /// Queues the orders that were not sent yet on the current stream of the tracker. `answer` is
+    /// the number of the heartbeat that they answer.
+    fn queue_orders(
         &self,
         inner: &mut Inner,
         seq: Seq,
         tracker: TrackerId,
         answer: Option<u64>,
-        orders: &[mrcore::event::Numbered],
+        orders: &[mrcore::event::NumberedOrder],
     ) {
         let Some(link) = inner.links.get_mut(&tracker) else { return };
-        let fresh = orders.iter().position(|(number, _)| *number > link.sent).unwrap_or(orders.len());
-        let orders = &orders[fresh..];
+        let first_unsent =
+            orders.iter().position(|(number, _)| *number > link.newest_order_sent).unwrap_or(orders.len());
+        let orders = &orders[first_unsent..];
         if orders.is_empty() && answer.is_none() {
             return;
         }
-        link.sent = orders.last().map_or(link.sent, |(number, _)| *number);
+        link.newest_order_sent = orders.last().map_or(link.newest_order_sent, |(number, _)| *number);
         let messages = wire::orders(inner.core.cluster(), &self.files, answer, orders);
         for message in messages {
-            self.message(inner, seq, tracker, message);
+            self.queue_message(inner, seq, tracker, message);
         }
     }
 
-    fn message(&self, inner: &Inner, seq: Seq, tracker: TrackerId, message: ToTracker) {
+    fn queue_message(&self, inner: &Inner, seq: Seq, tracker: TrackerId, message: ToTracker) {
         let Some(link) = inner.links.get(&tracker) else { return };
         let to = Some((tracker, link.generation));
-        self.send(seq, Output::Message { to, sender: link.sender.clone(), message });
+        self.queue_output(seq, Output::Message { to, sender: link.sender.clone(), message });
     }
 
     /// Seals the journal: no fact is accepted after this, although trackers may still report.
     /// Blocks until the journal is durable.
     ///
-    /// The receiver completes when every fact is in its history file. It fails if the journal has
-    /// failed.
+    /// The returned receiver completes when every fact is in its history file, and fails if the
+    /// journal has failed.
     pub(crate) fn seal(&self) -> (Result<(), LogFailed>, oneshot::Receiver<()>) {
         let (done, is_done) = oneshot::channel();
-        // Under the lock, so that all appended facts are queued before the flush. Outputs of
-        // refused facts are behind the flush and wait for a number that is never durable.
+        // Lock, so that all appended facts are queued before the flush. Outputs of facts that the
+        // sealed journal refuses are queued behind the flush, and are never delivered.
         let _inner = self.inner.lock();
         let sealed = self.log.close();
-        self.send(self.log.last_seq(), Output::Flush(done));
+        self.queue_output(self.log.last_seq(), Output::Flush(done));
         (sealed, is_done)
     }
 
-    /// Delivers queued outputs in order, each when its facts are durable. Ends when the journal
-    /// fails.
+    /// Delivers queued outputs in order, each when the facts that it depends on are durable.
+    /// Returns when the journal fails.
     pub(crate) async fn deliver(self: Arc<Self>, mut queue: mpsc::UnboundedReceiver<QueuedOutput>) {
         while let Some(QueuedOutput { after, output }) = queue.recv().await {
             if self.log.wait_durable(after).await.is_err() {
@@ -475,11 +496,11 @@ impl Driver {
                     let ended = matches!(entry.fact, Fact::JobEnded { .. });
                     self.history_writer.append(entry).await;
                     if ended {
-                        self.ended.notify_one();
+                        self.job_end.notify_one();
                     }
                 }
                 Output::Message { to, sender, message } => {
-                    // The tracker has gone or does not read: end its stream.
+                    // The tracker is ended or does not read its messages, so close its stream.
                     if let Err(error) = sender.try_send(message)
                         && let Some((tracker, generation)) = to
                     {
@@ -489,7 +510,7 @@ impl Driver {
                 }
                 Output::Commit(job) => drop(tokio::spawn(self.clone().commit(job))),
                 Output::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
-                Output::Clear(left) => drop(tokio::spawn(self.clone().clear(left))),
+                Output::DeleteLeftovers(leftovers) => drop(tokio::spawn(self.clone().clear(leftovers))),
                 Output::Flush(done) => {
                     self.history_writer.flush().await;
                     let _ = done.send(());
@@ -499,24 +520,25 @@ impl Driver {
         }
     }
 
-    /// Solves a problem of a policy outside the lock. No answer follows only if the daemon is
-    /// ending.
+    /// Solves a problem of a policy without the lock, and passes the answer to the core. The core
+    /// gets no answer only if the daemon is ending.
     async fn compute(self: Arc<Self>, number: u64, problem: Problem) {
         if let Ok(answer) = tokio::task::spawn_blocking(move || problem.solve()).await {
             self.handle(Event::Computed { number, answer });
         }
     }
 
-    /// Sends a tick whenever the core has a deadline.
-    pub(crate) async fn tick(self: Arc<Self>) {
+    /// Sends a tick to the core at each of its deadlines, or after a second if it has none. Never
+    /// returns.
+    pub(crate) async fn tick_loop(self: Arc<Self>) {
         loop {
-            self.watch_disk();
+            self.check_disk_space();
             let next = self.inner.lock().core.next_deadline();
-            let wait = next.map_or(Duration::from_secs(1), |next| self.clock.until(next));
+            let wait = next.map_or(Duration::from_secs(1), |next| self.clock.time_until(next));
             tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
             if self.wait_for_backlog().await {
-                // No heartbeat was read during the wait. Let trackers report before the core
-                // decides which ones are silent.
+                // No heartbeat was read during the wait. Give the trackers time to report before
+                // the core decides which of them are suspect.
                 tokio::time::sleep(2 * self.config.heartbeat.0).await;
             }
             self.handle(Event::Tick);
@@ -539,7 +561,7 @@ impl Driver {
         inner.links.get(&tracker).map(|link| (tracker, incarnation, link.generation))
     }
 
-    /// Handles a heartbeat. Returns false if the stream is no longer the current one of its
+    /// Handles a heartbeat. Returns false if its stream is no longer the current stream of the
     /// tracker.
     pub(crate) fn heartbeat(&self, generation: u64, mut heartbeat: Heartbeat) -> bool {
         let mut inner = self.inner.lock();
@@ -551,7 +573,8 @@ impl Driver {
         current
     }
 
-    /// Marks the stream of a tracker as ended, unless the tracker has attached again since.
+    /// Removes the stream of a tracker, and reports to the core that the tracker is disconnected,
+    /// unless the tracker has attached a newer stream since.
     pub(crate) fn detach(&self, tracker: TrackerId, generation: u64) {
         let mut inner = self.inner.lock();
         if inner.links.get(&tracker).is_none_or(|link| link.generation != generation) {
@@ -564,14 +587,16 @@ impl Driver {
     }
 
     #[cfg(test)]
-    pub(crate) fn handled(&self) -> u64 {
-        self.inner.lock().handled
+    pub(crate) fn events_handled(&self) -> u64 {
+        self.inner.lock().events_handled
     }
 
-    /// A channel that is notified when a job changes; its value says whether the job has ended.
+    /// Returns a channel that is notified when a job changes. Its value says whether the job has
+    /// ended.
     pub(crate) fn watch_job(&self, job: JobId) -> watch::Receiver<bool> {
         let mut inner = self.inner.lock();
-        // Jobs that have ended never change again, so remove the channels that have no receiver.
+        // The channel of an ended job is never notified again, and so never removed there. Remove
+        // all channels that have no receiver here.
         inner.watchers.retain(|_, sender| sender.receiver_count() > 0);
         let over = is_over(&inner, job);
         inner.watchers.entry(job).or_insert_with(|| watch::Sender::new(over)).subscribe()
@@ -597,14 +622,15 @@ fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
     }
 }
 
-/// Jobs with an attempt that the tracker reports as ended. An attempt that has outlived its job may
-/// have written after the clean-up, and no fact follows from its end.
+/// Returns the jobs with an attempt that the tracker reports as ended. If such an attempt has
+/// outlived its job, it may have written output after the leftovers of the job were deleted, and
+/// the report causes no fact.
 fn jobs_with_ended_attempts(event: &Event) -> BTreeSet<JobId> {
     let reports = match event {
         Event::Heartbeat(heartbeat) => &heartbeat.attempts,
         Event::Registration { tracker, .. } => &tracker.attempts,
         _ => return BTreeSet::new(),
     };
-    let gone = reports.iter().filter(|report| !matches!(report.status, AttemptStatus::Running(_)));
-    gone.map(|report| report.attempt.job()).collect()
+    let ended = reports.iter().filter(|report| !matches!(report.status, AttemptStatus::Running(_)));
+    ended.map(|report| report.attempt.job()).collect()
 }

@@ -1,5 +1,5 @@
-//! What the driver does at the NameNode: it fences earlier processes of the JobTracker, commits and
-//! deletes outputs, and checks whether the NameNode accepts changes.
+//! Calls of the driver to the NameNode: fence earlier JobTracker processes, commit and delete
+//! outputs, and check whether the NameNode accepts changes.
 
 use super::{Driver, notify_watchers};
 use crate::{
@@ -15,14 +15,15 @@ use mrcore::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// Time between two checks.
+/// Time between two checks whether the NameNode accepts changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Driver {
-    /// Fences older processes that use this journal.
+    /// Fences older JobTracker processes that use this journal. If this process is itself fenced,
+    /// it ends.
     pub(crate) async fn fence(self: Arc<Self>) {
-        // `read` waits until the epoch is durable. Otherwise a process after a crash could get the
-        // same one.
+        // `read` waits until the epoch is durable. Otherwise the process after a crash could get
+        // the same epoch.
         let Ok(epoch) = self.read(|cluster| cluster.epoch()).await else { return };
         match output::fence(&self.files, epoch).await {
             Ok(()) => tracing::info!(epoch, "older JobTrackers are fenced"),
@@ -37,41 +38,45 @@ impl Driver {
             let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
             Some((job.spec.user.clone(), Leftovers::of(job, true), output::plan(job, scope, cluster.epoch())))
         });
-        // If the journal has lost the end of the job, the job ran again and its new pieces are not
-        // needed.
-        let mut not_needed = None;
+        // If the journal had lost the record that the job ended, the job ran again. Its first
+        // output stays, and the pieces of the second run are deleted.
+        let mut superseded_pieces = None;
         let result = match plan {
             // The job is no longer committing.
             None => return,
             Some((_, _, Ok(None))) => Ok(()),
-            Some((user, left, Ok(Some(commit)))) => match output::commit(&self.files, &user, commit).await {
-                Err(error) if error.is(Kind::Fenced) => return self.fail(output::fenced_out(&error)),
-                Ok(true) => {
-                    tracing::info!(job = %id, "the NameNode has this commit already: the output does not change");
-                    not_needed = Some(left);
-                    Ok(())
+            Some((user, leftovers, Ok(Some(commit)))) => {
+                match output::commit(&self.files, &user, commit).await {
+                    Err(error) if error.is(Kind::Fenced) => return self.fail(output::fenced_message(&error)),
+                    Ok(true) => {
+                        tracing::info!(job = %id, "the NameNode has this commit already: the output does not change");
+                        superseded_pieces = Some(leftovers);
+                        Ok(())
+                    }
+                    result => result.map(drop).map_err(|error| error.to_string()),
                 }
-                result => result.map(drop).map_err(|error| error.to_string()),
-            },
+            }
             Some((_, _, Err(error))) => Err(error.to_string()),
         };
         self.handle(Event::CommitResult { job: id, result });
-        if let Some(left) = not_needed {
-            self.clear(left).await;
+        if let Some(leftovers) = superseded_pieces {
+            self.clear(leftovers).await;
         }
     }
 
     /// Deletes the leftovers of a job.
-    pub(super) async fn clear(self: Arc<Self>, left: Leftovers) {
-        leftovers::clear(&self.files, &left).await;
+    pub(super) async fn clear(self: Arc<Self>, leftovers: Leftovers) {
+        leftovers::clear(&self.files, &leftovers).await;
     }
 
-    /// Checks whether the NameNode accepts changes, while jobs that write are active.
+    /// Checks at a fixed interval whether the NameNode accepts changes, while jobs with output are
+    /// active. Never returns.
     pub(crate) async fn watch_namenode(self: Arc<Self>) {
         loop {
-            let (began, obstacle) = if self.peek(|cluster| cluster.jobs().any(writable::writes)) {
-                let asking = async { self.files.client().await?.safemode().await };
-                writable::check(|| self.now(), asking).await
+            let (began, obstacle) = if self.peek(|cluster| cluster.jobs().any(writable::has_output_to_write))
+            {
+                let answer = async { self.files.client().await?.safemode().await };
+                writable::check(|| self.now(), answer).await
             } else {
                 (self.now(), None)
             };
@@ -80,26 +85,27 @@ impl Driver {
         }
     }
 
-    /// Sets why the NameNode accepts no changes, according to a check that started at `began`; None
-    /// if it accepts them.
+    /// Stores the result of a check that started at `began`, and notifies the watchers of affected
+    /// jobs if it has changed. `obstacle` is None if the NameNode accepts changes.
     fn set_obstacle(&self, obstacle: Option<Obstacle>, began: Time) {
         let changed = {
             let mut state = self.not_writable.lock();
-            let next = obstacle.map(|obstacle| NotWritable::next(state.as_ref(), obstacle, began));
+            let next = obstacle.map(|obstacle| NotWritable::after_check(state.as_ref(), obstacle, began));
             std::mem::replace(&mut *state, next.clone()) != next
         };
         if changed {
             let mut inner = self.inner.lock();
-            let jobs = inner.core.cluster().jobs().filter(|job| writable::writes(job));
+            let jobs = inner.core.cluster().jobs().filter(|job| writable::has_output_to_write(job));
             let jobs = jobs.map(|job| job.id).collect();
             notify_watchers(&mut inner, &jobs);
         }
     }
 
-    /// Why the output of a job cannot be written now, for people.
+    /// Returns a sentence that says why the output of a job cannot be written now. None if it can,
+    /// or if the job has no output to write.
     pub(crate) fn not_writable(&self, job: &Job) -> Option<String> {
         let state = self.not_writable.lock();
-        let state = state.as_ref().filter(|_| writable::writes(job))?;
+        let state = state.as_ref().filter(|_| writable::has_output_to_write(job))?;
         Some(state.describe(self.files.namenode(), self.now()))
     }
 }

@@ -1,4 +1,5 @@
-//! Requests of clients: each is one event, and its reply waits until the event is durable.
+//! Requests of clients. Each request is one event, and its reply waits until the facts of the event
+//! are durable.
 
 use super::Driver;
 use crate::error::Refusal;
@@ -14,7 +15,7 @@ use mrcore::{
 use std::sync::Arc;
 
 impl Driver {
-    /// The job that this request has created, if it was sent before.
+    /// Returns the job that this request has created, if the same request was sent before.
     pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
         self.read(|cluster| cluster.job_of_request(request)).await
     }
@@ -25,11 +26,11 @@ impl Driver {
         let (reply, seq) = {
             let mut inner = self.inner.lock();
             let cluster = inner.core.cluster();
-            check_writers(cluster, request, &spec.output)?;
-            check_load(cluster, request, &spec.user, tasks(&spec), self.config())?;
+            check_output_unused(cluster, request, &spec.output)?;
+            check_load(cluster, request, &spec.user, task_count(&spec), self.config())?;
             self.handle_locked(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
         };
-        self.durable(seq).await?;
+        self.wait_durable(seq).await?;
         match reply {
             Some(Reply::Submitted(job)) => Ok(job),
             Some(Reply::Refused(why)) => Err(Refusal::refused(why)),
@@ -37,22 +38,22 @@ impl Driver {
         }
     }
 
-    /// Refuses a submission, whatever its size, if the disk is nearly full or the user has too many
-    /// jobs.
-    pub(crate) fn check_space(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
-        if let Some(why) = self.disk_low() {
+    /// Refuses a submission if the disk is nearly full, or if the cluster or the user has too many
+    /// jobs. The number of tasks is not known yet, and is checked by [`Self::submit`].
+    pub(crate) fn check_capacity(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
+        if let Some(why) = self.disk_low_message() {
             return Err(Refusal::overloaded(why));
         }
         self.peek(|cluster| check_load(cluster, request, user, 0, self.config()))
     }
 
-    /// Refuses an output that an active job writes to.
-    pub(crate) fn check_writers(&self, request: RequestId, output: &str) -> Result<(), Refusal> {
-        self.peek(|cluster| check_writers(cluster, request, output))
+    /// Refuses an output folder that an active job writes to.
+    pub(crate) fn check_output_unused(&self, request: RequestId, output: &str) -> Result<(), Refusal> {
+        self.peek(|cluster| check_output_unused(cluster, request, output))
     }
 
-    /// The outputs of all active jobs.
-    pub(crate) fn pending_outputs(&self) -> Vec<(JobId, DfsPath)> {
+    /// Returns the output folders of all active jobs.
+    pub(crate) fn active_outputs(&self) -> Vec<(JobId, DfsPath)> {
         let output = |job: &Job| Some((job.id, DfsPath::parse(&job.spec.output).ok()?));
         self.peek(|cluster| cluster.jobs().filter(|job| !job.is_over()).filter_map(output).collect())
     }
@@ -94,7 +95,7 @@ impl Driver {
         self.expect_accepted(Event::Resumption { request, task, on, by }).await
     }
 
-    /// Drains a tracker within a time, or with None cancels its drain.
+    /// Drains a tracker within a time, or cancels its drain if `within` is None.
     pub(crate) async fn drain(
         &self,
         request: RequestId,
@@ -112,6 +113,7 @@ impl Driver {
         self.expect_accepted(Event::Forget { request, tracker, by }).await
     }
 
+    /// Handles an event and waits until it is durable. Returns an error if the core refuses it.
     async fn expect_accepted(&self, event: Event) -> Result<(), Refusal> {
         match self.request_reply(event).await? {
             Reply::Refused(why) => Err(Refusal::refused(why)),
@@ -120,7 +122,7 @@ impl Driver {
     }
 }
 
-fn tasks(spec: &JobSpec) -> u64 {
+fn task_count(spec: &JobSpec) -> u64 {
     spec.splits.len() as u64 + u64::from(spec.reduces)
 }
 
@@ -135,34 +137,35 @@ fn check_load(
     if cluster.job_of_request(request).is_some() {
         return Ok(());
     }
-    let (mut all, mut jobs, mut own) = (0_usize, 0_usize, new_tasks);
+    let (mut all_jobs, mut user_jobs, mut user_tasks) = (0_usize, 0_usize, new_tasks);
     for job in cluster.jobs().filter(|job| !job.is_over()) {
-        all += 1;
+        all_jobs += 1;
         if job.spec.user == user {
-            jobs += 1;
-            own += tasks(&job.spec);
+            user_jobs += 1;
+            user_tasks += task_count(&job.spec);
         }
     }
     let refuse = |why: String| Err(Refusal::overloaded(format!("{why}: try later")));
-    if all >= limits.jobs_max {
-        let jobs = daemon::count(all as u64, "job");
+    if all_jobs >= limits.jobs_max {
+        let jobs = daemon::count(all_jobs as u64, "job");
         return refuse(format!("the cluster has {jobs} active (jobtracker.jobs_max)"));
     }
-    if jobs >= limits.user_jobs_max {
-        let jobs = daemon::count(jobs as u64, "job");
+    if user_jobs >= limits.user_jobs_max {
+        let jobs = daemon::count(user_jobs as u64, "job");
         return refuse(format!("user {user} has {jobs} active (jobtracker.user_jobs_max)"));
     }
-    // A single job that is too large is refused by the limits of a job.
-    if jobs > 0 && own > limits.user_tasks_max {
+    // This limit does not apply to the only job of a user. A single job has its own limits.
+    if user_jobs > 0 && user_tasks > limits.user_tasks_max {
         return refuse(format!(
-            "user {user} would have {own} tasks in active jobs (jobtracker.user_tasks_max)"
+            "user {user} would have {user_tasks} tasks in active jobs (jobtracker.user_tasks_max)"
         ));
     }
     Ok(())
 }
 
-/// Two active jobs must not write to the same output.
-fn check_writers(cluster: &Cluster, request: RequestId, output: &str) -> Result<(), Refusal> {
+/// Refuses an output folder that an active job writes to, or that is inside or around such a
+/// folder.
+fn check_output_unused(cluster: &Cluster, request: RequestId, output: &str) -> Result<(), Refusal> {
     if cluster.job_of_request(request).is_some() {
         return Ok(());
     }
@@ -171,6 +174,7 @@ fn check_writers(cluster: &Cluster, request: RequestId, output: &str) -> Result<
     Err(Refusal::exists(format!("{id} writes to {output}: wait until it ends, or choose another output")))
 }
 
+/// Returns whether the job is active and its output folder is `output`, inside it or around it.
 fn shares_output(job: &Job, output: &str) -> bool {
     let inside = |inner: &str, outer: &str| {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

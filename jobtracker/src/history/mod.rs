@@ -1,16 +1,16 @@
 //! Job history: one file of JSON lines per job, `history/job_7.jsonl`, with a line for each fact of
 //! the job.
 //!
-//! Lines are written when their facts are durable in the journal, and are not synced one by one. At
-//! start the journal is replayed from the beginning of every job in it. Lines that a file has
-//! already are skipped and the missing ones are added, so a crash causes neither gaps nor
-//! duplicates. A file is synced when it is complete: its job has ended and no attempt of it uses a
-//! slot.
+//! A line is written when its fact is durable in the journal, and is not synced separately. At the
+//! start of the JobTracker the journal is replayed, which contains all facts of each of its jobs.
+//! Lines that a file already has are skipped and missing lines are added, so a crash causes neither
+//! gaps nor duplicates. A file is synced when it is complete: its job has ended and no attempt of
+//! the job uses a slot.
 //!
 //! If a history cannot be written (the disk is full, or less is free than the reserve), the error
-//! is logged and the history is completed at the next start; jobs do not wait for it. Histories
-//! have limits by number and by bytes, in total and per user. The oldest are removed first, and
-//! never one that is being written. Bytes count as soon as they are written.
+//! is logged and the history is completed at the next start; the job does not wait for this. The
+//! number of histories is limited, and so are their bytes, in total and per user. The oldest
+//! histories are deleted first. A history that is being written counts, but is never deleted.
 
 mod record;
 mod writer;
@@ -19,7 +19,7 @@ pub(crate) use record::Policy;
 pub(crate) use writer::HistoryWriter;
 
 use mrcore::{Fact, fact::Entry, ids::JobId};
-use record::{KnownTracker, Names};
+use record::{KnownTracker, KnownTrackers};
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
@@ -27,12 +27,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The history file of a job.
+/// Returns the path of the history file of a job.
 pub(crate) fn path_of(folder: &Path, job: JobId) -> PathBuf {
     folder.join(format!("{job}.jsonl"))
 }
 
-/// The user who submitted a job, from the first line of its history.
+/// Reads the user who submitted a job from the first line of its history.
 pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Head {
@@ -52,21 +52,21 @@ pub(crate) fn owner(folder: &Path, job: JobId) -> Option<String> {
 pub(crate) struct Limits {
     /// Maximum number of files.
     pub(crate) count: usize,
-    /// Maximum bytes of all files.
+    /// Maximum total size of all files, in bytes.
     pub(crate) bytes: u64,
-    /// Maximum bytes of the files of one user.
+    /// Maximum total size of the files of one user, in bytes.
     pub(crate) user_bytes: u64,
     /// Bytes that must stay free on the disk; below this, no history is written.
     pub(crate) reserve: u64,
 }
 
 /// A history file on disk.
-struct Stored {
+struct StoredHistory {
     bytes: u64,
     user: String,
 }
 
-/// Free space and limits are checked again after this many lines.
+/// After this many lines, free space and limits are checked again.
 const CHECK_INTERVAL_LINES: u32 = 256;
 
 /// A history file that is being written.
@@ -77,29 +77,29 @@ struct HistoryFile {
     /// Lines whose facts have been appended or replayed.
     lines: u64,
     bytes: u64,
-    ended: bool,
-    /// Attempts that use a slot.
-    live: u32,
+    job_ended: bool,
+    /// Number of attempts that use a slot.
+    live_attempts: u32,
 }
 
 /// All history files.
 pub(crate) struct Histories {
     folder: PathBuf,
-    cluster: String,
+    cluster_id: String,
     limits: Limits,
     policy: Policy,
-    names: Names,
+    trackers: KnownTrackers,
     open_files: BTreeMap<JobId, HistoryFile>,
-    on_disk: BTreeMap<JobId, Stored>,
+    on_disk: BTreeMap<JobId, StoredHistory>,
     /// Lines until free space and limits are checked again.
     lines_until_check: u32,
-    /// Whether less is free than the reserve.
+    /// Whether the last check found less free space than the reserve.
     disk_low: bool,
 }
 
 impl Histories {
     /// Opens the folder, and creates it if it does not exist.
-    pub(crate) fn open(folder: &Path, cluster: &str, limits: Limits, policy: Policy) -> io::Result<Self> {
+    pub(crate) fn open(folder: &Path, cluster_id: &str, limits: Limits, policy: Policy) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let mut on_disk = BTreeMap::new();
         for entry in fs::read_dir(folder)? {
@@ -108,15 +108,15 @@ impl Histories {
             let job = name.to_str().and_then(|name| name.strip_suffix(".jsonl"));
             if let Some(job) = job.and_then(|job| job.parse::<JobId>().ok()) {
                 let user = owner(folder, job).unwrap_or_default();
-                on_disk.insert(job, Stored { bytes: entry.metadata()?.len(), user });
+                on_disk.insert(job, StoredHistory { bytes: entry.metadata()?.len(), user });
             }
         }
         Ok(Self {
             folder: folder.into(),
-            cluster: cluster.into(),
+            cluster_id: cluster_id.into(),
             limits,
             policy,
-            names: Names::new(),
+            trackers: KnownTrackers::new(),
             open_files: BTreeMap::new(),
             on_disk,
             lines_until_check: 0,
@@ -129,26 +129,27 @@ impl Histories {
         match &entry.fact {
             Fact::TrackerJoined { tracker, name, host, rack, slots, .. } => {
                 let (name, host, rack) = (name.clone(), host.clone(), rack.clone());
-                self.names.insert(*tracker, KnownTracker { name, host, rack, slots: *slots, is_lost: false });
+                self.trackers
+                    .insert(*tracker, KnownTracker { name, host, rack, slots: *slots, is_lost: false });
             }
             Fact::TrackerLost { tracker, .. } => {
-                if let Some(place) = self.names.get_mut(tracker) {
-                    place.is_lost = true;
+                if let Some(known) = self.trackers.get_mut(tracker) {
+                    known.is_lost = true;
                 }
             }
             Fact::TrackerForgotten { tracker, .. } => {
-                self.names.remove(tracker);
+                self.trackers.remove(tracker);
             }
             _ => {}
         }
         let Some(job) = entry.fact.job() else { return };
-        let Some(line) = record::render(&self.cluster, &self.names, entry) else { return };
+        let Some(line) = record::fact_line(&self.cluster_id, &self.trackers, entry) else { return };
         if let Err(error) = self.write(job, entry, &line) {
-            self.give_up(job, &error);
+            self.abandon(job, &error);
         }
     }
 
-    /// Fails if less is free than the reserve, which is kept for the journal.
+    /// Returns an error if less is free than the reserve, which is kept for the journal.
     fn check_space(&mut self) -> io::Result<()> {
         if self.lines_until_check == 0 {
             self.lines_until_check = CHECK_INTERVAL_LINES;
@@ -159,7 +160,7 @@ impl Histories {
         if self.disk_low {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
-                "less is free on the disk than jobtracker.disk_reserve",
+                "less space is free on the disk than jobtracker.disk_reserve",
             ));
         }
         Ok(())
@@ -171,7 +172,7 @@ impl Histories {
             self.lines_until_check = 0;
             self.check_space()?;
             let history_file = HistoryFile::open(&path_of(&self.folder, job), line)?;
-            self.on_disk.insert(job, Stored { bytes: history_file.bytes, user: spec.user.clone() });
+            self.on_disk.insert(job, StoredHistory { bytes: history_file.bytes, user: spec.user.clone() });
             self.open_files.insert(job, history_file);
         } else if self.open_files.contains_key(&job) {
             prune = self.lines_until_check == 0;
@@ -180,21 +181,24 @@ impl Histories {
         let Some(history_file) = self.open_files.get_mut(&job) else { return Ok(()) };
         history_file.add(line)?;
         match entry.fact {
-            // The line keeps the policy of the submission, even if a later start uses another one.
+            // If this line is in the file already, it is skipped. So it keeps the policy that was
+            // configured at the submission, even if a later start uses another policy.
             Fact::JobSubmitted { .. } => {
-                history_file.add(&record::submitted_to(entry.at, &self.policy, &self.names))?;
+                history_file.add(&record::submitted_to_line(entry.at, &self.policy, &self.trackers))?;
             }
-            Fact::AttemptLaunched { .. } => history_file.live += 1,
+            Fact::AttemptLaunched { .. } => history_file.live_attempts += 1,
             Fact::AttemptSucceeded { .. }
             | Fact::AttemptFailed { .. }
             | Fact::AttemptKilled { .. }
             | Fact::AttemptPaused { .. }
-            | Fact::MapSplit { .. } => history_file.live = history_file.live.saturating_sub(1),
-            Fact::JobEnded { .. } => history_file.ended = true,
+            | Fact::MapSplit { .. } => {
+                history_file.live_attempts = history_file.live_attempts.saturating_sub(1)
+            }
+            Fact::JobEnded { .. } => history_file.job_ended = true,
             _ => {}
         }
         let mut bytes = history_file.bytes;
-        if history_file.ended && history_file.live == 0 {
+        if history_file.job_ended && history_file.live_attempts == 0 {
             let history_file = self.open_files.remove(&job).expect("is open");
             bytes = history_file.close(&path_of(&self.folder, job))?;
             prune = true;
@@ -208,15 +212,16 @@ impl Histories {
         Ok(())
     }
 
-    /// Ends the replay of the journal: facts from here on are new.
-    pub(crate) fn caught_up(&mut self) {
+    /// Must be called after the replay of the journal: the facts that follow are new. Removes lines
+    /// whose facts were not replayed.
+    pub(crate) fn finish_replay(&mut self) {
         let jobs: Vec<JobId> = self.open_files.keys().copied().collect();
         for job in jobs {
             let path = path_of(&self.folder, job);
             if let Some(history_file) = self.open_files.get_mut(&job)
                 && let Err(error) = history_file.cut_unreplayed(&path)
             {
-                self.give_up(job, &error);
+                self.abandon(job, &error);
             }
         }
         self.prune();
@@ -232,21 +237,23 @@ impl Histories {
             }
         }
         for (job, error) in failed {
-            self.give_up(job, &error);
+            self.abandon(job, &error);
         }
     }
 
-    fn give_up(&mut self, job: JobId, error: &io::Error) {
+    /// Logs the error, and writes no more lines to the history of the job until the next start.
+    fn abandon(&mut self, job: JobId, error: &io::Error) {
         tracing::error!(%job, %error, "cannot write the job's history: it will be completed at the next start");
         if let Some(history_file) = self.open_files.remove(&job) {
-            // Discard the buffer: writing it on drop could fail again.
+            // Discard the buffered lines. Dropping the file would write them, which could fail
+            // again.
             let _ = history_file.file.into_parts();
         }
     }
 
     /// Deletes the oldest histories beyond the limits, except those that are being written.
     fn prune(&mut self) {
-        for job in self.surplus() {
+        for job in self.surplus_histories() {
             match fs::remove_file(path_of(&self.folder, job)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     tracing::warn!(%job, %error, "cannot delete an old history");
@@ -257,9 +264,9 @@ impl Histories {
         }
     }
 
-    /// The histories beyond the limits, oldest first. The limit per user never removes the newest
-    /// history of the user; the limit for all may.
-    fn surplus(&self) -> Vec<JobId> {
+    /// Returns the histories that exceed the limits, oldest first. The limit per user never removes
+    /// the newest history of the user; the total limits may remove it.
+    fn surplus_histories(&self) -> Vec<JobId> {
         let mut of_user: BTreeMap<&str, (u64, JobId)> = BTreeMap::new();
         let mut bytes = 0;
         for (job, stored) in &self.on_disk {
@@ -284,12 +291,12 @@ impl Histories {
 }
 
 impl HistoryFile {
-    /// Opens the file of a job and truncates it after its last complete line. A file of another job
-    /// is truncated to 0 bytes.
+    /// Opens the file of a job and truncates it after its last complete line. If the first line is
+    /// not `head`, the file belongs to another job with the same ID and is truncated to 0 bytes.
     fn open(path: &Path, head: &str) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let mut reader = BufReader::new(&file);
-        let (mut whole, mut unreplayed_lines) = (0, 0);
+        let (mut complete_bytes, mut unreplayed_lines) = (0, 0);
         let mut line = Vec::new();
         loop {
             line.clear();
@@ -298,16 +305,24 @@ impl HistoryFile {
             if bytes == 0 || line.last() != Some(&b'\n') || foreign {
                 break;
             }
-            whole += bytes as u64;
+            complete_bytes += bytes as u64;
             unreplayed_lines += 1;
         }
         drop(reader);
-        file.set_len(whole)?;
+        file.set_len(complete_bytes)?;
         let mut file = BufWriter::new(file);
-        file.seek(SeekFrom::Start(whole))?;
-        Ok(Self { file, unreplayed_lines, lines: 0, bytes: whole, ended: false, live: 0 })
+        file.seek(SeekFrom::Start(complete_bytes))?;
+        Ok(Self {
+            file,
+            unreplayed_lines,
+            lines: 0,
+            bytes: complete_bytes,
+            job_ended: false,
+            live_attempts: 0,
+        })
     }
 
+    /// Writes a line, unless the file has it already from before the start.
     fn add(&mut self, line: &str) -> io::Result<()> {
         self.lines += 1;
         if self.unreplayed_lines > 0 {
@@ -318,22 +333,22 @@ impl HistoryFile {
         self.file.write_all(line.as_bytes())
     }
 
-    /// Removes lines whose facts the journal does not have, because damaged records of it were
-    /// dropped.
+    /// Removes lines whose facts the journal does not contain, because damaged records were dropped
+    /// from it.
     fn cut_unreplayed(&mut self, path: &Path) -> io::Result<()> {
         if std::mem::take(&mut self.unreplayed_lines) == 0 {
             return Ok(());
         }
         let mut reader = BufReader::new(File::open(path)?);
         let mut line = Vec::new();
-        let mut whole = 0;
+        let mut complete_bytes = 0;
         for _ in 0..self.lines {
             line.clear();
-            whole += reader.read_until(b'\n', &mut line)? as u64;
+            complete_bytes += reader.read_until(b'\n', &mut line)? as u64;
         }
-        self.file.get_ref().set_len(whole)?;
-        self.file.seek(SeekFrom::Start(whole))?;
-        self.bytes = whole;
+        self.file.get_ref().set_len(complete_bytes)?;
+        self.file.seek(SeekFrom::Start(complete_bytes))?;
+        self.bytes = complete_bytes;
         Ok(())
     }
 
@@ -359,7 +374,7 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many_bytes_of_a_user_or_of_all() {
+    fn oldest_histories_are_surplus_when_count_total_bytes_or_user_bytes_exceed_a_limit() {
         let folder = tempfile::tempdir().unwrap();
         for (job, user, bytes) in
             [(1, "bob", 500), (2, "ann", 900), (3, "bob", 500), (4, "ann", 300), (5, "ann", 300)]
@@ -368,18 +383,18 @@ mod tests {
             let text = format!("{head}{}\n", "x".repeat(bytes - head.len() - 1));
             fs::write(path_of(folder.path(), JobId(job)), text).unwrap();
         }
-        let left = |count, bytes, user_bytes| {
+        let kept = |count, bytes, user_bytes| {
             let limits = Limits { count, bytes, user_bytes, reserve: 0 };
             let histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
-            let gone = histories.surplus();
-            histories.on_disk.keys().filter(|job| !gone.contains(job)).map(|job| job.0).collect::<Vec<_>>()
+            let surplus = histories.surplus_histories();
+            histories.on_disk.keys().filter(|job| !surplus.contains(job)).map(|job| job.0).collect::<Vec<_>>()
         };
-        assert_eq!(left(10, 10_000, 10_000), [1, 2, 3, 4, 5]);
-        assert_eq!(left(2, 10_000, 10_000), [4, 5]);
-        assert_eq!(left(10, 10_000, 1000), [1, 3, 4, 5], "ann is over the limit, bob is not");
-        assert_eq!(left(10, 1200, 10_000), [3, 4, 5]);
-        assert_eq!(left(10, 10_000, 10), [3, 5], "the newest history of each user stays");
-        assert_eq!(left(10, 10, 10_000), [] as [u32; 0], "the limit for all removes the newest too");
+        assert_eq!(kept(10, 10_000, 10_000), [1, 2, 3, 4, 5]);
+        assert_eq!(kept(2, 10_000, 10_000), [4, 5]);
+        assert_eq!(kept(10, 10_000, 1000), [1, 3, 4, 5], "ann is over the limit, bob is not");
+        assert_eq!(kept(10, 1200, 10_000), [3, 4, 5]);
+        assert_eq!(kept(10, 10_000, 10), [3, 5], "the newest history of each user stays");
+        assert_eq!(kept(10, 10, 10_000), [] as [u32; 0], "the limit for all removes the newest too");
     }
 
     fn spec(user: &str) -> Arc<JobSpec> {
@@ -402,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn history_forgets_forgotten_trackers() {
+    fn forgotten_tracker_is_removed_from_the_known_trackers() {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
         let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
@@ -417,15 +432,15 @@ mod tests {
             slots: PerPhase { map: 1, reduce: 1 },
         };
         histories.append(&Entry { at: Time(0), fact: joined });
-        assert_eq!(histories.names.len(), 1);
+        assert_eq!(histories.trackers.len(), 1);
         let (name, why) = ("node1".into(), String::new());
         let fact = Fact::TrackerForgotten { tracker: TrackerId(1), name, why };
         histories.append(&Entry { at: Time(0), fact });
-        assert!(histories.names.is_empty());
+        assert!(histories.trackers.is_empty());
     }
 
     #[test]
-    fn open_history_counts_against_the_quota() {
+    fn history_that_is_being_written_counts_towards_the_byte_limit() {
         let folder = tempfile::tempdir().unwrap();
         let old = path_of(folder.path(), JobId(1));
         fs::write(&old, "x".repeat(5000)).unwrap();
@@ -445,26 +460,26 @@ mod tests {
     }
 
     #[test]
-    fn history_closes_after_the_last_attempt() {
+    fn history_file_is_closed_when_the_job_and_its_last_attempt_have_ended() {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
         let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
-        let mut take = |fact| histories.append(&Entry { at: Time(0), fact });
+        let mut append = |fact| histories.append(&Entry { at: Time(0), fact });
         let id = |text: &str| text.parse::<AttemptId>().unwrap();
         let job = id("job_1.m0.0").job();
-        take(Fact::JobSubmitted { job, request: RequestId(1), spec: spec("u") });
+        append(Fact::JobSubmitted { job, request: RequestId(1), spec: spec("u") });
         let names = ["job_1.m0.0", "job_1.m1.0", "job_1.r0.0", "job_1.r0.1", "job_1.r0.2"];
         for attempt in names.map(id) {
             let (tracker, why) = (TrackerId(1), Why::default());
-            take(Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from: None, why });
+            append(Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from: None, why });
         }
         let [split, done, paused, failed, killed] = names.map(id);
-        take(Fact::MapSplit { attempt: split, position: 7, result: AttemptResult::default() });
-        take(Fact::AttemptSucceeded { attempt: done, result: AttemptResult::default() });
-        take(Fact::AttemptPaused { attempt: paused, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
-        take(Fact::AttemptFailed { attempt: failed, error: "e".into() });
-        take(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
-        take(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0 });
+        append(Fact::MapSplit { attempt: split, position: 7, result: AttemptResult::default() });
+        append(Fact::AttemptSucceeded { attempt: done, result: AttemptResult::default() });
+        append(Fact::AttemptPaused { attempt: paused, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
+        append(Fact::AttemptFailed { attempt: failed, error: "e".into() });
+        append(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+        append(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0 });
         assert!(histories.open_files.is_empty());
         assert_eq!(fs::read_to_string(path_of(folder.path(), job)).unwrap().lines().count(), 13);
     }

@@ -1,4 +1,4 @@
-//! One fact as one line of JSON (`mrcore::history`), for users and for the simulator.
+//! Renders a fact as a line of JSON (see `mrcore::history`), for users and for the simulator.
 
 use mrcore::{
     Fact, PerPhase, Time,
@@ -9,8 +9,8 @@ use mrcore::{
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Trackers by ID.
-pub(super) type Names = BTreeMap<TrackerId, KnownTracker>;
+/// The trackers that the facts so far name, by ID.
+pub(super) type KnownTrackers = BTreeMap<TrackerId, KnownTracker>;
 
 /// A tracker as the history shows it.
 pub(super) struct KnownTracker {
@@ -29,9 +29,9 @@ pub(crate) struct Policy {
     pub(crate) params: BTreeMap<String, String>,
 }
 
-/// The second line: the policy and the trackers at the time of the submission.
-pub(super) fn submitted_to(at: Time, policy: &Policy, names: &Names) -> String {
-    let not_lost = names.values().filter(|tracker| !tracker.is_lost);
+/// Returns the second line of a history: the policy and the trackers at the time of the submission.
+pub(super) fn submitted_to_line(at: Time, policy: &Policy, known: &KnownTrackers) -> String {
+    let not_lost = known.values().filter(|tracker| !tracker.is_lost);
     let trackers = not_lost.map(|KnownTracker { name, host, rack, slots, .. }| TrackerRow {
         name: name.clone(),
         host: host.clone(),
@@ -41,24 +41,25 @@ pub(super) fn submitted_to(at: Time, policy: &Policy, names: &Names) -> String {
     });
     let Policy { name, params } = policy.clone();
     let environment = Environment { policy: name, params, trackers: trackers.collect() };
-    json(&Record { at_us: at.0, fact: HistoryFact::SubmittedTo(environment) })
+    json_line(&Record { at_us: at.0, fact: HistoryFact::SubmittedTo(environment) })
 }
 
-/// The line of a fact, with its newline. None if the fact is not part of the history of a job.
-pub(super) fn render(cluster: &str, names: &Names, entry: &Entry) -> Option<String> {
+/// Returns the line of a fact, with its newline. None if the fact does not belong in the history of
+/// a job.
+pub(super) fn fact_line(cluster: &str, known: &KnownTrackers, entry: &Entry) -> Option<String> {
     let Time(at_us) = entry.at;
     if let Fact::JobSubmitted { job, spec, .. } = &entry.fact {
         let (cluster, spec) = (cluster.to_owned(), Spec::from(&**spec));
-        return Some(json(&Head { format: FORMAT, cluster, job: *job, at_us, spec }));
+        return Some(json_line(&Head { format: FORMAT, cluster, job: *job, at_us, spec }));
     }
     let named = |id: TrackerId| {
         let unknown = || ("?".to_owned(), "?".to_owned());
-        names.get(&id).map_or_else(unknown, |tracker| (tracker.name.clone(), tracker.host.clone()))
+        known.get(&id).map_or_else(unknown, |tracker| (tracker.name.clone(), tracker.host.clone()))
     };
-    HistoryFact::of(&entry.fact, &named).map(|fact| json(&Record { at_us, fact }))
+    HistoryFact::from_fact(&entry.fact, &named).map(|fact| json_line(&Record { at_us, fact }))
 }
 
-fn json(line: &impl Serialize) -> String {
+fn json_line(line: &impl Serialize) -> String {
     let mut text = serde_json::to_string(line).expect("plain data");
     text.push('\n');
     text

@@ -1,62 +1,64 @@
-//! The thread that writes histories. The driver waits for it only if [`WAITING_MAX`] facts are
-//! queued.
+//! The thread that writes histories. The driver waits for this thread only if [`QUEUED_FACTS_MAX`]
+//! facts are queued.
 
 use super::Histories;
 use mrcore::fact::Entry;
 use std::{io, thread};
 use tokio::sync::{mpsc, oneshot};
 
-/// Facts in the queue before `append` waits.
-const WAITING_MAX: usize = 4096;
+/// Maximum number of facts in the queue. If it is full, `append` waits.
+const QUEUED_FACTS_MAX: usize = 4096;
 
-enum Task {
+enum WriterRequest {
     Append(Entry),
+    /// The sender is notified when all facts before this request are written.
     Flush(oneshot::Sender<()>),
 }
 
-/// Sends facts to the thread, which writes them in order. After the last handle is dropped, the
-/// thread writes what is queued and ends.
+/// Sends facts to the thread, which writes them in order. After the last clone of this handle is
+/// dropped, the thread writes the queued facts and ends.
 #[derive(Clone)]
 pub(crate) struct HistoryWriter {
-    tasks: mpsc::Sender<Task>,
+    requests: mpsc::Sender<WriterRequest>,
 }
 
 impl HistoryWriter {
     pub(crate) fn start(histories: Histories) -> io::Result<Self> {
-        let (tasks, inbox) = mpsc::channel(WAITING_MAX);
-        thread::Builder::new().name("history".into()).spawn(move || work(histories, inbox))?;
-        Ok(Self { tasks })
+        let (requests, inbox) = mpsc::channel(QUEUED_FACTS_MAX);
+        thread::Builder::new().name("history".into()).spawn(move || write_histories(histories, inbox))?;
+        Ok(Self { requests })
     }
 
     /// Queues a durable fact.
     pub(crate) async fn append(&self, entry: Entry) {
-        // The thread ends only with the process.
-        let _ = self.tasks.send(Task::Append(entry)).await;
+        // An error is not possible: the thread runs for as long as this handle exists.
+        let _ = self.requests.send(WriterRequest::Append(entry)).await;
     }
 
     /// Returns when all facts queued before this call can be read from the files.
     pub(crate) async fn flush(&self) {
         let (done, is_done) = oneshot::channel();
-        let _ = self.tasks.send(Task::Flush(done)).await;
+        let _ = self.requests.send(WriterRequest::Flush(done)).await;
         let _ = is_done.await;
     }
 }
 
-fn work(mut histories: Histories, mut inbox: mpsc::Receiver<Task>) {
+fn write_histories(mut histories: Histories, mut inbox: mpsc::Receiver<WriterRequest>) {
     while let Some(first) = inbox.blocking_recv() {
-        let mut waiting = Vec::new();
+        let mut flush_requests = Vec::new();
         let mut next = Some(first);
-        // Bounded, or a steady stream of facts would keep the files from being flushed.
-        for _ in 0..WAITING_MAX {
+        // The number of requests is bounded, because with a steady stream of facts the files would
+        // otherwise never be flushed.
+        for _ in 0..QUEUED_FACTS_MAX {
             match next {
-                Some(Task::Append(entry)) => histories.append(&entry),
-                Some(Task::Flush(done)) => waiting.push(done),
+                Some(WriterRequest::Append(entry)) => histories.append(&entry),
+                Some(WriterRequest::Flush(done)) => flush_requests.push(done),
                 None => break,
             }
             next = inbox.try_recv().ok();
         }
         histories.flush();
-        for done in waiting {
+        for done in flush_requests {
             let _ = done.send(());
         }
     }

@@ -1,11 +1,12 @@
-//! Invalid submissions: each is refused with one line that names the error.
+//! Tests invalid submissions. Each is refused with a one-line message that names the error.
 
 use super::cluster::*;
 use dfs_client::Quota;
 use proto::mr as pb;
 use tonic::Code;
 
-async fn refused(cluster: &Cluster, request: pb::SubmitRequest) -> (Code, String) {
+/// Submits a job, which must be refused. Returns the code and the message.
+async fn submit_refused(cluster: &Cluster, request: pb::SubmitRequest) -> (Code, String) {
     refusal(cluster.client().await.submit(request).await)
 }
 
@@ -37,19 +38,19 @@ async fn invalid_inputs_and_outputs_are_refused() {
         ),
     ];
     for (input, output, code, text) in cases {
-        let (found, message) = refused(&cluster, submission(input, output, 1)).await;
+        let (found, message) = submit_refused(&cluster, submission(input, output, 1)).await;
         assert!(found == code && message.contains(text), "{input} {output}: {found:?} {message}");
     }
-    let mut none = submission("/in", "/out", 1);
-    none.inputs.clear();
-    assert!(refused(&cluster, none).await.1.contains("job has no input"));
-    // The first valid submission after these refusals is job 1.
+    let mut without_input = submission("/in", "/out", 1);
+    without_input.inputs.clear();
+    assert!(submit_refused(&cluster, without_input).await.1.contains("job has no input"));
+    // The refused submissions were assigned no job ID, so the first valid submission is job_1.
     cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
-    let (code, message) = refused(&cluster, submission("/in", "/out/below", 1)).await;
+    let (code, message) = submit_refused(&cluster, submission("/in", "/out/below", 1)).await;
     assert!(code == Code::AlreadyExists && message.contains("job_1 writes to /out"), "{message}");
-    // What the job has written so far exists, but cannot be an input yet.
+    // The output folder of the job exists now, but cannot be an input before the job ends.
     cluster.put("/out/_temporary/job_1/half", b"half").await;
-    let (code, message) = refused(&cluster, submission("/out", "/other", 1)).await;
+    let (code, message) = submit_refused(&cluster, submission("/out", "/other", 1)).await;
     assert!(code == Code::FailedPrecondition && message.contains("job_1 still writes to /out"), "{message}");
 }
 
@@ -58,14 +59,14 @@ async fn jobs_with_output_are_refused_in_safemode() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     cluster.dfs.set_safemode(true).await.unwrap();
-    let (code, message) = refused(&cluster, submission("/in", "/out", 1)).await;
+    let (code, message) = submit_refused(&cluster, submission("/in", "/out", 1)).await;
     assert_eq!(code, Code::FailedPrecondition, "{message}");
     assert_eq!(
         message,
         "job cannot be submitted: output /out cannot be written while the NameNode is in safemode: turned on by an \
          operator: `mrctl fs safemode off` ends it"
     );
-    // A job without output writes nothing.
+    // A job without output writes nothing, so it is accepted in safemode.
     cluster.client().await.submit(submission("/in", "", 1)).await.unwrap();
     cluster.dfs.set_safemode(false).await.unwrap();
     cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
@@ -110,7 +111,7 @@ async fn malformed_requests_are_refused() {
         (with("grep.pattern", "x"), "setting grep.pattern is unknown"),
     ];
     for (request, text) in cases {
-        let (code, message) = refused(&cluster, request).await;
+        let (code, message) = submit_refused(&cluster, request).await;
         assert!(
             matches!(code, Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition)
                 && message.contains(text),
@@ -130,7 +131,8 @@ async fn malformed_requests_are_refused() {
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::NotFound);
     let tasks = pb::TasksRequest { job: "job_7".into(), after: "no task".into(), only: String::new() };
     assert_eq!(refusal(client.tasks(tasks).await).0, Code::InvalidArgument);
-    // A preemption without a kind, or with the kind of a newer client, must never become a kill.
+    // A preemption without a kind, or with a kind that only newer clients know, must be refused and
+    // must not become a kill.
     for kind in [0, 77] {
         let preempt = pb::PreemptRequest { request_id: vec![1; 16], attempt: "job_7.m0.0".into(), kind };
         assert_eq!(refusal(client.preempt(preempt).await).0, Code::InvalidArgument, "{kind}");
@@ -138,7 +140,7 @@ async fn malformed_requests_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn input_is_found_and_split() {
+async fn input_files_are_found_and_split_according_to_the_settings() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", &vec![b'a'; 70 << 10]).await;
     let gzip = [&b"\x1f\x8b\x08\0"[..], &vec![b'b'; (200 << 10) - 4]].concat();
@@ -161,18 +163,19 @@ async fn input_is_found_and_split() {
         let maps = tasks.into_iter().filter(|task| !task.source.is_empty());
         maps.map(|task| format!("{} {} {}", task.source, task.start, task.end)).collect::<Vec<_>>()
     };
-    // 70 KiB in blocks of 64 KiB: the last split may be a tenth longer, so this is one split.
-    let alone = splits(&["/in"], &[("input.recursive", "false")]).await;
-    assert_eq!(alone, ["/in/a 0 71680", "/in/b.gz 0 204800"]);
-    let all = splits(&["/in"], &[]).await;
-    assert_eq!(all, ["/in/a 0 71680", "/in/b.gz 0 204800", "/in/below/c 0 2"]);
+    // The file of 70 KiB is one split, although its blocks have 64 KiB: the last split may be a
+    // tenth longer.
+    let not_recursive = splits(&["/in"], &[("input.recursive", "false")]).await;
+    assert_eq!(not_recursive, ["/in/a 0 71680", "/in/b.gz 0 204800"]);
+    let recursive = splits(&["/in"], &[]).await;
+    assert_eq!(recursive, ["/in/a 0 71680", "/in/b.gz 0 204800", "/in/below/c 0 2"]);
     assert_eq!(splits(&["/in/bel*"], &[]).await, ["/in/below/c 0 2"]);
     let plain = splits(&["/in/b.gz"], &[("input.codec", "none"), ("split.size", "150KiB")]).await;
     assert_eq!(plain, ["/in/b.gz 0 153600", "/in/b.gz 153600 204800"]);
     assert_eq!(splits(&["/in/*.gz", "/in/.hidden/d"], &[]).await, ["/in/b.gz 0 204800", "/in/.hidden/d 0 2"]);
     let small = splits(&["/in/a"], &[("split.size", "32KiB")]).await;
     assert_eq!(small, ["/in/a 0 32768", "/in/a 32768 65536", "/in/a 65536 71680"]);
-    // More tasks than one page of the reply contains.
+    // This job has more tasks than one page of the reply contains.
     let paged = splits(&["/in/a"], &[("split.size", "64")]).await;
     assert_eq!((paged.len(), paged[1119].as_str()), (1120, "/in/a 71616 71680"));
     let whole = splits(&["/in/a"], &[("split.size", "32KiB"), ("input.format", "whole")]).await;

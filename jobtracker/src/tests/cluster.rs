@@ -11,16 +11,17 @@ use tokio::{runtime::Runtime, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
-/// Time limit for every wait. Only a bug takes longer.
+/// Time limit for every wait. A longer wait means that there is a bug.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+/// Waits for a future. Panics with the name `what` if it takes longer than [`TIMEOUT`].
+pub(super) async fn with_timeout<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
 }
 
-/// Repeats the check until it returns true.
+/// Repeats the check until it returns true, with the time limit of [`with_timeout`].
 pub(super) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    soon(what, async {
+    with_timeout(what, async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -88,7 +89,7 @@ impl Cluster {
         until("the NameNode's start", || async { ready.exists() }).await;
         config.cluster.namenode = std::fs::read_to_string(&ready).unwrap().trim().to_owned();
         let datanode = DataNode::start(&config).await.unwrap();
-        soon("the DataNode's start", datanode.ready()).await.unwrap();
+        with_timeout("the DataNode's start", datanode.ready()).await.unwrap();
         let options = ClientOptions::new(&config.cluster.namenode, config.client.clone());
         let dfs = Client::connect(options).await.unwrap();
         let mut cluster = Self { config, dfs, daemon: None, _datanode: datanode, _folder: folder };
@@ -112,7 +113,8 @@ impl Cluster {
         self.daemon = Some((runtime, daemon));
     }
 
-    /// Ends the JobTracker without a message to clients and trackers.
+    /// Stops the JobTracker at once, without a message to clients and trackers, as if it was
+    /// killed.
     pub(super) fn kill_jobtracker(&mut self) {
         let (runtime, daemon) = self.daemon.take().unwrap();
         drop(daemon);
@@ -131,17 +133,17 @@ impl Cluster {
         text.split('"').nth(1).unwrap().to_owned()
     }
 
-    /// Returns the reason when the JobTracker cannot continue.
+    /// Waits until the JobTracker cannot continue. Returns the reason.
     pub(super) async fn failed(&self) -> String {
         self.daemon.as_ref().unwrap().1.driver().failed().await
     }
 
     /// Number of events that the JobTracker has handled.
-    pub(super) fn handled(&self) -> u64 {
-        self.daemon.as_ref().unwrap().1.driver().handled()
+    pub(super) fn events_handled(&self) -> u64 {
+        self.daemon.as_ref().unwrap().1.driver().events_handled()
     }
 
-    /// Reads from the state of the JobTracker.
+    /// Reads from the state of the JobTracker, which may not be durable yet.
     pub(super) fn peek<T>(&self, read: impl FnOnce(&mrcore::Cluster) -> T) -> T {
         self.daemon.as_ref().unwrap().1.driver().peek(read)
     }
@@ -190,13 +192,14 @@ impl Cluster {
         tracker
     }
 
+    /// Opens a stream and sends a registration, without waiting for the answer.
     pub(super) async fn try_attach(&self, register: pb::RegisterTracker) -> Tracker {
         let (messages, receiver) = mpsc::channel(16);
         let kind = Some(pb::from_tracker::Kind::Register(register));
         messages.send(pb::FromTracker { kind }).await.unwrap();
         let mut link = TrackerLinkClient::connect(self.url()).await.unwrap();
         let stream = link.attach(ReceiverStream::new(receiver)).await.unwrap().into_inner();
-        Tracker { messages, stream, seq: 0, acked: 0, orders: Vec::new() }
+        Tracker { messages, stream, seq: 0, acked: 0, untaken_orders: Vec::new() }
     }
 }
 
@@ -243,23 +246,25 @@ pub(super) struct Tracker {
     stream: Streaming<pb::ToTracker>,
     seq: u64,
     acked: u64,
-    /// Orders received that the test has not taken yet.
-    orders: Vec<pb::order::Kind>,
+    /// Received orders that the test has not taken yet.
+    untaken_orders: Vec<pb::order::Kind>,
 }
 
 impl Tracker {
     pub(super) async fn next(&mut self) -> Option<pb::to_tracker::Kind> {
-        let message = soon("a message to the tracker", self.stream.message()).await;
+        let message = with_timeout("a message to the tracker", self.stream.message()).await;
         message.ok().flatten().and_then(|message| message.kind)
     }
 
+    /// Receives a message with orders. Returns the number of the heartbeat that it answers; 0 for
+    /// none.
     async fn receive_orders(&mut self) -> u64 {
         let message = self.next().await;
         let Some(pb::to_tracker::Kind::Orders(orders)) = message else { panic!("no orders: {message:?}") };
         for order in orders.orders {
-            assert_eq!(order.number, self.acked + 1, "orders come once and in order");
+            assert_eq!(order.number, self.acked + 1, "an order was repeated or is missing");
             self.acked = order.number;
-            self.orders.extend(order.kind);
+            self.untaken_orders.extend(order.kind);
         }
         orders.answers
     }
@@ -267,65 +272,69 @@ impl Tracker {
     /// Sends a heartbeat and receives orders up to its answer.
     pub(super) async fn heartbeat(&mut self, attempts: Vec<pb::AttemptReport>) {
         self.seq += 1;
-        self.send(attempts).await;
+        self.send_heartbeat(attempts).await;
         while self.receive_orders().await != self.seq {}
     }
 
     /// Sends a heartbeat without waiting for an answer.
     pub(super) async fn heartbeat_without_answer(&mut self) {
         self.seq += 1;
-        self.send(Vec::new()).await;
+        self.send_heartbeat(Vec::new()).await;
     }
 
-    /// Sends the last heartbeat again.
-    pub(super) async fn repeat(&mut self, attempts: Vec<pb::AttemptReport>) {
-        self.send(attempts).await;
+    /// Sends the last heartbeat again, and receives orders up to its answer.
+    pub(super) async fn repeat_heartbeat(&mut self, attempts: Vec<pb::AttemptReport>) {
+        self.send_heartbeat(attempts).await;
         while self.receive_orders().await != self.seq {}
     }
 
-    async fn send(&mut self, attempts: Vec<pb::AttemptReport>) {
+    async fn send_heartbeat(&mut self, attempts: Vec<pb::AttemptReport>) {
         let (seq, acked) = (self.seq, self.acked);
         let heartbeat = pb::Heartbeat { seq, acked, attempts, fetch_failures: Vec::new() };
         let kind = Some(pb::from_tracker::Kind::Heartbeat(heartbeat));
         self.messages.send(pb::FromTracker { kind }).await.unwrap();
     }
 
-    /// Takes the next order for which `wanted` returns a value.
-    pub(super) async fn order<T>(&mut self, mut wanted: impl FnMut(&pb::order::Kind) -> Option<T>) -> T {
+    /// Waits for an order for which `wanted` returns a value. Returns the value.
+    async fn take_order<T>(&mut self, mut wanted: impl FnMut(&pb::order::Kind) -> Option<T>) -> T {
         loop {
-            if let Some(at) = self.orders.iter().position(|order| wanted(order).is_some()) {
-                return wanted(&self.orders.remove(at)).unwrap();
+            if let Some(at) = self.untaken_orders.iter().position(|order| wanted(order).is_some()) {
+                return wanted(&self.untaken_orders.remove(at)).unwrap();
             }
             self.receive_orders().await;
         }
     }
 
-    pub(super) async fn launch(&mut self) -> pb::TaskSpec {
-        self.order(|order| match order {
+    /// Waits for an order to launch a task. Returns the task.
+    pub(super) async fn next_launch(&mut self) -> pb::TaskSpec {
+        self.take_order(|order| match order {
             pb::order::Kind::Launch(launch) => launch.task.clone(),
             _ => None,
         })
         .await
     }
 
-    pub(super) async fn stop(&mut self) -> String {
-        self.order(|order| match order {
+    /// Waits for an order to preempt an attempt. Returns the attempt.
+    pub(super) async fn next_preemption(&mut self) -> String {
+        self.take_order(|order| match order {
             pb::order::Kind::Preempt(stop) => Some(stop.attempt.clone()),
             _ => None,
         })
         .await
     }
 
-    pub(super) async fn clean(&mut self) -> String {
-        self.order(|order| match order {
+    /// Waits for an order to delete the files of a job. Returns the job.
+    pub(super) async fn next_clean(&mut self) -> String {
+        self.take_order(|order| match order {
             pb::order::Kind::Clean(job) => Some(job.clone()),
             _ => None,
         })
         .await
     }
 
-    pub(super) fn launches_waiting(&self) -> usize {
-        self.orders.iter().filter(|order| matches!(order, pb::order::Kind::Launch(_))).count()
+    /// Counts the received launch orders that the test has not taken yet.
+    pub(super) fn untaken_launches(&self) -> usize {
+        self.untaken_orders.iter().filter(|order| matches!(order, pb::order::Kind::Launch(_))).count()
     }
 
     /// Completes a task: writes its piece if it has output, and reports success.
@@ -357,7 +366,7 @@ pub(super) fn killed(attempt: &str) -> pb::AttemptReport {
     pb::AttemptReport { attempt: attempt.into(), status }
 }
 
-/// The code and the message of a refusal.
+/// Returns the code and the message of a refusal.
 pub(super) fn refusal<T: std::fmt::Debug>(result: Result<T, Status>) -> (tonic::Code, String) {
     let status = result.unwrap_err();
     assert!(!status.message().contains('\n') && !status.message().is_empty(), "{status:?}");

@@ -1,9 +1,9 @@
-//! The journal and the histories after a crash at every point, and after compaction.
+//! Tests the journal and the histories after a crash at every point, and after compaction.
 
 use crate::{
     compact::compact,
-    driver::{Driver, Parts},
-    run::{core_config, open},
+    driver::{Driver, DriverParts},
+    run::{core_config, replay_journal},
     storage::{self, Storage},
 };
 use daemon::config::JobTrackerConfig;
@@ -71,22 +71,24 @@ fn spec(number: u32) -> Arc<JobSpec> {
     })
 }
 
-/// A core with a few simulated trackers, and the facts that it has produced.
-struct Script {
+/// A core with a few simulated trackers, and the facts that the core has produced.
+struct ScriptedRun {
     core: JobTracker,
     entries: Vec<Entry>,
     now: Time,
-    seqs: BTreeMap<TrackerId, u64>,
+    /// Number of the last heartbeat of each tracker.
+    heartbeat_seqs: BTreeMap<TrackerId, u64>,
+    /// Attempts that were launched and have not ended, oldest first.
     launched: Vec<(TrackerId, AttemptId)>,
 }
 
-impl Script {
+impl ScriptedRun {
     fn new() -> Self {
         Self {
             core: core(),
             entries: Vec::new(),
             now: Time(1_000_000),
-            seqs: BTreeMap::new(),
+            heartbeat_seqs: BTreeMap::new(),
             launched: Vec::new(),
         }
     }
@@ -113,11 +115,11 @@ impl Script {
         }
     }
 
-    fn join(&mut self, name: &str, incarnation: u64) {
+    fn register_tracker(&mut self, name: &str, incarnation: u64) {
         let request = RequestId(u128::from(self.now.0));
         self.send(Event::Registration { request, tracker: registration(name, incarnation) });
         let id = self.core.cluster().tracker_named(name).unwrap().id;
-        self.seqs.remove(&id);
+        self.heartbeat_seqs.remove(&id);
         self.launched.retain(|(tracker, _)| *tracker != id);
     }
 
@@ -125,8 +127,8 @@ impl Script {
         self.send(Event::Submission { request: RequestId(number.into()), spec: spec(number) });
     }
 
-    /// Ends the oldest attempt that was launched.
-    fn end_one(&mut self, fails: bool) {
+    /// Ends the oldest running attempt, if there is one.
+    fn end_oldest_attempt(&mut self, fails: bool) {
         if self.launched.is_empty() {
             return;
         }
@@ -137,7 +139,7 @@ impl Script {
             AttemptStatus::Succeeded(AttemptResult::default())
         };
         let incarnation = self.core.cluster().tracker(tracker).unwrap().incarnation;
-        let seq = self.seqs.entry(tracker).or_default();
+        let seq = self.heartbeat_seqs.entry(tracker).or_default();
         *seq += 1;
         let heartbeat = Heartbeat {
             tracker,
@@ -156,46 +158,47 @@ impl Script {
         self.send(Event::Disconnection { tracker, incarnation });
     }
 
-    /// Drains a tracker, or with None cancels its drain.
+    /// Drains a tracker, or cancels its drain if `within` is None.
     fn drain(&mut self, name: &str, within: Option<Span>) {
         let tracker = self.core.cluster().tracker_named(name).unwrap().id;
         let request = RequestId(u128::from(self.now.0));
         self.send(Event::Drain { request, tracker, within, by: "u".into() });
     }
 
+    /// Restarts the JobTracker from its facts. Two trackers register again.
     fn restart(&mut self) {
         self.core = replay(&self.entries);
         self.launched.clear();
-        self.seqs.clear();
+        self.heartbeat_seqs.clear();
         self.send(Event::Start);
-        self.join("t0", 1);
-        self.join("t1", 2);
+        self.register_tracker("t0", 1);
+        self.register_tracker("t1", 2);
     }
 
-    /// A long run with all kinds of events.
+    /// Returns a long run with many kinds of events.
     fn full_run() -> Self {
         let mut script = Self::new();
         script.send(Event::Start);
         for name in ["t0", "t1", "t2"] {
-            script.join(name, 1);
+            script.register_tracker(name, 1);
         }
         for number in 1..=9 {
             script.submit(number);
             for step in 0..12 {
-                script.end_one(step == 2);
+                script.end_oldest_attempt(step == 2);
             }
             match number {
                 2 => script.disconnect("t2"),
                 3 => {
                     script.now = Time(script.now.0 + 11_000_000);
                     script.send(Event::Tick);
-                    script.join("t0", 1);
-                    script.join("t1", 2);
+                    script.register_tracker("t0", 1);
+                    script.register_tracker("t1", 2);
                 }
                 4 => script.drain("t0", Some(Span::secs(600))),
                 5 => script.restart(),
                 6 => script.drain("t0", None),
-                7 => script.join("t2", 3),
+                7 => script.register_tracker("t2", 3),
                 8 => {
                     let job = JobId(8);
                     script.send(Event::Kill { request: RequestId(800), job, by: "u".into() });
@@ -216,8 +219,8 @@ fn replay(entries: &[Entry]) -> JobTracker {
 }
 
 #[test]
-fn compacted_journal_gives_the_same_cluster_at_every_point() {
-    let script = Script::full_run();
+fn replay_of_a_journal_compacted_at_any_point_gives_the_same_cluster() {
+    let script = ScriptedRun::full_run();
     assert!(script.entries.len() > 60, "{}", script.entries.len());
     assert_eq!(digest(replay(&script.entries).cluster()), digest(script.core.cluster()));
     for at in 0..=script.entries.len() {
@@ -235,18 +238,20 @@ fn compacted_journal_gives_the_same_cluster_at_every_point() {
     assert!(script.entries.iter().any(drained) && !short.iter().any(drained), "the drain was cancelled");
 }
 
-fn start(disk: &CrashDisk, folder: &Path) -> Driver {
-    Driver::new(parts(disk, folder)).0
+fn start_driver(disk: &CrashDisk, folder: &Path) -> Driver {
+    Driver::new(driver_parts(disk, folder)).0
 }
 
-/// The parts of a driver on this disk.
-pub(super) fn parts(disk: &CrashDisk, folder: &Path) -> Parts {
+/// Replays the journal on this disk. Returns the parts for a driver, with histories in `folder`.
+pub(super) fn driver_parts(disk: &CrashDisk, folder: &Path) -> DriverParts {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
     let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
-    open(storage, core(), (folder, crate::history::Policy::default()), &settings(), options).unwrap()
+    replay_journal(storage, core(), (folder, crate::history::Policy::default()), &settings(), options)
+        .unwrap()
 }
 
-fn histories(folder: &Path) -> BTreeMap<String, String> {
+/// Returns the contents of the history files by name.
+fn read_histories(folder: &Path) -> BTreeMap<String, String> {
     let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
     entries
         .map(|entry| {
@@ -256,54 +261,54 @@ fn histories(folder: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// In whatever state the process left the histories, the next start completes them from the
-/// journal.
+/// Leaves the histories as a process that died after any number of facts would leave them. Checks
+/// that the next start completes them from the journal.
 #[tokio::test]
-async fn a_history_is_completed_whenever_the_process_died() {
-    let script = Script::full_run();
+async fn histories_are_completed_wherever_the_process_died() {
+    let script = ScriptedRun::full_run();
     let reference = tempfile::tempdir().unwrap();
-    let whole = CrashDisk::new();
-    fill(&whole, &script.entries);
-    start(&whole, reference.path()).history_writer().flush().await;
-    let expected = histories(reference.path());
+    let complete_disk = CrashDisk::new();
+    write_journal(&complete_disk, &script.entries);
+    start_driver(&complete_disk, reference.path()).history_writer().flush().await;
+    let expected = read_histories(reference.path());
     assert_eq!(expected.len(), 9);
     let lines: usize = expected.values().map(|text| text.lines().count()).sum();
     for at in (0..script.entries.len()).step_by(3) {
         let folder = tempfile::tempdir().unwrap();
-        let early = CrashDisk::new();
-        fill(&early, &script.entries[..at]);
-        start(&early, folder.path()).history_writer().flush().await;
-        // The last line of one file is also cut.
-        if let Some(name) = histories(folder.path()).keys().nth(at % 3) {
+        let early_disk = CrashDisk::new();
+        write_journal(&early_disk, &script.entries[..at]);
+        start_driver(&early_disk, folder.path()).history_writer().flush().await;
+        // Also cut the last line of one file.
+        if let Some(name) = read_histories(folder.path()).keys().nth(at % 3) {
             let path = folder.path().join(name);
             let text = std::fs::read(&path).unwrap();
             std::fs::write(&path, &text[..text.len() - at % 7]).unwrap();
         }
-        start(&whole, folder.path()).history_writer().flush().await;
-        let found = histories(folder.path());
+        start_driver(&complete_disk, folder.path()).history_writer().flush().await;
+        let found = read_histories(folder.path());
         assert_eq!(found.values().map(|text| text.lines().count()).sum::<usize>(), lines, "died at {at}");
         assert_eq!(found, expected, "died at {at}");
     }
 }
 
-/// Power fails at every operation of the disk while facts are written: a prefix of the facts
-/// survives, with every fact that was synced.
+/// Lets the power fail at each of the first disk operations while facts are written. Checks that a
+/// prefix of the facts survives which contains every synced fact.
 #[tokio::test]
-async fn power_loss_at_any_write_is_survived() {
-    let script = Script::full_run();
-    let whole = CrashDisk::new();
-    fill(&whole, &script.entries);
-    let operations = whole.operations();
+async fn every_synced_fact_survives_a_power_loss_at_any_write() {
+    let script = ScriptedRun::full_run();
+    let complete_disk = CrashDisk::new();
+    write_journal(&complete_disk, &script.entries);
+    let operations = complete_disk.operations();
     for survive in [Survive::SyncedOnly, Survive::Seeded(7)] {
         for crash_after in 1..operations.min(60) {
             let disk = CrashDisk::new();
             disk.crash_after(crash_after);
-            let durable = try_fill(&disk, &script.entries);
-            let left = disk.survivor(survive);
+            let durable = try_write_journal(&disk, &script.entries);
+            let surviving_disk = disk.survivor(survive);
             let folder = tempfile::tempdir().unwrap();
-            let driver = start(&left, folder.path());
-            // If an incomplete batch was cut, the start skips epochs and job numbers. Both are in
-            // the first line of the digest.
+            let driver = start_driver(&surviving_disk, folder.path());
+            // If an incomplete batch was cut, the start skips epochs and job IDs. Both are in the
+            // first line of the digest.
             let epoch: u64 =
                 driver.peek(|cluster| digest(cluster)).split(' ').nth(1).unwrap().parse().unwrap();
             let skipped = epoch > 1 << 32;
@@ -319,27 +324,28 @@ async fn power_loss_at_any_write_is_survived() {
             }
             driver.history_writer().flush().await;
             let lines = |text: &String| text.lines().count();
-            let found: usize = histories(folder.path()).values().map(lines).sum();
-            let facts = script.entries[..kept].iter().filter(|entry| is_recorded(entry));
-            // The second line of each history names the policy and the trackers.
+            let found: usize = read_histories(folder.path()).values().map(lines).sum();
+            let facts = script.entries[..kept].iter().filter(|entry| is_in_history(entry));
+            // Each history has one line more than facts: its second line names the policy and the
+            // trackers.
             let submitted = |entry: &&Entry| matches!(entry.fact, mrcore::Fact::JobSubmitted { .. });
             assert_eq!(found, facts.clone().count() + facts.filter(submitted).count());
         }
     }
 }
 
-fn is_recorded(entry: &Entry) -> bool {
+fn is_in_history(entry: &Entry) -> bool {
     let forgotten = matches!(entry.fact, mrcore::Fact::JobForgotten { .. });
     entry.fact.job().is_some() && !forgotten
 }
 
-fn fill(disk: &CrashDisk, entries: &[Entry]) {
-    assert_eq!(try_fill(disk, entries), entries.len());
+fn write_journal(disk: &CrashDisk, entries: &[Entry]) {
+    assert_eq!(try_write_journal(disk, entries), entries.len());
 }
 
-/// Writes the entries, each synced before the next, with a snapshot in the middle. Returns how many
-/// were synced.
-fn try_fill(disk: &CrashDisk, entries: &[Entry]) -> usize {
+/// Writes the entries to the journal and syncs each before the next is written. Makes a snapshot
+/// after the first 16 entries. Returns how many entries were synced.
+fn try_write_journal(disk: &CrashDisk, entries: &[Entry]) -> usize {
     let Ok(opened) = journal::Log::open(Arc::new(disk.clone()), Recovery::Refuse) else { return 0 };
     for (index, entry) in entries.iter().enumerate() {
         let synced = opened.log.append(&codec::encode(entry)).ok();
@@ -354,8 +360,8 @@ fn try_fill(disk: &CrashDisk, entries: &[Entry]) -> usize {
 }
 
 #[test]
-fn scripted_run_covers_the_fact_types() {
-    let script = Script::full_run();
-    let over = script.core.cluster().jobs().filter(|job| job.is_over()).count();
-    assert!(over > 0 && script.core.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
+fn scripted_run_has_ended_jobs_and_unfinished_jobs() {
+    let script = ScriptedRun::full_run();
+    let ended = script.core.cluster().jobs().filter(|job| job.is_over()).count();
+    assert!(ended > 0 && script.core.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
 }

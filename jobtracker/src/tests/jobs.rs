@@ -1,4 +1,4 @@
-//! Jobs from submission to output, as a tracker and a client see them.
+//! Tests jobs from submission to output, as a tracker and a client see them.
 
 use super::cluster::*;
 use mrcore::ids::JobId;
@@ -6,7 +6,7 @@ use proto::mr as pb;
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_runs_to_its_output() {
+async fn job_with_maps_and_reduces_writes_its_output() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", &vec![b'x'; 150 << 10]).await;
     cluster.put("/in/_hidden", b"not input").await;
@@ -17,13 +17,13 @@ async fn a_job_runs_to_its_output() {
     assert_eq!(job, "job_1");
     let mut maps = Vec::new();
     for _ in 0..3 {
-        maps.push(tracker.launch().await);
+        maps.push(tracker.next_launch().await);
     }
     let mut ranges = Vec::new();
     for map in &maps {
         assert_eq!(map.namenode, cluster.config.cluster.namenode);
         assert_eq!((map.reduces, map.work_output.as_str(), map.shuffle_token.len()), (2, "", 16));
-        assert!(map.conf.is_empty(), "only what the user has set: {:?}", map.conf);
+        assert!(map.conf.is_empty(), "conf contains settings that the user did not set: {:?}", map.conf);
         let Some(pb::task_spec::Input::Split(split)) = &map.input else { panic!("{map:?}") };
         assert_eq!(split.source, "/in/a");
         ranges.push((split.start, split.end));
@@ -31,13 +31,13 @@ async fn a_job_runs_to_its_output() {
     }
     assert_eq!(ranges, [(0, 65536), (65536, 131_072), (131_072, 153_600)]);
     for _ in 0..2 {
-        let reduce = tracker.launch().await;
+        let reduce = tracker.next_launch().await;
         assert_eq!(reduce.work_output, format!("/out/_temporary/job_1/{}", reduce.attempt));
         let Some(pb::task_spec::Input::Partition(partition)) = &reduce.input else { panic!("{reduce:?}") };
         assert_eq!(partition.maps, 3);
         tracker.succeed(&cluster, &reduce, format!("part {}\n", partition.index).as_bytes()).await;
     }
-    assert_eq!(tracker.clean().await, "job_1");
+    assert_eq!(tracker.next_clean().await, "job_1");
     let status = cluster.status("job_1").await;
     assert_eq!((status.state.as_str(), status.local_maps), ("succeeded", 3));
     assert_eq!(status.counters["MAP_INPUT_RECORDS"], 5);
@@ -58,7 +58,8 @@ async fn a_job_runs_to_its_output() {
     check_token_is_hidden(&cluster, &maps[0].shuffle_token).await;
 }
 
-/// Neither the history nor the status of a job nor the debug output of the core has its token.
+/// Checks that the shuffle token of a job is neither in its history nor in its status nor in the
+/// debug output of the core.
 async fn check_token_is_hidden(cluster: &Cluster, token: &[u8]) {
     let history = serde_json::to_string(&cluster.history("job_1").await).unwrap();
     let status = format!("{:?}", cluster.status("job_1").await);
@@ -79,9 +80,9 @@ async fn check_token_is_hidden(cluster: &Cluster, token: &[u8]) {
 async fn check_history(cluster: &Cluster) {
     let history = cluster.history("job_1").await;
     assert_eq!(history[0]["format"], 3);
-    // Consecutive splits are one run with a count.
-    let runs = history[0]["spec"]["splits"].as_array().unwrap();
-    assert_eq!(runs.iter().map(|run| run["count"].as_u64().unwrap_or(1)).sum::<u64>(), 3);
+    // Consecutive splits are recorded as one entry with a count.
+    let splits = history[0]["spec"]["splits"].as_array().unwrap();
+    assert_eq!(splits.iter().map(|entry| entry["count"].as_u64().unwrap_or(1)).sum::<u64>(), 3);
     assert_eq!(history[0]["spec"]["conf"], serde_json::json!({}));
     let kinds: Vec<&str> = history[1..]
         .iter()
@@ -101,19 +102,19 @@ async fn empty_input_gives_empty_parts() {
     cluster.put("/in/empty", b"").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
-    let reduce = tracker.launch().await;
+    let reduce = tracker.next_launch().await;
     tracker.heartbeat(vec![succeeded(&reduce.attempt, pb::TaskResult::default())]).await;
-    tracker.clean().await;
+    tracker.next_clean().await;
     assert_eq!(cluster.length("/out/part-r-00000").await, 0);
     assert!(cluster.exists("/out/_SUCCESS").await);
-    // A job without maps and reduces ends at once.
+    // A job without maps and reduces succeeds at once.
     cluster.client().await.submit(submission("/in", "/out2", 0)).await.unwrap();
     until("the empty job", || async { cluster.status("job_2").await.state == "succeeded" }).await;
     assert!(cluster.exists("/out2/_SUCCESS").await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submission_sent_twice_is_one_job() {
+async fn submission_that_is_sent_twice_creates_one_job() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut client = cluster.client().await;
@@ -133,25 +134,25 @@ async fn tasks_get_the_input_format_that_was_checked_at_submission() {
     let conf = [("input.format".to_owned(), " whole ".to_owned())].into();
     let request = pb::SubmitRequest { conf, ..submission("/in", "/out", 0) };
     cluster.client().await.submit(request).await.unwrap();
-    let Some(pb::task_spec::Input::Split(split)) = tracker.launch().await.input else { panic!("a map") };
+    let Some(pb::task_spec::Input::Split(split)) = tracker.next_launch().await.input else { panic!("a map") };
     assert!(split.whole);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_job_stops_and_leaves_nothing() {
+async fn killed_job_stops_its_attempts_and_leaves_no_files() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     let mut client = cluster.client().await;
     client.submit(submission("/in", "/out", 0)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
     let kill = pb::KillRequest { request_id: vec![7; 16], job: "job_1".into() };
     client.kill(kill.clone()).await.unwrap();
-    assert_eq!(tracker.stop().await, map.attempt);
+    assert_eq!(tracker.next_preemption().await, map.attempt);
     let status = cluster.status("job_1").await;
     assert_eq!((status.state.as_str(), status.why.as_str()), ("killed", "by anonymous"));
-    // The attempt writes once more before it ends.
+    // After the first clean-up the attempt writes once more before it ends.
     until("the first clean-up", || async { !cluster.exists("/out").await }).await;
     cluster.put(&format!("{}/piece-1", map.work_output), b"late").await;
     tracker.heartbeat(vec![killed(&map.attempt)]).await;
@@ -167,27 +168,27 @@ async fn a_killed_job_stops_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_shows_changes_and_the_end_at_once() {
+async fn watch_reports_changes_and_reports_at_once_that_the_job_has_ended() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     let mut client = cluster.client().await;
     client.submit(submission("/in", "", 0)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     let mut watch = client.watch(pb::JobRequest { job: "job_1".into() }).await.unwrap().into_inner();
     assert_eq!(watch.message().await.unwrap().unwrap().state, "running");
     tracker.heartbeat(vec![running(&map.attempt, 0.5)]).await;
-    let half = soon("the change", watch.message()).await.unwrap().unwrap();
+    let half = with_timeout("the change", watch.message()).await.unwrap().unwrap();
     assert!((half.maps.unwrap().progress - 0.5).abs() < 0.01);
     let began = Instant::now();
-    // Many changes within a short time give few messages.
+    // Many changes within a short time must give few messages.
     for step in 0..200 {
         tracker.heartbeat(vec![running(&map.attempt, 0.5 + f64::from(step) / 1000.0)]).await;
     }
     tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
     let ended = Instant::now();
     let mut messages = 0;
-    while let Some(status) = soon("the end", watch.message()).await.unwrap() {
+    while let Some(status) = with_timeout("the end", watch.message()).await.unwrap() {
         messages += 1;
         if status.state == "succeeded" {
             assert!(watch.message().await.unwrap().is_none());
@@ -195,24 +196,24 @@ async fn a_watch_shows_changes_and_the_end_at_once() {
         }
     }
     let late = ended.elapsed();
-    assert!(late < Duration::from_millis(90), "the end came {late:?} late");
-    let most = 3 + began.elapsed().as_millis() / 100;
-    assert!(messages <= most, "{messages} messages, {most} at the most");
+    assert!(late < Duration::from_millis(90), "the last message came {late:?} after the job ended");
+    let max = 3 + began.elapsed().as_millis() / 100;
+    assert!(messages <= max, "{messages} messages: the maximum is {max}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_in_safemode_says_what_it_waits_for() {
+async fn status_of_a_commit_in_safemode_says_what_it_waits_for() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     let mut client = cluster.client().await;
     client.submit(submission("/in", "/out", 0)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     cluster.dfs.set_safemode(true).await.unwrap();
     tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
     let mut watch = client.watch(pb::JobRequest { job: "job_1".into() }).await.unwrap().into_inner();
-    // Nothing happens to the job, so only the safemode can cause another message.
-    let status = soon("safemode in the status", async {
+    // The job itself does not change, so only the safemode can cause another message.
+    let status = with_timeout("safemode in the status", async {
         loop {
             let status = watch.message().await.unwrap().unwrap();
             if !status.why.is_empty() {
@@ -234,15 +235,15 @@ async fn a_commit_in_safemode_says_what_it_waits_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_reduce_starts_where_its_checkpoint_was() {
+async fn resumed_reduce_shows_at_least_the_progress_of_its_checkpoint() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     let mut client = cluster.client().await;
     client.submit(submission("/in", "/out", 1)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     tracker.succeed(&cluster, &map, b"").await;
-    let reduce = tracker.launch().await;
+    let reduce = tracker.next_launch().await;
     let report = |attempt: &str, stage: &str, done: f64| {
         let progress = pb::Progress { done, stage: stage.into(), ..Default::default() };
         let status = Some(pb::attempt_report::Status::Running(progress));
@@ -252,14 +253,15 @@ async fn a_resumed_reduce_starts_where_its_checkpoint_was() {
     let (request_id, kind) = (vec![7; 16], pb::PreemptKind::Pause.into());
     let attempt = reduce.attempt.clone();
     client.preempt(pb::PreemptRequest { request_id, attempt, kind }).await.unwrap();
-    assert_eq!(tracker.stop().await, reduce.attempt);
+    assert_eq!(tracker.next_preemption().await, reduce.attempt);
     let saved = pb::CheckpointInfo { stage: "reduce".into(), bytes: 100, ..Default::default() };
     let status = Some(pb::attempt_report::Status::Paused(saved));
     tracker.heartbeat(vec![pb::AttemptReport { attempt: reduce.attempt.clone(), status }]).await;
     let resume = pb::ResumeRequest { request_id: vec![8; 16], task: "job_1.r0".into(), on: String::new() };
     client.resume(resume).await.unwrap();
-    let resumed = tracker.launch().await;
-    // It has started, and has not read its checkpoint yet.
+    let resumed = tracker.next_launch().await;
+    // The resumed attempt has started and has not read its checkpoint yet, so it reports no
+    // progress.
     tracker.heartbeat(report(&resumed.attempt, "start", 0.0)).await;
     let tasks = pb::TasksRequest { job: "job_1".into(), after: String::new(), only: "job_1.r0".into() };
     let tasks = client.tasks(tasks).await.unwrap().into_inner().tasks;
@@ -269,18 +271,18 @@ async fn a_resumed_reduce_starts_where_its_checkpoint_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_heartbeat_changes_nothing() {
+async fn repeated_heartbeat_changes_nothing() {
     let cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "", 1)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     let report = vec![succeeded(&map.attempt, pb::TaskResult::default())];
     tracker.heartbeat(report.clone()).await;
-    let reduce = tracker.launch().await;
-    tracker.repeat(report.clone()).await;
-    tracker.repeat(report).await;
-    assert_eq!(tracker.launches_waiting(), 0);
+    let reduce = tracker.next_launch().await;
+    tracker.repeat_heartbeat(report.clone()).await;
+    tracker.repeat_heartbeat(report).await;
+    assert_eq!(tracker.untaken_launches(), 0);
     let status = cluster.status("job_1").await;
     assert_eq!((status.maps.unwrap().done, status.reduces.unwrap().running), (1, 1));
     tracker.heartbeat(vec![succeeded(&reduce.attempt, pb::TaskResult::default())]).await;
@@ -288,7 +290,7 @@ async fn a_repeated_heartbeat_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cut_stream_makes_a_tracker_suspect_at_once() {
+async fn tracker_is_suspect_as_soon_as_its_stream_ends() {
     let cluster = Cluster::start().await;
     let tracker = cluster.tracker("node1").await;
     let state = || async {
@@ -297,10 +299,10 @@ async fn a_cut_stream_makes_a_tracker_suspect_at_once() {
     };
     assert_eq!(state().await, "live");
     drop(tracker);
-    until("suspicion", || async { state().await == "suspect" }).await;
+    until("the tracker to be suspect", || async { state().await == "suspect" }).await;
     let mut tracker = cluster.tracker("node1").await;
     assert_eq!(state().await, "live");
-    // The end of an older stream does not affect the newer one.
+    // When an older stream of the tracker ends, the tracker stays live, because it has a newer one.
     let newer = cluster.tracker("node1").await;
     tracker.heartbeat_without_answer().await;
     drop(tracker);
@@ -310,15 +312,15 @@ async fn a_cut_stream_makes_a_tracker_suspect_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn trackers_with_another_protocol_or_malformed_names_are_refused() {
+async fn trackers_with_another_protocol_or_malformed_ids_are_refused() {
     let cluster = Cluster::start().await;
     let mut other = registration("node1");
     other.protocol = 99;
     let mut nameless = registration("node1");
     nameless.name.clear();
-    let mut wild = registration("node1");
-    wild.outputs = vec!["job_x".into()];
-    for (register, text) in [(other, "protocol 99"), (nameless, "tracker name"), (wild, "\"job_x\"")] {
+    let mut bad_output = registration("node1");
+    bad_output.outputs = vec!["job_x".into()];
+    for (register, text) in [(other, "protocol 99"), (nameless, "tracker name"), (bad_output, "\"job_x\"")] {
         let mut tracker = cluster.try_attach(register).await;
         let Some(pb::to_tracker::Kind::Refused(why)) = tracker.next().await else {
             panic!("the registration was accepted")
@@ -335,8 +337,8 @@ async fn idle_jobtracker_handles_few_events() {
     let cluster = Cluster::start().await;
     let mut tracker = cluster.tracker("node1").await;
     tracker.heartbeat(Vec::new()).await;
-    let ticks = cluster.handled();
+    let handled_before = cluster.events_handled();
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    let handled = cluster.handled() - ticks;
-    assert!((1..=4).contains(&handled), "{handled} events in 2.5 s without any cause");
+    let handled = cluster.events_handled() - handled_before;
+    assert!((1..=4).contains(&handled), "an idle JobTracker handled {handled} events in 2.5 s");
 }

@@ -1,4 +1,5 @@
-//! Tests of the daemon with a real file system, and trackers that are simulated over real streams.
+//! Tests of the daemon with a real distributed file system, and with simulated trackers that use
+//! real gRPC streams.
 
 mod bad_jobs;
 mod cluster;

@@ -1,6 +1,6 @@
-//! A full backlog: no event is lost, trackers wait and clients are refused.
+//! Tests what happens when the backlog is full: trackers wait and clients are refused.
 
-use super::crash::{parts, registration};
+use super::crash::{driver_parts, registration};
 use crate::driver::Driver;
 use journal::crash::CrashDisk;
 use mrcore::{
@@ -10,9 +10,9 @@ use mrcore::{
 use std::{sync::Arc, time::Duration};
 
 #[tokio::test]
-async fn backlog_delays_trackers_and_rejects_clients() {
+async fn full_backlog_delays_trackers_and_refuses_clients() {
     let folder = tempfile::tempdir().unwrap();
-    let (driver, outgoing) = Driver::new(parts(&CrashDisk::new(), folder.path()));
+    let (driver, outgoing) = Driver::new(driver_parts(&CrashDisk::new(), folder.path()));
     let driver = Arc::new(driver);
     let kill = || driver.kill(RequestId(1), JobId(1), "ann".into());
     let refused = kill().await.unwrap_err().to_string();

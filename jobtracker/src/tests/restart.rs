@@ -1,24 +1,25 @@
-//! The JobTracker restarts: trackers and clients find the same state.
+//! Tests that trackers and clients find the same state after a restart of the JobTracker.
 
 use super::cluster::*;
 use journal::Recovery;
 use proto::mr as pb;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn job_continues_over_a_restart() {
+async fn job_continues_after_a_restart_of_the_jobtracker() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", &vec![b'x'; 150 << 10]).await;
     let mut tracker = cluster.tracker("node1").await;
     let request = submission("/in", "/out", 1);
     cluster.client().await.submit(request.clone()).await.unwrap();
-    let (first, second) = (tracker.launch().await, tracker.launch().await);
-    let third = tracker.launch().await;
+    let (first, second) = (tracker.next_launch().await, tracker.next_launch().await);
+    let third = tracker.next_launch().await;
     tracker.succeed(&cluster, &first, b"").await;
     tracker.heartbeat(vec![running(&second.attempt, 0.3)]).await;
     cluster.kill_jobtracker();
     cluster.start_jobtracker();
     assert_eq!(cluster.client().await.submit(request).await.unwrap().into_inner().job, "job_1");
-    // The tracker has lost the third attempt in the meantime, and continues the second.
+    // The tracker registers again without the third attempt, which it has lost, and continues the
+    // second.
     let register = pb::RegisterTracker {
         attempts: vec![running(&second.attempt, 0.6)],
         outputs: vec![first.attempt.clone()],
@@ -26,13 +27,13 @@ async fn job_continues_over_a_restart() {
     };
     let mut tracker = cluster.attach(register).await;
     tracker.heartbeat(Vec::new()).await;
-    let again = async |tracker: &mut Tracker| loop {
-        let task = tracker.launch().await;
+    let next_map = async |tracker: &mut Tracker| loop {
+        let task = tracker.next_launch().await;
         if task.attempt.contains(".m") {
             return task;
         }
     };
-    let third_again = again(&mut tracker).await;
+    let third_again = next_map(&mut tracker).await;
     assert_eq!(third_again.shuffle_token, third.shuffle_token, "the journal has the token");
     assert_eq!(third_again.attempt, third.attempt.trim_end_matches('0').to_owned() + "1");
     tracker.heartbeat(vec![succeeded(&second.attempt, pb::TaskResult::default())]).await;
@@ -45,7 +46,8 @@ async fn job_continues_over_a_restart() {
         work_output: "/out/_temporary/job_1/job_1.r0.0".into(),
         ..Default::default()
     };
-    // The reduce was launched before or after the restart; the number of its attempt shows which.
+    // The reduce may have been launched before or after the restart, so look up the ID of its last
+    // attempt.
     let tasks = cluster
         .client()
         .await
@@ -67,12 +69,12 @@ async fn job_continues_over_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_under_way_is_finished_by_the_next_start() {
+async fn commit_that_was_interrupted_is_completed_after_a_restart() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     // In safemode the NameNode refuses changes, so the commit has to wait.
     cluster.put(&format!("{}/piece-0", map.work_output), b"piece").await;
     cluster.dfs.set_safemode(true).await.unwrap();
@@ -90,7 +92,7 @@ async fn a_commit_under_way_is_finished_by_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn older_jobtracker_is_fenced() {
+async fn jobtracker_fenced_by_a_newer_one_fails_and_commits_nothing() {
     let cluster = Cluster::start().await;
     let scope = format!("jobtracker-{}", cluster.cluster_id());
     let fenced = || async { cluster.dfs.fence(&scope, 0).await.is_err() };
@@ -99,16 +101,17 @@ async fn older_jobtracker_is_fenced() {
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
-    let map = tracker.launch().await;
+    let map = tracker.next_launch().await;
     tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
-    let why = soon("its end", cluster.failed()).await;
+    let why = with_timeout("its end", cluster.failed()).await;
     assert!(why.contains("another JobTracker has taken over"), "{why}");
     assert!(!cluster.exists("/out/_SUCCESS").await);
 }
 
-/// An older copy of the journal is restored: job numbers are assigned again, to other submissions.
+/// Runs a job, restores an older copy of the journal, and submits another job, which gets the same
+/// ID. Checks that this job commits its own output.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_whose_number_was_assigned_before_commits_its_own_output() {
+async fn job_whose_id_was_assigned_before_commits_its_own_output() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     cluster.kill_jobtracker();
@@ -121,7 +124,7 @@ async fn a_job_whose_number_was_assigned_before_commits_its_own_output() {
         let mut tracker = cluster.tracker("node1").await;
         let submitted = cluster.client().await.submit(submission("/in", output, 0)).await.unwrap();
         assert_eq!(submitted.into_inner().job, "job_1");
-        let map = tracker.launch().await;
+        let map = tracker.next_launch().await;
         tracker.succeed(&cluster, &map, b"whole").await;
         until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
         assert_eq!(cluster.length(&format!("{output}/part-m-00000")).await, 5);
@@ -134,15 +137,15 @@ async fn a_job_whose_number_was_assigned_before_commits_its_own_output() {
     }
 }
 
-/// `--recover` drops the end of a job from the journal: the job runs again, and its commit is a
-/// repeated one.
+/// Damages the journal so that `--recover` drops the record that a job ended. The job then runs
+/// again and commits a second time. Checks that the output of the first run stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn job_whose_end_was_dropped_succeeds_again_with_its_first_output() {
+async fn job_that_runs_again_after_recovery_keeps_its_first_output() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
-    let first = tracker.launch().await;
+    let first = tracker.next_launch().await;
     let mut files = std::fs::read_dir(cluster.config.jobtracker.dir.join("journal")).unwrap().flatten();
     let segment = files.find(|file| file.path().extension().is_some_and(|end| end == "log")).unwrap().path();
     let launched = std::fs::metadata(&segment).unwrap().len() as usize;
@@ -156,21 +159,21 @@ async fn job_whose_end_was_dropped_succeeds_again_with_its_first_output() {
     assert_eq!(cluster.status("job_1").await.state, "running");
     let mut tracker =
         cluster.attach(pb::RegisterTracker { incarnation: u64::MAX, ..registration("node1") }).await;
-    let second = tracker.launch().await;
+    let second = tracker.next_launch().await;
     assert_ne!(first.attempt, second.attempt);
     tracker.succeed(&cluster, &second, b"the same again").await;
     until("the second end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
-    assert_eq!(cluster.length("/out/part-m-00000").await, 5, "the output of the first run");
+    assert_eq!(cluster.length("/out/part-m-00000").await, 5, "the output of the first run stays");
     until("what the second run wrote is gone", || async { !cluster.exists("/out/_temporary").await }).await;
 }
 
-fn staged(output: &str, staging: &str) -> pb::SubmitRequest {
+fn submission_with_staging(output: &str, staging: &str) -> pb::SubmitRequest {
     let conf = [("staging".to_owned(), staging.to_owned())].into();
     pb::SubmitRequest { conf, ..submission("/in", output, 0) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn leftovers_are_deleted_by_the_next_start() {
+async fn leftovers_of_ended_jobs_are_deleted_after_a_restart() {
     let mut cluster = Cluster::start_with(|config| config.client.deadline = daemon::Period::secs(2)).await;
     cluster.put("/in/a", b"a\n").await;
     let folders = ["/tmp/fermata/staging/one", "/tmp/fermata/staging/two", "/tmp/fermata/staging/three"];
@@ -179,13 +182,14 @@ async fn leftovers_are_deleted_by_the_next_start() {
     }
     let mut tracker = cluster.tracker("node1").await;
     let mut client = cluster.client().await;
-    client.submit(staged("/out", folders[0])).await.unwrap();
-    let map = tracker.launch().await;
+    client.submit(submission_with_staging("/out", folders[0])).await.unwrap();
+    let map = tracker.next_launch().await;
     tracker.succeed(&cluster, &map, b"whole").await;
     until("a clean staging folder", || async { !cluster.exists(folders[0]).await }).await;
-    // The leftovers of a killed job cannot be deleted in safemode. Then the JobTracker is killed.
-    client.submit(staged("/killed", folders[1])).await.unwrap();
-    let map = tracker.launch().await;
+    // In safemode the leftovers of a killed job cannot be deleted. Kill the JobTracker before the
+    // safemode ends.
+    client.submit(submission_with_staging("/killed", folders[1])).await.unwrap();
+    let map = tracker.next_launch().await;
     cluster.put(&format!("{}/piece-0", map.work_output), b"half").await;
     let (forgotten, long_ago) = ("/tmp/fermata/staging/forgotten", 1_000_000_000_000);
     cluster.put(&format!("{forgotten}/program"), b"its client died").await;
@@ -204,13 +208,13 @@ async fn leftovers_are_deleted_by_the_next_start() {
             && !cluster.exists(forgotten).await
     })
     .await;
-    assert!(cluster.exists(folders[2]).await, "its job may still be submitted");
+    assert!(cluster.exists(folders[2]).await, "the job that uses this folder may still be submitted");
     assert_eq!(cluster.length("/out/part-m-00000").await, 5);
-    // A third job succeeds. A user creates a folder with the name of the killed job's output. Then
-    // the JobTracker restarts.
+    // Run a third job and restart the JobTracker. Before the restart, a user creates a folder with
+    // the name of the killed job's output, which must not be deleted.
     let mut tracker = cluster.tracker("node1").await;
-    cluster.client().await.submit(staged("/again", folders[2])).await.unwrap();
-    let map = tracker.launch().await;
+    cluster.client().await.submit(submission_with_staging("/again", folders[2])).await.unwrap();
+    let map = tracker.next_launch().await;
     tracker.succeed(&cluster, &map, b"whole").await;
     until("a clean staging folder", || async { !cluster.exists(folders[2]).await }).await;
     cluster.kill_jobtracker();
@@ -224,17 +228,17 @@ async fn leftovers_are_deleted_by_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_of_an_attempt_that_outlives_its_job_is_deleted() {
+async fn output_written_after_the_job_ended_is_deleted_when_its_attempt_ends() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
-    let first = tracker.launch().await;
-    // A new process of the tracker registers without attempts. The task of the old process still
-    // writes.
+    let first = tracker.next_launch().await;
+    // A new process of the tracker registers without attempts. The task that the old process
+    // started still writes.
     let mut tracker =
         cluster.attach(pb::RegisterTracker { incarnation: u64::MAX, ..registration("node1") }).await;
-    let second = tracker.launch().await;
+    let second = tracker.next_launch().await;
     assert_ne!(first.attempt, second.attempt);
     tracker.succeed(&cluster, &second, b"whole").await;
     until("its end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
@@ -247,7 +251,7 @@ async fn output_of_an_attempt_that_outlives_its_job_is_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobtracker_without_its_journal_continues_with_new_numbers() {
+async fn jobtracker_that_lost_its_journal_assigns_new_job_ids() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
     cluster.client().await.submit(submission("/in", "/never", 0)).await.unwrap();
@@ -259,7 +263,8 @@ async fn jobtracker_without_its_journal_continues_with_new_numbers() {
     let mut seen = std::collections::BTreeSet::from(["job_1".to_owned()]);
     for round in 0..2 {
         cluster.kill_jobtracker();
-        // The new job numbers start at the current second.
+        // After recovery, job IDs start at the current Unix time in seconds. Wait for the next
+        // second, so that they differ.
         let second = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
         let before = second();
         until("the next second", || async { second() > before }).await;
@@ -270,16 +275,17 @@ async fn jobtracker_without_its_journal_continues_with_new_numbers() {
         let submitted = cluster.client().await.submit(submission("/in", &output, 0)).await.unwrap();
         let job = submitted.into_inner().job;
         assert!(seen.insert(job.clone()), "{job} was assigned before");
-        let map = tracker.launch().await;
+        let map = tracker.next_launch().await;
         tracker.succeed(&cluster, &map, b"whole").await;
         until("the end", || async { cluster.status(&job).await.state == "succeeded" }).await;
         assert_eq!(cluster.length(&format!("{output}/part-m-00000")).await, 5);
-        // The skip is durable, and the recovery is complete.
+        // The skip of job IDs is durable and the recovery is complete, so a normal start is
+        // possible.
         assert!(!cluster.config.jobtracker.dir.join("RECOVERING").exists());
         cluster.kill_jobtracker();
         cluster.start_jobtracker();
         let submitted = cluster.client().await.submit(submission("/in", &output, 0)).await;
-        assert!(submitted.is_err(), "the output exists");
+        assert!(submitted.is_err(), "the output exists, so the submission must be refused");
         assert_eq!(cluster.status(&job).await.state, "succeeded");
     }
 }

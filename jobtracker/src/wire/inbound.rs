@@ -13,19 +13,25 @@ use proto::{TRACKER_PROTOCOL, mr as pb};
 use security::Identity;
 use std::collections::BTreeMap;
 
+/// Length limit for the names of jobs, programs, queues, nodes and counters.
 const NAME_BYTES_MAX: usize = 256;
-/// Length limit for the names of machines and racks, the same as of DNS names.
+/// Length limit for the names of machines and racks, the same as for DNS names.
 const NODE_NAME_BYTES_MAX: usize = 253;
 const CONF_BYTES_MAX: usize = 1 << 20;
-const LIST_MAX: usize = 100_000;
-/// Length limit for the error of an attempt. Its start, with the cause, and its end are kept.
+/// Maximum number of inputs, and of side files, of a job.
+const PATHS_MAX: usize = 100_000;
+/// Length limit for the error text of an attempt. The beginning of the text, which has the cause,
+/// and its last part are kept.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 const SLOTS_MAX: u32 = 10_000;
 const COUNTERS_MAX: usize = 10_000;
-/// The same limit as in mrlib, which TaskTrackers enforce.
+/// Maximum number of output files of an attempt. TaskTrackers enforce the same limit, which is
+/// defined in mrlib.
 const PIECES_MAX: usize = 10_000;
 
-fn short(what: &str, text: String) -> Result<String, Refusal> {
+/// Returns the name if it is neither empty nor too long and has no control characters. `what` says
+/// what it is the name of.
+fn check_name(what: &str, text: String) -> Result<String, Refusal> {
     if text.is_empty() || text.len() > NAME_BYTES_MAX || text.chars().any(char::is_control) {
         let message = format!("{what} must have 1 to {NAME_BYTES_MAX} bytes and no control character");
         return Err(Refusal::invalid(message));
@@ -33,16 +39,16 @@ fn short(what: &str, text: String) -> Result<String, Refusal> {
     Ok(text)
 }
 
-fn or_else(text: String, default: &str) -> String {
+fn or_if_empty(text: String, default: &str) -> String {
     if text.is_empty() { default.to_owned() } else { text }
 }
 
-/// The caller, as the gate has authenticated it.
+/// Returns the caller, as the gate has authenticated it.
 pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Identity, Refusal> {
     Identity::of(request.extensions()).cloned().map_err(|status| Refusal::denied(status.message()))
 }
 
-fn user<M>(request: &tonic::Request<M>) -> Result<String, Refusal> {
+fn caller_name<M>(request: &tonic::Request<M>) -> Result<String, Refusal> {
     Ok(caller(request)?.name.as_ref().into())
 }
 
@@ -58,22 +64,22 @@ pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {
 
 /// The tasks of a job that a client requests.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Which {
-    /// A page of tasks after this one, or from the first.
+pub(crate) enum TaskSelection {
+    /// A page of the tasks that follow this task, or the first page.
     After(Option<TaskId>),
     /// A single task.
     Only(TaskId),
 }
 
-/// Decodes the job and the tasks of a request.
-pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, Which), Refusal> {
+/// Decodes which tasks of which job a client requests.
+pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, TaskSelection), Refusal> {
     let task = |text: &str| {
         let task = Some(text).filter(|text| !text.is_empty()).map(str::parse::<TaskId>).transpose();
         task.map_err(|error| Refusal::invalid(error.to_string()))
     };
     let which = match task(&request.only)? {
-        Some(only) => Which::Only(only),
-        None => Which::After(task(&request.after)?),
+        Some(only) => TaskSelection::Only(only),
+        None => TaskSelection::After(task(&request.after)?),
     };
     Ok((job_id(&request.job)?, which))
 }
@@ -94,7 +100,7 @@ impl Subject {
     }
 }
 
-/// Parses a job or a task. An attempt stands for its task.
+/// Parses the ID of a job, a task or an attempt. An attempt stands for its task.
 pub(crate) fn subject(text: &str) -> Result<Subject, Refusal> {
     if let Ok(attempt) = text.parse::<AttemptId>() {
         return Ok(Subject::Task(attempt.task));
@@ -105,18 +111,19 @@ pub(crate) fn subject(text: &str) -> Result<Subject, Refusal> {
     }
 }
 
-/// Decodes the request to kill a job: request ID, job, user.
+/// Decodes the request to kill a job. Returns the request ID, the job and the user.
 pub(crate) fn kill(request: tonic::Request<pb::KillRequest>) -> Result<(RequestId, JobId, String), Refusal> {
-    let by = user(&request)?;
+    let by = caller_name(&request)?;
     let pb::KillRequest { request_id: id, job } = request.into_inner();
     Ok((request_id(&id, &by)?, job_id(&job)?, by))
 }
 
-/// Decodes the request to preempt an attempt: request ID, attempt, kind, user.
+/// Decodes the request to preempt an attempt. Returns the request ID, the attempt, the kind and the
+/// user.
 pub(crate) fn preempt(
     request: tonic::Request<pb::PreemptRequest>,
 ) -> Result<(RequestId, AttemptId, PreemptKind, String), Refusal> {
-    let by = user(&request)?;
+    let by = caller_name(&request)?;
     let message = request.into_inner();
     let kind = match message.kind() {
         pb::PreemptKind::Unspecified => {
@@ -128,15 +135,16 @@ pub(crate) fn preempt(
         pb::PreemptKind::Split => PreemptKind::Split,
         pb::PreemptKind::Pause => PreemptKind::Pause,
     };
-    let attempt = attempt(&message.attempt).map_err(Refusal::invalid)?;
+    let attempt = attempt_id(&message.attempt).map_err(Refusal::invalid)?;
     Ok((request_id(&message.request_id, &by)?, attempt, kind, by))
 }
 
-/// Decodes the request to resume a task: request ID, task, tracker, user.
+/// Decodes the request to resume a task. Returns the request ID, the task, the tracker and the
+/// user.
 pub(crate) fn resume(
     request: tonic::Request<pb::ResumeRequest>,
 ) -> Result<(RequestId, TaskId, Option<String>, String), Refusal> {
-    let by = user(&request)?;
+    let by = caller_name(&request)?;
     let pb::ResumeRequest { request_id: id, task, on } = request.into_inner();
     let task = task.parse().map_err(|error: mrcore::ids::IdError| Refusal::invalid(error.to_string()))?;
     Ok((request_id(&id, &by)?, task, Some(on).filter(|on| !on.is_empty()), by))
@@ -146,31 +154,31 @@ pub(crate) fn resume(
 pub(crate) struct DrainRequest {
     pub(crate) request: RequestId,
     pub(crate) node: String,
-    /// None to cancel the drain.
+    /// Time limit for the drain; None to cancel the drain.
     pub(crate) within: Option<Span>,
-    /// Only report the status of the drain.
+    /// Whether the request only asks for the status of the drain.
     pub(crate) status_only: bool,
     pub(crate) by: String,
 }
 
 pub(crate) fn drain(request: tonic::Request<pb::DrainTrackerRequest>) -> Result<DrainRequest, Refusal> {
-    let by = user(&request)?;
+    let by = caller_name(&request)?;
     let pb::DrainTrackerRequest { request_id: id, node, cancel, within_ms, status_only } =
         request.into_inner();
-    let (node, within) = (short("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
+    let (node, within) = (check_name("node", node)?, (!cancel).then(|| Span::millis(within_ms)));
     Ok(DrainRequest { request: request_id(&id, &by)?, node, within, status_only, by })
 }
 
-/// Decodes the request to forget a lost tracker: request ID, node, user.
+/// Decodes the request to forget a lost tracker. Returns the request ID, the node and the user.
 pub(crate) fn forget(
     request: tonic::Request<pb::ForgetNodeRequest>,
 ) -> Result<(RequestId, String, String), Refusal> {
-    let by = user(&request)?;
+    let by = caller_name(&request)?;
     let pb::ForgetNodeRequest { request_id: id, node } = request.into_inner();
-    Ok((request_id(&id, &by)?, short("node", node)?, by))
+    Ok((request_id(&id, &by)?, check_name("node", node)?, by))
 }
 
-/// A submission with its fields decoded.
+/// A decoded submission.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Submission {
     pub(crate) request: RequestId,
@@ -190,11 +198,11 @@ pub(crate) struct Submission {
 }
 
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
-    let user = user(&request)?;
+    let user = caller_name(&request)?;
     let message = request.into_inner();
     let pb::Program { kind, files, settings: declared } = message.program.unwrap_or_default();
     let program = match kind {
-        Some(pb::program::Kind::Builtin(name)) => Program::Builtin(short("program name", name)?),
+        Some(pb::program::Kind::Builtin(name)) => Program::Builtin(check_name("program name", name)?),
         Some(pb::program::Kind::Executable(path)) => Program::Executable(path),
         None => return Err(Refusal::invalid("job has no program: name a built-in one or an executable")),
     };
@@ -202,16 +210,18 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         Program::Builtin(name) => name.clone(),
         Program::Executable(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
     };
-    if message.inputs.len().max(files.len()) > LIST_MAX {
-        return Err(Refusal::invalid(format!("job names more than {LIST_MAX} inputs or side files")));
+    if message.inputs.len().max(files.len()) > PATHS_MAX {
+        return Err(Refusal::invalid(format!("job names more than {PATHS_MAX} inputs or side files")));
     }
     let conf_bytes: usize = message.conf.iter().map(|(key, value)| key.len() + value.len()).sum();
     if conf_bytes > CONF_BYTES_MAX {
-        return Err(Refusal::invalid(format!("settings have {conf_bytes} bytes: at most {CONF_BYTES_MAX}")));
+        return Err(Refusal::invalid(format!(
+            "settings have {conf_bytes} bytes: the maximum is {CONF_BYTES_MAX}"
+        )));
     }
     if declared.len() > settings::DECLARED_MAX {
         let (count, max) = (declared.len(), settings::DECLARED_MAX);
-        return Err(Refusal::invalid(format!("program declares {count} settings: at most {max}")));
+        return Err(Refusal::invalid(format!("program declares {count} settings: the maximum is {max}")));
     }
     let bad = |name: &&String| {
         name.is_empty() || name.len() > settings::NAME_BYTES_MAX || name.chars().any(char::is_control)
@@ -225,10 +235,10 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
     }
     Ok(Submission {
         request: request_id(&message.request_id, &user)?,
-        name: short("job name", or_else(message.name, &default_name))?,
+        name: check_name("job name", or_if_empty(message.name, &default_name))?,
         user,
-        queue: short("queue", or_else(message.queue, "default"))?,
-        priority: or_else(message.priority, "normal").parse().map_err(Refusal::invalid)?,
+        queue: check_name("queue", or_if_empty(message.queue, "default"))?,
+        priority: or_if_empty(message.priority, "normal").parse().map_err(Refusal::invalid)?,
         program,
         files,
         declared,
@@ -239,15 +249,15 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
     })
 }
 
-/// A message of a tracker.
+/// A decoded message from a tracker.
 pub(crate) enum TrackerMessage {
-    /// A registration, with its attempts and its files.
+    /// A registration, with the attempts and the files of the tracker.
     Registration(Registration),
     Heartbeat(Heartbeat),
 }
 
-/// Decodes a message of a tracker. `from` is the registration of its stream. The error is sent to
-/// the tracker, and its stream ends.
+/// Decodes a message from a tracker. `from` is the tracker that has registered on the stream, if
+/// any. The caller sends an error to the tracker and closes the stream.
 pub(crate) fn tracker_message(
     message: pb::FromTracker,
     from: Option<(TrackerId, Incarnation)>,
@@ -274,9 +284,11 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         ));
     }
     if map_slots > SLOTS_MAX || reduce_slots > SLOTS_MAX {
-        return Err(format!("{map_slots} map and {reduce_slots} reduce slots: at most {SLOTS_MAX} of each"));
+        return Err(format!(
+            "{map_slots} map and {reduce_slots} reduce slots: the maximum is {SLOTS_MAX} of each"
+        ));
     }
-    let name = |what: &str, text: String| short(what, text).map_err(|error| error.to_string());
+    let name = |what: &str, text: String| check_name(what, text).map_err(|error| error.to_string());
     Ok(Registration {
         name: node_name("tracker name", message.name)?,
         incarnation: Incarnation(message.incarnation),
@@ -285,10 +297,11 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
         shuffle_addr: name("shuffle address", message.shuffle_addr)?,
         logs_addr: name("logs address", message.logs_addr)?,
         slots: PerPhase { map: map_slots, reduce: reduce_slots },
-        attempts: message.attempts.into_iter().map(report).collect::<Result<_, _>>()?,
-        outputs: message.outputs.iter().map(|text| attempt(text)).collect::<Result<_, _>>()?,
+        attempts: message.attempts.into_iter().map(attempt_report).collect::<Result<_, _>>()?,
+        outputs: message.outputs.iter().map(|text| attempt_id(text)).collect::<Result<_, _>>()?,
         checkpoints: message.checkpoints.iter().map(stored_checkpoint).collect::<Result<_, _>>()?,
-        // Names that are no job IDs are not from this cluster, and are left alone.
+        // Ignore names that are not job IDs, so that their folders are not deleted. They are not
+        // from this cluster.
         jobs: message.jobs.iter().filter_map(|text| text.parse().ok()).collect(),
     })
 }
@@ -316,55 +329,57 @@ fn heartbeat(
     }
     let failure = |failure: pb::FetchFailure| -> Result<FetchFailure, String> {
         let pb::FetchFailure { reduce, map, addr } = failure;
-        Ok(FetchFailure { reduce: attempt(&reduce)?, map: attempt(&map)?, addr })
+        Ok(FetchFailure { reduce: attempt_id(&reduce)?, map: attempt_id(&map)?, addr })
     };
     Ok(Heartbeat {
         tracker,
         incarnation,
         seq,
         acked,
-        attempts: attempts.into_iter().map(report).collect::<Result<_, _>>()?,
+        attempts: attempts.into_iter().map(attempt_report).collect::<Result<_, _>>()?,
         fetch_failures: fetch_failures.into_iter().map(failure).collect::<Result<_, _>>()?,
     })
 }
 
-fn attempt(text: &str) -> Result<AttemptId, String> {
+fn attempt_id(text: &str) -> Result<AttemptId, String> {
     text.parse().map_err(|error: mrcore::ids::IdError| error.to_string())
 }
 
-fn report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
+fn attempt_report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
     use pb::attempt_report::Status;
-    let id = attempt(&message.attempt)?;
+    let id = attempt_id(&message.attempt)?;
     let status = match message.status {
         Some(Status::Running(message)) => AttemptStatus::Running(progress(id.phase(), &message)),
-        // The task writes its result. If the result is invalid, the attempt has failed and the
+        // The result comes from the task process. If it is invalid, the attempt has failed; the
         // tracker is not at fault.
         Some(Status::Succeeded(message)) => {
-            result(message).map_or_else(AttemptStatus::Failed, AttemptStatus::Succeeded)
+            attempt_result(message).map_or_else(AttemptStatus::Failed, AttemptStatus::Succeeded)
         }
-        Some(Status::Split(message)) => match result(message.result.unwrap_or_default()) {
+        Some(Status::Split(message)) => match attempt_result(message.result.unwrap_or_default()) {
             Ok(result) => AttemptStatus::Split(message.position, result),
             Err(why) => AttemptStatus::Failed(why),
         },
-        Some(Status::Paused(message)) => AttemptStatus::Paused(checkpoint(id.phase(), &message)),
-        Some(Status::CheckpointCorrupt(text)) => AttemptStatus::CheckpointCorrupt(error(text)),
-        Some(Status::Failed(text)) => AttemptStatus::Failed(error(text)),
-        Some(Status::Fatal(text)) => AttemptStatus::Fatal(error(text)),
-        Some(Status::CheckpointUnreachable(text)) => AttemptStatus::CheckpointUnreachable(error(text)),
-        Some(Status::Killed(text)) => AttemptStatus::Killed(error(text)),
+        Some(Status::Paused(message)) => AttemptStatus::Paused(checkpoint_info(id.phase(), &message)),
+        Some(Status::CheckpointCorrupt(text)) => AttemptStatus::CheckpointCorrupt(truncate_error(text)),
+        Some(Status::Failed(text)) => AttemptStatus::Failed(truncate_error(text)),
+        Some(Status::Fatal(text)) => AttemptStatus::Fatal(truncate_error(text)),
+        Some(Status::CheckpointUnreachable(text)) => {
+            AttemptStatus::CheckpointUnreachable(truncate_error(text))
+        }
+        Some(Status::Killed(text)) => AttemptStatus::Killed(truncate_error(text)),
         Some(Status::Copied(bytes)) => AttemptStatus::Copied(bytes),
-        Some(Status::CopyFailed(text)) => AttemptStatus::CopyFailed(error(text)),
+        Some(Status::CopyFailed(text)) => AttemptStatus::CopyFailed(truncate_error(text)),
         None => return Err(format!("report of {id} without a status")),
     };
     Ok(AttemptReport { attempt: id, status })
 }
 
 fn stored_checkpoint(message: &pb::StoredCheckpoint) -> Result<(AttemptId, task::CheckpointInfo), String> {
-    let id = attempt(&message.attempt)?;
-    Ok((id, message.state.as_ref().map(|state| checkpoint(id.phase(), state)).unwrap_or_default()))
+    let id = attempt_id(&message.attempt)?;
+    Ok((id, message.state.as_ref().map(|state| checkpoint_info(id.phase(), state)).unwrap_or_default()))
 }
 
-fn checkpoint(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInfo {
+fn checkpoint_info(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInfo {
     let pb::CheckpointInfo { stage: message, bytes, bytes_in, records } = message;
     task::CheckpointInfo {
         stage: stage(phase, message),
@@ -374,7 +389,8 @@ fn checkpoint(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInf
     }
 }
 
-/// The stage as reported by the task. An unknown name is not an error of the tracker.
+/// Parses the stage that a task reports. An unknown name gives the first stage of the phase and is
+/// no error, because the tracker only passes it on.
 fn stage(phase: Phase, message: &str) -> Stage {
     match phase {
         Phase::Map => Stage::Map,
@@ -384,7 +400,7 @@ fn stage(phase: Phase, message: &str) -> Stage {
 
 fn progress(phase: Phase, message: &pb::Progress) -> Progress {
     let stage = stage(phase, &message.stage);
-    // Treat a progress that is not a number as 0.
+    // Treat a progress that is not a finite number as 0.
     let done = if message.done.is_finite() { message.done.clamp(0.0, 1.0) as f32 } else { 0.0 };
     let refused = match message.refused() {
         pb::PreemptRefusal::Unspecified => None,
@@ -396,23 +412,23 @@ fn progress(phase: Phase, message: &pb::Progress) -> Progress {
     Progress { done, stage, bytes_in, bytes_out, activity, refusals, refused }
 }
 
-fn result(message: pb::TaskResult) -> Result<AttemptResult, String> {
+fn attempt_result(message: pb::TaskResult) -> Result<AttemptResult, String> {
     let pb::TaskResult { counters, pieces, bytes_out, .. } = message;
     if counters.len() > COUNTERS_MAX {
-        return Err(format!("reported {} counters: at most {COUNTERS_MAX}", counters.len()));
+        return Err(format!("reported {} counters: the maximum is {COUNTERS_MAX}", counters.len()));
     }
     if let Some(name) = counters.keys().find(|name| name.len() > NAME_BYTES_MAX) {
         return Err(format!("reported a counter with a name of {} bytes", name.len()));
     }
     if pieces.len() > PIECES_MAX {
-        return Err(format!("reported {} output files: at most {PIECES_MAX}", pieces.len()));
+        return Err(format!("reported {} output files: the maximum is {PIECES_MAX}", pieces.len()));
     }
     let mut counters: Vec<(String, u64)> = counters.into_iter().collect();
     counters.sort_unstable();
     Ok(AttemptResult { counters, pieces, bytes_out })
 }
 
-fn error(text: String) -> String {
+fn truncate_error(text: String) -> String {
     truncate_failure_to(text, ERROR_BYTES_MAX)
 }
 
@@ -421,19 +437,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_error_keeps_its_cause_and_its_end() {
+    fn long_error_text_keeps_its_beginning_and_its_last_part() {
         let status = |text: String| {
             let status = Some(pb::attempt_report::Status::Failed(text));
-            report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).expect("valid").status
+            attempt_report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).expect("valid").status
         };
         let text = format!("the cause:\n{}the exception", "é".repeat(ERROR_BYTES_MAX));
-        let AttemptStatus::Failed(kept) = status(text) else { panic!("it has failed") };
+        let AttemptStatus::Failed(kept) = status(text) else { panic!("the status is not Failed") };
         assert!(kept.len() <= ERROR_BYTES_MAX, "{}", kept.len());
         assert!(kept.starts_with("the cause:\n") && kept.ends_with("the exception"), "{kept}");
     }
 
     #[test]
-    fn too_many_or_too_long_names_of_settings_are_refused() {
+    fn submission_with_too_many_or_too_long_setting_names_is_refused() {
         let refused = |declared: Vec<String>, key: String| {
             let mut request = tonic::Request::new(pb::SubmitRequest {
                 request_id: vec![7; 16],
@@ -453,7 +469,7 @@ mod tests {
         let (long, key) = ("x".repeat(settings::NAME_BYTES_MAX + 1), || "user.x".to_owned());
         assert_eq!(refused(names(settings::DECLARED_MAX), key()), None);
         let why = refused(names(settings::DECLARED_MAX + 1), key()).expect("too many");
-        assert!(why.contains("declares 1001 settings: at most 1000"), "{why}");
+        assert!(why.contains("declares 1001 settings: the maximum is 1000"), "{why}");
         for why in [refused(vec![long.clone()], key()), refused(Vec::new(), long)] {
             let why = why.expect("too long");
             assert!(why.contains("1 to 256 bytes") && why.len() < 200, "{why}");
@@ -461,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_is_refused_naming_both() {
+    fn tracker_with_another_protocol_is_refused_with_both_protocol_versions() {
         let register = pb::RegisterTracker { version: "9.9".into(), protocol: 99, ..Default::default() };
         let message = pb::FromTracker { kind: Some(pb::from_tracker::Kind::Register(register)) };
         let why = tracker_message(message, None).err().unwrap();
@@ -472,26 +488,26 @@ mod tests {
     }
 
     #[test]
-    fn non_finite_progress_is_ignored() {
-        let wild = |done| progress(Phase::Map, &pb::Progress { done, ..Default::default() }).done;
-        let found = [f64::NAN, f64::INFINITY, -3.0, 7.0].map(|done| wild(done).to_bits());
+    fn progress_is_limited_to_0_to_1_and_is_0_if_not_finite() {
+        let decoded = |done| progress(Phase::Map, &pb::Progress { done, ..Default::default() }).done;
+        let found = [f64::NAN, f64::INFINITY, -3.0, 7.0].map(|done| decoded(done).to_bits());
         assert_eq!(found, [0.0, 0.0, 0.0, 1.0].map(f32::to_bits));
     }
 
     #[test]
-    fn oversized_task_report_fails_the_attempt() {
+    fn result_with_too_many_or_too_long_counters_fails_the_attempt() {
         let counters = (0..=COUNTERS_MAX).map(|index| (index.to_string(), 1)).collect();
         let too_many = pb::TaskResult { counters, ..Default::default() };
         let long = pb::TaskResult { counters: [("n".repeat(9999), 1)].into(), ..Default::default() };
         for result in [too_many, long] {
             let status = Some(pb::attempt_report::Status::Succeeded(result));
-            let report = report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).unwrap();
+            let report = attempt_report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).unwrap();
             assert!(matches!(&report.status, AttemptStatus::Failed(why) if why.starts_with("reported")));
         }
     }
 
     #[test]
-    fn reduce_never_reports_a_map_stage() {
+    fn unknown_stage_is_decoded_as_shuffle_for_a_reduce_and_map_for_a_map() {
         let stage = |phase, text: &str| {
             progress(phase, &pb::Progress { stage: text.into(), ..Default::default() }).stage
         };

@@ -1,5 +1,4 @@
-//! Converts between protobuf messages and the types of the daemon. No other module uses the
-//! messages, and malformed ones are refused here.
+//! Converts between protobuf messages and the types of the daemon, and refuses malformed messages.
 
 mod inbound;
 mod orders;

@@ -11,14 +11,14 @@ use mrcore::{
 };
 use proto::mr as pb;
 
-/// Approximate size of a message with orders, well below the limit of the receiver.
-const MESSAGE_BYTES: usize = 1 << 20;
+/// Approximate maximum size of a message with orders, well below the limit of the receiver.
+const ORDERS_MESSAGE_BYTES: usize = 1 << 20;
 
 fn message(kind: pb::to_tracker::Kind) -> pb::ToTracker {
     pb::ToTracker { kind: Some(kind) }
 }
 
-/// Accepts a registration.
+/// Returns the message that accepts a registration.
 pub(crate) fn registered(
     tracker: TrackerId,
     incarnation: Incarnation,
@@ -34,18 +34,18 @@ pub(crate) fn registered(
     }))
 }
 
-/// Refuses a registration or a message.
+/// Returns the message that refuses a registration or another message.
 pub(crate) fn refused(why: String) -> pb::ToTracker {
     message(pb::to_tracker::Kind::Refused(why))
 }
 
-/// Asks the tracker to register again.
+/// Returns the message that asks a tracker to register again.
 pub(crate) fn register_again() -> pb::ToTracker {
     message(pb::to_tracker::Kind::RegisterAgain(pb::RegisterAgain {}))
 }
 
-/// Encodes orders with the data that the tracker needs to carry them out. The last message answers
-/// the heartbeat.
+/// Encodes orders with the data that the tracker needs to carry them out, as one or more messages.
+/// The last message answers the heartbeat with the number `answer`.
 pub(crate) fn orders(
     cluster: &Cluster,
     files: &Files,
@@ -57,9 +57,9 @@ pub(crate) fn orders(
     for (number, order) in orders {
         let Some(kind) = order_kind(cluster, files, order) else { continue };
         let order = pb::Order { number: *number, kind: Some(kind) };
-        bytes += size(&order);
+        bytes += estimate_bytes(&order);
         batch.push(order);
-        if bytes >= MESSAGE_BYTES {
+        if bytes >= ORDERS_MESSAGE_BYTES {
             messages.push(pb::Orders { answers: 0, orders: std::mem::take(&mut batch) });
             bytes = 0;
         }
@@ -70,7 +70,8 @@ pub(crate) fn orders(
     messages.into_iter().map(|orders| message(pb::to_tracker::Kind::Orders(orders))).collect()
 }
 
-fn size(order: &pb::Order) -> usize {
+/// Estimates the encoded size of an order in bytes.
+fn estimate_bytes(order: &pb::Order) -> usize {
     match &order.kind {
         Some(pb::order::Kind::MapEvents(map_events)) => map_events.events.len() * 96,
         Some(pb::order::Kind::Launch(launch)) => {
@@ -81,14 +82,15 @@ fn size(order: &pb::Order) -> usize {
     }
 }
 
-/// Encodes an order. None if its job is forgotten: the order has no effect any more.
+/// Encodes an order. Returns None if its job is forgotten, because the order has no effect then.
 fn order_kind(cluster: &Cluster, files: &Files, order: &Order) -> Option<pb::order::Kind> {
     Some(match order {
         Order::Launch(attempt) => {
             let launched = cluster.attempt(*attempt)?;
             let resumed_from = launched.resumed_from;
-            // The tracker that has the checkpoint now, as it may have been copied since the launch.
-            // If the task has a newer checkpoint, the tracker that had this one at the launch.
+            // Send the address of the tracker that has the checkpoint now, because the checkpoint
+            // may have been copied since the launch. If the task already has a newer checkpoint,
+            // send the address of the tracker that had the older one at the launch.
             let checkpoint = cluster
                 .task(attempt.task)?
                 .checkpoint

@@ -1,6 +1,6 @@
 //! Encodes the state of jobs, tasks and trackers for clients.
 
-use super::inbound::Which;
+use super::inbound::TaskSelection;
 use mrcore::{
     Cluster, JobTracker, Phase, Span, Time,
     job::{Job, JobState, Preemption},
@@ -12,8 +12,9 @@ use mrcore::{
 use proto::mr as pb;
 use security::Identity;
 
-/// A task takes a few hundred bytes, and clients accept messages of up to 4 MiB.
-const TASKS_IN_A_PAGE: usize = 1000;
+/// Number of tasks in a page. The status of a task has a few hundred bytes, and clients accept
+/// messages of up to 4 MiB.
+const TASKS_PER_PAGE: usize = 1000;
 
 pub(super) fn ms(at: Time) -> u64 {
     at.0 / 1000
@@ -23,18 +24,18 @@ fn ms_or_0(at: Option<Time>) -> u64 {
     at.map_or(0, ms)
 }
 
-/// The state of a job, and the reason if it did not succeed.
+/// Returns the state of a job, and the reason if it failed or was killed.
 pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
     match &job.state {
         JobState::Running => ("running", ""),
         JobState::Committing => ("committing", ""),
-        JobState::Ended(outcome) => outcome.parts(),
+        JobState::Ended(outcome) => outcome.name_and_reason(),
     }
 }
 
-/// Encodes a job, optionally with counters. Only the owner sees its paths, its counters and why it
-/// failed, because that text comes from its tasks. Other users see its name, its owner and its
-/// progress.
+/// Encodes the status of a job, optionally with counters. Only the owner and admins see its paths,
+/// its counters and why it failed, because that text comes from its tasks. Other users see its
+/// name, its owner and its progress.
 pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
     let mut status = full_status(cluster, job, with_counters);
     if !who.owns(&job.spec.user) {
@@ -51,7 +52,7 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_coun
 
 fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
     let (state, why) = job_state(job);
-    let (local_maps, rack_maps) = local_maps(cluster, job);
+    let (local_maps, rack_maps) = count_local_maps(cluster, job);
     pb::JobStatus {
         job: job.id.to_string(),
         name: job.spec.name.clone(),
@@ -71,12 +72,12 @@ fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStat
         inputs: job.spec.payload.inputs.clone(),
         local_maps,
         rack_maps,
-        preemption: Some(preemption(&job.preemption)),
+        preemption: Some(preemption_stats(&job.preemption)),
         partial: false,
     }
 }
 
-fn preemption(stats: &Preemption) -> pb::Preemption {
+fn preemption_stats(stats: &Preemption) -> pb::Preemption {
     let ms = |span: Span| span.0 / 1000;
     pb::Preemption {
         splits: stats.splits,
@@ -94,15 +95,16 @@ fn preemption(stats: &Preemption) -> pb::Preemption {
     }
 }
 
-/// The attempt that counts, or the first that may still succeed.
-fn current(task: &Task) -> Option<&Attempt> {
-    task.winner().or_else(|| task.viable().next())
+/// Returns the attempt whose result counts, or else the first attempt that may still succeed.
+fn current_attempt(task: &Task) -> Option<&Attempt> {
+    task.winning_attempt().or_else(|| task.viable_attempts().next())
 }
 
-fn local_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
+/// Counts the node-local and the rack-local maps of a job.
+fn count_local_maps(cluster: &Cluster, job: &Job) -> (u64, u64) {
     let (mut local, mut rack) = (0, 0);
     for task in &job.tasks.map {
-        let on = current(task).and_then(|attempt| cluster.tracker(attempt.tracker));
+        let on = current_attempt(task).and_then(|attempt| cluster.tracker(attempt.tracker));
         match on.map(|tracker| cluster.locality(task, tracker)) {
             Some(Locality::NodeLocal) => local += 1,
             Some(Locality::RackLocal) => rack += 1,
@@ -119,10 +121,10 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
         attempts.filter(|attempt| attempt.state == state).count() as u32
     };
     let done = |task: &Task| {
-        // The progress of a checkpoint is not lost.
+        // The progress of the attempt that saved the checkpoint counts, because it is not lost.
         let checkpoint =
             task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
-        let known = task.viable().chain(checkpoint).map(|attempt| f64::from(reports.progress(attempt).done));
+        let known = task.viable_attempts().chain(checkpoint).map(|attempt| f64::from(reports.progress(attempt).done));
         let furthest = known.fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }
     };
@@ -131,7 +133,7 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
     pb::PhaseStatus {
         total: tasks.len() as u32,
         pending: job.pending[phase].len() as u32,
-        running: tasks.iter().filter(|task| !task.is_done() && task.viable().next().is_some()).count() as u32,
+        running: tasks.iter().filter(|task| !task.is_done() && task.viable_attempts().next().is_some()).count() as u32,
         done: job.succeeded[phase],
         failed_attempts: count(AttemptState::Failed),
         killed_attempts: count(AttemptState::Killed),
@@ -140,29 +142,29 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
     }
 }
 
-/// Encodes a page of the tasks of a job, maps first, starting after `after`. Pages are small
-/// because events wait for the lock while a page is built.
-pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: Which) -> pb::TasksReply {
+/// Encodes the selected tasks of a job: a single task, or a page of tasks, maps first. Pages are
+/// small because events wait for the lock while a page is built.
+pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: TaskSelection) -> pb::TasksReply {
     let after = match which {
-        Which::Only(id) => {
+        TaskSelection::Only(id) => {
             let task = job.task(id).map(|task| task_status(cluster, job, task));
             return pb::TasksReply { tasks: task.into_iter().collect(), more: false };
         }
-        Which::After(after) => after,
+        TaskSelection::After(after) => after,
     };
     let tasks = Phase::BOTH.into_iter().flat_map(|phase| {
-        let started = after.filter(|after| after.phase >= phase);
-        let passed = started
+        let last_seen = after.filter(|after| after.phase >= phase);
+        let skipped = last_seen
             .map_or(0, |after| if after.phase > phase { usize::MAX } else { after.index as usize + 1 });
-        job.tasks[phase].get(passed..).unwrap_or_default()
+        job.tasks[phase].get(skipped..).unwrap_or_default()
     });
-    let tasks = tasks.take(TASKS_IN_A_PAGE).map(|task| task_status(cluster, job, task));
+    let tasks = tasks.take(TASKS_PER_PAGE).map(|task| task_status(cluster, job, task));
     let tasks: Vec<_> = tasks.collect();
-    pb::TasksReply { more: tasks.len() == TASKS_IN_A_PAGE, tasks }
+    pb::TasksReply { more: tasks.len() == TASKS_PER_PAGE, tasks }
 }
 
 pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
-    match (task.is_done(), task.viable().next()) {
+    match (task.is_done(), task.viable_attempts().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
         (false, None) if job.is_over() => {
@@ -193,18 +195,20 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
     }
 }
 
-/// The progress of an attempt and its stage. A resumed attempt starts where its checkpoint was,
-/// although it reports less until it has read the checkpoint.
+/// Returns the progress of an attempt and its stage. A resumed attempt has at least the progress of
+/// its checkpoint, although it reports less until it has read the checkpoint.
 fn progress(cluster: &Cluster, task: &Task, attempt: &Attempt) -> (f64, Stage) {
     let from = |attempt: &&Attempt| task.attempts.get(attempt.resumed_from?.number as usize);
-    let own = std::iter::successors(Some(attempt), from).map(|attempt| cluster.progress(attempt));
-    own.fold((0.0, Stage::Map), |(done, stage), own| (f64::from(own.done).max(done), own.stage.max(stage)))
+    let reports = std::iter::successors(Some(attempt), from).map(|attempt| cluster.progress(attempt));
+    reports.fold((0.0, Stage::Map), |(done, stage), report| {
+        (f64::from(report.done).max(done), report.stage.max(stage))
+    })
 }
 
 fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::AttemptInfo {
     let (done, stage) = progress(cluster, task, attempt);
     let on = cluster.tracker(attempt.tracker);
-    let near = on.filter(|_| task.id.phase == Phase::Map).map(|tracker| cluster.locality(task, tracker));
+    let locality = on.filter(|_| task.id.phase == Phase::Map).map(|tracker| cluster.locality(task, tracker));
     let counters = attempt.result.iter().flat_map(|result| &result.counters);
     pb::AttemptInfo {
         attempt: attempt.id.to_string(),
@@ -227,7 +231,7 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         launched_ms: ms(attempt.launched),
         ended_ms: ms_or_0(attempt.ended),
         speculative: attempt.speculative,
-        locality: near.map_or_else(String::new, |near| near.to_string()),
+        locality: locality.map_or_else(String::new, |locality| locality.to_string()),
         why: attempt.why.to_string(),
         error: attempt.error.clone().unwrap_or_default(),
         counters: counters.cloned().collect(),
@@ -248,7 +252,7 @@ fn tracker_state(core: &JobTracker, tracker: &Tracker) -> &'static str {
     }
 }
 
-/// The progress of a drain.
+/// Encodes the progress of a drain.
 pub(crate) fn drain_status(core: &JobTracker, tracker: &Tracker) -> pb::DrainTrackerReply {
     let status = core.drain_status(tracker.id);
     let (by, _, cost) = status.drain.unwrap_or_default();
@@ -278,10 +282,10 @@ pub(crate) fn drain_status(core: &JobTracker, tracker: &Tracker) -> pb::DrainTra
 
 pub(crate) fn tracker_infos(core: &JobTracker, now: Time) -> Vec<pb::TrackerInfo> {
     let cluster = core.cluster();
-    let pace = |pace: Throughput| pb::Throughput {
-        attempts: pace.attempts,
-        bytes_per_second: pace.rate().unwrap_or(0.0),
-        speed: pace.speed().unwrap_or(0.0),
+    let throughput = |throughput: Throughput| pb::Throughput {
+        attempts: throughput.attempts,
+        bytes_per_second: throughput.rate().unwrap_or(0.0),
+        speed: throughput.speed().unwrap_or(0.0),
     };
     let info = |tracker: &Tracker| pb::TrackerInfo {
         name: tracker.name.clone(),
@@ -293,8 +297,8 @@ pub(crate) fn tracker_infos(core: &JobTracker, now: Time) -> Vec<pb::TrackerInfo
         maps_running: tracker.running.map.len() as u32,
         reduces_running: tracker.running.reduce.len() as u32,
         last_heartbeat_ms_ago: now.since(cluster.last_seen(tracker.id)).0 / 1000,
-        maps: Some(pace(core.pace(tracker.id).map)),
-        reduces: Some(pace(core.pace(tracker.id).reduce)),
+        maps: Some(throughput(core.pace(tracker.id).map)),
+        reduces: Some(throughput(core.pace(tracker.id).reduce)),
     };
     cluster.trackers().map(info).collect()
 }

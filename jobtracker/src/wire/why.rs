@@ -1,4 +1,5 @@
-//! Encodes for clients: why a job waits, the policies, and how the shadow policy differs.
+//! Encodes replies to clients: why a job waits, the policies, and how the shadow policy differs
+//! from the policy in use.
 
 use super::{inbound::Subject, status::ms};
 use crate::fact_text::{FactFormatter, FactText, task_of};
@@ -23,7 +24,8 @@ fn reason(formatter: &FactFormatter<'_>, job: JobId, why: &Why) -> pb::Reason {
     }
 }
 
-/// Why a job or a task waits, also because its output cannot be written. None if it does not exist.
+/// Encodes why a job or a task waits. `not_writable` is the reason why its output cannot be written
+/// now, if any. Returns None if the job or task does not exist.
 pub(crate) fn why(
     core: &JobTracker,
     params: &Params,
@@ -35,7 +37,7 @@ pub(crate) fn why(
     let job = core.cluster().job(subject.job())?;
     let (of, state, waiting_for) = match subject {
         Subject::Job(id) => {
-            // The same state as in lists of jobs.
+            // Show the same state as lists of jobs do.
             let idle = job.is_running() && Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
             let state = if idle { "waiting" } else { super::status::job_state(job).0 };
             (id.to_string(), state, core.explain(now, id))
@@ -75,7 +77,7 @@ pub(crate) fn why(
     })
 }
 
-/// The policies with the current values of their parameters.
+/// Encodes the policies with the current values of their parameters.
 pub(crate) fn schedulers(
     core: &JobTracker,
     described: Vec<Description>,
@@ -103,7 +105,8 @@ pub(crate) fn schedulers(
     }
 }
 
-/// How the shadow policy differs. None if there is no shadow policy.
+/// Encodes how the decisions of the shadow policy differ from those of the policy in use. Returns
+/// None if there is no shadow policy.
 pub(crate) fn shadow(core: &JobTracker, params: &Params) -> Option<pb::ShadowReply> {
     let shadow = core.shadow()?;
     let formatter = FactFormatter { cluster: core.cluster(), params };
@@ -140,8 +143,8 @@ fn difference_info(formatter: &FactFormatter<'_>, at: Time, difference: &Differe
         Difference::Preempted { attempt, by_shadow, why } => {
             let on = formatter.cluster.attempt(*attempt).map(|attempt| formatter.tracker(attempt.tracker));
             let why = Some(reason(formatter, attempt.job(), why));
-            let taken = pb::Choice { task: attempt.to_string(), preempted: true, why };
-            let (policy, shadow) = if *by_shadow { (None, Some(taken)) } else { (Some(taken), None) };
+            let preempted = pb::Choice { task: attempt.to_string(), preempted: true, why };
+            let (policy, shadow) = if *by_shadow { (None, Some(preempted)) } else { (Some(preempted), None) };
             let phase = attempt.phase().to_string();
             pb::ShadowDifference { at_ms: ms(at), tracker: on.unwrap_or_default(), phase, policy, shadow }
         }
