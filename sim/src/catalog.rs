@@ -15,7 +15,7 @@ use schedulers::Params;
 use std::path::{Path, PathBuf};
 
 /// Names and descriptions of the built-in workloads.
-pub const NAMES: [(&str, &str); 10] = [
+pub const WORKLOADS: [(&str, &str); 10] = [
     ("hsrtf", "hSRTF's 31 jobs on 58 nodes"),
     ("chronos-wordcount", "Chronos's two jobs on 8 nodes"),
     ("chronos-sort", "Chronos's two jobs with sort, on 8 nodes"),
@@ -31,8 +31,8 @@ pub const NAMES: [(&str, &str); 10] = [
 /// Options of a simulation, as given on the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
-    /// A name of [`NAMES`], or a file: `.tsv` (SWIM), `.json` (Rumen), `.jsonl` or a folder (job
-    /// histories). Files may be compressed (`.gz`).
+    /// A name of [`WORKLOADS`], or a file: `.tsv` (SWIM), `.json` (Rumen), `.jsonl` or a folder
+    /// (job histories). Files may be compressed (`.gz`).
     pub workload: String,
     /// Number of nodes.
     pub nodes: Option<u32>,
@@ -82,22 +82,22 @@ pub enum CatalogError {
 }
 
 fn names() -> String {
-    NAMES.map(|(name, _)| name).join(", ")
+    WORKLOADS.map(|(name, _)| name).join(", ")
 }
 
 /// A cluster and its workload.
 pub struct Case {
     /// The simulated cluster.
     pub setup: Setup,
-    /// Returns the jobs of a seed.
+    /// Generates the jobs for a seed.
     pub workload: Box<dyn Fn(u64) -> Workload + Sync>,
     /// Users and their minimum shares.
     pub users: Vec<(String, MinShare)>,
-    /// Minimum shares and weights of the users as policy parameters. Parameters of a variant
+    /// Policy parameters with the minimum shares and weights of the users. Parameters of a variant
     /// override them.
     pub params: Params,
-    /// Whether the jobs of a group are identical, so that the run time of one of them alone is the
-    /// base of the slowdown of all.
+    /// Whether the jobs of a group are identical. Then the run time of one job alone is the base of
+    /// the slowdown of the whole group.
     pub groups_identical: bool,
     /// Message about jobs that the reader skipped.
     pub skipped_jobs: Option<String>,
@@ -131,12 +131,13 @@ pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
     let mut profiles = profile::built_in();
     if let Some(path) = path {
         let bad = |bad| CatalogError::Profiles { path: path.display().to_string(), bad };
-        profiles.extend(profile::parse(&text(path)?).map_err(bad)?);
+        profiles.extend(profile::parse(&read_text(path)?).map_err(bad)?);
     }
     Ok(profiles)
 }
 
-fn text(path: &Path) -> Result<String, CatalogError> {
+/// Reads a text file.
+fn read_text(path: &Path) -> Result<String, CatalogError> {
     let unreadable = |source| CatalogError::Unreadable { path: path.display().to_string(), source };
     std::fs::read_to_string(path).map_err(unreadable)
 }
@@ -144,18 +145,18 @@ fn text(path: &Path) -> Result<String, CatalogError> {
 /// Reads a scenario file.
 pub fn read_scenario(path: &Path) -> Result<Scenario, CatalogError> {
     let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
-    scenario::parse(&text(path)?).map_err(bad)
+    scenario::parse(&read_text(path)?).map_err(bad)
 }
 
-fn even(nodes: u32, map: u32, reduce: u32) -> Setup {
+fn uniform_cluster(nodes: u32, map: u32, reduce: u32) -> Setup {
     Setup::even(nodes, PerPhase { map, reduce }, "fifo")
 }
 
 /// Opens the requested workload.
 pub fn open(request: &Request) -> Result<Case, CatalogError> {
-    check(request)?;
+    check_request(request)?;
     let profiles = profiles(request.profiles.as_deref())?;
-    let mut case = match named(request, profiles) {
+    let mut case = match built_in_case(request, profiles) {
         Some(case) => case,
         None => from_file(request)?,
     };
@@ -184,7 +185,8 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     Ok(case)
 }
 
-fn check(request: &Request) -> Result<(), CatalogError> {
+/// Checks that the numeric options are in their range and that all options apply to the workload.
+fn check_request(request: &Request) -> Result<(), CatalogError> {
     let whole = [
         ("a number of nodes", request.nodes),
         ("a number of map slots", request.map_slots),
@@ -203,10 +205,10 @@ fn check(request: &Request) -> Result<(), CatalogError> {
     check_options_apply(request)
 }
 
-/// An option that does not apply to the workload is an error and is not ignored.
+/// Returns an error for an option that does not apply to the workload.
 fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     let name = request.workload.as_str();
-    let is_named = NAMES.iter().any(|(known, _)| *known == name);
+    let is_named = WORKLOADS.iter().any(|(known, _)| *known == name);
     let plain = Path::new(name.strip_suffix(".gz").unwrap_or(name));
     let is_swim = !is_named && plain.extension().is_some_and(|extension| extension == "tsv");
     let is_generated = is_named && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort");
@@ -221,7 +223,8 @@ fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     }
 }
 
-fn named(request: &Request, profiles: Profiles) -> Option<Case> {
+/// Returns the built-in workload with the requested name; `None` if there is none.
+fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
     let jobs = request.jobs.unwrap_or(100);
     let gap_s = request.gap_s.unwrap_or(10.0);
     let mut users = Vec::new();
@@ -247,11 +250,14 @@ fn named(request: &Request, profiles: Profiles) -> Option<Case> {
         }
         "gridmix" | "bursty" => {
             let arrivals = if request.workload == "bursty" { Arrivals::Bursty } else { Arrivals::Poisson };
-            (even(20, 8, 4), Box::new(move |seed| synthetic::gridmix(&profiles, arrivals, jobs, gap_s, seed)))
+            (
+                uniform_cluster(20, 8, 4),
+                Box::new(move |seed| synthetic::gridmix(&profiles, arrivals, jobs, gap_s, seed)),
+            )
         }
         "mixed" => {
             let work = move |seed| synthetic::mixed(&profiles, Arrivals::Poisson, jobs, gap_s, seed);
-            (even(8, 2, 1), Box::new(work))
+            (uniform_cluster(8, 2, 1), Box::new(work))
         }
         _ => return None,
     };
@@ -277,7 +283,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
     let nodes = request.nodes;
     let (setup, workload) = if kind == "tsv" {
         let nodes = nodes.unwrap_or(600);
-        let setup = even(nodes, 4, 2);
+        let setup = uniform_cluster(nodes, 4, 2);
         let bytes = request.scale.unwrap_or(f64::from(nodes) / 600.0);
         let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max: setup.slots().reduce };
         (setup, swim::read(path, scaling)?)
@@ -290,7 +296,7 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
                 without_tasks.join(", ")
             ));
         }
-        (even(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
+        (uniform_cluster(nodes.unwrap_or((hosts as u32).clamp(4, 600)), 4, 2), workload)
     } else if kind == "jsonl" || path.is_dir() {
         let history = history::read(path)?;
         let machines = crate::replay::machines(&history, PerPhase::default(), 0);
@@ -317,12 +323,14 @@ mod tests {
     }
 
     #[test]
-    fn every_workload_exists_and_unknown_names_are_listed() {
-        for (name, _) in NAMES {
+    fn every_workload_opens_and_unknown_names_are_refused() {
+        for (name, _) in WORKLOADS {
             let case = open(&request(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!(case.workload)(1).jobs.is_empty());
         }
-        let refused = |request: &Request| open(request).map(|_| ()).expect_err("no such thing").to_string();
+        let refused = |request: &Request| {
+            open(request).map(|_| ()).expect_err("the request must be refused").to_string()
+        };
         assert!(refused(&request("fsc")).contains("fcs-map-heavy"));
         assert_eq!(refused(&request("fsc.tsv")), "fsc.tsv: there is no such file");
         let asked = Request { jobs: Some(5), ..request("hsrtf") };

@@ -1,5 +1,4 @@
-//! The clusters of the papers, each defined once, for `mrctl repro`, `mrctl sim --workload` and
-//! measurements.
+//! The clusters of the papers, for `mrctl repro`, `mrctl sim --workload` and measurements.
 //!
 //! They use the timing of Hadoop 1: a heartbeat every three seconds, and a tracker reports a free
 //! slot with its next heartbeat.
@@ -10,17 +9,18 @@ use schedulers::Params;
 
 fn hadoop(nodes: u32, map: u32, reduce: u32) -> Setup {
     let mut setup = Setup::even(nodes, PerPhase { map, reduce }, "fifo");
-    setup.beat_every(Span::secs(3));
+    setup.set_heartbeat_interval(Span::secs(3));
     setup.out_of_band = false;
     setup
 }
 
-/// The hSRTF paper: 58 nodes.
+/// Returns the cluster of the hSRTF paper: 58 nodes.
 pub fn hsrtf() -> Setup {
     hadoop(58, 8, 2)
 }
 
-/// The Chronos paper: 8 nodes, two replicas per block, a silent node is lost after 25 s.
+/// Returns the cluster of the Chronos paper: 8 nodes and two replicas per block. A silent node is
+/// lost after 25 s.
 pub fn chronos() -> Setup {
     let mut setup = hadoop(8, 8, 4);
     setup.replication = 2;
@@ -28,25 +28,25 @@ pub fn chronos() -> Setup {
     setup
 }
 
-/// The FCS paper: 45 workers.
+/// Returns the cluster of the FCS paper: 45 workers.
 pub fn fcs() -> Setup {
     hadoop(45, 8, 4)
 }
 
-/// The COSHH paper: `resources` unequal machines, six of them in its table 3. Its runs take weeks,
-/// so the heartbeat interval does not matter.
+/// Returns the cluster of the COSHH paper with `resources` unequal machines (six in table 3). Its
+/// runs take weeks, so the heartbeat interval does not matter.
 pub fn coshh(resources: u32) -> Setup {
     coshh::resources(resources, "fifo")
 }
 
-/// The COSHH paper, section 6.2.2 (growing number of resources): the machines of table 10, with two
-/// slots each.
+/// Returns the cluster of section 6.2.2 of the COSHH paper (growing number of resources): the
+/// machines of table 10, with two slots each.
 pub fn coshh_growing(resources: u32) -> Setup {
     coshh::resources_of_two_slots(resources, "fifo")
 }
 
-/// Policy parameters for users: minimum shares, divided between map and reduce slots as on the six
-/// machines of COSHH, and weights.
+/// Returns policy parameters with the weights and minimum shares of the users. Minimum shares are
+/// divided between map and reduce slots as on the six machines of COSHH.
 pub fn with_params(users: &[(String, MinShare)]) -> Params {
     let mut params = Params::new();
     for (user, min_share_of) in users {

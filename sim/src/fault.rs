@@ -1,4 +1,4 @@
-//! Faults of a simulated cluster, as plain data. The fuzzer generates them, and scenario files
+//! Faults of a simulated cluster, as plain data. The fuzzer generates faults; scenario files
 //! contain them directly or as steps (`crate::scenario`).
 
 use mrcore::Span;
@@ -36,12 +36,12 @@ pub enum FaultKind {
     FrozenDatanode { node: u32 },
     /// A machine computes slower by this factor.
     Slow { node: u32, factor: f64 },
-    /// Messages between a tracker and the JobTracker are lost in both directions. Others reach the
-    /// tracker.
+    /// Messages between a tracker and the JobTracker are lost in both directions. Other daemons can
+    /// still reach the tracker.
     Partition { node: u32 },
     /// Messages from the JobTracker to a tracker are lost. The other direction works.
     NoOrders { node: u32 },
-    /// A user preempts all attempts on a machine. Paused tasks may resume when the fault ends.
+    /// A user preempts all attempts on a machine. Paused tasks are resumed when the fault ends.
     PreemptAll { node: u32 },
     /// A user kills the oldest active job.
     KillOldestJob,
@@ -64,7 +64,7 @@ pub(crate) struct FaultRecord {
 }
 
 impl FaultRecord {
-    /// Returns the fault, or why the record is not valid.
+    /// Converts the record to a fault, or returns why it is not valid.
     pub(crate) fn read(&self) -> Result<Fault, String> {
         let sound = |value: f64| value.is_finite() && value >= 0.0;
         if !sound(self.at_s) || !self.for_s.is_none_or(sound) {

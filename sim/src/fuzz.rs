@@ -1,10 +1,10 @@
 //! Random runs: a random workload, policy, faults and preemptions, with every invariant checked
 //! after every event. In every third run, attempts, users and trackers also behave at random for a
-//! while, and half of these runs have a policy that decides at random.
+//! while, and half of these runs use a policy that decides at random.
 //!
-//! Faults occur in the first part of a run. Then all faults end, and every job must end, every slot
-//! become free, and replay of the journal give the same cluster. The seed determines the run, as
-//! long as the code makes the same decisions.
+//! Faults occur in the first part of a run. Then all faults end, and three things must follow:
+//! every job ends, every slot becomes free, and replay of the journal gives the same cluster. The
+//! seed determines the run, as long as the code makes the same decisions.
 
 use crate::{
     Cases, Outcome, RuleViolation, Setup, Workload, World,
@@ -18,8 +18,8 @@ use mrcore::{PerPhase, Span, job::Priority};
 use schedulers::{Params, PolicyError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// After the end of all faults, all jobs must end within this time.
-const QUIET_WITHIN: Span = Span::secs(40_000);
+/// Maximum time from the end of all faults to the end of all jobs.
+const JOBS_END_WITHIN: Span = Span::secs(40_000);
 
 /// How often each kind of event occurred, over many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct EventCounts {
     pub restarts: u64,
     /// How often rare cases occurred.
     pub cases: Cases,
-    /// Combined hash of all runs, equal for equal runs.
+    /// Combined hash of the facts of all runs. Equal runs give equal hashes.
     pub hash: u64,
 }
 
@@ -88,12 +88,12 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
     setup.config.jobs_kept = 3;
     setup.config.lost_after = Span::secs([10, 15][rng.index(2)]);
     let count = rng.below(6);
-    setup.faults = (0..count).map(|_| fault(nodes, &mut rng)).collect();
-    (setup, jobs(&mut rng))
+    setup.faults = (0..count).map(|_| random_fault(nodes, &mut rng)).collect();
+    (setup, random_jobs(&mut rng))
 }
 
-/// Generates a cluster with random events under a policy. `random` is a policy that decides at
-/// random.
+/// Generates a cluster with random events under a policy. The policy name `random` stands for a
+/// policy that decides at random.
 pub fn with_random_events(seed: u64, scheduler: &str, params: Params) -> (Setup, Workload) {
     let mut rng = Rng::of(seed, "random events");
     let nodes = 2 + rng.below(4) as u32;
@@ -153,8 +153,8 @@ fn job(outline: Outline<'_>, rng: &mut Rng) -> JobPlan {
     job
 }
 
-/// Parameters with short times, so that preemption and waiting occur in runs of a minute or two,
-/// and shares of users and queues.
+/// Policy parameters with short times, so that preemption and waiting occur in runs of a minute or
+/// two, and with shares of users and queues.
 const FUZZ_PARAMS: &[(&str, &[&str])] = &[
     ("fair.node_wait", &["0s", "1s", "3s"]),
     ("fair.rack_wait", &["0s", "2s"]),
@@ -188,7 +188,7 @@ const FUZZ_PARAMS: &[(&str, &[&str])] = &[
     ("chronos.early", &["suspect", "lost"]),
 ];
 
-/// Chooses random parameters in every other run.
+/// Chooses random parameters in half of the runs, and none in the others.
 fn random_params(rng: &mut Rng) -> Params {
     if rng.one_in(2) {
         return Params::new();
@@ -206,7 +206,7 @@ fn kill_params() -> Params {
     can.map(|policy| (format!("{}.preempt", policy.section), "kill".to_owned())).collect()
 }
 
-fn fault(nodes: u32, rng: &mut Rng) -> Fault {
+fn random_fault(nodes: u32, rng: &mut Rng) -> Fault {
     let node = rng.below(u64::from(nodes)) as u32;
     let what = match rng.below(15) {
         0..=1 => FaultKind::Tracker { node },
@@ -225,7 +225,7 @@ fn fault(nodes: u32, rng: &mut Rng) -> Fault {
     Fault { at_s: rng.between(0.0, 60.0), for_s: Some(rng.between(0.1, 25.0)), what }
 }
 
-fn jobs(rng: &mut Rng) -> Workload {
+fn random_jobs(rng: &mut Rng) -> Workload {
     let jobs = (0..=rng.below(4)).map(|number| {
         let profile = Profile {
             map_mbps: rng.between(5.0, 50.0),
@@ -260,20 +260,20 @@ pub fn run_seed(seed: u64) -> Result<Outcome, FailedRun> {
     run(setup, workload).map_err(|broken| FailedRun { seed, scheduler, broken })
 }
 
-/// Runs a cluster until every job has ended and all is at rest.
+/// Runs a cluster until every job has ended and nothing runs any more.
 pub fn run(setup: Setup, workload: Workload) -> Result<Outcome, RuleViolation> {
     report_panic(|| {
         let bad = |error: PolicyError| RuleViolation { at: "0".into(), what: error.to_string() };
-        World::new(setup, workload).map_err(bad)?.run(Some(QUIET_WITHIN))
+        World::new(setup, workload).map_err(bad)?.run(Some(JOBS_END_WITHIN))
     })
 }
 
-/// Reports a panic as a rule violation.
+/// Runs a simulation, and returns a panic as a rule violation.
 fn report_panic(run: impl FnOnce() -> Result<Outcome, RuleViolation>) -> Result<Outcome, RuleViolation> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        let what = format!("it panicked: {}", text.unwrap_or("silently"));
+        let what = format!("panicked: {}", text.unwrap_or("without a message"));
         Err(RuleViolation { at: "an unknown time".into(), what })
     })
 }
@@ -349,7 +349,7 @@ mod tests {
     fn panicking_run_reports_its_seed() {
         let broken = report_panic(|| panic!("index {} of nothing", 4)).map(|_| ()).expect_err("it panicked");
         let text = FailedRun { seed: 7, scheduler: "fifo".into(), broken }.to_string();
-        let expected = "seed 7 (fifo): at an unknown time: it panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
+        let expected = "seed 7 (fifo): at an unknown time: panicked: index 4 of nothing\nrun it again: mrctl sim fuzz --seed 7";
         assert_eq!(text, expected);
     }
 }

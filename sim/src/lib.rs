@@ -33,7 +33,7 @@ pub use setup::Setup;
 pub use workload::Workload;
 pub use world::World;
 
-/// `1 job`, `2 jobs`: for nouns with a plural in s.
+/// Returns a number with a noun: `1 job`, `2 jobs`. Only for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -4,7 +4,7 @@ use mrcore::{Time, metrics::Metrics};
 use schedulers::timed::DecisionStats;
 use std::collections::BTreeMap;
 
-/// The figures of a run that kept all rules.
+/// The figures of a run without rule violations.
 #[derive(Debug)]
 pub struct Outcome {
     /// Name of the policy.
@@ -19,13 +19,13 @@ pub struct Outcome {
     pub events: u64,
     /// Number of facts.
     pub facts: u64,
-    /// Jobs that did not end within the limit, or that could never end.
+    /// Number of jobs that did not end within the limit, or that could never end.
     pub unfinished: usize,
     /// Number of faults that occurred.
     pub faults: u32,
     /// How often rare cases occurred, if rules were checked.
     pub cases: Cases,
-    /// Real time that the policy took to decide; the only figure that differs between runs with the
+    /// Real time that the policy took to decide. The only figure that differs between runs with the
     /// same seed.
     pub deciding: DecisionStats,
 }
@@ -40,12 +40,12 @@ pub struct RuleViolation {
     pub what: String,
 }
 
-/// How often rare cases occurred, by name of the case: a case that never occurs is not tested.
+/// How often rare cases occurred, by name of the case. A case that never occurs is not tested.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cases(BTreeMap<&'static str, u64>);
 
 impl Cases {
-    /// How often a case occurred.
+    /// Returns how often a case occurred.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }

@@ -1,7 +1,7 @@
 //! Profiles of programs: rates and selectivities, measured or taken from a paper.
 //!
-//! A profile gives the run time of a task from its bytes. The built-in profiles are in
-//! `profiles.toml`. A file of the user has the same form and overrides them by name.
+//! The run time of a task is computed from its bytes and a profile. The built-in profiles are in
+//! `profiles.toml`. A profile file of the user has the same form and overrides them by name.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,7 +47,8 @@ struct ProfileRecord {
 }
 
 impl ProfileRecord {
-    fn over(self, base: Option<&Profile>) -> Result<Profile, String> {
+    /// Completes the record with the fields of `base`.
+    fn complete_with(self, base: Option<&Profile>) -> Result<Profile, String> {
         let of = |given: Option<f64>, field: &str, built_in: fn(&Profile) -> f64| {
             let missing = || format!("{field} is missing, and no profile of that name is built in");
             given.or_else(|| base.map(built_in)).ok_or_else(missing)
@@ -74,13 +75,14 @@ pub fn parse(text: &str) -> Result<Profiles, ProfileError> {
     parse_over(text, &built_in())
 }
 
+/// Parses TOML. Missing fields are taken from the profiles in `base`.
 fn parse_over(text: &str, base: &Profiles) -> Result<Profiles, ProfileError> {
     let given: BTreeMap<String, ProfileRecord> =
         toml::from_str(text).map_err(|error| ProfileError(error.to_string().trim().replace('\n', " ")))?;
     let mut profiles = Profiles::new();
     for (name, given) in given {
         let bad = |what: String| ProfileError(format!("{name}: {what}"));
-        let profile = given.over(base.get(&name)).map_err(bad)?;
+        let profile = given.complete_with(base.get(&name)).map_err(bad)?;
         profile.check().map_err(bad)?;
         profiles.insert(name, profile);
     }
@@ -117,14 +119,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_ones_read_and_read_back() {
+    fn built_in_profiles_parse_and_round_trip() {
         let profiles = built_in();
         assert!(profiles.contains_key("wordcount") && profiles.contains_key("fcs-terasort"));
-        assert_eq!(parse(&render(&profiles)).expect("it reads back"), profiles);
+        assert_eq!(parse(&render(&profiles)).expect("the profiles parse"), profiles);
     }
 
     #[test]
-    fn bad_numbers_are_named() {
+    fn invalid_and_missing_fields_are_named() {
         let text =
             render(&BTreeMap::from([("x".to_owned(), Profile { map_mbps: 0.0, ..built_in()["wordcount"] })]));
         let error = parse(&text).expect_err("a rate of 0").to_string();

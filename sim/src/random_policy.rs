@@ -8,7 +8,7 @@ use mrcore::{
     task::PreemptKind,
 };
 
-/// Gives slots to jobs in a random order, and duplicates stragglers.
+/// Assigns slots to jobs in a random order, preempts at random, and duplicates stragglers.
 #[derive(Debug)]
 pub(crate) struct RandomPolicy(pub(crate) Rng);
 
@@ -33,7 +33,7 @@ impl Scheduler for RandomPolicy {
         }
         for phase in Phase::BOTH {
             let mut jobs: Vec<_> = cluster.active_jobs().collect();
-            while plan.free(tracker, phase) > 0 && !jobs.is_empty() {
+            while plan.free_slots(tracker, phase) > 0 && !jobs.is_empty() {
                 let at = self.0.below(jobs.len() as u64) as usize;
                 let job = jobs[at];
                 let waiting = match phase {
@@ -52,7 +52,8 @@ impl Scheduler for RandomPolicy {
 }
 
 impl RandomPolicy {
-    /// Preempts a random attempt on a tracker in a random way. The plan may refuse this.
+    /// Preempts a random attempt on a tracker with a random kind of preemption, which the plan may
+    /// refuse.
     fn preempt_randomly(&mut self, plan: &mut Plan<'_>, tracker: TrackerId) {
         let running =
             plan.cluster().tracker(tracker).map(|tracker| tracker.running.clone()).unwrap_or_default();

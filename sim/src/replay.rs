@@ -1,9 +1,9 @@
-//! Replays a finished history under other policies. The policy that really ran is simulated first,
-//! to measure the error of the model.
+//! Replays the histories of finished jobs under other policies. First simulates the policy that
+//! really ran, to measure the error of the model.
 
 use crate::{
     Setup,
-    experiment::{Comparison, Experiment, ExperimentError, Step, Variant, each_alone},
+    experiment::{Comparison, Experiment, ExperimentError, Step, Variant, job_times_alone},
     fault::{Fault, FaultKind},
     report::{percent, show},
     setup::Machine,
@@ -23,8 +23,8 @@ pub struct ReplayRequest {
     pub ran: Variant,
     /// Policies to try instead.
     pub others: Vec<Variant>,
-    /// Slots per node that the user asks for. If the history does not record slots, these are taken
-    /// as the real ones.
+    /// Slots per node that the user requests. If the history does not record slots, the real
+    /// cluster is assumed to have had these.
     pub slots: PerPhase<Option<u32>>,
     /// Nodes to add (positive) or remove (negative).
     pub nodes: i32,
@@ -37,9 +37,9 @@ pub struct ReplayRequest {
 pub struct Replay {
     /// Error of the model under the policy that really ran.
     pub fidelity: Fidelity,
-    /// The policy that ran, on the cluster of the history.
+    /// Simulation of the policy that ran, on the cluster of the history.
     pub before: Comparison,
-    /// The policy that ran and the others, on the changed cluster.
+    /// Simulations of the policy that ran and of the others, on the changed cluster.
     pub comparison: Comparison,
 }
 
@@ -48,22 +48,23 @@ pub struct Replay {
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum NoPolicy {
     #[error("the history of an older version does not contain the policy: give it with --ran")]
-    UnknownShares,
+    NotRecorded,
     #[error(
         "jobs ran under different policies ({0}): replay only histories of one policy, or give a policy with --ran"
     )]
     Several(String),
 }
 
-/// Labels the policy that ran, to distinguish it from variants with the same name.
+/// Adds `as it ran` to the label of the policy that ran, to distinguish it from variants with the
+/// same name.
 pub fn as_it_ran(variant: Variant) -> Variant {
     Variant { label: format!("{} as it ran", variant.label), ..variant }
 }
 
-/// Returns the policy of the history and its parameters, if all jobs ran under the same one.
+/// Returns the policy of the history and its parameters, if all jobs ran under the same policy.
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
-        [] => Err(NoPolicy::UnknownShares),
+        [] => Err(NoPolicy::NotRecorded),
         [Ran { policy, params, .. }] => Ok(as_it_ran(Variant {
             label: policy.clone(),
             scheduler: policy.clone(),
@@ -84,52 +85,55 @@ pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     }
 }
 
-/// A fault kills a node that the changed cluster does not have.
+/// A fault on a node that the changed cluster does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{name} cannot die: the replayed cluster has only the first {are} of {were} nodes by name")]
+#[error(
+    "{name} cannot die: the replayed cluster has only the first {nodes_after} of {nodes_before} nodes by name"
+)]
 pub struct UnknownNode {
     name: String,
-    were: usize,
-    are: usize,
+    nodes_before: usize,
+    nodes_after: usize,
 }
 
 impl ReplayRequest {
     /// Returns the number of nodes of the changed cluster.
-    fn count(&self, history: &History) -> usize {
+    fn node_count(&self, history: &History) -> usize {
         (history.trackers.len() as u32).saturating_add_signed(self.nodes).max(1) as usize
     }
 
     /// Checks that the nodes of all faults exist.
     pub fn validate(&self, history: &History) -> Result<(), UnknownNode> {
-        let (were, are) = (history.trackers.len(), self.count(history));
-        let gone = |fault: &&Fault| matches!(fault.what, FaultKind::Node { node } if node as usize >= are);
+        let (nodes_before, nodes_after) = (history.trackers.len(), self.node_count(history));
+        let gone =
+            |fault: &&Fault| matches!(fault.what, FaultKind::Node { node } if node as usize >= nodes_after);
         match self.faults.iter().find(gone).map(|fault| &fault.what) {
             Some(FaultKind::Node { node }) => {
                 let name = history.trackers.get(*node as usize).cloned().unwrap_or_default();
-                Err(UnknownNode { name, were, are })
+                Err(UnknownNode { name, nodes_before, nodes_after })
             }
             _ => Ok(()),
         }
     }
 
-    /// Returns the slots given by the user if the history does not record them.
-    fn slots_as_they_were(&self, history: &History) -> PerPhase<Option<u32>> {
+    /// Returns the slots requested by the user if the history does not record them, else none.
+    fn real_slots(&self, history: &History) -> PerPhase<Option<u32>> {
         if history.environment.is_none() { self.slots } else { PerPhase::default() }
     }
 
-    /// Describes how the cluster differs from that of the history; `None` if it does not.
+    /// Describes how the cluster differs from that of the history; `None` if it is the same.
     pub fn changes(&self, history: &History) -> Option<String> {
         let mut words = Vec::new();
         if self.nodes != 0 {
-            let (were, are) = (history.trackers.len(), self.count(history));
-            words.push(format!("{} instead of {were}", crate::count(are, "node")));
-            let gone = |lost: &&(u32, Span, Option<Span>)| lost.0 as usize >= are;
+            let (nodes_before, nodes_after) = (history.trackers.len(), self.node_count(history));
+            words.push(format!("{} instead of {nodes_before}", crate::count(nodes_after, "node")));
+            let gone = |lost: &&(u32, Span, Option<Span>)| lost.0 as usize >= nodes_after;
             let gone = history.losses.iter().filter(gone).count();
             if gone > 0 {
                 words.push(format!("without {gone} of {} losses of nodes", history.losses.len()));
             }
         }
-        if self.slots != self.slots_as_they_were(history) {
+        if self.slots != self.real_slots(history) {
             let of = |kind: &str, slots: Option<u32>| slots.map(|slots| format!("{slots} {kind}"));
             let kinds = [of("map", self.slots.map), of("reduce", self.slots.reduce)];
             let kinds: Vec<String> = kinds.into_iter().flatten().collect();
@@ -148,15 +152,15 @@ impl ReplayRequest {
     }
 }
 
-/// Returns the real run as a comparison with one policy. The base of the slowdown of each job that
-/// succeeded is a simulation of that job alone from its own history.
+/// Returns the real run as a comparison with one policy. Each job that succeeded is also simulated
+/// alone from its own history, as the base of its slowdown.
 pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, ExperimentError> {
     let machines = machines(&history, PerPhase::default(), 0);
-    let setup = setup(history.slots, machines, Vec::new());
+    let setup = replay_setup(history.slots, machines, Vec::new());
     let (workload, _) = history.succeeded();
     let ids: Vec<JobId> = history.real.iter().filter(|real| real.succeeded).map(|real| real.id).collect();
-    let alone = vec![each_alone(&setup, &workload, &ids)?];
-    // Also groups in which no job succeeded.
+    let alone = vec![job_times_alone(&setup, &workload, &ids)?];
+    // Includes groups in which no job succeeded.
     let groups = history.workload.groups();
     let variants = vec![Variant::plain(scheduler)];
     let runs = vec![vec![history.outcome(scheduler)]];
@@ -171,24 +175,28 @@ pub fn replay(
 ) -> Result<Replay, ExperimentError> {
     let (workload, real) = history.succeeded();
     let slots = history.slots;
-    let as_it_was = machines(history, what.slots_as_they_were(history), 0);
-    let before =
-        experiment(&workload, setup(slots, as_it_was, losses(history)), vec![what.ran.clone()], watch)?;
+    let as_it_was = machines(history, what.real_slots(history), 0);
+    let before = run_experiment(
+        &workload,
+        replay_setup(slots, as_it_was, losses(history)),
+        vec![what.ran.clone()],
+        watch,
+    )?;
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
     let both = real.into_iter().zip(simulated);
     let fidelity = Fidelity { jobs: both.map(|((name, real), simulated)| (name, real, simulated)).collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
     let machines = machines(history, what.slots, what.nodes);
-    // Lost trackers of the history are lost again if the changed cluster has them.
+    // Trackers that were lost in the history are lost again, if the changed cluster has them.
     let lost = losses(history).into_iter().chain(what.faults.iter().cloned()).collect();
-    let comparison = experiment(&workload, setup(slots, machines, lost), variants, watch)?;
+    let comparison = run_experiment(&workload, replay_setup(slots, machines, lost), variants, watch)?;
     Ok(Replay { fidelity, before, comparison })
 }
 
-/// Returns the machines of a history in the order of their names. `more` adds copies of the last
-/// one or removes the last ones. Slots are those that the user asks for, else those of the history,
-/// else the largest number that was used at a time.
+/// Returns the machines of a history, ordered by name. If `more` is positive, adds copies of the
+/// last machine; if negative, removes the last machines. The slots are those in `slots`, else those
+/// recorded in the history, else the largest number that was in use at a time.
 pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
     let places: &[TrackerRow] = history.environment.as_ref().map_or(&[], |environment| &environment.trackers);
@@ -226,14 +234,14 @@ fn losses(history: &History) -> Vec<Fault> {
 }
 
 /// Returns a setup without start time, because task times of the history include it.
-fn setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
+fn replay_setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
     let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
     (setup.machines, setup.faults) = (machines, faults);
     setup.costs.start = Span(0);
     setup
 }
 
-fn experiment(
+fn run_experiment(
     workload: &Workload,
     setup: Setup,
     variants: Vec<Variant>,
@@ -253,8 +261,8 @@ fn experiment(
 }
 
 impl Replay {
-    /// Compares mean completion under the policy that ran, on the cluster of the history and on the
-    /// changed one.
+    /// Describes the mean completion under the policy that ran, on the changed cluster and on the
+    /// cluster of the history.
     pub fn against_before(&self) -> String {
         let mean =
             |comparison: &Comparison| show(comparison.mean_over(0, None, crate::experiment::makespan_s));
@@ -266,8 +274,8 @@ impl Replay {
         )
     }
 
-    /// Returns the policy with the lowest mean completion, its gain over the policy that ran, and
-    /// the cost of the change.
+    /// Describes the policy with the lowest mean completion, its gain over the policy that ran, and
+    /// the cost of changing the policy.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
         // A policy under which more jobs fail or do not end is not considered.
@@ -309,7 +317,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn what_if() -> ReplayRequest {
+    fn empty_request() -> ReplayRequest {
         ReplayRequest {
             ran: Variant::plain("fifo"),
             others: Vec::new(),
@@ -327,26 +335,27 @@ mod tests {
             jobs: jobs.iter().copied().map(JobId).collect(),
         };
         let of = |policies| History { policies, ..History::default() };
-        assert_eq!(ran(&of(Vec::new())), Err(NoPolicy::UnknownShares));
-        let error = ran(&of(vec![one("fair", &[1, 2]), one("fifo", &[3])])).expect_err("two").to_string();
+        assert_eq!(ran(&of(Vec::new())), Err(NoPolicy::NotRecorded));
+        let error =
+            ran(&of(vec![one("fair", &[1, 2]), one("fifo", &[3])])).expect_err("two policies").to_string();
         assert!(error.contains("(fair: job_1 to job_2; fifo: job_3)"), "{error}");
     }
 
     #[test]
-    fn changed_assumptions_are_reported() {
+    fn changes_of_the_cluster_are_described() {
         let mut history = History {
             trackers: vec!["a".into(), "b".into()],
             losses: vec![(0, Span(0), None), (1, Span(0), None)],
             ..History::default()
         };
-        let mut what = what_if();
+        let mut what = empty_request();
         assert_eq!(what.changes(&history), None);
         what.nodes = 4;
         what.faults = vec![Fault { at_s: 30.0, for_s: None, what: FaultKind::Node { node: 1 } }];
         assert_eq!(what.changes(&history).as_deref(), Some("6 nodes instead of 2, b dies at 30 s"));
         assert_eq!(what.validate(&history), Ok(()));
         what.nodes = -1;
-        let error = what.validate(&history).expect_err("b is left out").to_string();
+        let error = what.validate(&history).expect_err("node b does not exist").to_string();
         assert_eq!(error, "b cannot die: the replayed cluster has only the first 1 of 2 nodes by name");
         what.faults.clear();
         assert_eq!(
@@ -355,7 +364,11 @@ mod tests {
         );
         what.nodes = 0;
         what.slots.map = Some(8);
-        assert_eq!(what.changes(&history), None, "the history does not say: that is what there was");
+        assert_eq!(
+            what.changes(&history),
+            None,
+            "without recorded slots, the requested slots are the real ones"
+        );
         history.environment = Some(crate::workload::history::Environment::default());
         assert_eq!(what.changes(&history).as_deref(), Some("8 map slots per node"));
         what.slots.reduce = Some(2);
@@ -363,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_as_the_history_says() {
+    fn replayed_nodes_have_the_recorded_racks_slots_and_losses() {
         let place = |name: &str, rack: &str, map_slots| TrackerRow {
             name: name.into(),
             host: name.into(),
@@ -389,11 +402,11 @@ mod tests {
             let machines = machines(&history, PerPhase::default(), more);
             machines.iter().map(|machine| (machine.rack, machine.slots.map)).collect()
         };
-        assert_eq!(shown(0), [(0, 2), (1, 3)], "not what was used at a time");
+        assert_eq!(shown(0), [(0, 2), (1, 3)], "slots are the recorded ones, not those in use");
         assert_eq!((shown(1), shown(-1)), (vec![(0, 2), (1, 3), (1, 3)], vec![(0, 2)]));
-        let ran = ran(&history).expect("it says");
+        let ran = ran(&history).expect("a recorded policy");
         assert_eq!((ran.scheduler.as_str(), ran.params["fair.node_wait"].as_str()), ("fair", "5s"));
-        assert_eq!(ran.label, "fair as it ran", "not to be taken for another fair");
+        assert_eq!(ran.label, "fair as it ran", "the label must differ from other fair variants");
         let silent = mrcore::Config::default().lost_after.as_secs_f64();
         let lost =
             Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: FaultKind::Node { node: 1 } };
@@ -401,12 +414,12 @@ mod tests {
         let asked = PerPhase { map: Some(4), reduce: None };
         let slots = |history: &History, asked| machines(history, asked, 0).pop().map(|machine| machine.slots);
         assert_eq!(slots(&History::default(), asked), Some(PerPhase { map: 4, reduce: 0 }));
-        let reduces = "one reduce slot, as it says: those of the other kind stay as they were";
+        let reduces = "only the reduce slots change";
         assert_eq!(slots(&history, asked), Some(PerPhase { map: 4, reduce: 1 }), "{reduces}");
     }
 
-    /// Two maps of 10 s on a node with one map slot.
-    fn narrow() -> History {
+    /// Returns the history of two maps of 10 s on a node with one map slot.
+    fn two_maps_on_one_slot() -> History {
         let lines = [
             r#"{"format":3,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
             r#"{"at_us":1000000,"fact":{"submitted-to":{"policy":"fifo","params":{},"trackers":[{"name":"node1","host":"node1","rack":"/r","map_slots":1,"reduce_slots":1}]}}}"#,
@@ -421,14 +434,21 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_as_it_was_has_the_slots_that_it_had() {
-        let history = narrow();
-        let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..what_if() };
+    fn replay_without_changes_uses_the_real_slots() {
+        let history = two_maps_on_one_slot();
+        let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..empty_request() };
         let replay = replay(&history, &what, &|_| {}).expect("it runs");
-        assert!(replay.fidelity.error() < 0.1, "one after the other, as they ran: {:?}", replay.fidelity);
+        assert!(
+            replay.fidelity.error() < 0.1,
+            "the maps do not run one after the other: {:?}",
+            replay.fidelity
+        );
         let mean =
             |comparison: &Comparison| comparison.mean_over(0, None, crate::experiment::makespan_s).mean;
         let (before, after) = (mean(&replay.before), mean(&replay.comparison));
-        assert!(before > 1.8 * after, "side by side they take half of {before} s, not {after} s");
+        assert!(
+            before > 1.8 * after,
+            "with two slots the maps should take half of {before} s, not {after} s"
+        );
     }
 }

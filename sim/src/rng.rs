@@ -1,9 +1,9 @@
-//! Random numbers from a seed, the same on every machine and with every version of every
-//! dependency.
+//! Random numbers from a seed. The same seed gives the same numbers on every machine and with every
+//! version of the dependencies.
 //!
-//! Results are compared over years and seeds are kept as tests, so the generator must never change:
-//! `SplitMix64`, and distributions by inversion or Box-Muller. Deliberately absent: cryptographic
-//! security.
+//! Results are compared over years and seeds are kept as tests, so the generator must never change.
+//! It is `SplitMix64`, with distributions by inversion or Box-Muller. Deliberately absent:
+//! cryptographic security.
 
 use mrcore::split_mix;
 pub use mrcore::split_mix::mix;
@@ -13,18 +13,18 @@ pub use mrcore::split_mix::mix;
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of a seed.
+    /// Creates the stream of a seed.
     pub fn new(seed: u64) -> Self {
         Self(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
 
-    /// A separate stream for a purpose: drawing from one stream does not change another.
+    /// Creates a separate stream for a purpose. Drawing from one stream does not change another.
     pub fn of(seed: u64, purpose: &str) -> Self {
         let folded = purpose.bytes().fold(seed, |sum, byte| mix(sum ^ u64::from(byte)));
         Self::new(folded)
     }
 
-    /// A separate stream for the item with this number.
+    /// Creates a separate stream for the item with this number.
     #[must_use]
     pub fn forked(&self, number: u64) -> Self {
         Self(mix(self.0 ^ mix(number)))
@@ -40,7 +40,7 @@ impl Rng {
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Returns an index of a list that is not empty.
+    /// Returns a random index of a list with `len` items, which must not be 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
@@ -60,7 +60,8 @@ impl Rng {
         low + (high - low) * self.unit()
     }
 
-    /// Returns an exponentially distributed number: the gap of a Poisson process.
+    /// Returns an exponentially distributed number, such as the time between two events of a
+    /// Poisson process.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

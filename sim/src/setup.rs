@@ -8,7 +8,7 @@ use schedulers::{
 };
 use std::{sync::Arc, time::Instant};
 
-/// Name of a policy that decides at random, for fuzzing.
+/// Name of the policy that decides at random, for fuzzing.
 pub(crate) const RANDOM: &str = "random";
 
 /// A machine with a TaskTracker and a DataNode.
@@ -31,9 +31,9 @@ pub struct Machine {
 /// Costs of operations in addition to the work of tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// Time from a launch order to the first record, in addition to that of the program.
+    /// Time from a launch order to the first record, in addition to the start time of the program.
     pub start: Span,
-    /// Maximum of a random addition to `start`.
+    /// Maximum of a random time that is added to `start`.
     pub start_spread: Span,
     /// Time from a kill to a free slot.
     pub kill: Span,
@@ -43,8 +43,8 @@ pub struct Costs {
     pub pause: Span,
     /// Bytes per second at which maps write output and reduces write checkpoints.
     pub write: f64,
-    /// Largest part of the data of a reduce that is in memory, in bytes. The remaining data is on
-    /// disk already.
+    /// Maximum number of bytes of a reduce's data that are in memory. The remaining data is already
+    /// on disk.
     pub memory: u64,
     /// Time of the commit of a job.
     pub commit: Span,
@@ -87,7 +87,7 @@ pub struct Setup {
     pub machines: Vec<Machine>,
     /// Bytes per second in each direction of the link of a rack.
     pub rack_uplink: f64,
-    /// Bytes per second of all shuffles together; `None` for the sum of all machines.
+    /// Bytes per second of all shuffles together; `None` for the sum of the network interfaces.
     pub fabric: Option<f64>,
     /// Replicas per block.
     pub replication: usize,
@@ -95,8 +95,8 @@ pub struct Setup {
     pub heartbeat: Span,
     /// Whether a tracker sends a heartbeat as soon as a slot becomes free.
     pub out_of_band: bool,
-    /// Minimum interval of the timer of the JobTracker. Large in runs of weeks, in which seconds do
-    /// not matter.
+    /// Minimum interval of the JobTracker's timer. Large in runs of weeks, in which seconds do not
+    /// matter.
     pub tick: Span,
     /// Configuration of the JobTracker core.
     pub config: Config,
@@ -112,7 +112,7 @@ pub struct Setup {
     pub faults: Vec<Fault>,
     /// Steps of a scenario.
     pub steps: Vec<Step>,
-    /// One of so many attempts fails; 0 for none.
+    /// One of this many attempts fails; 0 if no attempt fails.
     pub failing: u64,
     /// Whether to check every invariant after every event.
     pub checked: bool,
@@ -123,9 +123,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// `nodes` equal machines in racks of 40, as in most clusters of the papers: gigabit network,
-    /// one disk stream of 80 MB/s per reader. The heartbeat interval follows the rule of Hadoop:
-    /// one second per hundred nodes, at least one and at most ten.
+    /// Creates a cluster of `nodes` equal machines in racks of 40, as in most clusters of the
+    /// papers: gigabit network, one disk stream of 80 MB/s per reader. The heartbeat interval
+    /// follows the rule of Hadoop: one second per hundred nodes, at least one and at most ten.
     pub fn even(nodes: u32, slots: PerPhase<u32>, scheduler: &str) -> Self {
         let machine = |at: u32| Machine {
             rack: at / 40,
@@ -155,14 +155,14 @@ impl Setup {
             random_events: false,
             shadow: None,
         };
-        setup.beat_every(Span::secs(u64::from(nodes / 100).clamp(1, 10)));
+        setup.set_heartbeat_interval(Span::secs(u64::from(nodes / 100).clamp(1, 10)));
         setup
     }
 
     /// Sets the heartbeat interval and the timeouts that depend on it. A tracker is suspect after
     /// three intervals and lost after ten. An attempt that is missing in reports for three
     /// intervals counts as not started or stuck. Timeouts are never below their defaults.
-    pub fn beat_every(&mut self, heartbeat: Span) {
+    pub fn set_heartbeat_interval(&mut self, heartbeat: Span) {
         let usual = Config::default();
         self.heartbeat = heartbeat;
         self.config.suspect_after = Span(3 * heartbeat.0 + 500_000).max(usual.suspect_after);

@@ -1,9 +1,9 @@
-//! Clusters and jobs that can both be simulated and run for real on one machine.
+//! Clusters and jobs that can be simulated, and also run with real processes on one machine.
 //!
 //! A [`Trial`] is a [`Setup`] and a [`Workload`] whose tasks mostly sleep, so that one machine can
 //! run it. Paced tasks read 64 KiB each, as slowly as the plan requires. Scripted tasks sleep,
 //! longer on a slow node, and then write the planned output. The caller runs the trial with real
-//! processes and makes an [`Outcome`] like that of the simulator from the histories of the jobs.
+//! processes. From the histories of the jobs it creates an [`Outcome`] like that of the simulator.
 
 use crate::{
     Outcome, Setup, Workload,
@@ -16,8 +16,9 @@ use mrcore::{PerPhase, Span, ids::JobId, job::Priority, metrics::stats::mean};
 
 /// Input of one map, in bytes.
 pub const BLOCK: u64 = 64 << 10;
-/// Number of nodes and slots per node, as in the Chronos paper.
+/// Number of nodes, as in the Chronos paper.
 const NODES: u32 = 8;
+/// Slots per node, as in the Chronos paper.
 const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
 
 /// A cluster under one policy, with its jobs.
@@ -39,24 +40,24 @@ pub enum Tasks {
     /// Built-in programs that read and reduce at the planned pace.
     Paced,
     /// Scripts that sleep for the planned time, scaled by the speed of the node. Maps then write
-    /// each line several times.
+    /// each input line several times.
     Scripts {
         /// How many times a map writes each line.
         copies: u32,
     },
 }
 
-/// Bytes of a line of input, including its end.
+/// Bytes of a line of input, including the newline.
 pub const LINE: usize = 64;
-/// Bytes of a line as a record of map output, with a number and the lengths.
-const RECORD: f64 = 66.4;
+/// Bytes of a map output record that contains a line, a number and two length fields.
+const RECORD_BYTES: f64 = 66.4;
 
 /// A job with paced tasks.
 #[derive(Debug, Clone, Copy)]
 pub struct Paced<'a> {
     /// Submission, in seconds after the first job.
     pub at_s: f64,
-    /// Group, and prefix of the name.
+    /// Group of the job, and prefix of its name.
     pub group: &'a str,
     /// User of the job.
     pub user: &'a str,
@@ -66,7 +67,7 @@ pub struct Paced<'a> {
     pub reduces: (u32, f64),
 }
 
-/// Shorthand for a [`Paced`] job.
+/// Creates a [`Paced`] job.
 fn job<'a>(at_s: f64, group: &'a str, user: &'a str, maps: (u32, f64), reduces: (u32, f64)) -> Paced<'a> {
     Paced { at_s, group, user, maps, reduces }
 }
@@ -105,8 +106,8 @@ pub fn workload(name: &str, jobs: &[Paced<'_>]) -> Workload {
     Workload { name: name.to_owned(), jobs }.sorted()
 }
 
-/// Short waiting times for policies, because tasks take seconds and not minutes.
-const BRISK: [(&str, &str); 6] = [
+/// Policy parameters with short waiting times, because tasks take seconds and not minutes.
+const SHORT_WAITS: [(&str, &str); 6] = [
     ("fair.node_wait", "500ms"),
     ("fair.rack_wait", "500ms"),
     ("fcs.node_wait", "500ms"),
@@ -115,11 +116,11 @@ const BRISK: [(&str, &str); 6] = [
     ("hsrtf.every", "2s"),
 ];
 
-/// Eight nodes on one machine: disks and links are as fast as memory, lost nodes are detected
-/// within seconds, and the start of a process takes a random time.
+/// Returns a cluster of eight nodes on one machine: disks and links are as fast as memory, lost
+/// nodes are detected within seconds, and the start of a process takes a random time.
 pub fn setup(variant: &Variant) -> Setup {
     let mut setup = Setup::even(NODES, SLOTS, &variant.scheduler);
-    setup.params = BRISK.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    setup.params = SHORT_WAITS.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     setup.params.extend(variant.params.clone());
     setup.replication = 3;
     setup.heartbeat = Span::millis(500);
@@ -136,14 +137,14 @@ pub fn setup(variant: &Variant) -> Setup {
 }
 
 impl Trial {
-    /// A trial with paced tasks.
+    /// Creates a trial with paced tasks.
     pub fn new(name: &str, variant: &Variant, workload: Workload, faults: Vec<Fault>) -> Self {
         let setup = Setup { faults, ..setup(variant) };
         Self { name: name.to_owned(), setup, workload, tasks: Tasks::Paced }
     }
 
-    /// The same trial with scripts as tasks: the time of reduces does not depend on their bytes,
-    /// and they write almost nothing.
+    /// Returns the same trial with scripts as tasks. The time of reduces then does not depend on
+    /// their bytes, and they write almost nothing.
     #[must_use]
     fn scripted(mut self, copies: u32) -> Self {
         for job in &mut self.workload.jobs {
@@ -152,15 +153,15 @@ impl Trial {
             let share = 1.0 / job.reduces.len().max(1) as f32;
             let reduce = ReducePlan { share, factor: 0.0, fixed_s: each as f32 };
             job.reduces.fill(reduce);
-            job.map_out = f64::from(copies) * RECORD / LINE as f64;
+            job.map_out = f64::from(copies) * RECORD_BYTES / LINE as f64;
             (job.reduce_rate, job.reduce_out) = (1e12, 0.0);
         }
         self.tasks = Tasks::Scripts { copies };
         self
     }
 
-    /// The same trial with the submission times and block locations of a real run. Task times
-    /// remain as planned. All times are a second later, because the trackers need that long to
+    /// Returns the same trial with the submission times and block locations of a real run. Task
+    /// times remain as planned. All times are a second later, because the trackers need a second to
     /// register.
     #[must_use]
     pub fn as_it_was(&self, history: &History) -> Self {
@@ -178,10 +179,10 @@ impl Trial {
     }
 }
 
-/// Compares a simulation with the real run: the duration of each job.
+/// The duration of each job in a real run and in its simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fidelity {
-    /// Name, real seconds, simulated seconds.
+    /// Job name, real seconds, simulated seconds.
     pub jobs: Vec<(String, f64, f64)>,
 }
 
@@ -203,7 +204,7 @@ impl Fidelity {
         mean(&off.collect::<Vec<_>>())
     }
 
-    /// A table with one row per job.
+    /// Returns a table with one row per job.
     pub fn table(&self) -> Table {
         let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
         for (name, real, simulated) in &self.jobs {
@@ -220,10 +221,10 @@ impl Fidelity {
     }
 }
 
-/// The trials that measure the accuracy of the simulator: mixes of sizes under different policies,
-/// preemption of maps and reduces, and a lost node.
+/// Returns the trials that measure the accuracy of the simulator: mixes of sizes under different
+/// policies, preemption of maps and reduces, and a lost node.
 pub fn all() -> Vec<Trial> {
-    // Jobs are submitted during the waves of other jobs, so that the result does not depend on the
+    // Jobs are submitted while tasks of other jobs run, so that the result does not depend on the
     // order of simultaneous events.
     let mix = workload(
         "mix",
@@ -247,7 +248,7 @@ pub fn all() -> Vec<Trial> {
     let reduces = workload(
         "reduces",
         &[
-            // Its reduces occupy every slot while its maps run.
+            // The reduces of this job occupy every slot while its maps run.
             job(0.0, "large", "ann", (190, 4.0), (40, 4.0)),
             job(1.7, "small", "bob", (8, 2.0), (4, 2.0)),
             job(5.9, "medium", "bob", (32, 2.0), (12, 3.0)),
@@ -276,7 +277,7 @@ pub fn all() -> Vec<Trial> {
     ]
 }
 
-/// One node is three times slower.
+/// Returns a trial in which one node is three times slower than the others.
 fn slow_node() -> Trial {
     let jobs = [
         job(0.0, "large", "ann", (100, 3.0), (10, 3.0)),
@@ -290,8 +291,8 @@ fn slow_node() -> Trial {
     trial
 }
 
-/// A trial that is limited by bytes: every shuffle uses one link with this rate. The caller has to
-/// provide that link. The output of a map is sixteen times its input.
+/// Returns a trial that is limited by the network: every shuffle uses one link with this rate,
+/// which the caller has to provide. The output of a map is sixteen times its input.
 pub fn narrow_link(bytes_per_s: f64) -> Trial {
     let jobs = [
         job(0.0, "large", "ann", (48, 2.0), (8, 1.5)),
@@ -308,7 +309,7 @@ pub fn narrow_link(bytes_per_s: f64) -> Trial {
     trial
 }
 
-/// A trial of a few seconds.
+/// Returns a trial of a few seconds.
 pub fn short() -> Trial {
     let jobs = [
         job(0.0, "large", "ann", (80, 4.0), (8, 2.0)),
@@ -348,7 +349,7 @@ mod tests {
         assert!(sum.iter().all(|count| *count > 0), "splits, pauses, tasks recovered: {sum:?}");
     }
 
-    /// Otherwise the trial would not measure how bandwidth is shared.
+    /// If the link did not dominate, the trial would not measure how bandwidth is shared.
     #[test]
     fn narrow_link_dominates_its_trial() {
         let first = |rate: f64| {
@@ -357,6 +358,6 @@ mod tests {
             outcome.metrics.job(JobId(1)).and_then(makespan_s).expect("it has ended")
         };
         let (narrow, wide) = (first(4e6), first(1e9));
-        assert!(narrow > 2.0 * wide, "{narrow} s against {wide} s");
+        assert!(narrow > 2.0 * wide, "{narrow} s compared with {wide} s");
     }
 }

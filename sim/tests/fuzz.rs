@@ -11,7 +11,7 @@ fn number(key: &str) -> Option<u64> {
 }
 
 #[test]
-fn random_runs_keep_every_rule_and_terminate() {
+fn random_runs_violate_no_rule_and_end() {
     if let Some(seed) = number("FERMATA_SEED") {
         let outcome = fuzz::run_seed(seed).unwrap_or_else(|bad| panic!("{bad}"));
         println!("seed {seed}: {} events, hash {:016x}", outcome.events, outcome.hash);
@@ -30,7 +30,7 @@ fn random_runs_keep_every_rule_and_terminate() {
     assert!(rarest.iter().all(|count| *count >= 10), "some events were rare: {seen:?}");
 }
 
-/// With random events, rare cases occur often enough to be tested.
+/// Checks that rare cases occur often enough with random events to be tested.
 #[test]
 fn rare_cases_occur() {
     const CASES: [&str; 37] = [
@@ -72,7 +72,7 @@ fn rare_cases_occur() {
         "killed while being paused",
         "killed by a user",
     ];
-    // These need two attempts of one reduce, or a drain of a tracker with a checkpoint.
+    // These cases need two attempts of one reduce, or a drain of a tracker with a checkpoint.
     const RARER: [&str; 5] = [
         "killed at its deadline",
         "checkpoint copied",
@@ -104,12 +104,13 @@ fn rare_cases_occur() {
     }
 }
 
-/// Seeds that once violated a rule.
+/// Runs seeds that once violated a rule.
 #[test]
 fn known_seeds_pass() {
-    // Reduces under hsrtf-pup without hysteresis whose checkpoint transfers took longer than they
-    // kept their slots; reduces of two jobs that paused each other before either made progress; and
-    // a tracker that got map events from a JobTracker before it had registered.
+    // The first seed: reduces under hsrtf-pup without hysteresis, whose checkpoint transfers took
+    // longer than they kept their slots. The second: reduces of two jobs that paused each other
+    // before either made progress. The third: a tracker that got map events from a JobTracker
+    // before it had registered.
     const FOUND: [u64; 3] = [17214, 184_716, 94833];
     for seed in FOUND {
         fuzz::run_seed(seed).unwrap_or_else(|bad| panic!("{bad}"));

@@ -14,9 +14,9 @@
 use fermata_sim::{Outcome, fuzz};
 use schedulers::Params;
 
-/// Short times, so that everything happens in a short run, and no waiting for locality, which
-/// leaves slots free.
-const TUNED: &[(&str, &str)] = &[
+/// Policy parameters with short times, so that everything happens in a short run. There is no
+/// waiting for locality, because it leaves slots free.
+const SHORT_TIMES: &[(&str, &str)] = &[
     ("fair.node_wait", "0s"),
     ("fair.rack_wait", "0s"),
     ("fair.min_share_timeout", "1s"),
@@ -43,10 +43,10 @@ const TUNED: &[(&str, &str)] = &[
 ];
 
 /// Policies that leave reduce slots free on purpose, and why.
-const IDLES: &[(&str, &str)] =
+const LEAVE_REDUCE_SLOTS_FREE: &[(&str, &str)] =
     &[("fifo", "reduces whose maps wait behind those of an earlier job would only hold slots")];
 
-/// All policies, alone and wrapped.
+/// Returns all policies, alone and wrapped in Chronos.
 fn specs() -> Vec<String> {
     let chosen = std::env::var("FERMATA_POLICY").ok();
     let names = schedulers::specs().into_iter();
@@ -62,7 +62,7 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
 }
 
 fn tuned() -> Params {
-    TUNED.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    SHORT_TIMES.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
 fn play(seed: u64, spec: &str, params: Params, shadow: Option<&str>) -> Outcome {
@@ -76,7 +76,7 @@ fn no_decision_is_refused_no_slot_idles_and_every_job_ends() {
     for spec in specs() {
         for seed in seeds(12) {
             let cases = play(seed, &spec, tuned(), None).cases;
-            let reduces = IDLES.iter().any(|(name, _)| spec.contains(name));
+            let reduces = LEAVE_REDUCE_SLOTS_FREE.iter().any(|(name, _)| spec.contains(name));
             assert_eq!(cases.get("free map slot"), 0, "{spec}: seed {seed} leaves map slots free");
             let free = cases.get("free reduce slot");
             assert!(reduces || free == 0, "{spec}: seed {seed} leaves reduce slots free");
@@ -105,7 +105,7 @@ fn shadow_has_no_effect_and_agrees_with_an_equal_policy() {
     }
 }
 
-/// Variants that leave slots free on purpose: no decision is refused, and every job ends.
+/// Checks variants that leave slots free on purpose: no decision is refused, and every job ends.
 #[test]
 fn idle_slots_on_purpose_starve_no_job() {
     let variants =

@@ -1,6 +1,6 @@
 //! Runs the experiments of the papers without the command line. `FERMATA_REPRO=DIR cargo test
-//! --release -p fermata-sim --test repro -- --ignored` writes a page and tables per paper to that
-//! folder; `FERMATA_PAPERS=hsrtf,fcs` selects papers.
+//! --release -p fermata-sim --test repro -- --ignored` writes an HTML page and a Markdown file per
+//! paper to that folder; `FERMATA_PAPERS=hsrtf,fcs` selects papers.
 
 use fermata_sim::{
     profile,

@@ -23,7 +23,7 @@ fn peak_mib() -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
-/// CPU seconds of this process, because other processes use the machine too.
+/// Returns the CPU seconds of this process. Elapsed time would include waiting for other processes.
 fn cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let after = stat.rsplit(')').next().unwrap_or("");

@@ -2,11 +2,12 @@
 //! with preemption. Completion is measured instead of the first launch, because a job could be
 //! launched once and then be preempted forever.
 //!
-//! The cluster has two nodes with two map slots and one reduce slot each, and gets 1.5 times the
-//! load that it can process for ten minutes. Either jobs of eight maps and two reduces arrive every
-//! eight seconds, and after a minute a job with one map and one reduce. Or jobs of one map and one
-//! reduce arrive every two seconds, and then a job with twenty maps and four reduces. Maps and
-//! reduces take three seconds.
+//! The cluster has two nodes with two map slots and one reduce slot each. For ten minutes it gets
+//! 1.5 times the work that its reduce slots can process. In the first case jobs with eight maps and
+//! two reduces arrive every eight seconds, and after a minute one job with one map and one reduce.
+//! In the second case jobs with one map and one reduce arrive every second, and after a minute one
+//! job with twenty maps and four reduces. A map takes three seconds. A reduce takes three seconds
+//! for each map of its job, divided by the number of reduces.
 
 use fermata_sim::{
     Setup, Workload, World, experiment::makespan_s, profile::Profile, rng::Rng, workload::Outline,
@@ -15,20 +16,20 @@ use mrcore::{PerPhase, Span};
 use std::fmt::Write as _;
 
 /// Maximum seconds to completion, by policy: for a small job among larger ones, and for a large job
-/// among smaller ones (`None` if it may wait as long as smaller jobs arrive). They hold for the
-/// policy alone and for a wrapped one.
+/// among smaller ones (`None` if the large job may wait as long as smaller jobs arrive). The bounds
+/// hold for the policy alone and wrapped in Chronos.
 const BOUNDS: &[(&str, u64, Option<u64>)] = &[
-    // After all earlier jobs.
+    // The job runs after all earlier jobs.
     ("fifo", 90, Some(120)),
     ("capacity", 90, Some(120)),
-    // Its share of the slots, from the next free one.
+    // The job gets its share of the slots, starting with the next free slot.
     ("fair", 30, Some(150)),
     ("coshh", 30, Some(150)),
-    // Its reduces come first after they have waited for five times their own duration, one after
-    // the other.
+    // Each reduce of the job has the highest priority after it has waited for five times its own
+    // duration.
     ("fcs", 30, Some(300)),
-    // Shortest first: a large job does not end while smaller ones arrive. Under pr it gets a slot
-    // only now and then.
+    // Short jobs run first, so a large job does not end while smaller jobs arrive. Under pr it
+    // sometimes gets a slot.
     ("hsrtf-pu", 30, None),
     ("hsrtf-pup", 30, None),
     ("hsrtf-pr", 30, None),
@@ -50,8 +51,9 @@ fn job(at_s: f64, who: &str, maps: u32, reduces: u32) -> Outline<'static> {
     Outline { at_s, name, group, user, maps, block: 30_000_000, reduces, profile: &THREE_SECONDS }
 }
 
-/// Returns the seconds from submission to the end of the job, or to the end of the run.
-fn takes(spec: &str, flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
+/// Returns the seconds from submission to the end of the job or of the run, and whether the job has
+/// ended.
+fn completion_s(spec: &str, flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
     let mut rng = Rng::new(1);
     let count = (600.0 / flood.2) as u32;
     let mut jobs: Vec<_> =
@@ -63,8 +65,8 @@ fn takes(spec: &str, flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
     setup.costs.start = Span::millis(1);
     let outcome =
         World::new(setup, workload).expect("a policy").run(Some(Span::secs(600))).expect("no rule broken");
-    let (_, one) = outcome.metrics.jobs().find(|(_, job)| job.group == "one").expect("it came");
-    (makespan_s(one).expect("it has not failed"), one.ended.is_some())
+    let (_, one) = outcome.metrics.jobs().find(|(_, job)| job.group == "one").expect("the job was submitted");
+    (makespan_s(one).expect("the job has not failed"), one.ended.is_some())
 }
 
 #[test]
@@ -74,11 +76,11 @@ fn completion_time_is_within_the_stated_bound() {
         let inner = spec.trim_start_matches("chronos(").trim_end_matches(')');
         let stated = BOUNDS.iter().find(|(name, ..)| *name == inner);
         let (small, large) = stated.map_or((90, Some(150)), |(_, small, large)| (*small, *large));
-        let elapsed = (takes(&spec, (8, 2, 8.0), (1, 1)), takes(&spec, (1, 1, 1.0), (20, 4)));
+        let elapsed = (completion_s(&spec, (8, 2, 8.0), (1, 1)), completion_s(&spec, (1, 1, 1.0), (20, 4)));
         println!("{spec}: a small job takes {:?}, a large one {:?}", elapsed.0, elapsed.1);
         let within = |(elapsed, ended): (f64, bool), bound: u64| ended && elapsed <= bound as f64;
         if !within(elapsed.0, small) || large.is_some_and(|large| !within(elapsed.1, large)) {
-            let _ = writeln!(wrong, "{spec}: took {elapsed:?}, stated are {small} and {large:?}");
+            let _ = writeln!(wrong, "{spec}: took {elapsed:?}, the bounds are {small} and {large:?}");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

@@ -20,7 +20,7 @@ fn traces() -> Option<PathBuf> {
 }
 
 #[test]
-fn facebooks_first_fifty_jobs_run() {
+fn first_fifty_jobs_of_the_facebook_trace_run() {
     let Some(traces) = traces() else { return };
     let path = traces.join("swim/FB-2009_samples_24_times_1hr_0_first50jobs.tsv");
     let scaling = Scaling { bytes: 20.0 / 600.0, block: 128 << 20, reduces_max: 40 };
@@ -33,7 +33,7 @@ fn facebooks_first_fifty_jobs_run() {
 }
 
 #[test]
-fn every_rumen_trace_reads_and_runs() {
+fn every_rumen_trace_is_read_and_run() {
     let Some(traces) = traces() else { return };
     let folder = std::fs::read_dir(traces.join("rumen")).expect("a folder");
     let mut read = 0;

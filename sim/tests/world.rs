@@ -56,28 +56,30 @@ fn makespan_s(outcome: &Outcome, job: u32) -> f64 {
 }
 
 #[track_caller]
-fn near(value: f64, expected: f64, tolerance: f64) {
+fn assert_near(value: f64, expected: f64, tolerance: f64) {
     assert!((value - expected).abs() <= tolerance, "{value} is not {expected} within {tolerance}");
 }
 
 #[test]
 fn local_map_time_follows_its_bytes() {
-    // Two nodes with all the data, four slots, eight maps of 10 s with a start of 1 s: two waves.
+    // Two nodes have all the data and four slots. Eight maps of 10 s with a start of 1 s run in two
+    // waves.
     let outcome = play(setup(2), workload(vec![job(5.0, 8, 0)]));
-    near(makespan_s(&outcome, 1), 22.1, 0.3);
+    assert_near(makespan_s(&outcome, 1), 22.1, 0.3);
     assert_eq!(figures(&outcome, 1).near, [8, 0, 0]);
 }
 
 #[test]
-fn a_shuffle_overlaps_the_maps_and_the_rest_follows() {
-    // Eight maps give 400 MB, so each of two reduces gets 200 MB. Most of it is fetched during the
-    // maps. The output of the last wave is fetched at 80 MB/s, merged in 2 s and reduced in 10 s.
+fn shuffle_overlaps_the_maps_before_merge_and_reduce() {
+    // Eight maps produce 400 MB, so each of two reduces gets 200 MB. Most of it is fetched while
+    // maps run. The output of the last wave is fetched at 80 MB/s, merged in 2 s and reduced in 10
+    // s.
     let outcome = play(setup(2), workload(vec![job(5.0, 8, 2)]));
-    near(makespan_s(&outcome, 1), 22.1 + 100.0 / 80.0 + 2.0 + 10.0, 1.0);
+    assert_near(makespan_s(&outcome, 1), 22.1 + 100.0 / 80.0 + 2.0 + 10.0, 1.0);
     let mut late = workload(vec![job(5.0, 8, 2)]);
     late.jobs[0].slow_start = 1.0;
     let slower = play(setup(2), late);
-    near(makespan_s(&slower, 1) - makespan_s(&outcome, 1), 1.0 + 100.0 / 80.0, 0.6);
+    assert_near(makespan_s(&slower, 1) - makespan_s(&outcome, 1), 1.0 + 100.0 / 80.0, 0.6);
 }
 
 #[test]
@@ -92,7 +94,7 @@ fn remote_maps_share_the_link() {
     let mut workload = workload(vec![job(5.0, 4, 0)]);
     workload.jobs[0].hosts = vec![vec![0]; 4];
     let outcome = play(setup, workload);
-    near(makespan_s(&outcome, 1), 21.1, 0.5);
+    assert_near(makespan_s(&outcome, 1), 21.1, 0.5);
     assert_eq!(figures(&outcome, 1).near, [0, 4, 0], "the same rack");
 }
 
@@ -102,9 +104,9 @@ fn slow_machine_recovers_after_the_fault() {
     setup.faults =
         vec![Fault { at_s: 8.0, for_s: Some(10.0), what: FaultKind::Slow { node: 0, factor: 10.0 } }];
     let outcome = play(setup, workload(vec![job(5.0, 1, 0)]));
-    // From 6.03 to 8 s two seconds of work are done, in the next ten seconds one, after that the
-    // remaining seven.
-    near(makespan_s(&outcome, 1), 13.0 + 7.05, 0.3);
+    // Two seconds of work are done from 6.03 to 8 s, one in the next ten seconds, and the remaining
+    // seven after that.
+    assert_near(makespan_s(&outcome, 1), 13.0 + 7.05, 0.3);
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn restarted_jobtracker_resumes_its_state() {
     let mut setup = setup(3);
     setup.faults = vec![Fault { at_s: 12.0, for_s: Some(5.0), what: FaultKind::JobTracker }];
     let outcome = play(setup, workload(vec![job(2.0, 12, 2), job(14.0, 3, 1)]));
-    assert_eq!(figures(&outcome, 1).lost, Span(0), "nothing is run twice");
+    assert_eq!(figures(&outcome, 1).lost, Span(0), "no work must run twice");
     assert!(figures(&outcome, 2).submitted.since(figures(&outcome, 1).submitted) >= Span::secs(15));
 }
 
@@ -140,7 +142,7 @@ fn jobs_survive_a_partition() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_facts() {
+fn same_seed_gives_the_same_facts() {
     let run = |seed| {
         let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
         setup.seed = seed;
@@ -157,12 +159,12 @@ fn the_same_seed_gives_the_same_facts() {
 fn idle_time_is_skipped() {
     let outcome = play(setup(4), workload(vec![job(1.0, 2, 1), job(86_400.0, 2, 1)]));
     assert!(outcome.events < 5_000, "{} events", outcome.events);
-    near(makespan_s(&outcome, 1), makespan_s(&outcome, 2), 1.5);
+    assert_near(makespan_s(&outcome, 1), makespan_s(&outcome, 2), 1.5);
 }
 
-/// One node with a slot of each kind. A user preempts its attempts at `at_s`, and releases them
-/// three seconds later.
-fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
+/// Simulates one node with a slot of each kind. A user preempts its attempts at `at_s` and resumes
+/// them three seconds later.
+fn run_with_preemption(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
     let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
     setup.checked = true;
     setup.faults = vec![Fault { at_s, for_s: Some(3.0), what: FaultKind::PreemptAll { node: 0 } }];
@@ -172,37 +174,38 @@ fn disturbed(jobs: Vec<Outline<'static>>, at_s: f64) -> Outcome {
 #[test]
 fn split_costs_the_write_and_a_new_start() {
     let (job, calm) = (|| job(5.0, 1, 0), play(setup(1), workload(vec![job(5.0, 1, 0)])));
-    let outcome = disturbed(vec![job()], 11.0);
-    // Half of the map is done: 0.05 s, then 25 MB of output are written in 0.25 s without other
-    // work. The remainder starts after 1.03 s.
+    let outcome = run_with_preemption(vec![job()], 11.0);
+    // Half of the map is done. The split takes 0.05 s, then 25 MB of output are written in 0.25 s
+    // without other work. The remainder starts after 1.03 s.
     let cost = 0.05 + 0.25 + 1.03;
-    near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), cost, 0.05);
+    assert_near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), cost, 0.05);
     let job = figures(&outcome, 1);
     assert_eq!((job.preemption.splits, job.lost), (1, Span(0)));
-    near(job.overhead().as_secs_f64(), cost, 0.05);
+    assert_near(job.overhead().as_secs_f64(), cost, 0.05);
 }
 
 #[test]
 fn pause_writes_and_reads_the_data_in_memory() {
-    // Four maps one after the other are done after 44.1 s. After 40 s the reduce has 150 MB, of
-    // which 134 MB are in memory.
-    let calm = disturbed(vec![job(0.0, 4, 1)], 500.0);
-    let outcome = disturbed(vec![job(0.0, 4, 1)], 40.0);
+    // Four maps run one after the other and are done after 44.1 s. After 40 s the reduce has 150
+    // MB, of which 134 MB are in memory.
+    let calm = run_with_preemption(vec![job(0.0, 4, 1)], 500.0);
+    let outcome = run_with_preemption(vec![job(0.0, 4, 1)], 40.0);
     let job = figures(&outcome, 1);
     assert_eq!((job.preemption.pauses, job.preemption.resumes, job.lost), (1, 1, Span(0)));
     let memory = f64::from(128 << 20);
     let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 80e6);
-    // The map that ran at the same time was split, and its remainder was started again.
-    near(job.overhead().as_secs_f64(), write + 1.03 + read + split + 1.03, 0.1);
-    // On hold for 3 s, then 1.03 s to start and 1.7 s to read; the last map is done by then.
-    near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), 43.0 + 1.03 + read - 44.1, 0.2);
+    // The map that ran at the same time was split, and its remainder was started as a new map.
+    assert_near(job.overhead().as_secs_f64(), write + 1.03 + read + split + 1.03, 0.1);
+    // The reduce is on hold for 3 s, then needs 1.03 s to start and 1.7 s to read. The last map is
+    // done by then.
+    assert_near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), 43.0 + 1.03 + read - 44.1, 0.2);
 }
 
 #[test]
 fn checkpoint_transfer_shares_the_link() {
     // The only reduce of a long job is paused for small jobs that take both reduce slots. The nodes
-    // have different speeds, so that the other node is sometimes free first. The checkpoint is
-    // transferred there over a link of 20 MB/s or 125 MB/s.
+    // have different speeds, so that the other node is sometimes free first. The checkpoint is then
+    // transferred to that node, over a link of 20 MB/s or 125 MB/s.
     let run = |nic: f64| {
         let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, "fcs");
         setup.checked = true;

@@ -20,8 +20,8 @@ pub struct Comparison {
     pub variants: Vec<Variant>,
     /// For each variant, one run per seed.
     pub runs: Vec<Vec<Outcome>>,
-    /// For each seed, how long jobs take alone; empty if not measured.
-    pub alone: Vec<Alone>,
+    /// For each seed, how long jobs take when they run alone; empty if not measured.
+    pub alone: Vec<TimesAlone>,
     /// Groups of jobs, in the order of the workload or by number.
     pub groups: Vec<String>,
     /// Slots of the cluster.
@@ -31,7 +31,7 @@ pub struct Comparison {
 /// How long jobs take when they run alone on a cluster without faults. This is the base of
 /// slowdowns.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Alone {
+pub enum TimesAlone {
     /// The first job of each group. Other jobs of the group may be shorter; their slowdown can be
     /// below 1.
     Groups(BTreeMap<String, Span>),
@@ -39,8 +39,8 @@ pub enum Alone {
     Jobs(BTreeMap<JobId, Span>),
 }
 
-impl Alone {
-    /// Returns the duration of a job divided by its duration alone.
+impl TimesAlone {
+    /// Returns the slowdown of a job: its duration divided by its duration alone.
     fn slowdown(&self, id: JobId, job: &JobFigures) -> Option<f64> {
         let times = |alone: &Span| Some(makespan_s(job)? / alone.as_secs_f64().max(1e-6));
         match self {
@@ -64,7 +64,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The figure of values, one per seed.
+    /// Computes the figure from one value per seed.
     pub fn of(values: &[f64]) -> Self {
         Self { mean: mean(values), around: confidence(values), at_least: false, seeds: values.len() }
     }
@@ -74,12 +74,14 @@ impl Figure {
         (self.seeds > 0).then_some(self)
     }
 
-    /// Whether the confidence interval contains 0. False for one seed, which has no interval.
+    /// Returns whether the confidence interval contains 0. False for one seed, which has no
+    /// interval.
     pub fn is_insignificant(self) -> bool {
         self.seeds > 1 && self.mean.abs() <= self.around
     }
 
-    /// Returns by which part this mean is smaller than the other: 0.2 is a fifth less.
+    /// Returns the relative difference by which this mean is smaller than the other: 0.2 means a
+    /// fifth less.
     pub fn less_than(self, other: Self) -> f64 {
         if other.mean == 0.0 { 0.0 } else { 1.0 - self.mean / other.mean }
     }
@@ -91,7 +93,7 @@ impl Comparison {
         Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
     }
 
-    /// Like [`Self::figure`], over the runs that have the value.
+    /// Like [`Self::figure`], but ignores runs in which `of` has no value.
     pub fn figure_of(&self, variant: usize, of: impl Fn(&Outcome) -> Option<f64>) -> Figure {
         Figure::of(&self.runs[variant].iter().filter_map(of).collect::<Vec<_>>())
     }
@@ -108,8 +110,8 @@ impl Comparison {
         Figure { at_least: self.count(variant, group, |job| job.observed_until.is_some()) > 0, ..figure }
     }
 
-    /// Like [`Self::mean_over`], one mean per seed; `None` for a seed in which no job has the
-    /// value.
+    /// Like [`Self::mean_over`], but returns one mean per seed; `None` for a seed in which `of` has
+    /// no value for any job.
     fn means(
         &self,
         variant: usize,
@@ -126,10 +128,10 @@ impl Comparison {
     }
 
     /// Returns the relative change of the mean makespan of a group (or all jobs) from variant
-    /// `other` to variant `one`: -0.2 is a fifth less. Both run the same jobs in each seed, so the
-    /// change is computed per seed, and differences between seeds do not widen the interval. `None`
-    /// if the numbers of failed or unfinished jobs differ, because the means would be of different
-    /// jobs.
+    /// `other` to variant `one`: -0.2 means a fifth less. Both variants run the same jobs in each
+    /// seed, so the change is computed per seed, and differences between seeds do not widen the
+    /// interval. Returns `None` if the numbers of failed or unfinished jobs differ, because the
+    /// means would then be over different jobs.
     pub fn change(&self, group: Option<&str>, one: usize, other: usize) -> Option<Figure> {
         let (ours, theirs) = (self.means(one, group, makespan_s), self.means(other, group, makespan_s));
         let pairs = ours.into_iter().zip(theirs).filter_map(|(ours, theirs)| ours.zip(theirs));
@@ -143,14 +145,14 @@ impl Comparison {
         self.values(variant, group, |job| is(job).then_some(1.0)).len()
     }
 
-    /// Counts the jobs of a group (or all jobs) that failed, and that did not end, over all seeds.
-    /// If these numbers differ between policies, their means are of different jobs.
+    /// Returns how many jobs of a group (or all jobs) failed and how many did not end, over all
+    /// seeds. If these numbers differ between policies, their means are over different jobs.
     pub fn unfinished(&self, variant: usize, group: Option<&str>) -> (usize, usize) {
         let failed = self.count(variant, group, |job| job.ended.is_some() && !job.succeeded);
         (failed, self.count(variant, group, |job| job.observed_until.is_some()))
     }
 
-    /// Returns every value that jobs of a group (or all jobs) have, over all seeds.
+    /// Returns `of` for every job of a group (or all jobs) that has a value, over all seeds.
     pub fn values(
         &self,
         variant: usize,
@@ -167,9 +169,10 @@ impl Comparison {
         Figure { at_least: self.unfinished(variant, group).1 > 0, ..Figure::of(&worst) }
     }
 
-    /// Like [`Self::worst_slowdown`], one value per seed; `None` for a seed without a slowdown.
+    /// Like [`Self::worst_slowdown`], but returns one value per seed; `None` for a seed without a
+    /// slowdown.
     pub fn worst_slowdowns(&self, variant: usize, group: Option<&str>) -> Vec<Option<f64>> {
-        let worst = |(outcome, alone): (&Outcome, &Alone)| {
+        let worst = |(outcome, alone): (&Outcome, &TimesAlone)| {
             let jobs = outcome.metrics.jobs();
             let jobs = jobs.filter(|(_, job)| group.is_none_or(|group| job.group == group));
             jobs.filter_map(|(id, job)| alone.slowdown(id, job)).max_by(f64::total_cmp)
@@ -183,14 +186,14 @@ impl Comparison {
     }
 }
 
-/// Seconds that a reduce of the job waited for a slot after the maps were done; `None` for a job
-/// without reduces.
+/// Returns the seconds that a reduce of the job waited for a slot after the maps were done; `None`
+/// for a job without reduces.
 pub fn reduce_wait_s(job: &JobFigures) -> Option<f64> {
     job.reduce_wait().map(Span::as_secs_f64)
 }
 
-/// Seconds from submission to end. For an active job the time of the last observation is used, as a
-/// lower bound. `None` for a failed job.
+/// Returns the seconds from submission to end. For an active job this is a lower bound, up to the
+/// last observation. `None` for a failed job.
 pub fn makespan_s(job: &JobFigures) -> Option<f64> {
     let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.observed_until };
     Some(until?.since(job.submitted).as_secs_f64())

@@ -4,7 +4,7 @@ mod comparison;
 mod variant;
 
 use crate::{Outcome, RuleViolation, Setup, Workload, World, fault::Fault};
-pub use comparison::{Alone, Comparison, Figure, makespan_s, reduce_wait_s};
+pub use comparison::{Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s};
 use crossbeam::channel;
 use mrcore::{
     Span,
@@ -34,9 +34,9 @@ pub enum ExperimentError {
 pub struct Experiment<'a> {
     /// The simulated cluster. Policy, parameters and seed are set for each run.
     pub setup: Setup,
-    /// Faults of a seed, if they depend on it.
+    /// Generates the faults for a seed, if they depend on it.
     pub faults: Option<&'a (dyn Fn(u64) -> Vec<Fault> + Sync)>,
-    /// Returns the jobs of a seed.
+    /// Generates the jobs for a seed.
     pub workload: &'a (dyn Fn(u64) -> Workload + Sync),
     /// Users and their minimum shares, if these are measured.
     pub users: Vec<(String, MinShare)>,
@@ -69,7 +69,7 @@ impl Experiment<'_> {
         self.watched(&|_| {})
     }
 
-    /// Like [`Self::run`], and calls `watch` after every run.
+    /// Like [`Self::run`], but also calls `watch` after every run.
     pub fn watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
         let seeds: Vec<u64> = (1..=self.seeds.max(1)).collect();
         let groups = (self.workload)(1).groups();
@@ -85,7 +85,7 @@ impl Experiment<'_> {
         };
         let outcomes = in_parallel(cases.len(), |at| {
             let (variant, seed) = cases[at];
-            let outcome = self.one(&self.variants[variant], seed);
+            let outcome = self.run_one(&self.variants[variant], seed);
             report(&self.variants[variant].label, &by_policy[variant]);
             outcome
         });
@@ -95,7 +95,7 @@ impl Experiment<'_> {
         }
         let alone = if self.alone {
             let alone = in_parallel(seeds.len(), |at| {
-                let alone = self.alone(seeds[at], &groups);
+                let alone = self.group_times_alone(seeds[at], &groups);
                 report("alone", &alone_ran);
                 alone
             });
@@ -107,7 +107,8 @@ impl Experiment<'_> {
         Ok(Comparison { variants: self.variants.clone(), runs, alone, groups, slots })
     }
 
-    fn one(&self, variant: &Variant, seed: u64) -> Result<Outcome, ExperimentError> {
+    /// Runs one variant with one seed.
+    fn run_one(&self, variant: &Variant, seed: u64) -> Result<Outcome, ExperimentError> {
         let mut setup = self.setup.clone();
         setup.scheduler.clone_from(&variant.scheduler);
         setup.params.clone_from(&variant.params);
@@ -121,22 +122,22 @@ impl Experiment<'_> {
     }
 
     /// Simulates the first job of each group alone.
-    fn alone(&self, seed: u64, groups: &[String]) -> Result<Alone, ExperimentError> {
+    fn group_times_alone(&self, seed: u64, groups: &[String]) -> Result<TimesAlone, ExperimentError> {
         let workload = (self.workload)(seed);
         let mut times = BTreeMap::new();
         for group in groups {
             let Some(index) = workload.jobs.iter().position(|job| job.group == *group) else { continue };
-            if let Some(elapsed) = alone(&self.setup, &workload, index, seed)? {
+            if let Some(elapsed) = time_alone(&self.setup, &workload, index, seed)? {
                 times.insert(group.clone(), elapsed);
             }
         }
-        Ok(Alone::Groups(times))
+        Ok(TimesAlone::Groups(times))
     }
 }
 
-/// Returns how long a job takes alone on a cluster without faults. `None` if it cannot end, for
-/// example because the cluster has no slots of a kind.
-fn alone(
+/// Simulates a job alone on a cluster without faults, and returns how long it takes. `None` if it
+/// cannot end, for example because the cluster has no slots of a kind.
+fn time_alone(
     setup: &Setup,
     workload: &Workload,
     index: usize,
@@ -148,27 +149,27 @@ fn alone(
     setup.seed = seed;
     "fifo".clone_into(&mut setup.scheduler);
     setup.params = Params::new();
-    let world = World::new(setup, workload.alone(index))?;
+    let world = World::new(setup, workload.only_job(index))?;
     let broken = |broken| ExperimentError::RuleViolation { variant: "alone".into(), seed, broken };
     let outcome = world.run(None).map_err(broken)?;
     Ok(outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan))
 }
 
-/// Simulates every job of a workload alone. `ids` gives the job IDs of the results.
-pub(crate) fn each_alone(
+/// Simulates every job of a workload alone. `ids` contains the job ID of each result.
+pub(crate) fn job_times_alone(
     setup: &Setup,
     workload: &Workload,
     ids: &[JobId],
-) -> Result<Alone, ExperimentError> {
-    let times = in_parallel(workload.jobs.len(), |index| alone(setup, workload, index, 1));
+) -> Result<TimesAlone, ExperimentError> {
+    let times = in_parallel(workload.jobs.len(), |index| time_alone(setup, workload, index, 1));
     let mut jobs = BTreeMap::new();
     for (id, elapsed) in ids.iter().zip(times) {
         jobs.extend(elapsed?.map(|elapsed| (*id, elapsed)));
     }
-    Ok(Alone::Jobs(jobs))
+    Ok(TimesAlone::Jobs(jobs))
 }
 
-/// Calls `one` for `0..count` on all cores. Results are in order.
+/// Calls `one` for `0..count` on all cores. The results are in the order of the index.
 fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
     let (queue, tasks) = channel::unbounded();
@@ -193,9 +194,9 @@ mod tests {
     use crate::{profile, workload::papers};
     use mrcore::PerPhase;
 
-    /// A run that is stopped by the limit: starved jobs must not improve the mean.
+    /// Starved jobs must not improve the mean of a run that is stopped by the limit.
     #[test]
-    fn jobs_that_did_not_end_count_up_to_the_limit_and_failed_ones_do_not() {
+    fn unfinished_jobs_count_up_to_the_limit_and_failed_jobs_do_not_count() {
         let profiles = profile::built_in();
         let mut setup = Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo");
         let run = |setup: &Setup, limit| {
@@ -216,7 +217,10 @@ mod tests {
             let job = comparison.runs[0][0].metrics.job(JobId(1)).expect("it came first").clone();
             makespan_s(&job).expect("it runs or is done")
         };
-        assert!(first(&whole) > 150.0 && (90.0..=100.0).contains(&first(&cut)), "a large job is cut off");
+        assert!(
+            first(&whole) > 150.0 && (90.0..=100.0).contains(&first(&cut)),
+            "the large job is not measured up to the limit"
+        );
         assert!(
             cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
         );
@@ -227,8 +231,8 @@ mod tests {
         let (failed, _) = failing.unfinished(0, None);
         assert!(failed > 0);
         assert_eq!(failing.values(0, None, makespan_s).len(), 31 - failed);
-        // All times of the table are means over jobs that succeeded, so waiting plus execution is
-        // completion.
+        // All times in the table are means over succeeded jobs, so completion is waiting plus
+        // execution.
         let rows = crate::report::of_groups(&failing, 0).json();
         let all = rows.as_array().and_then(|rows| rows.last()).expect("a row of all");
         let figure = |name: &str| all[name].as_f64().expect("a number");
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_and_groups_side_by_side() {
+    fn comparison_has_a_figure_per_group_over_all_seeds() {
         let profiles = profile::built_in();
         let experiment = Experiment {
             setup: Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo"),
@@ -253,7 +257,7 @@ mod tests {
         assert_eq!(comparison.groups, ["large", "medium", "small"]);
         let (one, other) = (0, 1);
         let all = |variant| comparison.mean_over(variant, None, makespan_s);
-        assert_eq!(all(one), all(other), "the same policy, the same figures");
+        assert_eq!(all(one), all(other), "the same policy must give the same figures");
         assert!(comparison.worst_slowdown(one, None).mean >= 1.0);
         assert!(comparison.values(one, Some("small"), makespan_s).len() == 40);
     }

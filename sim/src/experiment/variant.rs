@@ -15,13 +15,13 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// A policy without parameters; the label is its name.
+    /// Creates a variant without parameters; its label is the name of the policy.
     pub fn plain(scheduler: &str) -> Self {
         Self { label: scheduler.to_owned(), scheduler: scheduler.to_owned(), params: Params::new() }
     }
 
-    /// A policy with parameters. A key without the name of a section belongs to the section of the
-    /// policy.
+    /// Creates a variant with parameters. A key without a section name belongs to the section of
+    /// the policy.
     pub fn tuned(label: &str, scheduler: &str, params: &[(&str, &str)]) -> Self {
         let outer = scheduler.split('(').next().unwrap_or(scheduler);
         let found = schedulers::POLICIES.iter().find(|policy| policy.name.split('(').next() == Some(outer));
@@ -33,7 +33,7 @@ impl Variant {
         Self { label: label.to_owned(), scheduler: scheduler.to_owned(), params }
     }
 
-    /// Adds parameters that the variant does not set itself.
+    /// Adds parameters, unless the variant sets them itself.
     #[must_use]
     pub fn with_params(mut self, params: &Params) -> Self {
         for (key, value) in params {
@@ -62,7 +62,8 @@ impl Variant {
     }
 }
 
-/// Splits at commas outside brackets.
+/// Splits a text at the commas that are not inside brackets. Returns `None` if a part is empty or
+/// brackets do not match.
 fn split_outside(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
     for (at, letter) in text.char_indices() {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_policies() {
+    fn policy_lists_are_parsed_and_invalid_lists_are_rejected() {
         assert_eq!(
             split_outside("fifo, chronos(fair),fcs[a=1;b=2]"),
             Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"])

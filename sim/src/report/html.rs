@@ -1,9 +1,9 @@
-//! HTML with automatic escaping: [`Html`] is written only by the [`html!`](crate::html) macro,
+//! HTML with automatic escaping. [`Html`] is written only by the [`html!`](crate::html) macro,
 //! which escapes every argument that is not `Html` itself.
 //!
-//! The literal cannot name variables (`{x}` does not compile). Each argument follows the literal,
-//! and its type determines the escaping. Attributes may use either kind of quotes. Deliberately
-//! absent: a check that tags are closed.
+//! The format literal cannot contain variables (`{x}` does not compile). Each argument follows the
+//! literal, and its type determines the escaping. Attributes may use either kind of quotes.
+//! Deliberately absent: a check that tags are closed.
 
 use std::fmt::{self, Write};
 
@@ -66,7 +66,7 @@ macro_rules! numbers {
 
 numbers!(u16, u32, u64, usize);
 
-/// A coordinate with one decimal; 0 if it is not finite.
+/// Shows a coordinate with one decimal; 0 if it is not finite.
 impl ToHtml for f64 {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         write!(out, "{:.1}", if self.is_finite() { *self } else { 0.0 })
@@ -85,7 +85,7 @@ impl<T: ToHtml + ?Sized> fmt::Display for Part<'_, T> {
 }
 
 impl Html {
-    /// An empty part.
+    /// Creates an empty part.
     pub fn new() -> Self {
         Self::default()
     }
@@ -119,7 +119,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// Appends to a page: a literal with markup, and the values of its `{}`.
+/// Appends a literal with markup to a page, and the values for its `{}`.
 ///
 /// ```
 /// use fermata_sim::{html, report::html::Html};
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn markup_in_markup_and_numbers() {
+    fn nested_markup_and_numbers_are_written_unescaped() {
         let mut inner = Html::new();
         assert!(inner.is_empty());
         crate::html!(inner, "<b>{}</b>", 7_u32);

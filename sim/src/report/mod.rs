@@ -14,9 +14,9 @@ use mrcore::{
     metrics::{JOBS_SHOWN_MAX, JobFigures, stats::quantile},
 };
 use std::fmt::Write as _;
-pub use table::{Cell, Table, percent, show, show_change, show_paired};
+pub use table::{Cell, Table, change_cell, percent, show, show_change};
 
-/// Compares the mean completion of each policy with that of the first, and shows whether the
+/// Compares the mean completion of each policy with that of the first policy, and shows whether the
 /// difference is significant.
 pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
@@ -27,7 +27,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
             Some(change) => (
                 Cell::Figure(change, show_change(change)),
                 match change {
-                    Figure { seeds: 0..=1, .. } => "of one seed: may be chance",
+                    Figure { seeds: 0..=1, .. } => "only one seed: may be random",
                     change if change.is_insignificant() => "no difference that these seeds can show",
                     change if change.mean < 0.0 => "faster",
                     _ => "slower",
@@ -39,7 +39,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
     table
 }
 
-/// The main table, with one row per policy.
+/// Returns the main table, with one row per policy.
 pub fn summary(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
@@ -103,8 +103,8 @@ pub fn makespan(comparison: &Comparison, at: usize) -> Figure {
     Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
-/// Whether some job had not ended, or was not submitted, at the end of some run. Figures that
-/// depend on the last jobs are then lower bounds.
+/// Returns whether some job had not ended, or was not submitted, at the end of some run. Figures
+/// that depend on the last jobs are then lower bounds.
 fn has_unfinished_jobs(comparison: &Comparison, at: usize) -> bool {
     comparison.runs[at].iter().any(|outcome| outcome.unfinished > 0)
 }
@@ -114,7 +114,7 @@ pub fn deciding_s(outcome: &Outcome) -> f64 {
     outcome.deciding.total.as_secs_f64()
 }
 
-/// Returns the part of maps that ran node-local; `None` if none was launched.
+/// Returns the fraction of maps that ran node-local; `None` if no map was launched.
 pub fn locality(outcome: &Outcome) -> Option<f64> {
     let near = outcome.metrics.jobs().map(|(_, job)| job.near);
     let sum = near.fold([0_u32; 3], |sum, near| [sum[0] + near[0], sum[1] + near[1], sum[2] + near[2]]);
@@ -122,17 +122,17 @@ pub fn locality(outcome: &Outcome) -> Option<f64> {
     (all > 0).then(|| f64::from(sum[0]) / f64::from(all))
 }
 
-/// A table of a value by group and policy.
+/// Returns a table of a value by group and policy.
 pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
-    of_each_group(comparison, |at, group| comparison.mean_over(at, Some(group), &of))
+    group_table(comparison, |at, group| comparison.mean_over(at, Some(group), &of))
 }
 
-/// A table of the largest slowdown by group and policy.
+/// Returns a table of the largest slowdown by group and policy.
 pub fn slowdowns(comparison: &Comparison) -> Table {
-    of_each_group(comparison, |at, group| comparison.worst_slowdown(at, Some(group)))
+    group_table(comparison, |at, group| comparison.worst_slowdown(at, Some(group)))
 }
 
-fn of_each_group(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) -> Table {
+fn group_table(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) -> Table {
     let mut head = vec!["group"];
     head.extend(comparison.variants.iter().map(|variant| variant.label.as_str()));
     let mut table = Table::new(&head);
@@ -143,9 +143,9 @@ fn of_each_group(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) ->
     table
 }
 
-/// The figures of each group and of all jobs under one policy. Times are means over jobs that
-/// succeeded, so that a job that failed early does not count as fast. Locality and sums include all
-/// jobs.
+/// Returns the figures of each group and of all jobs under one policy. Times are means over jobs
+/// that succeeded, so that a job that failed early does not count as fast. Locality and sums
+/// include all jobs.
 pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let mut table = Table::new(&[
         "group",
@@ -312,18 +312,18 @@ mod tests {
         assert_eq!(whole, comparison.figure_of(0, of));
         assert!(
             whole.mean < comparison.runs[0][0].end.since(mrcore::Time(1_000_000)).as_secs_f64(),
-            "not from the beginning"
+            "the makespan starts at the first submission, not at time 0"
         );
         assert!(!whole.at_least && !p95.at_least && p95.mean <= whole.mean);
     }
 
     #[test]
-    fn unfinished_runs_are_marked() {
+    fn figures_of_unfinished_runs_are_marked_as_lower_bounds() {
         // At 52 s the first job has not ended, and the second is not submitted.
         let comparison = two_jobs(52);
         let (whole, most) = (makespan(&comparison, 0), p95(&comparison, 0));
         assert!(whole.at_least && most.at_least, "{whole:?} {most:?}");
-        assert!((whole.mean - 3.0).abs() < 1.1, "from 49 to 52: {whole:?}");
+        assert!((whole.mean - 3.0).abs() < 1.1, "expected the time from 49 to 52 s: {whole:?}");
         let table = summary(&comparison);
         let cell = |name: &str| {
             let at = table.head.iter().position(|head| head == name).expect("a column");
@@ -345,12 +345,16 @@ mod tests {
             reduce_wait_s(job).expect("it has reduces")
         };
         let wait = comparison.mean_over(0, None, reduce_wait_s);
-        assert_eq!(wait, comparison.figure(0, first), "the second has none, and is not in the mean");
-        assert_eq!(comparison.values(0, None, reduce_wait_s).len(), 2, "one a seed");
+        assert_eq!(
+            wait,
+            comparison.figure(0, first),
+            "the second job has no reduces and must not be in the mean"
+        );
+        assert_eq!(comparison.values(0, None, reduce_wait_s).len(), 2, "one value per seed");
     }
 
     #[test]
-    fn a_table_in_three_forms() {
+    fn table_is_written_as_text_markdown_and_html() {
         let mut table = Table::new(&["policy", "s"]);
         table.row(vec!["fifo".into(), "12".into()]);
         table.row(vec!["a<b".into(), "3".into()]);

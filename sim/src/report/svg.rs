@@ -32,7 +32,8 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// Returns round numbers from 0 to the first that is not below `most`, with their labels.
+/// Returns the ticks of an axis, with their labels: round numbers from 0 to the first that is not
+/// below `most`.
 pub fn ticks(most: f64) -> Vec<(f64, String)> {
     let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
     let power = 10_f64.powf((most / 5.0).log10().floor());
@@ -124,7 +125,7 @@ impl Chart {
     }
 }
 
-/// The cumulative distribution of each series.
+/// Returns a chart of the cumulative distribution of each series.
 pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     let x_max = series.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
     let mut chart = Chart::new(x_max, 1.0, x_label, "part of jobs", true);
@@ -149,7 +150,7 @@ pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     chart.finish()
 }
 
-/// Stacked areas over time, in steps of `step_s`.
+/// Returns a chart of stacked areas over time, in steps of `step_s`.
 pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity: f64) -> String {
     let steps = series.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
     let mut chart = Chart::new(steps as f64 * step_s, capacity, "time, s", y_label, true);
@@ -173,11 +174,11 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
     chart.finish()
 }
 
-/// For each group, one bar per series with its confidence interval.
+/// Returns a chart with one bar per group and series, with confidence intervals.
 pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
     let y_max =
         series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
-    // An interval may exceed 1 although a part cannot; limit the axis.
+    // A confidence interval may exceed 1 although a fraction cannot, so the axis is limited.
     let y_max = if y_label.ends_with(" part") { y_max.min(1.0) } else { y_max };
     let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
     let width = 0.8 / series.len().max(1) as f64;

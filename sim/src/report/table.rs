@@ -1,4 +1,4 @@
-//! Tables for terminals, HTML, Markdown and JSON. A cell has a number and its text.
+//! Tables for terminals, HTML, Markdown and JSON. A cell has a text and, for `--json`, a number.
 
 use super::{html::escape, svg::short};
 use crate::experiment::Figure;
@@ -17,22 +17,22 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// A fraction over seeds, shown as a percentage.
+    /// Creates a cell with a fraction over seeds, shown as a percentage.
     pub fn part(figure: Figure) -> Self {
-        Self::Figure(figure, figure.known().map_or_else(nothing, |known| percent(known.mean)))
+        Self::Figure(figure, figure.known().map_or_else(no_value, |known| percent(known.mean)))
     }
 
-    /// A fraction, shown as a percentage.
+    /// Creates a cell with a fraction, shown as a percentage.
     pub fn percent(part: Option<f64>) -> Self {
-        Self::Number(part, part.map_or_else(nothing, percent))
+        Self::Number(part, part.map_or_else(no_value, percent))
     }
 
-    /// One number, shown with few digits.
+    /// Creates a cell with a number, shown with few digits.
     pub fn number(value: Option<f64>) -> Self {
-        Self::Number(value, value.map_or_else(nothing, short))
+        Self::Number(value, value.map_or_else(no_value, short))
     }
 
-    /// A number of items.
+    /// Creates a cell with a number of items.
     pub fn count(count: usize) -> Self {
         Self::Number(Some(count as f64), count.to_string())
     }
@@ -75,7 +75,8 @@ impl From<Figure> for Cell {
     }
 }
 
-fn nothing() -> String {
+/// Returns the text of a cell without a value.
+fn no_value() -> String {
     "-".to_owned()
 }
 
@@ -89,7 +90,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table with these columns.
+    /// Creates an empty table with these columns.
     pub fn new(head: &[&str]) -> Self {
         Self { head: head.iter().map(|&name| name.to_owned()).collect(), rows: Vec::new() }
     }
@@ -99,8 +100,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Returns an object per row, with the names of the columns as keys. A repeated name gets a
-    /// number.
+    /// Returns an object per row, with the column names as keys. If a column name occurs more than
+    /// once, a number is added: `s`, `s (2)`.
     pub fn json(&self) -> Value {
         let name = |at: usize| {
             let same = self.head[..at].iter().filter(|before| **before == self.head[at]).count();
@@ -166,7 +167,7 @@ impl Table {
 
 /// Formats a figure, with its interval if it has one; a dash if there is no value.
 pub fn show(figure: Figure) -> String {
-    let Some(figure) = figure.known() else { return nothing() };
+    let Some(figure) = figure.known() else { return no_value() };
     let sign = if figure.at_least { "≥" } else { "" };
     if figure.around > 0.0 {
         format!("{sign}{} ±{}", short(figure.mean), short(figure.around))
@@ -176,24 +177,24 @@ pub fn show(figure: Figure) -> String {
 }
 
 /// Converts a fraction to percent with one decimal. Adding 0.0 turns -0 into 0.
-fn hundredths(part: f64) -> f64 {
+fn percent_of(part: f64) -> f64 {
     (part * 1000.0).round() / 10.0 + 0.0
 }
 
 /// Formats a fraction as a percentage.
 pub fn percent(part: f64) -> String {
-    format!("{:.1}%", hundredths(part))
+    format!("{:.1}%", percent_of(part))
 }
 
 /// Formats a change with its interval: -12.7% ±4.1.
 pub fn show_change(change: Figure) -> String {
     let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
-    format!("{:+.1}%{around}", hundredths(change.mean))
+    format!("{:+.1}%{around}", percent_of(change.mean))
 }
 
-/// Formats a change as a cell; a dash if there is none, because different jobs failed or did not
-/// end.
-pub fn show_paired(change: Option<Figure>) -> Cell {
+/// Formats a change as a cell; a dash if the change is unknown because different jobs failed or did
+/// not end.
+pub fn change_cell(change: Option<Figure>) -> Cell {
     change
         .and_then(Figure::known)
         .map_or_else(|| Cell::from("-"), |change| Cell::Figure(change, show_change(change)))
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_numbers_for_programs() {
+    fn json_contains_numbers_with_full_precision() {
         let mut table = Table::new(&["policy", "s", "s", "jobs", "local"]);
         let cells = |first: Figure| {
             let part = Cell::percent(Some(0.25));
@@ -224,7 +225,7 @@ mod tests {
             (&json[0]["s (2)"]["mean"], &json[0]["jobs"], &json[0]["local"]),
             (&json!(2.0), &json!(3), &json!(0.25))
         );
-        assert_eq!(json[1]["s"], Value::Null, "of nothing");
+        assert_eq!(json[1]["s"], Value::Null, "a figure without seeds has no value");
         assert!(
             table
                 .markdown()

@@ -11,15 +11,17 @@ use crate::{
 };
 use mrcore::{Phase, Span, Time, ids::JobId, metrics::JobFigures};
 
-/// When the node dies: at this fraction of the maps of the first job, or of the time after them.
+/// When the node dies: at this fraction of the map phase of the first job, or of the time from then
+/// to its end.
 #[derive(Clone, Copy)]
-enum Moment {
+enum FailureTime {
     InMaps(f64),
     InReduces(f64),
 }
 
-/// Returns the time of the failure. It depends on the run of the first job without a failure.
-fn moment(profiles: &Profiles, program: &str, scheduler: &str, at: Moment, seed: u64) -> f64 {
+/// Returns the time of the failure in seconds, computed from a run of the first job without a
+/// failure.
+fn failure_time_s(profiles: &Profiles, program: &str, scheduler: &str, at: FailureTime, seed: u64) -> f64 {
     let mut undisturbed = clusters::chronos();
     scheduler.clone_into(&mut undisturbed.scheduler);
     undisturbed.seed = seed;
@@ -30,8 +32,8 @@ fn moment(profiles: &Profiles, program: &str, scheduler: &str, at: Moment, seed:
     let maps_done = since_start(first.and_then(|job| job.maps_done));
     let ended = since_start(first.and_then(|job| job.ended));
     match at {
-        Moment::InMaps(part) => part * maps_done,
-        Moment::InReduces(part) => maps_done + part * (ended - maps_done),
+        FailureTime::InMaps(part) => part * maps_done,
+        FailureTime::InReduces(part) => maps_done + part * (ended - maps_done),
     }
 }
 
@@ -40,13 +42,13 @@ struct Case<'a> {
     title: &'a str,
     program: &'a str,
     inner: &'a str,
-    at: Option<Moment>,
+    at: Option<FailureTime>,
 }
 
 fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Comparison, ExperimentError> {
     let (Case { title, program, inner, at }, Lab { profiles, seeds, .. }) = (*case, *lab);
     let faults = |seed: u64| -> Vec<Fault> {
-        let at_s = at.map(|at| moment(profiles, program, inner, at, seed));
+        let at_s = at.map(|at| failure_time_s(profiles, program, inner, at, seed));
         at_s.map(|at_s| Fault { at_s, for_s: None, what: FaultKind::Node { node: 3 } }).into_iter().collect()
     };
     let wrapped = format!("chronos({inner})");
@@ -73,11 +75,11 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
     Ok(comparison)
 }
 
-/// Not in the paper: jobs that allow duplicates, and Chronos acting when the node is suspect
-/// instead of when it is lost.
+/// An experiment that is not in the paper: jobs allow duplicates, and Chronos acts when the node is
+/// suspect instead of when it is lost.
 fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let Lab { profiles, seeds, .. } = *lab;
-    let at = Moment::InMaps(0.45);
+    let at = FailureTime::InMaps(0.45);
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
     let mut table = Table::new(&["policy", "first job, s", "second, s", "duplicates", "lost slot s"]);
@@ -85,7 +87,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
         let wrapped = format!("chronos({inner})");
         let faults = |seed| {
             vec![Fault {
-                at_s: moment(profiles, "wordcount", inner, at, seed),
+                at_s: failure_time_s(profiles, "wordcount", inner, at, seed),
                 for_s: None,
                 what: FaultKind::Node { node: 3 },
             }]
@@ -132,9 +134,9 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     Ok(())
 }
 
-/// Under Fair the result depends on which job's tasks the lost node ran, so each of the eight nodes
-/// is lost in turn.
-fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+/// Loses each of the eight nodes in turn, because under Fair the result depends on which job's
+/// tasks the lost node ran.
+fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let profiles = lab.profiles;
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
@@ -152,7 +154,7 @@ fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
         "second s",
     ];
     let mut table = Table::new(&head);
-    let at_s = moment(profiles, "wordcount", "fair", Moment::InMaps(0.45), 1);
+    let at_s = failure_time_s(profiles, "wordcount", "fair", FailureTime::InMaps(0.45), 1);
     for node in 0..8 {
         let experiment = Experiment {
             setup: clusters::chronos(),
@@ -171,7 +173,7 @@ fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
         };
         let mut row = vec![Cell::count(node as usize), tasks(1), tasks(2)];
         for at in 0..2 {
-            row.push(comparison.figure_of(at, first_maps_wait).into());
+            row.push(comparison.figure_of(at, first_job_map_wait).into());
             let mean = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
             row.extend(["small", "large"].map(mean));
         }
@@ -181,35 +183,36 @@ fn affected_job(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     Ok(())
 }
 
-/// Mean wait of the lost tasks of a job. A run in which the job lost no task has no value, so that
-/// it does not count as a perfect recovery.
+/// Returns the mean wait of the lost tasks of a job. A run in which the job lost no task has no
+/// value, so that it does not count as a perfect recovery.
 fn wait_of(outcome: &Outcome, job: u32) -> Option<f64> {
     outcome.metrics.job(JobId(job))?.recovery.mean_wait().map(Span::as_secs_f64)
 }
 
-fn first_waits(outcome: &Outcome) -> Option<f64> {
+/// Returns the mean wait of the lost tasks of the first job.
+fn first_job_wait(outcome: &Outcome) -> Option<f64> {
     wait_of(outcome, 1)
 }
 
-/// Mean wait of the lost maps of the first job.
-pub(super) fn first_maps_wait(outcome: &Outcome) -> Option<f64> {
+/// Returns the mean wait of the lost maps of the first job.
+pub(super) fn first_job_map_wait(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.mean_map_wait().map(Span::as_secs_f64)
 }
 
-/// Fraction of the lost maps of the first job that ran again node-local.
-pub(super) fn first_local(outcome: &Outcome) -> Option<f64> {
+/// Returns the fraction of the lost maps of the first job that ran node-local when they ran again.
+pub(super) fn first_job_locality(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.locality()
 }
 
-/// Longest wait of a lost task.
+/// Returns the longest wait of a lost task.
 fn longest_wait(outcome: &Outcome) -> Option<f64> {
     let recovery = &outcome.metrics.recovery;
     (recovery.tasks > 0).then(|| recovery.longest.as_secs_f64())
 }
 
-/// Seconds between the loss and the end of the first job's maps in which the shares of the two jobs
-/// in the occupied map slots differed from one half by more than a tenth. `None` if no task was
-/// lost, or if there are not two jobs.
+/// Returns for how many seconds, between the loss and the end of the first job's maps, the shares
+/// of the two jobs in the occupied map slots differed from one half by more than a tenth. `None` if
+/// no task was lost, or if there are not two jobs.
 fn unfair_s(outcome: &Outcome) -> Option<f64> {
     let metrics = &outcome.metrics;
     let (lost, ends) = (metrics.first_loss()?, metrics.job(JobId(1))?.maps_done?);
@@ -226,7 +229,7 @@ fn unfair_s(outcome: &Outcome) -> Option<f64> {
     Some(away as f64 * step.as_secs_f64())
 }
 
-/// A table of how long lost tasks waited to run again, and with which locality they ran.
+/// Returns a table of how long lost tasks waited to run again, and with which locality they ran.
 pub fn recovery(comparison: &Comparison) -> Table {
     let mut table = Table::new(&[
         "policy",
@@ -246,10 +249,10 @@ pub fn recovery(comparison: &Comparison) -> Table {
         table.row(vec![
             variant.label.as_str().into(),
             comparison.figure(at, |outcome| f64::from(outcome.metrics.recovery.tasks)).into(),
-            comparison.figure_of(at, first_waits).into(),
+            comparison.figure_of(at, first_job_wait).into(),
             comparison.figure_of(at, |outcome| wait_of(outcome, 2)).into(),
             comparison.figure_of(at, longest_wait).into(),
-            comparison.figure_of(at, first_local).into(),
+            comparison.figure_of(at, first_job_locality).into(),
             comparison.figure_of(at, unfair_s).into(),
             comparison.figure(at, sum(|job| job.lost)).into(),
             comparison.figure(at, sum(JobFigures::overhead)).into(),
@@ -269,7 +272,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         title: "Fifo, wordcount, before the reduces",
         program: "wordcount",
         inner: "fifo",
-        at: Some(Moment::InMaps(0.45)),
+        at: Some(FailureTime::InMaps(0.45)),
     };
     let wordcount = compare(&mut out, lab, &fifo)?;
     let versus = |comparison: &Comparison, group, inner| change(comparison, Some(group), "chronos", inner);
@@ -278,10 +281,18 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     };
     out.claim("Fifo, wordcount: first job", Number::Change(-0.20), versus(&wordcount, "small", "fifo"));
     out.claim("Fifo, wordcount: second job", Number::Change(-0.10), versus(&wordcount, "large", "fifo"));
-    out.claim("recovery wait under Fifo", Number::Seconds(51.0), of(&wordcount, "fifo", first_waits));
-    out.claim("recovery wait with Chronos", Number::Seconds(1.5), of(&wordcount, "chronos", first_waits));
-    out.claim("recovery maps local under Fifo", Number::Part(0.125), of(&wordcount, "fifo", first_local));
-    out.claim("recovery maps local with Chronos", Number::Part(1.0), of(&wordcount, "chronos", first_local));
+    out.claim("recovery wait under Fifo", Number::Seconds(51.0), of(&wordcount, "fifo", first_job_wait));
+    out.claim("recovery wait with Chronos", Number::Seconds(1.5), of(&wordcount, "chronos", first_job_wait));
+    out.claim(
+        "recovery maps local under Fifo",
+        Number::Part(0.125),
+        of(&wordcount, "fifo", first_job_locality),
+    );
+    out.claim(
+        "recovery maps local with Chronos",
+        Number::Part(1.0),
+        of(&wordcount, "chronos", first_job_locality),
+    );
     let fair = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..fifo };
     let fair = compare(&mut out, lab, &fair)?;
     out.claim(
@@ -296,19 +307,19 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     );
     out.claim("away from shares under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
     out.claim("away from shares with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
-    affected_job(&mut out, lab)?;
+    lose_each_node(&mut out, lab)?;
     on_suspicion(&mut out, lab)?;
     let sort = Case {
         title: "Fifo, sort, in the reduces",
         program: "sort",
         inner: "fifo",
-        at: Some(Moment::InReduces(0.8)),
+        at: Some(FailureTime::InReduces(0.8)),
     };
     let sort = compare(&mut out, lab, &sort)?;
     out.claim("Fifo, sort: first job", Number::Change(-0.55), versus(&sort, "small", "fifo"));
     out.claim("Fifo, sort: second job", Number::Change(-0.11), versus(&sort, "large", "fifo"));
-    out.claim("recovery wait under Fifo, sort", Number::Seconds(325.0), of(&sort, "fifo", first_waits));
-    out.claim("recovery wait with Chronos, sort", Number::Seconds(2.0), of(&sort, "chronos", first_waits));
+    out.claim("recovery wait under Fifo, sort", Number::Seconds(325.0), of(&sort, "fifo", first_job_wait));
+    out.claim("recovery wait with Chronos, sort", Number::Seconds(2.0), of(&sort, "chronos", first_job_wait));
     let well =
         Case { title: "Nothing goes wrong (figure 4b)", program: "wordcount", inner: "fifo", at: None };
     let well = compare(&mut out, lab, &well)?;
@@ -321,7 +332,7 @@ mod tests {
     use super::*;
     use crate::profile;
 
-    /// A node dies in only one of two seeds: the other seed has no wait, and does not count as a
+    /// A node dies in only one of two seeds. The other seed has no wait, which must not count as a
     /// wait of 0.
     #[test]
     fn job_without_losses_has_no_recovery_wait() {
@@ -344,10 +355,10 @@ mod tests {
             experiment.run().expect("it runs")
         };
         let (some, none) = (run(Some(&died)), run(None));
-        let first: Vec<Option<f64>> = some.runs[0].iter().map(first_waits).collect();
+        let first: Vec<Option<f64>> = some.runs[0].iter().map(first_job_wait).collect();
         assert!(first[0].is_some_and(|wait| wait > 0.0) && first[1].is_none(), "{first:?}");
-        let wait = some.figure_of(0, first_waits);
-        assert_eq!((wait.seeds, Some(wait.mean)), (1, first[0]), "of the one seed that has a wait");
+        let wait = some.figure_of(0, first_job_wait);
+        assert_eq!((wait.seeds, Some(wait.mean)), (1, first[0]), "only one seed has a wait");
         let rows = recovery(&none).json();
         for column in
             ["first job's wait s", "second's s", "longest s", "first job's maps local", "away from shares s"]

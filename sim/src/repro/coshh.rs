@@ -6,7 +6,7 @@ use super::{Lab, Number, Reproduction, change};
 use crate::{
     Setup, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s},
-    report::{Cell, Table, by_group, charts, deciding_s, locality, show_paired, summary},
+    report::{Cell, Table, by_group, change_cell, charts, deciding_s, locality, summary},
     workload::coshh::{self, Class, FACEBOOK, YAHOO},
 };
 use mrcore::Span;
@@ -16,28 +16,29 @@ use mrcore::Span;
 const GAP_S: f64 = 60.0;
 
 /// The policies that the paper compares.
-const PAPERS: [&str; 3] = ["fifo", "fair", "coshh"];
+const PAPER_POLICIES: [&str; 3] = ["fifo", "fair", "coshh"];
 
 /// Label of our variant that avoids slow nodes.
-const CHOOSY: &str = "coshh, no slow nodes";
+const AVOIDS_SLOW_NODES: &str = "coshh, no slow nodes";
 
 /// Network rate of a resource with slow storage, bytes per second for all its slots.
 const SLOW_BYTES_PER_S: f64 = 0.5e6;
 
-/// Numbers of two figures of the paper: completion time, and time of scheduling.
+/// Numbers of two figures in the paper: the figure with completion times, and the one with
+/// scheduling times.
 type Figures = [u32; 2];
 
 /// Results of the paper for a workload. Arrays of three are for FIFO, Fair and COSHH.
 struct PaperFigures {
     name: &'static str,
     classes: &'static [Class],
-    /// Change of COSHH against FIFO and Fair.
+    /// Change of the completion under COSHH compared with FIFO and with Fair.
     changes: [f64; 2],
-    /// With identical users: change of COSHH against Fair, and of Fair against FIFO.
+    /// The same with identical users: COSHH compared with Fair, and Fair compared with FIFO.
     identical: [f64; 2],
-    /// Table 6 or 7: dissatisfaction, fairness, locality.
+    /// Rows of table 6 or 7: dissatisfaction, fairness, locality.
     metrics: [[f64; 3]; 3],
-    /// Table 8 or 9, with identical users: fairness, locality.
+    /// Rows of table 8 or 9, with identical users: fairness, locality.
     identical_metrics: [[f64; 3]; 2],
     with_shares: Figures,
     with_identical_users: Figures,
@@ -99,8 +100,8 @@ impl PaperFigures {
 
     /// Returns the policies, with the minimum shares of the users as parameters.
     fn variants(&self, identical: bool) -> Vec<Variant> {
-        // As in the paper, which attributes sticky slots to Fair: no preemption, and no delay
-        // scheduling.
+        // Without preemption and delay scheduling, as in the paper, which describes Fair with
+        // sticky slots.
         let naive = [
             ("min_share_timeout", "never"),
             ("fair_share_timeout", "never"),
@@ -113,15 +114,15 @@ impl PaperFigures {
             Variant::tuned("fair", "fair", &naive),
             Variant::plain("coshh"),
             Variant::tuned("coshh, literal", "coshh", &[("literal", "true")]),
-            // Our variant: avoids nodes on which a task takes ten times as long.
-            Variant::tuned(CHOOSY, "coshh", &[("slowest", "10")]),
+            // Our variant avoids nodes on which a task takes ten times as long.
+            Variant::tuned(AVOIDS_SLOW_NODES, "coshh", &[("slowest", "10")]),
         ];
         all.into_iter().map(|variant| variant.with_params(&with_params)).collect()
     }
 
     /// Returns the policies that the paper compares.
-    fn papers(&self) -> Vec<Variant> {
-        let is_papers = |variant: &Variant| PAPERS.contains(&variant.label.as_str());
+    fn paper_variants(&self) -> Vec<Variant> {
+        let is_papers = |variant: &Variant| PAPER_POLICIES.contains(&variant.label.as_str());
         self.variants(false).into_iter().filter(is_papers).collect()
     }
 }
@@ -174,20 +175,20 @@ fn metrics(comparison: &Comparison) -> Table {
 }
 
 /// Adds a row of a metrics table of the paper, with our values.
-fn row(
+fn claim_row(
     out: &mut Reproduction,
     what: &str,
     comparison: &Comparison,
     paper: [Number; 3],
     of: impl Fn(&Comparison, usize) -> Figure,
 ) {
-    for (label, paper) in PAPERS.iter().zip(paper) {
+    for (label, paper) in PAPER_POLICIES.iter().zip(paper) {
         let ours = comparison.index(label).map(|at| of(comparison, at));
         out.claim(format!("{what} under {label}"), paper, ours);
     }
 }
 
-/// Figures 5 to 8 and tables 6 and 7.
+/// Reproduces figures 5 to 8 and tables 6 and 7.
 fn with_shares(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -198,24 +199,30 @@ fn with_shares(
     for (other, paper) in ["fifo", "fair"].iter().zip(paper_figures.changes) {
         out.claim(format!("{name}: coshh against {other}"), Number::Change(paper), versus("coshh", other));
     }
-    let ours = versus(CHOOSY, "fair");
+    let ours = versus(AVOIDS_SLOW_NODES, "fair");
     out.claim(
         format!("{name}: coshh without slow nodes against fair"),
         Number::Change(paper_figures.changes[1]),
         ours,
     );
-    let longer = longer(&comparison, "coshh", "fifo");
+    let longer = extra_decision_time(&comparison, "coshh", "fifo");
     out.claim(format!("{name}: coshh decides longer than fifo, real s"), Number::Seconds(5.0), longer);
     let [first, second, third] = paper_figures.metrics;
-    row(out, &format!("{name}: dissatisfaction"), &comparison, first.map(Number::Plain), dissatisfaction);
-    row(out, &format!("{name}: fairness"), &comparison, second.map(Number::Plain), fairness);
-    row(out, &format!("{name}: locality"), &comparison, third.map(Number::Part), |comparison, at| {
+    claim_row(
+        out,
+        &format!("{name}: dissatisfaction"),
+        &comparison,
+        first.map(Number::Plain),
+        dissatisfaction,
+    );
+    claim_row(out, &format!("{name}: fairness"), &comparison, second.map(Number::Plain), fairness);
+    claim_row(out, &format!("{name}: locality"), &comparison, third.map(Number::Part), |comparison, at| {
         comparison.figure_of(at, locality)
     });
     Ok(comparison)
 }
 
-/// Figures 9 to 12 and tables 8 and 9.
+/// Reproduces figures 9 to 12 and tables 8 and 9.
 fn with_identical_users(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -230,31 +237,31 @@ fn with_identical_users(
         out.claim(format!("{what}: {one} against {other}"), Number::Change(paper), ours);
     }
     let [first, second] = paper_figures.identical_metrics;
-    row(out, &format!("{what}: fairness"), &comparison, first.map(Number::Plain), fairness);
-    row(out, &format!("{what}: locality"), &comparison, second.map(Number::Part), |comparison, at| {
+    claim_row(out, &format!("{what}: fairness"), &comparison, first.map(Number::Plain), fairness);
+    claim_row(out, &format!("{what}: locality"), &comparison, second.map(Number::Part), |comparison, at| {
         comparison.figure_of(at, locality)
     });
     Ok(())
 }
 
-/// Returns how much longer one policy took to decide than another, per seed.
-fn longer(comparison: &Comparison, one: &str, other: &str) -> Option<Figure> {
+/// Returns how much longer one policy took to decide than another, as a figure over seeds.
+fn extra_decision_time(comparison: &Comparison, one: &str, other: &str) -> Option<Figure> {
     let runs = |label| Some(&comparison.runs[comparison.index(label)?]);
     let pairs = runs(one)?.iter().zip(runs(other)?);
     Some(Figure::of(&pairs.map(|(one, other)| deciding_s(one) - deciding_s(other)).collect::<Vec<_>>()))
 }
 
-/// Makes transfers from a resource with slow storage slow as well. Otherwise resources differ only
-/// in speed, every class is slowed down equally, and no matching is better than another. Table 3
-/// has 40 kbit/s, at which a run would take years. The rate used here makes reading the largest
-/// part of the run time of classes with much input.
+/// Also makes transfers from a resource with slow storage slow. Otherwise resources differ only in
+/// speed, every class is slowed down equally, and no assignment of classes to resources is better
+/// than another. Table 3 has 40 kbit/s, at which a run would take years. At the rate used here,
+/// reading takes most of the run time of classes with much input.
 fn slow_storage(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let mut setup = clusters::coshh(6);
-    setup.beat_every(Span::secs(4 * 3600));
+    setup.set_heartbeat_interval(Span::secs(4 * 3600));
     (setup.tick, setup.config.absence) = (setup.heartbeat, Span(10 * setup.heartbeat.0));
     for machine in setup.machines.iter_mut().filter(|machine| machine.disk < SLOW_BYTES_PER_S) {
         machine.nic = SLOW_BYTES_PER_S;
@@ -269,31 +276,31 @@ fn slow_storage(
         out.claim(format!("{what}: coshh against {other}"), Number::Change(paper), ours);
     }
     let paper = paper_figures.metrics[2].map(Number::Part);
-    row(out, &format!("{what}: locality"), &comparison, paper, |comparison, at| {
+    claim_row(out, &format!("{what}: locality"), &comparison, paper, |comparison, at| {
         comparison.figure_of(at, locality)
     });
     Ok(())
 }
 
-/// Completion time and time of decisions as functions of a parameter.
+/// Tables of the completion time and the decision time as functions of a parameter.
 struct Curves {
     completion: Table,
     deciding: Table,
 }
 
 impl Curves {
-    fn by(what: &str) -> Self {
-        let head: Vec<&str> = std::iter::once(what).chain(PAPERS).collect();
+    fn new(what: &str) -> Self {
+        let head: Vec<&str> = std::iter::once(what).chain(PAPER_POLICIES).collect();
         let changes = ["coshh against fifo", "coshh against fair"];
         Self { completion: Table::new(&[&head[..], &changes].concat()), deciding: Table::new(&head) }
     }
 
-    fn step(&mut self, step: u32, comparison: &Comparison) {
+    fn add(&mut self, step: u32, comparison: &Comparison) {
         let row = |of: &dyn Fn(usize) -> Figure| -> Vec<Cell> {
-            let known = PAPERS.iter().filter_map(|label| comparison.index(label));
+            let known = PAPER_POLICIES.iter().filter_map(|label| comparison.index(label));
             std::iter::once(Cell::count(step as usize)).chain(known.map(|at| of(at).into())).collect()
         };
-        let versus = |other| show_paired(change(comparison, None, "coshh", other));
+        let versus = |other| change_cell(change(comparison, None, "coshh", other));
         let mut completion = row(&|at| comparison.mean_over(at, None, makespan_s));
         completion.extend(["fifo", "fair"].map(versus));
         self.completion.row(completion);
@@ -307,37 +314,42 @@ impl Curves {
     }
 }
 
-/// From 5 to 100 jobs. The run with 100 jobs exists already.
+/// Varies the number of jobs from 5 to 100. The run with 100 jobs exists already.
 fn by_jobs(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     hundred: &Comparison,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
-    let mut curves = Curves::by("jobs");
+    let mut curves = Curves::new("jobs");
     for jobs in [5, 20, 40, 60, 80] {
         let what = format!("{jobs} jobs");
-        let comparison =
-            paper_figures.run(lab, &what, (clusters::coshh(6), jobs), (paper_figures.papers(), false))?;
-        curves.step(jobs, &comparison);
+        let comparison = paper_figures.run(
+            lab,
+            &what,
+            (clusters::coshh(6), jobs),
+            (paper_figures.paper_variants(), false),
+        )?;
+        curves.add(jobs, &comparison);
     }
-    curves.step(100, hundred);
+    curves.add(100, hundred);
     curves.report(out, &format!("{}, by the number of jobs", paper_figures.name), paper_figures.by_jobs);
     Ok(())
 }
 
-/// From 6 to 102 resources, of the types of table 10.
+/// Varies the number of resources, of the types of table 10, from 6 to 102.
 fn by_resources(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
-    let mut curves = Curves::by("resources");
+    let mut curves = Curves::new("resources");
     for (resources, paper_s) in [(6, Some(60.0)), (30, None), (54, None), (102, Some(180.0))] {
         let what = format!("{resources} resources");
         let setup = clusters::coshh_growing(resources);
-        let comparison = paper_figures.run(lab, &what, (setup, 100), (paper_figures.papers(), false))?;
-        curves.step(resources, &comparison);
+        let comparison =
+            paper_figures.run(lab, &what, (setup, 100), (paper_figures.paper_variants(), false))?;
+        curves.add(resources, &comparison);
         if let Some(paper_s) = paper_s {
             let ours = comparison.index("coshh").map(|at| comparison.figure(at, deciding_s));
             let what = format!("{}, {resources} resources: coshh decides (60 to 180 s)", paper_figures.name);
@@ -352,7 +364,7 @@ fn by_resources(
     Ok(())
 }
 
-/// Runs with errors of predicted times up to each of these limits.
+/// Varies the maximum error of predicted task times.
 fn by_error(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -361,14 +373,14 @@ fn by_error(
     let with_params = clusters::with_params(&coshh::min_shares(paper_figures.classes, false));
     let off = |error: &str| Variant::tuned(error, "coshh", &[("error", error)]).with_params(&with_params);
     let variants = ["0", "0.1", "0.2", "0.3", "0.4"].map(off).to_vec();
-    let what = "predictions that are off";
+    let what = "prediction errors";
     let comparison = paper_figures.run(lab, what, (clusters::coshh(6), 100), (variants, false))?;
     let mut table = Table::new(&["error up to", "mean completion, s", "against none", "deciding, real s"]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
             variant.label.as_str().into(),
             comparison.mean_over(at, None, makespan_s).into(),
-            show_paired(comparison.change(None, at, 0).filter(|_| at > 0)),
+            change_cell(comparison.change(None, at, 0).filter(|_| at > 0)),
             comparison.figure(at, deciding_s).into(),
         ]);
     }
@@ -412,7 +424,7 @@ mod tests {
     use crate::{World, profile};
 
     #[test]
-    fn every_figure_of_completion_and_of_scheduling_times_has_its_table() {
+    fn every_figure_of_the_paper_has_its_table() {
         let of = |paper_figures: &PaperFigures| {
             [
                 paper_figures.with_shares,
@@ -429,13 +441,14 @@ mod tests {
     }
 
     #[test]
-    fn curves_have_intervals_and_times_for_deciding() {
+    fn curves_have_intervals_and_decision_times() {
         let lab = Lab { profiles: &profile::built_in(), seeds: 2, watch: &|_, _| {} };
         let [_, facebook] = &PAPER_FIGURES;
         let cluster = (clusters::coshh_growing(6), 5);
-        let comparison = facebook.run(&lab, "5 jobs", cluster, (facebook.papers(), false)).expect("it runs");
-        let mut curves = Curves::by("jobs");
-        curves.step(5, &comparison);
+        let comparison =
+            facebook.run(&lab, "5 jobs", cluster, (facebook.paper_variants(), false)).expect("it runs");
+        let mut curves = Curves::new("jobs");
+        curves.add(5, &comparison);
         let mut out = Reproduction::new("", "");
         curves.report(&mut out, "Facebook", facebook.by_jobs);
         let json = out.json();
@@ -443,12 +456,12 @@ mod tests {
         assert_eq!(completion["title"], "Facebook: mean completion, s (figure 14)");
         assert_eq!(deciding["title"], "Facebook: deciding, real s (figure 16)");
         assert_eq!(completion["rows"][0]["coshh against fair"]["seeds"], 2, "{completion:#}");
-        for label in PAPERS {
+        for label in PAPER_POLICIES {
             assert!(deciding["rows"][0][label]["mean"].as_f64() > Some(0.0), "{deciding:#}");
         }
     }
 
-    /// A run is long and is sampled every twenty minutes. Tasks must not look stuck because of
+    /// Runs are long and sampled every twenty minutes. Tasks must not be taken for stuck because of
     /// that.
     #[test]
     fn no_work_is_lost_without_faults() {
@@ -465,7 +478,8 @@ mod tests {
         }
     }
 
-    /// Half of the resources are a hundred times slower: a task there delays its job by days.
+    /// Half of the resources are a hundred times slower, so that a task there delays its job by
+    /// days.
     #[test]
     fn slow_resources_are_detected_and_avoided() {
         let with_params = clusters::with_params(&coshh::min_shares(&FACEBOOK, false));
@@ -481,6 +495,6 @@ mod tests {
         // The effect depends on where the large jobs start, so several seeds are averaged.
         let of = |slowest| (1..=4).map(|seed| mean_s(slowest, seed)).sum::<f64>() / 4.0;
         let (anywhere, fit) = (of("0"), of("10"));
-        assert!(fit < 0.95 * anywhere, "{fit} s against {anywhere} s");
+        assert!(fit < 0.95 * anywhere, "{fit} s compared with {anywhere} s");
     }
 }

@@ -1,11 +1,11 @@
-//! The FCS paper: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing against
-//! killing, delays, scale (section 5, tables 1 to 4, figures 6 to 15).
+//! The FCS paper: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing compared
+//! with killing; delays; scale (section 5, tables 1 to 4, figures 6 to 15).
 
 use super::{Lab, Number, Reproduction, change, hsrtf::plain_fair};
 use crate::{
     Setup, clusters,
     experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s, reduce_wait_s},
-    report::{Cell, Table, by_group, charts, show_paired, slowdowns, summary},
+    report::{Cell, Table, by_group, change_cell, charts, slowdowns, summary},
     workload::{
         papers::{self, Kind},
         synthetic::{self, Arrivals},
@@ -13,11 +13,12 @@ use crate::{
 };
 use mrcore::metrics::stats::mean;
 
-/// Mean seconds between `GridMix` jobs. The paper has a stress test without the number of nodes.
-/// With 10 s on twelve nodes, reduce slots are never scarce and all policies give the same result.
+/// Mean seconds between `GridMix` jobs. The paper describes a stress test, but not its number of
+/// nodes. With 10 s on twelve nodes, reduce slots are never scarce and all policies give the same
+/// result.
 const MIX_GAP_S: f64 = 3.0;
 
-fn heavy(
+fn run_heavy(
     out: &mut Reproduction,
     lab: &Lab<'_>,
     title: &str,
@@ -51,8 +52,8 @@ fn heavy(
     Ok(comparison)
 }
 
-/// Change of the worst slowdown of a group under FCS against Fair, per seed: for the group that
-/// gains most, and the mean over groups.
+/// Returns the relative change of the worst slowdown from Fair to FCS, per seed: for the group that
+/// gains most, and as the mean over groups.
 fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let groups = comparison.groups.iter().map(|group| {
@@ -70,7 +71,12 @@ fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
 }
 
 /// Runs jobs like those of `GridMix` under several policies.
-fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<Comparison, ExperimentError> {
+fn run_gridmix(
+    lab: &Lab<'_>,
+    what: &str,
+    jobs: u32,
+    variants: Vec<Variant>,
+) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup: Setup { machines: clusters::fcs().machines[..12].to_vec(), ..clusters::fcs() },
         faults: None,
@@ -84,35 +90,37 @@ fn mix(lab: &Lab<'_>, what: &str, jobs: u32, variants: Vec<Variant>) -> Result<C
     lab.run(&format!("{what}, {jobs} jobs"), &experiment)
 }
 
-/// Adds a row to a table: the mean under each of two policies, and the difference per seed.
-fn versus(table: &mut Table, jobs: u32, comparison: &Comparison) {
+/// Adds a row to a table: the number of jobs, the mean under each of two policies, and the change
+/// per seed.
+fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison) {
     if comparison.variants.len() == 2 {
         let mean = |at| comparison.mean_over(at, None, makespan_s);
-        let change = show_paired(comparison.change(None, 0, 1));
+        let change = change_cell(comparison.change(None, 0, 1));
         table.row(vec![Cell::count(jobs as usize), mean(0).into(), mean(1).into(), change]);
     }
 }
 
+/// Compares pausing with killing for several numbers of jobs.
 fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "against kill"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
         let variants =
             vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
-        let comparison = mix(lab, "pausing against killing", jobs, variants)?;
+        let comparison = run_gridmix(lab, "pausing and killing", jobs, variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
-        out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less);
-        versus(&mut table, jobs, &comparison);
+        out.claim(format!("pause compared with kill, {jobs} jobs"), Number::Change(paper), less);
+        add_row(&mut table, jobs, &comparison);
     }
-    out.part("Pausing against killing (figure 7)", table, String::new());
+    out.part("Pausing compared with killing (figure 7)", table, String::new());
     Ok(())
 }
 
-/// Searches the best number of skips before a paused reduce migrates.
-fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+/// Varies the number of skips before a paused reduce migrates.
+fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["D", "mean completion, s", "moved"]);
     let counts = ["0", "20", "60", "100", "140", "100000"];
     let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
-    let comparison = mix(lab, "skips", 100, variants.to_vec())?;
+    let comparison = run_gridmix(lab, "skips", 100, variants.to_vec())?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.migrations)).sum()
@@ -129,17 +137,18 @@ fn delay(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     Ok(())
 }
 
-fn scale(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+/// Compares FCS with Fair for an increasing number of jobs.
+fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "against fair"]);
     for (jobs, paper) in [(60, -0.10), (120, f64::NAN), (180, f64::NAN), (240, f64::NAN), (300, -0.28)] {
-        let comparison = mix(lab, "more and more", jobs, vec![Variant::plain("fcs"), plain_fair()])?;
+        let comparison = run_gridmix(lab, "number of jobs", jobs, vec![Variant::plain("fcs"), plain_fair()])?;
         if paper.is_finite() {
             let less = change(&comparison, None, "fcs", "fair");
             out.claim(format!("{jobs} jobs like GridMix's, against Fair"), Number::Change(paper), less);
         }
-        versus(&mut table, jobs, &comparison);
+        add_row(&mut table, jobs, &comparison);
     }
-    out.part("More and more jobs (figure 15)", table, String::new());
+    out.part("Number of jobs (figure 15)", table, String::new());
     Ok(())
 }
 
@@ -149,7 +158,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
          mean gap of 30 s. Figures 6, 7 and 15: jobs like GridMix's on 12 of the nodes, one every 3 s.",
     );
-    let map = heavy(&mut out, lab, "Map-heavy", &papers::FCS_MAP_HEAVY)?;
+    let map = run_heavy(&mut out, lab, "Map-heavy", &papers::FCS_MAP_HEAVY)?;
     let seconds = |comparison: &Comparison, label: &str| {
         comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s))
     };
@@ -159,7 +168,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     }
     let better = fairness(&map);
     out.claim("map-heavy: worst slowdown, best group", Number::Change(-0.667), better.map(|[best, _]| best));
-    let reduce = heavy(&mut out, lab, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
+    let reduce = run_heavy(&mut out, lab, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
     out.claim("reduce-heavy: FCS against Fair", Number::Change(-0.28), change(&reduce, None, "fcs", "fair"));
     for (label, paper) in [("fcs", 978.0), ("fair", 1364.0), ("capacity", 8829.0)] {
         out.claim(
@@ -175,8 +184,8 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         better.map(|[_, mean]| mean),
     );
     pause_or_kill(&mut out, lab)?;
-    delay(&mut out, lab)?;
-    scale(&mut out, lab)?;
+    vary_skips(&mut out, lab)?;
+    vary_jobs(&mut out, lab)?;
     Ok(out)
 }
 
@@ -186,10 +195,11 @@ mod tests {
     use crate::profile;
 
     #[test]
-    fn as_many_seeds_as_were_asked_for() {
+    fn every_variant_runs_with_all_seeds() {
         let lab = Lab { profiles: &profile::built_in(), seeds: 4, watch: &|_, _| {} };
         let mut out = Reproduction::new("", "");
-        let comparison = heavy(&mut out, &lab, "Small ones", &papers::FCS_MAP_HEAVY[..1]).expect("it runs");
+        let comparison =
+            run_heavy(&mut out, &lab, "Small jobs", &papers::FCS_MAP_HEAVY[..1]).expect("it runs");
         assert!(comparison.runs.iter().all(|runs| runs.len() == 4));
         assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], 4);
     }

@@ -10,7 +10,8 @@ use crate::{
 };
 use mrcore::{Span, metrics::JobFigures};
 
-/// Hadoop's Fair scheduler as the papers ran it: delay scheduling, no preemption.
+/// Returns Hadoop's Fair scheduler as the papers used it: with delay scheduling, without
+/// preemption.
 pub(super) fn plain_fair() -> Variant {
     Variant::tuned("fair", "fair", &[("min_share_timeout", "never"), ("fair_share_timeout", "never")])
 }

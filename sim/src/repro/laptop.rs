@@ -2,7 +2,7 @@
 //! minutes.
 //!
 //! [`Laptop::trials`] returns the trials as plain data. The caller runs them on a cluster and
-//! passes the outcomes to [`Laptop::conclude`]. Times are at most a sixth of those of the paper.
+//! passes the outcomes to [`Laptop::conclude`]. Times are at most a sixth of those in the paper.
 //! The number of jobs, or their size relative to the cluster, is as in the paper.
 
 use super::{Number, Paper, Reproduction, change, chronos, hsrtf::plain_fair};
@@ -16,8 +16,8 @@ use crate::{
 };
 use mrcore::{Time, ids::JobId};
 
-/// Several policies with the same jobs.
-struct Part {
+/// An experiment: several policies with the same jobs.
+struct Experiment {
     title: &'static str,
     variants: Vec<Variant>,
     workload: Workload,
@@ -27,16 +27,16 @@ struct Part {
 /// The experiments of a paper for one machine.
 pub struct Laptop {
     paper: Paper,
-    parts: Vec<Part>,
+    parts: Vec<Experiment>,
 }
 
 impl Laptop {
     /// Returns the experiments of a paper; `None` if they cannot be shown on one machine.
     pub fn of(paper: Paper) -> Option<Self> {
         let parts = match paper {
-            Paper::Chronos => vec![lost_node("Fifo", "fifo"), lost_node("Fair", "fair")],
-            Paper::Hsrtf => vec![sizes()],
-            Paper::Fcs => vec![reduces()],
+            Paper::Chronos => vec![chronos_experiment("Fifo", "fifo"), chronos_experiment("Fair", "fair")],
+            Paper::Hsrtf => vec![hsrtf_experiment()],
+            Paper::Fcs => vec![fcs_experiment()],
             Paper::Coshh => return None,
         };
         Some(Self { paper, parts })
@@ -85,9 +85,9 @@ impl Laptop {
     }
 }
 
-/// Chronos: the two jobs of the paper, with 67 and 219 maps of 8 s and 32 reduces each. A node dies
-/// when 45 % of the maps of the first job are done.
-fn lost_node(title: &'static str, inner: &str) -> Part {
+/// Returns the Chronos experiment: the two jobs of the paper, with 67 and 219 maps of 8 s and 32
+/// reduces each. A node dies when 45 % of the maps of the first job are done.
+fn chronos_experiment(title: &'static str, inner: &str) -> Experiment {
     let job = |at_s, group, user, maps| Paced { at_s, group, user, maps: (maps, 8.0), reduces: (32, 3.0) };
     let jobs = [job(0.0, "small", "ann", 67), job(0.3, "large", "bob", 219)];
     let mut workload = trial::workload("chronos", &jobs);
@@ -101,10 +101,10 @@ fn lost_node(title: &'static str, inner: &str) -> Part {
     ];
     let at_s = 0.45 * maps_done_s(&variants[0], &workload);
     let faults = vec![Fault { at_s, for_s: None, what: FaultKind::Node { node: 3 } }];
-    Part { title, variants, workload, faults }
+    Experiment { title, variants, workload, faults }
 }
 
-/// Returns when the maps of the first job are done in a simulation without faults.
+/// Simulates a workload without faults, and returns when the maps of the first job are done.
 fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
     let world = World::new(trial::setup(variant), workload.clone()).ok();
     let outcome = world.and_then(|world| world.run(None).ok());
@@ -112,10 +112,10 @@ fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
     done.map_or(0.0, |done| done.since(Time(1_000_000)).as_secs_f64())
 }
 
-/// hSRTF: the 31 jobs of the paper in its order, in a fifth of the time. Large and medium jobs use
-/// a larger part of the slots than in the paper, so that the cluster is full when the small jobs
-/// arrive.
-fn sizes() -> Part {
+/// Returns the hSRTF experiment: the 31 jobs of the paper in its order, in a fifth of the time.
+/// Large and medium jobs use a larger fraction of the slots than in the paper, so that the cluster
+/// is full when the small jobs arrive.
+fn hsrtf_experiment() -> Experiment {
     let kinds = [("large", 3, 60, (9, 14.0)), ("medium", 8, 15, (2, 14.0)), ("small", 20, 1, (1, 4.0))];
     let mut jobs = Vec::new();
     for (group, count, maps, reduces) in kinds {
@@ -126,12 +126,12 @@ fn sizes() -> Part {
     }
     let variants = ["hsrtf-pu", "hsrtf-pr"].map(Variant::plain);
     let variants = [Variant::plain("fifo"), plain_fair()].into_iter().chain(variants).collect();
-    Part { title: "Sizes", variants, workload: trial::workload("hsrtf", &jobs), faults: Vec::new() }
+    Experiment { title: "Sizes", variants, workload: trial::workload("hsrtf", &jobs), faults: Vec::new() }
 }
 
-/// FCS: five sizes of reduce-heavy jobs in random order; the largest has more reduces than the
-/// cluster has slots.
-fn reduces() -> Part {
+/// Returns the FCS experiment: five sizes of reduce-heavy jobs in random order. The largest has
+/// more reduces than the cluster has slots.
+fn fcs_experiment() -> Experiment {
     let kinds = [
         ("1", 10, (4, 2.0), (1, 3.0)),
         ("2", 6, (8, 2.0), (2, 4.0)),
@@ -156,9 +156,15 @@ fn reduces() -> Part {
         Variant::plain("capacity"),
         Variant::tuned("fcs, kill", "fcs", &[("newly_launched", "2s"), ("preempt", "kill")]),
     ];
-    Part { title: "Reduce-heavy", variants, workload: trial::workload("fcs", &jobs), faults: Vec::new() }
+    Experiment {
+        title: "Reduce-heavy",
+        variants,
+        workload: trial::workload("fcs", &jobs),
+        faults: Vec::new(),
+    }
 }
 
+/// Adds the claims of a paper, with the results of one of its experiments.
 fn claims(paper: Paper, title: &str, comparison: &Comparison, out: &mut Reproduction) {
     let versus = |group, one, other| change(comparison, group, one, other);
     let of = |label: &str, what: fn(&Outcome) -> Option<f64>| {
@@ -173,11 +179,11 @@ fn claims(paper: Paper, title: &str, comparison: &Comparison, out: &mut Reproduc
             out.claim(format!("{title}: first job"), Number::Change(first), small);
             let large = versus(Some("large"), "chronos", &inner);
             out.claim(format!("{title}: second job"), Number::Change(second), large);
-            let maps = chronos::first_maps_wait;
+            let maps = chronos::first_job_map_wait;
             out.claim(format!("{title}: recovery wait of maps"), Number::Seconds(wait.0), of(&inner, maps));
             let with = of("chronos", maps);
             out.claim(format!("{title}: recovery wait of maps with Chronos"), Number::Seconds(wait.1), with);
-            let local = of("chronos", chronos::first_local);
+            let local = of("chronos", chronos::first_job_locality);
             out.claim(format!("{title}: recovery maps local with Chronos"), Number::Part(1.0), local);
         }
         Paper::Hsrtf => {
@@ -222,11 +228,11 @@ mod tests {
 
     fn ours(of: &Reproduction, what: &str) -> f64 {
         let claim = of.claims.iter().find(|claim| claim.what == what);
-        claim.and_then(|claim| claim.ours).unwrap_or_else(|| panic!("nothing said of {what}")).mean
+        claim.and_then(|claim| claim.ours).unwrap_or_else(|| panic!("no claim about {what}")).mean
     }
 
     #[test]
-    fn laptop_run_reports_its_claims() {
+    fn simulated_laptop_experiments_confirm_the_main_claims() {
         let chronos = simulated(Paper::Chronos);
         println!("{}", chronos.text());
         assert!(ours(&chronos, "Fifo: first job") < -0.05, "the first job gains");

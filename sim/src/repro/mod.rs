@@ -1,5 +1,5 @@
-//! The experiments of the four papers, at their size or scaled to one machine: the figures of the
-//! paper, ours, and the difference.
+//! The experiments of the four papers, at their original size or scaled to one machine. A
+//! reproduction contains the figures of the paper, ours, and the difference.
 
 mod chronos;
 mod coshh;
@@ -33,7 +33,7 @@ impl Paper {
     /// All papers.
     pub const ALL: [Paper; 4] = [Paper::Hsrtf, Paper::Chronos, Paper::Fcs, Paper::Coshh];
 
-    /// Name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Paper::Hsrtf => "hsrtf",
@@ -43,7 +43,7 @@ impl Paper {
         }
     }
 
-    /// Name in titles.
+    /// Returns the name in titles.
     fn title(self) -> &'static str {
         match self {
             Paper::Hsrtf => "hSRTF",
@@ -104,7 +104,7 @@ impl Reproduction {
         self.parts.push((title.into(), table, charts));
     }
 
-    /// Returns a table of the claims of the paper with our results.
+    /// Returns a table that compares the claims of the paper with our results.
     pub fn claims(&self) -> Table {
         let mut table = Table::new(&["what", "paper", "ours", "relative difference", "verdict"]);
         for claim in &self.claims {
@@ -160,8 +160,8 @@ impl Reproduction {
     }
 }
 
-/// Returns the relative change of the mean completion of a group between two policies: -0.2 is a
-/// fifth less.
+/// Returns the relative change of the mean completion of a group from policy `other` to policy
+/// `one`: -0.2 means a fifth less.
 fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) -> Option<Figure> {
     comparison.change(group, comparison.index(one)?, comparison.index(other)?)
 }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_ours_is_from_the_papers_stands_in_every_form() {
+    fn every_output_format_contains_the_relative_difference() {
         let mut out = Reproduction::new("A paper", "a setting");
         let ours = Figure { mean: -0.22, around: 0.03, at_least: false, seeds: 5 };
         out.claim("small jobs", Number::Change(-0.44), Some(ours));

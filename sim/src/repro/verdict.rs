@@ -1,8 +1,9 @@
 //! Compares our result with a number of a paper.
 //!
-//! Our result is an interval. It agrees if the whole interval is within the tolerance of the
-//! number, and differs if no part of it is. Otherwise the seeds do not decide, and the verdict is
-//! undecided. With one seed there is no interval; the verdict then contains `one seed`.
+//! Our result is an interval. It agrees with the paper if the whole interval is within the
+//! tolerance of the paper's number, and differs if no part of the interval is. Otherwise the seeds
+//! do not suffice to decide, and the verdict is undecided. With one seed there is no interval; the
+//! verdict then contains `one seed`.
 
 use crate::{
     experiment::Figure,
@@ -10,12 +11,11 @@ use crate::{
 };
 use serde_json::{Value, json};
 
-/// A number of a paper, and ours.
+/// A number in a paper, and our result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claim {
     pub(super) what: String,
-    /// The number of the paper: a relative change against another policy, or a number with its
-    /// unit.
+    /// The number in the paper: a relative change from another policy, or a number with its unit.
     pub(super) paper: Number,
     pub(super) ours: Option<Figure>,
 }
@@ -116,7 +116,7 @@ impl Claim {
         if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() }
     }
 
-    /// The verdict if only a part of the interval is within the tolerance.
+    /// Returns the verdict if only a part of the interval is within the tolerance.
     fn undecided(&self, ours: Figure) -> &'static str {
         match self.paper {
             Number::Change(_) if ours.is_insignificant() => "undecided: may be the paper's, may be no change",
@@ -125,7 +125,7 @@ impl Claim {
         }
     }
 
-    /// The verdict if the interval is outside the tolerance.
+    /// Returns the verdict if the whole interval is outside the tolerance.
     fn differs(&self, ours: Figure) -> &'static str {
         match self.paper {
             Number::Change(_) if ours.is_insignificant() => "differs: no change beyond the noise",
@@ -155,7 +155,11 @@ mod tests {
         assert_eq!(sure(Number::Change(-0.45), -0.80), "same direction, larger");
         assert_eq!(sure(Number::Change(-0.45), -0.10), "same direction, smaller");
         assert_eq!(sure(Number::Change(-0.45), 0.10), "differs");
-        assert_eq!(sure(Number::Change(-0.096), 0.005), "differs", "next to nothing is not a tenth");
+        assert_eq!(
+            sure(Number::Change(-0.096), 0.005),
+            "differs",
+            "a change of half a percent is not one of a tenth"
+        );
         assert_eq!(sure(Number::Change(0.002), -0.02), "agrees");
         assert_eq!(sure(Number::Seconds(51.0), 60.0), "agrees");
         assert_eq!(sure(Number::Seconds(51.0), 6.0), "differs in size");
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_for_programs() {
+    fn json_contains_all_numbers_of_a_claim() {
         let ours = Some(Figure { mean: -0.5, around: 0.25, at_least: false, seeds: 3 });
         let claim = Claim { what: "small jobs".into(), paper: Number::Change(-0.25), ours }.json();
         assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
@@ -191,7 +195,7 @@ mod tests {
         let none = Claim { what: String::new(), paper: Number::Change(0.1), ours: None };
         assert!(none.verdict().starts_with("not comparable"));
         let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[])), ..none };
-        assert!(empty.verdict().starts_with("nothing to compare"), "a wait of nothing is not a short one");
+        assert!(empty.verdict().starts_with("nothing to compare"), "a missing wait is not a short wait");
         assert_eq!((empty.ours(), empty.relative()), (None, None));
     }
 }

@@ -12,7 +12,7 @@ mod tests;
 mod validate;
 
 pub use read::{ScenarioFileError, parse};
-pub(crate) use validate::number;
+pub(crate) use validate::node_index;
 
 use crate::fault::Fault;
 use mrcore::Span;
@@ -57,7 +57,7 @@ pub enum When {
 pub enum JobRef {
     /// The nth job, counted from 1 and including jobs that are active when the scenario starts.
     Nth(u32),
-    /// The job with this ID, `job_7`.
+    /// The job with this ID: 7 for `job_7`.
     Number(u64),
 }
 
@@ -82,9 +82,9 @@ pub enum NodeRef {
     Named(String),
     /// A random node.
     Any,
-    /// A random node that runs a task of this job; any node if none does.
+    /// A random node that runs a task of this job; any node if no node runs one.
     Running(JobRef),
-    /// The node of the previous step.
+    /// The same node as in the previous step.
     Same,
 }
 
@@ -99,7 +99,7 @@ pub enum Daemons {
     Tasktracker,
 }
 
-/// Actions, which are the commands of `mrctl chaos`.
+/// Actions. They are the same as the commands of `mrctl chaos`.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum ScenarioAction {
@@ -109,22 +109,23 @@ pub enum ScenarioAction {
     Stop { node: NodeRef, half: Daemons },
     /// Sends SIGCONT.
     Cont { node: NodeRef, half: Daemons },
-    /// Starts the daemon; a running one is ended first.
+    /// Starts the daemon. A running daemon is killed first.
     Restart { node: NodeRef, half: Daemons },
     /// Drops messages from `from` to `to`, and also the other direction unless `one_way` is set.
     Partition { from: NodeRef, to: NodeRef, one_way: bool },
     /// Restores all links of a node, or all links of the cluster.
     Heal { node: Option<NodeRef> },
-    /// Damages a replica: of this block, or a random one on the node.
+    /// Damages a replica of this block, or a random replica on the node. `cut` truncates it instead
+    /// of flipping a byte.
     Corrupt { node: NodeRef, block: Option<String>, cut: bool },
-    /// Lets the daemons run only for a fraction of the time.
+    /// Lets the daemons run only for this fraction of the time.
     Slow { node: NodeRef, share: f64 },
-    /// Fills the disk up to `leave` bytes; undone by freeing the space.
+    /// Fills the disk until `leave` bytes are free; undone by freeing the space.
     FillDisk { node: NodeRef, leave: u64 },
 }
 
 impl ScenarioAction {
-    /// Name of the action in scenario files.
+    /// Returns the name of the action in scenario files.
     pub fn verb(&self) -> &'static str {
         match self {
             Self::Kill { .. } => "kill",
@@ -139,7 +140,7 @@ impl ScenarioAction {
         }
     }
 
-    /// Returns the target node; the first one if there are two.
+    /// Returns the target node. If there are two, returns the first.
     pub fn node(&self) -> Option<&NodeRef> {
         match self {
             Self::Kill { node, .. }
@@ -154,7 +155,7 @@ impl ScenarioAction {
         }
     }
 
-    /// Returns why the simulator does not support the action; `None` if it does.
+    /// Returns why the simulator does not support the action; `None` if it supports it.
     pub fn not_simulated(&self) -> Option<&'static str> {
         let master =
             |who: &NodeRef| matches!(who, NodeRef::Named(name) if name == "jobtracker" || name == "master");

@@ -244,7 +244,7 @@ fn block(words: &StepRecord) -> Result<Option<String>, String> {
 }
 
 /// Splits a number and its unit.
-fn measured(text: &str) -> Option<(f64, &str)> {
+fn split_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     Some((number.parse::<f64>().ok().filter(|number| number.is_finite())?, unit.trim()))
@@ -252,7 +252,7 @@ fn measured(text: &str) -> Option<(f64, &str)> {
 
 fn span(key: &str, text: &str) -> Result<Span, String> {
     let bad = || format!("{key} = {text:?} is not a time: write \"500ms\", \"5s\" or \"2m\"");
-    let (number, unit) = measured(text).ok_or_else(bad)?;
+    let (number, unit) = split_unit(text).ok_or_else(bad)?;
     let seconds = match unit {
         "ms" => number / 1000.0,
         "s" => number,
@@ -264,7 +264,7 @@ fn span(key: &str, text: &str) -> Result<Span, String> {
 
 fn bytes(text: &str) -> Result<u64, String> {
     let bad = || format!("leave = {text:?} is not a size: write \"64KiB\" or \"10MiB\"");
-    let (number, unit) = measured(text).ok_or_else(bad)?;
+    let (number, unit) = split_unit(text).ok_or_else(bad)?;
     let factor = match unit {
         "" | "B" => 1.0,
         "KiB" => 1024.0,
@@ -272,7 +272,7 @@ fn bytes(text: &str) -> Result<u64, String> {
         "GiB" => 1024.0 * 1024.0 * 1024.0,
         _ => return Err(bad()),
     };
-    // A larger number would be replaced by the largest one.
+    // The conversion to u64 would replace a larger number by the maximum.
     if number * factor >= u64::MAX as f64 {
         return Err(format!("leave = {text:?} is too large: the maximum is just under 16EiB"));
     }

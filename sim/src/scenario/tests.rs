@@ -1,4 +1,4 @@
-//! Valid scenario files, and errors with their line.
+//! Tests that valid scenario files are parsed, and that errors contain their line.
 
 use super::*;
 

@@ -8,7 +8,7 @@ use crate::fault::FaultKind;
 
 impl Scenario {
     /// Returns an error for the first step or fault with a node, rack or job that does not exist.
-    /// `racks` has the rack of each node.
+    /// `racks` contains the rack of each node.
     pub fn validate(&self, racks: &[u32], jobs: usize) -> Result<(), ScenarioFileError> {
         let bad = |line: usize| move |what: String| ScenarioFileError { line, what };
         for step in &self.steps {
@@ -26,7 +26,7 @@ fn validate(step: &Step, nodes: usize, jobs: usize) -> Result<(), String> {
         return Ok(());
     }
     if let When::Job(job, _) = &step.when {
-        exists(job, jobs)?;
+        check_job_exists(job, jobs)?;
     }
     let other = match &step.action {
         ScenarioAction::Partition { to, .. } => Some(to),
@@ -34,16 +34,17 @@ fn validate(step: &Step, nodes: usize, jobs: usize) -> Result<(), String> {
     };
     for who in step.action.node().into_iter().chain(other) {
         match who {
-            NodeRef::Named(name) => is_there(name, nodes)?,
-            NodeRef::Running(job) => exists(job, jobs)?,
+            NodeRef::Named(name) => check_node_exists(name, nodes)?,
+            NodeRef::Running(job) => check_job_exists(job, jobs)?,
             NodeRef::Any | NodeRef::Same => {}
         }
     }
     Ok(())
 }
 
-/// Jobs are numbered from 1 in the order of their submission. `job 3` and `job_3` are the same.
-fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
+/// Checks that a job exists. Jobs are numbered from 1 in the order of their submission, so `job 3`
+/// and `job_3` are the same.
+fn check_job_exists(job: &JobRef, jobs: usize) -> Result<(), String> {
     let number = match *job {
         JobRef::Nth(number) => u64::from(number),
         JobRef::Number(number) => number,
@@ -54,9 +55,10 @@ fn exists(job: &JobRef, jobs: usize) -> Result<(), String> {
     Err(format!("job {number} does not exist: this workload has {}", crate::count(jobs, "job")))
 }
 
-fn is_there(name: &str, nodes: usize) -> Result<(), String> {
+/// Checks that a node exists.
+fn check_node_exists(name: &str, nodes: usize) -> Result<(), String> {
     if matches!(name, "jobtracker" | "master" | "namenode")
-        || number(name).is_some_and(|at| (at as usize) < nodes)
+        || node_index(name).is_some_and(|at| (at as usize) < nodes)
     {
         return Ok(());
     }
@@ -64,7 +66,7 @@ fn is_there(name: &str, nodes: usize) -> Result<(), String> {
 }
 
 /// Returns the index of a node name: `node3` has index 2.
-pub(crate) fn number(name: &str) -> Option<u32> {
+pub(crate) fn node_index(name: &str) -> Option<u32> {
     name.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok()?.checked_sub(1)
 }
 

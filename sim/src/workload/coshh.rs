@@ -2,9 +2,9 @@
 //! (table 5) and resources (tables 3 and 10).
 //!
 //! Each user submits the jobs of one class, in the proportions of the table. The table gives the
-//! bytes and task-seconds of a class, but not the number of tasks. We use one map per 128 MB, at
-//! least as many as the task-seconds need to fit into the duration, and at most [`TASKS_MAX`]. The
-//! paper does not give arrival times; we use a Poisson process.
+//! bytes and task-seconds of a class, but not the number of tasks. We use one map per 128 MB, but
+//! at least as many as needed to complete the task-seconds within the duration, and at most
+//! [`TASKS_MAX`]. The paper does not give arrival times; we use a Poisson process.
 
 use super::{JobPlan, MapPlan, ReducePlan, Workload, seconds};
 use crate::{
@@ -13,12 +13,12 @@ use crate::{
 };
 use mrcore::{PerPhase, Span, job::Priority, metrics::shares::MinShare};
 
-/// Maximum number of tasks per phase of a job. A data summary with 231,000 maps on 31 slots would
-/// only make the simulation slower.
+/// Maximum number of tasks per phase of a job. More would only make the simulation slower: a data
+/// summary would have 231,000 maps on 31 slots.
 pub const TASKS_MAX: u32 = 240;
 
 /// Heartbeat interval.
-const BEAT: Span = Span::secs(3600);
+const HEARTBEAT: Span = Span::secs(3600);
 
 /// A class of jobs: a row of table 4.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -32,8 +32,9 @@ pub struct Class {
     output: f64,
     map_s: f64,
     reduce_s: f64,
-    /// Table 5: minimum share and priority of the user of this class.
+    /// Minimum share of the user of this class (table 5).
     min_share: u32,
+    /// Priority of the user of this class (table 5).
     priority: u32,
 }
 
@@ -163,8 +164,8 @@ impl Class {
     }
 }
 
-/// Returns the minimum share and weight of each user; no minimum and equal weights if users are
-/// `identical`.
+/// Returns the minimum share and weight of each user. If users are `identical`, there are no
+/// minimum shares, and weights are equal.
 pub fn min_shares(classes: &[Class], identical: bool) -> Vec<(String, MinShare)> {
     let min_share_of = |class: &Class| {
         let (min_share, weight) = if identical { (0, 1) } else { (class.min_share, class.priority) };
@@ -195,8 +196,8 @@ pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64)
     Workload { name: name.to_owned(), jobs: plans }
 }
 
-/// A resource of 5 MHz with two slots.
-fn slow(stores: bool) -> Machine {
+/// Returns a resource of 5 MHz with two slots. `stores` says whether it has large storage.
+fn slow_machine(stores: bool) -> Machine {
     Machine {
         rack: 0,
         slots: PerPhase { map: 1, reduce: 1 },
@@ -207,34 +208,37 @@ fn slow(stores: bool) -> Machine {
     }
 }
 
-/// A resource of 500 MHz, which is speed 1.
-fn fast(stores: bool, map: u32, reduce: u32) -> Machine {
-    Machine { slots: PerPhase { map, reduce }, speed: 1.0, ..slow(stores) }
+/// Returns a resource of 500 MHz, which is speed 1.
+fn fast_machine(stores: bool, map: u32, reduce: u32) -> Machine {
+    Machine { slots: PerPhase { map, reduce }, speed: 1.0, ..slow_machine(stores) }
 }
 
-/// The resources of table 3, repeated: the first six have 31 map and 23 reduce slots.
+/// Returns a cluster with the resources of table 3, repeated. The first six have 31 map and 23
+/// reduce slots.
 pub fn resources(count: u32, scheduler: &str) -> Setup {
-    let fast = [fast(false, 9, 7), fast(true, 10, 6), fast(false, 9, 7)];
+    let fast = [fast_machine(false, 9, 7), fast_machine(true, 10, 6), fast_machine(false, 9, 7)];
     interleaved(fast, count, scheduler)
 }
 
-/// The resources of table 10, repeated, for growing clusters: as in table 3, but with two slots
-/// each. The table has 500 GHz where table 3 has 500 MHz; we assume a typing error.
+/// Returns a cluster with the resources of table 10, repeated, for growing clusters: as in table 3,
+/// but with two slots each. The table has 500 GHz where table 3 has 500 MHz; we assume a typing
+/// error.
 pub fn resources_of_two_slots(count: u32, scheduler: &str) -> Setup {
-    let fast = [fast(false, 1, 1), fast(true, 1, 1), fast(false, 1, 1)];
+    let fast = [fast_machine(false, 1, 1), fast_machine(true, 1, 1), fast_machine(false, 1, 1)];
     interleaved(fast, count, scheduler)
 }
 
-/// Repeats the six types in order. Three of them are slow. The network has 100 Mbit/s.
+/// Returns a cluster that repeats the six types in order. Three of them are slow. The network has
+/// 100 Mbit/s.
 fn interleaved([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
-    let six = [slow(true), two, three, slow(true), five, slow(false)];
+    let six = [slow_machine(true), two, three, slow_machine(true), five, slow_machine(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
     // A run takes years, because a task of weeks takes a hundred times as long on a slow resource.
     // Heartbeats or timers every second or minute would dominate the run time of the simulation.
     // Trackers send a heartbeat at once if they have something to report.
-    setup.beat_every(BEAT);
-    setup.tick = BEAT;
-    setup.config.absence = Span(10 * BEAT.0);
+    setup.set_heartbeat_interval(HEARTBEAT);
+    setup.tick = HEARTBEAT;
+    setup.config.absence = Span(10 * HEARTBEAT.0);
     setup.machines = six.iter().cycle().take(count as usize).cloned().collect();
     setup
 }
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hundred_jobs_in_the_papers_proportions() {
+    fn workload_has_the_proportions_of_the_paper() {
         for (classes, small) in [(&FACEBOOK[..], 63), (&YAHOO[..], 57)] {
             let workload = workload("test", classes, 100, 60.0, 1);
             assert!((99..=101).contains(&workload.jobs.len()), "{}", workload.jobs.len());

@@ -28,7 +28,7 @@ pub struct MapPlan {
 pub struct ReducePlan {
     /// Its fraction of the map output.
     pub share: f32,
-    /// Factor of its computing time relative to other reduces.
+    /// Factor for its computing time, relative to other reduces.
     pub factor: f32,
     /// Seconds of computing in addition to those for its bytes.
     pub fixed_s: f32,
@@ -71,7 +71,7 @@ pub struct JobPlan {
     pub speculation: bool,
 }
 
-/// A job before its tasks are drawn.
+/// A job whose tasks are not generated yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outline<'a> {
     /// Submission, in seconds.
@@ -102,7 +102,7 @@ pub struct Workload {
 }
 
 impl Outline<'_> {
-    /// Draws the tasks of the job.
+    /// Generates the tasks of the job.
     pub fn plan(self, rng: &mut Rng) -> JobPlan {
         let Self { at_s, name, group, user, maps, block, reduces, profile } = self;
         let work_s = block as f64 / (profile.map_mbps * 1e6);
@@ -162,16 +162,17 @@ impl Workload {
         self.jobs.iter().map(|job| job.maps.len() + job.reduces.len()).sum()
     }
 
-    /// Returns a workload with one of the jobs, submitted at the start: the base of slowdowns.
+    /// Returns a workload with only one of the jobs, submitted at the start. Its duration is the
+    /// base of slowdowns.
     #[must_use]
-    pub fn alone(&self, index: usize) -> Self {
+    pub fn only_job(&self, index: usize) -> Self {
         let mut job = self.jobs[index].clone();
         job.at = Span(0);
         Self { name: format!("{} alone", job.name), jobs: vec![job] }
     }
 }
 
-/// Converts seconds; negative numbers and NaN become 0.
+/// Converts seconds to a span. Negative numbers and NaN become 0.
 pub fn seconds(seconds: f64) -> Span {
     Span((seconds.max(0.0) * 1e6).round() as u64)
 }

@@ -1,7 +1,7 @@
 //! The workloads of the papers, as printed in their tables.
 //!
-//! Properties that a paper does not print (mostly task times) are in the profiles;
-//! docs/research/papers/ explains them.
+//! Properties that a paper does not print (mostly task times) are in the profiles. They are
+//! explained in docs/research/papers/.
 
 use super::{Outline, Workload};
 use crate::{profile::Profiles, rng::Rng};
@@ -25,7 +25,7 @@ const fn kind(group: &'static str, program: &'static str, maps: u32, reduces: u3
     Kind { group, program, maps, reduces, jobs }
 }
 
-/// hSRTF, section 5: in this order, one every 10 s.
+/// The jobs of the hSRTF paper (section 5), submitted in this order every 10 s.
 pub const HSRTF: [Kind; 4] = [
     kind("large", "hsrtf-sort", 256, 32, 3),
     kind("medium", "hsrtf-sort", 64, 8, 8),
@@ -33,7 +33,7 @@ pub const HSRTF: [Kind; 4] = [
     kind("small", "hsrtf-wordcount", 1, 1, 10),
 ];
 
-/// FCS, table 1.
+/// The map-heavy jobs of the FCS paper (table 1).
 pub const FCS_MAP_HEAVY: [Kind; 10] = [
     kind("1", "fcs-wordcount", 10, 1, 50),
     kind("2", "fcs-termvector", 20, 2, 40),
@@ -47,7 +47,7 @@ pub const FCS_MAP_HEAVY: [Kind; 10] = [
     kind("10", "fcs-invertedindex", 20_000, 180, 1),
 ];
 
-/// FCS, table 3.
+/// The reduce-heavy jobs of the FCS paper (table 3).
 pub const FCS_REDUCE_HEAVY: [Kind; 10] = [
     kind("1", "fcs-terasort", 10, 2, 50),
     kind("2", "fcs-selfjoin", 20, 4, 40),
@@ -75,7 +75,7 @@ fn outline<'a>(kind: &Kind, profiles: &'a Profiles, number: usize, at_s: f64, bl
     }
 }
 
-/// The 31 jobs of hSRTF: 128 MB blocks, in the order of the paper.
+/// Returns the 31 jobs of the hSRTF paper, with 128 MB blocks, in the order of the paper.
 pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "hsrtf");
     let all = HSRTF.iter().flat_map(|kind| std::iter::repeat_n(kind, kind.jobs as usize));
@@ -85,9 +85,10 @@ pub fn hsrtf(profiles: &Profiles, seed: u64) -> Workload {
     Workload { name: "hsrtf".into(), jobs: jobs.collect() }
 }
 
-/// Chronos: two jobs of 17 GB and 56 GB, 256 MB blocks, the second directly after the first. With
-/// wordcount the failure of the paper comes "before the reduce phase starts in order to have only
-/// map tasks as failed tasks", so reduces wait for all maps.
+/// Returns the two jobs of the Chronos paper: 17 GB and 56 GB with 256 MB blocks, the second
+/// submitted directly after the first. With wordcount, the failure of the paper comes "before the
+/// reduce phase starts in order to have only map tasks as failed tasks", so reduces wait for all
+/// maps.
 pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "chronos");
     let program = if program == "sort" { "chronos-sort" } else { "chronos-wordcount" };
@@ -114,8 +115,8 @@ pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
     Workload { name: program.to_owned(), jobs: jobs.collect() }
 }
 
-/// The jobs of FCS in random order, about `jobs_wanted` of them in the proportions of the table.
-/// Arrivals are a Poisson process with this mean gap.
+/// Returns about `jobs_wanted` jobs of the FCS paper, in the proportions of the table and in random
+/// order. Arrivals are a Poisson process with this mean gap.
 pub fn fcs(profiles: &Profiles, kinds: &[Kind], gap_s: f64, jobs_wanted: u32, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "fcs");
     let all: u32 = kinds.iter().map(|kind| kind.jobs).sum();
@@ -140,7 +141,7 @@ mod tests {
     use crate::profile;
 
     #[test]
-    fn the_tables_are_the_papers() {
+    fn workloads_match_the_tables_of_the_papers() {
         let maps = |kinds: &[Kind]| kinds.iter().map(|kind| kind.maps * kind.jobs).sum::<u32>();
         assert_eq!(maps(&FCS_MAP_HEAVY), 137_800);
         assert_eq!(maps(&FCS_REDUCE_HEAVY), 137_800);

@@ -1,9 +1,10 @@
 //! Reads Rumen traces: job histories of Hadoop, as a sequence of JSON objects.
 //!
-//! They contain the times and bytes of every attempt. The time of a task is that of its successful
-//! attempt. If no attempt succeeded, it is that of the last one, because failed work is load too.
-//! -1 means unknown; unknown values are taken from the other tasks of the job. Jobs without tasks
-//! are skipped. The trace is read as a stream, with one job in memory at a time.
+//! Traces contain the times and bytes of every attempt. The time of a task is that of its
+//! successful attempt. If no attempt succeeded, it is that of the last attempt, because failed work
+//! is load too. A value of -1 means unknown; unknown values are taken from the other tasks of the
+//! job. Jobs without tasks are skipped. The trace is read as a stream, with one job in memory at a
+//! time.
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
@@ -63,7 +64,7 @@ fn unknown() -> i64 {
     -1
 }
 
-/// Machine numbers by name, in order of appearance.
+/// Index of each machine, in order of appearance.
 type Hosts = BTreeMap<String, u32>;
 
 /// Contents of a trace.
@@ -73,7 +74,7 @@ pub struct Trace {
     pub workload: Workload,
     /// Number of machines in the trace.
     pub hosts: usize,
-    /// Jobs without tasks, for example killed before they had any.
+    /// IDs of jobs without tasks, for example jobs that were killed before they had any.
     pub without_tasks: Vec<String>,
 }
 
@@ -92,7 +93,7 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
             }
         })?;
         let tasks = [&job.map_tasks, &job.reduce_tasks].map(|tasks| tasks.as_ref().map_or(0, Vec::len));
-        let plan = size_limit.take((tasks[0] + tasks[1]) as f64).and_then(|()| plan(&job, &mut hosts));
+        let plan = size_limit.add_job((tasks[0] + tasks[1]) as f64).and_then(|()| plan(&job, &mut hosts));
         let plan = plan.map_err(|what| source.error_here(format!("{}: {what}", job.id)))?;
         if tasks == [0, 0] {
             without_tasks.push(job.id);
@@ -194,27 +195,30 @@ impl Task {
         }
     }
 
-    /// Returns the attempt that counts: the one that succeeded, else the last.
-    fn counts(&self) -> Option<&Attempt> {
+    /// Returns the attempt whose values are used: the one that succeeded, else the last.
+    fn counted_attempt(&self) -> Option<&Attempt> {
         let attempts = self.attempts.as_deref().unwrap_or(&[]);
         let succeeded = attempts.iter().find(|attempt| attempt.result.as_deref() == Some("SUCCESS"));
         succeeded.or(attempts.last())
     }
 
-    /// Returns the seconds of a map, or those of a reduce after its shuffle and sort, if known.
+    /// Returns the duration of a map, or of a reduce after its shuffle and sort, in seconds, if
+    /// known.
     fn work_s(&self) -> Option<f64> {
-        let attempt = self.counts()?;
+        let attempt = self.counted_attempt()?;
         let from = attempt.sort_finished.max(attempt.start_time);
         (attempt.start_time >= 0 && attempt.finish_time >= from)
             .then(|| (attempt.finish_time - from) as f64 / 1e3)
     }
 
+    /// Returns the input bytes, if known.
     fn bytes(&self) -> Option<u64> {
-        let attempt = self.counts();
+        let attempt = self.counted_attempt();
         let read = attempt.map_or([-1; 2], |attempt| [attempt.hdfs_bytes_read, attempt.map_input_bytes]);
         [self.input_bytes, read[0], read[1]].into_iter().find(|bytes| *bytes > 0).map(|bytes| bytes as u64)
     }
 
+    /// Returns the machines with the input, and adds new names to `known`.
     fn hosts(&self, known: &mut Hosts) -> Vec<u32> {
         let names =
             self.preferred_locations.iter().flatten().filter_map(|place| place.layers.as_ref()?.last());
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn successful_attempts_give_the_times_and_other_tasks_the_unknown_ones() {
+    fn times_come_from_successful_attempts_or_from_other_tasks() {
         let later = JOB.replace("job_1", "job_2").replace("\"submitTime\": 1000", "\"submitTime\": 500");
         let killed = r#"{"jobID": "job_3", "submitTime": 500, "finishTime": 550, "outcome": "KILLED"}"#;
         let Trace { workload, hosts, without_tasks } =

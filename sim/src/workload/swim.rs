@@ -1,12 +1,13 @@
 //! Reads SWIM traces: jobs of Facebook as tab-separated lines.
 //!
 //! Columns: ID, submission (s), gap (s), map input, shuffle, reduce output (bytes). There is no
-//! header. Bytes are scaled by the ratio of cluster sizes; arrival times are not scaled. There is
-//! one map per block of the input or, for a map-only job that writes more than it reads, per block
-//! of the output. There is one reduce per GiB that the reduces read and write, up to a limit.
+//! header. Bytes are scaled by the ratio of cluster sizes; arrival times are not scaled. A job has
+//! one map per block of its input, but a map-only job that writes more than it reads has one map
+//! per block of its output. A job has one reduce per GiB that its reduces read and write, up to a
+//! limit.
 //!
-//! The trace has no task times. They are those of the class of Facebook's jobs (COSHH, table 4)
-//! with the most similar bytes. A small job takes 20 s, independent of its input.
+//! The trace has no task times. We use those of the Facebook job class (COSHH, table 4) with the
+//! most similar bytes. A small job takes 20 s, independent of its input.
 
 use super::{
     JobPlan, MapPlan, ReducePlan, Workload, seconds,
@@ -18,7 +19,7 @@ use std::{
     path::Path,
 };
 
-/// How to fit a trace to a cluster.
+/// How to scale a trace to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaling {
     /// Number of nodes of the cluster divided by that of the trace.
@@ -38,13 +39,13 @@ struct Class {
     reduce_mbps: f64,
 }
 
-/// Loads and small jobs: no shuffle.
+/// Loads and small jobs, which have no shuffle.
 const LOAD: Class = Class { name: "load", fixed_s: 15.0, map_mbps: 5.445, reduce_mbps: 1.0 };
-/// Map output is much smaller than the input.
+/// Jobs whose map output is much smaller than the input.
 const AGGREGATE: Class = Class { name: "aggregate", fixed_s: 5.0, map_mbps: 2.204, reduce_mbps: 1.0 };
-/// Map output is about as large as the input.
+/// Jobs whose map output is about as large as the input.
 const TRANSFORM: Class = Class { name: "transform", fixed_s: 5.0, map_mbps: 0.6631, reduce_mbps: 2.331 };
-/// Map output is larger than the input.
+/// Jobs whose map output is larger than the input.
 const EXPAND: Class = Class { name: "expand", fixed_s: 5.0, map_mbps: 0.3884, reduce_mbps: 2.566 };
 
 fn class(input: f64, shuffle: f64) -> &'static Class {
@@ -81,7 +82,7 @@ pub fn read(path: &Path, scaling: Scaling) -> Result<Workload, TraceError> {
         check_time_range(row.submit_s).map_err(|what| source.bad(line, what))?;
         before_s = row.submit_s;
         let tasks = row.maps(scaling) + row.reduces(scaling);
-        size_limit.take(tasks).map_err(|what| source.bad(line, what))?;
+        size_limit.add_job(tasks).map_err(|what| source.bad(line, what))?;
         let plan = row.plan(scaling);
         check_task_times(&plan).map_err(|what| source.bad(line, what))?;
         jobs.push(plan);
@@ -187,13 +188,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_become_jobs() {
+    fn rows_are_converted_to_jobs() {
         let workload =
             parse("job0\t49\t49\t740773\t2339561\t627471\njob1\t60\t11\t300000000\t0\t900000000\n");
         let jobs = workload.expect("it reads").jobs;
         assert_eq!((jobs[0].maps.len(), jobs[0].reduces.len()), (1, 1));
         assert!((jobs[0].map_out * jobs[0].maps[0].bytes as f64 - 2_339_561.0).abs() < 5.0);
-        assert_eq!((jobs[1].maps.len(), jobs[1].reduces.len()), (7, 0), "sized by its output");
+        assert_eq!(
+            (jobs[1].maps.len(), jobs[1].reduces.len()),
+            (7, 0),
+            "the number of maps must follow from the output"
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Generated workloads: Poisson and bursty arrivals of jobs with heavy-tailed sizes, and mixes like
-//! those of `GridMix`.
+//! Generated workloads: jobs with heavy-tailed sizes, and job mixes like those of `GridMix`, with
+//! Poisson or bursty arrivals.
 
 use super::{Outline, Workload};
 use crate::{profile::Profiles, rng::Rng};
@@ -13,8 +13,8 @@ pub enum Arrivals {
     Bursty,
 }
 
-/// The kinds of `GridMix` jobs: name, profile, and relative frequencies of small, medium and large
-/// jobs.
+/// The kinds of `GridMix` jobs: name, profile, and the relative frequencies of small, medium and
+/// large jobs.
 const GRIDMIX: [(&str, &str, [u32; 3]); 6] = [
     ("stream-sort", "fcs-terasort", [10, 4, 1]),
     ("java-sort", "fcs-terasort", [8, 4, 1]),
@@ -23,9 +23,10 @@ const GRIDMIX: [(&str, &str, [u32; 3]); 6] = [
     ("webdata-scan", "fcs-invertedindex", [24, 12, 2]),
     ("webdata-sort", "fcs-terasort", [7, 1, 1]),
 ];
-/// Maps and reduces of a small, a medium and a large job.
+/// Numbers of maps and reduces of a small, a medium and a large job.
 const SIZES: [(u32, u32); 3] = [(3, 1), (30, 4), (300, 16)];
 
+/// Returns the seconds until the next job is submitted.
 fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, rng: &mut Rng) -> f64 {
     match arrivals {
         Arrivals::Poisson => rng.exponential(gap_s),
@@ -34,7 +35,7 @@ fn next_arrival(arrivals: Arrivals, number: u32, gap_s: f64, rng: &mut Rng) -> f
     }
 }
 
-/// Returns `jobs` jobs like those of `GridMix`, with this mean gap.
+/// Returns `jobs` jobs like those of `GridMix`, with this mean gap between submissions.
 pub fn gridmix(profiles: &Profiles, arrivals: Arrivals, jobs: u32, gap_s: f64, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "gridmix");
     let all: u32 = GRIDMIX.iter().flat_map(|(_, _, often)| often).sum();

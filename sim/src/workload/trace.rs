@@ -1,4 +1,5 @@
-//! Shared code of trace readers: plain or compressed input, limits, and errors with line numbers.
+//! Code that the trace readers share: plain or compressed input, limits, and errors with line
+//! numbers.
 
 use super::{JobPlan, MapPlan, ReducePlan};
 use flate2::read::GzDecoder;
@@ -24,10 +25,11 @@ pub enum TraceError {
     Bad { path: String, line: u64, what: String },
 }
 
-/// Maximum bytes of a line. A job with a million splits has a line of a few hundred MiB.
-const LINE_MAX: u64 = 512 << 20;
-/// Maximum number of jobs and of all tasks, limited by the memory of a simulation.
+/// Maximum bytes of a line. The line of a job with a million splits has a few hundred MiB.
+const LINE_BYTES_MAX: u64 = 512 << 20;
+/// Maximum number of jobs in a trace, limited by the memory of a simulation.
 const JOBS_MAX: u64 = 1_000_000;
+/// Maximum number of tasks in a trace, limited by the memory of a simulation.
 const TASKS_MAX: u64 = 20_000_000;
 /// Maximum number of tasks of a job, as in the core.
 const TASKS_OF_A_JOB_MAX: f64 = 1_000_000.0;
@@ -44,16 +46,16 @@ pub(super) fn check_time_range(at_s: f64) -> Result<(), String> {
 }
 
 /// Default bytes per second of one reader of a disk.
-const DISK: f64 = 80e6;
+const DISK_BYTES_PER_S: f64 = 80e6;
 
 /// Checks that no task takes longer than can be simulated. With times or bytes in a wrong unit the
 /// simulation would practically never end.
 pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     let shuffled = job.maps.iter().map(|map| map.bytes as f64).sum::<f64>() * job.map_out;
-    let map = |map: &MapPlan| f64::from(map.work_s) + map.bytes as f64 / DISK;
+    let map = |map: &MapPlan| f64::from(map.work_s) + map.bytes as f64 / DISK_BYTES_PER_S;
     let reduce = |reduce: &ReducePlan| {
         let bytes = shuffled * f64::from(reduce.share);
-        let each = 1.0 / DISK + 1.0 / job.merge_rate + f64::from(reduce.factor) / job.reduce_rate;
+        let each = 1.0 / DISK_BYTES_PER_S + 1.0 / job.merge_rate + f64::from(reduce.factor) / job.reduce_rate;
         f64::from(reduce.fixed_s) + bytes * each
     };
     let mut tasks = job.maps.iter().map(map).chain(job.reduces.iter().map(reduce));
@@ -73,8 +75,8 @@ pub(super) struct SizeLimit {
 }
 
 impl SizeLimit {
-    /// Adds a job with this number of tasks.
-    pub(super) fn take(&mut self, tasks: f64) -> Result<(), String> {
+    /// Counts a job with this number of tasks. Returns an error if a limit is exceeded.
+    pub(super) fn add_job(&mut self, tasks: f64) -> Result<(), String> {
         if tasks > TASKS_OF_A_JOB_MAX {
             return Err(format!(
                 "a job of {tasks:.0} tasks: the maximum is {TASKS_OF_A_JOB_MAX:.0}; scale the bytes down"
@@ -100,14 +102,14 @@ pub(super) struct Source {
 }
 
 /// A reader that counts lines.
-pub(super) struct Counted {
+pub(super) struct LineCounter {
     inner: Box<dyn Read>,
     line: Rc<Cell<u64>>,
     /// Bytes of the current line so far.
     length: u64,
 }
 
-impl Read for Counted {
+impl Read for LineCounter {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         for byte in &buffer[..read] {
@@ -117,8 +119,8 @@ impl Read for Counted {
                 self.length = 0;
             }
         }
-        if self.length > LINE_MAX {
-            let what = format!("a line of more than {} MiB: this is not a trace", LINE_MAX >> 20);
+        if self.length > LINE_BYTES_MAX {
+            let what = format!("a line of more than {} MiB: this is not a trace", LINE_BYTES_MAX >> 20);
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         Ok(read)
@@ -127,7 +129,7 @@ impl Read for Counted {
 
 impl Source {
     /// Opens a file. A file that ends in `.gz` is decompressed. The file is read as a stream.
-    pub(super) fn open(path: &Path) -> Result<(Self, Counted), TraceError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, LineCounter), TraceError> {
         let name = path.display().to_string();
         let file =
             File::open(path).map_err(|source| TraceError::Unreadable { path: name.clone(), source })?;
@@ -139,10 +141,10 @@ impl Source {
             Box::new(buffered)
         };
         let line = Rc::new(Cell::new(0));
-        Ok((Self { path: name, line: line.clone() }, Counted { inner, line, length: 0 }))
+        Ok((Self { path: name, line: line.clone() }, LineCounter { inner, line, length: 0 }))
     }
 
-    /// A source for text that is in memory already.
+    /// Creates a source for text that is already in memory.
     pub(super) fn named(name: &str) -> Self {
         Self { path: name.to_owned(), line: Rc::new(Cell::new(0)) }
     }
@@ -157,7 +159,7 @@ impl Source {
         self.bad(self.line.get() + 1, what)
     }
 
-    /// Returns a read error: of the disk, or because the line is not text.
+    /// Returns a read error of the disk, or an error because the line is not text.
     pub(super) fn unreadable(&self, line: u64, source: io::Error) -> TraceError {
         if source.kind() == io::ErrorKind::InvalidData {
             return self.bad(line, format!("not text: {source}"));
@@ -178,9 +180,9 @@ mod tests {
     #[test]
     fn endless_line_is_rejected_before_it_fills_memory() {
         let line = Rc::new(Cell::new(0));
-        let mut endless = Counted { inner: Box::new(io::repeat(b'x')), line, length: 0 };
+        let mut endless = LineCounter { inner: Box::new(io::repeat(b'x')), line, length: 0 };
         let mut buffer = vec![0; 1 << 20];
-        let refused = (0..=LINE_MAX >> 20).find_map(|_| endless.read(&mut buffer).err());
+        let refused = (0..=LINE_BYTES_MAX >> 20).find_map(|_| endless.read(&mut buffer).err());
         assert_eq!(refused.map(|error| error.kind()), Some(io::ErrorKind::InvalidData));
     }
 }

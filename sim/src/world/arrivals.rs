@@ -1,4 +1,5 @@
-//! Submission of jobs. Input blocks are placed by the placement code of the file system.
+//! Submits the jobs of the workload. Input blocks are placed by the placement code of the file
+//! system.
 
 use super::{KnownJob, SimEvent, World, fetch::MapLog};
 use crate::{rng::Rng, workload::JobPlan};
@@ -11,21 +12,23 @@ use mrcore::{
 use placement::{Candidate, Placing, place};
 use std::{collections::BTreeMap, sync::Arc};
 
-/// With more machines than this, a random subset is used as candidates for a block. Placing a
-/// million blocks on ten thousand machines would otherwise dominate the run time.
+/// Maximum number of machines that are candidates for a block. In a larger cluster a random subset
+/// is used, because placing a million blocks on ten thousand machines would otherwise dominate the
+/// run time.
 const CANDIDATES_MAX: usize = 96;
 
 impl World {
     /// Schedules the next submission.
-    pub(super) fn await_arrival(&mut self) {
+    pub(super) fn schedule_arrival(&mut self) {
         if let Some(job) = self.workload.jobs.get(self.next_arrival) {
             let at = (Time(1_000_000) + job.at).max(self.now);
             self.queue.push(at, SimEvent::Arrival);
         }
     }
 
-    pub(super) fn arrive(&mut self) {
-        self.wake();
+    /// Submits the job that is due, or stores it until the JobTracker is available.
+    pub(super) fn handle_arrival(&mut self) {
+        self.stop_skipping_idle_time();
         let plan = self.next_arrival;
         self.next_arrival += 1;
         if self.core.is_some() {
@@ -33,7 +36,7 @@ impl World {
         } else {
             self.unsubmitted.push(plan);
         }
-        self.await_arrival();
+        self.schedule_arrival();
     }
 
     pub(super) fn submit(&mut self, plan: usize) {
@@ -57,6 +60,7 @@ impl World {
         }
     }
 
+    /// Chooses the machines with the replicas of the input blocks: `copies` per map.
     fn place_blocks(&self, job: &JobPlan, copies: usize, rng: &mut Rng) -> Vec<u32> {
         let rack = |at: usize| self.setup.machines[at].rack.to_string();
         let racks: Vec<String> = (0..self.nodes.len()).map(rack).collect();

@@ -1,4 +1,4 @@
-//! Attempts: progress, changes of speed, preemption, and end.
+//! Attempts: their progress, speed changes, preemption and end.
 
 use super::{
     SimEvent, World,
@@ -12,8 +12,8 @@ use mrcore::{
 };
 
 impl World {
-    /// Computes again when the state of an attempt will next change by itself.
-    pub(super) fn expect(&mut self, at: usize, key: u64) {
+    /// Schedules the next event of an attempt: when its current work will be done.
+    pub(super) fn schedule_next_change(&mut self, at: usize, key: u64) {
         let Some(run) = self.nodes[at].run(key) else { return };
         run.version += 1;
         let Some(seconds) = run.next_s() else { return };
@@ -26,36 +26,38 @@ impl World {
     pub(super) fn remove_run(&mut self, at: usize, key: u64) -> Option<Run> {
         let place = self.nodes[at].runs.iter().position(|run| run.key == key)?;
         let run = self.nodes[at].runs.remove(place);
-        self.runs -= 1;
+        self.running_attempts -= 1;
         if let Some(flow) = run.flow {
             self.net.remove(flow);
-            self.request_share();
+            self.request_rate_update();
         }
         Some(run)
     }
 
-    fn end(&mut self, at: usize, key: u64, end: AttemptEnd) {
+    /// Removes an attempt from its machine, and reports how it ended.
+    fn end_attempt(&mut self, at: usize, key: u64, end: AttemptEnd) {
         let Some(run) = self.remove_run(at, key) else { return };
         if matches!(end, AttemptEnd::Succeeded { output: true, .. }) {
             self.nodes[at].outputs.insert(run.id);
         }
-        self.ended(at, run.id, end);
+        self.report_end(at, run.id, end);
     }
 
-    /// A successful attempt. Maps of jobs with reduces leave an output.
-    fn success(&self, id: AttemptId, bytes_out: u64, position: Option<u64>) -> AttemptEnd {
+    /// Returns the report of a successful attempt. Maps of jobs with reduces have an output.
+    fn success_report(&self, id: AttemptId, bytes_out: u64, position: Option<u64>) -> AttemptEnd {
         let job = self.jobs_known.get(&id.job()).map(|known_job| &self.workload.jobs[known_job.plan]);
         let output = id.phase() == Phase::Map && job.is_some_and(|job| !job.reduces.is_empty());
         let mut result = AttemptResult { bytes_out, ..AttemptResult::default() };
         if self.checks.is_some() {
-            // Attempts of a task count differently, so that a sum over the wrong ones is noticed.
+            // Each attempt of a task has another value, so that a sum over the wrong attempts is
+            // noticed.
             result.counters.push(("RECORDS".to_owned(), 1 + bytes_out % 7 + u64::from(id.number)));
         }
         AttemptEnd::Succeeded { result: (result, position), output }
     }
 
-    /// An attempt has reached the end of its current work.
-    pub(super) fn done(&mut self, at: usize, key: u64, version: u32) {
+    /// Handles the end of the current work of an attempt.
+    pub(super) fn finish_work(&mut self, at: usize, key: u64, version: u32) {
         let now = self.now;
         let Some(run) = self.nodes[at].run(key).filter(|run| run.version == version) else { return };
         run.advance(now);
@@ -66,7 +68,7 @@ impl World {
             Work::Failing(_) | Work::CheckpointUnreachable => false,
         };
         if failing && at_end {
-            return self.fail(at, key);
+            return self.apply_mishap(at, key);
         }
         let end = match &run.work {
             Work::Failing(why) if run.id.phase() == Phase::Reduce => {
@@ -78,34 +80,34 @@ impl World {
             }
             Work::Map(map) => {
                 let bytes_out = ((map.end - map.start) as f64 * map.out) as u64;
-                self.success(id, bytes_out, None)
+                self.success_report(id, bytes_out, None)
             }
-            Work::Reduce(reduce) if reduce.transfer.is_some() => return self.moved(at, key),
-            Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.fetched(at, key),
+            Work::Reduce(reduce) if reduce.transfer.is_some() => return self.resume_after_transfer(at, key),
+            Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.start_final_stages(at, key),
             Work::Reduce(reduce) => {
                 let out = self
                     .jobs_known
                     .get(&id.job())
                     .map(|known_job| self.workload.jobs[known_job.plan].reduce_out);
-                let bytes_out = (reduce.fetch.got * reduce.share * out.unwrap_or(1.0)) as u64;
-                self.success(id, bytes_out, None)
+                let bytes_out = (reduce.fetch.fetched * reduce.share * out.unwrap_or(1.0)) as u64;
+                self.success_report(id, bytes_out, None)
             }
         };
-        self.end(at, key, end);
+        self.end_attempt(at, key, end);
     }
 
-    /// Something goes wrong with an attempt.
-    fn fail(&mut self, at: usize, key: u64) {
+    /// Makes an attempt fail, be killed or hang, as planned.
+    fn apply_mishap(&mut self, at: usize, key: u64) {
         let Some(run) = self.nodes[at].run(key) else { return };
         match run.mishap {
-            Mishap::Fails => self.end(at, key, AttemptEnd::Failed("injected failure".into())),
-            Mishap::IsKilled => self.end(at, key, AttemptEnd::Killed("out of memory".into())),
+            Mishap::Fails => self.end_attempt(at, key, AttemptEnd::Failed("injected failure".into())),
+            Mishap::IsKilled => self.end_attempt(at, key, AttemptEnd::Killed("out of memory".into())),
             Mishap::Hangs => run.hangs = true,
         }
     }
 
-    /// A reduce has all its input and starts to merge and reduce.
-    fn fetched(&mut self, at: usize, key: u64) {
+    /// Starts the merge and reduce stages, if the reduce has fetched all its input.
+    fn start_final_stages(&mut self, at: usize, key: u64) {
         let speed_now = self.nodes[at].speed_now();
         let Some(run) = self.nodes[at].run(key) else { return };
         let (id, flow) = (run.id, run.flow.take());
@@ -115,18 +117,18 @@ impl World {
         let (reduce_rate, merge_rate) = (job.reduce_rate, job.merge_rate);
         let Some(Work::Reduce(reduce)) = self.nodes[at].run(key).map(|run| &mut run.work) else { return };
         if !reduce.fetch.has_all(reduce.maps) {
-            return self.expect(at, key);
+            return self.schedule_next_change(at, key);
         }
-        let bytes = reduce.fetch.got * reduce.share;
+        let bytes = reduce.fetch.fetched * reduce.share;
         let merge_s = bytes / merge_rate;
         let reduce_s = f64::from(plan.fixed_s) + bytes / reduce_rate * f64::from(plan.factor);
         let rate = speed_now / (merge_s + reduce_s).max(1e-3);
         reduce.final_stages = Some(FinalStages { merge_s, reduce_s, done: 0.0, rate });
         if let Some(flow) = flow {
             self.net.remove(flow);
-            self.request_share();
+            self.request_rate_update();
         }
-        self.expect(at, key);
+        self.schedule_next_change(at, key);
     }
 
     /// Starts the transfer of a checkpoint from another machine.
@@ -134,15 +136,15 @@ impl World {
         let demand = self.setup.costs.fetch;
         let Some(run) = self.nodes[at].run(key) else { return };
         let Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) = &mut run.work else { return };
-        let flow = self.net.between(transfer.source, at as u32, demand, (at as u32, key));
+        let flow = self.net.add_transfer(transfer.source, at as u32, demand, (at as u32, key));
         transfer.rate = self.net.rate(flow);
         run.flow = Some(flow);
-        self.request_share();
-        self.expect(at, key);
+        self.request_rate_update();
+        self.schedule_next_change(at, key);
     }
 
-    /// The checkpoint has arrived: the reduce starts.
-    fn moved(&mut self, at: usize, key: u64) {
+    /// Starts the reduce after its checkpoint has arrived.
+    fn resume_after_transfer(&mut self, at: usize, key: u64) {
         let now = self.now;
         let Some(run) = self.nodes[at].run(key) else { return };
         let (id, flow) = (run.id, run.flow.take());
@@ -151,12 +153,12 @@ impl World {
         self.metrics.restarted(id.job(), now.since(began));
         if let Some(flow) = flow {
             self.net.remove(flow);
-            self.request_share();
+            self.request_rate_update();
         }
-        self.follow(at, key);
+        self.follow_map_events(at, key);
     }
 
-    /// Drops transfers of checkpoints from a machine that is unreachable.
+    /// Makes the reduces fail whose checkpoint was being transferred from an unreachable machine.
     pub(super) fn drop_transfers_from(&mut self, gone: usize) {
         let comes = |run: &Run| matches!(&run.work, Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) if transfer.source as usize == gone);
         let mut stranded: Vec<(usize, u64)> = Vec::new();
@@ -171,13 +173,13 @@ impl World {
             if let Some(flow) = run.flow.take() {
                 self.net.remove(flow);
             }
-            self.expect(at, key);
+            self.schedule_next_change(at, key);
         }
-        self.request_share();
+        self.request_rate_update();
     }
 
-    /// A reduce processes the map events that its tracker has received.
-    pub(super) fn follow(&mut self, at: usize, key: u64) {
+    /// Makes a reduce process the map events that its tracker has received.
+    pub(super) fn follow_map_events(&mut self, at: usize, key: u64) {
         let (now, all) = (self.now, self.unreachable == 0);
         let reach: Vec<bool> =
             if all { Vec::new() } else { self.nodes.iter().map(super::Node::serves).collect() };
@@ -193,26 +195,27 @@ impl World {
         {
             let reachable = |node: u32| all || reach[node as usize];
             reduce.fetch.follow(&known_job.log, reduce.events_seen, reachable, all);
-            let demand = demand(reduce, &self.setup);
-            let flow = flow.unwrap_or_else(|| self.net.gather(at as u32, demand, (at as u32, key)));
+            let demand = fetch_demand(reduce, &self.setup);
+            let flow = flow.unwrap_or_else(|| self.net.add_shuffle(at as u32, demand, (at as u32, key)));
             self.net.set_demand(flow, demand);
             reduce.rate = self.net.rate(flow) / reduce.share;
             run.flow = Some(flow);
-            self.request_share();
+            self.request_rate_update();
         }
-        self.expect(at, key);
+        self.schedule_next_change(at, key);
     }
 
-    /// Schedules a new computation of flow rates.
-    pub(super) fn request_share(&mut self) {
-        if self.net.dirty && !self.sharing {
-            self.sharing = true;
-            self.queue.push(self.now + self.setup.costs.net_epoch, SimEvent::Share);
+    /// Schedules a computation of the flow rates.
+    pub(super) fn request_rate_update(&mut self) {
+        if self.net.dirty && !self.rate_update_scheduled {
+            self.rate_update_scheduled = true;
+            self.queue.push(self.now + self.setup.costs.net_epoch, SimEvent::UpdateRates);
         }
     }
 
-    pub(super) fn share_links(&mut self) {
-        self.sharing = false;
+    /// Computes the rates of all flows, and updates the attempts that they belong to.
+    pub(super) fn update_flow_rates(&mut self) {
+        self.rate_update_scheduled = false;
         if self.net.is_idle() {
             self.net.dirty = false;
             return;
@@ -226,17 +229,17 @@ impl World {
             if let Work::Reduce(reduce) = &run.work
                 && reduce.transfer.is_none()
             {
-                let demand = demand(reduce, &self.setup);
+                let demand = fetch_demand(reduce, &self.setup);
                 unsettled |= demand > 0.0;
                 self.net.set_demand(*flow, demand);
             }
         }
-        self.net.share();
+        self.net.compute_rates();
         for (flow, (at, key)) in owners {
             self.set_rate(at as usize, key, flow);
         }
         self.net.dirty = unsettled;
-        self.request_share();
+        self.request_rate_update();
     }
 
     /// Sets the rate of an attempt to that of its flow.
@@ -260,7 +263,7 @@ impl World {
             Work::Failing(_) | Work::CheckpointUnreachable => return,
         };
         if (old - new).abs() > 1e-3 * old.abs() {
-            self.expect(at, key);
+            self.schedule_next_change(at, key);
         }
     }
 
@@ -269,7 +272,7 @@ impl World {
         let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
         let now = self.now;
         self.nodes[at].runs.iter_mut().for_each(|run| run.advance(now));
-        self.nodes[at].slow *= slow;
+        self.nodes[at].slowdown *= slow;
         let (speed_now, disk) = (self.nodes[at].speed_now(), self.nodes[at].disk);
         let disks: Vec<f64> = self.nodes.iter().map(|node| node.disk).collect();
         for key in keys {
@@ -293,17 +296,17 @@ impl World {
                 }
                 Work::Failing(_) | Work::CheckpointUnreachable => {}
             }
-            self.expect(at, key);
+            self.schedule_next_change(at, key);
         }
-        self.request_share();
+        self.request_rate_update();
     }
 
-    /// Starts the preemption of an attempt. It stops working; after a while its slot is free and
-    /// the work done so far is in the checkpoint or output.
+    /// Starts the preemption of an attempt. The attempt stops working. Its slot becomes free after
+    /// a while; the work done so far is then in the checkpoint or output.
     pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
         let (now, costs) = (self.now, self.setup.costs.clone());
-        let refuses = kind != PreemptKind::Kill && self.chance(6);
-        let late = if self.chance(8) { Span::secs(30) } else { Span(0) };
+        let refuses = kind != PreemptKind::Kill && self.one_in(6);
+        let late = if self.one_in(8) { Span::secs(30) } else { Span(0) };
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
         if refuses {
             run.refusals += 1;
@@ -330,13 +333,13 @@ impl World {
         }
         if let Some(flow) = flow {
             self.net.remove(flow);
-            self.request_share();
+            self.request_rate_update();
         }
-        self.expect(at, key);
+        self.schedule_next_change(at, key);
         self.queue.push(now + delay + late, SimEvent::SlotReleased { node: at as u32, key });
     }
 
-    /// A preempted attempt has released its slot.
+    /// Ends a preempted attempt, which releases its slot.
     pub(super) fn slot_released(&mut self, at: usize, key: u64) {
         let now = self.now;
         let Some(run) = self.nodes[at].run(key) else { return };
@@ -346,8 +349,8 @@ impl World {
             (Some(PreemptKind::Split), Work::Map(map)) => {
                 let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = ((position - map.start) as f64 * map.out) as u64;
-                self.progress.released(now, id, (position - map.start, 0));
-                self.success(id, bytes_out, Some(position))
+                self.stall_detector.record_release(now, id, (position - map.start, 0));
+                self.success_report(id, bytes_out, Some(position))
             }
             (Some(PreemptKind::Pause), Work::Reduce(ReduceRun { transfer: Some(_), .. })) => {
                 // The checkpoint remains where it was.
@@ -355,17 +358,18 @@ impl World {
             }
             (Some(PreemptKind::Pause), Work::Reduce(_)) => match self.save_checkpoint(at, key) {
                 Some(checkpoint) => {
-                    self.progress.released(now, id, (checkpoint.bytes_in, checkpoint.records));
+                    self.stall_detector.record_release(now, id, (checkpoint.bytes_in, checkpoint.records));
                     AttemptEnd::Paused(checkpoint)
                 }
                 None => return,
             },
             _ => AttemptEnd::Killed("preempted".into()),
         };
-        self.end(at, key, end);
+        self.end_attempt(at, key, end);
     }
 
-    /// Saves the checkpoint of a reduce, unless the one that it resumes from has not arrived.
+    /// Saves the checkpoint of a reduce. Does nothing if the checkpoint that the reduce resumes
+    /// from has not arrived.
     pub(super) fn save_checkpoint(&mut self, at: usize, key: u64) -> Option<CheckpointInfo> {
         let run = self.nodes[at].run(key)?;
         let (id, stage) = (run.id, run.stage());
@@ -373,7 +377,7 @@ impl World {
         let checkpoint = CheckpointInfo {
             stage,
             bytes: reduce.state_bytes() as u64,
-            bytes_in: (reduce.fetch.got * reduce.share) as u64,
+            bytes_in: (reduce.fetch.fetched * reduce.share) as u64,
             records: reduce.final_stages.map_or(0, |final_stages| (final_stages.done * 1e6) as u64),
         };
         let saved =
@@ -383,9 +387,9 @@ impl World {
     }
 }
 
-/// Returns the bytes per second that a reduce would fetch. A reduce that waits for more maps
-/// requests no more than it can use until rates are computed again.
-fn demand(reduce: &ReduceRun, setup: &crate::setup::Setup) -> f64 {
+/// Returns how many bytes per second a reduce can fetch. If it waits for more maps, this is no more
+/// than it can use until rates are computed again.
+fn fetch_demand(reduce: &ReduceRun, setup: &crate::setup::Setup) -> f64 {
     if reduce.fetch.is_caught_up() {
         return 0.0;
     }
@@ -403,7 +407,7 @@ mod tests {
     };
     use agent::{Action, Status};
 
-    /// Runs until a reduce runs, and returns where.
+    /// Runs a simulation until a reduce runs. Returns the machine, ID and key of the reduce.
     fn until_a_reduce_runs() -> (World, usize, AttemptId, u64) {
         let Trial { setup, workload, .. } = short();
         let mut world = World::new(setup, workload).expect("a policy");
@@ -424,7 +428,8 @@ mod tests {
         }
     }
 
-    fn paused(awaits_checkpoint: bool) -> (World, usize, AttemptId) {
+    /// Pauses a running reduce, optionally while its own checkpoint is still being transferred.
+    fn pause_a_reduce(awaits_checkpoint: bool) -> (World, usize, AttemptId) {
         let (mut world, at, id, key) = until_a_reduce_runs();
         let (source, began) = ((at + 1) as u32 % world.nodes.len() as u32, world.now);
         if let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) {
@@ -437,17 +442,17 @@ mod tests {
 
     #[test]
     fn reduce_with_checkpoint_in_transfer_saves_nothing() {
-        let (world, at, id) = paused(true);
+        let (world, at, id) = pause_a_reduce(true);
         let reported = |mut world: World| {
             let mut actions = Vec::new();
             world.nodes[at].agent.handle(world.now, AgentEvent::RegisterAgain, &mut actions);
             let Some(Action::Register { attempts, .. }) = actions.pop() else { panic!("no registration") };
             attempts.into_iter().find(|report| report.attempt == id).expect("it is reported").status
         };
-        assert!(!world.nodes[at].checkpoints.contains_key(&id), "the state is where it was");
+        assert!(!world.nodes[at].checkpoints.contains_key(&id), "a new checkpoint was saved");
         let end = reported(world);
         assert!(matches!(end, Status::Ended(AttemptEnd::Killed(_))), "{end:?}");
-        let (world, at, id) = paused(false);
+        let (world, at, id) = pause_a_reduce(false);
         assert!(world.nodes[at].checkpoints.contains_key(&id));
     }
 
@@ -458,9 +463,9 @@ mod tests {
         let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) else {
             panic!("a reduce")
         };
-        (reduce.share, reduce.fetch.available, reduce.fetch.got) = (0.1, 1e9, 1e9 - 0.7);
-        assert!(!reduce.fetch.is_caught_up() && demand(reduce, &setup) > 0.0);
-        reduce.fetch.got = 1e9 - 0.4;
-        assert!(reduce.fetch.is_caught_up() && demand(reduce, &setup) <= 0.0);
+        (reduce.share, reduce.fetch.available, reduce.fetch.fetched) = (0.1, 1e9, 1e9 - 0.7);
+        assert!(!reduce.fetch.is_caught_up() && fetch_demand(reduce, &setup) > 0.0);
+        reduce.fetch.fetched = 1e9 - 0.4;
+        assert!(reduce.fetch.is_caught_up() && fetch_demand(reduce, &setup) <= 0.0);
     }
 }

@@ -10,23 +10,23 @@ use mrcore::{
 };
 use std::collections::BTreeSet;
 
-/// The state before an event.
+/// The part of the state before an event that is needed to recognise rare cases.
 #[derive(Debug, Default)]
 pub(super) struct Before {
     /// The state of the attempt that a user preempts.
-    preempted: Option<AttemptState>,
+    preempted_state: Option<AttemptState>,
     /// Whether the task that a user resumes was being paused.
     resumes_pausing: bool,
     /// Attempts that were being paused.
     pausing: BTreeSet<AttemptId>,
     /// Reduces with two viable attempts.
-    duplicated: BTreeSet<TaskId>,
-    /// Whether a tracker registers with an attempt that the JobTracker has given up.
-    pub(super) given_up: bool,
-    /// Whether no fetch failure of a heartbeat is at the current address of its map output.
-    pub(super) outdated: bool,
+    duplicated_reduces: BTreeSet<TaskId>,
+    /// Whether a tracker registers with an attempt that the JobTracker no longer expects to run.
+    pub(super) reports_given_up_attempt: bool,
+    /// Whether all fetch failures of a heartbeat are about outdated addresses of map outputs.
+    pub(super) only_outdated_fetch_failures: bool,
     /// The attempts that a tracker reports when it registers; `None` for other events.
-    registers: Option<BTreeSet<AttemptId>>,
+    registered_attempts: Option<BTreeSet<AttemptId>>,
 }
 
 impl Before {
@@ -36,7 +36,7 @@ impl Before {
         let mut before = Self::default();
         match event {
             Event::Preemption { attempt, .. } => {
-                before.preempted = cluster.attempt(*attempt).map(|attempt| attempt.state);
+                before.preempted_state = cluster.attempt(*attempt).map(|attempt| attempt.state);
             }
             Event::Resumption { task, .. } => {
                 let mut viable = cluster.task(*task).into_iter().flat_map(Task::viable);
@@ -44,31 +44,34 @@ impl Before {
             }
             Event::Heartbeat(heartbeat) => {
                 let mut failures = heartbeat.fetch_failures.iter();
-                before.outdated = failures.all(|failure| !is_current(failure, cluster));
+                before.only_outdated_fetch_failures = failures.all(|failure| !is_current(failure, cluster));
             }
             Event::Registration { tracker, .. } => {
                 let holds = |id| cluster.attempt(id).is_some_and(|attempt| attempt.state.holds_slot());
-                before.given_up = tracker.attempts.iter().any(|report| !holds(report.attempt));
-                before.registers = Some(tracker.attempts.iter().map(|report| report.attempt).collect());
+                before.reports_given_up_attempt =
+                    tracker.attempts.iter().any(|report| !holds(report.attempt));
+                before.registered_attempts =
+                    Some(tracker.attempts.iter().map(|report| report.attempt).collect());
             }
             _ => {}
         }
         let running: Vec<AttemptId> = cluster.jobs().flat_map(|job| &job.running.reduce).copied().collect();
         before.pausing = running.iter().copied().filter(is_pausing).collect();
         let tasks = running.into_iter().filter_map(|id| cluster.task(id.task));
-        before.duplicated = tasks.filter(|task| task.viable().count() > 1).map(|task| task.id).collect();
+        before.duplicated_reduces =
+            tasks.filter(|task| task.viable_attempts().count() > 1).map(|task| task.id).collect();
         before
     }
 }
 
 impl Cases {
     pub(super) fn note_reply(&mut self, before: &Before, reply: &Reply) {
-        if let (Some(state), Reply::Refused(why)) = (before.preempted, reply) {
+        if let (Some(state), Reply::Refused(why)) = (before.preempted_state, reply) {
             self.add("preemption too late", why.contains("too late to preempt"));
             self.add("preemption after the end", why.contains("it has ended"));
             let releasing = matches!(state, AttemptState::Pausing | AttemptState::Splitting);
             self.add("preemption repeated", releasing);
-        } else if matches!(before.preempted, Some(AttemptState::Pausing | AttemptState::Splitting)) {
+        } else if matches!(before.preempted_state, Some(AttemptState::Pausing | AttemptState::Splitting)) {
             self.add("preemption repeated", true);
         }
         self.add("resumed while being paused", before.resumes_pausing && *reply == Reply::Accepted);
@@ -100,10 +103,11 @@ impl Cases {
             }
             Fact::AttemptPaused { attempt, .. } => {
                 let resumed = cluster.attempt(*attempt).is_some_and(|paused| paused.resumed_from.is_some());
-                let unreported = before.registers.as_ref().is_some_and(|sent| !sent.contains(attempt));
+                let unreported =
+                    before.registered_attempts.as_ref().is_some_and(|sent| !sent.contains(attempt));
                 self.add("pause", true);
                 self.add("paused again", resumed);
-                self.add("one of two attempts paused", before.duplicated.contains(&attempt.task));
+                self.add("one of two attempts paused", before.duplicated_reduces.contains(&attempt.task));
                 self.add("pause found at the start of the tracker", unreported);
             }
             Fact::AttemptKilled { attempt, why, .. } => {
@@ -145,7 +149,7 @@ impl Cases {
     }
 }
 
-/// Whether a fetch failed at the current address of the map output.
+/// Returns whether a fetch failed at the current address of the map output.
 fn is_current(failure: &FetchFailure, cluster: &Cluster) -> bool {
     let output_on = cluster.attempt(failure.map).and_then(|map| cluster.tracker(map.output_on));
     output_on.is_some_and(|output_on| output_on.shuffle_addr == failure.addr)

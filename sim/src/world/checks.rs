@@ -1,5 +1,5 @@
-//! Checks of a run beyond the invariants of the core: over the sequence of events, and between the
-//! core and the machines.
+//! Checks of a run in addition to the invariants of the core: over the sequence of events, and
+//! whether the core and the machines agree.
 
 use super::{World, cases::Before, map_events::MapEvents};
 use crate::Cases;
@@ -18,7 +18,7 @@ pub(super) struct Checks {
     pub(super) map_events: MapEvents,
     pub(super) cases: Cases,
     /// Checkpoints that were lost with a disk.
-    pub(super) destroyed: BTreeSet<AttemptId>,
+    pub(super) destroyed_checkpoints: BTreeSet<AttemptId>,
 }
 
 impl Checks {
@@ -31,7 +31,7 @@ impl Checks {
         cluster: &Cluster,
     ) -> Result<(), String> {
         self.trace_checker.check(event, effects, cluster)?;
-        self.cases.add("attempt given up is still reported", before.given_up);
+        self.cases.add("attempt given up is still reported", before.reports_given_up_attempt);
         for effect in effects {
             match effect {
                 Effect::Append(entry) => {
@@ -39,7 +39,9 @@ impl Checks {
                         Fact::AttemptSucceeded { attempt, .. } | Fact::MapSplit { attempt, .. } => {
                             self.map_events.note_success(*attempt, cluster);
                         }
-                        Fact::MapOutputLost { attempt, unfetched: true, .. } if before.outdated => {
+                        Fact::MapOutputLost { attempt, unfetched: true, .. }
+                            if before.only_outdated_fetch_failures =>
+                        {
                             return Err(format!("{attempt} runs again because of an outdated address"));
                         }
                         _ => {}
@@ -62,12 +64,13 @@ impl World {
         }
     }
 
-    /// A checkpoint is deleted, which must not be read or needed any more.
+    /// Deletes a checkpoint. Checks that no reduce is reading it and that no task will resume from
+    /// it.
     pub(super) fn drop_checkpoint(&mut self, at: usize, dropped: AttemptId) {
         let existed = self.nodes[at].checkpoints.remove(&dropped).is_some();
         self.count("checkpoint dropped", existed);
         let Some(core) = self.core.as_ref().filter(|_| self.setup.checked) else { return };
-        let (cluster, tracker) = (core.cluster(), self.nodes[at].number);
+        let (cluster, tracker) = (core.cluster(), self.nodes[at].tracker_id);
         let Some(job) = cluster.job(dropped.job()).filter(|job| job.is_running()) else { return };
         let checkpoint = job.task(dropped.task).and_then(|task| task.checkpoint);
         let needed = checkpoint
@@ -89,21 +92,21 @@ impl World {
         }
     }
 
-    /// A reduce does not find the checkpoint that it should resume from.
+    /// Reports a violation if a reduce that is still wanted does not find its checkpoint.
     pub(super) fn checkpoint_missing(&mut self, paused: AttemptId, reduce: AttemptId) {
         let known = self.core.as_ref().and_then(|core| core.cluster().attempt(reduce));
         // An order may arrive after the attempt was given up.
         let wanted = known.is_some_and(|known| known.state.is_viable());
         if let Some(checks) = &self.checks
             && wanted
-            && !checks.destroyed.contains(&paused)
+            && !checks.destroyed_checkpoints.contains(&paused)
         {
             let what = format!("the checkpoint of {paused}, for {reduce}, is not where the order says");
             self.violation = Some(what);
         }
     }
 
-    /// A tracker that the JobTracker calls drained runs nothing. Its files are not needed.
+    /// Checks that trackers which the JobTracker calls drained run no attempts.
     pub(super) fn check_drains(&mut self) {
         let Some(core) = self.core.as_ref().filter(|_| self.checks.is_some()) else { return };
         let active = core.cluster().active_jobs().next().is_some();
@@ -115,14 +118,15 @@ impl World {
         for tracker in drained {
             self.count("tracker drained while jobs run", active);
             let node = self.by_tracker.get(&tracker).map(|at| &self.nodes[*at as usize]);
-            if let Some(node) = node.filter(|node| !node.runs.is_empty() && node.number == Some(tracker)) {
+            if let Some(node) = node.filter(|node| !node.runs.is_empty() && node.tracker_id == Some(tracker))
+            {
                 let runs: Vec<AttemptId> = node.runs.iter().map(|run| run.id).collect();
                 self.violation = Some(format!("{} is called drained, but runs {runs:?}", node.name));
             }
         }
     }
 
-    /// At the end, all draining trackers are empty. Then the drains end.
+    /// Checks that all draining trackers are empty at the end of the run, and cancels their drains.
     pub(super) fn end_drains(&mut self) {
         let Some(core) = &self.core else { return };
         let all: Vec<_> = draining(core).map(|tracker| (tracker, core.drain_status(tracker))).collect();
@@ -135,7 +139,7 @@ impl World {
         }
     }
 
-    /// After the end of a run, trackers that have registered have no files of jobs.
+    /// Checks that, after the end of a run, registered trackers have no files of jobs.
     pub(super) fn check_files(&mut self) {
         let reachable: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].is_up()).collect();
         for at in reachable {
@@ -147,7 +151,7 @@ impl World {
         }
     }
 
-    /// A policy without work is not asked all the time.
+    /// Checks that the policy is not called all the time when it has no work.
     pub(super) fn check_rounds(&mut self) {
         let Some(before) = self.core.as_ref().map(JobTracker::rounds) else { return };
         for _ in 0..20 {

@@ -1,5 +1,5 @@
-//! Copies of map outputs and checkpoints from trackers that are being drained. A copy takes as long
-//! as its bytes at the rate of one fetch; it does not share links.
+//! Copies map outputs and checkpoints from trackers that are being drained. The duration of a copy
+//! is its bytes divided by the rate of one fetch; copies do not share links.
 
 use super::{AgentEvent, SimEvent, World, tracker::Model};
 use agent::Copied;
@@ -9,7 +9,7 @@ use mrcore::{
 };
 
 impl World {
-    /// A tracker starts to copy files from another one.
+    /// Makes a tracker start to copy the files of an attempt from another tracker.
     pub(super) fn copy_files(&mut self, at: usize, attempt: AttemptId, from: TrackerId) {
         let source = self.by_tracker.get(&from).map_or(at, |source| *source as usize);
         let lasts = Span((self.stored_bytes(source, attempt) as f64 / self.setup.costs.fetch * 1e6) as u64);
@@ -18,9 +18,10 @@ impl World {
         self.queue.push(self.now + lasts, SimEvent::Copied { node: at as u32, attempt });
     }
 
-    pub(super) fn copied(&mut self, at: usize, attempt: AttemptId) {
+    /// Stores the copied files and reports the result to the tracker.
+    pub(super) fn finish_copy(&mut self, at: usize, attempt: AttemptId) {
         let Some(source) = self.nodes[at].copying.remove(&attempt) else { return };
-        let copied = if self.chance(6) { None } else { self.copy(at, source, attempt) };
+        let copied = if self.one_in(6) { None } else { self.copy_stored_files(at, source, attempt) };
         let result = copied.ok_or_else(|| "the files cannot be read".to_owned());
         self.send_to_agent(at, AgentEvent::Copied(attempt, result));
     }
@@ -34,7 +35,7 @@ impl World {
         stopped
     }
 
-    fn copy(&mut self, at: usize, source: usize, attempt: AttemptId) -> Option<Copied<Model>> {
+    fn copy_stored_files(&mut self, at: usize, source: usize, attempt: AttemptId) -> Option<Copied<Model>> {
         if source != at && !(self.nodes[source].serves() && self.nodes[at].serves()) {
             return None;
         }

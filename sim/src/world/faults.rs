@@ -1,4 +1,4 @@
-//! Start and end of faults.
+//! Starts and ends faults.
 
 use super::{
     SimEvent, World,
@@ -13,7 +13,7 @@ use mrcore::{
 };
 
 impl World {
-    pub(super) fn inject(&mut self, index: usize) {
+    pub(super) fn inject_fault(&mut self, index: usize) {
         let fault = self.setup.faults[index].clone();
         if fault.for_s.is_none() {
             self.faults_open -= 1;
@@ -21,87 +21,87 @@ impl World {
         let fits = |node: u32| (node as usize) < self.nodes.len();
         match fault.what {
             FaultKind::Tracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.dead += 1);
+                self.change_faults(node as usize, |faults| faults.dead += 1);
                 self.close_connection(node as usize);
             }
             FaultKind::Datanode { node } | FaultKind::FrozenDatanode { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.datanode_down += 1);
+                self.change_faults(node as usize, |faults| faults.datanode_down += 1);
                 self.schedule_repair(node);
             }
             FaultKind::Node { node } if fits(node) => {
-                self.change(node as usize, |faults| {
+                self.change_faults(node as usize, |faults| {
                     faults.dead += 1;
                     faults.wiped += 1;
                 });
                 self.schedule_repair(node);
             }
             FaultKind::FrozenTracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.frozen += 1);
+                self.change_faults(node as usize, |faults| faults.frozen += 1);
             }
-            FaultKind::Rack { rack } => self.each_in(rack, |faults| faults.unreachable += 1),
+            FaultKind::Rack { rack } => self.change_rack_faults(rack, |faults| faults.unreachable += 1),
             FaultKind::Frozen { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.unreachable += 1);
+                self.change_faults(node as usize, |faults| faults.unreachable += 1);
             }
             FaultKind::Slow { node, factor } if fits(node) => self.set_speed(node as usize, factor),
             FaultKind::Partition { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.partitioned += 1);
+                self.change_faults(node as usize, |faults| faults.partitioned += 1);
             }
             FaultKind::NoOrders { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.no_orders += 1);
+                self.change_faults(node as usize, |faults| faults.no_orders += 1);
             }
             FaultKind::PreemptAll { node } if fits(node) => self.preempt_node(node as usize),
-            FaultKind::KillOldestJob => self.stop_oldest(),
+            FaultKind::KillOldestJob => self.kill_oldest_job(),
             FaultKind::JobTracker => self.crash_jobtracker(),
             FaultKind::FrozenJobTracker => self.freeze_jobtracker(),
             _ => {}
         }
     }
 
-    pub(super) fn heal(&mut self, index: usize) {
+    pub(super) fn heal_fault(&mut self, index: usize) {
         self.faults_open -= 1;
         let fits = |node: u32| (node as usize) < self.nodes.len();
         match self.setup.faults[index].what.clone() {
             FaultKind::Tracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.dead -= 1);
+                self.change_faults(node as usize, |faults| faults.dead -= 1);
             }
             FaultKind::Datanode { node } | FaultKind::FrozenDatanode { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.datanode_down -= 1);
+                self.change_faults(node as usize, |faults| faults.datanode_down -= 1);
             }
             FaultKind::FrozenTracker { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.frozen -= 1);
+                self.change_faults(node as usize, |faults| faults.frozen -= 1);
             }
-            FaultKind::Node { node } if fits(node) => self.change(node as usize, |faults| {
+            FaultKind::Node { node } if fits(node) => self.change_faults(node as usize, |faults| {
                 faults.dead -= 1;
                 faults.wiped -= 1;
             }),
-            FaultKind::Rack { rack } => self.each_in(rack, |faults| faults.unreachable -= 1),
+            FaultKind::Rack { rack } => self.change_rack_faults(rack, |faults| faults.unreachable -= 1),
             FaultKind::Frozen { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.unreachable -= 1);
+                self.change_faults(node as usize, |faults| faults.unreachable -= 1);
             }
             FaultKind::Slow { node, factor } if fits(node) => self.set_speed(node as usize, 1.0 / factor),
             FaultKind::Partition { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.partitioned -= 1);
+                self.change_faults(node as usize, |faults| faults.partitioned -= 1);
             }
             FaultKind::NoOrders { node } if fits(node) => {
-                self.change(node as usize, |faults| faults.no_orders -= 1);
+                self.change_faults(node as usize, |faults| faults.no_orders -= 1);
             }
-            FaultKind::PreemptAll { .. } => self.let_go(),
+            FaultKind::PreemptAll { .. } => self.resume_tasks_on_hold(),
             FaultKind::JobTracker => self.revive_jobtracker(),
             FaultKind::FrozenJobTracker => self.unfreeze_jobtracker(),
             _ => {}
         }
     }
 
-    fn each_in(&mut self, rack: u32, change: impl Fn(&mut super::NodeFaults)) {
+    fn change_rack_faults(&mut self, rack: u32, change: impl Fn(&mut super::NodeFaults)) {
         for at in 0..self.nodes.len() {
             if self.setup.machines[at].rack == rack {
-                self.change(at, &change);
+                self.change_faults(at, &change);
             }
         }
     }
 
     /// Changes the faults of a machine, and applies the consequences.
-    fn change(&mut self, at: usize, change: impl Fn(&mut super::NodeFaults)) {
+    fn change_faults(&mut self, at: usize, change: impl Fn(&mut super::NodeFaults)) {
         let (was_up, served, read) = {
             let node = &self.nodes[at];
             (node.is_up(), node.serves(), node.has_blocks())
@@ -126,13 +126,13 @@ impl World {
             (true, false) => {
                 self.unreachable += 1;
                 self.drop_transfers_from(at);
-                self.each_shuffle(at, true);
+                self.set_fetches_blocked(at, true);
             }
             (false, true) => {
                 self.unreachable -= 1;
                 // A machine that comes back after a loss of its disks has no map outputs.
                 if !was_wiped {
-                    self.each_shuffle(at, false);
+                    self.set_fetches_blocked(at, false);
                 }
             }
             _ => {}
@@ -140,20 +140,21 @@ impl World {
         match (read, self.nodes[at].has_blocks()) {
             (true, false) => self.read_elsewhere(at),
             (false, true) => {
-                self.nodes[at].replaced = false;
+                self.nodes[at].blocks_replaced = false;
                 self.nodes[at].returns += 1;
             }
             _ => {}
         }
     }
 
-    /// Schedules the repair of the blocks of a machine whose DataNode is down.
+    /// Schedules the time at which the blocks of a machine with a dead DataNode have been
+    /// replicated elsewhere.
     fn schedule_repair(&mut self, node: u32) {
         let returns = self.nodes[node as usize].returns;
         self.queue.push(self.now + self.setup.costs.repair, SimEvent::Repaired { node, returns });
     }
 
-    /// The process of the tracker dies, with all its attempts.
+    /// Kills the process of the tracker and all its attempts.
     fn crash(&mut self, at: usize) {
         let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
         for key in keys {
@@ -163,16 +164,16 @@ impl World {
         node.inbox.clear();
         node.unreported.clear();
         node.copying.clear();
-        node.next_beat = None;
+        node.next_agent_deadline = None;
     }
 
-    /// The tracker starts again as a new process.
+    /// Starts the tracker again as a new process.
     fn restart(&mut self, at: usize) {
         self.nodes[at].start_agent();
         self.connect_at(at, self.now + START);
     }
 
-    /// A frozen tracker continues, with what has happened meanwhile.
+    /// Makes a frozen tracker continue and process the events that arrived meanwhile.
     fn unfreeze_tracker(&mut self, at: usize) {
         for event in std::mem::take(&mut self.nodes[at].inbox) {
             self.send_to_agent(at, event);
@@ -180,27 +181,27 @@ impl World {
         self.send_to_agent(at, AgentEvent::Tick);
     }
 
-    /// Checkpoints are lost with a disk.
+    /// Deletes the checkpoints of a machine, as if its disk was lost.
     pub(super) fn lose_checkpoints(&mut self, at: usize) {
         let lost = std::mem::take(&mut self.nodes[at].checkpoints);
         if let Some(checks) = &mut self.checks {
-            checks.destroyed.extend(lost.into_keys());
+            checks.destroyed_checkpoints.extend(lost.into_keys());
         }
     }
 
-    /// The JobTracker detects that the connection of a tracker is closed.
+    /// Lets the JobTracker detect that the connection of a tracker is closed.
     pub(super) fn close_connection(&mut self, at: usize) {
         let node = &self.nodes[at];
         if let Some(tracker) =
-            node.number.filter(|_| node.faults.unreachable == 0 && node.faults.partitioned == 0)
+            node.tracker_id.filter(|_| node.faults.unreachable == 0 && node.faults.partitioned == 0)
         {
             let incarnation = Incarnation(node.incarnation);
             self.send_event(Event::Disconnection { tracker, incarnation });
         }
     }
 
-    /// Blocks or unblocks fetches from a machine.
-    fn each_shuffle(&mut self, gone: usize, block: bool) {
+    /// Blocks or unblocks the fetches of all reduces from a machine.
+    fn set_fetches_blocked(&mut self, gone: usize, block: bool) {
         let now = self.now;
         let mut affected: Vec<(usize, u64)> = Vec::new();
         for (at, node) in self.nodes.iter_mut().enumerate() {
@@ -220,18 +221,20 @@ impl World {
             }
         }
         for (at, key) in affected {
-            self.follow(at, key);
+            self.follow_map_events(at, key);
         }
     }
 
-    pub(super) fn repaired(&mut self, at: usize, returns: u32) {
+    /// Marks the blocks of a machine as replicated elsewhere, unless its DataNode has returned
+    /// meanwhile.
+    pub(super) fn mark_repaired(&mut self, at: usize, returns: u32) {
         let node = &mut self.nodes[at];
         if node.returns == returns && (node.faults.wiped > 0 || node.faults.datanode_down > 0) {
-            node.replaced = true;
+            node.blocks_replaced = true;
         }
     }
 
-    /// A user preempts all attempts of a machine: splits its maps and pauses its reduces.
+    /// Preempts all attempts on a machine, as a user would: splits its maps and pauses its reduces.
     fn preempt_node(&mut self, at: usize) {
         let running: Vec<AttemptId> = self.nodes[at].runs.iter().map(|run| run.id).collect();
         for attempt in running {
@@ -241,11 +244,11 @@ impl World {
         }
     }
 
-    /// Releases all tasks on hold.
-    pub(super) fn let_go(&mut self) {
+    /// Resumes all tasks on hold, as a user would.
+    pub(super) fn resume_tasks_on_hold(&mut self) {
         let Some(core) = &self.core else { return };
         let tasks = core.cluster().active_jobs().flat_map(|job| &job.tasks.reduce);
-        let held = tasks.filter(|task| task.on_hold && task.viable().next().is_none());
+        let held = tasks.filter(|task| task.on_hold && task.viable_attempts().next().is_none());
         let held: Vec<TaskId> = held.map(|task| task.id).collect();
         for task in held {
             let request = self.manual_request();
@@ -253,7 +256,7 @@ impl World {
         }
     }
 
-    fn stop_oldest(&mut self) {
+    fn kill_oldest_job(&mut self) {
         let job = self.core.as_ref().and_then(|core| core.cluster().active_jobs().next().map(|job| job.id));
         if let Some(job) = job {
             let request = self.request();

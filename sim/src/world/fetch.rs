@@ -1,9 +1,9 @@
-//! Shuffle: the list of the map outputs of a job, and the progress of a reduce in it.
+//! Shuffle: the list of map outputs of a job, and how far each reduce has fetched them.
 //!
 //! The list is the core's list of map events. All reduces read the same list, each up to the events
-//! that its tracker has received. Bytes are those of complete map outputs; a reduce fetches its
-//! share of them. Outputs are fetched in the order of the list. Outputs on unreachable machines are
-//! skipped until the machine is reachable again.
+//! that its tracker has received. The list counts the bytes of complete map outputs; a reduce
+//! fetches its share of them. Outputs are fetched in the order of the list. Outputs on unreachable
+//! machines are skipped until the machine is reachable again.
 //!
 //! Deliberately absent: a separate flow per map and reduce. Fifty million flows would not be more
 //! accurate than one per reduce.
@@ -11,20 +11,20 @@
 use mrcore::ids::AttemptId;
 use std::collections::BTreeMap;
 
-/// An entry of the list.
+/// A change in the list of map outputs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Change {
     /// The output is available on this machine.
     Available { attempt: AttemptId, bytes: f64, node: u32 },
-    /// The output is withdrawn. `end` is its end position in the list of bytes.
+    /// The output is withdrawn. `end` is the position after its last byte in the list.
     Withdrawn { map: u32, bytes: f64, end: f64 },
     /// The output is on this machine now.
     Moved { attempt: AttemptId, node: u32 },
-    /// Nothing changes for reduces.
-    Same,
+    /// The entry does not change anything for reduces.
+    Unchanged,
 }
 
-/// An available output: its machine, and its end position in the list of bytes.
+/// An available output: its machine, and the position after its last byte in the list.
 #[derive(Debug, Clone, Copy)]
 struct Output {
     attempt: AttemptId,
@@ -33,15 +33,15 @@ struct Output {
     node: u32,
 }
 
-/// The list of a job.
+/// The list of map outputs of a job.
 #[derive(Debug, Default)]
 pub(super) struct MapLog {
     changes: Vec<Change>,
     /// For each prefix of the list: bytes made available, and number of entries that are not new
     /// outputs.
-    sums: Vec<(f64, u32)>,
+    prefix_sums: Vec<(f64, u32)>,
     /// Currently available outputs, by index of the map.
-    now: BTreeMap<u32, Output>,
+    current: BTreeMap<u32, Output>,
 }
 
 impl MapLog {
@@ -50,39 +50,39 @@ impl MapLog {
         self.changes.len()
     }
 
-    /// An output became available, or has moved.
+    /// Adds an output that became available, or a new location of a known output.
     pub(super) fn available(&mut self, attempt: AttemptId, bytes: f64, node: u32) {
         let index = attempt.task.index;
-        if let Some(output) = self.now.get_mut(&index).filter(|output| output.attempt == attempt) {
+        if let Some(output) = self.current.get_mut(&index).filter(|output| output.attempt == attempt) {
             output.node = node;
             return self.push(Change::Moved { attempt, node }, 0.0);
         }
-        let end = self.sums.last().map_or(0.0, |(sum, _)| *sum) + bytes;
-        self.now.insert(index, Output { attempt, bytes, end, node });
+        let end = self.prefix_sums.last().map_or(0.0, |(sum, _)| *sum) + bytes;
+        self.current.insert(index, Output { attempt, bytes, end, node });
         self.push(Change::Available { attempt, bytes, node }, bytes);
     }
 
-    /// An output was lost.
+    /// Withdraws an output that was lost.
     pub(super) fn withdrawn(&mut self, attempt: AttemptId) {
         let map = attempt.task.index;
-        let change = match self.now.remove(&map) {
+        let change = match self.current.remove(&map) {
             Some(Output { bytes, end, .. }) => Change::Withdrawn { map, bytes, end },
-            None => Change::Same,
+            None => Change::Unchanged,
         };
         self.push(change, 0.0);
     }
 
     fn push(&mut self, change: Change, bytes: f64) {
-        let (sum, not_new_before) = self.sums.last().copied().unwrap_or_default();
+        let (sum, not_new_before) = self.prefix_sums.last().copied().unwrap_or_default();
         let not_new = !matches!(change, Change::Available { .. });
-        self.sums.push((sum + bytes, not_new_before + u32::from(not_new)));
+        self.prefix_sums.push((sum + bytes, not_new_before + u32::from(not_new)));
         self.changes.push(change);
     }
 
     /// Returns the bytes, and the number of entries that are not new outputs, of the first
     /// `changes` entries.
     fn sum(&self, changes: usize) -> (f64, u32) {
-        changes.checked_sub(1).map_or((0.0, 0), |last| self.sums[last])
+        changes.checked_sub(1).map_or((0.0, 0), |last| self.prefix_sums[last])
     }
 }
 
@@ -94,48 +94,49 @@ pub(super) struct Blocked {
     pub(super) node: u32,
 }
 
-/// Progress of one reduce.
+/// Progress of one reduce in the list.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Fetch {
     /// Bytes fetched.
-    pub(super) got: f64,
-    /// Bytes that could be fetched in total.
+    pub(super) fetched: f64,
+    /// Bytes fetched, plus bytes that can be fetched now.
     pub(super) available: f64,
     /// Maps whose output is fetched or available.
     pub(super) maps: u32,
     /// Number of entries of the list that were processed.
     cursor: usize,
-    /// Bytes before the current position that need not be fetched.
+    /// Bytes of the list before the current position that need not be fetched.
     skipped: f64,
-    /// Maps whose output was withdrawn after it was fetched.
-    obtained: BTreeMap<u32, f64>,
+    /// Maps whose output was withdrawn after this reduce had fetched it, with the bytes.
+    withdrawn_after_fetch: BTreeMap<u32, f64>,
     /// Outputs on unreachable machines.
     pub(super) blocked: Vec<Blocked>,
 }
 
 impl Fetch {
-    /// Processes the list up to entry `upto`.
+    /// Processes the list up to entry `upto`. `all` says that every machine is reachable.
     pub(super) fn follow(&mut self, log: &MapLog, upto: usize, reachable: impl Fn(u32) -> bool, all: bool) {
         let upto = upto.min(log.len());
         if upto <= self.cursor {
             return;
         }
         let ((before, odd_before), (after, odd_after)) = (log.sum(self.cursor), log.sum(upto));
-        if all && self.obtained.is_empty() && odd_before == odd_after {
+        if all && self.withdrawn_after_fetch.is_empty() && odd_before == odd_after {
             self.available += after - before;
             self.maps += (upto - self.cursor) as u32;
         } else {
             for change in &log.changes[self.cursor..upto] {
-                self.take(*change, &reachable);
+                self.apply_change(*change, &reachable);
             }
         }
         self.cursor = upto;
     }
 
-    fn take(&mut self, change: Change, reachable: &impl Fn(u32) -> bool) {
+    /// Processes one change of the list.
+    fn apply_change(&mut self, change: Change, reachable: &impl Fn(u32) -> bool) {
         match change {
             Change::Available { attempt, bytes, node } => {
-                if self.obtained.remove(&attempt.task.index).is_some() {
+                if self.withdrawn_after_fetch.remove(&attempt.task.index).is_some() {
                     self.skipped += bytes;
                     return;
                 }
@@ -152,11 +153,11 @@ impl Fetch {
                     self.blocked.remove(at);
                     self.maps -= 1;
                     self.skipped += bytes;
-                } else if self.has(end) {
-                    self.obtained.insert(map, bytes);
+                } else if self.has_fetched_up_to(end) {
+                    self.withdrawn_after_fetch.insert(map, bytes);
                 } else {
                     self.maps -= 1;
-                    self.available = (self.available - bytes).max(self.got);
+                    self.available = (self.available - bytes).max(self.fetched);
                     self.skipped += bytes;
                 }
             }
@@ -168,33 +169,34 @@ impl Fetch {
                     }
                 }
             }
-            Change::Same => {}
+            Change::Unchanged => {}
         }
     }
 
-    fn has(&self, end: f64) -> bool {
-        self.got >= self.available - 0.5 || self.got + self.skipped >= end - 0.5
+    /// Returns whether the output that ends at this position of the list has been fetched.
+    fn has_fetched_up_to(&self, end: f64) -> bool {
+        self.fetched >= self.available - 0.5 || self.fetched + self.skipped >= end - 0.5
     }
 
-    /// A machine became unreachable: its outputs that are not yet fetched are blocked.
+    /// Blocks the outputs on a machine that became unreachable and are not fetched yet.
     pub(super) fn block(&mut self, log: &MapLog, gone: u32) {
         let upto = self.cursor.min(log.len());
         let mut sum = 0.0;
         for change in &log.changes[..upto] {
             let Change::Available { attempt, bytes, .. } = *change else { continue };
             sum += bytes;
-            let output = log.now.get(&attempt.task.index).filter(|output| output.attempt == attempt);
+            let output = log.current.get(&attempt.task.index).filter(|output| output.attempt == attempt);
             let there = output.is_some_and(|output| output.node == gone);
             let is_known = self.blocked.iter().any(|blocked| blocked.attempt == attempt)
-                || self.obtained.contains_key(&attempt.task.index);
-            if there && !is_known && !self.has(sum) {
-                self.available = (self.available - bytes).max(self.got);
+                || self.withdrawn_after_fetch.contains_key(&attempt.task.index);
+            if there && !is_known && !self.has_fetched_up_to(sum) {
+                self.available = (self.available - bytes).max(self.fetched);
                 self.blocked.push(Blocked { attempt, bytes, node: gone });
             }
         }
     }
 
-    /// A machine is reachable again.
+    /// Unblocks the outputs on a machine that is reachable again.
     pub(super) fn unblock(&mut self, back: u32) {
         let freed: f64 =
             self.blocked.iter().filter(|blocked| blocked.node == back).map(|blocked| blocked.bytes).sum();
@@ -202,14 +204,14 @@ impl Fetch {
         self.available += freed;
     }
 
-    /// Fetches this number of bytes.
+    /// Counts this number of bytes as fetched.
     pub(super) fn run(&mut self, bytes: f64) {
-        self.got = (self.got + bytes).min(self.available);
+        self.fetched = (self.fetched + bytes).min(self.available);
     }
 
     /// Returns the bytes that can be fetched now.
     pub(super) fn backlog(&self) -> f64 {
-        (self.available - self.got).max(0.0)
+        (self.available - self.fetched).max(0.0)
     }
 
     /// Whether all that can be fetched now is fetched. Less than half a byte is a rounding error.
@@ -230,7 +232,7 @@ impl Fetch {
     /// Returns the fraction of the maps whose output is fetched.
     pub(super) fn fraction(&self, maps: u32) -> f64 {
         let known = f64::from(self.maps) / f64::from(maps.max(1));
-        let got = if self.available > 0.0 { self.got / self.available } else { 1.0 };
+        let got = if self.available > 0.0 { self.fetched / self.available } else { 1.0 };
         (known * got).clamp(0.0, 1.0)
     }
 }

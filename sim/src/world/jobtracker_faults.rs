@@ -7,22 +7,23 @@ use mrcore::{Event, JobTracker, digest::digest};
 /// State of the JobTracker while it is dead or frozen.
 #[derive(Debug, Default)]
 pub(super) struct JobTrackerFaults {
-    /// Number of faults for which it is dead.
+    /// Number of active faults that keep it dead.
     dead: u32,
-    /// Number of faults for which it is frozen.
+    /// Number of active faults that keep it frozen.
     frozen: u32,
     /// The frozen core.
     core: Option<JobTracker>,
-    /// Events that it gets when it continues, because they are in its process or its sockets.
+    /// Events that it gets when it continues. They wait in the process or in its sockets.
     undelivered: Vec<Event>,
-    /// Digest that replay of the journal must reproduce, if rules are checked.
+    /// Digest of the cluster before the crash, which replay of the journal must reproduce. Set only
+    /// if rules are checked.
     pub(super) lost: Option<String>,
 }
 
 impl JobTrackerFaults {
-    /// An event while the JobTracker is unavailable. Trackers repeat unanswered messages, and ticks
-    /// are periodic, so these are dropped.
-    pub(super) fn miss(&mut self, event: Event) {
+    /// Stores an event that arrives while the JobTracker is frozen. Heartbeats and registrations
+    /// are dropped, because trackers repeat them; so are ticks, because they are periodic.
+    pub(super) fn handle_missed_event(&mut self, event: Event) {
         let comes_again = matches!(event, Event::Tick | Event::Heartbeat(_) | Event::Registration { .. });
         if self.core.is_some() && !comes_again {
             self.undelivered.push(event);
@@ -31,12 +32,12 @@ impl JobTrackerFaults {
 }
 
 impl World {
-    /// The process of the JobTracker dies. If rules are checked, its state is stored for comparison
-    /// after replay.
+    /// Kills the JobTracker process. If rules are checked, stores a digest of its state for a
+    /// comparison after replay.
     pub(super) fn crash_jobtracker(&mut self) {
         self.jobtracker_faults.dead += 1;
         self.jobtracker_faults.undelivered.clear();
-        self.answers.clear();
+        self.solutions.clear();
         let core = self.core.take().or_else(|| self.jobtracker_faults.core.take());
         if let Some(core) = core.filter(|_| self.setup.checked) {
             self.jobtracker_faults.lost = Some(digest(core.cluster()));
@@ -52,7 +53,7 @@ impl World {
         }
     }
 
-    /// Freezes the process; has no effect on a dead one.
+    /// Freezes the process. Has no effect on a dead process.
     pub(super) fn freeze_jobtracker(&mut self) {
         self.jobtracker_faults.frozen += 1;
         if let Some(core) = self.core.take() {
@@ -60,7 +61,7 @@ impl World {
         }
     }
 
-    /// The process continues with its state.
+    /// Makes a frozen process continue with its state.
     pub(super) fn unfreeze_jobtracker(&mut self) {
         self.jobtracker_faults.frozen -= 1;
         if self.jobtracker_faults.frozen > 0 {
@@ -74,10 +75,10 @@ impl World {
         self.submit_all();
     }
 
-    /// The JobTracker starts again and replays its journal, which must give the same cluster.
+    /// Starts the JobTracker again. Checks that replay of its journal gives the same cluster.
     pub(super) fn restart_jobtracker(&mut self) {
         let before = self.jobtracker_faults.lost.take();
-        let Ok(mut core) = self.setup.core(&self.deciding) else { return };
+        let Ok(mut core) = self.setup.core(&self.decision_times) else { return };
         for entry in self.journal.iter().flatten() {
             if let Err(apply_error) = core.replay(entry) {
                 self.violation = Some(format!("replay of the journal failed: {apply_error}"));

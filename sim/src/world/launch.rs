@@ -1,4 +1,4 @@
-//! Start of attempts: where a map reads its input, and from which checkpoint a reduce resumes.
+//! Starts attempts: chooses where a map reads its input and from which checkpoint a reduce resumes.
 
 use super::{
     SimEvent, World,
@@ -11,17 +11,17 @@ use mrcore::{Phase, Span, Time, ids::AttemptId};
 impl World {
     pub(super) fn launch(&mut self, at: usize, id: AttemptId) {
         self.nodes[at].jobs.insert(id.job());
-        if !self.start_run(at, id) {
-            self.ended(at, id, AttemptEnd::Killed("its job has ended".into()));
+        if !self.start_attempt(at, id) {
+            self.report_end(at, id, AttemptEnd::Killed("its job has ended".into()));
         }
     }
 
-    /// Whether the attempt has started: its job is known.
-    fn start_run(&mut self, at: usize, id: AttemptId) -> bool {
+    /// Starts the attempt. Returns false if its job is not known.
+    fn start_attempt(&mut self, at: usize, id: AttemptId) -> bool {
         let Some(known_job) = self.jobs_known.get(&id.job()) else { return false };
         let job = &self.workload.jobs[known_job.plan];
         let (costs, own) = (&self.setup.costs, job.start);
-        self.keys += 1;
+        self.newest_key += 1;
         let mut rng = self.rng_of(id);
         let late = if costs.start_spread > Span(0) { rng.below(costs.start_spread.0) } else { 0 };
         let start = self.now + costs.start + own + Span(late);
@@ -33,8 +33,8 @@ impl World {
             _ => Mishap::Fails,
         };
         let work = match id.phase() {
-            Phase::Map => self.map(at, id),
-            Phase::Reduce => self.reduce(at, id),
+            Phase::Map => self.map_work(at, id),
+            Phase::Reduce => self.reduce_work(at, id),
         };
         let Some((work, delay)) = work else { return false };
         if self.is_restart(id) {
@@ -42,7 +42,7 @@ impl World {
         }
         let run = Run {
             id,
-            key: self.keys,
+            key: self.newest_key,
             version: 0,
             preempting: None,
             is_frozen: false,
@@ -57,14 +57,14 @@ impl World {
         };
         let moves = run.awaits_checkpoint();
         self.nodes[at].runs.push(run);
-        self.runs += 1;
+        self.running_attempts += 1;
         if self.setup.out_of_band {
-            self.queue.push(start, SimEvent::Started { node: at as u32, key: self.keys });
+            self.queue.push(start, SimEvent::Started { node: at as u32, key: self.newest_key });
         }
         match id.phase() {
-            Phase::Map => self.read(at, self.keys),
-            Phase::Reduce if moves => self.start_transfer(at, self.keys),
-            Phase::Reduce => self.follow(at, self.keys),
+            Phase::Map => self.start_reading(at, self.newest_key),
+            Phase::Reduce if moves => self.start_transfer(at, self.newest_key),
+            Phase::Reduce => self.follow_map_events(at, self.newest_key),
         }
         true
     }
@@ -90,14 +90,15 @@ impl World {
         Rng::new(mix(self.setup.seed ^ mix(task)) ^ u64::from(id.number))
     }
 
-    fn map(&self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
+    /// Returns the work of a map, and its additional delay at the start.
+    fn map_work(&self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
         let known_job = self.jobs_known.get(&id.job())?;
         let task = self.core.as_ref()?.cluster().task(id.task)?;
         let job = &self.workload.jobs[known_job.plan];
         let plan = job.maps.get(task.root as usize)?;
         let total = plan.bytes.max(1);
         let work_s = (f64::from(plan.work_s) * task.bytes() as f64 / total as f64).max(1e-3);
-        let source = match self.source(at as u32, known_job.copies_of(task.root), id) {
+        let source = match self.choose_replica(at as u32, known_job.copies_of(task.root), id) {
             Some(source) => (source != at as u32).then_some(source),
             None => return Some((Work::Failing("no replica of its input can be read"), Span::secs(3))),
         };
@@ -105,9 +106,9 @@ impl World {
         Some((Work::Map(MapRun { start, end, done: 0.0, rate: 0.0, work_s, out, root, source }), Span(0)))
     }
 
-    /// Returns the machine whose replica is read: the same machine, one in the same rack, any
-    /// other, or one with a replica made by repair.
-    fn source(&self, at: u32, replicas: &[u32], id: AttemptId) -> Option<u32> {
+    /// Chooses the machine whose replica is read: the same machine, a machine in the same rack, any
+    /// other machine, or a machine with a replica made by repair.
+    fn choose_replica(&self, at: u32, replicas: &[u32], id: AttemptId) -> Option<u32> {
         let readable = |node: &&u32| self.nodes[**node as usize].has_blocks();
         if replicas.contains(&at) && readable(&&at) {
             return Some(at);
@@ -119,7 +120,7 @@ impl World {
             live().nth((mix(u64::from(id.task.index)) % count.max(1)) as usize)
         };
         let copied = || {
-            let made = replicas.iter().any(|node| self.nodes[*node as usize].replaced);
+            let made = replicas.iter().any(|node| self.nodes[*node as usize].blocks_replaced);
             let first = mix(u64::from(id.task.index)) as usize % self.nodes.len();
             let mut order = (0..self.nodes.len()).map(|step| ((first + step) % self.nodes.len()) as u32);
             made.then(|| order.find(|node| readable(&node))).flatten()
@@ -127,18 +128,18 @@ impl World {
         near.or_else(far).copied().or_else(copied)
     }
 
-    /// A map starts to read, or has to read from another machine from now on.
-    pub(super) fn read(&mut self, at: usize, key: u64) {
+    /// Starts the flow of a map that reads from another machine.
+    pub(super) fn start_reading(&mut self, at: usize, key: u64) {
         let (now, speed_now, disk) = (self.now, self.nodes[at].speed_now(), self.nodes[at].disk);
         let Some(run) = self.nodes[at].run(key) else { return };
         run.advance(now);
-        let Work::Map(map) = &mut run.work else { return self.expect(at, key) };
+        let Work::Map(map) = &mut run.work else { return self.schedule_next_change(at, key) };
         let bytes = (map.end - map.start).max(1) as f64;
         let compute = speed_now / map.work_s;
         if let Some(source) = map.source {
             map.rate = compute;
             let wanted = (bytes * compute).min(self.nodes[source as usize].disk);
-            let flow = self.net.between(source, at as u32, wanted, (at as u32, key));
+            let flow = self.net.add_transfer(source, at as u32, wanted, (at as u32, key));
             let rate = self.net.rate(flow) / bytes;
             if let Some(run) = self.nodes[at].run(key) {
                 run.flow = Some(flow);
@@ -146,14 +147,14 @@ impl World {
                     map.rate = rate.min(compute);
                 }
             }
-            self.request_share();
+            self.request_rate_update();
         } else {
             map.rate = compute.min(disk / bytes);
         }
-        self.expect(at, key);
+        self.schedule_next_change(at, key);
     }
 
-    /// Maps that read from a machine have to read from another one.
+    /// Makes maps that read from an unreachable machine read from another one.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
         let reads = |run: &Run| match &run.work {
             Work::Map(map) if !run.is_frozen && map.source == Some(gone as u32) => Some(map.root),
@@ -167,7 +168,7 @@ impl World {
         for (at, key, id, root) in affected {
             let copies =
                 self.jobs_known.get(&id.job()).map_or(&[][..], |known_job| known_job.copies_of(root));
-            let source = self.source(at as u32, copies, id);
+            let source = self.choose_replica(at as u32, copies, id);
             let now = self.now;
             let Some(run) = self.nodes[at].run(key) else { continue };
             run.advance(now);
@@ -181,11 +182,12 @@ impl World {
                 run.since = now + Span::secs(3);
                 run.work = Work::Failing("no replica of its input can be read any more");
             }
-            self.read(at, key);
+            self.start_reading(at, key);
         }
     }
 
-    fn reduce(&mut self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
+    /// Returns the work of a reduce, and its additional delay at the start.
+    fn reduce_work(&mut self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
         let known_job = self.jobs_known.get(&id.job())?;
         let share = f64::from(self.workload.jobs[known_job.plan].reduces.get(id.task.index as usize)?.share);
         let cluster = self.core.as_ref()?.cluster();
@@ -210,19 +212,19 @@ impl World {
         let Some(paused) = resumed_from else { return Some((Work::Reduce(reduce), Span(0))) };
         let there = holder.filter(|holder| *holder == at || self.nodes[*holder].serves());
         let elsewhere = holder != Some(at);
-        if there.is_none() || (elsewhere && self.chance(8)) {
+        if there.is_none() || (elsewhere && self.one_in(8)) {
             self.count("checkpoint unreachable", true);
             return Some((Work::CheckpointUnreachable, Span::secs(6)));
         }
         let saved = there.and_then(|holder| self.nodes[holder].checkpoints.get(&paused).cloned());
-        let damaged = self.chance(12);
+        let damaged = self.one_in(12);
         if saved.is_none() {
             self.checkpoint_missing(paused, id);
         }
         let Some(saved) = saved.filter(|_| !damaged) else {
             return Some((Work::Failing("the checkpoint does not exist"), Span::secs(1)));
         };
-        // The part in memory is read back before the reduce continues. A remote checkpoint is
+        // The part in memory is read from disk before the reduce continues. A remote checkpoint is
         // transferred first.
         let read_s = (saved.checkpoint.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
         reduce.transfer = there.filter(|holder| *holder != at).map(|holder| Transfer {

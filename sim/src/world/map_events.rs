@@ -1,5 +1,5 @@
-//! Checks the map events that reduces get: each range of the input comes from one attempt, and
-//! together the ranges are the input.
+//! Checks the map events that reduces get: each range of the input comes from exactly one attempt,
+//! and the ranges add up to the whole input.
 
 use mrcore::{
     Cluster, Phase,
@@ -10,7 +10,7 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The split and the range of a map output.
+/// Index of the split, start and end of the range of a map output.
 type Range = (u32, u64, u64);
 
 /// The map events of all jobs, as trackers have received them.
@@ -20,7 +20,7 @@ pub(super) struct MapEvents {
     lists: BTreeMap<JobId, MapEventList>,
 }
 
-/// The list of a job, which all its reduces read. Its start is the same for all of them.
+/// The map events of a job. All its reduces receive a prefix of the same list.
 #[derive(Debug, Default)]
 struct MapEventList {
     events: Vec<MapEvent>,
@@ -28,14 +28,14 @@ struct MapEventList {
 }
 
 impl MapEvents {
-    /// An attempt has just succeeded.
+    /// Records the range of an attempt that has just succeeded.
     pub(super) fn note_success(&mut self, attempt: AttemptId, cluster: &Cluster) {
         if let Some(task) = cluster.task(attempt.task).filter(|task| task.id.phase == Phase::Map) {
             self.ranges.insert(attempt, (task.root, task.start, task.end));
         }
     }
 
-    /// A tracker receives map events. The error describes what is wrong.
+    /// Checks map events that a tracker receives. The error describes the violation.
     pub(super) fn receive(
         &mut self,
         job: JobId,
@@ -48,8 +48,12 @@ impl MapEvents {
         for (at, event) in (first..).zip(events) {
             match list.events.get(at) {
                 Some(known) if known == event => continue,
-                Some(known) => return Err(format!("event {at} of {job} was {known:?} and is {event:?}")),
-                None if at > list.events.len() => return Err(format!("events of {job} start at {at}")),
+                Some(known) => {
+                    return Err(format!("map event {at} of {job} changed from {known:?} to {event:?}"));
+                }
+                None if at > list.events.len() => {
+                    return Err(format!("map events of {job} start at {at}, which leaves a gap"));
+                }
                 None => list.events.push(*event),
             }
             match event {
@@ -84,7 +88,8 @@ impl MapEvents {
     }
 }
 
-/// A reduce with as many outputs as there are maps assumes that it has everything.
+/// Checks that the outputs cover every split completely. A reduce that has as many outputs as there
+/// are maps assumes that it has everything.
 fn check_complete(job: &Job, consumed: &[Range]) -> Result<(), String> {
     for (root, split) in job.spec.splits.iter().enumerate() {
         let its = consumed.iter().filter(|(of, ..)| *of == root as u32);

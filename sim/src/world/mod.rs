@@ -99,13 +99,13 @@ pub struct World {
     now: Time,
     queue: Queue,
     core: Option<JobTracker>,
-    deciding: Arc<DecisionTimes>,
+    decision_times: Arc<DecisionTimes>,
     nodes: Vec<Node>,
-    /// Machines by ID of the tracker.
+    /// Index of the machine of each tracker.
     by_tracker: BTreeMap<TrackerId, u32>,
     net: Net,
     /// Whether a computation of flow rates is scheduled.
-    sharing: bool,
+    rate_update_scheduled: bool,
     /// Number of machines whose tracker or network is down.
     unreachable: u32,
     jobs_known: BTreeMap<JobId, KnownJob>,
@@ -113,23 +113,23 @@ pub struct World {
     /// Jobs that arrived while the JobTracker was unavailable.
     unsubmitted: Vec<usize>,
     jobs_open: usize,
-    runs: usize,
-    keys: u64,
+    running_attempts: usize,
+    newest_key: u64,
     requests: u128,
     /// Registrations without a reply, with the machine.
     registrations: BTreeMap<RequestId, usize>,
     /// Requests that the core may refuse.
     manual_requests: BTreeSet<RequestId>,
     /// Solutions of optimisation problems that the core has not received yet.
-    answers: BTreeMap<u64, Numbers>,
+    solutions: BTreeMap<u64, Numbers>,
     /// The journal; recorded only if the JobTracker may have to replay it.
     journal: Option<Vec<Entry>>,
     jobtracker_faults: jobtracker_faults::JobTrackerFaults,
-    /// Since when the simulation skips idle time.
-    asleep: Option<Time>,
-    /// Idle time that was skipped so far.
-    slept: Span,
-    /// Random choices of random events, while they occur.
+    /// Start of the idle time that the simulation is skipping now.
+    idle_since: Option<Time>,
+    /// Total idle time that was skipped before.
+    idle_time_skipped: Span,
+    /// Random number generator of random events, while they occur.
     random: Option<Rng>,
     /// State of the checks, if rules are checked.
     checks: Option<Checks>,
@@ -137,8 +137,8 @@ pub struct World {
     last_reply: Option<Reply>,
     faults_open: usize,
     faults_started: u32,
-    progress: stall::Progress,
-    scenario: steps::Progress,
+    stall_detector: stall::StallDetector,
+    scenario: steps::ScenarioState,
     rng: Rng,
     trace: Trace,
     metrics: Metrics,
@@ -153,10 +153,10 @@ pub struct World {
 }
 
 impl World {
-    /// A cluster at the start of a run.
+    /// Creates a cluster at the start of a run.
     pub fn new(setup: Setup, workload: Workload) -> Result<Self, PolicyError> {
-        let deciding = Arc::new(DecisionTimes::default());
-        let core = setup.core(&deciding)?;
+        let decision_times = Arc::new(DecisionTimes::default());
+        let core = setup.core(&decision_times)?;
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
@@ -169,33 +169,33 @@ impl World {
             now: Time(1_000_000),
             queue: Queue::default(),
             core: Some(core),
-            deciding,
+            decision_times,
             nodes,
             by_tracker: BTreeMap::new(),
             net,
-            sharing: false,
+            rate_update_scheduled: false,
             unreachable: 0,
             jobs_known: BTreeMap::new(),
             next_arrival: 0,
             unsubmitted: Vec::new(),
             jobs_open: workload.jobs.len(),
-            runs: 0,
-            keys: 0,
+            running_attempts: 0,
+            newest_key: 0,
             requests: 0,
             registrations: BTreeMap::new(),
             manual_requests: BTreeSet::new(),
-            answers: BTreeMap::new(),
+            solutions: BTreeMap::new(),
             journal: (restarts || setup.checked).then(Vec::new),
             jobtracker_faults: jobtracker_faults::JobTrackerFaults::default(),
-            asleep: None,
-            slept: Span(0),
+            idle_since: None,
+            idle_time_skipped: Span(0),
             random: setup.random_events.then(|| Rng::of(setup.seed, "random events")),
             checks: setup.checked.then(Checks::default),
             last_reply: None,
             faults_open: setup.faults.len() + usize::from(setup.random_events),
             faults_started: 0,
-            progress: stall::Progress::new(Time(1_000_000)),
-            scenario: steps::Progress::new(setup.seed),
+            stall_detector: stall::StallDetector::new(Time(1_000_000)),
+            scenario: steps::ScenarioState::new(setup.seed),
             rng: Rng::of(setup.seed, "world"),
             trace: Trace::default(),
             metrics: Metrics::default(),
@@ -209,7 +209,7 @@ impl World {
             setup,
             workload,
         };
-        world.begin();
+        world.schedule_first_events();
         Ok(world)
     }
 
@@ -222,7 +222,8 @@ impl World {
         self
     }
 
-    fn begin(&mut self) {
+    /// Schedules the first events of the run.
+    fn schedule_first_events(&mut self) {
         self.send_event(Event::Start);
         self.queue.push(self.now, SimEvent::Tick);
         for at in 0..self.nodes.len() {
@@ -230,17 +231,17 @@ impl World {
             self.connect_at(at, self.now + stagger);
         }
         for (index, fault) in self.setup.faults.iter().enumerate() {
-            let checkpoint_on = self.now;
-            self.queue.push(checkpoint_on + fault.at(), SimEvent::Fault { index: index as u32 });
+            let start = self.now;
+            self.queue.push(start + fault.at(), SimEvent::Fault { index: index as u32 });
             if let Some(until) = fault.until() {
-                self.queue.push(checkpoint_on + until, SimEvent::Heal { index: index as u32 });
+                self.queue.push(start + until, SimEvent::Heal { index: index as u32 });
             }
         }
         self.plan_steps();
         if self.random.is_some() {
             self.queue.push(self.now, SimEvent::Random);
         }
-        self.await_arrival();
+        self.schedule_arrival();
     }
 
     /// Runs until every job has ended, until `limit` has passed since the start, or until the
@@ -250,14 +251,14 @@ impl World {
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if let Some(last) = last.filter(|last| at > *last) {
-                self.metrics.leave(last);
+                self.metrics.end_observation(last);
                 break;
             }
             if self.is_stalled(at, what) {
-                self.metrics.leave(at);
+                self.metrics.end_observation(at);
                 break;
             }
-            self.progress.happened(at, what);
+            self.stall_detector.record_event(at, what);
             self.now = at;
             self.events += 1;
             self.handle_event(what);
@@ -281,12 +282,12 @@ impl World {
             unfinished: self.jobs_open,
             faults: self.faults_started,
             cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
-            deciding: self.deciding.snapshot(),
+            deciding: self.decision_times.snapshot(),
         })
     }
 
-    /// Whether every job has ended. If rules are checked, also every fault must have ended and
-    /// every slot be free.
+    /// Returns whether every job has ended. If rules are checked, also requires that every fault
+    /// has ended and every slot is free.
     fn is_over(&self) -> bool {
         let at_rest = || {
             let all_reported = self.nodes.iter().all(Node::is_idle);
@@ -294,7 +295,7 @@ impl World {
                 let idle = |phase: Phase| core.cluster().trackers().all(|at| at.running[phase].is_empty());
                 Phase::BOTH.into_iter().all(idle)
             });
-            self.faults_open == 0 && self.runs == 0 && all_reported && free
+            self.faults_open == 0 && self.running_attempts == 0 && all_reported && free
         };
         self.jobs_open == 0 && (!self.setup.checked || at_rest())
     }
@@ -308,8 +309,8 @@ impl World {
 
     fn handle_event(&mut self, what: SimEvent) {
         match what {
-            SimEvent::Arrival => self.arrive(),
-            SimEvent::Beat { node } => self.beat(node as usize),
+            SimEvent::Arrival => self.handle_arrival(),
+            SimEvent::AgentDeadline { node } => self.handle_agent_deadline(node as usize),
             SimEvent::Connect { node, version } => {
                 if self.nodes[node as usize].connections == version {
                     self.connect(node as usize);
@@ -320,16 +321,16 @@ impl World {
                     self.send_to_agent(node as usize, AgentEvent::Started(id));
                 }
             }
-            SimEvent::Done { node, key, version } => self.done(node as usize, key, version),
+            SimEvent::Done { node, key, version } => self.finish_work(node as usize, key, version),
             SimEvent::SlotReleased { node, key } => self.slot_released(node as usize, key),
             SimEvent::Tick => self.tick(),
-            SimEvent::Share => self.share_links(),
+            SimEvent::UpdateRates => self.update_flow_rates(),
             SimEvent::Committed { job } => {
-                let result = if self.chance(10) { Err("no space".into()) } else { Ok(()) };
+                let result = if self.one_in(10) { Err("no space".into()) } else { Ok(()) };
                 self.send_event(Event::CommitResult { job, result });
             }
             SimEvent::Solved { number } => {
-                if let Some(answer) = self.answers.remove(&number) {
+                if let Some(answer) = self.solutions.remove(&number) {
                     self.send_event(Event::Computed { number, answer });
                 }
             }
@@ -337,25 +338,25 @@ impl World {
             SimEvent::Undo { index } => self.undo(index as usize),
             SimEvent::Fault { index } => {
                 self.faults_started += 1;
-                self.inject(index as usize);
+                self.inject_fault(index as usize);
             }
-            SimEvent::Heal { index } => self.heal(index as usize),
-            SimEvent::Copied { node, attempt } => self.copied(node as usize, attempt),
+            SimEvent::Heal { index } => self.heal_fault(index as usize),
+            SimEvent::Copied { node, attempt } => self.finish_copy(node as usize, attempt),
             SimEvent::Random => self.random_event(),
-            SimEvent::Repaired { node, returns } => self.repaired(node as usize, returns),
+            SimEvent::Repaired { node, returns } => self.mark_repaired(node as usize, returns),
         }
     }
 
-    /// Timer of the JobTracker. Also checks whether the simulation may skip idle time.
+    /// Runs the timer of the JobTracker. Also checks whether the simulation may skip idle time.
     fn tick(&mut self) {
         self.send_event(Event::Tick);
         self.check_drains();
         if self.setup.checked && self.faults_open == 0 {
-            // A requested pause may have completed after the end of its fault.
-            self.let_go();
+            // A pause that was requested by a fault may complete only after the fault has ended.
+            self.resume_tasks_on_hold();
         }
-        if self.may_sleep() {
-            self.asleep = Some(self.now);
+        if self.may_skip_idle_time() {
+            self.idle_since = Some(self.now);
             return;
         }
         let next = self.core.as_ref().and_then(JobTracker::next_deadline);
@@ -366,11 +367,11 @@ impl World {
         self.queue.push(next, SimEvent::Tick);
     }
 
-    /// Whether heartbeats can be skipped because nothing runs, waits or is faulty. The core treats
-    /// the gap as its own absence.
-    fn may_sleep(&self) -> bool {
-        const SLEEP_MIN: Span = Span::secs(30);
-        let idle = self.runs == 0
+    /// Returns whether heartbeats can be skipped because nothing runs, waits or is faulty. The core
+    /// treats the gap like an absence of its own.
+    fn may_skip_idle_time(&self) -> bool {
+        const SKIPPED_MIN: Span = Span::secs(30);
+        let idle = self.running_attempts == 0
             && self.unsubmitted.is_empty()
             && self.core.as_ref().is_some_and(|core| {
                 core.cluster().active_jobs().next().is_none()
@@ -379,22 +380,23 @@ impl World {
         let well = self.faults_open == 0 && self.unreachable == 0;
         let all_reported = || self.nodes.iter().all(Node::is_idle);
         let far = self.workload.jobs.get(self.next_arrival);
-        let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > SLEEP_MIN);
+        let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > SKIPPED_MIN);
         idle && well && far && all_reported()
     }
 
-    fn wake(&mut self) {
-        if let Some(since) = self.asleep.take() {
-            self.slept = self.slept + self.now.since(since);
+    /// Ends the skipping of idle time.
+    fn stop_skipping_idle_time(&mut self) {
+        if let Some(since) = self.idle_since.take() {
+            self.idle_time_skipped = self.idle_time_skipped + self.now.since(since);
             self.queue.push(self.now, SimEvent::Tick);
-            (0..self.nodes.len()).for_each(|at| self.schedule_beat(at));
+            (0..self.nodes.len()).for_each(|at| self.schedule_agent_deadline(at));
         }
     }
 
     /// Passes an event to the core and executes its effects, then delivers messages to trackers.
     /// Events are lost while the core is dead, and delivered later while it is frozen.
     fn send_event(&mut self, event: Event) {
-        let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.miss(event) };
+        let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.handle_missed_event(event) };
         let mut effects = std::mem::take(&mut self.effects);
         if let Some(checks) = &mut self.checks {
             let before = Before::new(&event, core.cluster());
@@ -406,13 +408,13 @@ impl World {
             core.handle(self.now, event, &mut effects);
         }
         for effect in effects.drain(..) {
-            self.carry_out(effect);
+            self.execute_effect(effect);
         }
         self.effects = effects;
         self.deliver_messages();
     }
 
-    fn carry_out(&mut self, effect: Effect) {
+    fn execute_effect(&mut self, effect: Effect) {
         match effect {
             Effect::Append(entry) => {
                 self.record_fact(&entry.fact);
@@ -422,7 +424,7 @@ impl World {
                     journal.push(entry);
                 }
             }
-            Effect::Reply { request, reply } => self.replied(request, reply),
+            Effect::Reply { request, reply } => self.handle_reply(request, reply),
             Effect::SendOrders { tracker, answer, orders } => {
                 self.messages.push_back(Message::Orders { tracker, answer, orders });
             }
@@ -433,7 +435,7 @@ impl World {
                 self.queue.push(self.now + self.setup.costs.commit, SimEvent::Committed { job });
             }
             Effect::Compute { number, problem } => {
-                self.answers.insert(number, problem.solve());
+                self.solutions.insert(number, problem.solve());
                 self.queue.push(self.now + self.setup.costs.solve, SimEvent::Solved { number });
             }
             Effect::DiscardOutput { .. } => {}
@@ -441,7 +443,7 @@ impl World {
     }
 
     fn record_fact(&mut self, fact: &Fact) {
-        self.progress.record_fact(self.now, fact);
+        self.stall_detector.record_fact(self.now, fact);
         if let Fact::JobEnded { job, .. } = fact {
             self.jobs_open -= 1;
             self.end = self.now;
@@ -449,7 +451,7 @@ impl World {
         }
     }
 
-    fn replied(&mut self, request: RequestId, reply: Reply) {
+    fn handle_reply(&mut self, request: RequestId, reply: Reply) {
         if self.random.is_some() && !matches!(reply, Reply::Registered { .. }) {
             self.last_reply = Some(reply.clone());
         }
@@ -465,13 +467,14 @@ impl World {
         }
     }
 
-    /// A request that the core may refuse.
+    /// Returns the ID of a new request that the core may refuse.
     fn manual_request(&mut self) -> RequestId {
         let request = self.request();
         self.manual_requests.insert(request);
         request
     }
 
+    /// Returns the ID of a new request.
     fn request(&mut self) -> RequestId {
         self.requests += 1;
         RequestId(self.requests)
@@ -484,17 +487,17 @@ fn machine(setup: &Setup, at: usize) -> Node {
         name: format!("n{at}"),
         slots: machine.slots,
         speed: machine.speed,
-        slow: 1.0,
+        slowdown: 1.0,
         disk: machine.disk,
         faults: NodeFaults::default(),
-        replaced: false,
+        blocks_replaced: false,
         returns: 0,
         starts: 1,
         agent: Agent::new(machine.slots, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), None),
-        number: None,
+        tracker_id: None,
         incarnation: 0,
         connections: 0,
-        next_beat: None,
+        next_agent_deadline: None,
         inbox: Vec::new(),
         unreported: Vec::new(),
         copying: BTreeMap::new(),

@@ -34,29 +34,30 @@ pub(super) struct Net {
     rack_of: Vec<u32>,
     capacity: Vec<f64>,
     flows: Vec<Option<Flow>>,
-    free: Vec<FlowId>,
-    on_link: Vec<u32>,
+    free_ids: Vec<FlowId>,
+    flows_on_link: Vec<u32>,
     link_shares: LinkShares,
     /// Whether flows have changed since rates were computed.
     pub(super) dirty: bool,
 }
 
 impl Net {
-    /// Rates in bytes per second: `nic` per node, `rack` per rack, `fabric` in total.
+    /// Creates the network. Rates are in bytes per second: `nic` per node, `rack` per rack,
+    /// `fabric` in total.
     pub(super) fn new(nic: &[f64], rack_of: Vec<u32>, rack: f64, fabric: f64) -> Self {
         let (nodes, racks) = (nic.len() as u32, rack_of.iter().max().map_or(1, |last| last + 1));
         let mut capacity: Vec<f64> = nic.iter().chain(nic).copied().collect();
         capacity.extend(std::iter::repeat_n(rack, 2 * racks as usize));
         capacity.push(fabric);
-        let on_link = vec![0; capacity.len()];
+        let flows_on_link = vec![0; capacity.len()];
         Self {
             nodes,
             racks,
             rack_of,
             capacity,
             flows: Vec::new(),
-            free: Vec::new(),
-            on_link,
+            free_ids: Vec::new(),
+            flows_on_link,
             link_shares: LinkShares::default(),
             dirty: false,
         }
@@ -83,8 +84,8 @@ impl Net {
         self.rack_of[one as usize] == self.rack_of[other as usize]
     }
 
-    /// Adds a flow from one node to another.
-    pub(super) fn between(&mut self, from: u32, to: u32, demand: f64, owner: Owner) -> FlowId {
+    /// Adds a flow from one node to another. Returns its ID.
+    pub(super) fn add_transfer(&mut self, from: u32, to: u32, demand: f64, owner: Owner) -> FlowId {
         let mut path = SmallVec::from_slice(&[(Self::up(from), 1.0), (self.down(to), 1.0)]);
         if !self.same_rack(from, to) {
             path.push((self.rack_up(from), 1.0));
@@ -94,9 +95,9 @@ impl Net {
     }
 
     /// Adds a flow from all nodes to one: a shuffle. Its load on the uplinks of the sources is
-    /// small and even, so they are not modelled; the sources share the fabric. Bytes from the node
-    /// itself use no link.
-    pub(super) fn gather(&mut self, to: u32, demand: f64, owner: Owner) -> FlowId {
+    /// small and even, so these links are not modelled; the sources share the fabric. Bytes from
+    /// the destination node itself use no link.
+    pub(super) fn add_shuffle(&mut self, to: u32, demand: f64, owner: Owner) -> FlowId {
         let across = 1.0 - 1.0 / self.racks as f32;
         let away = (1.0 - 1.0 / self.nodes as f32).max(1e-3);
         let mut path = SmallVec::from_slice(&[(self.down(to), away), (self.fabric(), away)]);
@@ -109,13 +110,13 @@ impl Net {
     fn add(&mut self, path: SmallVec<[(u32, f32); 4]>, demand: f64, owner: Owner) -> FlowId {
         let mut rate = demand;
         for (link, part) in &path {
-            self.on_link[*link as usize] += 1;
-            let share = self.capacity[*link as usize] / f64::from(self.on_link[*link as usize]);
+            self.flows_on_link[*link as usize] += 1;
+            let share = self.capacity[*link as usize] / f64::from(self.flows_on_link[*link as usize]);
             rate = rate.min(share / f64::from(*part));
         }
         self.dirty = true;
         let flow = Some(Flow { path, owner, demand, rate });
-        if let Some(id) = self.free.pop() {
+        if let Some(id) = self.free_ids.pop() {
             self.flows[id] = flow;
             id
         } else {
@@ -127,8 +128,8 @@ impl Net {
     /// Removes a flow.
     pub(super) fn remove(&mut self, id: FlowId) {
         if let Some(flow) = self.flows.get_mut(id).and_then(Option::take) {
-            flow.path.iter().for_each(|(link, _)| self.on_link[*link as usize] -= 1);
-            self.free.push(id);
+            flow.path.iter().for_each(|(link, _)| self.flows_on_link[*link as usize] -= 1);
+            self.free_ids.push(id);
             self.dirty = true;
         }
     }
@@ -146,7 +147,7 @@ impl Net {
         }
         let even = |(link, part): &(u32, f32)| {
             let at = *link as usize;
-            self.capacity[at] / f64::from(self.on_link[at]) / f64::from(*part)
+            self.capacity[at] / f64::from(self.flows_on_link[at]) / f64::from(*part)
         };
         let even = flow.path.iter().map(even).fold(f64::INFINITY, f64::min);
         flow.rate = demand.min(even.max(flow.rate));
@@ -162,11 +163,11 @@ impl Net {
 
     /// Whether there are no flows.
     pub(super) fn is_idle(&self) -> bool {
-        self.flows.len() == self.free.len()
+        self.flows.len() == self.free_ids.len()
     }
 
     /// Computes the max-min fair rate of every flow.
-    pub(super) fn share(&mut self) {
+    pub(super) fn compute_rates(&mut self) {
         self.dirty = false;
         let mut links = std::mem::take(&mut self.link_shares);
         links.reset(&self.capacity);
@@ -176,16 +177,16 @@ impl Net {
             flow.rate = 0.0;
             if flow.demand > 0.0 {
                 by_demand.push(id);
-                links.join(id, &flow.path);
+                links.add_flow(id, &flow.path);
             }
         }
         let demand = |flows: &[Option<Flow>], id: FlowId| flows[id].as_ref().map_or(0.0, |flow| flow.demand);
         by_demand.sort_by(|a, b| demand(&self.flows, *a).total_cmp(&demand(&self.flows, *b)));
         let mut fixed = vec![false; self.flows.len()];
         let mut content = by_demand.iter().copied().peekable();
-        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = links.heap();
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = links.shares();
         while let Some(Reverse((bits, link))) = heap.pop() {
-            let Some(share) = links.share(link) else { continue };
+            let Some(share) = links.share_of(link) else { continue };
             if share.to_bits() > bits {
                 heap.push(Reverse((share.to_bits(), link)));
                 continue;
@@ -194,21 +195,23 @@ impl Net {
             let mut moved = false;
             while let Some(id) = content.next_if(|id| demand(&self.flows, *id) <= share) {
                 let wanted = demand(&self.flows, id);
-                moved |= fix(&mut self.flows, &mut fixed, &mut links, id, wanted);
+                moved |= fix_rate(&mut self.flows, &mut fixed, &mut links, id, wanted);
             }
             if moved {
                 heap.push(Reverse((share.to_bits(), link)));
                 continue;
             }
-            for id in links.members(link) {
-                fix(&mut self.flows, &mut fixed, &mut links, id, share);
+            for id in links.flows_on(link) {
+                fix_rate(&mut self.flows, &mut fixed, &mut links, id, share);
             }
         }
         self.link_shares = links;
     }
 }
 
-fn fix(
+/// Sets the final rate of a flow and takes it from the links on its path. Returns false if the flow
+/// has a final rate already.
+fn fix_rate(
     flows: &mut [Option<Flow>],
     fixed: &mut [bool],
     links: &mut LinkShares,
@@ -219,64 +222,68 @@ fn fix(
         return false;
     };
     flow.rate = rate;
-    flow.path.iter().for_each(|(link, part)| links.take(*link, f64::from(*part), rate));
+    flow.path.iter().for_each(|(link, part)| links.subtract(*link, f64::from(*part), rate));
     true
 }
 
-/// Remaining capacity of each link while rates are computed. Reused; only links in use are reset.
+/// Remaining capacity of each link while rates are computed. Kept between computations to save
+/// allocations; only links in use are reset.
 #[derive(Debug, Default)]
 struct LinkShares {
-    left: Vec<f64>,
+    remaining: Vec<f64>,
     weight: Vec<f64>,
-    members: Vec<SmallVec<[FlowId; 8]>>,
-    touched: Vec<u32>,
+    flows: Vec<SmallVec<[FlowId; 8]>>,
+    used_links: Vec<u32>,
 }
 
 impl LinkShares {
     fn reset(&mut self, capacity: &[f64]) {
-        if self.left.len() != capacity.len() {
-            self.left = capacity.to_vec();
+        if self.remaining.len() != capacity.len() {
+            self.remaining = capacity.to_vec();
             self.weight = vec![0.0; capacity.len()];
-            self.members = vec![SmallVec::new(); capacity.len()];
+            self.flows = vec![SmallVec::new(); capacity.len()];
         }
-        for link in self.touched.drain(..) {
+        for link in self.used_links.drain(..) {
             let at = link as usize;
-            self.left[at] = capacity[at];
+            self.remaining[at] = capacity[at];
             self.weight[at] = 0.0;
-            self.members[at].clear();
+            self.flows[at].clear();
         }
     }
 
-    fn join(&mut self, id: FlowId, path: &[(u32, f32)]) {
+    /// Adds a flow to the links on its path.
+    fn add_flow(&mut self, id: FlowId, path: &[(u32, f32)]) {
         for (link, part) in path {
             let at = *link as usize;
-            if self.members[at].is_empty() {
-                self.touched.push(*link);
+            if self.flows[at].is_empty() {
+                self.used_links.push(*link);
             }
-            self.members[at].push(id);
+            self.flows[at].push(id);
             self.weight[at] += f64::from(*part);
         }
     }
 
-    fn heap(&self) -> BinaryHeap<Reverse<(u64, u32)>> {
+    /// Returns the links in use, ordered by the share that each of their flows would get.
+    fn shares(&self) -> BinaryHeap<Reverse<(u64, u32)>> {
         let shares =
-            self.touched.iter().filter_map(|link| Some(Reverse((self.share(*link)?.to_bits(), *link))));
+            self.used_links.iter().filter_map(|link| Some(Reverse((self.share_of(*link)?.to_bits(), *link))));
         shares.collect()
     }
 
-    /// Returns the share of each flow on a link; `None` when all its flows are fixed.
-    fn share(&self, link: u32) -> Option<f64> {
+    /// Returns the share of each flow on a link; `None` if all its flows have their final rate.
+    fn share_of(&self, link: u32) -> Option<f64> {
         let at = link as usize;
-        (self.weight[at] > 1e-6).then(|| (self.left[at] / self.weight[at]).max(0.0))
+        (self.weight[at] > 1e-6).then(|| (self.remaining[at] / self.weight[at]).max(0.0))
     }
 
-    fn members(&self, link: u32) -> SmallVec<[FlowId; 8]> {
-        self.members[link as usize].clone()
+    fn flows_on(&self, link: u32) -> SmallVec<[FlowId; 8]> {
+        self.flows[link as usize].clone()
     }
 
-    fn take(&mut self, link: u32, part: f64, rate: f64) {
+    /// Takes the rate of a flow from the remaining capacity of a link.
+    fn subtract(&mut self, link: u32, part: f64, rate: f64) {
         let at = link as usize;
-        self.left[at] -= part * rate;
+        self.remaining[at] -= part * rate;
         self.weight[at] -= part;
     }
 }
@@ -285,39 +292,39 @@ impl LinkShares {
 mod tests {
     use super::*;
 
-    fn close(one: f64, other: f64) -> bool {
+    fn is_close(one: f64, other: f64) -> bool {
         (one - other).abs() < 1e-6
     }
 
     #[test]
     fn bandwidth_is_max_min_fair() {
-        // Two flows into node 1, one of them from node 0, which also sends to node 2.
+        // Flows a and b end at node 1. Node 0, which sends one of them, also sends to node 2.
         let mut net = Net::new(&[100.0; 3], vec![0; 3], 1e9, 1e9);
-        let a = net.between(0, 1, 1e9, (0, 0));
-        let b = net.between(2, 1, 1e9, (0, 1));
-        let c = net.between(0, 2, 30.0, (0, 2));
-        net.share();
-        assert!(close(net.rate(a), 50.0) && close(net.rate(b), 50.0) && close(net.rate(c), 30.0));
+        let a = net.add_transfer(0, 1, 1e9, (0, 0));
+        let b = net.add_transfer(2, 1, 1e9, (0, 1));
+        let c = net.add_transfer(0, 2, 30.0, (0, 2));
+        net.compute_rates();
+        assert!(is_close(net.rate(a), 50.0) && is_close(net.rate(b), 50.0) && is_close(net.rate(c), 30.0));
         net.set_demand(b, 20.0);
-        net.share();
-        assert!(close(net.rate(a), 70.0), "what b leaves is a's: {}", net.rate(a));
+        net.compute_rates();
+        assert!(is_close(net.rate(a), 70.0), "a gets the capacity that b does not use: {}", net.rate(a));
         net.remove(c);
-        net.share();
-        assert!(close(net.rate(a), 80.0));
+        net.compute_rates();
+        assert!(is_close(net.rate(a), 80.0));
     }
 
     #[test]
-    fn racks_are_narrower_than_nodes() {
+    fn rack_links_limit_flows_between_racks() {
         let mut net = Net::new(&[100.0; 4], vec![0, 0, 1, 1], 60.0, 1e9);
-        let near = net.between(0, 1, 1e9, (0, 0));
-        let far = [net.between(2, 0, 1e9, (0, 1)), net.between(3, 1, 1e9, (0, 2))];
-        net.share();
-        assert!(far.iter().all(|flow| close(net.rate(*flow), 30.0)));
-        assert!(close(net.rate(near), 70.0), "the way down of node 1 has 70 left: {}", net.rate(near));
+        let near = net.add_transfer(0, 1, 1e9, (0, 0));
+        let far = [net.add_transfer(2, 0, 1e9, (0, 1)), net.add_transfer(3, 1, 1e9, (0, 2))];
+        net.compute_rates();
+        assert!(far.iter().all(|flow| is_close(net.rate(*flow), 30.0)));
+        assert!(is_close(net.rate(near), 70.0), "the downlink of node 1 has 70 left: {}", net.rate(near));
     }
 
     #[test]
-    fn link_capacity_is_respected() {
+    fn no_link_exceeds_its_capacity() {
         let mut rng = crate::rng::Rng::new(3);
         for _ in 0..50 {
             let mut net = Net::new(&[100.0; 9], (0..9).map(|node| node / 3).collect(), 150.0, 400.0);
@@ -326,12 +333,12 @@ mod tests {
                 let (from, to) = (rng.below(9) as u32, rng.below(9) as u32);
                 let demand = rng.between(1.0, 120.0);
                 paths.push(if rng.one_in(3) {
-                    net.gather(to, demand, (0, key))
+                    net.add_shuffle(to, demand, (0, key))
                 } else {
-                    net.between(from, to, demand, (0, key))
+                    net.add_transfer(from, to, demand, (0, key))
                 });
             }
-            net.share();
+            net.compute_rates();
             let mut used = vec![0.0; net.capacity.len()];
             for id in &paths {
                 let flow = net.flows[*id].as_ref().expect("it is there");

@@ -21,7 +21,7 @@ pub(super) struct NodeFaults {
     pub(super) frozen: u32,
     /// The process of the DataNode is dead or frozen; its blocks exist.
     pub(super) datanode_down: u32,
-    /// The machine is unreachable for all.
+    /// The machine is unreachable for all others.
     pub(super) unreachable: u32,
     /// The machine is unreachable for the JobTracker.
     pub(super) partitioned: u32,
@@ -36,34 +36,37 @@ pub(super) struct Node {
     pub(super) slots: PerPhase<u32>,
     pub(super) speed: f64,
     /// Combined factor of all slowdowns.
-    pub(super) slow: f64,
+    pub(super) slowdown: f64,
     pub(super) disk: f64,
     pub(super) faults: NodeFaults,
-    /// The blocks of the machine have been replicated elsewhere.
-    pub(super) replaced: bool,
-    /// How often its DataNode came back.
+    /// Whether the blocks of the machine have been replicated elsewhere.
+    pub(super) blocks_replaced: bool,
+    /// How often its DataNode came back after a fault.
     pub(super) returns: u32,
-    /// How often the process of its tracker was started. Each has another shuffle address.
+    /// How often the process of its tracker was started. Each process has another shuffle address.
     pub(super) starts: u32,
     /// The state machine of the tracker process.
     pub(super) agent: Agent,
-    /// Number and incarnation that the JobTracker has assigned.
-    pub(super) number: Option<TrackerId>,
+    /// ID that the JobTracker has assigned to its tracker.
+    pub(super) tracker_id: Option<TrackerId>,
+    /// Incarnation that the JobTracker has assigned to the tracker process.
     pub(super) incarnation: u64,
-    /// Number of planned connections to the JobTracker; only the newest is valid.
+    /// Number of scheduled attempts to connect to the JobTracker; only the newest is valid.
     pub(super) connections: u32,
-    /// The next deadline of the agent that is scheduled.
-    pub(super) next_beat: Option<Time>,
+    /// When the next deadline of the agent is scheduled.
+    pub(super) next_agent_deadline: Option<Time>,
     /// Events that a frozen tracker has not received yet.
     pub(super) inbox: Vec<AgentEvent>,
-    /// Ends of attempts that wait for the next heartbeat.
+    /// Ended attempts that wait to be reported with the next heartbeat.
     pub(super) unreported: Vec<AgentEvent>,
-    /// Attempts whose files it copies, and from which machine.
+    /// Attempts whose files it copies, with the machine that it copies from.
     pub(super) copying: BTreeMap<AttemptId, usize>,
     pub(super) runs: Vec<Run>,
-    /// Files of jobs, which remain when the process dies.
+    /// Attempts whose map output is on its disks. Like checkpoints, outputs remain when the process
+    /// dies.
     pub(super) outputs: BTreeSet<AttemptId>,
     pub(super) checkpoints: BTreeMap<AttemptId, StoredCheckpoint>,
+    /// Jobs that have files on its disks.
     pub(super) jobs: BTreeSet<JobId>,
 }
 
@@ -90,7 +93,7 @@ impl Node {
 
     /// Returns its current speed.
     pub(super) fn speed_now(&self) -> f64 {
-        self.speed / self.slow
+        self.speed / self.slowdown
     }
 
     /// Whether nothing runs and the JobTracker knows all that has happened.
@@ -98,16 +101,16 @@ impl Node {
         !self.is_up() || (self.agent.is_idle() && self.unreported.is_empty() && self.inbox.is_empty())
     }
 
-    /// A new process of the tracker starts, and finds the files of earlier ones.
+    /// Starts a new tracker process, which finds the files of earlier processes.
     pub(super) fn start_agent(&mut self) {
         let checkpoints = self.checkpoints.iter().map(|(attempt, saved)| (*attempt, saved.checkpoint));
         self.agent =
             Agent::new(self.slots, self.outputs.clone(), checkpoints.collect(), self.jobs.clone(), None);
-        self.number = None;
+        self.tracker_id = None;
         self.starts += 1;
     }
 
-    /// The shuffle address of a process of its tracker.
+    /// Returns the shuffle address of the tracker process with this start number.
     pub(super) fn shuffle_addr(&self, start: u32) -> String {
         format!("{}:{start}", self.name)
     }

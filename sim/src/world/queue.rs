@@ -13,20 +13,20 @@ pub(super) enum SimEvent {
     /// The next job is submitted.
     Arrival,
     /// A heartbeat or another deadline of a tracker.
-    Beat { node: u32 },
-    /// A tracker tries to connect to the JobTracker. An older version was replaced by a newer one.
+    AgentDeadline { node: u32 },
+    /// A tracker tries to connect to the JobTracker. Ignored if a newer version is scheduled.
     Connect { node: u32, version: u32 },
     /// The process of an attempt has started.
     Started { node: u32, key: u64 },
-    /// An attempt reaches the end of its current work. An older version is invalid because its
-    /// speed has changed.
+    /// An attempt reaches the end of its current work. Ignored if a newer version is scheduled
+    /// because its speed has changed.
     Done { node: u32, key: u64, version: u32 },
     /// A preempted attempt has released its slot.
     SlotReleased { node: u32, key: u64 },
     /// Timer of the JobTracker.
     Tick,
     /// Flow rates are computed again.
-    Share,
+    UpdateRates,
     /// The output of a job is committed.
     Committed { job: JobId },
     /// The optimisation problem of a policy is solved.
@@ -49,9 +49,9 @@ pub(super) enum SimEvent {
 }
 
 impl SimEvent {
-    /// Whether the event is external: a submission, a fault, or the end of one. The number of these
-    /// is limited.
-    pub(super) fn is_from_outside(self) -> bool {
+    /// Returns whether the event is external: a submission, or the start or end of a fault. The
+    /// number of such events in a run is limited.
+    pub(super) fn is_external(self) -> bool {
         matches!(
             self,
             Self::Random
@@ -63,9 +63,9 @@ impl SimEvent {
         )
     }
 
-    /// Whether the event is periodic.
-    pub(super) fn is_routine(self) -> bool {
-        matches!(self, Self::Beat { .. } | Self::Connect { .. } | Self::Tick | Self::Share)
+    /// Returns whether the event is periodic.
+    pub(super) fn is_periodic(self) -> bool {
+        matches!(self, Self::AgentDeadline { .. } | Self::Connect { .. } | Self::Tick | Self::UpdateRates)
     }
 }
 
@@ -95,34 +95,34 @@ pub(super) struct Queue {
     heap: BinaryHeap<ScheduledEvent>,
     sequence: u64,
     /// Number of events that are not periodic.
-    real: usize,
+    not_periodic: usize,
     /// Number of external events.
-    outside: usize,
+    external: usize,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, at: Time, what: SimEvent) {
         self.sequence += 1;
-        self.real += usize::from(!what.is_routine());
-        self.outside += usize::from(what.is_from_outside());
+        self.not_periodic += usize::from(!what.is_periodic());
+        self.external += usize::from(what.is_external());
         self.heap.push(ScheduledEvent { at, sequence: self.sequence, what });
     }
 
     pub(super) fn pop(&mut self) -> Option<(Time, SimEvent)> {
         let ScheduledEvent { at, what, .. } = self.heap.pop()?;
-        self.real -= usize::from(!what.is_routine());
-        self.outside -= usize::from(what.is_from_outside());
+        self.not_periodic -= usize::from(!what.is_periodic());
+        self.external -= usize::from(what.is_external());
         Some((at, what))
     }
 
-    /// Whether no external event is pending.
-    pub(super) fn is_left_to_itself(&self) -> bool {
-        self.outside == 0
+    /// Returns whether no external event is pending.
+    pub(super) fn has_no_external_event(&self) -> bool {
+        self.external == 0
     }
 
-    /// Whether only periodic events are pending.
-    pub(super) fn is_routine(&self) -> bool {
-        self.real == 0
+    /// Returns whether only periodic events are pending.
+    pub(super) fn has_only_periodic_events(&self) -> bool {
+        self.not_periodic == 0
     }
 }
 
@@ -134,14 +134,14 @@ mod tests {
     fn events_are_ordered_by_time_then_insertion() {
         let mut queue = Queue::default();
         queue.push(Time(5), SimEvent::Tick);
-        queue.push(Time(3), SimEvent::Share);
+        queue.push(Time(3), SimEvent::UpdateRates);
         queue.push(Time(3), SimEvent::Arrival);
-        assert!(!queue.is_routine() && !queue.is_left_to_itself());
+        assert!(!queue.has_only_periodic_events() && !queue.has_no_external_event());
         let order: Vec<SimEvent> = std::iter::from_fn(|| queue.pop()).map(|(_, what)| what).collect();
-        assert_eq!(order, [SimEvent::Share, SimEvent::Arrival, SimEvent::Tick]);
+        assert_eq!(order, [SimEvent::UpdateRates, SimEvent::Arrival, SimEvent::Tick]);
         queue.push(Time(7), SimEvent::Tick);
-        assert!(queue.is_routine() && queue.is_left_to_itself());
+        assert!(queue.has_only_periodic_events() && queue.has_no_external_event());
         queue.push(Time(8), SimEvent::SlotReleased { node: 0, key: 0 });
-        assert!(!queue.is_routine() && queue.is_left_to_itself());
+        assert!(!queue.has_only_periodic_events() && queue.has_no_external_event());
     }
 }

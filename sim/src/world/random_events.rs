@@ -1,6 +1,6 @@
-//! Random events of a fuzzed run, for a limited time: attempts that fail, hang or refuse, users that
-//! preempt, resume, kill and drain, trackers that die or disconnect, messages that are repeated or
-//! late.
+//! Random events of a fuzzed run, which occur for a limited time: attempts fail, hang or refuse a
+//! preemption; users preempt, resume, kill and drain; trackers die or disconnect; messages are
+//! repeated or late.
 
 use super::{AgentEvent, SimEvent, World};
 use crate::fault::FaultKind;
@@ -12,31 +12,32 @@ use mrcore::{
     task::{PreemptKind, Task},
 };
 
-/// Random events occur during this time.
+/// How long random events occur.
 const DURATION: Span = Span::secs(120);
-/// Interval of random events.
+/// Time between two rounds of random events.
 const INTERVAL: Span = Span::millis(200);
 
 impl World {
-    /// Whether something random happens now, once in so many times. Never after the random events
-    /// have ended.
-    pub(super) fn chance(&mut self, times: u64) -> bool {
+    /// Returns true with probability 1/`times` while random events occur, and false afterwards.
+    pub(super) fn one_in(&mut self, times: u64) -> bool {
         self.random.as_mut().is_some_and(|rng| rng.one_in(times))
     }
 
-    fn pick(&mut self, count: usize) -> usize {
+    /// Returns a random index below `count`.
+    fn random_index(&mut self, count: usize) -> usize {
         self.random.as_mut().map_or(0, |rng| rng.index(count.max(1)))
     }
 
+    /// Starts random faults and requests, and schedules the next round.
     pub(super) fn random_event(&mut self) {
         if self.now >= Time(1_000_000) + DURATION && self.core.is_some() {
             return self.end_random_events();
         }
         self.queue.push(self.now + INTERVAL, SimEvent::Random);
-        if self.chance(20) {
+        if self.one_in(20) {
             self.random_fault();
         }
-        if self.chance(10) {
+        if self.one_in(10) {
             self.random_request();
         }
     }
@@ -47,10 +48,10 @@ impl World {
     }
 
     fn random_fault(&mut self) {
-        let at = self.pick(self.nodes.len());
+        let at = self.random_index(self.nodes.len());
         let node = at as u32;
-        let seconds = |world: &mut Self, limit: usize| Span::secs(world.pick(limit) as u64);
-        match self.pick(10) {
+        let seconds = |world: &mut Self, limit: usize| Span::secs(world.random_index(limit) as u64);
+        match self.random_index(10) {
             0 => {
                 let lasts = seconds(self, 4);
                 self.inject_for(FaultKind::JobTracker, lasts);
@@ -59,7 +60,7 @@ impl World {
                 let jobs: Vec<JobId> =
                     self.core.iter().flat_map(|core| core.cluster().jobs()).map(|job| job.id).collect();
                 if !jobs.is_empty() {
-                    let (job, request) = (jobs[self.pick(jobs.len())], self.manual_request());
+                    let (job, request) = (jobs[self.random_index(jobs.len())], self.manual_request());
                     self.send_event(Event::Kill { request, job, by: "operator".into() });
                 }
             }
@@ -67,7 +68,7 @@ impl World {
             3 => self.disconnect(at),
             4 => self.random_drain(at),
             5 | 6 => {
-                // A tracker where a reduce is being paused.
+                // Kills a tracker on which a reduce is being paused.
                 let pausing = |run: &super::run::Run| run.preempting == Some(PreemptKind::Pause);
                 let busy = self.nodes.iter().position(|node| node.runs.iter().any(pausing));
                 self.random_crash(busy.unwrap_or(at));
@@ -79,8 +80,8 @@ impl World {
         }
     }
 
-    /// A tracker dies. Checkpoints that were just saved are on disk but not reported. Some files are
-    /// lost.
+    /// Kills a tracker. Checkpoints that were just saved are on disk but not reported. Some files
+    /// are lost.
     fn random_crash(&mut self, at: usize) {
         let node = &self.nodes[at];
         if !node.is_up() {
@@ -88,51 +89,51 @@ impl World {
         }
         let pausing = node.runs.iter().filter(|run| run.preempting == Some(PreemptKind::Pause));
         for key in pausing.map(|run| run.key).collect::<Vec<_>>() {
-            if self.chance(2) {
+            if self.one_in(2) {
                 self.save_checkpoint(at, key);
             }
         }
-        let lasts = Span::secs(self.pick(15) as u64);
+        let lasts = Span::secs(self.random_index(15) as u64);
         self.inject_for(FaultKind::Tracker { node: at as u32 }, lasts);
-        if self.chance(2) {
+        if self.one_in(2) {
             self.nodes[at].outputs.clear();
         }
-        if self.chance(3) {
+        if self.one_in(3) {
             self.lose_checkpoints(at);
         }
     }
 
-    /// The connection of a tracker breaks.
+    /// Breaks the connection of a tracker.
     fn disconnect(&mut self, at: usize) {
-        if self.nodes[at].can_communicate() && self.nodes[at].number.is_some() {
+        if self.nodes[at].can_communicate() && self.nodes[at].tracker_id.is_some() {
             self.close_connection(at);
             self.send_to_agent(at, AgentEvent::Disconnected);
             self.connect_again(at);
         }
     }
 
-    /// A user drains a tracker or cancels the drain.
+    /// Drains a tracker, or cancels its drain, as a user would.
     fn random_drain(&mut self, at: usize) {
-        let Some(tracker) = self.nodes[at].number else { return };
+        let Some(tracker) = self.nodes[at].tracker_id else { return };
         let known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
         let is_draining = known.is_some_and(|tracker| tracker.drain.is_some());
-        let within = (!is_draining).then(|| Span::secs(self.pick(40) as u64));
+        let within = (!is_draining).then(|| Span::secs(self.random_index(40) as u64));
         let (request, by) = (self.manual_request(), "operator".to_owned());
         self.send_event(Event::Drain { request, tracker, within, by });
     }
 
-    /// A user preempts an attempt or resumes a task.
+    /// Preempts a random attempt or resumes a task on hold, as a user would.
     fn random_request(&mut self) {
         let Some(core) = &self.core else { return };
         let tasks = || core.cluster().jobs().filter(|job| !job.is_over()).flat_map(|job| &job.tasks.reduce);
         let on_hold = tasks().find(|task| task.on_hold).map(|task| task.id);
-        // The other of two attempts has been paused.
+        // Its other attempt has been paused, so this attempt competes with a checkpoint.
         let is_behind = |task: &Task| {
-            task.checkpoint.is_some() && task.viable().any(|attempt| attempt.resumed_from.is_none())
+            task.checkpoint.is_some() && task.viable_attempts().any(|attempt| attempt.resumed_from.is_none())
         };
         let duplicated: Vec<AttemptId> = tasks()
-            .filter(|task| task.viable().count() > 1 || is_behind(task))
-            .flat_map(|task| task.viable().map(|attempt| attempt.id))
+            .filter(|task| task.viable_attempts().count() > 1 || is_behind(task))
+            .flat_map(|task| task.viable_attempts().map(|attempt| attempt.id))
             .collect();
         let all = || {
             core.cluster()
@@ -142,15 +143,15 @@ impl World {
         };
         let running: Vec<AttemptId> =
             self.nodes.iter().flat_map(|node| &node.runs).map(|run| run.id).collect();
-        // Attempts of a user who does not know yet that they have ended.
+        // Includes ended attempts, as if the user did not know yet that they have ended.
         let any: Vec<AttemptId> =
             all().flat_map(|task| task.attempts.iter().map(|attempt| attempt.id)).collect();
-        if let Some(task) = on_hold.filter(|_| self.chance(2)) {
+        if let Some(task) = on_hold.filter(|_| self.one_in(2)) {
             return self.resume(task);
         }
         let known = if !duplicated.is_empty() {
             duplicated
-        } else if self.chance(5) {
+        } else if self.one_in(5) {
             any
         } else {
             running
@@ -158,9 +159,9 @@ impl World {
         if known.is_empty() {
             return;
         }
-        let attempt = known[self.pick(known.len())];
+        let attempt = known[self.random_index(known.len())];
         let lossless = if attempt.phase() == Phase::Map { PreemptKind::Split } else { PreemptKind::Pause };
-        let kind = if self.chance(4) { PreemptKind::Kill } else { lossless };
+        let kind = if self.one_in(4) { PreemptKind::Kill } else { lossless };
         let request = self.manual_request();
         let event = Event::Preemption { request, attempt, kind, by: "operator".into() };
         let reply = self.send_twice(event);
@@ -168,13 +169,13 @@ impl World {
     }
 
     fn resume(&mut self, task: TaskId) {
-        let at = self.pick(self.nodes.len());
-        let on = self.nodes[at].number.filter(|_| self.chance(2));
+        let at = self.random_index(self.nodes.len());
+        let on = self.nodes[at].tracker_id.filter(|_| self.one_in(2));
         let request = self.manual_request();
         self.send_event(Event::Resumption { request, task, on, by: "operator".into() });
     }
 
-    /// Sends a request twice: the replies are the same.
+    /// Sends a request twice, and checks that both replies are the same.
     pub(super) fn send_twice(&mut self, event: Event) -> Option<Reply> {
         self.send_event(event.clone());
         let first = self.last_reply.take();
@@ -188,9 +189,10 @@ impl World {
         first
     }
 
-    /// A heartbeat may arrive twice, or late, from an earlier process. Neither changes anything.
+    /// Repeats a heartbeat, or sends one of an earlier process. Checks that neither changes
+    /// anything.
     pub(super) fn repeat_heartbeat(&mut self, heartbeat: Heartbeat) {
-        let (again, late) = (self.chance(10), heartbeat.incarnation.0 > 1 && self.chance(20));
+        let (again, late) = (self.one_in(10), heartbeat.incarnation.0 > 1 && self.one_in(20));
         let facts = self.trace.facts;
         if again {
             self.send_event(Event::Heartbeat(heartbeat.clone()));
@@ -206,14 +208,14 @@ impl World {
         }
     }
 
-    /// Map outputs that reduces could not fetch for no reason, at the current address or at that of
-    /// the process before.
+    /// Returns false reports of fetch failures, at the current address of a map output or at the
+    /// address of the previous process.
     pub(super) fn random_fetch_failures(&mut self, at: usize) -> Vec<FetchFailure> {
-        if !self.chance(15) {
+        if !self.one_in(15) {
             return Vec::new();
         }
-        let outdated = self.chance(3);
-        let number = self.pick(1 << 20);
+        let outdated = self.one_in(3);
+        let number = self.random_index(1 << 20);
         let Some(core) = &self.core else { return Vec::new() };
         let cluster = core.cluster();
         let reduces = self.nodes[at].runs.iter().filter(|run| run.id.phase() == Phase::Reduce);

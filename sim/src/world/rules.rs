@@ -1,4 +1,4 @@
-//! Invariants after every event, and after the end of all faults and jobs.
+//! Invariants that are checked after every event, and those that are checked at the end of a run.
 
 use super::World;
 use crate::setup::RANDOM;
@@ -77,7 +77,7 @@ impl World {
         self.restart_jobtracker();
     }
 
-    /// A shadow with the same policy decides the same.
+    /// Checks that a shadow with the same policy decides the same.
     fn check_shadow(&mut self) {
         if self.setup.shadow.as_ref() != Some(&self.setup.scheduler) {
             return;

@@ -1,8 +1,8 @@
 //! A running attempt: its progress, its speed, and when its work will be done.
 //!
-//! The state of an attempt is that at the time `since`, and continues at a known rate. It is
-//! updated only when an event affects the attempt. A map has one stage. A reduce fetches, then
-//! merges and reduces.
+//! `Run` contains the state of an attempt at the time `since`. From then on the attempt advances at
+//! a known rate. The state is updated only when an event affects the attempt. A map has one stage;
+//! a reduce fetches, then merges and reduces.
 
 use super::{fetch::Fetch, net::FlowId};
 use mrcore::{
@@ -21,17 +21,17 @@ pub(super) struct Run {
     pub(super) version: u32,
     /// Kind of the preemption in progress.
     pub(super) preempting: Option<PreemptKind>,
-    /// The attempt has stopped working, to write its output or checkpoint.
+    /// Whether the attempt has stopped working, to write its output or checkpoint.
     pub(super) is_frozen: bool,
-    /// Progress at which something goes wrong.
+    /// Progress at which `mishap` happens.
     pub(super) fails_at: Option<f64>,
-    /// What goes wrong then.
+    /// What happens then.
     pub(super) mishap: Mishap,
-    /// It makes no progress any more.
+    /// Whether the attempt makes no progress any more.
     pub(super) hangs: bool,
-    /// How often it was preempted and refused.
+    /// How often the attempt refused a preemption.
     pub(super) refusals: u32,
-    /// Time of the state below.
+    /// Time at which the fields below are valid.
     pub(super) since: Time,
     pub(super) flow: Option<FlowId>,
     pub(super) work: Work,
@@ -39,14 +39,14 @@ pub(super) struct Run {
     pub(super) activity: u64,
 }
 
-/// What goes wrong with an attempt.
+/// What goes wrong with an attempt, if anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mishap {
-    /// It fails.
+    /// The attempt fails.
     Fails,
-    /// Its process is killed by another.
+    /// The process of the attempt is killed by another process.
     IsKilled,
-    /// It makes no progress any more.
+    /// The attempt makes no progress any more.
     Hangs,
 }
 
@@ -69,8 +69,9 @@ pub(super) struct MapRun {
     /// Byte range of its input.
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Fraction done, and fraction per second.
+    /// Fraction of the range that is done.
     pub(super) done: f64,
+    /// Fraction of the range that is processed per second.
     pub(super) rate: f64,
     /// Seconds of computing for the whole range at speed 1.
     pub(super) work_s: f64,
@@ -88,7 +89,7 @@ pub(super) struct ReduceRun {
     pub(super) fetch: Fetch,
     /// Its fraction of every map output.
     pub(super) share: f64,
-    /// Bytes of map output (of all reduces) that it fetches per second.
+    /// Bytes of map output, counted for all reduces together, that it fetches per second.
     pub(super) rate: f64,
     /// Number of maps, as received from the JobTracker.
     pub(super) maps: u32,
@@ -105,7 +106,9 @@ pub(super) struct ReduceRun {
 impl ReduceRun {
     /// Returns the bytes that are fetched but not yet reduced.
     pub(super) fn state_bytes(&self) -> f64 {
-        self.fetch.got * self.share * self.final_stages.map_or(1.0, |final_stages| 1.0 - final_stages.done)
+        self.fetch.fetched
+            * self.share
+            * self.final_stages.map_or(1.0, |final_stages| 1.0 - final_stages.done)
     }
 }
 
@@ -113,8 +116,9 @@ impl ReduceRun {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Transfer {
     pub(super) source: u32,
-    /// Remaining bytes, and bytes per second.
+    /// Remaining bytes.
     pub(super) left: f64,
+    /// Bytes per second.
     pub(super) rate: f64,
     pub(super) began: Time,
 }
@@ -169,8 +173,8 @@ impl Run {
         }
     }
 
-    /// Seconds from `since` until the state changes by itself; `None` if it depends on other
-    /// events.
+    /// Returns the seconds from `since` until the current work is done; `None` if that depends on
+    /// other events.
     pub(super) fn next_s(&self) -> Option<f64> {
         match &self.work {
             _ if self.is_frozen || self.hangs => None,
@@ -215,7 +219,7 @@ impl Run {
                 }
             }
             Work::Reduce(reduce) => {
-                let bytes_in = (reduce.fetch.got * reduce.share) as u64;
+                let bytes_in = (reduce.fetch.fetched * reduce.share) as u64;
                 let (done, stage) = match &reduce.final_stages {
                     None => (reduce.fetch.fraction(reduce.maps) / 3.0, Stage::Shuffle),
                     Some(final_stages) => {
@@ -242,7 +246,7 @@ impl Run {
         }
     }
 
-    /// Whether the checkpoint that it resumes from is still being transferred.
+    /// Returns whether the checkpoint that it resumes from is still being transferred.
     pub(super) fn awaits_checkpoint(&self) -> bool {
         matches!(&self.work, Work::Reduce(ReduceRun { transfer: Some(_), .. }))
     }
@@ -255,7 +259,7 @@ impl Run {
         }
     }
 
-    /// Returns the bytes in memory that must be written at a preemption.
+    /// Returns the bytes in memory that a preemption must write to disk.
     pub(super) fn unwritten(&self, memory: u64) -> f64 {
         match &self.work {
             Work::Map(map) => ((map.end - map.start) as f64 * map.done * map.out).min(memory as f64),

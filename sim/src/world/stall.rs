@@ -1,11 +1,11 @@
 //! Detection of stalls: runs in which no job can make progress any more.
 //!
 //! A run has stalled if for an hour only periodic events have occurred and no other event is
-//! pending. It has also stalled if attempts start and end without progress. That is the case if,
-//! for an hour, no task has ended, been split, or saved a checkpoint further than before; in that
-//! time every slot was used a hundred times on average; no running attempt has run for half of that
-//! time; and no external event is pending. Recovery from any loss needs far fewer attempts than
-//! that. A map that runs again because its output was lost counts as progress ten times.
+//! pending. A run has also stalled if attempts start and end without progress: for an hour, no task
+//! has ended, been split, or saved a checkpoint with more progress than before; in that time every
+//! slot was used a hundred times on average; no running attempt has run for half of that time; and
+//! no external event is pending. Recovery from any loss needs far fewer attempts than that. A map
+//! that runs again because its output was lost counts as progress at most ten times.
 
 use super::{World, queue::SimEvent};
 use mrcore::{
@@ -14,79 +14,80 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Longer than any policy waits.
-const LONG: Span = Span::secs(3600);
-/// How often every slot is used without progress.
-const FILLINGS: u64 = 100;
-/// How often the repetition of a map counts as progress.
-const LOSSES: u32 = 10;
+/// Minimum duration of a stall. Longer than any policy waits.
+const STALL_MIN: Span = Span::secs(3600);
+/// How often every slot must be used without progress, on average.
+const SLOT_USES_MIN: u64 = 100;
+/// Maximum number of repetitions of a map that count as progress.
+const REPETITIONS_MAX: u32 = 10;
 
-/// Progress of the run.
+/// Records what a run has done, to detect stalls.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct StallDetector {
     /// Time of the last event that was not periodic.
-    moved: Time,
+    last_event: Time,
     /// Time of the last progress or external event.
-    advanced: Time,
+    last_progress: Time,
     /// Attempts launched since then.
     launched: u64,
     /// How often the output of each map was lost.
-    lost: BTreeMap<TaskId, u32>,
+    outputs_lost: BTreeMap<TaskId, u32>,
     /// Progress of reduces at their last pause: bytes fetched, and records reduced.
-    checkpoint: BTreeMap<TaskId, (u64, u64)>,
+    last_checkpoint: BTreeMap<TaskId, (u64, u64)>,
 }
 
-impl Progress {
+impl StallDetector {
     pub(super) fn new(now: Time) -> Self {
-        let (lost, checkpoint) = (BTreeMap::new(), BTreeMap::new());
-        Self { moved: now, advanced: now, launched: 0, lost, checkpoint }
+        let (outputs_lost, last_checkpoint) = (BTreeMap::new(), BTreeMap::new());
+        Self { last_event: now, last_progress: now, launched: 0, outputs_lost, last_checkpoint }
     }
 
-    fn advance(&mut self, at: Time) {
-        (self.advanced, self.launched) = (at, 0);
+    fn record_progress(&mut self, at: Time) {
+        (self.last_progress, self.launched) = (at, 0);
     }
 
-    pub(super) fn happened(&mut self, at: Time, what: SimEvent) {
-        if !what.is_routine() {
-            self.moved = at;
+    pub(super) fn record_event(&mut self, at: Time, what: SimEvent) {
+        if !what.is_periodic() {
+            self.last_event = at;
         }
-        if what.is_from_outside() {
-            self.advance(at);
+        if what.is_external() {
+            self.record_progress(at);
         }
     }
 
     pub(super) fn record_fact(&mut self, at: Time, fact: &Fact) {
         match fact {
             Fact::AttemptLaunched { .. } => self.launched += 1,
-            Fact::MapOutputLost { attempt, .. } => *self.lost.entry(attempt.task).or_default() += 1,
+            Fact::MapOutputLost { attempt, .. } => *self.outputs_lost.entry(attempt.task).or_default() += 1,
             Fact::AttemptSucceeded { attempt, .. }
-                if self.lost.get(&attempt.task).is_none_or(|lost| *lost <= LOSSES) =>
+                if self.outputs_lost.get(&attempt.task).is_none_or(|lost| *lost <= REPETITIONS_MAX) =>
             {
-                self.advance(at);
+                self.record_progress(at);
             }
-            Fact::JobSubmitted { .. } | Fact::JobEnded { .. } => self.advance(at),
+            Fact::JobSubmitted { .. } | Fact::JobEnded { .. } => self.record_progress(at),
             _ => {}
         }
     }
 
-    /// A reduce has saved a checkpoint, or a map was split: counts if it is further than before.
-    pub(super) fn released(&mut self, at: Time, id: AttemptId, reached: (u64, u64)) {
-        let before = self.checkpoint.insert(id.task, reached).unwrap_or_default();
+    /// Records that a reduce has saved a checkpoint or a map was split. Counts as progress if it is
+    /// further than before.
+    pub(super) fn record_release(&mut self, at: Time, id: AttemptId, reached: (u64, u64)) {
+        let before = self.last_checkpoint.insert(id.task, reached).unwrap_or_default();
         if reached > before {
-            self.advance(at);
+            self.record_progress(at);
         }
     }
 }
 
 impl World {
-    /// Whether the run has stalled at the time of the next event.
+    /// Returns whether the run has stalled at the time of the next event.
     pub(super) fn is_stalled(&self, at: Time, next: SimEvent) -> bool {
-        let Progress { moved, advanced, launched, .. } = self.progress;
-        if next.is_routine() && self.queue.is_routine() && at.since(moved) > LONG {
+        let StallDetector { last_event, last_progress, launched, .. } = self.stall_detector;
+        if next.is_periodic() && self.queue.has_only_periodic_events() && at.since(last_event) > STALL_MIN {
             return true;
         }
-        let since = at.since(advanced);
-        since > LONG && self.queue.is_left_to_itself() && launched > self.fillings() && {
+        let since = at.since(last_progress);
+        since > STALL_MIN && self.queue.has_no_external_event() && launched > self.launches_min() && {
             let recent = Time(at.0 - since.0 / 2);
             let young = |id: &AttemptId| {
                 self.core
@@ -98,10 +99,12 @@ impl World {
         }
     }
 
-    fn fillings(&self) -> u64 {
+    /// Returns the number of launches with which every slot is used [`SLOT_USES_MIN`] times on
+    /// average.
+    fn launches_min(&self) -> u64 {
         let slots =
             self.nodes.iter().map(|node| Phase::BOTH.map(|phase| node.slots[phase]).iter().sum::<u32>());
-        FILLINGS * u64::from(slots.sum::<u32>().max(1))
+        SLOT_USES_MIN * u64::from(slots.sum::<u32>().max(1))
     }
 }
 
@@ -120,15 +123,15 @@ mod tests {
     };
     use schedulers::fifo::Fifo;
 
-    /// Preempts every slot after a while.
+    /// Preempts every attempt that has run for the time `after`, until the time `until`.
     #[derive(Debug)]
-    struct RandomPreempter {
+    struct KillOldAttempts {
         inner: Fifo,
         after: Span,
         until: Time,
     }
 
-    impl Scheduler for RandomPreempter {
+    impl Scheduler for KillOldAttempts {
         fn name(&self) -> &'static str {
             "restless"
         }
@@ -162,12 +165,12 @@ mod tests {
         }
     }
 
-    fn played(after: Span, until: Time) -> Outcome {
+    fn run_with_kills(after: Span, until: Time) -> Outcome {
         let Trial { setup, workload, .. } = short();
         let setup = Setup { machines: setup.machines[..2].to_vec(), ..setup };
         let config = setup.config.clone();
         let mut world = World::new(setup, workload).expect("a policy");
-        let policy = RandomPreempter { inner: Fifo::default(), after, until };
+        let policy = KillOldAttempts { inner: Fifo::default(), after, until };
         world.core = Some(JobTracker::new(config, Box::new(policy)));
         world.send_event(mrcore::Event::Start);
         world.run(None).expect("no rule broken")
@@ -176,26 +179,33 @@ mod tests {
     #[test]
     fn endless_kills_are_a_stall() {
         let never = Time(u64::MAX);
-        let killed = played(Span::millis(500), never);
-        assert!(killed.unfinished > 0, "no task could ever end");
-        let left =
-            killed.metrics.jobs().find_map(|(_, job)| job.observed_until).expect("they count up to then");
-        assert!(left.0 > LONG.0, "it was waited for: {left}");
+        let killed = run_with_kills(Span::millis(500), never);
+        assert!(killed.unfinished > 0, "a task has ended although all are killed");
+        let left = killed
+            .metrics
+            .jobs()
+            .find_map(|(_, job)| job.observed_until)
+            .expect("unfinished jobs are observed until the stall");
+        assert!(left.0 > STALL_MIN.0, "the run ended before the stall timeout: {left}");
         // Kills that stop after half an hour are not a stall.
-        assert_eq!(played(Span::millis(500), Time(1_800_000_000)).unfinished, 0);
-        assert_eq!(played(Span::secs(600), never).unfinished, 0, "none of its tasks takes so long");
+        assert_eq!(run_with_kills(Span::millis(500), Time(1_800_000_000)).unfinished, 0);
+        assert_eq!(
+            run_with_kills(Span::secs(600), never).unfinished,
+            0,
+            "a task was killed although all end earlier"
+        );
     }
 
     #[test]
     fn repeated_work_is_no_progress() {
         let task = TaskId { job: mrcore::ids::JobId(1), phase: Phase::Reduce, index: 0 };
-        let mut progress = Progress::new(Time(0));
-        progress.released(Time(10), task.attempt(0), (100, 0));
-        assert_eq!(progress.advanced, Time(10));
-        progress.released(Time(20), task.attempt(1), (100, 0));
-        assert_eq!(progress.advanced, Time(10), "it has read no more");
-        progress.released(Time(30), task.attempt(2), (100, 1));
-        assert_eq!(progress.advanced, Time(30));
+        let mut progress = StallDetector::new(Time(0));
+        progress.record_release(Time(10), task.attempt(0), (100, 0));
+        assert_eq!(progress.last_progress, Time(10));
+        progress.record_release(Time(20), task.attempt(1), (100, 0));
+        assert_eq!(progress.last_progress, Time(10), "the second checkpoint has no more progress");
+        progress.record_release(Time(30), task.attempt(2), (100, 1));
+        assert_eq!(progress.last_progress, Time(30));
         let map = TaskId { phase: Phase::Map, ..task }.attempt(0);
         let done = Fact::AttemptSucceeded { attempt: map, result: AttemptResult::default() };
         for at in 40..60 {
@@ -205,6 +215,6 @@ mod tests {
                 &Fact::MapOutputLost { attempt: map, why: String::new(), unfetched: false },
             );
         }
-        assert_eq!(progress.advanced, Time(50), "the eleventh time is the last that counts");
+        assert_eq!(progress.last_progress, Time(50), "the tenth repetition is the last that counts");
     }
 }

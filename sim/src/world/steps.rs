@@ -1,4 +1,4 @@
-//! Execution of scenarios: each step starts or ends a fault when it is due.
+//! Executes scenarios: each step starts or ends a fault when it is due.
 //!
 //! Actions that the simulator does not support (`ScenarioAction::not_simulated`) are skipped; the
 //! caller reports them.
@@ -11,20 +11,20 @@ use crate::{
 };
 use mrcore::{Phase, Span, ids::JobId};
 
-/// Downtime of a running daemon that is restarted.
+/// How long a daemon that is restarted while it runs is down.
 const RESTART: Span = Span::millis(500);
 
 /// State of the scenario.
 #[derive(Debug)]
-pub(super) struct Progress {
-    /// Steps that wait for a job.
-    waiting: Vec<usize>,
-    /// Faults started by steps without a duration, until another step ends them.
-    open: Vec<usize>,
-    /// Actions to be undone after their time, with their targets.
+pub(super) struct ScenarioState {
+    /// Steps that wait for the progress of a job.
+    waiting_steps: Vec<usize>,
+    /// Faults without a duration, until another step ends them.
+    open_faults: Vec<usize>,
+    /// Actions to be undone when their duration has passed, with their targets.
     undos: Vec<(ScenarioAction, Target)>,
     /// Target of the last step.
-    last: Option<Target>,
+    last_target: Option<Target>,
     rng: Rng,
 }
 
@@ -36,7 +36,8 @@ enum Target {
 }
 
 impl Target {
-    /// Returns the faults of its daemons: dead, and frozen.
+    /// Returns a pair of faults for each daemon of the target: the daemon is dead, and the daemon
+    /// is frozen.
     fn daemons(self, half: Daemons) -> Vec<(FaultKind, FaultKind)> {
         let Self::Node(node) = self else {
             return vec![(FaultKind::JobTracker, FaultKind::FrozenJobTracker)];
@@ -51,35 +52,35 @@ impl Target {
     }
 }
 
-impl Progress {
+impl ScenarioState {
     pub(super) fn new(seed: u64) -> Self {
-        let (waiting, open, undos) = (Vec::new(), Vec::new(), Vec::new());
-        Self { waiting, open, undos, last: None, rng: Rng::of(seed, "scenario") }
+        let (waiting_steps, open_faults, undos) = (Vec::new(), Vec::new(), Vec::new());
+        Self { waiting_steps, open_faults, undos, last_target: None, rng: Rng::of(seed, "scenario") }
     }
 }
 
 impl World {
-    /// Schedules steps with a time. The others wait for their job.
+    /// Schedules the steps that have a time. The other steps wait for their job.
     pub(super) fn plan_steps(&mut self) {
         for (index, Step { when, after, .. }) in self.setup.steps.iter().enumerate() {
             match when {
                 When::At(at) => {
                     self.queue.push(self.now + *at + *after, SimEvent::Step { index: index as u32 });
                 }
-                When::Job(..) => self.scenario.waiting.push(index),
+                When::Job(..) => self.scenario.waiting_steps.push(index),
             }
         }
     }
 
     /// Starts steps whose condition is met.
     pub(super) fn check_conditions(&mut self) {
-        if self.scenario.waiting.is_empty() {
+        if self.scenario.waiting_steps.is_empty() {
             return;
         }
         let Some(core) = &self.core else { return };
         let due = |index: &usize| {
             let When::Job(job, mark) = &self.setup.steps[*index].when else { return false };
-            let Some(job) = core.cluster().job(number(job)) else { return false };
+            let Some(job) = core.cluster().job(job_id(job)) else { return false };
             let done = |phase: Phase, part: f64| {
                 f64::from(job.succeeded[phase]) >= part * job.tasks[phase].len() as f64
             };
@@ -91,8 +92,8 @@ impl World {
             }
         };
         let (due, waiting): (Vec<usize>, Vec<usize>) =
-            std::mem::take(&mut self.scenario.waiting).into_iter().partition(due);
-        self.scenario.waiting = waiting;
+            std::mem::take(&mut self.scenario.waiting_steps).into_iter().partition(due);
+        self.scenario.waiting_steps = waiting;
         for index in due {
             let after = self.setup.steps[index].after;
             self.queue.push(self.now + after, SimEvent::Step { index: index as u32 });
@@ -112,12 +113,12 @@ impl World {
         let Some(target) = action.node().and_then(|who| self.target(who)) else { return };
         let affected = match &action {
             ScenarioAction::Partition { to, .. } => {
-                self.target(&to.clone()).and_then(|to| cut_off(target, to))
+                self.target(&to.clone()).and_then(|to| isolated_side(target, to))
             }
             _ => Some(target),
         };
         let Some(affected) = affected else { return };
-        self.scenario.last = Some(target);
+        self.scenario.last_target = Some(target);
         self.action(&action, target, affected, lasts);
         self.faults_started += u32::from(self.setup.faults.len() > started);
         let unfinished = matches!(
@@ -132,8 +133,8 @@ impl World {
         }
     }
 
-    /// Undoes a step after its time, like a user with the opposite command: daemons that another
-    /// step has restarted already are restarted again.
+    /// Undoes a step after its duration, like a user who runs the opposite command. Daemons that
+    /// another step has already restarted are therefore restarted again.
     pub(super) fn undo(&mut self, index: usize) {
         self.faults_open -= 1;
         let (action, target) = self.scenario.undos[index].clone();
@@ -184,11 +185,11 @@ impl World {
             NodeRef::Named(name) if name == "jobtracker" || name == "master" => {
                 return Some(Target::JobTracker);
             }
-            NodeRef::Named(name) => scenario::number(name).filter(|at| *at < count),
-            NodeRef::Same => return self.scenario.last,
+            NodeRef::Named(name) => scenario::node_index(name).filter(|at| *at < count),
+            NodeRef::Same => return self.scenario.last_target,
             NodeRef::Any => self.pick_random(|_, _| true),
             NodeRef::Running(job) => {
-                let job = number(job);
+                let job = job_id(job);
                 let runs =
                     |world: &Self, at: usize| world.nodes[at].runs.iter().any(|run| run.id.job() == job);
                 self.pick_random(runs).or_else(|| self.pick_random(|_, _| true))
@@ -203,16 +204,16 @@ impl World {
         if all.is_empty() { None } else { Some(all[self.scenario.rng.index(all.len())] as u32) }
     }
 
-    /// Frozen daemons continue.
+    /// Makes frozen daemons continue.
     fn unfreeze(&mut self, target: Target, half: Daemons) {
         let daemons = target.daemons(half);
         self.end_faults(|kind| daemons.iter().any(|(_, frozen)| kind == frozen));
     }
 
-    /// Starts daemons as new processes. Running or frozen ones are ended first.
+    /// Starts daemons as new processes. Running or frozen processes are killed first.
     fn restart_daemons(&mut self, target: Target, half: Daemons) {
         for (dead, frozen) in target.daemons(half) {
-            let open = &self.scenario.open;
+            let open = &self.scenario.open_faults;
             if !open.iter().any(|index| self.setup.faults[*index].what == dead) {
                 self.inject_for(dead.clone(), RESTART);
             }
@@ -231,13 +232,13 @@ impl World {
         });
     }
 
-    /// Starts a fault that lasts until a step ends it.
+    /// Starts a fault that lasts until another step ends it.
     fn begin_fault(&mut self, what: FaultKind) {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: None, what });
         self.faults_open += 1;
-        self.inject(index);
-        self.scenario.open.push(index);
+        self.inject_fault(index);
+        self.scenario.open_faults.push(index);
     }
 
     /// Starts a fault with a fixed duration.
@@ -245,23 +246,25 @@ impl World {
         let index = self.setup.faults.len();
         self.setup.faults.push(Fault { at_s: 0.0, for_s: Some(lasts.as_secs_f64()), what });
         self.faults_open += 1;
-        self.inject(index);
+        self.inject_fault(index);
         self.queue.push(self.now + lasts, SimEvent::Heal { index: index as u32 });
     }
 
+    /// Ends the faults without a duration that match `which`.
     fn end_faults(&mut self, which: impl Fn(&FaultKind) -> bool) {
-        let open = std::mem::take(&mut self.scenario.open);
+        let open = std::mem::take(&mut self.scenario.open_faults);
         let ends = |index: &usize| which(&self.setup.faults[*index].what);
         let (over, open): (Vec<usize>, Vec<usize>) = open.into_iter().partition(ends);
-        self.scenario.open = open;
+        self.scenario.open_faults = open;
         for index in over {
             self.faults_open += 1;
-            self.heal(index);
+            self.heal_fault(index);
         }
     }
 }
 
-fn number(job: &JobRef) -> JobId {
+/// Returns the ID of a job: the nth submitted job has ID n.
+fn job_id(job: &JobRef) -> JobId {
     match *job {
         JobRef::Nth(number) => JobId(number),
         JobRef::Number(number) => JobId(u32::try_from(number).unwrap_or(u32::MAX)),
@@ -269,7 +272,7 @@ fn number(job: &JobRef) -> JobId {
 }
 
 /// Returns the isolated side of a partition: the one that is not the JobTracker.
-fn cut_off(one: Target, other: Target) -> Option<Target> {
+fn isolated_side(one: Target, other: Target) -> Option<Target> {
     [one, other].into_iter().find(|end| *end != Target::JobTracker)
 }
 
@@ -289,14 +292,14 @@ mod tests {
         World::new(setup, workload).expect("a policy")
     }
 
-    fn played(text: &str) -> Outcome {
+    fn run_scenario(text: &str) -> Outcome {
         let outcome = world(text).run(None).expect("no rule broken");
         assert_eq!(outcome.unfinished, 0, "{text}");
         outcome
     }
 
-    /// Runs until this many seconds after the start.
-    fn play_to(world: &mut World, seconds: f64) {
+    /// Runs the simulation until this many seconds after the start.
+    fn run_until(world: &mut World, seconds: f64) {
         let until = Time(1_000_000) + Span((seconds * 1e6) as u64);
         loop {
             let (at, what) = world.queue.pop().expect("it continues");
@@ -314,56 +317,56 @@ mod tests {
         format!("[[step]]\nat = \"{at}\"\ndo = \"{verb}\"\nnode = \"{node}\"\n{more}\n")
     }
 
-    fn state(world: &World, node: usize) -> TrackerState {
+    fn tracker_state(world: &World, node: usize) -> TrackerState {
         let core = world.core.as_ref().expect("the JobTracker is there");
         core.cluster().tracker_named(&world.nodes[node].name).expect("it has registered").state
     }
 
-    fn recovered(outcome: &Outcome) -> u32 {
+    fn recovered_tasks(outcome: &Outcome) -> u32 {
         outcome.metrics.jobs().map(|(_, job)| job.recovery.tasks).sum()
     }
 
     #[test]
     fn node_dies_when_a_job_reaches_a_mark() {
-        let calm = played("");
+        let calm = run_scenario("");
         let step = |when: &str| format!("[[step]]\n{when}\ndo = \"kill\"\nnode = \"any running job 1\"\n");
-        let disturbed = played(&step("when = \"job 1 maps 40%\""));
-        assert_eq!((recovered(&calm), recovered(&disturbed) > 0), (0, true));
+        let disturbed = run_scenario(&step("when = \"job 1 maps 40%\""));
+        assert_eq!((recovered_tasks(&calm), recovered_tasks(&disturbed) > 0), (0, true));
         assert!(disturbed.end > calm.end);
-        assert_eq!((calm.faults, disturbed.faults), (0, 1), "both daemons are one thing that goes wrong");
+        assert_eq!((calm.faults, disturbed.faults), (0, 1), "the death of both daemons counts as one fault");
         // The same steps give the same run. A step whose condition is never met has no effect.
-        assert_eq!(played(&step("when = \"job 1 maps 40%\"")).hash, disturbed.hash);
-        assert_eq!(played(&step("when = \"job 9 over\"")).hash, calm.hash);
+        assert_eq!(run_scenario(&step("when = \"job 1 maps 40%\"")).hash, disturbed.hash);
+        assert_eq!(run_scenario(&step("when = \"job 9 over\"")).hash, calm.hash);
     }
 
     #[test]
-    fn steps_end_faults_earlier_steps() {
-        let calm = played("");
+    fn later_steps_end_faults_of_earlier_steps() {
+        let calm = run_scenario("");
         for (verb, undo) in [("stop", "cont"), ("kill", "restart"), ("stop", "restart")] {
             let both = step("2s", verb, "jobtracker", "") + &step("9s", undo, "same", "");
-            assert!(played(&both).end > calm.end, "a JobTracker that stays away would leave the jobs undone");
+            assert!(run_scenario(&both).end > calm.end, "the fault of the JobTracker did not delay the jobs");
             let both = step("2s", verb, "node3", "") + &step("9s", undo, "same", "");
-            assert!(recovered(&played(&both)) > 0);
+            assert!(recovered_tasks(&run_scenario(&both)) > 0);
         }
         let partitioned = step("2s", "partition", "node2", "from = \"jobtracker\"");
         for end in ["", "node = \"node2\"", "node = \"master\""] {
             let mut world = world(&format!("{partitioned}[[step]]\nat = \"12s\"\ndo = \"heal\"\n{end}\n"));
-            play_to(&mut world, 11.0);
+            run_until(&mut world, 11.0);
             assert!(!world.nodes[1].can_communicate());
-            play_to(&mut world, 13.0);
+            run_until(&mut world, 13.0);
             assert!(world.nodes[1].can_communicate(), "{end}");
-            assert!(recovered(&world.run(None).expect("no rule broken")) > 0);
+            assert!(recovered_tasks(&world.run(None).expect("no rule broken")) > 0);
         }
-        // An action that is not simulated.
-        assert_eq!(played(&step("2s", "fill-disk", "node2", "")).hash, calm.hash);
+        // An action that is not simulated has no effect.
+        assert_eq!(run_scenario(&step("2s", "fill-disk", "node2", "")).hash, calm.hash);
     }
 
     #[test]
-    fn frozen_jobtracker_forgets_nothing() {
-        let calm = played("");
+    fn frozen_jobtracker_keeps_its_state() {
+        let calm = run_scenario("");
         let last = calm.end.since(Time(1_000_000)).as_secs_f64() as u64;
         for at in 0..=last {
-            let frozen = played(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
+            let frozen = run_scenario(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
             assert!(frozen.end <= calm.end + Span::secs(10), "at {at} s: {} after {}", frozen.end, calm.end);
         }
         // A frozen process that is killed is dead. `cont` does not start it; only a restart does.
@@ -371,9 +374,9 @@ mod tests {
             + &step("3s", "kill", "jobtracker", "for = \"9s\"")
             + &step("4s", "cont", "jobtracker", "");
         let mut world = world(&text);
-        play_to(&mut world, 11.0);
+        run_until(&mut world, 11.0);
         assert!(world.core.is_none());
-        play_to(&mut world, 13.0);
+        run_until(&mut world, 13.0);
         assert!(world.core.is_some());
         assert_eq!(world.run(None).expect("no rule broken").unfinished, 0);
     }
@@ -381,63 +384,66 @@ mod tests {
     #[test]
     fn killed_node_is_detected_and_keeps_its_files() {
         let mut world = world(&step("5s", "kill", "node2", "for = \"3s\""));
-        play_to(&mut world, 4.9);
+        run_until(&mut world, 4.9);
         let outputs = world.nodes[1].outputs.clone();
         assert!(!outputs.is_empty() && !world.nodes[1].runs.is_empty());
-        play_to(&mut world, 5.1);
-        assert_eq!(state(&world, 1), TrackerState::Suspect, "its connection broke");
+        run_until(&mut world, 5.1);
+        assert_eq!(tracker_state(&world, 1), TrackerState::Suspect, "its connection broke");
         assert!(world.nodes[1].runs.is_empty() && !world.nodes[1].has_blocks());
-        play_to(&mut world, 8.5);
-        assert_eq!(state(&world, 1), TrackerState::Live);
+        run_until(&mut world, 8.5);
+        assert_eq!(tracker_state(&world, 1), TrackerState::Live);
         assert!(world.nodes[1].has_blocks() && world.nodes[1].outputs.is_superset(&outputs));
         // A node that is dead for longer than the timeout still has its outputs, because its disks
         // remain.
-        let wiped = played("[[fault]]\nat_s = 5.0\nfor_s = 3.0\nwhat = \"node\"\nnode = 1\n");
-        let killed = played(&step("5s", "kill", "node2", "for = \"3s\""));
-        assert!(recovered(&killed) < recovered(&wiped), "maps that are done are not done again");
+        let wiped = run_scenario("[[fault]]\nat_s = 5.0\nfor_s = 3.0\nwhat = \"node\"\nnode = 1\n");
+        let killed = run_scenario(&step("5s", "kill", "node2", "for = \"3s\""));
+        assert!(
+            recovered_tasks(&killed) < recovered_tasks(&wiped),
+            "maps ran again although their output was on disk"
+        );
     }
 
     #[test]
     fn daemons_of_a_node_are_killed_and_stopped_separately() {
         let mut one = world(&step("3s", "kill", "node2", "daemon = \"datanode\"\nfor = \"2s\""));
-        play_to(&mut one, 4.0);
+        run_until(&mut one, 4.0);
         assert!(one.nodes[1].can_communicate() && !one.nodes[1].has_blocks());
-        play_to(&mut one, 5.5);
+        run_until(&mut one, 5.5);
         assert!(one.nodes[1].has_blocks());
         let text = step("3s", "stop", "node2", "") + &step("4s", "cont", "node2", "daemon = \"tasktracker\"");
         let mut one = world(&text);
-        play_to(&mut one, 3.5);
+        run_until(&mut one, 3.5);
         assert!(!one.nodes[1].serves() && !one.nodes[1].has_blocks() && !one.nodes[1].runs.is_empty());
-        play_to(&mut one, 4.5);
+        run_until(&mut one, 4.5);
         assert!(one.nodes[1].serves() && !one.nodes[1].has_blocks(), "the DataNode is still frozen");
     }
 
     #[test]
     fn running_daemons_are_stopped_before_a_restart() {
-        let calm = played("");
-        let again = played(&step("5s", "restart", "node2", ""));
+        let calm = run_scenario("");
+        let again = run_scenario(&step("5s", "restart", "node2", ""));
         assert!(again.hash != calm.hash && again.faults == 1);
         let mut one = world(&step("5s", "restart", "node2", ""));
-        play_to(&mut one, 5.1);
+        run_until(&mut one, 5.1);
         assert!(!one.nodes[1].is_up() && one.nodes[1].runs.is_empty());
-        play_to(&mut one, 5.1 + RESTART.as_secs_f64());
+        run_until(&mut one, 5.1 + RESTART.as_secs_f64());
         assert_eq!((one.nodes[1].is_up(), one.nodes[1].incarnation), (true, 2));
-        assert!(played(&step("5s", "restart", "jobtracker", "")).hash != calm.hash);
-        // A restart before the end of its time starts the daemon; at the end of its time it is
-        // started again.
+        assert!(run_scenario(&step("5s", "restart", "jobtracker", "")).hash != calm.hash);
+        // A daemon that is restarted before the end of its fault runs. At the end of the fault it
+        // is restarted again.
         let text = step("3s", "kill", "node2", "for = \"9s\"") + &step("5s", "restart", "node2", "");
         let mut one = world(&text);
         for (at, incarnation, is_up) in [(4.0, 1, false), (5.1, 2, true), (12.1, 2, false), (13.0, 3, true)] {
-            play_to(&mut one, at);
+            run_until(&mut one, at);
             let node = &one.nodes[1];
             assert_eq!((node.incarnation, node.is_up()), (incarnation, is_up), "at {at} s");
         }
-        // A frozen node is ended too, with its attempts.
+        // A frozen node is killed before the restart, with its attempts.
         let mut one =
             world(&(step("3s", "stop", "node2", "for = \"20s\"") + &step("5s", "restart", "node2", "")));
-        play_to(&mut one, 5.7);
+        run_until(&mut one, 5.7);
         assert_eq!((one.nodes[1].incarnation, one.nodes[1].can_communicate()), (2, true));
-        play_to(&mut one, 24.0);
-        assert!(one.nodes[1].can_communicate(), "the end of its stop changes nothing");
+        run_until(&mut one, 24.0);
+        assert!(one.nodes[1].can_communicate(), "the end of the stop step must change nothing");
     }
 }

@@ -1,4 +1,4 @@
-//! Combines all facts of a run into a hash. Runs with the same hash are the same.
+//! Combines all facts of a run into a hash. Runs with the same hash have the same facts.
 
 use crate::rng::mix;
 use mrcore::{
@@ -16,23 +16,23 @@ pub(super) struct Trace {
 impl Trace {
     pub(super) fn add(&mut self, at: Time, fact: &Fact) {
         self.facts += 1;
-        let [kind, one, two] = key_of(fact);
+        let [kind, one, two] = hash_input(fact);
         for word in [at.0, kind, one, two] {
             self.hash = mix(self.hash ^ word).wrapping_add(word);
         }
     }
 }
 
-fn task(id: TaskId) -> u64 {
+fn task_bits(id: TaskId) -> u64 {
     u64::from(id.job.0) << 32 | u64::from(id.index) << 1 | u64::from(id.phase == Phase::Reduce)
 }
 
-fn attempt(id: AttemptId) -> u64 {
-    mix(task(id.task)) ^ u64::from(id.number)
+fn attempt_bits(id: AttemptId) -> u64 {
+    mix(task_bits(id.task)) ^ u64::from(id.number)
 }
 
 /// Returns the kind of a fact and two values that distinguish it from others of its kind.
-fn key_of(fact: &Fact) -> [u64; 3] {
+fn hash_input(fact: &Fact) -> [u64; 3] {
     match fact {
         Fact::JobTrackerStarted { epoch, .. } => [1, *epoch, 0],
         Fact::TrackerJoined { tracker, incarnation, .. } => [2, u64::from(tracker.0), incarnation.0],
@@ -45,25 +45,27 @@ fn key_of(fact: &Fact) -> [u64; 3] {
             [8, u64::from(job.0), u64::from(*outcome == mrcore::job::JobOutcome::Succeeded)]
         }
         Fact::JobForgotten { job } => [9, u64::from(job.0), 0],
-        Fact::AttemptLaunched { attempt: id, tracker, .. } => [10, attempt(*id), u64::from(tracker.0)],
-        Fact::PreemptionRequested { attempt: id, kind, .. } => [11, attempt(*id), *kind as u64],
-        Fact::MapSplit { attempt: id, position, .. } => [12, attempt(*id), *position],
-        Fact::AttemptPaused { attempt: id, bytes, .. } => [13, attempt(*id), *bytes],
-        Fact::TaskReleased { task: id } => [14, task(*id), 0],
-        Fact::CheckpointLost { attempt: id, .. } => [15, attempt(*id), 0],
-        Fact::AttemptSucceeded { attempt: id, result } => [16, attempt(*id), result.bytes_out],
-        Fact::AttemptFailed { attempt: id, .. } => [17, attempt(*id), 0],
-        Fact::AttemptKilled { attempt: id, bytes_in, .. } => [18, attempt(*id), *bytes_in],
-        Fact::MapOutputLost { attempt: id, .. } => [19, attempt(*id), 0],
-        Fact::MapOutputMoved { attempt: id } => [20, attempt(*id), 0],
+        Fact::AttemptLaunched { attempt: id, tracker, .. } => [10, attempt_bits(*id), u64::from(tracker.0)],
+        Fact::PreemptionRequested { attempt: id, kind, .. } => [11, attempt_bits(*id), *kind as u64],
+        Fact::MapSplit { attempt: id, position, .. } => [12, attempt_bits(*id), *position],
+        Fact::AttemptPaused { attempt: id, bytes, .. } => [13, attempt_bits(*id), *bytes],
+        Fact::TaskReleased { task: id } => [14, task_bits(*id), 0],
+        Fact::CheckpointLost { attempt: id, .. } => [15, attempt_bits(*id), 0],
+        Fact::AttemptSucceeded { attempt: id, result } => [16, attempt_bits(*id), result.bytes_out],
+        Fact::AttemptFailed { attempt: id, .. } => [17, attempt_bits(*id), 0],
+        Fact::AttemptKilled { attempt: id, bytes_in, .. } => [18, attempt_bits(*id), *bytes_in],
+        Fact::MapOutputLost { attempt: id, .. } => [19, attempt_bits(*id), 0],
+        Fact::MapOutputMoved { attempt: id } => [20, attempt_bits(*id), 0],
         Fact::TrackerBlacklisted { job, tracker } => [21, u64::from(job.0), u64::from(tracker.0)],
         Fact::IdsSkipped { epoch, job } => [22, *epoch, u64::from(*job)],
         Fact::TrackerDraining { tracker, until, .. } => [24, u64::from(tracker.0), until.0],
         Fact::DrainCancelled { tracker, .. } => [25, u64::from(tracker.0), 0],
         Fact::TrackerForgotten { tracker, .. } => [31, u64::from(tracker.0), 0],
-        Fact::MapOutputCopied { attempt: id, tracker, .. } => [26, attempt(*id), u64::from(tracker.0)],
-        Fact::CheckpointCopied { attempt: id, tracker, .. } => [27, attempt(*id), u64::from(tracker.0)],
-        Fact::PreemptionRefused { attempt: id, refusals, .. } => [29, attempt(*id), u64::from(*refusals)],
-        Fact::PreemptionDeadlineSet { attempt: id, until } => [30, attempt(*id), until.0],
+        Fact::MapOutputCopied { attempt: id, tracker, .. } => [26, attempt_bits(*id), u64::from(tracker.0)],
+        Fact::CheckpointCopied { attempt: id, tracker, .. } => [27, attempt_bits(*id), u64::from(tracker.0)],
+        Fact::PreemptionRefused { attempt: id, refusals, .. } => {
+            [29, attempt_bits(*id), u64::from(*refusals)]
+        }
+        Fact::PreemptionDeadlineSet { attempt: id, until } => [30, attempt_bits(*id), until.0],
     }
 }

@@ -1,9 +1,9 @@
 //! The driver of the agents of trackers: carries messages between the agents and the core, and
 //! carries out the actions of the agents on the simulated machines.
 //!
-//! Agents and core are the real ones. A message arrives at once or not at all, and in order; agent
-//! and core repeat what was not answered. A connection breaks when the process at one of its ends dies. The
-//! agent then connects again as soon as it can.
+//! Agents and core are the real code. A message arrives at once or not at all, and in order; agent
+//! and core repeat what was not answered. A connection breaks when one of its two processes dies.
+//! The agent then connects again as soon as it can.
 //!
 //! Agents get the progress of attempts when a heartbeat is due, not when it changes. Their clocks
 //! stand still while the simulation skips idle time.
@@ -20,15 +20,15 @@ use mrcore::{
     tracker::TrackerState,
 };
 
-/// Maximum number of fetch failures that a reduce reports at a time.
+/// Maximum number of fetch failures that a reduce reports in one heartbeat.
 const FETCH_FAILURES_MAX: usize = 4;
 /// Time from the start of a tracker to its registration.
 pub(super) const START: Span = Span::millis(50);
 /// Shortest time between two attempts to connect to the JobTracker.
 const RECONNECT: Span = Span::secs(1);
 
-/// The data that agents pass on. Map events are in the list of the job, which all machines share,
-/// so agents only count them.
+/// The data that agents pass on without looking at it. Map events are stored in one list per job,
+/// which all machines share, so agents only count them.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Model;
 
@@ -61,7 +61,7 @@ pub(super) enum Message {
 
 impl World {
     /// Delivers the messages of the core. Agents may answer at once, which leads to further
-    /// messages: these wait for their turn, so that each tracker gets its messages in order.
+    /// messages. Those are queued, so that each tracker gets its messages in order.
     pub(super) fn deliver_messages(&mut self) {
         if std::mem::replace(&mut self.delivering, true) {
             return;
@@ -69,7 +69,7 @@ impl World {
         while let Some(message) = self.messages.pop_front() {
             match message {
                 Message::Registered { at, tracker, incarnation } => {
-                    self.registered(at, tracker, incarnation);
+                    self.handle_registered(at, tracker, incarnation);
                 }
                 Message::RegisterAgain { tracker, incarnation } => {
                     self.register_again(tracker, incarnation);
@@ -82,18 +82,18 @@ impl World {
         self.delivering = false;
     }
 
-    /// The time of the agents.
-    fn clock(&self) -> Time {
-        Time(self.now.0 - self.slept.0)
+    /// Returns the time of the agents, which excludes skipped idle time.
+    fn agent_clock(&self) -> Time {
+        Time(self.now.0 - self.idle_time_skipped.0)
     }
 
-    /// Passes an event to the agent of a machine, and carries out its actions. A frozen tracker
-    /// gets it later, a dead one never.
+    /// Passes an event to the agent of a machine, and carries out the actions of the agent. A
+    /// frozen tracker gets the event later, a dead tracker never.
     pub(super) fn send_to_agent(&mut self, at: usize, event: AgentEvent) {
         if self.nodes[at].faults.frozen > 0 && self.nodes[at].is_up() {
             return self.nodes[at].inbox.push(event);
         }
-        self.send_to_agent_at(at, self.clock(), event);
+        self.send_to_agent_at(at, self.agent_clock(), event);
     }
 
     fn send_to_agent_at(&mut self, at: usize, clock: Time, event: AgentEvent) {
@@ -103,43 +103,43 @@ impl World {
         let mut actions = std::mem::take(&mut self.actions);
         self.nodes[at].agent.handle(clock, event, &mut actions);
         for action in actions.drain(..) {
-            self.act(at, action);
+            self.execute_action(at, action);
         }
         self.actions = actions;
-        self.schedule_beat(at);
+        self.schedule_agent_deadline(at);
     }
 
-    /// Schedules the next deadline of an agent, unless an earlier one is scheduled.
-    pub(super) fn schedule_beat(&mut self, at: usize) {
+    /// Schedules the next deadline of an agent, unless an earlier deadline is scheduled.
+    pub(super) fn schedule_agent_deadline(&mut self, at: usize) {
         let Some(deadline) = self.nodes[at].agent.next_deadline() else { return };
-        let due = (deadline + self.slept).max(self.now);
-        if self.nodes[at].next_beat.is_none_or(|next| due < next) {
-            self.nodes[at].next_beat = Some(due);
-            self.queue.push(due, SimEvent::Beat { node: at as u32 });
+        let due = (deadline + self.idle_time_skipped).max(self.now);
+        if self.nodes[at].next_agent_deadline.is_none_or(|next| due < next) {
+            self.nodes[at].next_agent_deadline = Some(due);
+            self.queue.push(due, SimEvent::AgentDeadline { node: at as u32 });
         }
     }
 
-    /// A deadline of an agent.
-    pub(super) fn beat(&mut self, at: usize) {
-        // Otherwise an earlier one has replaced it.
-        if self.nodes[at].next_beat == Some(self.now) {
-            self.nodes[at].next_beat = None;
-            if self.asleep.is_none() && self.nodes[at].is_up() && self.nodes[at].faults.frozen == 0 {
-                self.update(at);
+    /// Handles a deadline of an agent.
+    pub(super) fn handle_agent_deadline(&mut self, at: usize) {
+        // Otherwise this deadline was replaced by an earlier one.
+        if self.nodes[at].next_agent_deadline == Some(self.now) {
+            self.nodes[at].next_agent_deadline = None;
+            if self.idle_since.is_none() && self.nodes[at].is_up() && self.nodes[at].faults.frozen == 0 {
+                self.update_agent(at);
                 self.send_to_agent(at, AgentEvent::Tick);
             }
         }
     }
 
-    /// Tells an agent what its attempts have reported by now.
-    fn update(&mut self, at: usize) {
-        let (now, before) = (self.now, Time(self.clock().0 - 1));
+    /// Passes the current progress and the ended attempts to an agent.
+    fn update_agent(&mut self, at: usize) {
+        let (now, before) = (self.now, Time(self.agent_clock().0 - 1));
         let node = &mut self.nodes[at];
         for run in &mut node.runs {
             run.advance(now);
             node.agent.set_progress(run.id, run.progress());
         }
-        // Everything is in one heartbeat, the one that is due now.
+        // All ended attempts are reported in one heartbeat, the one that is due now.
         let ended = std::mem::take(&mut node.unreported);
         let (random, failures) = (self.random_fetch_failures(at), self.fetch_failures(at));
         let failures = failures.into_iter().chain(random).map(AgentEvent::FetchFailed);
@@ -148,9 +148,9 @@ impl World {
         }
     }
 
-    /// An attempt has ended. Without out-of-band heartbeats the agent notices it when its next
-    /// heartbeat is due.
-    pub(super) fn ended(&mut self, at: usize, attempt: AttemptId, end: AttemptEnd) {
+    /// Reports the end of an attempt to the agent. Without out-of-band heartbeats the agent gets
+    /// the report when its next heartbeat is due.
+    pub(super) fn report_end(&mut self, at: usize, attempt: AttemptId, end: AttemptEnd) {
         let event = AgentEvent::Ended(attempt, end);
         if self.setup.out_of_band {
             self.send_to_agent(at, event);
@@ -182,7 +182,7 @@ impl World {
         failures
     }
 
-    fn act(&mut self, at: usize, action: Action<Model>) {
+    fn execute_action(&mut self, at: usize, action: Action<Model>) {
         match action {
             Action::Start(attempt, ()) => self.launch(at, attempt),
             Action::Kill(attempt, _) => {
@@ -194,7 +194,7 @@ impl World {
             Action::MapEvents(attempt, batch) => self.receive_map_events(at, attempt, &batch),
             Action::DropCheckpoint(attempt) => self.drop_checkpoint(at, attempt),
             Action::CopyFiles(attempt, from) => self.copy_files(at, attempt, from),
-            Action::Clean(job) => self.clean(at, job),
+            Action::Clean(job) => self.delete_job_files(at, job),
             Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
                 let node = &self.nodes[at];
                 let tracker = Registration {
@@ -221,7 +221,7 @@ impl World {
 
     fn send_heartbeat(&mut self, at: usize, heartbeat: &agent::Heartbeat<Model>) {
         let node = &self.nodes[at];
-        let Some(tracker) = node.number.filter(|_| node.can_communicate() && self.core.is_some()) else {
+        let Some(tracker) = node.tracker_id.filter(|_| node.can_communicate() && self.core.is_some()) else {
             return;
         };
         let incarnation = Incarnation(node.incarnation);
@@ -250,25 +250,28 @@ impl World {
         }
     }
 
-    /// The JobTracker has accepted a registration.
-    fn registered(&mut self, at: usize, tracker: TrackerId, incarnation: Incarnation) {
+    /// Handles the acceptance of a registration by the JobTracker.
+    fn handle_registered(&mut self, at: usize, tracker: TrackerId, incarnation: Incarnation) {
         self.by_tracker.insert(tracker, at as u32);
-        (self.nodes[at].number, self.nodes[at].incarnation) = (Some(tracker), incarnation.0);
+        (self.nodes[at].tracker_id, self.nodes[at].incarnation) = (Some(tracker), incarnation.0);
         let (heartbeat, lost_after) = (self.setup.heartbeat, self.setup.config.lost_after);
         self.send_to_agent(at, AgentEvent::Registered { heartbeat, lost_after, incarnation });
     }
 
-    /// The machine of a tracker, if messages of the JobTracker reach it.
-    fn reached(&self, tracker: TrackerId) -> Option<usize> {
+    /// Returns the machine of a tracker if messages of the JobTracker reach it.
+    fn reachable_machine(&self, tracker: TrackerId) -> Option<usize> {
         let at = *self.by_tracker.get(&tracker)? as usize;
         let node = &self.nodes[at];
-        let reached = node.can_communicate() && node.faults.no_orders == 0 && node.number == Some(tracker);
+        let reached =
+            node.can_communicate() && node.faults.no_orders == 0 && node.tracker_id == Some(tracker);
         reached.then_some(at)
     }
 
     fn register_again(&mut self, tracker: TrackerId, incarnation: Incarnation) {
-        if let Some(at) = self.reached(tracker).filter(|at| self.nodes[*at].incarnation == incarnation.0) {
-            self.update(at);
+        if let Some(at) =
+            self.reachable_machine(tracker).filter(|at| self.nodes[*at].incarnation == incarnation.0)
+        {
+            self.update_agent(at);
             self.send_to_agent(at, AgentEvent::RegisterAgain);
         }
     }
@@ -281,15 +284,16 @@ impl World {
         if known.is_some_and(|tracker| tracker.state == TrackerState::Awaited) {
             return;
         }
-        let Some(at) = self.reached(tracker) else { return };
-        let orders = orders.into_iter().map(|(number, order)| (number, self.order(order))).collect();
+        let Some(at) = self.reachable_machine(tracker) else { return };
+        let orders = orders.into_iter().map(|(number, order)| (number, self.convert_order(order))).collect();
         self.send_to_agent(at, AgentEvent::Orders { answers: answer.unwrap_or(0), orders });
     }
 
-    fn order(&mut self, order: event::Order) -> agent::Order<Model> {
+    fn convert_order(&mut self, order: event::Order) -> agent::Order<Model> {
         match order {
-            // A launch that the tracker does not understand is acknowledged, and never reported.
-            event::Order::Launch(_) if self.chance(40) => agent::Order::Unknown,
+            // A launch order that the tracker does not understand is acknowledged, but the attempt
+            // is never reported.
+            event::Order::Launch(_) if self.one_in(40) => agent::Order::Unknown,
             event::Order::Launch(attempt) => agent::Order::Launch(attempt, ()),
             event::Order::Preempt { attempt, kind, why } => agent::Order::Preempt(attempt, kind, why),
             event::Order::DropCheckpoint(attempt) => agent::Order::DropCheckpoint(attempt),
@@ -328,18 +332,19 @@ impl World {
         }
     }
 
-    /// A reduce receives map events.
+    /// Passes map events to a reduce.
     fn receive_map_events(&mut self, at: usize, attempt: AttemptId, batch: &MapEventBatch<Model>) {
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == attempt) else { return };
         let key = run.key;
         if let Work::Reduce(reduce) = &mut run.work {
             reduce.events_seen = batch.first as usize + batch.events.len();
             reduce.maps = reduce.maps.max(batch.maps);
-            self.follow(at, key);
+            self.follow_map_events(at, key);
         }
     }
 
-    fn clean(&mut self, at: usize, job: JobId) {
+    /// Deletes the files of a job.
+    fn delete_job_files(&mut self, at: usize, job: JobId) {
         let first = |job| TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
         let (from, to) = (first(job), first(JobId(job.0 + 1)));
         let node = &mut self.nodes[at];
@@ -352,7 +357,7 @@ impl World {
         self.send_to_agent(at, AgentEvent::Cleaned(job, true));
     }
 
-    /// Schedules an attempt of a tracker to connect, and replaces the one planned before.
+    /// Schedules an attempt of a tracker to connect, which replaces an attempt scheduled before.
     pub(super) fn connect_at(&mut self, at: usize, when: Time) {
         let node = &mut self.nodes[at];
         node.connections += 1;
@@ -366,7 +371,7 @@ impl World {
             return;
         }
         if node.can_communicate() && node.faults.no_orders == 0 && self.core.is_some() {
-            self.update(at);
+            self.update_agent(at);
             self.send_to_agent(at, AgentEvent::Connected);
         } else {
             self.connect_again(at);
@@ -378,7 +383,7 @@ impl World {
         self.connect_at(at, self.now + RECONNECT + jitter);
     }
 
-    /// The connections to a JobTracker that has died are closed.
+    /// Closes the connections to a JobTracker that has died.
     pub(super) fn disconnect_all(&mut self) {
         for at in 0..self.nodes.len() {
             let faults = self.nodes[at].faults;

@@ -6,7 +6,7 @@
 //! include waiting; CPU time does not, and is used on request. Bytes are those on disk and network,
 //! that is, after compression.
 //!
-//! Deliberately absent: the rate of merging, which histories do not separate from reducing; it is
+//! Deliberately absent: the rate of merging. Histories do not separate it from reducing, so it is
 //! part of the rate of reduces. Values that were not measured are omitted, with a comment.
 
 use super::History;
@@ -21,9 +21,11 @@ struct ProgramSamples {
     /// Bytes and seconds of each map.
     maps: Vec<(f64, f64)>,
     reduces: usize,
-    /// Output bytes of maps, output bytes of reduces, and seconds of reduces.
+    /// Total output bytes of maps.
     map_out: f64,
+    /// Total output bytes of reduces.
     reduce_out: f64,
+    /// Total seconds of reduces.
     reduce_s: f64,
 }
 
@@ -65,11 +67,11 @@ pub struct Calibrated {
     pub name: String,
     /// Number of jobs that succeeded.
     pub jobs: usize,
-    /// Number of their maps.
+    /// Number of maps of these jobs.
     pub maps: usize,
     /// Input bytes of these maps.
     pub bytes: f64,
-    /// Number of their reduces.
+    /// Number of reduces of these jobs.
     pub reduces: usize,
     /// Input rate of a map, MB per second; `None` if maps read no bytes or took no time.
     pub map_mbps: Option<f64>,
@@ -85,8 +87,8 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// Returns the profile as TOML. A comment after each value gives the number of tasks; comments
-    /// above give warnings.
+    /// Returns the profile as TOML. A comment after each value gives the number of measured tasks;
+    /// comments above the profile contain warnings.
     pub fn render(&self) -> String {
         let Self { name, jobs, maps, bytes, reduces, .. } = self;
         let mut text = format!(
@@ -105,7 +107,7 @@ impl Calibrated {
         let Some(map_mbps) = self.map_mbps else {
             return text + "# no profile: the maps read no bytes, or took no time\n";
         };
-        let profile = self.lines(map_mbps);
+        let profile = self.profile_lines(map_mbps);
         if self.reduce.is_some() || profile::built_in().contains_key(name) {
             return text + &profile;
         }
@@ -113,7 +115,7 @@ impl Calibrated {
         profile.lines().fold(text, |text, line| text + "# " + line + "\n")
     }
 
-    fn lines(&self, map_mbps: f64) -> String {
+    fn profile_lines(&self, map_mbps: f64) -> String {
         let (maps, reduces) = (crate::count(self.maps, "map"), crate::count(self.reduces, "reduce"));
         let mut text = format!("[{}]\n", self.name);
         let mut say = |key: &str, value: f64, of: &str| {
@@ -148,7 +150,7 @@ impl Calibrated {
 impl ProgramSamples {
     fn calibrated(self, name: &str) -> Calibrated {
         let read: f64 = self.maps.iter().map(|(bytes, _)| bytes).sum();
-        let (start_s, s_per_byte) = line(&self.maps);
+        let (start_s, s_per_byte) = fit_line(&self.maps);
         let off = self.maps.iter().filter(|(_, seconds)| *seconds > 0.0).map(|(bytes, seconds)| {
             let expected = (start_s.unwrap_or(0.0) + bytes * s_per_byte).max(1e-6);
             (seconds / expected).ln().powi(2)
@@ -172,9 +174,9 @@ impl ProgramSamples {
     }
 }
 
-/// Fits a line through the maps. Returns the seconds at zero bytes, if they can be determined, and
-/// the seconds per byte. The line must not start below 0 or fall.
-fn line(maps: &[(f64, f64)]) -> (Option<f64>, f64) {
+/// Fits a line through the maps: seconds as a function of bytes. Returns the seconds at zero bytes,
+/// if they can be determined, and the seconds per byte. The line must not start below 0 or fall.
+fn fit_line(maps: &[(f64, f64)]) -> (Option<f64>, f64) {
     let count = maps.len().max(1) as f64;
     let (bytes, seconds) = maps.iter().fold((0.0, 0.0), |sum, map| (sum.0 + map.0, sum.1 + map.1));
     let (mean_bytes, mean_seconds) = (bytes / count, seconds / count);
@@ -192,11 +194,11 @@ fn line(maps: &[(f64, f64)]) -> (Option<f64>, f64) {
 mod tests {
     use super::*;
 
-    fn close(got: Option<f64>, wanted: f64) {
+    fn assert_close(got: Option<f64>, wanted: f64) {
         assert!(got.is_some_and(|got| (got - wanted).abs() < 1e-6), "{got:?} is not {wanted}");
     }
 
-    fn seen() -> ProgramSamples {
+    fn samples() -> ProgramSamples {
         // Start of 0.5 s and rate of 10 MB/s: 1.5 s for 10 MB, 2.5 s for 20 MB, 10.5 s for 100 MB.
         let maps = vec![(10e6, 1.5), (20e6, 2.5), (100e6, 10.5)];
         ProgramSamples { jobs: 1, maps, reduces: 2, map_out: 65e6, reduce_out: 13e6, reduce_s: 6.5 }
@@ -204,13 +206,13 @@ mod tests {
 
     #[test]
     fn start_time_is_separated_from_read_time() {
-        let one = seen().calibrated("wordcount");
-        close(one.start_s, 0.5);
-        close(one.map_mbps, 10.0);
-        close(one.spread, 0.0);
-        close(Some(one.map_out), 0.5);
-        close(one.reduce.map(|reduce| reduce.0), 10.0);
-        close(one.reduce.map(|reduce| reduce.1), 0.2);
+        let one = samples().calibrated("wordcount");
+        assert_close(one.start_s, 0.5);
+        assert_close(one.map_mbps, 10.0);
+        assert_close(one.spread, 0.0);
+        assert_close(Some(one.map_out), 0.5);
+        assert_close(one.reduce.map(|reduce| reduce.0), 10.0);
+        assert_close(one.reduce.map(|reduce| reduce.1), 0.2);
     }
 
     #[test]
@@ -219,15 +221,15 @@ mod tests {
         let seen = ProgramSamples { maps: vec![(100e6, 10.0), (100e6, 40.0)], ..ProgramSamples::default() };
         let one = seen.calibrated("grep");
         assert_eq!((one.start_s, one.reduce), (None, None));
-        close(one.map_mbps, 4.0);
-        close(one.spread, f64::midpoint(0.4_f64.ln().powi(2), 1.6_f64.ln().powi(2)).sqrt());
+        assert_close(one.map_mbps, 4.0);
+        assert_close(one.spread, f64::midpoint(0.4_f64.ln().powi(2), 1.6_f64.ln().powi(2)).sqrt());
         // A line that would start below 0 is rejected.
-        assert_eq!(line(&[(10e6, 0.1), (20e6, 10.0)]).0, None);
+        assert_eq!(fit_line(&[(10e6, 0.1), (20e6, 10.0)]).0, None);
     }
 
     #[test]
     fn calibrated_profile_round_trips_with_its_source() {
-        let text = seen().calibrated("wordcount").render();
+        let text = samples().calibrated("wordcount").render();
         assert!(
             text.starts_with("# wordcount: 1 job, 3 maps, 2 reduces, 130 MB of input\n# few samples"),
             "{text}"
@@ -236,8 +238,8 @@ mod tests {
         assert!(text.contains("\nreduce_mbps = 10.0      # 2 reduces\n"), "{text}");
         assert!(text.contains("\nmerge_mbps = 1000000.0  # not measured"), "{text}");
         let read = profile::parse(&text).expect("it reads")["wordcount"];
-        close(Some(read.map_mbps), 10.0);
-        let busy = Calibrated { spread: Some(0.6), maps: 100, ..seen().calibrated("wordcount") }.render();
+        assert_close(Some(read.map_mbps), 10.0);
+        let busy = Calibrated { spread: Some(0.6), maps: 100, ..samples().calibrated("wordcount") }.render();
         assert!(busy.contains("busy") && !busy.contains("few samples"), "{busy}");
     }
 
@@ -254,7 +256,7 @@ mod tests {
         }
         assert!(text.contains("start_s = 0.0           # not measured"), "{text}");
         let read = profile::parse(&text).expect("it reads")["grep"];
-        close(Some(read.reduce_mbps), profile::built_in()["grep"].reduce_mbps);
+        assert_close(Some(read.reduce_mbps), profile::built_in()["grep"].reduce_mbps);
         let unknown = map_only("own");
         assert!(
             unknown.contains("incomplete: no reduce")

@@ -1,6 +1,6 @@
-//! Merges the facts of all jobs in order of time. Each job has its own file, but jobs run
-//! concurrently. The slots of a user and the concurrent attempts of a tracker are visible only in
-//! the merged list.
+//! Merges the facts of all jobs in order of time. Each job has its own history file, but jobs run
+//! concurrently, so the slots of a user and the concurrent attempts of a tracker are visible only
+//! in the merged list.
 
 use mrcore::{
     Fact, PerPhase, Phase, Time,
@@ -9,19 +9,18 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Facts as read, job by job.
+/// The facts of all jobs, in the order in which they were read.
 #[derive(Default)]
 pub(super) struct FactLog(Vec<(Time, Fact)>);
 
-/// A tracker, when it was lost, and when it registered again.
+/// A lost tracker: its ID, when it was lost, and when it registered again.
 pub(super) type Loss = (TrackerId, Time, Option<Time>);
 
-/// Figures of all facts.
-pub(super) struct Counted {
+/// Figures computed from all facts.
+pub(super) struct FactFigures {
     pub(super) metrics: Metrics,
     /// The largest number of concurrent attempts on one tracker.
     pub(super) slots: PerPhase<u32>,
-    /// Lost trackers: when, and when they registered again.
     pub(super) lost: Vec<Loss>,
 }
 
@@ -31,20 +30,20 @@ impl FactLog {
     }
 
     /// Sorts the facts by time, and computes the figures.
-    pub(super) fn count(mut self, users: Vec<(String, MinShare)>) -> Counted {
+    pub(super) fn count(mut self, users: Vec<(String, MinShare)>) -> FactFigures {
         self.0.sort_by_key(|(at, _)| *at);
-        let (mut metrics, mut busy) = (Metrics::with_users(users), Busy::default());
+        let (mut metrics, mut busy) = (Metrics::with_users(users), ConcurrentAttempts::default());
         for (at, fact) in &self.0 {
             metrics.observe(*at, fact);
             busy.observe(fact);
         }
-        Counted { metrics, slots: busy.slots(), lost: self.losses() }
+        FactFigures { metrics, slots: busy.slots(), lost: self.losses() }
     }
 }
 
 impl FactLog {
     /// Returns the losses of trackers. Every job that had an attempt or output on a lost tracker
-    /// records the loss.
+    /// records the loss, but it is returned once.
     fn losses(&self) -> Vec<Loss> {
         let mut lost: Vec<Loss> = Vec::new();
         for (at, fact) in &self.0 {
@@ -64,20 +63,20 @@ impl FactLog {
     }
 }
 
-/// Concurrent attempts by tracker.
+/// Counts the concurrent attempts of each tracker.
 #[derive(Default)]
-struct Busy {
-    runs: BTreeMap<AttemptId, TrackerId>,
-    now: BTreeMap<TrackerId, PerPhase<u32>>,
+struct ConcurrentAttempts {
+    tracker_of: BTreeMap<AttemptId, TrackerId>,
+    running: BTreeMap<TrackerId, PerPhase<u32>>,
     max: BTreeMap<TrackerId, PerPhase<u32>>,
 }
 
-impl Busy {
+impl ConcurrentAttempts {
     fn observe(&mut self, fact: &Fact) {
         match fact {
             Fact::AttemptLaunched { attempt, tracker, .. } => {
-                self.runs.insert(*attempt, *tracker);
-                let now = &mut self.now.entry(*tracker).or_default()[attempt.phase()];
+                self.tracker_of.insert(*attempt, *tracker);
+                let now = &mut self.running.entry(*tracker).or_default()[attempt.phase()];
                 *now += 1;
                 let max = &mut self.max.entry(*tracker).or_default()[attempt.phase()];
                 *max = (*max).max(*now);
@@ -87,7 +86,7 @@ impl Busy {
             | Fact::AttemptPaused { attempt, .. }
             | Fact::AttemptFailed { attempt, .. }
             | Fact::AttemptKilled { attempt, .. } => {
-                let on = self.runs.remove(attempt).and_then(|tracker| self.now.get_mut(&tracker));
+                let on = self.tracker_of.remove(attempt).and_then(|tracker| self.running.get_mut(&tracker));
                 if let Some(now) = on {
                     now[attempt.phase()] = now[attempt.phase()].saturating_sub(1);
                 }
@@ -96,6 +95,7 @@ impl Busy {
         }
     }
 
+    /// Returns the largest number of concurrent attempts on one tracker.
     fn slots(&self) -> PerPhase<u32> {
         let max = |phase| self.max.values().map(|max| max[phase]).max().unwrap_or(1).max(1);
         PerPhase { map: max(Phase::Map), reduce: max(Phase::Reduce) }

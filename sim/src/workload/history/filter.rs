@@ -16,7 +16,7 @@ pub enum SkippedJob {
     Unfinished(JobId),
     /// The job failed or was killed, so the times of its tasks are unknown.
     Unsuccessful(JobId),
-    /// The job was read before.
+    /// The job appears in more than one history.
     Twice(JobId),
 }
 
@@ -30,8 +30,8 @@ impl fmt::Display for SkippedJob {
     }
 }
 
-/// Returns `skipped 2 jobs: job_1 has not ended, job_7 appears twice`; `None` if no job was
-/// skipped.
+/// Returns a message such as `skipped 2 jobs: job_1 has not ended, job_7 appears twice`; `None` if
+/// no job was skipped.
 pub fn skipped_jobs(jobs: &[SkippedJob]) -> Option<String> {
     const NAMED: usize = 8;
     let named: Vec<String> = jobs.iter().take(NAMED).map(SkippedJob::to_string).collect();
@@ -40,7 +40,7 @@ pub fn skipped_jobs(jobs: &[SkippedJob]) -> Option<String> {
     (!jobs.is_empty()).then(|| format!("skipped {all}: {}{more}", named.join(", ")))
 }
 
-/// A policy with its parameters, and the jobs that were submitted to it.
+/// A policy with its parameters, and the jobs that were submitted while it was in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ran {
     /// Name for `schedulers::make`.
@@ -61,8 +61,9 @@ pub(super) struct HistoryFilter {
 }
 
 impl HistoryFilter {
-    /// Starts the history of a job. Returns whether to read it. Histories of two clusters cannot be
-    /// combined, because their nodes have the same names and their jobs the same numbers.
+    /// Starts to read the history of a job. Returns whether to read it. Returns an error for a
+    /// history of another cluster, because nodes of different clusters have the same names and jobs
+    /// the same IDs.
     pub(super) fn begin(&mut self, cluster: &str, job: JobId) -> Result<bool, String> {
         let first = self.cluster.get_or_insert_with(|| cluster.to_owned());
         if first != cluster {
@@ -77,7 +78,7 @@ impl HistoryFilter {
         Ok(is_new)
     }
 
-    /// Ends the history of a job.
+    /// Records the outcome and the policy of a job whose history has been read.
     pub(super) fn end(&mut self, job: &Job, environment: Option<&Environment>) {
         match (job.ended, job.succeeded) {
             (None, _) => self.skipped_jobs.push(SkippedJob::Unfinished(job.id)),
@@ -106,7 +107,7 @@ impl History {
         (Workload { name: self.workload.name.clone(), jobs }, real.collect())
     }
 
-    /// Whether a skipped job occupied slots for longer than its history shows.
+    /// Returns whether a skipped job occupied slots for longer than its history shows.
     pub fn is_truncated(&self) -> bool {
         self.skipped_jobs.iter().any(|job| matches!(job, SkippedJob::Unfinished(_)))
     }
@@ -158,12 +159,12 @@ mod tests {
         assert!(history.is_truncated());
         let (workload, real) = history.succeeded();
         assert_eq!((workload.jobs.len(), real), (1, vec![("job_2 sort".to_owned(), 4.0)]));
-        assert_eq!(history.metrics.jobs().count(), 3, "figures are of every job, once");
+        assert_eq!(history.metrics.jobs().count(), 3, "figures must include every job once");
         assert_eq!(skipped_jobs(&[]), None);
     }
 
     #[test]
-    fn histories_of_which_none_has_ended_are_not_called_empty() {
+    fn error_says_that_no_job_has_ended_if_all_are_active() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("job_1.jsonl"), history("c", 1, "fair", "")).expect("a file");
         let error = read(folder.path()).map(|_| ()).expect_err("nothing to run again").to_string();
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_not_mixed_and_policies_are_told_apart() {
+    fn histories_of_two_clusters_are_rejected_and_policies_are_distinguished() {
         let runs = [history("c", 1, "fair", "succeeded"), history("d", 2, "fair", "succeeded")];
         let error = read_texts(&texts(&runs)).map(|_| ()).expect_err("two clusters").to_string();
         assert!(error.contains("a file:1: job_2 is of cluster d"), "{error}");

@@ -1,8 +1,8 @@
 //! Collects the work of one job from its history: durations and output of its tasks.
 //!
-//! For a map, the attempt counts whose output the job used in the end. Attempts whose output was
-//! lost are not part of profiles and are not replayed. Lines that do not belong to the job are
-//! ignored.
+//! For each map, only the attempt whose output the job used in the end counts. Attempts whose
+//! output was lost are not part of profiles and are not replayed. Lines that do not belong to the
+//! job are ignored.
 
 use super::{
     super::{JobPlan, MapPlan, ReducePlan, seconds},
@@ -25,27 +25,27 @@ pub(super) struct Job {
     launched: BTreeMap<AttemptId, Time>,
     /// For each map, the index of its original split.
     roots: Vec<u32>,
-    /// Maps whose output is available.
-    maps: BTreeMap<u32, Done>,
-    reduces: Vec<Done>,
+    /// Maps whose output is available, by index.
+    maps: BTreeMap<u32, TaskWork>,
+    reduces: Vec<TaskWork>,
     maps_left: usize,
-    /// When the outputs of all maps became available the last time.
+    /// When the outputs of all maps last became available.
     maps_done: Option<Time>,
     pub(super) ended: Option<Time>,
     pub(super) succeeded: bool,
-    pub(super) last: Time,
+    pub(super) last_line_at: Time,
 }
 
 /// Duration and output of a task.
 #[derive(Debug, Clone, Copy, Default)]
-struct Done {
+struct TaskWork {
     seconds: f64,
     cpu_s: f64,
     bytes_out: f64,
 }
 
 /// A job whose history has been read completely.
-pub(super) struct Finished {
+pub(super) struct FinishedJob {
     pub(super) at: Time,
     pub(super) plan: JobPlan,
     pub(super) real: Real,
@@ -64,22 +64,23 @@ impl Job {
             launched: BTreeMap::new(),
             roots: (0..maps as u32).collect(),
             maps: BTreeMap::new(),
-            reduces: vec![Done::default(); reduces],
+            reduces: vec![TaskWork::default(); reduces],
             maps_left: maps,
             maps_done: (maps == 0).then_some(submitted),
             ended: None,
             succeeded: false,
-            last: submitted,
+            last_line_at: submitted,
             spec,
         }
     }
 
-    pub(super) fn take(&mut self, at: Time, fact: &Fact) {
+    /// Records a fact of the job.
+    pub(super) fn record_fact(&mut self, at: Time, fact: &Fact) {
         match fact {
             Fact::AttemptLaunched { attempt, .. } => drop(self.launched.insert(*attempt, at)),
-            Fact::AttemptSucceeded { attempt, result } => self.counted(at, *attempt, result, false),
-            Fact::MapSplit { attempt, result, .. } => self.counted(at, *attempt, result, true),
-            Fact::AttemptPaused { attempt, stage, .. } => self.paused(at, *attempt, *stage),
+            Fact::AttemptSucceeded { attempt, result } => self.record_success(at, *attempt, result, false),
+            Fact::MapSplit { attempt, result, .. } => self.record_success(at, *attempt, result, true),
+            Fact::AttemptPaused { attempt, stage, .. } => self.record_pause(at, *attempt, *stage),
             Fact::AttemptFailed { attempt, .. } | Fact::AttemptKilled { attempt, .. } => {
                 self.launched.remove(attempt);
             }
@@ -93,20 +94,21 @@ impl Job {
         }
     }
 
-    fn counted(&mut self, at: Time, id: AttemptId, result: &AttemptResult, split: bool) {
+    /// Records the result of an attempt that succeeded or was split.
+    fn record_success(&mut self, at: Time, id: AttemptId, result: &AttemptResult, split: bool) {
         let Some(launched) = self.launched.remove(&id) else { return };
-        let used = result.counters.iter().find(|(name, _)| name == records::CPU);
-        let done = Done {
+        let used = result.counters.iter().find(|(name, _)| name == records::CPU_COUNTER);
+        let done = TaskWork {
             seconds: at.since(launched).as_secs_f64(),
             cpu_s: used.map_or(0.0, |(_, used)| *used as f64 / 1e3),
             bytes_out: result.bytes_out as f64,
         };
         match id.phase() {
-            Phase::Map => self.mapped(at, id.task.index, done, split),
+            Phase::Map => self.record_map(at, id.task.index, done, split),
             Phase::Reduce => {
                 // The reduce has ended, so it had fetched all map outputs, even if some were lost
                 // later.
-                self.reduced(at, launched, id.task.index);
+                self.add_reduce_time(at, launched, id.task.index);
                 if let Some(reduce) = self.reduces.get_mut(id.task.index as usize) {
                     reduce.cpu_s += done.cpu_s;
                     reduce.bytes_out += done.bytes_out;
@@ -115,7 +117,8 @@ impl Job {
         }
     }
 
-    fn mapped(&mut self, at: Time, index: u32, done: Done, split: bool) {
+    /// Records the result of a map.
+    fn record_map(&mut self, at: Time, index: u32, done: TaskWork, split: bool) {
         let Some(root) = self.roots.get(index as usize).copied() else { return };
         let is_new = self.maps.insert(index, done).is_none();
         if split {
@@ -131,24 +134,25 @@ impl Job {
         }
     }
 
-    fn paused(&mut self, at: Time, id: AttemptId, stage: Stage) {
+    /// Adds the work of a paused reduce, unless it was still in the shuffle.
+    fn record_pause(&mut self, at: Time, id: AttemptId, stage: Stage) {
         if let Some(launched) = self.launched.remove(&id)
             && (self.maps_left == 0 || stage != Stage::Shuffle)
         {
-            self.reduced(at, launched, id.task.index);
+            self.add_reduce_time(at, launched, id.task.index);
         }
     }
 
-    /// Adds the time of a reduce after the end of the maps. Time before that was waiting.
-    fn reduced(&mut self, at: Time, launched: Time, index: u32) {
+    /// Adds the time that a reduce worked after the end of the maps. Time before that was waiting.
+    fn add_reduce_time(&mut self, at: Time, launched: Time, index: u32) {
         if let (Some(done), Some(reduce)) = (self.maps_done, self.reduces.get_mut(index as usize)) {
             reduce.seconds += at.since(launched.max(done)).as_secs_f64();
         }
     }
 
-    /// Returns time and output by original split, as the sum over all its maps.
-    fn splits(&self) -> Vec<Done> {
-        let mut splits = vec![Done::default(); self.spec.splits.len()];
+    /// Returns duration and output of each original split, summed over the maps of the split.
+    fn splits(&self) -> Vec<TaskWork> {
+        let mut splits = vec![TaskWork::default(); self.spec.splits.len()];
         for (index, map) in &self.maps {
             let root = self.roots.get(*index as usize);
             if let Some(split) = root.and_then(|root| splits.get_mut(*root as usize)) {
@@ -159,7 +163,8 @@ impl Job {
         splits
     }
 
-    pub(super) fn finish(self) -> Option<Finished> {
+    /// Converts the history to a job to replay. Returns `None` if the job has not ended.
+    pub(super) fn finish(self) -> Option<FinishedJob> {
         let ended = self.ended?;
         let JobSpec { name, user, queue, priority, slow_start, speculation, splits, program, .. } =
             self.spec.as_ref();
@@ -197,8 +202,8 @@ impl Job {
         let makespan = ended.since(self.submitted);
         let real = Real { id: self.id, name: name.clone(), makespan, succeeded: self.succeeded };
         let program = program.clone();
-        let used = |tasks: &[Done]| tasks.iter().map(|task| task.cpu_s).collect();
+        let used = |tasks: &[TaskWork]| tasks.iter().map(|task| task.cpu_s).collect();
         let cpu_s = PerPhase { map: used(&by_split), reduce: used(&self.reduces) };
-        Some(Finished { at: self.submitted, plan, real, hosts, program, cpu_s })
+        Some(FinishedJob { at: self.submitted, plan, real, hosts, program, cpu_s })
     }
 }

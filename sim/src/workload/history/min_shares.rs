@@ -1,4 +1,5 @@
-//! Minimum shares of users under the policies that the histories contain, not the current policy.
+//! Minimum shares of users under the policies recorded in the histories, not under the current
+//! policy.
 
 use super::Ran;
 use mrcore::metrics::shares::MinShare;
@@ -25,13 +26,13 @@ impl fmt::Display for UnknownShares {
     }
 }
 
-/// Returns the minimum share of each user under the policies of the histories.
+/// Returns the minimum share of each user under the policies recorded in the histories.
 pub(super) fn min_shares<'a>(
     users: impl Iterator<Item = &'a str>,
     ran: &[Ran],
 ) -> Result<Vec<(String, MinShare)>, UnknownShares> {
     let users: Vec<&str> = users.collect();
-    let mut by_policy = ran.iter().map(|ran| by_one(&users, ran));
+    let mut by_policy = ran.iter().map(|ran| min_shares_under(&users, ran));
     let first = by_policy.next().ok_or(UnknownShares::NoPolicy)??;
     for other in by_policy {
         if other? != first {
@@ -41,9 +42,9 @@ pub(super) fn min_shares<'a>(
     Ok(first.into_iter().collect())
 }
 
-/// Reads `fair.pools.NAME.min_maps`, `coshh.users.NAME.weight`. The minimum is the sum over map and
-/// reduce slots.
-fn by_one(users: &[&str], ran: &Ran) -> Result<BTreeMap<String, MinShare>, UnknownShares> {
+/// Returns the minimum shares under one policy, from parameters such as `fair.pools.NAME.min_maps`
+/// and `coshh.users.NAME.weight`. A minimum share is the sum over map and reduce slots.
+fn min_shares_under(users: &[&str], ran: &Ran) -> Result<BTreeMap<String, MinShare>, UnknownShares> {
     let sections = ran.policy.split(['(', ')']).filter(|name| !name.is_empty());
     let param = |key: &str| sections.clone().find_map(|section| ran.params.get(&format!("{section}.{key}")));
     if param("pool_by").is_some_and(|by| by == "queue") {

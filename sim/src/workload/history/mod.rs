@@ -1,9 +1,9 @@
-//! Reads job histories (docs/research/history-format.md): the real jobs as a workload to replay,
-//! and their figures.
+//! Reads job histories (docs/research/history-format.md). The result contains the real jobs as a
+//! workload to replay, and their figures.
 //!
 //! The work of a map is the duration of the attempts that count. The work of a reduce is its
-//! duration after the end of the maps, or after its launch if that was later. Input is one file per
-//! job, a folder of them, or several histories in one file.
+//! duration after the end of the maps, or after its launch if that was later. The input is one file
+//! per job, a folder of such files, or several histories in one file.
 
 mod calibrate;
 mod facts;
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::Outcome;
 pub use calibrate::Calibrated;
-use facts::{Counted, FactLog};
+use facts::{FactFigures, FactLog};
 use filter::HistoryFilter;
 pub use filter::{Ran, SkippedJob, skipped_jobs};
-use job::{Finished, Job};
+use job::{FinishedJob, Job};
 pub use min_shares::UnknownShares;
-pub use mrcore::history::{Environment, Head, HistoryFact, Record, TrackerRow, check_format, expand};
+pub use mrcore::history::{Environment, Head, HistoryFact, Record, TrackerRow, check_format, expand_runs};
 pub use mrcore::job::Split;
 use mrcore::{
     PerPhase, Span, Time,
@@ -40,7 +40,8 @@ use std::{
     sync::Arc,
 };
 
-/// Time of the first submission; histories are shifted to it, as in simulated runs.
+/// Time of the first submission. The times of histories are shifted to start here, as in simulated
+/// runs.
 const BEGINNING: Time = Time(1_000_000);
 
 /// The real run of a job.
@@ -61,7 +62,7 @@ pub struct Real {
 pub struct History {
     /// The jobs, to be replayed.
     pub workload: Workload,
-    /// The real run of each job, in the same order.
+    /// How each job really ran, in the same order.
     pub real: Vec<Real>,
     /// Program of each job, in the same order.
     pub programs: Vec<Program>,
@@ -76,12 +77,12 @@ pub struct History {
     /// Policy, parameters and cluster at the submission of the last job. Older histories do not
     /// contain them.
     pub environment: Option<Environment>,
-    /// Lost trackers, by index: when, and when they registered again, relative to the first
-    /// submission.
+    /// Lost trackers: index of the tracker, when it was lost, and when it registered again. Times
+    /// are relative to the first submission.
     pub losses: Vec<(u32, Span, Option<Span>)>,
     /// Figures of all jobs, relative to the first submission.
     pub metrics: Metrics,
-    /// Why dissatisfaction and fairness are missing in the figures, if they are.
+    /// Why the figures do not contain dissatisfaction and fairness, if they do not.
     pub unknown_shares: Option<UnknownShares>,
     /// Jobs that cannot be replayed.
     pub skipped_jobs: Vec<SkippedJob>,
@@ -89,46 +90,47 @@ pub struct History {
     pub policies: Vec<Ran>,
 }
 
-/// State of reading over all files.
+/// State while the files of a history are read.
 #[derive(Default)]
-struct Reading {
+struct HistoryReader {
     trackers: Trackers,
     facts: FactLog,
-    jobs: Vec<Finished>,
+    jobs: Vec<FinishedJob>,
     size_limit: SizeLimit,
-    first: Option<Time>,
+    first_submission: Option<Time>,
     filter: HistoryFilter,
 }
 
-/// Reads a file, or every `.jsonl` of a folder.
+/// Reads a history file, or every `.jsonl` file of a folder.
 pub fn read(path: &Path) -> Result<History, TraceError> {
-    let mut reading = Reading::default();
+    let mut reading = HistoryReader::default();
     for file in &files(path)? {
         let (source, counted) = Source::open(file)?;
-        reading.take(&source, BufReader::new(counted))?;
+        reading.read_lines(&source, BufReader::new(counted))?;
     }
-    reading.end(path)
+    reading.into_history(path)
 }
 
-/// Reads the texts of histories, oldest job first, each with a name for errors.
+/// Reads the texts of histories, oldest job first. Each has a name for error messages.
 pub fn read_texts(texts: &[(String, String)]) -> Result<History, TraceError> {
-    let mut reading = Reading::default();
+    let mut reading = HistoryReader::default();
     for (name, text) in texts {
-        reading.take(&Source::named(name), text.as_bytes())?;
+        reading.read_lines(&Source::named(name), text.as_bytes())?;
     }
-    reading.end(Path::new("the history"))
+    reading.into_history(Path::new("the history"))
 }
 
-/// Returns the figures of a job, which may be active, from the text of its history.
+/// Returns the figures of a job from the text of its history. The job may be active.
 pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
-    let mut reading = Reading::default();
-    reading.take(&Source::named(name), text.as_bytes())?;
+    let mut reading = HistoryReader::default();
+    reading.read_lines(&Source::named(name), text.as_bytes())?;
     Ok(reading.facts.count(Vec::new()).metrics)
 }
 
-impl Reading {
-    fn end(self, path: &Path) -> Result<History, TraceError> {
-        let Reading {
+impl HistoryReader {
+    /// Combines the jobs that were read to a history. `path` is for error messages.
+    fn into_history(self, path: &Path) -> Result<History, TraceError> {
+        let HistoryReader {
             trackers,
             facts,
             mut jobs,
@@ -150,7 +152,7 @@ impl Reading {
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
         let minimum = min_shares::min_shares(jobs.iter().map(|job| job.plan.user.as_str()), &policies);
         let unknown_shares = minimum.as_ref().err().copied();
-        let Counted { metrics, slots, lost } = facts.count(minimum.unwrap_or_default());
+        let FactFigures { metrics, slots, lost } = facts.count(minimum.unwrap_or_default());
         let lost = lost.into_iter().filter_map(|(tracker, at, back)| {
             let node = number(by_number.get(tracker.0 as usize)?)?;
             Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))
@@ -164,7 +166,7 @@ impl Reading {
             losses,
             ..History::default()
         };
-        for Finished { at, mut plan, real, hosts, program, cpu_s } in jobs {
+        for FinishedJob { at, mut plan, real, hosts, program, cpu_s } in jobs {
             plan.at = at.since(first);
             plan.hosts = hosts.iter().map(|hosts| hosts.iter().filter_map(number).collect()).collect();
             history.workload.jobs.push(plan);
@@ -179,8 +181,8 @@ impl Reading {
     }
 }
 
-/// Returns the file, or the files of the folder with the oldest job first. Job numbers increase
-/// with time.
+/// Returns the file, or the files of the folder with the oldest job first. Job IDs increase with
+/// time.
 fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -198,8 +200,9 @@ fn files(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(files)
 }
 
-impl Reading {
-    fn take(&mut self, source: &Source, lines: impl BufRead) -> Result<(), TraceError> {
+impl HistoryReader {
+    /// Reads the lines of one source.
+    fn read_lines(&mut self, source: &Source, lines: impl BufRead) -> Result<(), TraceError> {
         let (mut current, mut is_passed_over): (Option<Job>, bool) = (None, false);
         let mut line = 0;
         for text in lines.lines() {
@@ -211,8 +214,8 @@ impl Reading {
             let value: Value =
                 serde_json::from_str(&text).map_err(|error| source.bad(line, error.to_string()))?;
             if value.get("format").is_some() {
-                self.close(current.take()).map_err(|what| source.bad(line - 1, what))?;
-                current = self.head(value).map_err(|what| source.bad(line, what))?;
+                self.end_job(current.take()).map_err(|what| source.bad(line - 1, what))?;
+                current = self.start_job(value).map_err(|what| source.bad(line, what))?;
                 is_passed_over = current.is_none();
                 continue;
             }
@@ -225,12 +228,13 @@ impl Reading {
             };
             let record: Record<Value> =
                 serde_json::from_value(value).map_err(|error| source.bad(line, error.to_string()))?;
-            self.line(job, record).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
+            self.read_fact(job, record).map_err(|what| source.bad(line, format!("{}: {what}", job.id)))?;
         }
-        self.close(current).map_err(|what| source.bad(line, what))
+        self.end_job(current).map_err(|what| source.bad(line, what))
     }
 
-    fn close(&mut self, job: Option<Job>) -> Result<(), String> {
+    /// Ends the history of a job.
+    fn end_job(&mut self, job: Option<Job>) -> Result<(), String> {
         let Some(job) = job else { return Ok(()) };
         self.filter.end(&job, self.trackers.environment.as_ref());
         if let Some(finished) = job.finish() {
@@ -240,8 +244,9 @@ impl Reading {
         Ok(())
     }
 
-    /// Returns `None` for a job that was read before.
-    fn head(&mut self, value: Value) -> Result<Option<Job>, String> {
+    /// Starts the history of a job from its first line. Returns `None` for a job that was read
+    /// before.
+    fn start_job(&mut self, value: Value) -> Result<Option<Job>, String> {
         let head: Head = serde_json::from_value(value).map_err(|error| error.to_string())?;
         check_format(head.format)?;
         let id = head.job;
@@ -249,29 +254,30 @@ impl Reading {
             return Ok(None);
         }
         let (submitted, spec) = (Time(head.at_us), Arc::new(JobSpec::from(head.spec)));
-        let first = *self.first.get_or_insert(submitted);
+        let first = *self.first_submission.get_or_insert(submitted);
         check_time_range(seconds_between(submitted, first))?;
         // Checked before memory is allocated for the tasks.
-        self.size_limit.take(spec.splits.len() as f64 + f64::from(spec.reduces))?;
+        self.size_limit.add_job(spec.splits.len() as f64 + f64::from(spec.reduces))?;
         let job = Job::new(id, submitted, spec);
-        self.trackers.begin();
-        self.facts.add(shifted(job.submitted, first), records::submitted(id, &job.spec));
+        self.trackers.reset();
+        self.facts.add(shift_time(job.submitted, first), records::submission_fact(id, &job.spec));
         Ok(Some(job))
     }
 
-    fn line(&mut self, job: &mut Job, line: Record<Value>) -> Result<(), String> {
+    /// Reads a line with a fact of a job.
+    fn read_fact(&mut self, job: &mut Job, line: Record<Value>) -> Result<(), String> {
         let at = Time(line.at_us);
-        if at < job.last {
-            return Err(format!("at_us {} is before {} of the line above", at.0, job.last.0));
+        if at < job.last_line_at {
+            return Err(format!("at_us {} is before {} of the line above", at.0, job.last_line_at.0));
         }
         if check_time_range(seconds_between(at, job.submitted)).is_err() {
             return Err(format!("at_us {} is more than ten years after {}", at.0, job.submitted.0));
         }
-        job.last = at;
-        let first = self.first.unwrap_or(job.submitted);
+        job.last_line_at = at;
+        let first = self.first_submission.unwrap_or(job.submitted);
         for entry in self.trackers.facts(job.id, at, line.fact)? {
-            job.take(at, &entry.fact);
-            self.facts.add(shifted(at, first), entry.fact);
+            job.record_fact(at, &entry.fact);
+            self.facts.add(shift_time(at, first), entry.fact);
         }
         Ok(())
     }
@@ -282,13 +288,13 @@ fn seconds_between(one: Time, other: Time) -> f64 {
     Span(one.0.abs_diff(other.0)).as_secs_f64()
 }
 
-fn shifted(at: Time, first: Time) -> Time {
+fn shift_time(at: Time, first: Time) -> Time {
     BEGINNING + at.since(first)
 }
 
 impl History {
-    /// Returns the outcome as if it had been simulated under this policy. Moves the figures into
-    /// it.
+    /// Returns the outcome as if the history had been simulated under this policy. Moves the
+    /// figures out of the history.
     pub fn outcome(&mut self, scheduler: &str) -> Outcome {
         let metrics = std::mem::take(&mut self.metrics);
         let ended = metrics.jobs().filter_map(|(_, job)| job.ended);

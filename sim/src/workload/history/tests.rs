@@ -41,14 +41,18 @@ fn parse(text: &str) -> Result<History, TraceError> {
 }
 
 #[test]
-fn a_history_is_a_workload() {
+fn history_is_converted_to_a_workload_with_figures() {
     let history = parse(&sample_history()).expect("it reads");
     assert_eq!(history.trackers, ["node1"]);
     assert_eq!(history.slots, PerPhase { map: 1, reduce: 1 });
     assert_eq!(history.real[0].makespan, Span::millis(11_500));
     let job = &history.workload.jobs[0];
-    assert_eq!(job.maps, [MapPlan { bytes: 100, work_s: 5.0 }], "both halves of the split");
-    assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "from when the maps were done");
+    assert_eq!(
+        job.maps,
+        [MapPlan { bytes: 100, work_s: 5.0 }],
+        "expected the work of both halves of the split"
+    );
+    assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "expected the time after the end of the maps");
     assert!((job.map_out - 0.5).abs() < 1e-9);
     assert_eq!((job.hosts.clone(), job.priority), (vec![vec![0]], Priority::High));
     let figures = history.metrics.job(JobId(7)).expect("its figures");
@@ -57,14 +61,17 @@ fn a_history_is_a_workload() {
     assert_eq!((one.name.as_str(), one.jobs, one.maps, one.reduces), ("sort", 1, 1, 1));
     let is = |got: Option<f64>, wanted: f64| got.is_some_and(|got| (got / wanted - 1.0).abs() < 1e-6);
     assert!((one.map_out - 0.5).abs() < 1e-9 && one.spread.is_none(), "{one:?}");
-    assert!(is(one.reduce.map(|reduce| reduce.1), 20.0 / 50.0), "20 bytes of the 50 that came out of maps");
+    assert!(
+        is(one.reduce.map(|reduce| reduce.1), 20.0 / 50.0),
+        "expected 20 output bytes for 50 input bytes"
+    );
     // 100 MB in 5 s. Both parts of the map took 1.5 s of CPU time; the reduce has no counter.
     let large = sample_history().replace("\"end\":100", "\"end\":100000000");
     let slow = parse(&large).expect("it reads").calibrate(true);
     let cpu = |bytes: u32| format!(r#""bytes_out":{bytes},"counters":{{"CPU_MILLISECONDS":1500}}"#);
     let counted = large.replacen("\"bytes_out\":30", &cpu(30), 1).replacen("\"bytes_out\":20", &cpu(20), 1);
     let quick = parse(&counted).expect("it reads").calibrate(true);
-    assert!(is(slow[0].map_mbps, 20.0), "no counters, hence by time: {slow:?}");
+    assert!(is(slow[0].map_mbps, 20.0), "without counters, expected the durations: {slow:?}");
     assert!(is(quick[0].map_mbps, 100.0 / 3.0), "{quick:?}");
     assert_eq!(quick[0].reduce, slow[0].reduce);
 }
@@ -81,13 +88,13 @@ fn history_names_the_policy_and_trackers() {
     );
     let text = sample_history().replacen(HEAD, &format!("{HEAD}{}", line(1_000_000, &to)), 1);
     let history = parse(&text).expect("it reads");
-    let environment = history.environment.expect("it says so");
+    let environment = history.environment.expect("the recorded environment");
     assert_eq!((environment.policy.as_str(), environment.trackers[1].map_slots), ("chronos(fair)", 4));
-    assert_eq!(history.trackers, ["node1", "node2"], "also who ran nothing");
+    assert_eq!(history.trackers, ["node1", "node2"], "trackers that ran no attempt are included");
 }
 
 #[test]
-fn jobs_that_ran_side_by_side_are_put_together() {
+fn concurrent_jobs_are_merged_by_time() {
     let other = sample_history().replace("job_7", "job_8").replace("\"user\":\"ann\"", "\"user\":\"bob\"");
     let under = |policy: &str, history: &str| {
         let to = format!(
@@ -103,17 +110,21 @@ fn jobs_that_ran_side_by_side_are_put_together() {
     };
     let history = both("fair", "fair");
     assert_eq!(history.unknown_shares, None);
-    assert_eq!(history.slots, PerPhase { map: 2, reduce: 2 }, "the tracker ran one of each job at a time");
-    // Of 11.5 s, ann has both slots from 2 to 4 s and from 5 to 8 s, one slot from 4 to 5 s and
-    // from 8 to 12 s, otherwise none.
+    assert_eq!(
+        history.slots,
+        PerPhase { map: 2, reduce: 2 },
+        "the tracker ran an attempt of each job at the same time"
+    );
+    // In the 11.5 s, ann has both slots from 2 to 4 s and from 5 to 8 s, one slot from 4 to 5 s and
+    // from 8 to 12 s, and otherwise none.
     let lacked = (1.0 + 0.5 + 4.0 * 0.5 + 0.5) / 11.5;
     assert!((history.metrics.shares.dissatisfaction() - lacked).abs() < 1e-9, "{lacked}");
     assert_eq!(
         both("fair", "fifo").unknown_shares,
         Some(UnknownShares::Several),
-        "minimum shares: two slots, and none"
+        "fair has a minimum share of two slots, fifo has none"
     );
-    assert_eq!(history.workload.jobs[0].group, "sort", "as figures call it");
+    assert_eq!(history.workload.jobs[0].group, "sort", "the group must be the one that figures use");
 }
 
 #[test]
@@ -134,7 +145,7 @@ fn reduce_on_hold_is_recognised_by_its_release() {
     .concat();
     let metrics = figures("job_7", &text).expect("it reads");
     let waited = metrics.job(JobId(7)).expect("its figures").reduce_wait();
-    assert_eq!(waited, Some(Span::secs(1 + 2)), "4 to 5, and 60 to 62");
+    assert_eq!(waited, Some(Span::secs(1 + 2)), "expected the waits from 4 to 5 s and from 60 to 62 s");
 }
 
 #[test]
@@ -142,12 +153,16 @@ fn all_kinds_of_facts_are_known() {
     let error = serde_json::from_str::<HistoryFact>(r#"{"no-such-fact":{}}"#).expect_err("unknown");
     let kinds = mrcore::history::KINDS.map(|kind| format!("`{kind}`")).join(", ");
     assert!(error.to_string().contains(&format!("expected one of {kinds}")), "{error}");
-    assert_eq!(known_fact(serde_json::json!({ "no-such-fact": {} })), Ok(None), "of a newer build");
+    assert_eq!(
+        known_fact(serde_json::json!({ "no-such-fact": {} })),
+        Ok(None),
+        "facts of a newer version must be ignored"
+    );
 }
 
-/// The JobTracker writes lines with the same types.
+/// Checks that the facts which the JobTracker writes to a history are read unchanged.
 #[test]
-fn facts_are_read_as_they_were_written() {
+fn written_facts_are_read_unchanged() {
     use mrcore::{
         Fact, Why,
         ids::{AttemptId, TrackerId},
@@ -186,7 +201,7 @@ fn facts_are_read_as_they_were_written() {
     ];
     let named = |_| ("node1".to_owned(), "host1".to_owned());
     for fact in facts {
-        let line = HistoryFact::of(&fact, &named).expect("a fact of a job");
+        let line = HistoryFact::from_fact(&fact, &named).expect("a fact of a job");
         let line = serde_json::to_value(line).expect("plain data");
         let read = known_fact(line).expect("it reads").expect("a known kind");
         assert_eq!(read.into_fact(job, |_| tracker), Ok(Some(fact)));
@@ -243,8 +258,8 @@ fn done(at: u64, attempt: &str, bytes: u64, milliseconds: u64) -> String {
     )
 }
 
-/// Two parts of a map take 2 s and 3 s. The output of the first is lost and made again in 6 s,
-/// while one of two reduces has all its input already.
+/// Two parts of a map take 2 s and 3 s. The output of the first is lost and made again in 6 s, when
+/// one of two reduces has already fetched all its input. Checks that repeated work counts once.
 #[test]
 fn repeated_work_in_a_history_counts_once() {
     let split = r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30,"counters":{"CPU_MILLISECONDS":1000}}}"#;
@@ -266,19 +281,23 @@ fn repeated_work_in_a_history_counts_once() {
     .concat();
     let history = parse(&text).expect("it reads");
     let job = &history.workload.jobs[0];
-    assert!((job.maps[0].work_s - (3.0 + 6.0)).abs() < 1e-6, "the other piece's time stays: {:?}", job.maps);
-    assert!((job.map_out * 1e8 - 50.0).abs() < 1e-6, "not the 30 bytes twice: {}", job.map_out * 1e8);
-    assert_eq!(history.cpu_s[0].map, [3.5], "2 s and 1.5 s");
+    assert!(
+        (job.maps[0].work_s - (3.0 + 6.0)).abs() < 1e-6,
+        "the time of the other part must not change: {:?}",
+        job.maps
+    );
+    assert!((job.map_out * 1e8 - 50.0).abs() < 1e-6, "the 30 bytes must count once: {}", job.map_out * 1e8);
+    assert_eq!(history.cpu_s[0].map, [3.5], "expected 2 s and 1.5 s of CPU time");
     let reduces: Vec<f32> = job.reduces.iter().map(|reduce| reduce.fixed_s).collect();
     assert_eq!(
         reduces,
         [3.0, 4.0],
-        "the first from 8 to 11 s: it had all that it needed; the second from 16 on"
+        "the first reduce works from 8 to 11 s, because it had all its input; the second from 16 s on"
     );
     assert!((job.reduce_out - 20.0 / 50.0).abs() < 1e-9);
 }
 
-/// Lines of a damaged file, in any order, are read or rejected without a panic.
+/// Checks that lines of a damaged file, in any order, are read or rejected without a panic.
 #[test]
 fn damaged_histories_are_read_or_refused() {
     let no_splits = HEAD.replace(r#"{"source":"/i","start":0,"end":100,"hosts":[0]}"#, "");
