@@ -25,7 +25,7 @@ impl Numbers {
     }
 
     /// Returns the first number of the list with this name.
-    pub fn one(&self, name: &str) -> Option<f64> {
+    pub fn first_number(&self, name: &str) -> Option<f64> {
         self.list(name).first().copied()
     }
 
@@ -47,7 +47,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Computes the solution.
+    /// Computes the solution of the problem.
     pub fn solve(&self) -> Numbers {
         (self.solve)(&self.input)
     }
@@ -63,7 +63,7 @@ impl fmt::Debug for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Problem")
             .field("name", &self.name)
-            .field("given", &self.input)
+            .field("input", &self.input)
             .finish_non_exhaustive()
     }
 }

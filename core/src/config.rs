@@ -2,7 +2,7 @@
 
 use crate::time::Span;
 
-/// Limits and timeouts. `jobtracker.*` settings of the daemon set most of them.
+/// Limits and timeouts. The `jobtracker.*` settings of the daemon set most of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// A tracker without a heartbeat for this long is suspect.
@@ -11,38 +11,39 @@ pub struct Config {
     pub lost_after: Span,
     /// A tracker that has been lost for this long is forgotten.
     pub forget_after: Span,
-    /// If no event arrives for this long, not even a tick, the JobTracker itself was paused.
+    /// If no event arrives for this long, not even a tick, the JobTracker itself must have been
+    /// paused.
     pub absence: Span,
-    /// An attempt that its tracker has not reported this long after its launch has not started and
-    /// fails.
+    /// An attempt fails if its tracker has not reported it for this long after its launch.
     pub launch_timeout: Span,
     /// An attempt without progress for this long fails.
     pub task_timeout: Span,
     /// After this many failures of a job on a tracker, the job may blacklist the tracker.
     pub blacklist_after: u32,
-    /// Part of the trackers that one job may blacklist.
+    /// The maximum part of the trackers that one job may blacklist.
     pub blacklist_share: f64,
     /// A task that has run for less than this is not a straggler.
     pub straggler_after: Span,
-    /// A straggler has run this many times longer than expected.
+    /// A task is a straggler if it has run this many times longer than expected.
     pub straggler_factor: f64,
-    /// Part of the running attempts of a job that may be duplicates.
+    /// The maximum part of the running attempts of a job that may be duplicates.
     pub speculative_share: f64,
     /// An attempt that a policy has preempted by a split or a pause is killed if it still holds its
     /// slot after this time.
     pub preemption_timeout: Span,
     /// A reservation lapses this long after `preemption_timeout`. By then the preempted slot is
-    /// free and the JobTracker has received the report of it.
+    /// free, and the tracker has reported it.
     pub reserve_for: Span,
-    /// Number of launches, and number of other events, of each job that `mrctl why` shows.
+    /// Maximum number of launches of each job that `mrctl why` shows, and maximum number of other
+    /// events.
     pub events_max: usize,
     /// Maximum number of reduces of a job.
     pub reduces_max: u32,
     /// Maximum number of maps of a job.
     pub maps_max: u32,
-    /// Finished jobs that stay in memory. Older ones are only in the history.
+    /// Maximum number of finished jobs that stay in memory. Older jobs are only in the history.
     pub jobs_kept: usize,
-    /// Tasks of finished jobs that stay in memory, over all jobs.
+    /// Maximum number of tasks of finished jobs that stay in memory, over all jobs.
     pub tasks_kept: usize,
 }
 

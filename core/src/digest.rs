@@ -1,6 +1,6 @@
 //! The durable half of a cluster as text. Two clusters with the same facts have the same digest.
 //!
-//! Hosts and racks are printed by name, because their numbers depend on the order of assignment.
+//! Hosts and racks are printed by name, because their IDs depend on the order of assignment.
 //! Tests compare a cluster with one that was replayed from a snapshot of its journal.
 
 use crate::{
@@ -12,9 +12,9 @@ use crate::{
 };
 use std::fmt::Write as _;
 
-/// Returns the digest.
+/// Returns the digest of the durable half of a cluster.
 pub fn digest(cluster: &Durable) -> String {
-    let mut out = format!("epoch {} next job {}\n", cluster.epoch(), cluster.newest_job().0);
+    let mut out = format!("epoch {} newest job {}\n", cluster.epoch(), cluster.newest_job().0);
     for phase in Phase::BOTH {
         let _ = writeln!(out, "{phase} slots {}", cluster.slots(phase));
     }
@@ -43,7 +43,7 @@ pub fn digest(cluster: &Durable) -> String {
 }
 
 fn describe_job(cluster: &Durable, job: &Job, out: &mut String) {
-    let active = cluster.active().contains(&job.id);
+    let active = cluster.active_job_ids().contains(&job.id);
     let by_request = cluster.job_of_request(job.request);
     let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
@@ -61,9 +61,9 @@ fn describe_job(cluster: &Durable, job: &Job, out: &mut String) {
 
 fn describe_task(cluster: &Durable, job: &Job, task: &Task, out: &mut String) {
     let pending = &job.pending[task.id.phase];
-    let waits_on = |host: &&HostId| pending.on_host(**host).any(|at| at == task.id.index);
+    let is_pending_on = |host: &&HostId| pending.on_host(**host).any(|at| at == task.id.index);
     let mut hosts: Vec<(&str, bool)> =
-        task.hosts.iter().map(|host| (cluster.host_name(*host), waits_on(&host))).collect();
+        task.hosts.iter().map(|host| (cluster.host_name(*host), is_pending_on(&host))).collect();
     hosts.sort_unstable();
     let Task {
         id,

@@ -21,8 +21,8 @@ pub enum Event {
     Start,
     /// Time has passed.
     Tick,
-    /// Whether attempts may be launched. The driver suspends launches while the disk of the journal
-    /// is nearly full.
+    /// The driver allows or suspends the launch of attempts. It suspends launches while the disk of
+    /// the journal is nearly full.
     Launches { allowed: bool },
     /// A job was submitted. Its input has been divided into splits.
     Submission { request: RequestId, spec: Arc<JobSpec> },
@@ -43,9 +43,9 @@ pub enum Event {
     Heartbeat(Heartbeat),
     /// The connection of a tracker broke.
     Disconnection { tracker: TrackerId, incarnation: Incarnation },
-    /// The solution of a computation. It is empty if the computation failed.
+    /// A computation has ended. `answer` is its solution, or empty if the computation failed.
     Computed { number: u64, answer: Numbers },
-    /// The result of committing the output of a job.
+    /// The output of a job was committed, or could not be.
     CommitResult { job: JobId, result: Result<(), String> },
 }
 
@@ -67,13 +67,13 @@ pub struct Registration {
     pub logs_addr: String,
     /// Number of slots.
     pub slots: PerPhase<u32>,
-    /// Attempts that are running, and those whose end has not been acknowledged yet.
+    /// Reports of running attempts, and of ended attempts whose report has not been acknowledged yet.
     pub attempts: Vec<AttemptReport>,
-    /// Maps whose output it serves.
+    /// Map attempts whose output it serves.
     pub outputs: Vec<AttemptId>,
     /// Paused attempts whose checkpoint it has.
     pub checkpoints: Vec<(AttemptId, CheckpointInfo)>,
-    /// Jobs of which it has any file.
+    /// Jobs of which it has at least one file.
     pub jobs: Vec<JobId>,
 }
 
@@ -84,7 +84,8 @@ pub struct Heartbeat {
     pub tracker: TrackerId,
     /// The incarnation of the sender.
     pub incarnation: Incarnation,
-    /// Starts at 1 with every registration and increases by 1.
+    /// The sequence number of the heartbeat. It starts at 1 after every registration and increases
+    /// by 1.
     pub seq: u64,
     /// The number of the newest order that the tracker has received.
     pub acked: u64,
@@ -104,8 +105,8 @@ pub struct AttemptReport {
     pub status: AttemptStatus,
 }
 
-/// The status of an attempt on a tracker. After every status but `Running` the process has ended
-/// and its slot is free. The last two are about attempts that ran on another tracker.
+/// The status of an attempt on a tracker. With every status except `Running`, the process has ended
+/// and its slot is free. `Copied` and `CopyFailed` are about attempts that ran on another tracker.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptStatus {
     /// It is running.
@@ -117,9 +118,9 @@ pub enum AttemptStatus {
     Split(u64, AttemptResult),
     /// A reduce saved a checkpoint and ended.
     Paused(CheckpointInfo),
-    /// The checkpoint that it should resume from is missing or damaged.
+    /// It ended because the checkpoint that it should resume from is missing or damaged.
     CheckpointCorrupt(String),
-    /// The tracker that has the checkpoint that it should resume from does not answer.
+    /// It ended because the tracker with the checkpoint that it should resume from does not answer.
     CheckpointUnreachable(String),
     /// It failed with this error.
     Failed(String),
@@ -130,7 +131,7 @@ pub enum AttemptStatus {
     /// The reporting tracker has copied the output or checkpoint of an attempt that ran elsewhere.
     /// The number is its size in bytes.
     Copied(u64),
-    /// The reporting tracker could not copy it, for this reason.
+    /// The reporting tracker could not copy the output or checkpoint, for this reason.
     CopyFailed(String),
 }
 
@@ -149,16 +150,16 @@ pub enum Order {
         /// The reason, for the log of the attempt.
         why: String,
     },
-    /// Delete the checkpoint of this paused attempt. It will not be resumed from there.
+    /// Delete the checkpoint of this paused attempt. No attempt will resume from it.
     DropCheckpoint(AttemptId),
-    /// New map events for the reduces of a job on this tracker.
+    /// Pass these new map events to the reduces of a job on this tracker.
     MapEvents {
         /// The job.
         job: JobId,
-        /// The index of the first of these events in the list of the job.
+        /// The index of the first of these events in the list of map events of the job.
         first: usize,
-        /// Number of maps of the job. A split increases it before the output of the first half is
-        /// announced.
+        /// Number of maps of the job. When a map is split, this number increases before the output
+        /// of the first half is announced.
         maps: u32,
         /// The events.
         events: Vec<MapEvent>,
@@ -176,7 +177,7 @@ pub enum Order {
 }
 
 /// An order with its number.
-pub type Numbered = (u64, Order);
+pub type NumberedOrder = (u64, Order);
 
 /// Output of the state machine. **Contract:** effects are carried out in order, and nothing that
 /// follows an `Append` leaves the process before that entry is durable.
@@ -187,10 +188,10 @@ pub enum Effect {
     Append(Entry),
     /// Answer a request.
     Reply { request: RequestId, reply: Reply },
-    /// Send a tracker all orders that it has not acknowledged; with `answer`, as the reply to the
-    /// heartbeat with this number.
-    SendOrders { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
-    /// Answer a heartbeat of a tracker that must register first.
+    /// Send a tracker all orders that it has not acknowledged. With `answer`, they are the reply to
+    /// the heartbeat with this sequence number.
+    SendOrders { tracker: TrackerId, answer: Option<u64>, orders: Vec<NumberedOrder> },
+    /// Answer a heartbeat with the request to register first.
     RequestRegistration { tracker: TrackerId, incarnation: Incarnation },
     /// Commit the output of a job, fenced by the epoch, and send a `CommitResult` event.
     CommitJob { job: JobId },
@@ -207,13 +208,13 @@ pub enum Effect {
 pub enum Reply {
     /// The ID of the job. A repeated submission gets the same ID.
     Submitted(JobId),
-    /// The job was stopped or had already ended.
+    /// The job was killed or had already ended.
     Stopped,
     /// The request is being carried out.
     Accepted,
     /// The registration was accepted.
     Registered {
-        /// The number of the tracker.
+        /// The ID of the tracker.
         tracker: TrackerId,
         /// The epoch of the JobTracker.
         epoch: u64,

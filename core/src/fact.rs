@@ -89,17 +89,17 @@ pub enum Fact {
     /// An attempt failed. This counts towards the maximum number of attempts of its task.
     AttemptFailed { attempt: AttemptId, error: String },
     /// An attempt was stopped or lost. This does not count as a failure. The `bytes_in` bytes that
-    /// it had read are wasted.
+    /// it had read are lost work.
     AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64 },
     /// The output of a map is gone and the map runs again. With `unfetched`, reduces have reported
-    /// this, and the tracker may be at fault.
+    /// that they cannot fetch it, and the tracker may be at fault.
     MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },
     /// The tracker of a map output now serves it at another address.
     MapOutputMoved { attempt: AttemptId },
     /// A job no longer uses a tracker.
     TrackerBlacklisted { job: JobId, tracker: TrackerId },
-    /// Records of the journal were lost, and with them the numbers that they assigned. New epochs
-    /// and jobs get higher numbers than these.
+    /// Records of the journal were lost, and with them the IDs that they assigned. New epochs and
+    /// jobs get higher numbers than `epoch` and `job`.
     IdsSkipped { epoch: u64, job: u32 },
     /// A tracker is being drained and gets no new work. Attempts that cannot be preempted without
     /// loss may continue until `until`.
@@ -110,11 +110,12 @@ pub enum Fact {
     MapOutputCopied { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
     /// Another tracker has copied the checkpoint of a paused reduce, which resumes from this copy.
     CheckpointCopied { attempt: AttemptId, tracker: TrackerId, bytes: u64 },
-    /// An attempt that was preempted continues. `refusals` is the number of its refusals so far.
+    /// An attempt refused to be preempted and continues. `refusals` is the number of its refusals
+    /// so far.
     PreemptionRefused { attempt: AttemptId, refusals: u32, why: String },
-    /// An attempt that was preempted is killed if it still holds its slot at this time.
+    /// A preempted attempt got a deadline: it is killed if it still holds its slot at `until`.
     PreemptionDeadlineSet { attempt: AttemptId, until: Time },
-    /// A lost tracker was removed from memory. Its number is never reused.
+    /// A lost tracker was removed from memory. Its ID is never reused.
     TrackerForgotten { tracker: TrackerId, name: String, why: String },
 }
 
@@ -133,7 +134,7 @@ impl Fact {
     }
 
     /// Returns the reduce whose checkpoints may no longer be needed after this fact.
-    pub(crate) fn reduce(&self) -> Option<TaskId> {
+    pub(crate) fn affected_reduce(&self) -> Option<TaskId> {
         match self {
             Fact::AttemptPaused { attempt, .. }
             | Fact::AttemptSucceeded { attempt, .. }

@@ -1,9 +1,9 @@
 //! The history of a job: a line for the job as submitted, then a line for each of its facts.
 //! docs/research/history-format.md describes the format.
 //!
-//! The JobTracker writes these types, the simulator and the clients read them; all use JSON. They
-//! are separate from the types of the core: trackers are named, IDs are text, and splits are
-//! grouped. They have no secrets. Readers skip fields and kinds of facts that they do not know.
+//! The JobTracker writes these types as JSON, the simulator and the clients read them. They are
+//! separate from the types of the core: trackers are named, IDs are text, and splits are grouped. A
+//! history contains no secrets. Readers skip fields and kinds of facts that they do not know.
 
 use crate::{
     fact::Fact,
@@ -15,18 +15,19 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
 
-/// Incremented when a reader of the older format would misunderstand the newer one.
+/// The version of the format. It is incremented when a reader of the older format would misunderstand
+/// the newer one.
 pub const FORMAT: u32 = 3;
 
-/// Maximum number of maps that a reader accepts. It ignores the others.
+/// Maximum number of maps that a reader accepts. It ignores further maps.
 const MAPS_MAX: usize = 10_000_000;
 
-/// The first line.
+/// The first line of a history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// See [`FORMAT`].
+    /// The version of the format, see [`FORMAT`].
     pub format: u32,
-    /// The ID of the cluster.
+    /// The ID of the cluster that ran the job.
     #[serde(default)]
     pub cluster: String,
     /// The ID of the job.
@@ -38,14 +39,14 @@ pub struct Head {
     pub spec: Spec,
 }
 
-/// Refuses a history of another format: its records have other names.
+/// Refuses a history of another format, because its records have other names.
 pub fn check_format(format: u32) -> Result<(), String> {
     if format == FORMAT { Ok(()) } else { Err(format!("format {format}: this build reads format {FORMAT}")) }
 }
 
 /// The job as submitted. The fields mean the same as those of [`JobSpec`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "they are those of JobSpec")]
+#[allow(missing_docs, reason = "the fields are those of JobSpec")]
 pub struct Spec {
     pub name: String,
     pub user: String,
@@ -62,7 +63,7 @@ pub struct Spec {
     pub reduces: u32,
     pub slow_start: f64,
     pub speculation: bool,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub split_slow: bool,
     #[serde(default)]
     pub attempts_max: u32,
@@ -76,24 +77,24 @@ pub struct Spec {
 
 /// Consecutive splits of one file with the same length and the same hosts, which keeps the history
 /// of a job with many maps short. The range is that of the first split. A field that is left out
-/// has the value of the run before: the same file, and a start where that run ended.
+/// follows from the run before: the same file, and a start where that run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "they are those of Split")]
+#[allow(missing_docs, reason = "the fields are those of Split")]
 pub struct SplitRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<u64>,
     pub end: u64,
-    #[serde(default = "one", skip_serializing_if = "is_one")]
+    #[serde(default = "default_count", skip_serializing_if = "is_one")]
     pub count: u32,
-    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    #[serde(default = "default_true", skip_serializing_if = "is_true")]
     pub divisible: bool,
     #[serde(default)]
     pub hosts: Vec<u32>,
 }
 
-/// Every other line. The fact is a [`HistoryFact`], or undecoded JSON while a reader does not know
+/// Any line after the first. The fact is a [`HistoryFact`], or undecoded JSON while a reader does not know
 /// whether its kind is among [`KINDS`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record<F> {
@@ -127,9 +128,9 @@ pub const KINDS: [&str; 17] = [
 /// A fact of a job. The kinds and fields mean the same as those of [`Fact`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "they are those of Fact")]
+#[allow(missing_docs, reason = "the fields are those of Fact")]
 pub enum HistoryFact {
-    /// Follows the submission. It is not a fact of the job.
+    /// The second line of a history, after the submission. It is not a fact of the job.
     SubmittedTo(Environment),
     JobCommitting {},
     JobEnded {
@@ -267,7 +268,7 @@ pub struct TrackerRow {
 
 /// The result of an attempt, as in [`AttemptResult`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "they are those of AttemptResult")]
+#[allow(missing_docs, reason = "the fields are those of AttemptResult")]
 pub struct TaskResult {
     #[serde(default)]
     pub bytes_out: u64,
@@ -279,7 +280,7 @@ pub struct TaskResult {
 
 /// The reason of a launch, as in [`Why`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "they are those of Why")]
+#[allow(missing_docs, reason = "the fields are those of Why")]
 pub struct Reason {
     #[serde(default)]
     pub rule: String,
@@ -291,11 +292,11 @@ impl HistoryFact {
     /// Returns the history line of a fact. `named` returns the name and the host of a tracker.
     /// Returns `None` for a submission, which is in the [`Head`], and for facts that are not about
     /// a job.
-    pub fn of(fact: &Fact, named: &dyn Fn(TrackerId) -> (String, String)) -> Option<Self> {
+    pub fn from_fact(fact: &Fact, named: &dyn Fn(TrackerId) -> (String, String)) -> Option<Self> {
         Some(match fact.clone() {
             Fact::JobCommitting { .. } => Self::JobCommitting {},
             Fact::JobEnded { outcome, .. } => {
-                let (outcome, why) = outcome.parts();
+                let (outcome, why) = outcome.name_and_reason();
                 Self::JobEnded { outcome: outcome.to_owned(), why: why.to_owned() }
             }
             Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {
@@ -360,7 +361,7 @@ impl HistoryFact {
             Self::SubmittedTo(_) => return Ok(None),
             Self::JobCommitting {} => Fact::JobCommitting { job },
             Self::JobEnded { outcome, why } => {
-                Fact::JobEnded { job, outcome: JobOutcome::from_parts(&outcome, why)? }
+                Fact::JobEnded { job, outcome: JobOutcome::from_name(&outcome, why)? }
             }
             Self::AttemptLaunched { attempt, tracker, speculative, resumed_from, why, .. } => {
                 let tracker = number(&tracker);
@@ -403,7 +404,7 @@ impl HistoryFact {
 
 impl From<&JobSpec> for Spec {
     fn from(spec: &JobSpec) -> Self {
-        let (hosts, splits) = runs(&spec.splits);
+        let (hosts, splits) = group_splits(&spec.splits);
         let JobSpec { name, user, queue, priority, program, reduces, output, .. } = spec.clone();
         let Payload { inputs, files, .. } = spec.payload.clone();
         Self {
@@ -427,10 +428,11 @@ impl From<&JobSpec> for Spec {
     }
 }
 
-/// What a history does not have is left empty: the files of the splits, and the data for tasks.
+/// Restores a job from its history. What a history does not contain is left empty: the pins of the
+/// input files, and most of the payload.
 impl From<Spec> for JobSpec {
     fn from(spec: Spec) -> Self {
-        let splits = expand(spec.splits, &spec.hosts);
+        let splits = expand_runs(spec.splits, &spec.hosts);
         let Spec { name, user, queue, priority, program, reduces, output, conf, .. } = spec;
         Self {
             name,
@@ -452,7 +454,7 @@ impl From<Spec> for JobSpec {
 }
 
 /// Groups splits into runs. Returns the hosts and the runs.
-fn runs(splits: &[Split]) -> (Vec<String>, Vec<SplitRun>) {
+fn group_splits(splits: &[Split]) -> (Vec<String>, Vec<SplitRun>) {
     let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
     let mut hosts = Vec::new();
     let mut runs: Vec<SplitRun> = Vec::new();
@@ -487,8 +489,8 @@ fn runs(splits: &[Split]) -> (Vec<String>, Vec<SplitRun>) {
     (hosts, runs)
 }
 
-/// Expands runs to splits; `names` are the numbered hosts.
-pub fn expand(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
+/// Expands runs to splits. `names` are the hosts that the runs refer to by index.
+pub fn expand_runs(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
     let mut splits: Vec<Split> = Vec::new();
     for SplitRun { source, start, end, count, divisible, hosts } in runs {
         let hosts: Vec<String> =
@@ -535,25 +537,25 @@ impl From<Reason> for Why {
     }
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
-fn one() -> u32 {
+fn default_count() -> u32 {
     1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_one(count: &u32) -> bool {
     *count == 1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 fn is_true(value: &bool) -> bool {
     *value
 }
 
-/// A value as the text that it prints and parses.
+/// Serialises a value as the text that it prints and parses.
 mod text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::{fmt::Display, str::FromStr};
@@ -574,7 +576,7 @@ mod optional_text {
     use serde::{Deserializer, Serializer};
     use std::{fmt::Display, str::FromStr};
 
-    #[expect(clippy::ref_option, reason = "serde asks for it")]
+    #[expect(clippy::ref_option, reason = "serde requires this signature")]
     pub(super) fn serialize<S: Serializer>(value: &Option<impl Display>, to: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => to.collect_str(value),

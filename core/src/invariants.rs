@@ -32,9 +32,9 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
         let mut running = BTreeSet::new();
         let mut done = 0;
         for task in &job.tasks[phase] {
-            let live: Vec<_> = task.live().collect();
+            let live: Vec<_> = task.live_attempts().collect();
             running.extend(live.iter().map(|attempt| attempt.id));
-            let waits = job.is_running() && task.waits(job.spec.attempts_max);
+            let waits = job.is_running() && task.is_pending(job.spec.attempts_max);
             if waits {
                 pending.insert(task.id.index, &task.hosts);
             }
@@ -42,45 +42,51 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
                 done += 1;
                 // 1: at most one attempt counts, and it has succeeded.
                 let winner =
-                    task.winner().ok_or_else(|| format!("{}: done, but no attempt counts", task.id))?;
+                    task.winning_attempt().ok_or_else(|| format!("{} is done, but it has no winning attempt", task.id))?;
                 ensure(winner.state == AttemptState::Succeeded && winner.result.is_some(), || {
-                    format!("{}: done by {} which is {:?}", task.id, winner.id, winner.state)
+                    format!(
+                        "{} is done, but its winning attempt {} is {:?} {} a result",
+                        task.id,
+                        winner.id,
+                        winner.state,
+                        if winner.result.is_some() { "with" } else { "without" }
+                    )
                 })?;
             }
             // 7: only failures count towards the maximum number of attempts.
             let failed = task.attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed).count();
             ensure(failed == task.failures as usize, || {
-                format!("{}: {failed} failed attempts, {} counted", task.id, task.failures)
+                format!("{} has {failed} failed attempts, but {} failures are counted", task.id, task.failures)
             })?;
             let within = job.is_over() || task.is_done() || task.failures < job.spec.attempts_max;
-            ensure(within, || format!("{}: continues after {} failures", task.id, task.failures))?;
-            // The result of an attempt with another range than its task would not count.
-            let outdated = task.viable().find(|attempt| attempt.end != task.end);
+            ensure(within, || format!("{} continues after {} failures, the maximum of its job", task.id, task.failures))?;
+            // The result of an attempt whose range differs from that of its task would not count.
+            let outdated = task.viable_attempts().find(|attempt| attempt.end != task.end);
             ensure(outdated.is_none(), || {
-                format!("{}: an attempt runs with a range that was split", task.id)
+                format!("{} has a viable attempt whose range was split since", task.id)
             })?;
             ensure(!task.on_hold || (phase == Phase::Reduce && job.is_running()), || {
-                format!("{}: on hold, and not a reduce of a running job", task.id)
+                format!("{} is on hold, but is not a reduce of a running job", task.id)
             })?;
-            let viable = task.viable().count();
-            ensure(viable <= 2, || format!("{}: {viable} attempts at once", task.id))?;
+            let viable = task.viable_attempts().count();
+            ensure(viable <= 2, || format!("{} has {viable} viable attempts, the maximum is 2", task.id))?;
         }
-        ensure(pending == job.pending[phase], || format!("{id}: the list of waiting {phase}s is wrong"))?;
-        ensure(running == job.running[phase], || format!("{id}: the list of running {phase}s is wrong"))?;
+        ensure(pending == job.pending[phase], || format!("{id}: the list of pending {phase}s does not match the tasks"))?;
+        ensure(running == job.running[phase], || format!("{id}: the list of running {phase}s does not match the attempts"))?;
         ensure(done == job.succeeded[phase], || {
-            format!("{id}: {done} {phase}s done, {} counted", job.succeeded[phase])
+            format!("{id}: {done} {phase}s are done, but {} are counted", job.succeeded[phase])
         })?;
     }
     // 2: a job is committed only when all its tasks are done, and they stay done.
     let complete = job.is_done(Phase::Map) && job.is_done(Phase::Reduce);
     let committed = matches!(job.state, JobState::Committing | JobState::Ended(JobOutcome::Succeeded));
-    ensure(!committed || complete, || format!("{id}: {:?} with tasks undone", job.state))?;
+    ensure(!committed || complete, || format!("{id} is {:?}, but not all its tasks are done", job.state))?;
     check_sums(job)?;
     check_work(job)?;
     check_ranges(job)?;
     check_checkpoints(cluster, job)?;
     let active = cluster.active_jobs().any(|active| active.id == id);
-    ensure(active == job.is_running(), || format!("{id}: running, but not in the list, or the reverse"))?;
+    ensure(active == job.is_running(), || format!("{id}: the job is running but not in the list of active jobs, or the reverse"))?;
     check_map_events(job)
 }
 
@@ -93,13 +99,13 @@ fn check_ranges(job: &Job) -> Result<(), String> {
     for (root, mut ranges) in by_root {
         ranges.sort_unstable();
         let split =
-            job.spec.splits.get(root as usize).ok_or_else(|| format!("{}: no split {root}", job.id))?;
+            job.spec.splits.get(root as usize).ok_or_else(|| format!("{}: a map has the root split {root}, which does not exist", job.id))?;
         let (mut at, mut complete) = (split.start, true);
         for (start, end) in &ranges {
             complete &= *start == at;
             at = *end;
         }
-        ensure(complete && at == split.end, || format!("{}: split {root} has ranges {ranges:?}", job.id))?;
+        ensure(complete && at == split.end, || format!("{}: the ranges {ranges:?} of the maps of split {root} do not cover it exactly", job.id))?;
     }
     Ok(())
 }
@@ -111,7 +117,7 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
         let Some(checkpoint) = task.checkpoint else { continue };
         let id = checkpoint.attempt;
         let paused = cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Paused);
-        // The tracker of a task on hold may come back until the task is resumed.
+        // While a task is on hold, its lost tracker may come back with the checkpoint.
         let present = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
             (tracker.state != TrackerState::Lost || task.is_on_hold()) && tracker.checkpoints.contains(&id)
         });
@@ -130,9 +136,9 @@ fn check_work(job: &Job) -> Result<(), String> {
     let (work_done, saved_work) = (sum(work_done), sum(tasks().map(|task| task.saved_work)));
     let cost = &job.preemption;
     let counted_as_saved = Work { bytes: cost.bytes_saved, time: cost.time_saved };
-    ensure(work_done == cost.all() && saved_work == counted_as_saved, || {
+    ensure(work_done == cost.total_work() && saved_work == counted_as_saved, || {
         format!(
-            "{}: {cost:?}, but attempts have done {work_done:?}, of which {saved_work:?} is saved",
+            "{}: the preemption counts are {cost:?}, but preempted attempts have done {work_done:?}, of which {saved_work:?} is saved",
             job.id
         )
     })
@@ -145,7 +151,7 @@ fn sum(all: impl Iterator<Item = Work>) -> Work {
 /// Checks that the counters of a job are the sums over the attempts whose results count.
 fn check_sums(job: &Job) -> Result<(), String> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let winners = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winner);
+    let winners = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winning_attempt);
     for (name, value) in
         winners.filter_map(|winner| winner.result.as_ref()).flat_map(|result| &result.counters)
     {
@@ -154,7 +160,7 @@ fn check_sums(job: &Job) -> Result<(), String> {
     let counted = job.counters.iter().filter(|(_, value)| **value > 0);
     let counted: BTreeMap<&str, u64> = counted.map(|(name, value)| (name.as_str(), *value)).collect();
     sums.retain(|_, value| *value > 0);
-    ensure(sums == counted, || format!("{}: counters {counted:?}, the results say {sums:?}", job.id))
+    ensure(sums == counted, || format!("{}: the counters are {counted:?}, but the sums over the results are {sums:?}", job.id))
 }
 
 /// Checks that the map events match the maps that are done.
@@ -170,7 +176,7 @@ fn check_map_events(job: &Job) -> Result<(), String> {
         };
     }
     let done: BTreeSet<AttemptId> =
-        job.tasks.map.iter().filter_map(|task| task.winner()).map(|attempt| attempt.id).collect();
+        job.tasks.map.iter().filter_map(|task| task.winning_attempt()).map(|attempt| attempt.id).collect();
     ensure(available == done, || format!("{}: map events do not match the finished maps", job.id))
 }
 
@@ -183,36 +189,36 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
             // 4: no more slots are used than exist, and each used slot belongs to a running
             // attempt.
             ensure(running.len() <= tracker.slots[phase] as usize, || {
-                format!("{id}: {} attempts in {} {phase} slots", running.len(), tracker.slots[phase])
+                format!("{id}: {} attempts run in {} {phase} slots", running.len(), tracker.slots[phase])
             })?;
             for attempt in running {
                 let here = cluster
                     .attempt(*attempt)
                     .is_some_and(|attempt| attempt.tracker == id && attempt.state.holds_slot());
-                ensure(here, || format!("{id}: {attempt} holds a slot and should not"))?;
+                ensure(here, || format!("{id}: {attempt} is listed as running, but does not hold a slot of this tracker"))?;
             }
             for attempt in &tracker.checkpoints {
                 let task = cluster.task(attempt.task).and_then(|task| task.checkpoint);
                 ensure(task.is_some_and(|checkpoint| checkpoint.attempt == *attempt), || {
-                    format!("{id}: holds the checkpoint of {attempt}, which no task needs")
+                    format!("{id}: the tracker has the checkpoint of {attempt}, which no task needs")
                 })?;
             }
             let lost = tracker.state == TrackerState::Lost;
-            ensure(!lost || running.is_empty(), || format!("{id}: lost, but attempts run on it"))?;
+            ensure(!lost || running.is_empty(), || format!("{id}: the tracker is lost, but attempts run on it"))?;
             slots += tracker.capacity()[phase];
-            ensure(free.contains(&id) == (cluster.free(tracker, phase) > 0), || {
-                format!("{id}: the list of free trackers is wrong")
+            ensure(free.contains(&id) == (cluster.free_slots(tracker, phase) > 0), || {
+                format!("{id}: the list of trackers with free slots does not match its free slots")
             })?;
         }
         ensure(slots == cluster.slots(phase), || {
-            format!("{slots} {phase} slots, {} counted", cluster.slots(phase))
+            format!("the trackers have {slots} {phase} slots, but {} are counted", cluster.slots(phase))
         })?;
     }
     for job in cluster.jobs() {
         for attempt in Phase::BOTH.into_iter().flat_map(|phase| &job.running[phase]) {
             let on = cluster.attempt(*attempt).and_then(|attempt| cluster.tracker(attempt.tracker));
             let running = on.is_some_and(|tracker| tracker.running[attempt.phase()].contains(attempt));
-            ensure(running, || format!("{attempt} runs without a slot"))?;
+            ensure(running, || format!("{attempt} runs, but its tracker does not list it in a slot"))?;
         }
     }
     Ok(())

@@ -70,7 +70,7 @@ pub struct Split {
     pub divisible: bool,
     /// Hosts that have the data, best first.
     pub hosts: Vec<String>,
-    /// Which file was meant at submission, in case the path refers to another file later.
+    /// Identifies the file at submission, in case the path refers to another file later.
     pub pin: InputPin,
 }
 
@@ -79,11 +79,11 @@ pub struct Split {
 pub struct Payload {
     /// The inputs, as submitted: files, folders or patterns.
     pub inputs: Vec<String>,
-    /// Side files of the program.
+    /// The paths of the side files of the program.
     pub files: Vec<String>,
     /// The folder with the files of the job that the client has staged. It is deleted with the job.
     pub staging: Option<String>,
-    /// Whether a file is one record.
+    /// Whether each input file is one record.
     pub whole_files: bool,
     /// The token with which reduces fetch the map outputs of the job.
     pub shuffle_token: Secret,
@@ -96,7 +96,7 @@ pub struct JobSpec {
     pub name: String,
     /// The user who submitted it.
     pub user: String,
-    /// The queue. The policy decides what it means.
+    /// The queue that the job names. The policy decides what the queue means.
     pub queue: String,
     /// Its priority.
     pub priority: Priority,
@@ -108,12 +108,12 @@ pub struct JobSpec {
     pub reduces: u32,
     /// The output folder; empty if there is none.
     pub output: String,
-    /// Part of the maps that must be done before reduces may start.
+    /// The part of the maps that must be done before reduces may start, from 0 to 1.
     pub slow_start: f64,
     /// Whether stragglers may be duplicated or split.
     pub speculation: bool,
-    /// Whether slow maps may be split. If not, they are duplicated. For mappers whose output may
-    /// depend on where their input begins and ends.
+    /// Whether slow maps may be split; otherwise they are duplicated. Users disable it if the output
+    /// of the mapper may depend on where its input begins and ends.
     pub split_slow: bool,
     /// The job fails when a task has failed this often.
     pub attempts_max: u32,
@@ -148,19 +148,20 @@ pub enum JobOutcome {
     Killed(String),
 }
 
-/// Cost and effect of preemption. Saved and lost work together are the work of all attempts that
-/// ended because they were preempted. When a checkpoint or the output of a split map is lost later,
-/// its work moves from saved to lost. The time of an attempt is from launch to end.
+/// Counts of the preemptions of a job, and the work that was saved and lost. Saved and lost work
+/// together are the work of all attempts that ended because they were preempted. When a checkpoint or
+/// the output of a split map is lost later, its work moves from saved to lost. The time of an attempt
+/// is the time from its launch to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Preemption {
     pub splits: u32,
     pub pauses: u32,
     pub resumes: u32,
-    /// Resumes on another tracker than that of the pause.
+    /// Number of resumes on another tracker than the one where the reduce was paused.
     pub migrations: u32,
     pub kills: u32,
-    /// Checkpoints that were missing or damaged when they were needed.
+    /// Number of checkpoints that were missing or damaged when they were needed.
     pub checkpoints_lost: u32,
     pub bytes_saved: u64,
     pub time_saved: Span,
@@ -178,7 +179,7 @@ impl Preemption {
         self.time_lost = self.time_lost + work.time;
     }
 
-    /// Changes how much of the same work is saved.
+    /// Changes how much of the counted work is saved, from `was` to `now`. The remainder is lost.
     pub(crate) fn update_saved(&mut self, was: Work, now: Work) {
         self.bytes_saved = self.bytes_saved + now.bytes - was.bytes;
         self.time_saved = Span(self.time_saved.0 + now.time.0 - was.time.0);
@@ -187,14 +188,14 @@ impl Preemption {
     }
 
     /// Returns the sum of saved and lost work.
-    pub(crate) fn all(&self) -> Work {
+    pub(crate) fn total_work(&self) -> Work {
         let time = self.time_saved + self.time_lost;
         Work { bytes: self.bytes_saved + self.bytes_lost, time }
     }
 }
 
-/// A change of the map outputs that reduces can fetch. Each job has a list of them, which its
-/// reduces follow.
+/// A change of the map outputs that reduces can fetch. Each job has a list of map events, which its
+/// reduces receive in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapEvent {
     /// The output of this attempt can be fetched from this tracker.
@@ -230,11 +231,12 @@ pub struct Job {
     pub running: PerPhase<BTreeSet<AttemptId>>,
     /// Number of tasks that are done.
     pub succeeded: PerPhase<u32>,
-    /// Sum of the durations of the tasks that are done.
+    /// The sum of the durations of the tasks that are done.
     pub task_time: PerPhase<Span>,
-    /// Bytes of the ranges of the maps that are done.
+    /// The number of bytes in the ranges of the maps that are done.
     pub bytes_mapped: u64,
-    /// Sum and number of the durations of reduces that could be measured ([`Job::reduce_time`]).
+    /// The sum of the durations of reduces that could be measured ([`Job::reduce_time`]), and their
+    /// number.
     pub reduce_times: (Span, u32),
     /// Counters summed over the attempts whose results count, so that each record is counted once.
     pub counters: BTreeMap<String, u64>,
@@ -324,7 +326,7 @@ impl Job {
     pub fn reduce_time(&self, id: AttemptId, now: Time) -> Option<Span> {
         let maps_done = self.maps_done.filter(|_| id.phase() == Phase::Reduce)?;
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(now).since(attempt.launched.max(maps_done)).0;
-        Some(Span(self.task(id.task)?.chain(id.number).map(time).sum()))
+        Some(Span(self.task(id.task)?.resume_chain(id.number).map(time).sum()))
     }
 
     /// Returns the hosts that have input of pending maps.
@@ -365,14 +367,14 @@ impl FromStr for Priority {
     }
 }
 
-const BUILTIN: &str = "builtin:";
-const EXECUTABLE: &str = "exec:";
+const BUILTIN_PREFIX: &str = "builtin:";
+const EXECUTABLE_PREFIX: &str = "exec:";
 
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Builtin(name) => write!(f, "{BUILTIN}{name}"),
-            Self::Executable(path) => write!(f, "{EXECUTABLE}{path}"),
+            Self::Builtin(name) => write!(f, "{BUILTIN_PREFIX}{name}"),
+            Self::Executable(path) => write!(f, "{EXECUTABLE_PREFIX}{path}"),
         }
     }
 }
@@ -380,17 +382,17 @@ impl fmt::Display for Program {
 impl FromStr for Program {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(name) = text.strip_prefix(BUILTIN) {
+        if let Some(name) = text.strip_prefix(BUILTIN_PREFIX) {
             return Ok(Self::Builtin(name.to_owned()));
         }
-        let path = text.strip_prefix(EXECUTABLE).map(|path| Self::Executable(path.to_owned()));
-        path.ok_or_else(|| format!("program {text:?} begins neither with {BUILTIN} nor with {EXECUTABLE}"))
+        let path = text.strip_prefix(EXECUTABLE_PREFIX).map(|path| Self::Executable(path.to_owned()));
+        path.ok_or_else(|| format!("program {text:?} begins neither with {BUILTIN_PREFIX} nor with {EXECUTABLE_PREFIX}"))
     }
 }
 
 impl JobOutcome {
     /// Returns the name of the outcome, and the reason (empty if the job succeeded).
-    pub fn parts(&self) -> (&'static str, &str) {
+    pub fn name_and_reason(&self) -> (&'static str, &str) {
         match self {
             JobOutcome::Succeeded => ("succeeded", ""),
             JobOutcome::Failed(why) => ("failed", why),
@@ -399,7 +401,7 @@ impl JobOutcome {
     }
 
     /// Returns the outcome with this name.
-    pub fn from_parts(name: &str, why: String) -> Result<Self, String> {
+    pub fn from_name(name: &str, why: String) -> Result<Self, String> {
         match name {
             "succeeded" => Ok(JobOutcome::Succeeded),
             "failed" => Ok(JobOutcome::Failed(why)),
@@ -411,7 +413,7 @@ impl JobOutcome {
 
 impl fmt::Display for JobOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.parts() {
+        match self.name_and_reason() {
             (name, "") => f.write_str(name),
             (name, why) => write!(f, "{name}: {why}"),
         }

@@ -1,12 +1,11 @@
 //! Pending tasks of one job and phase, indexed by host.
 //!
-//! A task without preferred hosts (a reduce, or a map whose input is on no host of a tracker) is
-//! only in `all`.
+//! A task without preferred hosts (a reduce, or a map whose input has no known hosts) is only in `all`.
 
 use crate::ids::HostId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pending tasks, by index.
+/// The indexes of pending tasks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PendingTasks {
     all: BTreeSet<u32>,
@@ -58,7 +57,7 @@ impl PendingTasks {
     }
 
     /// Returns the pending tasks with this index or a higher one.
-    pub(crate) fn from(&self, index: u32) -> impl Iterator<Item = u32> + use<'_> {
+    pub(crate) fn starting_at(&self, index: u32) -> impl Iterator<Item = u32> + use<'_> {
         self.all.range(index..).copied()
     }
 

@@ -1,5 +1,5 @@
-//! Reservations: the next free slot of a tracker is kept for a task, usually one that an attempt
-//! was preempted for.
+//! Reservations: the next free slot of a tracker is kept for a task, usually because an attempt was
+//! preempted for this task.
 //!
 //! A reservation ends when its task is launched (there, or on a slot that is equally good and was
 //! free earlier), when its tracker or its job is gone, or when it lapses. Reservations are not
@@ -14,9 +14,9 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Which slots fulfil a reservation.
+/// The slots that a task with a reservation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReservedFor {
+pub(crate) enum AcceptedSlots {
     /// Only a slot of this tracker.
     ThisTracker,
     /// Also a slot of another tracker that is as near to the input or checkpoint of the task.
@@ -34,19 +34,19 @@ pub(crate) struct Reservations {
 struct Reservation {
     on: TrackerId,
     until: Time,
-    reserved_for: ReservedFor,
+    accepted_slots: AcceptedSlots,
 }
 
 impl Reservations {
     pub(crate) fn insert(
         &mut self,
         task: TaskId,
-        (on, reserved_for): (TrackerId, ReservedFor),
+        (on, accepted_slots): (TrackerId, AcceptedSlots),
         until: Time,
         why: Why,
     ) {
         self.remove(task);
-        self.by_task.insert(task, Reservation { on, until, reserved_for });
+        self.by_task.insert(task, Reservation { on, until, accepted_slots });
         self.by_tracker.entry(on).or_default().insert(task, why);
     }
 
@@ -90,7 +90,7 @@ impl Reservations {
         }
     }
 
-    /// Extends all reservations.
+    /// Extends all reservations by this time.
     pub(crate) fn extend(&mut self, by: Span) {
         self.by_task.values_mut().for_each(|place| place.until = place.until + by);
     }
@@ -101,29 +101,29 @@ impl Reservations {
     }
 
     /// Returns the tracker where a slot is reserved for a task.
-    pub(crate) fn place(&self, task: TaskId) -> Option<TrackerId> {
+    pub(crate) fn tracker_for(&self, task: TaskId) -> Option<TrackerId> {
         self.by_task.get(&task).map(|place| place.on)
     }
 
     /// Returns whether only the reserved tracker may run the task.
-    pub(crate) fn is_exact(&self, task: TaskId) -> bool {
-        self.by_task.get(&task).is_some_and(|place| place.reserved_for == ReservedFor::ThisTracker)
+    pub(crate) fn is_only_for_tracker(&self, task: TaskId) -> bool {
+        self.by_task.get(&task).is_some_and(|place| place.accepted_slots == AcceptedSlots::ThisTracker)
     }
 
     /// Returns the tasks of a job and phase that have a reservation.
-    pub(crate) fn of(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
+    pub(crate) fn tasks_of(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
         let (first, last) = (TaskId { job, phase, index: 0 }, TaskId { job, phase, index: u32::MAX });
         self.by_task.range(first..=last).map(|(task, _)| *task)
     }
 
     /// Returns the tasks that have a reservation on a tracker, with the reasons.
-    pub(crate) fn on(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
+    pub(crate) fn tasks_on(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         self.by_tracker.get(&tracker).into_iter().flatten().map(|(task, why)| (*task, why))
     }
 
     /// Returns the tasks that have a reservation on another tracker than this one, with the
     /// reasons.
-    pub(crate) fn elsewhere(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
+    pub(crate) fn tasks_elsewhere(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         let others = self.by_tracker.iter().filter(move |(on, _)| **on != tracker);
         others.flat_map(|(_, there)| there).map(|(task, why)| (*task, why))
     }
@@ -147,7 +147,7 @@ mod tests {
         for index in 0..4 {
             reservations.insert(
                 task(index),
-                (TrackerId(index % 2), ReservedFor::EquallyNear),
+                (TrackerId(index % 2), AcceptedSlots::EquallyNear),
                 Time(10 + u64::from(index)),
                 Why::rule("test"),
             );
@@ -157,23 +157,23 @@ mod tests {
             result: crate::task::AttemptResult::default(),
         };
         reservations.observe(&fact);
-        assert_eq!(reservations.place(task(0)), None);
+        assert_eq!(reservations.tracker_for(task(0)), None);
         reservations.observe(&Fact::TrackerLost { tracker: TrackerId(1), why: String::new() });
-        let left: Vec<TaskId> = reservations.of(JobId(1), Phase::Map).collect();
+        let left: Vec<TaskId> = reservations.tasks_of(JobId(1), Phase::Map).collect();
         assert_eq!(left, [task(2)], "the others were on the tracker that is gone");
         assert!(!reservations.expire(Time(11)) && reservations.expire(Time(12)));
-        assert!(reservations.is_empty() && reservations.on(TrackerId(0)).next().is_none());
-        reservations.insert(task(5), (TrackerId(0), ReservedFor::EquallyNear), Time(99), Why::rule("test"));
+        assert!(reservations.is_empty() && reservations.tasks_on(TrackerId(0)).next().is_none());
+        reservations.insert(task(5), (TrackerId(0), AcceptedSlots::EquallyNear), Time(99), Why::rule("test"));
         reservations.observe(&Fact::JobCommitting { job: JobId(1) });
         assert!(reservations.is_empty());
     }
 
     #[test]
-    fn newer_reservation_replaces_older() {
+    fn newer_reservation_of_a_task_replaces_the_older_one() {
         let mut reservations = Reservations::default();
-        reservations.insert(task(0), (TrackerId(0), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
-        reservations.insert(task(0), (TrackerId(1), ReservedFor::ThisTracker), Time(9), Why::rule("test"));
-        assert_eq!(reservations.place(task(0)), Some(TrackerId(1)));
-        assert!(reservations.on(TrackerId(0)).next().is_none());
+        reservations.insert(task(0), (TrackerId(0), AcceptedSlots::ThisTracker), Time(9), Why::rule("test"));
+        reservations.insert(task(0), (TrackerId(1), AcceptedSlots::ThisTracker), Time(9), Why::rule("test"));
+        assert_eq!(reservations.tracker_for(task(0)), Some(TrackerId(1)));
+        assert!(reservations.tasks_on(TrackerId(0)).next().is_none());
     }
 }

@@ -6,11 +6,11 @@
 //! it would develop under the shadow, simulate the history.
 //!
 //! The slots of a tracker are equal, so the launches of a round are compared by job, tracker and
-//! phase. A decision of the shadow that the policy does not share is repeated in the following
-//! rounds; it is counted once.
+//! phase. If the policy does not make a decision of the shadow, the shadow makes it again in the
+//! following rounds; it is counted once.
 //!
 //! Cost: every round is decided twice. Memory: that of the second policy, [`DIFFERENCES_MAX`]
-//! differences, and [`WANTED_MAX`] tasks that the shadow wants to launch. Not durable: the counts
+//! differences, and [`WANTED_TASKS_MAX`] tasks that the shadow wants to launch. Not durable: the counts
 //! start at zero with the process.
 
 use crate::{
@@ -27,10 +27,10 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Number of differences that are kept; the newest ones stay.
+/// Maximum number of differences that are kept. The oldest ones are removed.
 pub const DIFFERENCES_MAX: usize = 100;
-/// Number of tasks that the shadow wants to launch and that are kept until they are launched.
-pub const WANTED_MAX: usize = 10_000;
+/// Maximum number of tasks that are remembered because the shadow would have launched them.
+pub const WANTED_TASKS_MAX: usize = 10_000;
 
 /// Counts of equal and different decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,7 +43,7 @@ pub struct Tally {
     pub left_free: u64,
     /// Tasks that the shadow would have launched when the policy left the slot free.
     pub sooner: u64,
-    /// Attempts that both policies preempted, at any time.
+    /// Attempts that both policies preempted, not necessarily at the same time.
     pub both_preempted: u64,
     /// Attempts that the policy preempted.
     pub policy_preempted: u64,
@@ -91,9 +91,9 @@ pub struct Shadow {
     /// Pending tasks that the shadow would have launched.
     wanted_tasks: BTreeSet<TaskId>,
     /// Running attempts that the policy has preempted.
-    preempted: BTreeSet<AttemptId>,
+    policy_preemptions: BTreeSet<AttemptId>,
     /// Running attempts that the shadow would have preempted.
-    wanted: BTreeSet<AttemptId>,
+    wanted_preemptions: BTreeSet<AttemptId>,
     last_tick: Time,
 }
 
@@ -105,8 +105,8 @@ impl Shadow {
             tally: Tally::default(),
             differences: VecDeque::new(),
             wanted_tasks: BTreeSet::new(),
-            preempted: BTreeSet::new(),
-            wanted: BTreeSet::new(),
+            policy_preemptions: BTreeSet::new(),
+            wanted_preemptions: BTreeSet::new(),
             last_tick: Time(0),
         }
     }
@@ -137,8 +137,8 @@ impl Shadow {
             | Fact::AttemptKilled { attempt, .. }
             | Fact::AttemptPaused { attempt, .. }
             | Fact::MapSplit { attempt, .. } => {
-                self.preempted.remove(attempt);
-                self.wanted.remove(attempt);
+                self.policy_preemptions.remove(attempt);
+                self.wanted_preemptions.remove(attempt);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.wanted_tasks.retain(|task| task.job != *job);
@@ -177,10 +177,10 @@ impl Shadow {
 
     fn compare_slots(&mut self, now: Time, policy: &[Decision], shadow: &[Decision]) {
         let mut places: BTreeMap<(TrackerId, Phase), (Vec<Choice>, Vec<Choice>)> = BTreeMap::new();
-        for (on, choice) in policy.iter().filter_map(launch) {
+        for (on, choice) in policy.iter().filter_map(launch_of) {
             places.entry((on, choice.0.phase)).or_default().0.push(choice);
         }
-        for (on, choice) in shadow.iter().filter_map(launch) {
+        for (on, choice) in shadow.iter().filter_map(launch_of) {
             places.entry((on, choice.0.phase)).or_default().1.push(choice);
         }
         for ((on, phase), (mut policy, mut shadow)) in places {
@@ -199,16 +199,16 @@ impl Shadow {
                     Some(_) => self.tally.other += 1,
                     None => self.tally.left_free += 1,
                 }
-                self.note(now, Difference::Slot { on, phase, policy: Some(choice), shadow: instead });
+                self.add_difference(now, Difference::Slot { on, phase, policy: Some(choice), shadow: instead });
             }
             for choice in shadow {
                 if self.wanted_tasks.insert(choice.0) {
                     self.tally.sooner += 1;
-                    self.note(now, Difference::Slot { on, phase, policy: None, shadow: Some(choice) });
+                    self.add_difference(now, Difference::Slot { on, phase, policy: None, shadow: Some(choice) });
                 }
             }
         }
-        while self.wanted_tasks.len() > WANTED_MAX {
+        while self.wanted_tasks.len() > WANTED_TASKS_MAX {
             self.wanted_tasks.pop_first();
         }
     }
@@ -217,28 +217,28 @@ impl Shadow {
         // First the decisions of the policy: a preemption that both decide in the same round is not
         // a difference.
         for (attempt, why) in policy.iter().filter_map(preemption_of) {
-            self.preempted.insert(attempt);
+            self.policy_preemptions.insert(attempt);
             self.tally.policy_preempted += 1;
-            let agreed = self.wanted.contains(&attempt);
+            let agreed = self.wanted_preemptions.contains(&attempt);
             self.tally.both_preempted += u64::from(agreed);
             if !agreed && !shadow.iter().filter_map(preemption_of).any(|(other, _)| other == attempt) {
-                self.note(now, Difference::Preempted { attempt, by_shadow: false, why: why.clone() });
+                self.add_difference(now, Difference::Preempted { attempt, by_shadow: false, why: why.clone() });
             }
         }
         for (attempt, why) in shadow.iter().filter_map(preemption_of) {
-            if !self.wanted.insert(attempt) {
+            if !self.wanted_preemptions.insert(attempt) {
                 continue;
             }
             self.tally.shadow_preempted += 1;
-            if self.preempted.contains(&attempt) {
+            if self.policy_preemptions.contains(&attempt) {
                 self.tally.both_preempted += 1;
             } else {
-                self.note(now, Difference::Preempted { attempt, by_shadow: true, why: why.clone() });
+                self.add_difference(now, Difference::Preempted { attempt, by_shadow: true, why: why.clone() });
             }
         }
     }
 
-    fn note(&mut self, now: Time, difference: Difference) {
+    fn add_difference(&mut self, now: Time, difference: Difference) {
         self.differences.push_back((now, difference));
         while self.differences.len() > DIFFERENCES_MAX {
             self.differences.pop_front();
@@ -246,7 +246,7 @@ impl Shadow {
     }
 }
 
-fn launch(decision: &Decision) -> Option<(TrackerId, Choice)> {
+fn launch_of(decision: &Decision) -> Option<(TrackerId, Choice)> {
     match decision {
         Decision::Assign { task, on, why, .. } => Some((*on, (*task, why.clone()))),
         Decision::Preempt { .. } | Decision::Reserve { .. } => None,

@@ -1,12 +1,12 @@
-//! How fast trackers are, measured from facts. After a restart the values are the same, as far as
-//! the journal goes back.
+//! Measures how fast trackers are, from facts. After a restart the values are the same, as far as the
+//! journal goes back.
 //!
 //! The rate of a map is the size of its range divided by its duration. The rate of a reduce is the
 //! number of bytes that it wrote divided by the time since the last map ended. Programs differ by
 //! orders of magnitude, so rates are compared within a job: the speed of an attempt is its rate
 //! divided by the geometric mean of all attempts of its job so far. The speed of a tracker is the
-//! geometric mean of these speeds, so the mean of all attempts is 1. A job that ran on one tracker
-//! gives no speed.
+//! geometric mean of the speeds of its attempts, so the mean over all attempts is 1. A job that ran on
+//! only one tracker gives no speed.
 //!
 //! Deliberately absent: ageing. A machine that was repaired registers with the same name and keeps
 //! its old measurements until its tracker is forgotten.
@@ -20,17 +20,19 @@ use crate::{
 };
 use std::collections::BTreeMap;
 
-/// Bytes and seconds of a set of attempts.
+/// The throughput of a set of attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Throughput {
-    /// Bytes of input for maps, of output for reduces.
+    /// Input bytes of maps, or output bytes of reduces.
     pub bytes: f64,
     /// Seconds, summed over the attempts.
     pub seconds: f64,
     /// Number of attempts.
     pub attempts: u32,
-    compared: u32,
-    logarithms: f64,
+    /// Number of attempts that were compared with attempts of the same job on other trackers.
+    compared_attempts: u32,
+    /// The sum of the logarithms of the speeds of the compared attempts.
+    log_speed_sum: f64,
 }
 
 impl Throughput {
@@ -42,7 +44,7 @@ impl Throughput {
     /// Returns the speed relative to other trackers that ran the same jobs. The geometric mean over
     /// all attempts is 1. `None` without anything to compare with.
     pub fn speed(&self) -> Option<f64> {
-        (self.compared > 0).then(|| (self.logarithms / f64::from(self.compared)).exp())
+        (self.compared_attempts > 0).then(|| (self.log_speed_sum / f64::from(self.compared_attempts)).exp())
     }
 
     fn add(&mut self, bytes: f64, seconds: f64) {
@@ -52,22 +54,22 @@ impl Throughput {
     }
 
     fn compare(&mut self, (attempts, logarithms): (u32, f64)) {
-        self.compared += attempts;
-        self.logarithms += logarithms;
+        self.compared_attempts += attempts;
+        self.log_speed_sum += logarithms;
     }
 }
 
-/// The rates of a phase of a job, for each tracker and in all: the number of attempts and the sum
-/// of the logarithms of their rates.
+/// The rates of the attempts of a job and phase: the number of attempts and the sum of the logarithms
+/// of their rates, for each tracker and in total.
 #[derive(Debug, Default)]
 struct JobRates {
     trackers: BTreeMap<TrackerId, (u32, f64)>,
-    all: (u32, f64),
+    total: (u32, f64),
 }
 
 impl JobRates {
     fn add(&mut self, tracker: TrackerId, rate: f64) {
-        for sum in [self.trackers.entry(tracker).or_default(), &mut self.all] {
+        for sum in [self.trackers.entry(tracker).or_default(), &mut self.total] {
             *sum = (sum.0 + 1, sum.1 + rate.ln());
         }
     }
@@ -77,14 +79,14 @@ impl JobRates {
     fn compared(&self, tracker: TrackerId) -> (u32, f64) {
         let own = self.trackers.get(&tracker).filter(|_| self.trackers.len() > 1);
         let Some((own, logarithms)) = own else { return (0, 0.0) };
-        (*own, logarithms - f64::from(*own) * self.all.1 / f64::from(self.all.0))
+        (*own, logarithms - f64::from(*own) * self.total.1 / f64::from(self.total.0))
     }
 }
 
 /// The throughput of every tracker, and the rates of every running job.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
-    /// Compared only within jobs that have ended.
+    /// Contains comparisons only within jobs that have ended. Those of running jobs are in `jobs`.
     trackers: BTreeMap<TrackerId, PerPhase<Throughput>>,
     jobs: BTreeMap<JobId, PerPhase<JobRates>>,
 }
@@ -98,12 +100,12 @@ impl Speeds {
                     Phase::Map => cluster.task(attempt.task).map_or(0, crate::task::Task::bytes),
                     Phase::Reduce => result.bytes_out,
                 };
-                self.sample(*attempt, bytes, entry.at, cluster);
+                self.add_sample(*attempt, bytes, entry.at, cluster);
             }
             Fact::MapSplit { attempt, .. } => {
                 // The range of the task now ends where the attempt ended.
                 let bytes = cluster.task(attempt.task).map_or(0, crate::task::Task::bytes);
-                self.sample(*attempt, bytes, entry.at, cluster);
+                self.add_sample(*attempt, bytes, entry.at, cluster);
             }
             Fact::JobEnded { job, .. } => {
                 let Some(rates) = self.jobs.remove(job) else { return };
@@ -121,7 +123,7 @@ impl Speeds {
     }
 
     /// Adds a sample. An attempt that resumed from a checkpoint is ignored.
-    fn sample(&mut self, id: AttemptId, bytes: u64, at: Time, cluster: &Cluster) {
+    fn add_sample(&mut self, id: AttemptId, bytes: u64, at: Time, cluster: &Cluster) {
         let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
         let phase = id.phase();
         let began = match phase {
@@ -136,7 +138,7 @@ impl Speeds {
         self.jobs.entry(job.id).or_default()[phase].add(attempt.tracker, bytes / seconds);
     }
 
-    pub(crate) fn of(&self, tracker: TrackerId) -> PerPhase<Throughput> {
+    pub(crate) fn throughput(&self, tracker: TrackerId) -> PerPhase<Throughput> {
         let mut own = self.trackers.get(&tracker).copied().unwrap_or_default();
         for rates in self.jobs.values() {
             for phase in Phase::BOTH {

@@ -34,7 +34,7 @@ pub struct Task {
     pub hosts: Vec<HostId>,
     /// All attempts so far, by number.
     pub attempts: Vec<Attempt>,
-    /// The number of the attempt whose result counts.
+    /// The number of the attempt whose result counts, if the task is done.
     pub done_by: Option<u32>,
     /// Number of failed attempts. They count towards the maximum of the job.
     pub failures: u32,
@@ -162,7 +162,7 @@ pub struct Attempt {
     pub end: u64,
     /// The paused attempt whose checkpoint it resumed from.
     pub resumed_from: Option<AttemptId>,
-    /// The tracker that had this checkpoint.
+    /// The tracker that had this checkpoint at the launch.
     pub checkpoint_on: Option<TrackerId>,
     /// The work in this checkpoint.
     pub prior_work: Work,
@@ -179,9 +179,9 @@ pub struct Attempt {
     pub ended: Option<Time>,
     /// How and when it was preempted, if it was.
     pub preempt_request: Option<(PreemptKind, Time)>,
-    /// Whether a user paused it, so that its task is on hold.
+    /// Whether a user requested the pause, so that the task is on hold.
     pub hold_requested: bool,
-    /// When it is killed if it still holds its slot.
+    /// When it is killed if it still holds its slot after a preemption.
     pub preempt_deadline: Option<Time>,
     /// How often it was preempted and refused.
     pub refusals: u32,
@@ -233,18 +233,18 @@ impl Task {
     }
 
     /// Returns the attempts that hold a slot.
-    pub fn live(&self) -> impl Iterator<Item = &Attempt> {
+    pub fn live_attempts(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.holds_slot())
     }
 
     /// Returns the attempt with this number, the attempt that it resumed from, and so on.
-    pub fn chain(&self, number: u32) -> impl Iterator<Item = &Attempt> {
+    pub fn resume_chain(&self, number: u32) -> impl Iterator<Item = &Attempt> {
         let first = self.attempts.get(number as usize);
         std::iter::successors(first, |attempt| self.attempts.get(attempt.resumed_from?.number as usize))
     }
 
     /// Returns the attempts whose result may still count.
-    pub fn viable(&self) -> impl Iterator<Item = &Attempt> {
+    pub fn viable_attempts(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.state.is_viable())
     }
 
@@ -254,21 +254,21 @@ impl Task {
         let checkpoint = self.checkpoint.map(|checkpoint| (checkpoint.attempt, checkpoint.tracker));
         checkpoint
             .into_iter()
-            .chain(self.live().filter_map(|attempt| attempt.resumed_from.zip(attempt.checkpoint_on)))
+            .chain(self.live_attempts().filter_map(|attempt| attempt.resumed_from.zip(attempt.checkpoint_on)))
     }
 
     /// Returns whether the task is pending, provided that its job is running. A live attempt with a
     /// fault will count as failed when it has ended. If that is the last failure that the job
     /// allows, the task is not launched again.
-    pub fn waits(&self, attempts_max: u32) -> bool {
-        let faults = self.live().filter(|attempt| attempt.fault.is_some()).count();
+    pub fn is_pending(&self, attempts_max: u32) -> bool {
+        let faults = self.live_attempts().filter(|attempt| attempt.fault.is_some()).count();
         let may_retry = self.failures as usize + faults < attempts_max as usize;
-        !self.is_done() && !self.on_hold && self.viable().next().is_none() && may_retry
+        !self.is_done() && !self.on_hold && self.viable_attempts().next().is_none() && may_retry
     }
 
     /// Returns whether the task is on hold and no attempt is viable.
     pub fn is_on_hold(&self) -> bool {
-        !self.is_done() && self.on_hold && self.viable().next().is_none()
+        !self.is_done() && self.on_hold && self.viable_attempts().next().is_none()
     }
 
     /// Returns whether an attempt has succeeded and its result still exists.
@@ -277,7 +277,7 @@ impl Task {
     }
 
     /// Returns the attempt whose result counts.
-    pub fn winner(&self) -> Option<&Attempt> {
+    pub fn winning_attempt(&self) -> Option<&Attempt> {
         self.done_by.and_then(|number| self.attempts.get(number as usize))
     }
 

@@ -1,4 +1,4 @@
-//! Invariants over the sequence of events, numbered as in [`crate::invariants`].
+//! Checks invariants over the sequence of events. They are numbered as in [`crate::invariants`].
 //!
 //! - 1: a task is done once, unless its output was lost since.
 //! - 3: a report counts only if its tracker has registered in this epoch and is its newest
@@ -24,9 +24,9 @@ pub struct TraceChecker {
     /// Trackers that have registered in this epoch: their incarnation and the number of the newest
     /// heartbeat.
     last_heartbeats: BTreeMap<TrackerId, (Incarnation, u64)>,
-    done: BTreeSet<TaskId>,
+    done_tasks: BTreeSet<TaskId>,
     /// All attempts of known jobs, and whether they have ended.
-    attempts: BTreeMap<AttemptId, bool>,
+    attempt_ended: BTreeMap<AttemptId, bool>,
 }
 
 impl TraceChecker {
@@ -41,9 +41,9 @@ impl TraceChecker {
             if let Some(why) = unreliable
                 && is_report(fact)
             {
-                return Err(format!("{fact:?} from {why}"));
+                return Err(format!("{fact:?} was caused by {why}"));
             }
-            self.note(fact, after)?;
+            self.check_fact(fact, after)?;
         }
         match event {
             Event::Heartbeat(heartbeat) => {
@@ -74,75 +74,75 @@ impl TraceChecker {
             return (!may_report).then_some("an event that reports nothing");
         };
         match self.last_heartbeats.get(&heartbeat.tracker) {
-            None => Some("a tracker that has not registered (3)"),
+            None => Some("a tracker that has not registered (invariant 3)"),
             Some((incarnation, _)) if *incarnation != heartbeat.incarnation => {
-                Some("another incarnation of the tracker (3)")
+                Some("another incarnation of the tracker (invariant 3)")
             }
-            Some((_, seq)) if heartbeat.seq <= *seq => Some("a heartbeat that was handled before (5)"),
+            Some((_, seq)) if heartbeat.seq <= *seq => Some("a heartbeat that was handled before (invariant 5)"),
             Some(_) => None,
         }
     }
 
-    fn note(&mut self, fact: &Fact, after: &Cluster) -> Result<(), String> {
+    fn check_fact(&mut self, fact: &Fact, after: &Cluster) -> Result<(), String> {
         match fact {
             Fact::JobTrackerStarted { epoch, .. } => {
                 if *epoch <= self.epoch {
-                    return Err(format!("start {epoch} after start {} (3)", self.epoch));
+                    return Err(format!("epoch {epoch} was started after epoch {} (invariant 3)", self.epoch));
                 }
                 (self.epoch, self.last_heartbeats) = (*epoch, BTreeMap::new());
             }
             Fact::TrackerLost { tracker, .. } => drop(self.last_heartbeats.remove(tracker)),
-            Fact::AttemptLaunched { attempt, .. } => self.launched(*attempt)?,
+            Fact::AttemptLaunched { attempt, .. } => self.check_launch(*attempt)?,
             Fact::AttemptSucceeded { attempt, .. } | Fact::MapSplit { attempt, .. } => {
-                self.ended(*attempt)?;
-                if !self.done.insert(attempt.task) {
-                    return Err(format!("{attempt}: its task was already done (1)"));
+                self.check_end(*attempt)?;
+                if !self.done_tasks.insert(attempt.task) {
+                    return Err(format!("{attempt}: its task was already done (invariant 1)"));
                 }
             }
             Fact::AttemptPaused { attempt, .. }
             | Fact::AttemptFailed { attempt, .. }
-            | Fact::AttemptKilled { attempt, .. } => self.ended(*attempt)?,
-            Fact::MapOutputLost { attempt, .. } => self.lost(*attempt, after)?,
-            Fact::JobForgotten { job } => self.forgotten(*job)?,
+            | Fact::AttemptKilled { attempt, .. } => self.check_end(*attempt)?,
+            Fact::MapOutputLost { attempt, .. } => self.check_output_lost(*attempt, after)?,
+            Fact::JobForgotten { job } => self.check_forgotten_job(*job)?,
             _ => {}
         }
         Ok(())
     }
 
-    fn launched(&mut self, attempt: AttemptId) -> Result<(), String> {
-        if self.done.contains(&attempt.task) {
-            return Err(format!("{attempt} runs, and its task is done (6)"));
+    fn check_launch(&mut self, attempt: AttemptId) -> Result<(), String> {
+        if self.done_tasks.contains(&attempt.task) {
+            return Err(format!("{attempt} was launched, but its task is done (invariant 6)"));
         }
-        match self.attempts.insert(attempt, false) {
+        match self.attempt_ended.insert(attempt, false) {
             None => Ok(()),
-            Some(_) => Err(format!("{attempt} is launched twice (5)")),
+            Some(_) => Err(format!("{attempt} was launched twice (invariant 5)")),
         }
     }
 
-    fn ended(&mut self, attempt: AttemptId) -> Result<(), String> {
-        match self.attempts.insert(attempt, true) {
+    fn check_end(&mut self, attempt: AttemptId) -> Result<(), String> {
+        match self.attempt_ended.insert(attempt, true) {
             Some(false) => Ok(()),
-            Some(true) => Err(format!("{attempt} ended twice (3)")),
-            None => Err(format!("{attempt} ended and was never launched (3)")),
+            Some(true) => Err(format!("{attempt} ended twice (invariant 3)")),
+            None => Err(format!("{attempt} ended and was never launched (invariant 3)")),
         }
     }
 
-    fn lost(&mut self, attempt: AttemptId, after: &Cluster) -> Result<(), String> {
-        self.done.remove(&attempt.task);
-        let job = after.job(attempt.job()).ok_or_else(|| format!("{attempt} is of no job"))?;
+    fn check_output_lost(&mut self, attempt: AttemptId, after: &Cluster) -> Result<(), String> {
+        self.done_tasks.remove(&attempt.task);
+        let job = after.job(attempt.job()).ok_or_else(|| format!("the output of {attempt} was lost, but its job is unknown"))?;
         let is_done = |task: &&TaskId| task.job == job.id && task.phase == Phase::Reduce;
-        if self.done.iter().filter(is_done).count() < job.tasks.reduce.len() {
+        if self.done_tasks.iter().filter(is_done).count() < job.tasks.reduce.len() {
             return Ok(());
         }
-        Err(format!("{attempt} runs again, and no reduce needs it (6)"))
+        Err(format!("the output of {attempt} was given up, but no reduce needs it (invariant 6)"))
     }
 
-    fn forgotten(&mut self, job: JobId) -> Result<(), String> {
-        self.done.retain(|task| task.job != job);
-        let of_it: Vec<AttemptId> = self.attempts.keys().filter(|id| id.job() == job).copied().collect();
+    fn check_forgotten_job(&mut self, job: JobId) -> Result<(), String> {
+        self.done_tasks.retain(|task| task.job != job);
+        let of_it: Vec<AttemptId> = self.attempt_ended.keys().filter(|id| id.job() == job).copied().collect();
         for attempt in of_it {
-            if self.attempts.remove(&attempt) == Some(false) {
-                return Err(format!("{job} is forgotten, and {attempt} has not ended (8)"));
+            if self.attempt_ended.remove(&attempt) == Some(false) {
+                return Err(format!("{job} was forgotten, but {attempt} has not ended (invariant 8)"));
             }
         }
         Ok(())
@@ -213,9 +213,9 @@ mod tests {
         let mut check =
             |event: &Event, facts: Vec<Fact>| trace_checker.check(event, &appended(facts), &cluster);
         check(&heartbeat(1), vec![succeeded("job_1.m0.0")]).unwrap();
-        assert!(check(&heartbeat(1), vec![succeeded("job_1.m1.0")]).unwrap_err().contains("(5)"));
-        assert!(check(&heartbeat(2), vec![launched("job_1.m0.1")]).unwrap_err().contains("(6)"));
+        assert!(check(&heartbeat(1), vec![succeeded("job_1.m1.0")]).unwrap_err().contains("(invariant 5)"));
+        assert!(check(&heartbeat(2), vec![launched("job_1.m0.1")]).unwrap_err().contains("(invariant 6)"));
         assert!(check(&heartbeat(3), vec![launched("job_1.m1.0")]).unwrap_err().contains("twice"));
-        assert!(check(&Event::Tick, vec![Fact::JobForgotten { job: JobId(1) }]).unwrap_err().contains("(8)"));
+        assert!(check(&Event::Tick, vec![Fact::JobForgotten { job: JobId(1) }]).unwrap_err().contains("(invariant 8)"));
     }
 }

@@ -1,4 +1,4 @@
-//! A tracker, as the JobTracker sees it.
+//! A tracker as the JobTracker knows it.
 
 use crate::{
     ids::{AttemptId, HostId, Incarnation, RackId, TrackerId},
@@ -41,20 +41,20 @@ pub struct DrainCost {
     pub pauses: u32,
     pub kills: u32,
     pub time_lost: Span,
-    /// Map outputs that other trackers have copied.
+    /// Number of map outputs that other trackers have copied.
     pub outputs: u32,
     pub output_bytes: u64,
-    /// Checkpoints of paused reduces that other trackers have copied.
+    /// Number of checkpoints of paused reduces that other trackers have copied.
     pub checkpoints: u32,
     pub checkpoint_bytes: u64,
-    /// Outputs and checkpoints that could not be copied. Their tasks run again.
+    /// Number of outputs and checkpoints that could not be copied. Their tasks run again.
     pub redone: u32,
 }
 
 /// A tracker, according to the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracker {
-    /// Its number.
+    /// Its ID.
     pub id: TrackerId,
     /// Its name, which is unique.
     pub name: String,
@@ -97,8 +97,8 @@ impl Tracker {
     }
 
     /// Returns the number of slots that no known attempt holds; 0 if the tracker accepts no work.
-    /// Unknown attempts may hold these slots: see [`crate::Cluster::free`].
-    pub(crate) fn unassigned(&self, phase: Phase) -> u32 {
+    /// Unknown attempts may hold these slots: see [`crate::Cluster::free_slots`].
+    pub(crate) fn unassigned_slots(&self, phase: Phase) -> u32 {
         if !self.accepts_work() {
             return 0;
         }

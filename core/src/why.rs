@@ -1,4 +1,4 @@
-//! Reasons of decisions.
+//! The reasons of decisions.
 
 use crate::ids::JobId;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ pub struct Why {
 
 impl Why {
     /// Creates a reason that is not a rule of a policy.
-    pub fn named(reason: String) -> Self {
+    pub fn from_text(reason: String) -> Self {
         Self { rule: Cow::Owned(reason), numbers: Vec::new() }
     }
 
@@ -51,7 +51,7 @@ impl Why {
 
     /// Adds the number `for_job`: the job that benefits from the decision.
     #[must_use]
-    pub fn benefit(self, job: JobId) -> Self {
+    pub fn with_beneficiary(self, job: JobId) -> Self {
         self.with("for_job", f64::from(job.0))
     }
 }
@@ -71,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
-        let why = Why::rule("share").with("held", 2.0).with("share", 10.0 / 3.0).benefit(JobId(7));
+    fn numbers_have_at_most_three_decimals() {
+        let why = Why::rule("share").with("held", 2.0).with("share", 10.0 / 3.0).with_beneficiary(JobId(7));
         assert_eq!(why.to_string(), "share held=2 share=3.333 for_job=7");
     }
 

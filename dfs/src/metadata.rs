@@ -1,4 +1,4 @@
-//! Constants that both sides of the gRPC services share.
+//! Constants that clients and servers of the gRPC services share.
 
-/// The metadata key of the user name.
+/// The gRPC metadata key of the user name.
 pub use security::USER_KEY;

@@ -21,6 +21,25 @@ pub mod mr {
     include!("generated/fermata.mr.v1.rs");
 }
 
+/// Implements `Debug` for a message with a token by these fields alone.
+macro_rules! debug_without_token {
+    ($($message:ty: $($field:ident)*;)*) => {$(
+        impl std::fmt::Debug for $message {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($message))$(.field(stringify!($field), &self.$field))*.finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+
+debug_without_token! {
+    dfs::BulkRequest: op;
+    dfs::CopyBlock: block_id length targets nonce;
+    dfs::LocatedBlock: block_id offset length nodes damaged_on nonce;
+    mr::CopyFiles: attempt addr partitions;
+    mr::TaskSpec: attempt job_name user program conf input reduces work_output namenode;
+}
+
 /// The version of the protocol between JobTracker and TaskTrackers. Both must have the same.
 pub const TRACKER_PROTOCOL: u32 = 7;
 

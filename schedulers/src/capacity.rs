@@ -82,7 +82,7 @@ impl Capacity {
             if self.below.is_over((number, phase), held < below_minimum, now, self.reclaim_after) {
                 let why = numbers(Why::rule("queue-below-guarantee"), queue, phase, cluster);
                 let jobs: Vec<JobId> = queue.in_order(phase).collect();
-                let why = jobs.first().map_or(why.clone(), |job| why.benefit(*job));
+                let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
                 claims.push((number, Claim { jobs, phase, deficit: (below_minimum - held) as u32, why }));
             }
         }

@@ -139,7 +139,7 @@ impl Chronos {
         let (candidate_trackers, anywhere) = candidate_trackers(task, plan);
         let free = candidate_trackers
             .iter()
-            .find(|tracker| plan.free(**tracker, task.phase) > 0 && plan.could_run(task, **tracker).is_ok());
+            .find(|tracker| plan.free_slots(**tracker, task.phase) > 0 && plan.could_run(task, **tracker).is_ok());
         if let Some(tracker) = free {
             let assigned = plan.assign(task, *tracker, recovery(task, *tracker, plan));
             return if assigned.is_ok() { Placement::Done } else { Placement::Waiting };
@@ -154,7 +154,7 @@ impl Chronos {
         let Some((victim, tracker)) = self.victim(task, &candidate_trackers, plan) else {
             return if anywhere { Placement::Impossible } else { Placement::Waiting };
         };
-        let why = Why::rule("recovery").benefit(task.job);
+        let why = Why::rule("recovery").with_beneficiary(task.job);
         if plan.reserve(task, tracker, recovery(task, tracker, plan)).is_ok() {
             // This cannot fail. If it did, the reservation would lapse.
             let _ = plan.preempt_in_mode(victim, self.preempt_mode, why);

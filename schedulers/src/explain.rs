@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(describe_why(&Why::rule("task-running").with("on_tracker", 3.0)), "it runs on node3");
         let back = Why::rule("longest-remaining-time").with("remaining", 754.0).with("shorter", 8.25);
         assert_eq!(
-            describe_why(&back.benefit(JobId(7))),
+            describe_why(&back.with_beneficiary(JobId(7))),
             "its job has about 12 min 34 s left, and the slot goes to job_7, which has about 8.2 s left"
         );
     }
@@ -349,7 +349,7 @@ mod tests {
     fn rule_without_text_is_shown_by_name() {
         let new = Why::rule("my-own-rule,off-rack").with("jobs_ahead", 2.0).with("score", 0.25);
         assert_eq!(describe_why(&new), "my own rule, off rack (jobs ahead 2, score 0.2)");
-        assert_eq!(describe_why(&Why::named("resumed by bob".into())), "resumed by bob");
+        assert_eq!(describe_why(&Why::from_text("resumed by bob".into())), "resumed by bob");
         let tracker = |id: TrackerId| id.to_string();
         let names = Names { user: "", queue: "", pool: "", tracker: &tracker };
         assert_eq!(

@@ -338,7 +338,7 @@ fn migrant(
     let mut tasks = skipped_more_than.filter_map(|index| job.tasks.reduce.get(index as usize));
     let found = tasks.find(|task| {
         let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
-        let could = |on: TrackerId| plan.free(on, Phase::Reduce) > 0 && plan.could_run(task.id, on).is_ok();
+        let could = |on: TrackerId| plan.free_slots(on, Phase::Reduce) > 0 && plan.could_run(task.id, on).is_ok();
         !home.is_some_and(could) && could(tracker)
     });
     found.map(|task| task.id)

@@ -16,7 +16,7 @@ pub fn fill(
     mut next: impl FnMut(&mut Plan<'_>, Phase) -> Option<(TaskId, Why)>,
 ) {
     for phase in Phase::BOTH {
-        while plan.free(tracker, phase) > 0 {
+        while plan.free_slots(tracker, phase) > 0 {
             let Some((task, why)) = next(plan, phase).or_else(|| straggler(plan, phase, tracker)) else {
                 break;
             };

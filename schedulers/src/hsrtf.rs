@@ -214,7 +214,7 @@ impl Hsrtf {
                 };
                 let Some(victim) = victims.next_after(&mut passed, may) else { break };
                 let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
-                let why = why.with("shorter", remaining(id)).benefit(id);
+                let why = why.with("shorter", remaining(id)).with_beneficiary(id);
                 let Some((task, on, reason)) = slot else { break };
                 // An attempt that has already been preempted, for example by a user, is skipped.
                 if plan.preempt_in_mode(victim, self.preempt_mode, why).is_ok() {
@@ -237,7 +237,7 @@ impl Hsrtf {
 
     /// Returns the number of slots that a job should have but does not have.
     fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
-        let waiting = plan.waiting(job, phase) as u32;
+        let waiting = plan.startable_tasks(job, phase) as u32;
         if self.is_pure() {
             return waiting.min(plan.cluster().slots(phase));
         }

@@ -37,7 +37,7 @@ impl Victims {
         candidates.retain(|(attempt, _)| plan.is_live(attempt.tracker));
         candidates.sort_by_cached_key(|(attempt, progress)| key(attempt, progress.unwrap_or_default().done));
         let mut being_freed: BTreeMap<TrackerId, u32> =
-            plan.free_trackers(phase).map(|tracker| (tracker, plan.free(tracker, phase))).collect();
+            plan.free_trackers(phase).map(|tracker| (tracker, plan.free_slots(tracker, phase))).collect();
         for (attempt, _) in preempted.iter().filter(|(attempt, _)| plan.is_slot_expected(attempt.id)) {
             *being_freed.entry(attempt.tracker).or_default() += 1;
         }

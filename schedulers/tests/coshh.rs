@@ -113,7 +113,7 @@ fn start(core: &mut JobTracker) -> u32 {
 #[test]
 fn nodes_speeds_are_learned_from_the_same_facts() {
     let core = history();
-    let speed = |node| core.pace(node).map.speed().expect("compared with others");
+    let speed = |node| core.throughput(node).map.speed().expect("compared with others");
     let ratio = speed(FAST) / speed(SLOW);
     assert!((1.5..2.3).contains(&ratio), "1.8 for the one, 2 for the other: {ratio}");
 }

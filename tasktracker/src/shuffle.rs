@@ -11,7 +11,7 @@
 use crate::shuffle_store::ShuffleStore;
 use engine::{
     checkpoint,
-    fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, coming, refusal},
+    fetch::wire::{BUSY, DAMAGED, NOT_FOUND, REFUSED, REQUEST_BYTES_MAX, Request, data_header, refusal},
     segment::Extent,
 };
 use mrlib_api::TaskError;
@@ -165,7 +165,7 @@ fn is_local_error(error: &io::Error) -> bool {
 }
 
 fn send(mut stream: &Stream, file: &File, extent: Extent) -> io::Result<()> {
-    stream.write_all(&coming(&extent))?;
+    stream.write_all(&data_header(&extent))?;
     let mut at = extent.offset;
     let end = extent.offset + extent.stored;
     while at < end {

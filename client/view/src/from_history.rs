@@ -7,7 +7,7 @@
 use anyhow::{Context, Result};
 use client::model::{Attempt, Job, Phase, Task};
 use serde_json::Value;
-use sim::workload::history::{Head, HistoryFact, Record, Split, check_format, expand, known_fact};
+use sim::workload::history::{Head, HistoryFact, Record, Split, check_format, expand_runs, known_fact};
 
 /// Reads a job and its tasks from the text of its history.
 pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
@@ -43,7 +43,7 @@ impl JobFromHistory {
             root: at as u32,
             ..Task::default()
         };
-        let maps = expand(spec.splits, &spec.hosts).into_iter().enumerate().map(map).collect();
+        let maps = expand_runs(spec.splits, &spec.hosts).into_iter().enumerate().map(map).collect();
         let reduce = |at| Task { task: format!("{id}.r{at}"), ..Task::default() };
         let reduces = (0..spec.reduces).map(reduce).collect();
         let job = Job {

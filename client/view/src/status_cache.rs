@@ -26,7 +26,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout for a list of tasks, which may be long, and for a history.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// A cached answer is valid for this time, or for four times the duration of the query if that is
-/// longer, so that queries about a large job do not keep its master busy.
+/// longer, so that queries about a large job do not keep its master busy. A query that ended with
+/// an error does not count as long: it waited for a master that may answer again at any time.
 const FRESH: Duration = Duration::from_millis(900);
 const FRESH_MAX: Duration = Duration::from_secs(10);
 /// The number of jobs in the cache.
@@ -176,12 +177,13 @@ impl StatusCache {
 
     /// The state of the cluster.
     pub async fn overview(&self) -> Arc<Overview> {
-        self.overviews.get("", Box::pin(self.refresh())).await
+        let is_complete = |all: &Overview| all.query_errors().next().is_none();
+        self.overviews.get("", Box::pin(self.refresh()), is_complete).await
     }
 
     /// A job and its tasks.
     pub async fn job(&self, id: &str) -> Arc<QueryResult<JobDetails>> {
-        self.jobs.get(id, Box::pin(self.query_job(id))).await
+        self.jobs.get(id, Box::pin(self.query_job(id)), Result::is_ok).await
     }
 
     /// Why a task waits, and the scheduling decisions about it.
@@ -378,7 +380,12 @@ impl<T> Default for CachedAnswers<T> {
 }
 
 impl<T> CachedAnswers<T> {
-    async fn get(&self, key: &str, make: impl Future<Output = T>) -> Arc<T> {
+    async fn get(
+        &self,
+        key: &str,
+        make: impl Future<Output = T>,
+        is_complete: impl Fn(&T) -> bool,
+    ) -> Arc<T> {
         let slot = {
             let mut slots = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             if slots.len() >= CACHED_JOBS_MAX && !slots.contains_key(key) {
@@ -394,7 +401,7 @@ impl<T> CachedAnswers<T> {
         }
         let began = Instant::now();
         let value = Arc::new(make.await);
-        let fresh = FRESH.max(began.elapsed() * 4).min(FRESH_MAX);
+        let fresh = if is_complete(&value) { FRESH.max(began.elapsed() * 4).min(FRESH_MAX) } else { FRESH };
         *cached = Some((Instant::now() + fresh, value.clone()));
         value
     }
@@ -421,12 +428,30 @@ mod tests {
     async fn recent_answers_are_cached() {
         let (cache, asked) = (CachedAnswers::<u32>::default(), AtomicU32::new(0));
         let query = || async { asked.fetch_add(1, Ordering::Relaxed) };
-        let (one, two) = tokio::join!(cache.get("a", query()), cache.get("a", query()));
-        assert_eq!((*one, *two, *cache.get("b", query()).await), (0, 0, 1));
+        let (one, two) = tokio::join!(cache.get("a", query(), |_| true), cache.get("a", query(), |_| true));
+        assert_eq!((*one, *two, *cache.get("b", query(), |_| true).await), (0, 0, 1));
         for key in 0..2 * CACHED_JOBS_MAX {
-            cache.get(&key.to_string(), query()).await;
+            cache.get(&key.to_string(), query(), |_| true).await;
         }
         assert!(cache.0.lock().unwrap().len() <= CACHED_JOBS_MAX);
+    }
+
+    #[tokio::test]
+    async fn errors_are_cached_briefly_however_long_the_query_took() {
+        let cache = CachedAnswers::<u32>::default();
+        let slow = || async {
+            tokio::time::sleep(FRESH).await;
+            0
+        };
+        for (key, is_complete) in [("answer", true), ("error", false)] {
+            cache.get(key, slow(), |_| is_complete).await;
+        }
+        let slots: Vec<_> = ["answer", "error"].map(|key| cache.0.lock().unwrap()[key].clone()).into();
+        let mut left = Vec::new();
+        for slot in slots {
+            left.push(slot.lock().await.as_ref().unwrap().0.saturating_duration_since(Instant::now()));
+        }
+        assert!(left[0] > 2 * FRESH && left[1] <= FRESH, "{left:?}");
     }
 
     /// Masters that accept connections but never answer.

@@ -1,4 +1,4 @@
-//! How near data is to a tracker.
+//! How near the input of a map is to a tracker.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

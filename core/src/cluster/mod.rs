@@ -1,8 +1,8 @@
 //! The state of the cluster as plain data. Policies read it.
 //!
-//! It has a durable half ([`Durable`]), which only [`Cluster::apply`] changes, live or replayed
-//! from the journal, and a volatile half: what no fact covers (progress, the time of the last
-//! heartbeat) and is lost with the process. The functions in this file need both halves.
+//! It has a durable half ([`Durable`]), which only [`Cluster::apply`] changes, with new facts or with
+//! facts replayed from the journal. The volatile half is what no fact covers (progress, the time of the
+//! last heartbeat); it is lost with the process. The functions in this file need both halves.
 
 mod durable;
 mod locality;
@@ -24,9 +24,9 @@ use crate::{
 use std::{collections::BTreeSet, ops};
 use volatile::Volatile;
 
-/// A slow map with less than this part of its range left is not split: the remainder would not be
-/// worth a task.
-const REMAINDER_MIN: f32 = 0.05;
+/// A slow map with less than this part of its range left is not split, because the remainder would be
+/// too small for a task of its own.
+const REMAINDER_PART_MIN: f32 = 0.05;
 
 /// All trackers, jobs, tasks and attempts. It dereferences to its durable half, which cannot be
 /// changed this way.
@@ -48,7 +48,7 @@ impl Cluster {
     /// Applies one fact.
     pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         self.durable.apply(at, fact)?;
-        self.volatile.follow(at, fact, &self.durable);
+        self.volatile.update(at, fact, &self.durable);
         Ok(())
     }
 
@@ -63,8 +63,8 @@ impl Cluster {
     }
 
     /// Returns the number of free slots of a tracker; 0 if the tracker accepts no work.
-    pub fn free(&self, tracker: &Tracker, phase: Phase) -> u32 {
-        tracker.unassigned(phase).saturating_sub(self.unknown_attempts(tracker.id, phase))
+    pub fn free_slots(&self, tracker: &Tracker, phase: Phase) -> u32 {
+        tracker.unassigned_slots(phase).saturating_sub(self.unknown_attempts(tracker.id, phase))
     }
 
     /// Returns the trackers with a free slot, ordered by ID.
@@ -81,24 +81,24 @@ impl Cluster {
     ) -> impl Iterator<Item = TrackerId> + '_ {
         let unassigned = self.durable.unassigned_trackers(phase);
         let in_order = unassigned.range(first..).chain(unassigned.range(..first)).copied();
-        in_order.filter(move |id| self.has_room(*id, phase))
+        in_order.filter(move |id| self.has_slot_without_unknown_attempt(*id, phase))
     }
 
     /// Returns whether a tracker has a free slot.
     pub(crate) fn has_free_slot(&self, id: TrackerId, phase: Phase) -> bool {
-        self.durable.unassigned_trackers(phase).contains(&id) && self.has_room(id, phase)
+        self.durable.unassigned_trackers(phase).contains(&id) && self.has_slot_without_unknown_attempt(id, phase)
     }
 
     /// Returns whether a tracker with unassigned slots has one that no unknown attempt holds.
-    fn has_room(&self, id: TrackerId, phase: Phase) -> bool {
+    fn has_slot_without_unknown_attempt(&self, id: TrackerId, phase: Phase) -> bool {
         self.unknown_attempts(id, phase) == 0
-            || self.tracker(id).is_some_and(|tracker| self.free(tracker, phase) > 0)
+            || self.tracker(id).is_some_and(|tracker| self.free_slots(tracker, phase) > 0)
     }
 
     /// Returns the number of slots that are held by attempts which the tracker still runs and the
     /// JobTracker has given up.
     pub fn unknown_attempts(&self, tracker: TrackerId, phase: Phase) -> u32 {
-        self.volatile.unknown_on(tracker, phase) as u32
+        self.volatile.unknown_count(tracker, phase) as u32
     }
 
     /// Returns the attempts of a job that hold a slot, ordered by ID, each with its progress. The
@@ -111,13 +111,13 @@ impl Cluster {
         let (tasks, reports) = (&job.tasks[phase], self.volatile.reports(job.id, phase));
         job.running[phase].iter().filter_map(move |id| {
             let attempt = tasks.get(id.task.index as usize)?.attempts.get(id.number as usize)?;
-            Some((attempt, reports.of(*id).and_then(|reported| reported.progress)))
+            Some((attempt, reports.get(*id).and_then(|reported| reported.progress)))
         })
     }
 
     /// Returns whether the tracker has reported an attempt as running since the JobTracker started.
     pub fn has_started(&self, attempt: &Attempt) -> bool {
-        self.volatile.reported(attempt.id).is_some_and(|reported| reported.progress.is_some())
+        self.volatile.reported_state(attempt.id).is_some_and(|reported| reported.progress.is_some())
     }
 
     /// Returns the progress of an attempt, as last reported by its tracker since the JobTracker
@@ -134,14 +134,14 @@ impl Cluster {
     /// Returns when the progress of an attempt last changed, or when the attempt was launched if
     /// that is later.
     pub(crate) fn last_progress(&self, attempt: &Attempt) -> Time {
-        let reported = self.volatile.reported(attempt.id);
+        let reported = self.volatile.reported_state(attempt.id);
         reported.map_or(attempt.launched, |reported| reported.last_progress.max(attempt.launched))
     }
 
     /// Returns when the tracker last reported an attempt, or when the tracker was last sent an
     /// order about the attempt if that is later.
     pub(crate) fn last_reported(&self, attempt: &Attempt) -> Time {
-        let reported = self.volatile.reported(attempt.id);
+        let reported = self.volatile.reported_state(attempt.id);
         reported.map_or(attempt.last_order, |reported| reported.last_report.max(attempt.last_order))
     }
 
@@ -149,7 +149,7 @@ impl Cluster {
     pub(crate) fn set_progress(&mut self, id: AttemptId, now: Time, progress: Progress) {
         let Some(attempt) = self.attempt(id) else { return };
         let has_changed = self.progress(attempt) != progress;
-        let reported = self.volatile.reported_mut(id);
+        let reported = self.volatile.reported_state_mut(id);
         if has_changed {
             reported.last_progress = now;
         }
@@ -159,19 +159,19 @@ impl Cluster {
 
     /// Sets the time of the last report of an attempt to `now`.
     pub(crate) fn set_reported(&mut self, id: AttemptId, now: Time) {
-        self.volatile.reported_mut(id).last_report = now;
+        self.volatile.reported_state_mut(id).last_report = now;
     }
 
     /// Moves the times of the last heartbeats, reports and progress forward by `paused_for`: what
     /// trackers did not send while the JobTracker itself was paused does not count as missed.
-    pub(crate) fn excuse(&mut self, now: Time, paused_for: Span) {
+    pub(crate) fn excuse_silence(&mut self, now: Time, paused_for: Span) {
         let later = |time: Time| (time + paused_for).min(now);
         self.volatile.last_seen.values_mut().for_each(|seen| *seen = later(*seen));
         let running = self.durable.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
         for id in running.copied().collect::<Vec<AttemptId>>() {
             let Some(attempt) = self.durable.attempt(id) else { continue };
             let (progress, reported) = (self.last_progress(attempt), self.last_reported(attempt));
-            let entry = self.volatile.reported_mut(id);
+            let entry = self.volatile.reported_state_mut(id);
             (entry.last_progress, entry.last_report) = (later(progress), later(reported));
         }
     }
@@ -198,13 +198,13 @@ impl Cluster {
     pub(crate) fn set_checkpoint_info(&mut self, on: TrackerId, id: AttemptId, info: CheckpointInfo) {
         let checkpoint = self.task(id.task).and_then(|task| task.checkpoint);
         if checkpoint.is_some_and(|checkpoint| (checkpoint.attempt, checkpoint.tracker) == (id, on)) {
-            self.volatile.reported_mut(id).checkpoint_records = info.records;
+            self.volatile.reported_state_mut(id).checkpoint_records = info.records;
         }
     }
 
     /// Returns whether a checkpoint has more progress than another checkpoint of the same task.
     pub(crate) fn is_ahead_of(&self, checkpoint: &Checkpoint, other: &CheckpointInfo) -> bool {
-        let reported = self.volatile.reported(checkpoint.attempt);
+        let reported = self.volatile.reported_state(checkpoint.attempt);
         let records = reported.map_or(0, |reported| reported.checkpoint_records);
         (checkpoint.stage, records, checkpoint.work.bytes) > (other.stage, other.records, other.bytes_in)
     }
@@ -232,7 +232,7 @@ impl Cluster {
             && job.spec.split_slow
             && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
             && slow.refusals == 0
-            && self.progress(slow).done <= 1.0 - REMAINDER_MIN
+            && self.progress(slow).done <= 1.0 - REMAINDER_PART_MIN
     }
 
     /// Returns whether any reduce of a job still has to fetch map output. A reduce after its
@@ -241,7 +241,7 @@ impl Cluster {
         let reports = self.volatile.reports(job.id, Phase::Reduce);
         let further = |attempt: &Attempt| reports.progress(attempt).stage > Stage::Shuffle;
         let has_it_all =
-            |task: &Task| task.is_done() || has_all_map_output(task) || task.viable().any(further);
+            |task: &Task| task.is_done() || has_all_map_output(task) || task.viable_attempts().any(further);
         job.is_running() && !job.tasks.reduce.iter().all(has_it_all)
     }
 }

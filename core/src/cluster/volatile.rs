@@ -1,8 +1,8 @@
 //! The volatile half of the cluster: what trackers have reported and what the JobTracker has
 //! concluded, as far as no fact covers it. It is lost with the process and is not in the journal.
 //!
-//! Entries use the IDs of the durable half and are removed with what they belong to. An entry that
-//! does not exist yet has its default value.
+//! Entries use the IDs of the durable half, and are removed when their job, attempt or tracker is
+//! removed there. An entry that does not exist yet has its default value.
 
 use super::Durable;
 use crate::{
@@ -17,56 +17,57 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What its tracker has reported about an attempt since the JobTracker started.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Reported {
-    /// The progress, if it was reported as running.
+pub(crate) struct ReportedState {
+    /// The progress, if the attempt was reported as running.
     pub(crate) progress: Option<Progress>,
     /// When the progress last changed.
     pub(crate) last_progress: Time,
-    /// When it was last reported.
+    /// When the attempt was last reported.
     pub(crate) last_report: Time,
-    /// The number of records in its checkpoint.
+    /// The number of records that the attempt had reduced when it saved its checkpoint.
     pub(crate) checkpoint_records: u64,
 }
 
 /// All volatile values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Volatile {
-    /// The time of the last heartbeat of each tracker. A registration counts as one, and so does a
-    /// start of the JobTracker: every tracker gets the full timeout to register again.
+    /// The time of the last heartbeat of each tracker. A registration counts as a heartbeat, and so
+    /// does a start of the JobTracker: every tracker gets the full timeout to register again.
     pub(crate) last_seen: BTreeMap<TrackerId, Time>,
     /// Attempts that a tracker reports as running but that the JobTracker has given up. Each takes
-    /// a slot until the tracker no longer reports it. Trackers without any have no entry.
+    /// a slot until the tracker no longer reports it. Trackers without such attempts have no entry.
     unknown_attempts: BTreeMap<TrackerId, PerPhase<BTreeSet<AttemptId>>>,
     /// Map outputs that their trackers did not list when they registered, and that no reduce needed
     /// then.
     missing_outputs: BTreeSet<AttemptId>,
-    /// Running tasks that are much slower than others of their phase, as of the last check. Jobs
-    /// without any have no entry.
+    /// The indexes of running tasks that are much slower than others of their phase, as of the last
+    /// check. Jobs without stragglers have no entry.
     pub(crate) stragglers: PerPhase<BTreeMap<JobId, BTreeSet<u32>>>,
     /// Trackers that may have files of a job although they did not run its attempts.
     extra_trackers: BTreeMap<JobId, BTreeSet<TrackerId>>,
-    /// By job, phase, index of the task and number of the attempt.
-    attempts: BTreeMap<JobId, PerPhase<Vec<Vec<Reported>>>>,
+    /// What was reported about each attempt: by job, phase, index of the task and number of the
+    /// attempt.
+    reported_states: BTreeMap<JobId, PerPhase<Vec<Vec<ReportedState>>>>,
 }
 
 /// What trackers have reported about the attempts of one job and phase, by index of the task and
 /// number of the attempt.
 #[derive(Debug, Clone, Copy)]
-pub struct Reports<'a>(&'a [Vec<Reported>]);
+pub struct Reports<'a>(&'a [Vec<ReportedState>]);
 
 impl<'a> Reports<'a> {
-    pub(super) fn of(self, id: AttemptId) -> Option<&'a Reported> {
+    pub(super) fn get(self, id: AttemptId) -> Option<&'a ReportedState> {
         self.0.get(id.task.index as usize)?.get(id.number as usize)
     }
 
     /// Returns the progress of an attempt, as last reported by its tracker since the JobTracker
     /// started.
     pub fn progress(self, attempt: &Attempt) -> Progress {
-        let reported = self.of(attempt.id).and_then(|reported| reported.progress);
+        let reported = self.get(attempt.id).and_then(|reported| reported.progress);
         let known = reported.unwrap_or(Progress { stage: attempt.stage, ..Progress::default() });
         match attempt.state {
             AttemptState::Succeeded => Progress { done: 1.0, ..known },
-            // The stage of the last report may be older.
+            // The last report may be from an earlier stage than the checkpoint.
             AttemptState::Paused => Progress { stage: attempt.stage, ..known },
             _ => known,
         }
@@ -75,7 +76,7 @@ impl<'a> Reports<'a> {
 
 impl Volatile {
     /// Updates the entries after a fact was applied to the durable half.
-    pub(super) fn follow(&mut self, at: Time, fact: &Fact, durable: &Durable) {
+    pub(super) fn update(&mut self, at: Time, fact: &Fact, durable: &Durable) {
         match fact {
             Fact::JobTrackerStarted { .. } => {
                 let expected = durable.trackers().filter(|tracker| tracker.state != TrackerState::Lost);
@@ -100,36 +101,36 @@ impl Volatile {
             }
             Fact::JobForgotten { job } => {
                 self.extra_trackers.remove(job);
-                self.attempts.remove(job);
+                self.reported_states.remove(job);
             }
             _ => {}
         }
     }
 
     pub(super) fn reports(&self, job: JobId, phase: Phase) -> Reports<'_> {
-        Reports(self.attempts.get(&job).map_or(&[], |reports| &reports[phase]))
+        Reports(self.reported_states.get(&job).map_or(&[], |reports| &reports[phase]))
     }
 
-    pub(super) fn reported(&self, id: AttemptId) -> Option<&Reported> {
-        self.reports(id.job(), id.phase()).of(id)
+    pub(super) fn reported_state(&self, id: AttemptId) -> Option<&ReportedState> {
+        self.reports(id.job(), id.phase()).get(id)
     }
 
     /// Returns the entry of an attempt of a known job, and creates it if there is none.
-    pub(super) fn reported_mut(&mut self, id: AttemptId) -> &mut Reported {
-        let tasks = &mut self.attempts.entry(id.job()).or_default()[id.phase()];
+    pub(super) fn reported_state_mut(&mut self, id: AttemptId) -> &mut ReportedState {
+        let tasks = &mut self.reported_states.entry(id.job()).or_default()[id.phase()];
         let (index, number) = (id.task.index as usize, id.number as usize);
         if tasks.len() <= index {
             tasks.resize_with(index + 1, Vec::new);
         }
         let attempts = &mut tasks[index];
         if attempts.len() <= number {
-            attempts.resize_with(number + 1, Reported::default);
+            attempts.resize_with(number + 1, ReportedState::default);
         }
         &mut attempts[number]
     }
 
     /// Returns the number of slots of a tracker that unknown attempts hold.
-    pub(super) fn unknown_on(&self, tracker: TrackerId, phase: Phase) -> usize {
+    pub(super) fn unknown_count(&self, tracker: TrackerId, phase: Phase) -> usize {
         self.unknown_attempts.get(&tracker).map_or(0, |unknown| unknown[phase].len())
     }
 
@@ -184,8 +185,8 @@ mod tests {
         TaskId { job: JOB, phase, index }.attempt(0)
     }
 
-    fn follow(volatile: &mut Volatile, fact: &Fact) {
-        volatile.follow(Time(1), fact, &Durable::default());
+    fn apply(volatile: &mut Volatile, fact: &Fact) {
+        volatile.update(Time(1), fact, &Durable::default());
     }
 
     #[test]
@@ -198,14 +199,14 @@ mod tests {
         assert_eq!(missing(&volatile), [false, true, true, true]);
         volatile.set_missing(&BTreeSet::from([listed]), &BTreeSet::from([listed]));
         assert_eq!(missing(&volatile), [false, false, true, true]);
-        follow(&mut volatile, &Fact::MapOutputCopied { attempt: copied, tracker: TRACKER, bytes: 1 });
+        apply(&mut volatile, &Fact::MapOutputCopied { attempt: copied, tracker: TRACKER, bytes: 1 });
         assert_eq!(missing(&volatile), [false, false, false, true]);
-        follow(&mut volatile, &Fact::JobEnded { job: JOB, outcome: JobOutcome::Succeeded });
+        apply(&mut volatile, &Fact::JobEnded { job: JOB, outcome: JobOutcome::Succeeded });
         assert_eq!(missing(&volatile), [false; 4]);
     }
 
     #[test]
-    fn nothing_is_left_of_forgotten_jobs_and_trackers() {
+    fn entries_of_forgotten_jobs_and_trackers_are_removed() {
         let mut volatile = Volatile::default();
         let reduce = attempt(Phase::Reduce, 7);
         volatile.last_seen.insert(TRACKER, Time(1));
@@ -213,16 +214,16 @@ mod tests {
         volatile.set_missing(&BTreeSet::from([attempt(Phase::Map, 0)]), &BTreeSet::new());
         volatile.stragglers.map.insert(JOB, BTreeSet::from([3]));
         volatile.add_extra_tracker(JOB, TRACKER);
-        volatile.reported_mut(reduce).last_report = Time(5);
-        assert_eq!(volatile.reported(reduce).map(|reported| reported.last_report), Some(Time(5)));
+        volatile.reported_state_mut(reduce).last_report = Time(5);
+        assert_eq!(volatile.reported_state(reduce).map(|reported| reported.last_report), Some(Time(5)));
         assert_eq!(
-            (volatile.unknown_on(TRACKER, Phase::Reduce), volatile.extra_trackers(JOB).count()),
+            (volatile.unknown_count(TRACKER, Phase::Reduce), volatile.extra_trackers(JOB).count()),
             (1, 1)
         );
-        follow(&mut volatile, &Fact::JobEnded { job: JOB, outcome: JobOutcome::Succeeded });
-        follow(&mut volatile, &Fact::JobForgotten { job: JOB });
+        apply(&mut volatile, &Fact::JobEnded { job: JOB, outcome: JobOutcome::Succeeded });
+        apply(&mut volatile, &Fact::JobForgotten { job: JOB });
         let (name, why) = (String::new(), String::new());
-        follow(&mut volatile, &Fact::TrackerForgotten { tracker: TRACKER, name, why });
+        apply(&mut volatile, &Fact::TrackerForgotten { tracker: TRACKER, name, why });
         assert_eq!(format!("{volatile:?}"), format!("{:?}", Volatile::default()));
     }
 }

@@ -12,15 +12,16 @@ use crate::{
     tracker::TrackerState,
 };
 
-/// After this many failed fetches of the same output by one reduce, the output is given up.
-const FAILURES_OF_ONE_REDUCE: u32 = 3;
-/// When this many reduces cannot fetch the same output, it is given up at once.
-const REDUCES_BELIEVED: usize = 2;
-/// A reduce that alone cannot fetch from this many trackers has a network problem of its own.
-const TRACKERS_REPORTED_BY_ONE: usize = 2;
+/// If one reduce fails to fetch the same map output this often, the output is given up.
+const FETCH_FAILURES_TO_GIVE_UP_OUTPUT: u32 = 3;
+/// If this many reduces cannot fetch the same map output, the output is given up at once.
+const REDUCES_TO_GIVE_UP_OUTPUT: usize = 2;
+/// If a reduce is the only one that cannot fetch from this many trackers, the reduce itself has a
+/// network problem and fails.
+const TRACKERS_TO_FAIL_REDUCE: usize = 2;
 
 impl JobTracker {
-    pub(super) fn report(
+    pub(super) fn handle_report(
         &mut self,
         now: Time,
         from: TrackerId,
@@ -29,8 +30,8 @@ impl JobTracker {
     ) {
         let AttemptReport { attempt: id, status } = report;
         let status = match status {
-            AttemptStatus::Copied(bytes) => return self.copied(now, from, id, Ok(bytes), out),
-            AttemptStatus::CopyFailed(why) => return self.copied(now, from, id, Err(why), out),
+            AttemptStatus::Copied(bytes) => return self.copy_reported(now, from, id, Ok(bytes), out),
+            AttemptStatus::CopyFailed(why) => return self.copy_reported(now, from, id, Err(why), out),
             status => status,
         };
         let known = self.cluster.attempt(id).filter(|attempt| attempt.tracker == from);
@@ -38,23 +39,23 @@ impl JobTracker {
             if matches!(status, AttemptStatus::Paused(_)) && !self.checkpoints(id.task).contains(&(id, from))
             {
                 // The checkpoint is no longer needed.
-                self.order(from, Order::DropCheckpoint(id));
+                self.queue_order(from, Order::DropCheckpoint(id));
             }
-            return self.unknown_attempt(from, id, Self::is_final(&status));
+            return self.handle_unknown_attempt(from, id, Self::is_final(&status));
         }
         match status {
-            AttemptStatus::Running(progress) => self.progressed(now, id, progress, out),
-            AttemptStatus::Succeeded(result) => self.succeeded(now, id, result, out),
-            AttemptStatus::Split(position, result) => self.split(now, id, position, result, out),
-            AttemptStatus::Paused(checkpoint) => self.paused(now, id, checkpoint, out),
+            AttemptStatus::Running(progress) => self.attempt_progressed(now, id, progress, out),
+            AttemptStatus::Succeeded(result) => self.attempt_succeeded(now, id, result, out),
+            AttemptStatus::Split(position, result) => self.map_split(now, id, position, result, out),
+            AttemptStatus::Paused(checkpoint) => self.attempt_paused(now, id, checkpoint, out),
             AttemptStatus::CheckpointCorrupt(why) => self.checkpoint_corrupt(now, id, &why, out),
             AttemptStatus::CheckpointUnreachable(why) => self.checkpoint_unreachable(now, id, &why, out),
-            AttemptStatus::Failed(error) => self.failed(now, id, error, out),
-            AttemptStatus::Fatal(error) => self.failed_fatally(now, id, error, out),
+            AttemptStatus::Failed(error) => self.attempt_failed(now, id, error, out),
+            AttemptStatus::Fatal(error) => self.attempt_failed_fatally(now, id, error, out),
             AttemptStatus::Killed(why) => {
                 match self.cluster.attempt(id).and_then(|known| known.fault.clone()) {
-                    Some(fault) => self.failed(now, id, fault, out),
-                    None => self.killed(now, id, &why, out),
+                    Some(fault) => self.attempt_failed(now, id, fault, out),
+                    None => self.attempt_killed(now, id, &why, out),
                 }
             }
             // Handled at the start of this function.
@@ -64,12 +65,12 @@ impl JobTracker {
 
     /// Handles a report about an attempt that was given up or is unknown. The report has no effect.
     /// A running attempt takes a slot and is ordered to stop.
-    fn unknown_attempt(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
+    fn handle_unknown_attempt(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
         if is_gone {
             self.cluster.volatile.retain_unknown(from, |unknown| *unknown != id);
         } else if self.cluster.volatile.add_unknown(from, id) {
             let why = "the JobTracker gave it up".into();
-            self.order(from, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why });
+            self.queue_order(from, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why });
         }
     }
 
@@ -91,7 +92,7 @@ impl JobTracker {
         !task.is_done() && attempt.is_some_and(|attempt| attempt.end == task.end)
     }
 
-    fn progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
+    fn attempt_progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
         self.cluster.set_progress(id, now, progress);
         let Some(attempt) = self.cluster.attempt(id) else { return };
         // Only refusals since the last preemption request count.
@@ -102,8 +103,8 @@ impl JobTracker {
         }
     }
 
-    /// Sends preemption orders again after a tracker has registered. Its earlier orders are void,
-    /// or it may not have received them. Deadlines are extended to the full timeout.
+    /// Sends preemption orders again after a tracker has registered, because its earlier orders are
+    /// void, or it may not have received them. Deadlines are extended to the full timeout.
     pub(super) fn repeat_preemptions(&mut self, now: Time, from: TrackerId, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(from) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
@@ -117,7 +118,7 @@ impl JobTracker {
             running.filter_map(|id| Some((id, kind(&id)?))).collect();
         for (attempt, kind) in requested {
             let why = "preemption requested before the tracker registered again".into();
-            self.order(from, Order::Preempt { attempt, kind, why });
+            self.queue_order(from, Order::Preempt { attempt, kind, why });
             let until = now + self.config.preemption_timeout;
             if kind != PreemptKind::Kill
                 && self
@@ -134,7 +135,7 @@ impl JobTracker {
     /// Records the success of an attempt. The first attempt of a task that succeeds counts, and
     /// this fact is the commit of the task: attempts do not rename files. The commit of the job
     /// moves the output files of the attempts that are recorded here.
-    pub(super) fn succeeded(
+    pub(super) fn attempt_succeeded(
         &mut self,
         now: Time,
         id: AttemptId,
@@ -142,7 +143,7 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         if !self.is_wanted(id) {
-            return self.killed(
+            return self.attempt_killed(
                 now,
                 id,
                 "it finished after another attempt of its task, or after its job",
@@ -150,23 +151,23 @@ impl JobTracker {
             );
         }
         self.single_reporter.remove(&id);
-        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable);
+        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable_attempts);
         let duplicates: Vec<AttemptId> =
             others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
         for duplicate in duplicates {
-            self.order_stop(duplicate, "another attempt of the task has succeeded");
+            self.queue_stop_order(duplicate, "another attempt of the task has succeeded");
         }
-        self.advance(now, id.job(), out);
+        self.commit_if_done(now, id.job(), out);
     }
 
-    pub(super) fn failed(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+    pub(super) fn attempt_failed(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt(id) else { return };
         let error = attempt.fault.clone().unwrap_or(error);
         let unwanted = attempt.state == AttemptState::Stopping && attempt.fault.is_none();
-        // If the task is already done, this does not count as a failure.
+        // An attempt that is no longer needed does not count as failed.
         if unwanted || self.cluster.task(id.task).is_some_and(crate::task::Task::is_done) {
-            return self.killed(now, id, &error, out);
+            return self.attempt_killed(now, id, &error, out);
         }
         self.record(now, Fact::AttemptFailed { attempt: id, error: error.clone() }, out);
         let (failures, tracker) = {
@@ -179,24 +180,24 @@ impl JobTracker {
                 1 => format!("{} failed once: {error}", id.task),
                 _ => format!("{} failed {failures} times: {error}", id.task),
             };
-            return self.end(now, id.job(), JobOutcome::Failed(why), out);
+            return self.end_job(now, id.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, id.job(), tracker, out);
         self.suspect_checkpoint(now, id, out);
-        self.reduce_ended(now, id, out);
+        self.after_reduce_ended(now, id, out);
     }
 
-    /// Fails the job at once, because every other attempt would fail too.
-    fn failed_fatally(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+    /// Ends the job as failed, because every other attempt would fail with the same error.
+    fn attempt_failed_fatally(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         if !self.is_wanted(id) {
-            return self.killed(now, id, &error, out);
+            return self.attempt_killed(now, id, &error, out);
         }
         self.record(now, Fact::AttemptFailed { attempt: id, error: error.clone() }, out);
         let why = format!("{} failed: {error}", id.task);
-        self.end(now, id.job(), JobOutcome::Failed(why), out);
+        self.end_job(now, id.job(), JobOutcome::Failed(why), out);
     }
 
-    pub(super) fn killed(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
+    pub(super) fn attempt_killed(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
         let bytes_in = self.cluster.attempt(id).map_or(0, |attempt| self.cluster.progress(attempt).bytes_in);
         self.record_killed(now, id, why, bytes_in, out);
     }
@@ -211,10 +212,10 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in }, out);
-        self.reduce_ended(now, id, out);
+        self.after_reduce_ended(now, id, out);
     }
 
-    fn reduce_ended(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
+    fn after_reduce_ended(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         if id.phase() == Phase::Reduce {
             self.single_reporter.remove(&id);
             self.require_outputs(now, id.job(), out);
@@ -251,8 +252,8 @@ impl JobTracker {
         let FetchFailure { reduce, map, addr } = failure;
         let tracker = self.cluster.tracker(on);
         let state = tracker.map(|tracker| tracker.state);
-        // An awaited tracker may register with another address. The reduce then gets the new
-        // address.
+        // The failure does not count if the reduce used an outdated address. An awaited tracker may
+        // register with another address, and the reduce then gets the new address.
         let outdated = tracker.is_some_and(|tracker| tracker.shuffle_addr != addr);
         if outdated || state == Some(TrackerState::Awaited) {
             return;
@@ -260,20 +261,20 @@ impl JobTracker {
         let doubtful = matches!(state, None | Some(TrackerState::Suspect | TrackerState::Lost));
         let counts = self.fetch_failures.entry(map).or_default();
         *counts.entry(reduce).or_default() += 1;
-        let together = doubtful || counts.len() >= REDUCES_BELIEVED;
+        let together = doubtful || counts.len() >= REDUCES_TO_GIVE_UP_OUTPUT;
         if !together {
-            if counts[&reduce] < FAILURES_OF_ONE_REDUCE {
+            if counts[&reduce] < FETCH_FAILURES_TO_GIVE_UP_OUTPUT {
                 return;
             }
             let reported = self.single_reporter.entry(reduce).or_default();
             reported.insert(on);
-            if reported.len() >= TRACKERS_REPORTED_BY_ONE {
+            if reported.len() >= TRACKERS_TO_FAIL_REDUCE {
                 let why = format!("it alone could not fetch map output from {} trackers", reported.len());
-                return self.fault(now, reduce, why, out);
+                return self.stop_faulty_attempt(now, reduce, why, out);
             }
         }
         self.fetch_failures.remove(&map);
-        self.output_not_fetchable(now, reduce, map, on, out);
+        self.give_up_unfetchable_output(now, reduce, map, on, out);
     }
 
     /// Returns the tracker of the map output that could not be fetched. Returns `None` if the
@@ -287,13 +288,13 @@ impl JobTracker {
             && (reduce.phase(), map.phase()) == (Phase::Reduce, Phase::Map)
             && reducer.tracker == from
             && reducer.state.is_viable();
-        let winner = job.task(map.task)?.winner()?;
+        let winner = job.task(map.task)?.winning_attempt()?;
         (fits && winner.id == map).then_some(winner.output_on)
     }
 
-    /// Runs the map again, if possible on another tracker. If this happens too often, the job
-    /// fails.
-    fn output_not_fetchable(
+    /// Gives up a map output that `reduce` could not fetch. The map runs again, if possible on another
+    /// tracker. If this happens too often, the job fails.
+    fn give_up_unfetchable_output(
         &mut self,
         now: Time,
         reduce: AttemptId,
@@ -314,16 +315,16 @@ impl JobTracker {
                     "the output of {task} could not be fetched {times} times, the last time from {name}"
                 ),
             };
-            return self.end(now, map.job(), JobOutcome::Failed(why), out);
+            return self.end_job(now, map.job(), JobOutcome::Failed(why), out);
         }
         self.consider_blacklist(now, map.job(), on, out);
     }
 
-    /// Orders an attempt to stop because of an error of its own. It counts as failed when it has
-    /// ended.
-    pub(super) fn fault(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+    /// Orders an attempt to stop because of an error of its own. The attempt counts as failed when it
+    /// has ended.
+    pub(super) fn stop_faulty_attempt(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         let (kind, why) = (PreemptKind::Kill, error.clone());
         self.record(now, Fact::PreemptionRequested { attempt: id, kind, why, fault: true, hold: false }, out);
-        self.order_stop(id, &error);
+        self.queue_stop_order(id, &error);
     }
 }

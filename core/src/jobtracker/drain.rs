@@ -20,8 +20,8 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum number of copies that are ordered from one tracker at the same time. The tracker makes
-/// one at a time.
+/// Maximum number of copies that one tracker is ordered to make at the same time. The tracker makes
+/// them one after the other.
 const COPIES_PER_TRACKER: usize = 4;
 /// How often a copy is tried before the file is given up.
 const COPY_ATTEMPTS_MAX: u32 = 3;
@@ -29,22 +29,24 @@ const COPY_ATTEMPTS_MAX: u32 = 3;
 /// Copies in progress.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    to: BTreeMap<AttemptId, TrackerId>,
-    failed: BTreeMap<AttemptId, u32>,
-    /// Something has changed since the draining trackers were last checked.
+    /// The tracker that was ordered to make each copy, by the attempt whose files are copied.
+    targets: BTreeMap<AttemptId, TrackerId>,
+    /// How often the files of an attempt could not be copied.
+    failure_counts: BTreeMap<AttemptId, u32>,
+    /// Whether anything has changed since the draining trackers were last checked.
     recheck: bool,
 }
 
 impl Copies {
     /// Forgets the copies that a tracker was ordered to make.
     pub(super) fn forget(&mut self, to: TrackerId) {
-        self.to.retain(|_, on| *on != to);
+        self.targets.retain(|_, on| *on != to);
     }
 
     /// Sets `recheck` if a fact requires a new check. Facts about trackers that are not being
     /// drained do not.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
-        if self.recheck || cluster.draining().is_empty() {
+        if self.recheck || cluster.draining_trackers().is_empty() {
             return;
         }
         self.recheck = match fact {
@@ -53,21 +55,21 @@ impl Copies {
             | Fact::AttemptSucceeded { attempt, .. }
             | Fact::MapSplit { attempt, .. }
             | Fact::AttemptPaused { attempt, .. } => {
-                cluster.attempt(*attempt).is_some_and(|at| cluster.draining().contains(&at.tracker))
+                cluster.attempt(*attempt).is_some_and(|at| cluster.draining_trackers().contains(&at.tracker))
             }
             _ => false,
         };
     }
 }
 
-/// Trackers that can make copies: first those with the fewest copies in progress, then those with
-/// the fewest files.
+/// Trackers that can make copies, as (copies in progress, files, ID). The tracker with the fewest
+/// copies in progress comes first, and among those the one with the fewest files.
 struct CopyTargets(BTreeSet<(usize, usize, TrackerId)>);
 
 impl CopyTargets {
-    fn of(cluster: &Cluster, copies: &Copies) -> Self {
+    fn new(cluster: &Cluster, copies: &Copies) -> Self {
         let mut busy = BTreeMap::<TrackerId, usize>::new();
-        for to in copies.to.values() {
+        for to in copies.targets.values() {
             *busy.entry(*to).or_default() += 1;
         }
         let targets = cluster.trackers().filter(|tracker| tracker.accepts_work());
@@ -78,7 +80,7 @@ impl CopyTargets {
         Self(targets.map(load).collect())
     }
 
-    fn next(&mut self) -> Option<TrackerId> {
+    fn take_least_loaded(&mut self) -> Option<TrackerId> {
         let (in_progress, files, id) =
             *self.0.first().filter(|(in_progress, ..)| *in_progress < COPIES_PER_TRACKER)?;
         self.0.remove(&(in_progress, files, id));
@@ -90,13 +92,14 @@ impl CopyTargets {
 /// The progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrainStatus {
-    /// The user, the start time and the cost; `None` if the tracker is not being drained.
+    /// The user who drains the tracker, the start time and the cost; `None` if the tracker is not
+    /// being drained.
     pub drain: Option<(String, Time, DrainCost)>,
-    /// Attempts that hold its slots.
+    /// Number of attempts that hold its slots.
     pub running: PerPhase<u32>,
-    /// Map outputs that jobs still need and no other tracker has, and their bytes.
+    /// Number of map outputs that jobs still need and no other tracker has, and their total bytes.
     pub outputs: (u32, u64),
-    /// Checkpoints of paused reduces that no other tracker has, and their bytes.
+    /// Number of checkpoints of paused reduces that no other tracker has, and their total bytes.
     pub checkpoints: (u32, u64),
     /// Number of other trackers that accept work.
     pub others: u32,
@@ -112,7 +115,7 @@ impl DrainStatus {
 
 impl JobTracker {
     /// Handles the request of a user to drain a tracker, or to cancel the drain.
-    pub(super) fn drain(
+    pub(super) fn drain_for_user(
         &mut self,
         now: Time,
         request: RequestId,
@@ -121,14 +124,14 @@ impl JobTracker {
         by: String,
         out: &mut Vec<Effect>,
     ) {
-        let reply = match (self.refuse_drain(id, within.is_some()), within) {
+        let reply = match (self.refusal_of_drain(id, within.is_some()), within) {
             (Some(why), _) => Reply::Refused(why),
             (None, Some(within)) => {
                 self.record(now, Fact::TrackerDraining { tracker: id, by, until: now + within }, out);
                 Reply::Accepted
             }
             (None, None) => {
-                if self.cluster.draining().contains(&id) {
+                if self.cluster.draining_trackers().contains(&id) {
                     self.record(now, Fact::DrainCancelled { tracker: id, by }, out);
                 }
                 Reply::Accepted
@@ -137,7 +140,7 @@ impl JobTracker {
         Self::reply(request, reply, out);
     }
 
-    fn refuse_drain(&self, id: TrackerId, begins: bool) -> Option<String> {
+    fn refusal_of_drain(&self, id: TrackerId, begins: bool) -> Option<String> {
         let Some(tracker) = self.cluster.tracker(id) else {
             return Some(format!("there is no tracker {id}"));
         };
@@ -159,7 +162,7 @@ impl JobTracker {
         } else {
             "start more, or end another drain with `mrctl drain NODE --cancel`"
         };
-        Some(format!("{name} cannot be drained, no other tracker takes work: {advice}"))
+        Some(format!("cannot drain {name}, because no other tracker accepts work: {advice}"))
     }
 
     /// Returns the progress of a drain. For a tracker that is not being drained, returns what a
@@ -205,12 +208,12 @@ impl JobTracker {
 
     /// Preempts the attempts on draining trackers and orders copies of their files.
     pub(super) fn advance_drains(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.copies.recheck) || self.cluster.draining().is_empty() {
+        if !std::mem::take(&mut self.copies.recheck) || self.cluster.draining_trackers().is_empty() {
             return;
         }
         // Computed once for all draining trackers: this function is called for every heartbeat.
-        let mut targets = CopyTargets::of(&self.cluster, &self.copies);
-        for id in self.cluster.draining().clone() {
+        let mut targets = CopyTargets::new(&self.cluster, &self.copies);
+        for id in self.cluster.draining_trackers().clone() {
             let Some(tracker) = self.cluster.tracker(id) else { continue };
             if tracker.state == TrackerState::Lost {
                 continue;
@@ -218,7 +221,7 @@ impl JobTracker {
             let late = tracker.drain.as_ref().is_some_and(|drain| now >= drain.until);
             let files: Vec<AttemptId> =
                 tracker.checkpoints.iter().copied().chain(self.needed_outputs(tracker)).collect();
-            self.preempt_all(now, id, late, out);
+            self.preempt_attempts_on(now, id, late, out);
             for attempt in files {
                 self.copy_elsewhere(now, id, attempt, &mut targets, out);
             }
@@ -228,15 +231,15 @@ impl JobTracker {
     /// Makes the next call of `advance_drains` check all draining trackers. Called with every tick.
     pub(super) fn recheck_drains(&mut self) {
         self.copies.recheck = true;
-        if self.cluster.draining().is_empty() {
+        if self.cluster.draining_trackers().is_empty() {
             // The next drain tries all copies again.
-            self.copies.failed.clear();
+            self.copies.failure_counts.clear();
         }
     }
 
-    /// Preempts all attempts without loss; after the deadline, kills them. Attempts that cannot be
-    /// preempted without loss continue until the deadline.
-    fn preempt_all(&mut self, now: Time, id: TrackerId, late: bool, out: &mut Vec<Effect>) {
+    /// Preempts all attempts on a draining tracker without loss; after the deadline, kills them.
+    /// Attempts that cannot be preempted without loss continue until the deadline.
+    fn preempt_attempts_on(&mut self, now: Time, id: TrackerId, late: bool, out: &mut Vec<Effect>) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let by = tracker.drain.as_ref().map_or("", |drain| &drain.by);
         let why = format!("{} is being drained by {by}", tracker.name);
@@ -247,7 +250,7 @@ impl JobTracker {
                 Phase::Reduce => PreemptKind::Pause,
             };
             let kind = if late { PreemptKind::Kill } else { lossless };
-            // An attempt that has refused is not asked again.
+            // An attempt that has refused is not preempted again before the deadline.
             let refuses = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals > 0);
             if !late && refuses {
                 continue;
@@ -267,11 +270,11 @@ impl JobTracker {
         targets: &mut CopyTargets,
         out: &mut Vec<Effect>,
     ) {
-        if self.copies.to.contains_key(&attempt) {
+        if self.copies.targets.contains_key(&attempt) {
             return;
         }
-        if self.copies.failed.get(&attempt).is_some_and(|failed| *failed >= COPY_ATTEMPTS_MAX) {
-            self.copies.failed.remove(&attempt);
+        if self.copies.failure_counts.get(&attempt).is_some_and(|failed| *failed >= COPY_ATTEMPTS_MAX) {
+            self.copies.failure_counts.remove(&attempt);
             let why =
                 format!("it could not be moved from a draining tracker, tried {COPY_ATTEMPTS_MAX} times");
             let fact = match attempt.phase() {
@@ -282,14 +285,14 @@ impl JobTracker {
             self.work_arrived = true;
             return self.require_outputs(now, attempt.job(), out);
         }
-        let Some(to) = targets.next() else { return };
-        self.copies.to.insert(attempt, to);
+        let Some(to) = targets.take_least_loaded() else { return };
+        self.copies.targets.insert(attempt, to);
         self.cluster.volatile.add_extra_tracker(attempt.job(), to);
-        self.order(to, Order::CopyFiles { attempt, from });
+        self.queue_order(to, Order::CopyFiles { attempt, from });
     }
 
     /// Handles the report that a tracker has made a copy, or could not make it.
-    pub(super) fn copied(
+    pub(super) fn copy_reported(
         &mut self,
         now: Time,
         by: TrackerId,
@@ -297,19 +300,19 @@ impl JobTracker {
         result: Result<u64, String>,
         out: &mut Vec<Effect>,
     ) {
-        self.copies.to.remove(&id);
+        self.copies.targets.remove(&id);
         self.copies.recheck = true;
         let Ok(bytes) = result else {
-            *self.copies.failed.entry(id).or_default() += 1;
+            *self.copies.failure_counts.entry(id).or_default() += 1;
             return;
         };
-        self.copies.failed.remove(&id);
-        let leaves = |from: TrackerId| from != by && self.cluster.draining().contains(&from);
+        self.copies.failure_counts.remove(&id);
+        let leaves = |from: TrackerId| from != by && self.cluster.draining_trackers().contains(&from);
         let task =
             self.cluster.job(id.job()).filter(|job| job.is_running()).and_then(|job| job.task(id.task));
         match id.phase() {
             Phase::Map => {
-                let winner = task.and_then(|task| task.winner()).filter(|winner| winner.id == id);
+                let winner = task.and_then(|task| task.winning_attempt()).filter(|winner| winner.id == id);
                 if winner.is_some_and(|winner| leaves(winner.output_on)) {
                     self.record(now, Fact::MapOutputCopied { attempt: id, tracker: by, bytes }, out);
                 }
@@ -318,12 +321,12 @@ impl JobTracker {
                 let checkpoint =
                     task.and_then(|task| task.checkpoint).filter(|checkpoint| checkpoint.attempt == id);
                 match checkpoint.map(|checkpoint| checkpoint.tracker) {
-                    // An attempt that already reads the other copy is not disturbed.
+                    // An attempt that already reads the checkpoint on the draining tracker continues.
                     Some(from) if leaves(from) => {
                         self.record(now, Fact::CheckpointCopied { attempt: id, tracker: by, bytes }, out);
                     }
                     _ if self.checkpoints(id.task).contains(&(id, by)) => {}
-                    _ => self.order(by, Order::DropCheckpoint(id)),
+                    _ => self.queue_order(by, Order::DropCheckpoint(id)),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Submission, commit, kill and end of jobs.
+//! Submits, commits, kills and ends jobs.
 
 use super::JobTracker;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 use std::{collections::BTreeSet, sync::Arc};
 
 impl JobTracker {
-    pub(super) fn submit(
+    pub(super) fn submit_job(
         &mut self,
         now: Time,
         request: RequestId,
@@ -24,17 +24,17 @@ impl JobTracker {
         if let Some(job) = self.cluster.job_of_request(request) {
             return Self::reply(request, Reply::Submitted(job), out);
         }
-        if let Some(why) = self.refuse_spec(&spec) {
+        if let Some(why) = self.refusal_of_spec(&spec) {
             return Self::reply(request, Reply::Refused(why), out);
         }
         let job = JobId(self.cluster.newest_job().0 + 1);
         self.record(now, Fact::JobSubmitted { job, request, spec }, out);
         Self::reply(request, Reply::Submitted(job), out);
-        self.advance(now, job, out);
+        self.commit_if_done(now, job, out);
         self.forget_old_jobs(now, out);
     }
 
-    fn refuse_spec(&self, spec: &JobSpec) -> Option<String> {
+    fn refusal_of_spec(&self, spec: &JobSpec) -> Option<String> {
         if spec.reduces > self.config.reduces_max {
             return Some(format!(
                 "job asks for {} reduces: the limit is {} (jobtracker.reduces_max)",
@@ -55,10 +55,10 @@ impl JobTracker {
             return Some("a task needs at least one attempt".into());
         }
         let backwards = spec.splits.iter().find(|split| split.end < split.start)?;
-        Some(format!("split of {} ends at {} before it starts", backwards.source, backwards.end))
+        Some(format!("a split of {} ends at byte {}, before it starts", backwards.source, backwards.end))
     }
 
-    pub(super) fn kill(
+    pub(super) fn kill_job(
         &mut self,
         now: Time,
         request: RequestId,
@@ -77,14 +77,14 @@ impl JobTracker {
                 Self::reply(request, Reply::Refused(why), out);
             }
             Some(JobState::Running) => {
-                self.end(now, job, JobOutcome::Killed(format!("by {by}")), out);
+                self.end_job(now, job, JobOutcome::Killed(format!("by {by}")), out);
                 Self::reply(request, Reply::Stopped, out);
             }
         }
     }
 
     /// Commits the output of a job if all its tasks are done.
-    pub(super) fn advance(&mut self, now: Time, id: JobId, out: &mut Vec<Effect>) {
+    pub(super) fn commit_if_done(&mut self, now: Time, id: JobId, out: &mut Vec<Effect>) {
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         if job.is_done(Phase::Map) && job.is_done(Phase::Reduce) {
             self.record(now, Fact::JobCommitting { job: id }, out);
@@ -107,34 +107,34 @@ impl JobTracker {
             Ok(()) => JobOutcome::Succeeded,
             Err(why) => JobOutcome::Failed(format!("its output could not be committed: {why}")),
         };
-        self.end(now, id, outcome, out);
+        self.end_job(now, id, outcome, out);
     }
 
-    /// Ends a job: running attempts are ordered to stop, and its files are deleted.
-    pub(super) fn end(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
+    /// Ends a job: orders its running attempts to stop, and trackers to delete its files.
+    pub(super) fn end_job(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
         let discard = outcome != JobOutcome::Succeeded;
         let why = format!("{id} {outcome}");
-        let viable = self.viable(id);
+        let viable = self.viable_attempts(id);
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
         self.lost_unneeded_outputs.remove(&id);
         for attempt in viable {
-            self.order_stop(attempt, &why);
+            self.queue_stop_order(attempt, &why);
         }
         if discard {
             out.push(Effect::DiscardOutput { job: id });
         }
         for tracker in self.trackers_used(id) {
-            self.order(tracker, Order::Clean(id));
+            self.queue_order(tracker, Order::Clean(id));
         }
         self.fetch_failures.retain(|map, _| map.job() != id);
         self.single_reporter.retain(|reduce, _| reduce.job() != id);
         self.checkpoint_unreachable.retain(|attempt, _| attempt.job() != id);
         self.outboxes.values_mut().for_each(|outbox| {
-            outbox.map_events.remove(&id);
+            outbox.map_events_sent.remove(&id);
         });
     }
 
-    fn viable(&self, id: JobId) -> Vec<AttemptId> {
+    fn viable_attempts(&self, id: JobId) -> Vec<AttemptId> {
         let Some(job) = self.cluster.job(id) else { return Vec::new() };
         let running = Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied());
         running.filter(|id| self.cluster.attempt(*id).is_some_and(|at| at.state.is_viable())).collect()
@@ -145,16 +145,16 @@ impl JobTracker {
         let tasks = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]);
         let ran = tasks.flat_map(|task| &task.attempts).map(|attempt| attempt.tracker);
         let used = ran.chain(self.cluster.volatile.extra_trackers(id));
-        // A lost tracker reports its files when it registers again.
+        // A lost tracker gets no order: it reports its files when it registers again.
         used.filter(|id| self.cluster.tracker(*id).is_some_and(|tracker| tracker.state != TrackerState::Lost))
             .collect()
     }
 
     /// Orders a tracker to stop an attempt. The slot is free when the tracker reports the end of
     /// the attempt.
-    pub(super) fn order_stop(&mut self, id: AttemptId, why: &str) {
+    pub(super) fn queue_stop_order(&mut self, id: AttemptId, why: &str) {
         if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
-            self.order(tracker, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why: why.to_owned() });
+            self.queue_order(tracker, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why: why.to_owned() });
         }
     }
 
@@ -163,15 +163,15 @@ impl JobTracker {
         let committing = self.cluster.jobs().filter(|job| job.state == JobState::Committing);
         let committing: Vec<JobId> = committing.map(|job| job.id).collect();
         out.extend(committing.into_iter().map(|job| Effect::CommitJob { job }));
-        let active: Vec<JobId> = self.cluster.active().iter().copied().collect();
+        let active: Vec<JobId> = self.cluster.active_job_ids().iter().copied().collect();
         for job in active {
-            self.advance(now, job, out);
+            self.commit_if_done(now, job, out);
         }
     }
 
-    /// Removes old finished jobs from memory: all but the newest `jobs_kept`, and then the largest
-    /// ones until at most `tasks_kept` tasks remain. Removing the largest job keeps the most other
-    /// jobs. The job that ended last always stays, because users are likely to ask for it. A job
+    /// Removes old finished jobs from memory: all but the newest `jobs_kept`, and then the largest jobs
+    /// until at most `tasks_kept` tasks remain. The largest jobs are removed first, so that more jobs
+    /// can stay. The job that ended last always stays, because users are likely to ask for it. A job
     /// with attempts that have not ended stays until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());

@@ -29,12 +29,12 @@ mod timers;
 mod trackers;
 
 pub use drain::DrainStatus;
-use recent::Recent;
+use recent::RecentFacts;
 
 use crate::{
     cluster::{ApplyError, Cluster},
     config::Config,
-    event::{Effect, Event, Numbered, Order, Reply},
+    event::{Effect, Event, NumberedOrder, Order, Reply},
     fact::{Entry, Fact},
     ids::{AttemptId, JobId, RequestId, TrackerId},
     phase::{PerPhase, Phase},
@@ -47,9 +47,9 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The interval of ticks.
+/// The interval between two ticks.
 const TICK: Span = Span::secs(1);
-/// The minimum interval of periodic rounds of a policy.
+/// The minimum interval between two periodic rounds of a policy.
 const POLICY_TICK_MIN: Span = Span::millis(100);
 
 /// Maximum number of map events in one order, so that it fits into a message.
@@ -59,28 +59,29 @@ const MAP_EVENTS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 struct Outbox {
     /// The sequence number of the last heartbeat that was handled.
-    seq: u64,
-    /// The numbers of the newest order and of the newest acknowledged one.
-    next: u64,
-    acked: u64,
+    last_seq: u64,
+    /// The number of the newest order.
+    newest_order: u64,
+    /// The number of the newest order that the tracker has acknowledged.
+    acked_order: u64,
     /// Orders that are not acknowledged. Every message to the tracker repeats them.
-    waiting: VecDeque<Numbered>,
+    unacked_orders: VecDeque<NumberedOrder>,
     /// How many map events of each job have been sent to the tracker.
-    map_events: BTreeMap<JobId, usize>,
+    map_events_sent: BTreeMap<JobId, usize>,
 }
 
 impl Outbox {
-    /// Removes the newest unacknowledged order with map events of a job, if one order can have these
-    /// events and those up to `end`, and returns its first event. The tracker skips events that it
-    /// has.
+    /// Removes the newest unacknowledged order with map events of a job, if one new order has room for
+    /// its events and all later ones up to `end`. Returns the index of its first event. The tracker
+    /// skips events that it already has.
     fn take_map_events(&mut self, id: JobId, end: usize) -> Option<usize> {
         let first_event = |order: &Order| match order {
             Order::MapEvents { job, first, .. } if *job == id => Some(*first),
             _ => None,
         };
-        let at = self.waiting.iter().rposition(|(_, order)| first_event(order).is_some())?;
-        let first = first_event(&self.waiting[at].1).filter(|first| end - first <= MAP_EVENTS_MAX)?;
-        self.waiting.remove(at);
+        let at = self.unacked_orders.iter().rposition(|(_, order)| first_event(order).is_some())?;
+        let first = first_event(&self.unacked_orders[at].1).filter(|first| end - first <= MAP_EVENTS_MAX)?;
+        self.unacked_orders.remove(at);
         Some(first)
     }
 }
@@ -104,9 +105,9 @@ pub struct JobTracker {
     checkpoint_unreachable: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have been lost while no reduce needed them.
     lost_unneeded_outputs: BTreeSet<JobId>,
-    /// No attempt is launched, and the policy is not asked.
+    /// Whether launches are suspended. Then no attempt is launched and no rounds are held.
     launches_suspended: bool,
-    /// A tracker with a free slot may be able to use it now.
+    /// Whether there may be new work for trackers with free slots.
     work_arrived: bool,
     /// Jobs with map events that have not been sent.
     pending_map_events: BTreeSet<JobId>,
@@ -114,14 +115,14 @@ pub struct JobTracker {
     copies: drain::Copies,
     /// Where the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
-    reserved: Reservations,
+    reservations: Reservations,
     rounds: u64,
     refusals: u64,
-    recent: Recent,
+    recent_facts: RecentFacts,
     speeds: Speeds,
     /// The number of the computation of the policy that is in progress.
-    /// Number of computations so far.
     computing: Option<u64>,
+    /// The number of computations so far, of the policy and of the shadow.
     computations: u64,
     last_tick: Time,
     last_policy_tick: Time,
@@ -147,10 +148,10 @@ impl JobTracker {
             pending_map_events: BTreeSet::new(),
             copies: drain::Copies::default(),
             next_offer: TrackerId(0),
-            reserved: Reservations::default(),
+            reservations: Reservations::default(),
             rounds: 0,
             refusals: 0,
-            recent: Recent::default(),
+            recent_facts: RecentFacts::default(),
             speeds: Speeds::default(),
             computing: None,
             computations: 0,
@@ -160,7 +161,7 @@ impl JobTracker {
         }
     }
 
-    /// Adds a second policy without effect. To be called before any event or replay.
+    /// Adds a second policy, whose decisions have no effect. To be called before any event or replay.
     #[must_use]
     pub fn with_shadow(mut self, scheduler: Box<dyn Scheduler>) -> Self {
         self.shadow = Some(Shadow::new(scheduler));
@@ -176,7 +177,7 @@ impl JobTracker {
     pub fn replay(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         self.cluster.apply(entry.at, &entry.fact)?;
         self.notify_policies(entry.at, &entry.fact);
-        self.recent.note(entry, self.config.events_max);
+        self.recent_facts.note(entry, self.config.events_max);
         self.speeds.note(entry, &self.cluster);
         Ok(())
     }
@@ -185,41 +186,41 @@ impl JobTracker {
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
         self.excuse_own_pause(now, out);
         match event {
-            Event::Start => self.start(now, out),
+            Event::Start => self.start_epoch(now, out),
             Event::Tick => self.tick(now, out),
             Event::Launches { allowed } => {
                 self.launches_suspended = !allowed;
                 self.work_arrived |= allowed;
             }
-            Event::Submission { request, spec } => self.submit(now, request, spec, out),
-            Event::Kill { request, job, by } => self.kill(now, request, job, &by, out),
+            Event::Submission { request, spec } => self.submit_job(now, request, spec, out),
+            Event::Kill { request, job, by } => self.kill_job(now, request, job, &by, out),
             Event::Preemption { request, attempt, kind, by } => {
-                self.preempt(now, request, attempt, kind, &by, out);
+                self.preempt_for_user(now, request, attempt, kind, &by, out);
             }
-            Event::Resumption { request, task, on, by } => self.resume(now, request, task, on, &by, out),
+            Event::Resumption { request, task, on, by } => self.resume_for_user(now, request, task, on, &by, out),
             Event::Drain { request, tracker, within, by } => {
-                self.drain(now, request, tracker, within, by, out);
+                self.drain_for_user(now, request, tracker, within, by, out);
             }
-            Event::Forget { request, tracker, by } => self.forget(now, request, tracker, &by, out),
+            Event::Forget { request, tracker, by } => self.forget_for_user(now, request, tracker, &by, out),
             Event::Registration { request, tracker } => self.register(now, request, tracker, out),
             Event::Heartbeat(heartbeat) => self.heartbeat(now, heartbeat, out),
             Event::Disconnection { tracker, incarnation } => {
                 self.disconnected(now, tracker, incarnation, out);
             }
             Event::CommitResult { job, result } => self.commit_result(now, job, result, out),
-            Event::Computed { number, answer } => self.computed(now, number, &answer),
+            Event::Computed { number, answer } => self.pass_solution(now, number, &answer),
         }
         self.finish_event(now, out);
     }
 
     /// Returns when to send a `Tick` if no other event arrives before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let policy = self.policy_tick().map(|every| self.last_policy_tick + every);
+        let policy = self.policy_tick_interval().map(|every| self.last_policy_tick + every);
         let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
         policy.into_iter().chain(shadow).chain([self.last_tick + TICK]).min()
     }
 
-    fn policy_tick(&self) -> Option<Span> {
+    fn policy_tick_interval(&self) -> Option<Span> {
         self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_MIN))
     }
 
@@ -239,29 +240,29 @@ impl JobTracker {
     }
 
     /// Returns the throughput of a tracker.
-    pub fn pace(&self, tracker: TrackerId) -> PerPhase<Throughput> {
-        self.speeds.of(tracker)
+    pub fn throughput(&self, tracker: TrackerId) -> PerPhase<Throughput> {
+        self.speeds.throughput(tracker)
     }
 
-    /// Starts a new epoch and continues jobs that were being committed.
-    fn start(&mut self, now: Time, out: &mut Vec<Effect>) {
+    /// Starts a new epoch and repeats commits that were in progress before the restart.
+    fn start_epoch(&mut self, now: Time, out: &mut Vec<Effect>) {
         let epoch = self.cluster.epoch() + 1;
         let scheduler = self.scheduler.name().to_owned();
         self.record(now, Fact::JobTrackerStarted { epoch, scheduler }, out);
         self.last_tick = now;
-        self.lost_unneeded_outputs.clone_from(self.cluster.active());
+        self.lost_unneeded_outputs.clone_from(self.cluster.active_job_ids());
         self.resume_jobs(now, out);
     }
 
     /// Carries out the last steps of every event: offers free slots, sends map events and orders.
     fn finish_event(&mut self, now: Time, out: &mut Vec<Effect>) {
-        // A preemption may free work for other slots, so there are two passes. The number is
-        // limited in case a policy preempts in every round.
+        // The preemption of an attempt may make a task pending that fits another slot, so there are two
+        // passes. There are no more, in case a policy preempts in every round.
         for _ in 0..2 {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
-            self.requested_round(now, out);
+            self.hold_requested_round(now, out);
         }
         // After the policy, because it may already have preempted attempts on draining trackers.
         self.advance_drains(now, out);
@@ -269,7 +270,7 @@ impl JobTracker {
             self.offer_free_slots(now, out);
         }
         self.work_arrived = false;
-        self.compute(out);
+        self.start_computations(out);
         self.send_map_events();
         while let Some(tracker) = self.unsent.first().copied() {
             self.send_orders(tracker, None, out);
@@ -283,12 +284,13 @@ impl JobTracker {
         }
     }
 
-    /// Records a fact: the only place where durable state changes.
+    /// Records a fact: applies it, passes it to the policies and appends it to the journal. Durable
+    /// state changes only here.
     fn record(&mut self, now: Time, fact: Fact, out: &mut Vec<Effect>) {
-        let checkpoints = fact.reduce().map(|task| (task, self.checkpoints(task)));
+        let checkpoints = fact.affected_reduce().map(|task| (task, self.checkpoints(task)));
         self.cluster.apply(now, &fact).expect("only consistent facts are recorded");
         self.notify_policies(now, &fact);
-        self.reserved.observe(&fact);
+        self.reservations.observe(&fact);
         match &fact {
             Fact::JobSubmitted { .. }
             | Fact::PreemptionRequested { kind: PreemptKind::Kill, .. }
@@ -309,8 +311,8 @@ impl JobTracker {
                 self.pending_map_events.insert(attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => {
-                // The slot of the attempt is offered with the heartbeat that reports it. But this
-                // may be the map after which reduces may start, on slots that were free before.
+                // The slot of the attempt is offered with the heartbeat that reports it. But this may
+                // be the last map that reduces had to wait for, and they can use other free slots.
                 let job = self.cluster.job(attempt.job());
                 self.work_arrived |= attempt.phase() == Phase::Map
                     && job.is_some_and(|job| job.succeeded.map == job.maps_before_reduces());
@@ -323,7 +325,7 @@ impl JobTracker {
             self.drop_unused_checkpoints(task, before);
         }
         let entry = Entry { at: now, fact };
-        self.recent.note(&entry, self.config.events_max);
+        self.recent_facts.note(&entry, self.config.events_max);
         self.speeds.note(&entry, &self.cluster);
         out.push(Effect::Append(entry));
     }
@@ -332,16 +334,16 @@ impl JobTracker {
         out.push(Effect::Reply { request, reply });
     }
 
-    fn order(&mut self, tracker: TrackerId, order: Order) {
+    fn queue_order(&mut self, tracker: TrackerId, order: Order) {
         let outbox = self.outboxes.entry(tracker).or_default();
-        outbox.next += 1;
-        outbox.waiting.push_back((outbox.next, order));
+        outbox.newest_order += 1;
+        outbox.unacked_orders.push_back((outbox.newest_order, order));
         self.unsent.insert(tracker);
     }
 
     fn send_orders(&mut self, tracker: TrackerId, answer: Option<u64>, out: &mut Vec<Effect>) {
         let outbox = self.outboxes.entry(tracker).or_default();
         self.unsent.remove(&tracker);
-        out.push(Effect::SendOrders { tracker, answer, orders: outbox.waiting.iter().cloned().collect() });
+        out.push(Effect::SendOrders { tracker, answer, orders: outbox.unacked_orders.iter().cloned().collect() });
     }
 }

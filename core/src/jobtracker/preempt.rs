@@ -1,9 +1,8 @@
-//! Preemption, and resuming of paused tasks. Policies, drains and users share this code.
+//! Preempts attempts and resumes paused tasks, for policies, drains and users.
 //!
-//! A preempted attempt holds its slot until its tracker reports how it ended. If the request and
-//! the end of the attempt cross, the first report decides: a map or a reduce that had already
-//! succeeded counts as succeeded, and a map that was to be killed but reports a split counts as
-//! split.
+//! A preempted attempt holds its slot until its tracker reports how it ended. The attempt may have
+//! ended before it received the order. Then the report decides: an attempt that has succeeded counts as
+//! succeeded, and a map that was to be killed but reports a split counts as split.
 //!
 //! A checkpoint is deleted when no attempt can read it any more
 //! ([`JobTracker::drop_unused_checkpoints`]). Several attempts, also duplicates, may read the same
@@ -23,16 +22,16 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// A checkpoint is given up after it could not be read this often although its tracker was live.
-const UNREACHABLE_MAX: u32 = 3;
-/// A checkpoint is given up after this many attempts that resumed from it have failed.
-const FAILED_MAX: usize = 2;
+/// A checkpoint is given up if it could not be read this often although its tracker was live.
+const UNREACHABLE_COUNT_MAX: u32 = 3;
+/// A checkpoint is given up if this many attempts that resumed from it have failed.
+const FAILED_RESUMES_MAX: usize = 2;
 
 impl JobTracker {
     /// Handles the request of a user to preempt an attempt. A task that is paused this way is on
     /// hold until a user resumes it. If the user kills the attempt while it is being paused, the
     /// hold ends.
-    pub(super) fn preempt(
+    pub(super) fn preempt_for_user(
         &mut self,
         now: Time,
         request: RequestId,
@@ -62,12 +61,12 @@ impl JobTracker {
             Err(error) => Reply::Refused(error.to_string()),
         };
         if kind == PreemptKind::Kill && had_hold && reply == Reply::Accepted {
-            self.release(now, id.task, out);
+            self.release_hold(now, id.task, out);
         }
         Self::reply(request, reply, out);
     }
 
-    fn release(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
+    fn release_hold(&mut self, now: Time, id: TaskId, out: &mut Vec<Effect>) {
         if self.cluster.task(id).is_some_and(|task| task.on_hold) {
             self.record(now, Fact::TaskReleased { task: id }, out);
         }
@@ -86,14 +85,14 @@ impl JobTracker {
         let fact = Fact::PreemptionRequested { attempt: id, kind, why: why.to_owned(), fault: false, hold };
         self.record(now, fact, out);
         if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
-            self.order(tracker, Order::Preempt { attempt: id, kind, why: why.to_owned() });
+            self.queue_order(tracker, Order::Preempt { attempt: id, kind, why: why.to_owned() });
         }
     }
 
     /// Handles the report that a map ended at a position because it was preempted. A map that ended
     /// at the start of its range has done nothing. A map that ended at the end of its range has
     /// succeeded.
-    pub(super) fn split(
+    pub(super) fn map_split(
         &mut self,
         now: Time,
         id: AttemptId,
@@ -104,7 +103,7 @@ impl JobTracker {
         let range = self.cluster.task(id.task).map(|task| (task.start, task.end));
         let asked = self.cluster.attempt(id).and_then(|attempt| attempt.preempt_request).is_some();
         let Some((start, end)) = range.filter(|_| self.is_wanted(id) && id.phase() == Phase::Map) else {
-            return self.killed(
+            return self.attempt_killed(
                 now,
                 id,
                 "it finished after another attempt of its task, or after its job",
@@ -112,28 +111,28 @@ impl JobTracker {
             );
         };
         if position >= end {
-            return self.succeeded(now, id, result, out);
+            return self.attempt_succeeded(now, id, result, out);
         }
         if !asked {
             let error =
                 format!("it ended at byte {position} of its input, before the end, without a preemption");
-            return self.failed(now, id, error, out);
+            return self.attempt_failed(now, id, error, out);
         }
         if position <= start {
-            return self.killed(now, id, "it had read nothing yet", out);
+            return self.attempt_killed(now, id, "it had read nothing yet", out);
         }
-        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable);
+        let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable_attempts);
         let duplicates: Vec<AttemptId> =
             others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         let (was_slow, on) = (self.was_slow(id), self.cluster.attempt(id).map(|attempt| attempt.tracker));
         self.record(now, Fact::MapSplit { attempt: id, position, result }, out);
         if let Some((on, remainder)) = on.filter(|_| was_slow).zip(self.remainder_of(id, position)) {
-            self.place_remainder(now, remainder, on);
+            self.reserve_slot_for_remainder(now, remainder, on);
         }
         for duplicate in duplicates {
-            self.order_stop(duplicate, "another attempt of the task was split");
+            self.queue_stop_order(duplicate, "another attempt of the task was split");
         }
-        self.advance(now, id.job(), out);
+        self.commit_if_done(now, id.job(), out);
     }
 
     /// Returns the task that got the remainder of the range when an attempt was split at a
@@ -147,7 +146,7 @@ impl JobTracker {
 
     /// Handles the report that a reduce has saved a checkpoint, with or without a request. The
     /// checkpoint is used unless another checkpoint of the task has more progress.
-    pub(super) fn paused(
+    pub(super) fn attempt_paused(
         &mut self,
         now: Time,
         id: AttemptId,
@@ -165,7 +164,7 @@ impl JobTracker {
         };
         if let Some(why) = useless {
             self.record_killed(now, id, why, checkpoint.bytes_in, out);
-            return self.order(on, Order::DropCheckpoint(id));
+            return self.queue_order(on, Order::DropCheckpoint(id));
         }
         let CheckpointInfo { stage, bytes, bytes_in, .. } = checkpoint;
         self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in }, out);
@@ -177,7 +176,7 @@ impl JobTracker {
     /// damaged. The attempt does not count as failed, and its task starts over.
     pub(super) fn checkpoint_corrupt(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
         self.reject_checkpoint(now, id, why, out);
-        self.killed(now, id, why, out);
+        self.attempt_killed(now, id, why, out);
     }
 
     /// Handles the report that the checkpoint that an attempt should resume from could not be read.
@@ -195,12 +194,12 @@ impl JobTracker {
         {
             let times = self.checkpoint_unreachable.entry(paused).or_default();
             *times += 1;
-            if *times >= UNREACHABLE_MAX {
+            if *times >= UNREACHABLE_COUNT_MAX {
                 self.checkpoint_unreachable.remove(&paused);
                 self.reject_checkpoint(now, id, why, out);
             }
         }
-        self.killed(now, id, why, out);
+        self.attempt_killed(now, id, why, out);
     }
 
     /// Decides whether to give up a checkpoint after an attempt that resumed from it has failed: if
@@ -213,7 +212,7 @@ impl JobTracker {
             attempt.resumed_from == Some(paused) && attempt.state == AttemptState::Failed
         };
         let failed = task.attempts.iter().filter(failed_with_it).count();
-        if failed >= FAILED_MAX || task.failures + 1 >= job.spec.attempts_max {
+        if failed >= FAILED_RESUMES_MAX || task.failures + 1 >= job.spec.attempts_max {
             let why = match failed {
                 1 => "an attempt that resumed from it failed, and only one attempt is left".to_owned(),
                 _ => format!("{failed} attempts that resumed from it failed"),
@@ -227,8 +226,8 @@ impl JobTracker {
         attempt.resumed_from.zip(attempt.checkpoint_on)
     }
 
-    /// Gives up the checkpoint that an attempt resumed from. A copy on another tracker is not
-    /// affected.
+    /// Gives up the checkpoint that an attempt resumed from. If the checkpoint has been copied to
+    /// another tracker since, the copy is kept.
     fn reject_checkpoint(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
         // Checkpoints of a finished job are not counted as lost.
         let job = self.cluster.job(id.job()).filter(|job| job.is_running());
@@ -261,7 +260,7 @@ impl JobTracker {
         for (attempt, tracker) in before {
             self.checkpoint_unreachable.remove(&attempt);
             if self.cluster.tracker(tracker).is_some_and(|at| at.state != TrackerState::Lost) {
-                self.order(tracker, Order::DropCheckpoint(attempt));
+                self.queue_order(tracker, Order::DropCheckpoint(attempt));
             }
         }
     }
@@ -309,7 +308,7 @@ impl JobTracker {
     pub(super) fn drop_unknown_checkpoints(&mut self, id: TrackerId, has: &BTreeSet<AttemptId>) {
         for attempt in has {
             if !self.checkpoints(attempt.task).contains(&(*attempt, id)) {
-                self.order(id, Order::DropCheckpoint(*attempt));
+                self.queue_order(id, Order::DropCheckpoint(*attempt));
             }
         }
     }
@@ -317,7 +316,7 @@ impl JobTracker {
     /// Handles the request of a user to resume a paused task. The task resumes at once on the
     /// tracker that the user has chosen, or else on the tracker that has its checkpoint, if that
     /// tracker has a free slot. Otherwise the policy places the task.
-    pub(super) fn resume(
+    pub(super) fn resume_for_user(
         &mut self,
         now: Time,
         request: RequestId,
@@ -335,9 +334,9 @@ impl JobTracker {
                     !self.launches_suspended
                         && job.is_some_and(|job| job.task(id).is_some_and(|task| job.may_start_task(task)))
                 });
-                self.release(now, id, out);
+                self.release_hold(now, id, out);
                 if let Some(on) = place {
-                    let why = Why::named(format!("resumed by {by}"));
+                    let why = Why::from_text(format!("resumed by {by}"));
                     self.launch(now, id, on, false, why, out);
                 }
                 Reply::Accepted
@@ -361,8 +360,8 @@ impl JobTracker {
         if task.is_done() {
             return Err(format!("{id} is done"));
         }
-        match task.viable().next() {
-            // It continues when its checkpoint has been saved.
+        match task.viable_attempts().next() {
+            // The task resumes by itself when its checkpoint has been saved.
             Some(attempt) if task.on_hold && attempt.state == AttemptState::Pausing => {
                 return match on {
                     None => Ok(None),
@@ -377,7 +376,7 @@ impl JobTracker {
             }
             None => {}
         }
-        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        let plan = Plan::new(&self.cluster, &self.config, &self.reservations, now);
         let Some(on) = on else {
             let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
             return Ok(home.filter(|home| plan.could_resume(job, task, *home).is_ok()));
@@ -395,7 +394,7 @@ impl JobTracker {
                 Err(format!("its checkpoint is on {home}, which sends no heartbeats"))
             }
             Err(Refused::Draining(_)) => {
-                Err(format!("{name} is being drained: name another, or `mrctl drain {name} --cancel`"))
+                Err(format!("{name} is being drained: choose another node, or cancel the drain with `mrctl drain {name} --cancel`"))
             }
             Err(refused) => Err(format!("{name} cannot run it: {refused}")),
         }

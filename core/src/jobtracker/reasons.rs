@@ -14,13 +14,13 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// The number of trackers that a job without any live tracker names.
+/// Maximum number of trackers that are named as down if no tracker is live.
 const DOWN_TRACKERS_MAX: usize = 4;
 
 impl JobTracker {
     /// Returns the recent decisions and events of a job, oldest first.
     pub fn recent(&self, job: JobId) -> Vec<Entry> {
-        self.recent.of(job)
+        self.recent_facts.of_job(job)
     }
 
     /// Returns the reasons why a job waits; none if the job is unknown.
@@ -87,14 +87,14 @@ impl JobTracker {
         } else if task.on_hold {
             reasons.push(Why::rule("on-hold"));
             reasons.extend(self.explain_checkpoint(task));
-        } else if let Some(attempt) = task.viable().next() {
+        } else if let Some(attempt) = task.viable_attempts().next() {
             let on = f64::from(attempt.tracker.0);
             let rule = match attempt.state {
                 AttemptState::Splitting | AttemptState::Pausing => "being-preempted",
                 _ => "task-running",
             };
             reasons.push(Why::rule(rule).with("on_tracker", on));
-        } else if let Some(on) = self.reserved.place(id) {
+        } else if let Some(on) = self.reservations.tracker_for(id) {
             reasons.push(Why::rule("slot-reserved").with("on_tracker", f64::from(on.0)));
         } else {
             reasons.extend(self.explain_checkpoint(task));
@@ -161,7 +161,8 @@ impl JobTracker {
         } else {
             "policy-keeps-slots"
         };
-        // `all` does not include slots of trackers that are suspect or being drained.
+        // `all` does not include the slots of trackers that are suspect or being drained, so attempts
+        // there are counted separately.
         let counted = |id: &&AttemptId| {
             let tracker =
                 self.cluster.attempt(**id).and_then(|attempt| self.cluster.tracker(attempt.tracker));
@@ -173,7 +174,7 @@ impl JobTracker {
         let known = self.cluster.trackers().count() as f64;
         let why = if rule == "no-tracker" && known > 0.0 { why.with("known", known) } else { why };
         reasons.push(if excluded > 0 { why.with("excluded", excluded as f64) } else { why });
-        let reserved = self.reserved.of(job.id, phase).count();
+        let reserved = self.reservations.tasks_of(job.id, phase).count();
         if reserved > 0 {
             reasons.push(Why::rule("slots-reserved").with("tasks", reserved as f64));
         }
@@ -189,6 +190,6 @@ impl JobTracker {
     }
 
     fn free_on(&self, id: TrackerId, phase: Phase) -> u32 {
-        self.cluster.tracker(id).map_or(0, |tracker| self.cluster.free(tracker, phase))
+        self.cluster.tracker(id).map_or(0, |tracker| self.cluster.free_slots(tracker, phase))
     }
 }

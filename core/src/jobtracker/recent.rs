@@ -10,19 +10,19 @@ use std::collections::{BTreeMap, VecDeque};
 /// Recent decisions and events of each job. They depend only on the facts, so they are the same
 /// after a replay.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
-    jobs: BTreeMap<JobId, RecentFacts>,
+pub(super) struct RecentFacts {
+    jobs: BTreeMap<JobId, JobFacts>,
 }
 
 /// The recent facts of a job. Launches have a list of their own, because there are so many that
 /// they would evict the reasons of preemptions.
 #[derive(Debug, Default)]
-struct RecentFacts {
+struct JobFacts {
     launches: VecDeque<Entry>,
     others: VecDeque<Entry>,
 }
 
-impl Recent {
+impl RecentFacts {
     /// Adds a fact. At most `max` launches and `max` other facts are kept for each job.
     pub(super) fn note(&mut self, entry: &Entry, max: usize) {
         let Some(job) = entry.fact.job() else { return };
@@ -40,10 +40,10 @@ impl Recent {
             }
             fact => fact.clone(),
         };
-        let recent_facts = self.jobs.entry(job).or_default();
+        let job_facts = self.jobs.entry(job).or_default();
         let recent = match fact {
-            Fact::AttemptLaunched { .. } => &mut recent_facts.launches,
-            _ => &mut recent_facts.others,
+            Fact::AttemptLaunched { .. } => &mut job_facts.launches,
+            _ => &mut job_facts.others,
         };
         recent.push_back(Entry { at: entry.at, fact });
         while recent.len() > max {
@@ -52,9 +52,9 @@ impl Recent {
     }
 
     /// Returns the recent facts of a job, oldest first.
-    pub(super) fn of(&self, job: JobId) -> Vec<Entry> {
-        let Some(recent_facts) = self.jobs.get(&job) else { return Vec::new() };
-        let mut all: Vec<Entry> = recent_facts.others.iter().chain(&recent_facts.launches).cloned().collect();
+    pub(super) fn of_job(&self, job: JobId) -> Vec<Entry> {
+        let Some(job_facts) = self.jobs.get(&job) else { return Vec::new() };
+        let mut all: Vec<Entry> = job_facts.others.iter().chain(&job_facts.launches).cloned().collect();
         all.sort_by_key(|entry| entry.at);
         all
     }
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn launches_do_not_evict_preemption_reasons() {
-        let mut recent = Recent::default();
-        let note = |recent: &mut Recent, at, fact| recent.note(&Entry { at: Time(at), fact }, 3);
+        let mut recent = RecentFacts::default();
+        let note = |recent: &mut RecentFacts, at, fact| recent.note(&Entry { at: Time(at), fact }, 3);
         let (attempt, why) = (task(0).attempt(0), "for another".to_owned());
         note(
             &mut recent,
@@ -96,9 +96,9 @@ mod tests {
             };
             note(&mut recent, 10 + u64::from(index), fact);
         }
-        let times: Vec<u64> = recent.of(JobId(1)).iter().map(|entry| entry.at.0).collect();
+        let times: Vec<u64> = recent.of_job(JobId(1)).iter().map(|entry| entry.at.0).collect();
         assert_eq!(times, [1, 107, 108, 109]);
         note(&mut recent, 200, Fact::JobForgotten { job: JobId(1) });
-        assert!(recent.of(JobId(1)).is_empty());
+        assert!(recent.of_job(JobId(1)).is_empty());
     }
 }

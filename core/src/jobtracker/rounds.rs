@@ -1,4 +1,4 @@
-//! Offers to the scheduler, and execution of its plans.
+//! Offers free slots to the policy, and carries out its decisions.
 
 use super::{JobTracker, POLICY_TICK_MIN};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     job::Job,
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
-    reserve::ReservedFor,
+    reserve::AcceptedSlots,
     scheduler::{Cause, Round},
     shadow::Shadow,
     task::PreemptKind,
@@ -17,23 +17,23 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// When work arrives, this many trackers are offered it at once. The others are offered it with
-/// their next heartbeat.
+/// Maximum number of trackers whose free slots are offered at once when work arrives. The slots of
+/// other trackers are offered with their next heartbeat.
 const OFFERS_MAX: usize = 64;
 
 impl JobTracker {
     /// Offers the free slots of a tracker to the policy.
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
         let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(tracker, phase));
-        if has_free_slot && !self.cluster.active().is_empty() {
-            self.round(now, Cause::Offer(tracker), out);
+        if has_free_slot && !self.cluster.active_job_ids().is_empty() {
+            self.hold_round(now, Cause::Offer(tracker), out);
         }
     }
 
     /// Lets the policy decide, without carrying out its decisions.
     pub fn consult(&mut self, now: Time, cause: Cause) -> Vec<Decision> {
         self.rounds += 1;
-        let mut plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        let mut plan = Plan::new(&self.cluster, &self.config, &self.reservations, now);
         if let Cause::Offer(tracker) = cause {
             plan.fill_reservations(tracker);
         }
@@ -56,8 +56,8 @@ impl JobTracker {
     /// Returns a pending task that could run on a free slot of a tracker now, regardless of the
     /// policy. For tests.
     pub fn runnable_task(&self, now: Time, tracker: TrackerId, phase: Phase) -> Option<TaskId> {
-        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
-        if plan.free(tracker, phase) == 0 {
+        let plan = Plan::new(&self.cluster, &self.config, &self.reservations, now);
+        if plan.free_slots(tracker, phase) == 0 {
             return None;
         }
         self.cluster.active_jobs().find_map(|job| match phase {
@@ -68,13 +68,13 @@ impl JobTracker {
 
     /// Lets the policy decide and carries out its plan. Does nothing while launches are suspended:
     /// the slot of a preempted attempt would stay free.
-    pub(super) fn round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
+    pub(super) fn hold_round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
         if self.launches_suspended {
             return;
         }
         let decisions = self.consult(now, cause);
         if let Some(shadow) = &mut self.shadow {
-            let seen = (&self.cluster, &self.config, &self.reserved);
+            let seen = (&self.cluster, &self.config, &self.reservations);
             shadow.compare(Round { now, cause }, seen, &decisions);
         }
         for decision in decisions {
@@ -90,7 +90,7 @@ impl JobTracker {
                     }
                 }
                 Decision::Reserve { task, on, why } => {
-                    self.reserved.insert(task, (on, ReservedFor::EquallyNear), self.reserved_until(now), why);
+                    self.reservations.insert(task, (on, AcceptedSlots::EquallyNear), self.reserved_until(now), why);
                 }
             }
         }
@@ -102,38 +102,38 @@ impl JobTracker {
     }
 
     /// Removes lapsed reservations, and holds a periodic round if it is due.
-    pub(super) fn policy_tick_round(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.work_arrived |= self.reserved.expire(now);
-        let is_due = self.policy_tick().is_some_and(|every| now.since(self.last_policy_tick) >= every);
+    pub(super) fn hold_periodic_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.work_arrived |= self.reservations.expire(now);
+        let is_due = self.policy_tick_interval().is_some_and(|every| now.since(self.last_policy_tick) >= every);
         if is_due {
             self.last_policy_tick = now;
-            self.round(now, Cause::Tick, out);
+            self.hold_round(now, Cause::Tick, out);
         } else {
-            self.shadow_round(now, |shadow| {
+            self.hold_shadow_round(now, |shadow| {
                 shadow.next_tick(POLICY_TICK_MIN).is_some_and(|next| next <= now)
             });
         }
     }
 
     /// Holds a round if the policy has requested one.
-    pub(super) fn requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(super) fn hold_requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         if self.scheduler.needs_round() {
-            self.round(now, Cause::Tick, out);
+            self.hold_round(now, Cause::Tick, out);
         } else {
-            self.shadow_round(now, |shadow| shadow.scheduler.needs_round());
+            self.hold_shadow_round(now, |shadow| shadow.scheduler.needs_round());
         }
     }
 
     /// Holds a round only for the shadow, if `wants` returns `true`.
-    fn shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
+    fn hold_shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
         if let Some(shadow) = self.shadow.as_mut().filter(|shadow| wants(shadow)) {
-            let seen = (&self.cluster, &self.config, &self.reserved);
+            let seen = (&self.cluster, &self.config, &self.reservations);
             shadow.compare(Round { now, cause: Cause::Tick }, seen, &[]);
         }
     }
 
     /// Starts a computation that a policy has requested, at most one at a time for each policy.
-    pub(super) fn compute(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn start_computations(&mut self, out: &mut Vec<Effect>) {
         let shadow = self.shadow.as_mut().map(|shadow| (&mut shadow.scheduler, &mut shadow.computing));
         for (policy, computing) in [(&mut self.scheduler, &mut self.computing)].into_iter().chain(shadow) {
             if computing.is_none()
@@ -146,9 +146,9 @@ impl JobTracker {
         }
     }
 
-    /// Passes the solution of a computation to its policy. A solution with another number is from
-    /// before a restart.
-    pub(super) fn computed(&mut self, now: Time, number: u64, answer: &Numbers) {
+    /// Passes the solution of a computation to the policy that requested it. A solution with any other
+    /// number is from before a restart and is ignored.
+    pub(super) fn pass_solution(&mut self, now: Time, number: u64, answer: &Numbers) {
         if self.computing.take_if(|waited| *waited == number).is_some() {
             self.scheduler.solved(now, answer, &self.cluster);
             self.work_arrived = true;
@@ -160,8 +160,8 @@ impl JobTracker {
         }
     }
 
-    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it, and so does
-    /// a duplicate: checkpoints are only read.
+    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it. A duplicate may
+    /// resume from the same checkpoint, because attempts only read checkpoints.
     pub(super) fn launch(
         &mut self,
         now: Time,
@@ -176,14 +176,14 @@ impl JobTracker {
         let resumed_from = task.checkpoint.map(|checkpoint| checkpoint.attempt);
         let launched = Fact::AttemptLaunched { attempt, tracker: on, speculative, resumed_from, why };
         self.record(now, launched, out);
-        self.order(on, Order::Launch(attempt));
+        self.queue_order(on, Order::Launch(attempt));
         if id.phase == Phase::Reduce {
             self.pending_map_events.insert(id.job);
         }
     }
 
-    /// Offers free slots at once when work has arrived, instead of waiting for heartbeats. Trackers
-    /// that have input of pending maps are asked first, to keep locality.
+    /// Offers free slots to the policy at once when work has arrived, instead of waiting for heartbeats.
+    /// The slots of trackers that have input of pending maps are offered first, for locality.
     pub(super) fn offer_free_slots(&mut self, now: Time, out: &mut Vec<Effect>) {
         let free =
             |id: &TrackerId| Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(*id, phase));

@@ -1,9 +1,9 @@
 //! Stragglers: tasks that take much longer than others of their phase.
 //!
 //! A slow map that is divisible is split when another tracker has a free slot: its work so far is
-//! saved, and no input is read twice. Reduces are duplicated, and so are maps that cannot be split,
-//! do not react to the request, or whose job disables splitting. The policy decides about
-//! duplicates.
+//! saved, and no input is read twice. Reduces are duplicated. So are maps that cannot be split, maps
+//! that do not react to the request, and maps of jobs that disable splitting. The policy decides when
+//! a straggler is duplicated.
 
 use super::JobTracker;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     job::Job,
     phase::Phase,
     plan::{Plan, Why},
-    reserve::ReservedFor,
+    reserve::AcceptedSlots,
     task::{Attempt, AttemptState, PreemptKind, Progress},
     time::{Span, Time},
 };
@@ -25,7 +25,7 @@ impl JobTracker {
             self.cluster.active_jobs().filter(|job| job.spec.speculation).map(|job| job.id).collect();
         for id in jobs {
             for phase in Phase::BOTH {
-                let found = self.stragglers(now, id, phase);
+                let found = self.slow_tasks(now, id, phase);
                 let none_waits = |job: &Job| job.pending[phase].is_empty();
                 self.work_arrived |= !found.is_empty() && self.cluster.job(id).is_some_and(none_waits);
                 self.set_stragglers(id, phase, found);
@@ -42,19 +42,19 @@ impl JobTracker {
         }
     }
 
-    fn stragglers(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
+    fn slow_tasks(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
         let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
-        // An attempt that has not been split after this time is considered unreachable.
-        let unreachable = |at: &Attempt| {
+        // An attempt that has not ended this long after the request to split it does not react.
+        let does_not_react = |at: &Attempt| {
             at.preempt_request.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after)
         };
         let continues = |attempt: &Attempt, progress: Option<Progress>| match attempt.state {
             AttemptState::Running => progress.is_some(),
-            AttemptState::Splitting => unreachable(attempt),
+            AttemptState::Splitting => does_not_react(attempt),
             _ => false,
         };
         let alone =
-            |attempt: &Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable().count() == 1);
+            |attempt: &Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable_attempts().count() == 1);
         let running = self.cluster.running(job, phase);
         let slow = running.filter(|(attempt, progress)| {
             let done = progress.unwrap_or_default().done;
@@ -80,13 +80,13 @@ impl JobTracker {
     pub(super) fn split_stragglers(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut slow: Vec<AttemptId> = Vec::new();
         let mut free: BTreeSet<TrackerId> = self.cluster.free_trackers(Phase::Map).collect();
-        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
-        // Pending tasks have precedence.
+        let plan = Plan::new(&self.cluster, &self.config, &self.reservations, now);
+        // If a job has pending maps, they get the free slots.
         let jobs = self.cluster.jobs_with_stragglers(Phase::Map);
         for job in jobs.filter(|job| job.pending.map.is_empty()) {
             let stragglers = self.cluster.stragglers(job.id, Phase::Map);
             let tasks = stragglers.filter_map(|index| job.tasks.map.get(index as usize));
-            for attempt in tasks.filter_map(|task| task.viable().next()) {
+            for attempt in tasks.filter_map(|task| task.viable_attempts().next()) {
                 let fits = |on: &TrackerId| *on != attempt.tracker && plan.may_use(job, *on);
                 let elsewhere = free.iter().copied().find(fits);
                 if let Some(on) = elsewhere.filter(|_| self.cluster.is_better_split(job, attempt)) {
@@ -114,17 +114,17 @@ impl JobTracker {
 
     /// Reserves a slot on another tracker for the remainder of a slow map, as near to its input as
     /// possible.
-    pub(super) fn place_remainder(&mut self, now: Time, remainder: TaskId, slow_on: TrackerId) {
+    pub(super) fn reserve_slot_for_remainder(&mut self, now: Time, remainder: TaskId, slow_on: TrackerId) {
         let Some(task) = self.cluster.task(remainder) else { return };
         let distance =
             |id: &TrackerId| self.cluster.tracker(*id).map(|tracker| self.cluster.locality(task, tracker));
-        let plan = Plan::new(&self.cluster, &self.config, &self.reserved, now);
+        let plan = Plan::new(&self.cluster, &self.config, &self.reservations, now);
         let fits = |on: &TrackerId| *on != slow_on && plan.could_run(remainder, *on).is_ok();
         let elsewhere = self.cluster.free_trackers(Phase::Map).filter(fits);
         if let Some(on) = elsewhere.min_by_key(distance) {
-            self.reserved.insert(
+            self.reservations.insert(
                 remainder,
-                (on, ReservedFor::ThisTracker),
+                (on, AcceptedSlots::ThisTracker),
                 self.reserved_until(now),
                 Why::rule("straggler-remainder"),
             );

@@ -16,9 +16,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Limit on the effects of one tick when trackers are lost. The journal record of an event can hold
-/// many times as many.
-const EFFECTS_MAX: usize = 100_000;
+/// When a tick has caused this many effects, it declares no more trackers lost. The journal record of
+/// an event has room for many times as many.
+const EFFECTS_PER_TICK_MAX: usize = 100_000;
 
 impl JobTracker {
     pub(super) fn tick(&mut self, now: Time, out: &mut Vec<Effect>) {
@@ -30,7 +30,7 @@ impl JobTracker {
             self.split_stragglers(now, out);
         }
         self.recheck_drains();
-        self.policy_tick_round(now, out);
+        self.hold_periodic_round(now, out);
     }
 
     /// Handles a pause of the JobTracker itself. If no event arrived for long, not even a tick, the
@@ -42,11 +42,11 @@ impl JobTracker {
         if paused_for < self.config.absence {
             return;
         }
-        self.cluster.excuse(now, paused_for);
-        // After a restart the length of the pause is unknown. Deadlines are wall-clock times and
+        self.cluster.excuse_silence(now, paused_for);
+        // After a restart the length of the pause is unknown, so deadlines, which are wall-clock times,
         // stay as they are.
         if before > Time(0) {
-            self.reserved.extend(paused_for);
+            self.reservations.extend(paused_for);
             self.extend_deadlines(now, paused_for, out);
         }
     }
@@ -60,7 +60,7 @@ impl JobTracker {
                 until: preempt_deadline + by,
             })
         });
-        let drains = self.cluster.draining().iter().filter_map(|id| {
+        let drains = self.cluster.draining_trackers().iter().filter_map(|id| {
             let drain = self.cluster.tracker(*id)?.drain.as_ref()?;
             Some(Fact::TrackerDraining { tracker: *id, by: drain.by.clone(), until: drain.until + by })
         });
@@ -71,7 +71,7 @@ impl JobTracker {
 
     /// Restarts the timeouts of the attempts on a suspect tracker that is back: the tracker may not
     /// have received its orders yet.
-    pub(super) fn extend_deadlines_of(&mut self, now: Time, id: TrackerId) {
+    pub(super) fn restart_timeouts_on(&mut self, now: Time, id: TrackerId) {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         for attempt in running.collect::<Vec<_>>() {
@@ -93,19 +93,20 @@ impl JobTracker {
         for id in &lost {
             // The facts of one event are one record of the journal, whose size is limited. The next
             // tick handles the remaining trackers.
-            if out.len() >= EFFECTS_MAX {
+            if out.len() >= EFFECTS_PER_TICK_MAX {
                 break;
             }
-            self.lose(now, *id, &format!("no heartbeat for {}", self.config.lost_after), out);
+            self.declare_lost(now, *id, &format!("no heartbeat for {}", self.config.lost_after), out);
         }
         self.forget_lost(now, out);
         for id in suspect.iter().filter(|id| !lost.contains(id)) {
-            self.suspect(now, *id, &format!("no heartbeat for {}", self.config.suspect_after), out);
+            self.declare_suspect(now, *id, &format!("no heartbeat for {}", self.config.suspect_after), out);
         }
     }
 
-    /// Stops attempts that are late. An attempt holds its slot until its tracker reports its end.
-    /// It then counts as failed, so that a task that always gets stuck does not run forever.
+    /// Stops attempts that did not start, made no progress or did not release their slot in time. Such
+    /// an attempt holds its slot until its tracker reports that it has ended. It then counts as failed,
+    /// so that a task that always gets stuck does not run forever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
@@ -150,13 +151,13 @@ impl JobTracker {
             }
         }
         for (id, error) in late {
-            self.fault(now, id, error, out);
+            self.stop_faulty_attempt(now, id, error, out);
         }
         for id in overdue {
             self.kill_past_deadline(now, id, out);
         }
         for id in gone {
-            self.failed(now, id, "its tracker has not reported it since the order to kill it".into(), out);
+            self.attempt_failed(now, id, "its tracker has not reported it since the order to kill it".into(), out);
         }
     }
 

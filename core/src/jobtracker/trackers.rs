@@ -19,7 +19,8 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// If a job has more running reduces than this, they get map events only in replies to heartbeats.
+/// If a job has more running reduces than this, its trackers get map events only in replies to
+/// heartbeats.
 const REDUCES_NOTIFIED_AT_ONCE: usize = 64;
 /// A tracker with this many unacknowledged orders gets map events only in replies to heartbeats.
 const UNACKED_ORDERS_MAX: u64 = 32;
@@ -78,7 +79,7 @@ impl JobTracker {
         self.copies.forget(id);
         let outputs: BTreeSet<AttemptId> = new.outputs.into_iter().collect();
         self.give_up_outputs(now, id, &outputs, "its tracker no longer has it", out);
-        // Outputs that are gone but not needed now may be needed later.
+        // Outputs that the tracker no longer has and that are not needed now may be needed later.
         self.cluster.set_listed_outputs(id, &outputs);
         if moved {
             self.reannounce_outputs(now, id, out);
@@ -89,18 +90,18 @@ impl JobTracker {
         jobs.extend(reported.iter().chain(&outputs).map(|attempt| attempt.job()));
         self.clean_unknown_jobs(id, jobs);
         for report in new.attempts {
-            self.report(now, id, report, out);
+            self.handle_report(now, id, report, out);
         }
         for (attempt, checkpoint) in checkpoint_infos {
             self.cluster.set_checkpoint_info(id, attempt, checkpoint);
         }
-        // Only now, because the reports above may have added checkpoints.
+        // This comes last, because the reports above may have added checkpoints that are needed.
         self.drop_unknown_checkpoints(id, &checkpoints);
         self.repeat_preemptions(now, id, out);
         let epoch = self.cluster.epoch();
         Self::reply(request, Reply::Registered { tracker: id, epoch, incarnation }, out);
         self.work_arrived = true;
-        for job in self.cluster.active().clone() {
+        for job in self.cluster.active_job_ids().clone() {
             self.pending_map_events.insert(job);
         }
     }
@@ -132,7 +133,7 @@ impl JobTracker {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let counts = |attempt: &AttemptId| {
             let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
-            job.and_then(|job| job.task(attempt.task)?.winner()).is_some_and(|winner| winner.id == *attempt)
+            job.and_then(|job| job.task(attempt.task)?.winning_attempt()).is_some_and(|winner| winner.id == *attempt)
         };
         for attempt in self.cluster.outputs_on(tracker).filter(counts).collect::<Vec<_>>() {
             self.record(now, Fact::MapOutputMoved { attempt }, out);
@@ -145,7 +146,7 @@ impl JobTracker {
             if self.cluster.job(job).is_some_and(|job| !job.is_over()) {
                 self.cluster.volatile.add_extra_tracker(job, tracker);
             } else {
-                self.order(tracker, Order::Clean(job));
+                self.queue_order(tracker, Order::Clean(job));
             }
         }
     }
@@ -161,19 +162,19 @@ impl JobTracker {
         self.cluster.volatile.last_seen.insert(id, now);
         if state == Some(TrackerState::Suspect) {
             self.record(now, Fact::TrackerRecovered { tracker: id }, out);
-            self.extend_deadlines_of(now, id);
+            self.restart_timeouts_on(now, id);
         }
         let outbox = self.outboxes.entry(id).or_default();
-        outbox.acked = acked;
-        while outbox.waiting.front().is_some_and(|(number, _)| *number <= acked) {
-            outbox.waiting.pop_front();
+        outbox.acked_order = acked;
+        while outbox.unacked_orders.front().is_some_and(|(number, _)| *number <= acked) {
+            outbox.unacked_orders.pop_front();
         }
         // A repeated heartbeat gets the same answer and changes nothing.
-        if seq > outbox.seq {
-            outbox.seq = seq;
+        if seq > outbox.last_seq {
+            outbox.last_seq = seq;
             self.forget_unknown_attempts(id, &attempts);
             for report in attempts {
-                self.report(now, id, report, out);
+                self.handle_report(now, id, report, out);
             }
             for failure in fetch_failures {
                 self.fetch_failed(now, id, failure, out);
@@ -194,17 +195,17 @@ impl JobTracker {
     ) {
         let tracker = self.cluster.tracker(id).filter(|tracker| tracker.incarnation == incarnation);
         if tracker.is_some_and(|tracker| tracker.state == TrackerState::Live) {
-            self.suspect(now, id, "its connection broke", out);
+            self.declare_suspect(now, id, "its connection broke", out);
         }
     }
 
-    pub(super) fn suspect(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
+    pub(super) fn declare_suspect(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
         self.record(now, Fact::TrackerSuspected { tracker: id, why: why.into() }, out);
     }
 
     /// Gives up a tracker: its attempts run elsewhere, and maps whose output is still needed run
     /// again.
-    pub(super) fn lose(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
+    pub(super) fn declare_lost(&mut self, now: Time, id: TrackerId, why: &str, out: &mut Vec<Effect>) {
         self.record(now, Fact::TrackerLost { tracker: id, why: why.into() }, out);
         self.outboxes.remove(&id);
         self.copies.forget(id);
@@ -215,7 +216,7 @@ impl JobTracker {
     }
 
     /// Handles the request of a user to remove a lost tracker from the list of known trackers.
-    pub(super) fn forget(
+    pub(super) fn forget_for_user(
         &mut self,
         now: Time,
         request: RequestId,
@@ -223,7 +224,7 @@ impl JobTracker {
         by: &str,
         out: &mut Vec<Effect>,
     ) {
-        let reply = if let Some(why) = self.refuse_to_forget(id) {
+        let reply = if let Some(why) = self.refusal_to_forget(id) {
             Reply::Refused(why)
         } else {
             self.record_forgotten(now, id, &format!("requested by {by}"), out);
@@ -239,7 +240,7 @@ impl JobTracker {
                 && now.since(self.cluster.last_seen(tracker.id)) >= self.config.forget_after
         });
         for id in lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
-            if self.refuse_to_forget(id).is_none() {
+            if self.refusal_to_forget(id).is_none() {
                 self.record_forgotten(now, id, &format!("lost for {}", self.config.forget_after), out);
             }
         }
@@ -252,7 +253,7 @@ impl JobTracker {
         self.unsent.remove(&id);
     }
 
-    fn refuse_to_forget(&self, id: TrackerId) -> Option<String> {
+    fn refusal_to_forget(&self, id: TrackerId) -> Option<String> {
         let Some(tracker) = self.cluster.tracker(id) else {
             return Some(format!("there is no tracker {id}"));
         };
@@ -280,7 +281,7 @@ impl JobTracker {
         let running = Phase::BOTH.into_iter().flat_map(|phase| &tracker.running[phase]);
         let gone: Vec<AttemptId> = running.filter(|attempt| !except.contains(attempt)).copied().collect();
         for attempt in gone {
-            self.killed(now, attempt, why, out);
+            self.attempt_killed(now, attempt, why, out);
         }
     }
 
@@ -319,7 +320,7 @@ impl JobTracker {
             return;
         };
         self.lost_unneeded_outputs.remove(&job.id);
-        let winners = job.tasks.map.iter().filter_map(crate::task::Task::winner);
+        let winners = job.tasks.map.iter().filter_map(crate::task::Task::winning_attempt);
         let lost = winners.filter(|attempt| {
             let tracker = self.cluster.tracker(attempt.output_on);
             let has = |tracker: &Tracker| {
@@ -347,9 +348,9 @@ impl JobTracker {
             let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
             let is_last = job.is_done(Phase::Map);
             for tracker in trackers {
-                // A tracker that is behind gets the events with its next heartbeat.
+                // A tracker with many unacknowledged orders gets the events with its next heartbeat.
                 let behind =
-                    self.outboxes.get(&tracker).map_or(0, |outbox| outbox.next.saturating_sub(outbox.acked));
+                    self.outboxes.get(&tracker).map_or(0, |outbox| outbox.newest_order.saturating_sub(outbox.acked_order));
                 if is_last || behind < UNACKED_ORDERS_MAX {
                     self.send_map_events_of(tracker, id);
                 }
@@ -365,17 +366,17 @@ impl JobTracker {
         }
     }
 
-    /// Sends a tracker the map events of a job that it has not received, up to the first one that
-    /// names an awaited tracker: its address is unknown until it registers. If that tracker is lost
-    /// instead, the output is withdrawn.
+    /// Sends a tracker the map events of a job that it has not received, up to the first event that
+    /// names an awaited tracker, whose address is unknown until it registers. If that tracker is lost
+    /// instead, its output is withdrawn and the events after it are sent.
     fn send_map_events_of(&mut self, tracker: TrackerId, id: JobId) {
         // Reduces of a finished job may take a while to end and need nothing any more.
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };
         let outbox = self.outboxes.entry(tracker).or_default();
-        let first = outbox.map_events.get(&id).copied().unwrap_or(0);
-        // An output that was withdrawn or copied since does not delay later events.
+        let first = outbox.map_events_sent.get(&id).copied().unwrap_or(0);
+        // An event about an output that was withdrawn or copied since does not delay later events.
         let counts = |map: AttemptId, on: TrackerId| {
-            let winner = job.task(map.task).and_then(Task::winner);
+            let winner = job.task(map.task).and_then(Task::winning_attempt);
             winner.is_some_and(|winner| winner.id == map && winner.output_on == on)
         };
         let is_awaited = |event: &MapEvent| match event {
@@ -391,13 +392,13 @@ impl JobTracker {
             return;
         }
         let maps = job.tasks.map.len() as u32;
-        outbox.map_events.insert(id, known);
+        outbox.map_events_sent.insert(id, known);
         let first = outbox.take_map_events(id, known).unwrap_or(first);
         for first in (first..known).step_by(MAP_EVENTS_MAX) {
             let next = known.min(first + MAP_EVENTS_MAX);
             let Some(job) = self.cluster.job(id) else { return };
             let events = job.map_events[first..next].to_vec();
-            self.order(tracker, Order::MapEvents { job: id, first, maps, events });
+            self.queue_order(tracker, Order::MapEvents { job: id, first, maps, events });
         }
     }
 

@@ -27,25 +27,25 @@ impl PreemptionCounts {
     }
 }
 
-/// How fast work of lost trackers was launched again.
+/// How fast tasks that were lost with a tracker were launched again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// Tasks that had to run again and were launched.
+    /// Number of tasks that had to run again and were launched.
     pub tasks: u32,
-    /// Maps among them.
+    /// Number of maps among these tasks.
     pub maps: u32,
-    /// Maps among them that were node-local.
+    /// Number of these maps that were launched node-local.
     pub local: u32,
     /// Time from the loss to the launch, summed over all tasks.
     pub waited: Span,
-    /// The same for maps.
+    /// Time from the loss to the launch, summed over the maps.
     pub maps_waited: Span,
-    /// The longest of these times.
+    /// The longest time from the loss to the launch of a task.
     pub longest: Span,
 }
 
 impl Recovery {
-    pub(super) fn launched(&mut self, waited: Span, near: Option<Locality>) {
+    pub(super) fn add_launch(&mut self, waited: Span, near: Option<Locality>) {
         self.tasks += 1;
         self.maps += u32::from(near.is_some());
         self.local += u32::from(near == Some(Locality::NodeLocal));
@@ -91,7 +91,7 @@ pub struct JobFigures {
     pub maps_done: Option<Time>,
     /// When it ended.
     pub ended: Option<Time>,
-    /// The end of the observation, if the job had not ended by then.
+    /// When the observation ended, if the job had not ended by then.
     pub observed_until: Option<Time>,
     /// Whether it succeeded.
     pub succeeded: bool,
@@ -101,9 +101,9 @@ pub struct JobFigures {
     pub preemption: PreemptionCounts,
     /// Number of duplicates launched.
     pub duplicates: u32,
-    /// Slot time of attempts that failed, or whose output or checkpoint was lost.
+    /// Slot time of attempts that failed, were killed, or whose output or checkpoint was lost.
     pub lost: Span,
-    /// Slot time from a request to split or pause until the slot was free.
+    /// Slot time from the requests to split or pause attempts until their slots were free.
     pub preemption_latency: Span,
     /// Slot time that attempts after a preemption needed to start: process start, reading or
     /// copying the checkpoint. No fact contains it; a simulator reports it with
@@ -116,7 +116,7 @@ pub struct JobFigures {
     /// Time that its reduces waited for slots after its maps were done, summed over the reduces. A
     /// reduce on hold does not wait for a slot.
     pub reduce_waited: Span,
-    /// How fast its work on lost trackers was launched again.
+    /// How fast its tasks that were lost with a tracker were launched again.
     pub recovery: Recovery,
 }
 

@@ -1,5 +1,5 @@
-//! The metrics of the papers, computed only from facts. The daemon, the simulator and a history
-//! file give the same metrics for the same facts.
+//! Computes the metrics of the papers, only from facts. The daemon, the simulator and a history file
+//! give the same metrics for the same facts.
 //!
 //! | metric | paper | here |
 //! |---|---|---|
@@ -34,8 +34,8 @@ use std::{
 };
 use timeline::Timeline;
 
-/// The start of the reason of a split of a slow map.
-const STRAGGLER: &str = "straggler-split";
+/// The rule with which the reason for splitting a slow map starts.
+const STRAGGLER_RULE: &str = "straggler-split";
 
 /// The setting of a job that names the group that it is compared with.
 pub const GROUP: &str = "group";
@@ -45,39 +45,40 @@ pub fn group(spec: &JobSpec) -> &str {
     spec.conf.get(GROUP).unwrap_or(&spec.name)
 }
 
-/// Number of jobs whose slot use is recorded separately.
+/// Slot use is recorded per job only for the first this many jobs.
 pub const JOBS_SHOWN_MAX: usize = 40;
 
-/// State of a job while it runs.
+/// The state of a job while it runs.
 #[derive(Debug)]
-struct Live {
+struct RunningJob {
     spec: Arc<JobSpec>,
-    /// The root split of each map. Splits of maps add entries.
+    /// The root of each map. When a map is split, the remainder adds an entry.
     roots: Vec<u32>,
     maps_done: u32,
     /// The duration of each map that is done.
-    elapsed: Vec<Span>,
+    map_durations: Vec<Span>,
     reduces: Vec<ReduceProgress>,
 }
 
-/// State of a reduce, to measure its waiting time.
+/// The state of a reduce, to measure its waiting time.
 #[derive(Debug, Clone, Copy)]
 struct ReduceProgress {
     /// Since when it waits for a slot, if no attempt is running and it is not on hold.
     since: Time,
+    /// Number of running attempts.
     running: u32,
     is_done: bool,
-    /// It is on hold: it does not wait for a slot.
+    /// Whether it is on hold. Then it does not wait for a slot.
     is_on_hold: bool,
     /// Slot time of the work in its checkpoint.
-    checkpointed: Span,
+    checkpointed_time: Span,
     /// The tracker where it was paused last. Several attempts may resume from the same checkpoint.
     paused_on: Option<TrackerId>,
 }
 
 impl ReduceProgress {
     fn new(since: Time) -> Self {
-        Self { since, running: 0, is_done: false, is_on_hold: false, checkpointed: Span(0), paused_on: None }
+        Self { since, running: 0, is_done: false, is_on_hold: false, checkpointed_time: Span(0), paused_on: None }
     }
 
     /// Returns whether it waits for a slot, provided that the maps are done.
@@ -86,18 +87,20 @@ impl ReduceProgress {
     }
 }
 
+/// A slot that an attempt holds.
 #[derive(Debug, Clone, Copy)]
 struct HeldSlot {
     since: Time,
     on: TrackerId,
-    preempted: Option<PreemptRequest>,
+    request: Option<PreemptRequest>,
 }
 
+/// The preemption of an attempt that holds a slot.
 #[derive(Debug, Clone, Copy)]
 struct PreemptRequest {
     kind: PreemptKind,
     at: Time,
-    /// For another job, not because of a straggler or a drain.
+    /// Whether the slot is for another job. It is not if a straggler is split or a tracker is drained.
     for_others: bool,
     /// Whether the task is on hold from then on.
     holds: bool,
@@ -107,12 +110,16 @@ struct PreemptRequest {
 #[derive(Debug, Default)]
 pub struct Metrics {
     figures: BTreeMap<JobId, JobFigures>,
-    live: BTreeMap<JobId, Live>,
-    held: BTreeMap<AttemptId, HeldSlot>,
-    places: BTreeMap<TrackerId, (String, String)>,
-    racks: BTreeMap<String, String>,
+    running_jobs: BTreeMap<JobId, RunningJob>,
+    held_slots: BTreeMap<AttemptId, HeldSlot>,
+    /// The host and the rack of each tracker.
+    tracker_places: BTreeMap<TrackerId, (String, String)>,
+    /// The rack of each host.
+    rack_of_host: BTreeMap<String, String>,
+    /// Trackers that are lost, and since when.
     lost_trackers: BTreeMap<TrackerId, Time>,
     draining: BTreeSet<TrackerId>,
+    /// Tasks that must run again because a tracker or an output was lost, and since when.
     to_recover: BTreeMap<TaskId, Time>,
     /// How fast lost work was launched again, over all jobs.
     pub recovery: Recovery,
@@ -149,17 +156,17 @@ impl Metrics {
     pub fn observe(&mut self, at: Time, fact: &Fact) {
         match fact {
             Fact::TrackerJoined { tracker, host, rack, .. } => {
-                self.places.insert(*tracker, (host.clone(), rack.clone()));
-                self.racks.insert(host.clone(), rack.clone());
+                self.tracker_places.insert(*tracker, (host.clone(), rack.clone()));
+                self.rack_of_host.insert(host.clone(), rack.clone());
                 self.lost_trackers.remove(tracker);
             }
             Fact::TrackerLost { tracker, .. } => {
                 self.lost_trackers.insert(*tracker, at);
             }
-            Fact::JobSubmitted { job, spec, .. } => self.submitted(at, *job, spec),
-            Fact::JobEnded { job, outcome } => self.ended(at, *job, outcome),
+            Fact::JobSubmitted { job, spec, .. } => self.job_submitted(at, *job, spec),
+            Fact::JobEnded { job, outcome } => self.job_ended(at, *job, outcome),
             Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, .. } => {
-                self.launched(at, *attempt, *tracker, *speculative, *resumed_from);
+                self.attempt_launched(at, *attempt, *tracker, *speculative, *resumed_from);
             }
             Fact::TrackerDraining { tracker, .. } => {
                 self.draining.insert(*tracker);
@@ -168,26 +175,26 @@ impl Metrics {
                 self.draining.remove(tracker);
             }
             Fact::PreemptionRequested { attempt, kind, fault: false, why, hold } => {
-                self.preempted(at, *attempt, *kind, why, *hold);
+                self.preemption_requested(at, *attempt, *kind, why, *hold);
             }
-            Fact::PreemptionRefused { attempt, .. } => self.refused(*attempt),
+            Fact::PreemptionRefused { attempt, .. } => self.preemption_refused(*attempt),
             Fact::TaskReleased { task } => {
                 if let Some(reduce) = self.reduce(*task) {
                     (reduce.is_on_hold, reduce.since) = (false, at);
                 }
             }
-            Fact::AttemptSucceeded { attempt, .. } => self.succeeded(at, *attempt),
-            Fact::MapSplit { attempt, .. } => self.split(at, *attempt),
-            Fact::AttemptPaused { attempt, .. } => self.paused(at, *attempt),
-            Fact::AttemptFailed { attempt, .. } => self.wasted(at, *attempt, 0),
-            Fact::AttemptKilled { attempt, bytes_in, .. } => self.wasted(at, *attempt, *bytes_in),
-            Fact::MapOutputLost { attempt, .. } => self.output_lost(at, *attempt),
+            Fact::AttemptSucceeded { attempt, .. } => self.attempt_succeeded(at, *attempt),
+            Fact::MapSplit { attempt, .. } => self.map_split(at, *attempt),
+            Fact::AttemptPaused { attempt, .. } => self.attempt_paused(at, *attempt),
+            Fact::AttemptFailed { attempt, .. } => self.attempt_wasted(at, *attempt, 0),
+            Fact::AttemptKilled { attempt, bytes_in, .. } => self.attempt_wasted(at, *attempt, *bytes_in),
+            Fact::MapOutputLost { attempt, .. } => self.map_output_lost(at, *attempt),
             Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
             _ => {}
         }
     }
 
-    fn submitted(&mut self, at: Time, id: JobId, spec: &Arc<JobSpec>) {
+    fn job_submitted(&mut self, at: Time, id: JobId, spec: &Arc<JobSpec>) {
         let tasks = PerPhase { map: spec.splits.len() as u32, reduce: spec.reduces };
         let figures = JobFigures {
             name: spec.name.clone(),
@@ -213,37 +220,37 @@ impl Metrics {
         };
         self.figures.insert(id, figures);
         let roots = (0..tasks.map).collect();
-        let elapsed = vec![Span(0); tasks.map as usize];
+        let map_durations = vec![Span(0); tasks.map as usize];
         let reduces = vec![ReduceProgress::new(at); tasks.reduce as usize];
-        self.live.insert(id, Live { spec: spec.clone(), roots, maps_done: 0, elapsed, reduces });
-        self.shares.demands(at, &spec.user, 1);
+        self.running_jobs.insert(id, RunningJob { spec: spec.clone(), roots, maps_done: 0, map_durations, reduces });
+        self.shares.change_jobs(at, &spec.user, 1);
     }
 
-    fn ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) {
+    fn job_ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) {
         if let Some(figures) = self.figures.get_mut(&id) {
             figures.ended = Some(at);
             figures.succeeded = *outcome == JobOutcome::Succeeded;
         }
-        if let Some(live) = self.live.remove(&id) {
-            self.shares.demands(at, &live.spec.user, -1);
+        if let Some(live) = self.running_jobs.remove(&id) {
+            self.shares.change_jobs(at, &live.spec.user, -1);
         }
         self.to_recover.retain(|task, _| task.job != id);
     }
 
-    fn near(&self, task: TaskId, on: TrackerId) -> Option<Locality> {
-        let live = self.live.get(&task.job)?;
+    fn locality_of(&self, task: TaskId, on: TrackerId) -> Option<Locality> {
+        let live = self.running_jobs.get(&task.job)?;
         let split = live.spec.splits.get(*live.roots.get(task.index as usize)? as usize)?;
-        let (host, rack) = self.places.get(&on)?;
+        let (host, rack) = self.tracker_places.get(&on)?;
         Some(if split.hosts.contains(host) {
             Locality::NodeLocal
-        } else if split.hosts.iter().any(|host| self.racks.get(host) == Some(rack)) {
+        } else if split.hosts.iter().any(|host| self.rack_of_host.get(host) == Some(rack)) {
             Locality::RackLocal
         } else {
             Locality::OffRack
         })
     }
 
-    fn launched(
+    fn attempt_launched(
         &mut self,
         at: Time,
         id: AttemptId,
@@ -251,20 +258,20 @@ impl Metrics {
         speculative: bool,
         resumed_from: Option<AttemptId>,
     ) {
-        self.held.insert(id, HeldSlot { since: at, on, preempted: None });
-        let near = (id.phase() == Phase::Map).then(|| self.near(id.task, on)).flatten();
+        self.held_slots.insert(id, HeldSlot { since: at, on, request: None });
+        let near = (id.phase() == Phase::Map).then(|| self.locality_of(id.task, on)).flatten();
         let lost = self.to_recover.remove(&id.task);
         let Some(figures) = self.figures.get_mut(&id.job()) else { return };
         if let Some(lost) = lost {
-            figures.recovery.launched(at.since(lost), near);
-            self.recovery.launched(at.since(lost), near);
+            figures.recovery.add_launch(at.since(lost), near);
+            self.recovery.add_launch(at.since(lost), near);
         }
         figures.duplicates += u32::from(speculative);
         if let Some(near) = near {
             figures.first_map.get_or_insert(at);
             figures.near[near as usize] += 1;
         }
-        let live = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
+        let live = self.running_jobs.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
         if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {
             if resumed_from.is_some() {
                 figures.preemption.resumes += 1;
@@ -277,32 +284,32 @@ impl Metrics {
             reduce.running += 1;
         }
         let user = figures.user.clone();
-        self.shares.holds(at, &user, 1);
+        self.shares.change_slots(at, &user, 1);
     }
 
     /// Returns the state of a reduce of a running job.
     fn reduce(&mut self, id: TaskId) -> Option<&mut ReduceProgress> {
-        let live = self.live.get_mut(&id.job).filter(|_| id.phase == Phase::Reduce)?;
+        let live = self.running_jobs.get_mut(&id.job).filter(|_| id.phase == Phase::Reduce)?;
         live.reduces.get_mut(id.index as usize)
     }
 
     /// Notes that an attempt was preempted. A repeated request of the same kind keeps the time of
     /// the first request.
-    fn preempted(&mut self, at: Time, id: AttemptId, kind: PreemptKind, why: &str, holds: bool) {
-        let Some(held) = self.held.get_mut(&id) else { return };
-        let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER);
-        let before = held.preempted.filter(|request| request.kind == kind);
-        let holds = holds || held.preempted.is_some_and(|request| request.holds);
+    fn preemption_requested(&mut self, at: Time, id: AttemptId, kind: PreemptKind, why: &str, holds: bool) {
+        let Some(held) = self.held_slots.get_mut(&id) else { return };
+        let for_others = !self.draining.contains(&held.on) && !why.starts_with(STRAGGLER_RULE);
+        let before = held.request.filter(|request| request.kind == kind);
+        let holds = holds || held.request.is_some_and(|request| request.holds);
         let at = before.map_or(at, |request| request.at);
-        held.preempted = Some(PreemptRequest { kind, at, for_others, holds });
+        held.request = Some(PreemptRequest { kind, at, for_others, holds });
         if let Some(reduce) = self.reduce(id.task) {
             reduce.is_on_hold |= holds;
         }
     }
 
     /// Notes that an attempt refused to be preempted and continues.
-    fn refused(&mut self, id: AttemptId) {
-        let request = self.held.get_mut(&id).and_then(|held| held.preempted.take());
+    fn preemption_refused(&mut self, id: AttemptId) {
+        let request = self.held_slots.get_mut(&id).and_then(|held| held.request.take());
         if request.is_some_and(|request| request.holds)
             && let Some(reduce) = self.reduce(id.task)
         {
@@ -311,8 +318,8 @@ impl Metrics {
     }
 
     /// Notes that the slot of an attempt is free, and returns what was known about the slot.
-    fn released(&mut self, at: Time, id: AttemptId) -> Option<HeldSlot> {
-        let held = self.held.remove(&id)?;
+    fn slot_released(&mut self, at: Time, id: AttemptId) -> Option<HeldSlot> {
+        let held = self.held_slots.remove(&id)?;
         if let Some(reduce) = self.reduce(id.task) {
             reduce.running = reduce.running.saturating_sub(1);
             reduce.since = at;
@@ -325,15 +332,15 @@ impl Metrics {
             self.by_job.add(&name, id.phase(), held.since, at);
         }
         let user = figures.user.clone();
-        self.shares.holds(at, &user, -1);
+        self.shares.change_slots(at, &user, -1);
         Some(held)
     }
 
-    fn succeeded(&mut self, at: Time, id: AttemptId) {
-        let held = self.released(at, id);
-        if let Some(live) = self.live.get_mut(&id.job()) {
+    fn attempt_succeeded(&mut self, at: Time, id: AttemptId) {
+        let held = self.slot_released(at, id);
+        if let Some(live) = self.running_jobs.get_mut(&id.job()) {
             let index = id.task.index as usize;
-            if let (Phase::Map, Some(elapsed), Some(held)) = (id.phase(), live.elapsed.get_mut(index), held) {
+            if let (Phase::Map, Some(elapsed), Some(held)) = (id.phase(), live.map_durations.get_mut(index), held) {
                 *elapsed = at.since(held.since);
             }
             if let (Phase::Reduce, Some(reduce)) = (id.phase(), live.reduces.get_mut(index)) {
@@ -344,14 +351,14 @@ impl Metrics {
     }
 
     /// Counts an attempt that was split or paused.
-    fn released_losslessly(
+    fn count_lossless_preemption(
         &mut self,
         at: Time,
         id: AttemptId,
         held: Option<HeldSlot>,
         count: fn(&mut PreemptionCounts) -> &mut u32,
     ) {
-        let request = held.and_then(|held| held.preempted);
+        let request = held.and_then(|held| held.request);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             let for_others = request.is_none_or(|request| request.for_others);
             *(if for_others { count(&mut figures.preemption) } else { &mut figures.preemption.internal }) +=
@@ -361,26 +368,26 @@ impl Metrics {
         }
     }
 
-    fn split(&mut self, at: Time, id: AttemptId) {
-        let held = self.released(at, id);
-        self.released_losslessly(at, id, held, |preemption| &mut preemption.splits);
-        if let Some(live) = self.live.get_mut(&id.job()) {
+    fn map_split(&mut self, at: Time, id: AttemptId) {
+        let held = self.slot_released(at, id);
+        self.count_lossless_preemption(at, id, held, |preemption| &mut preemption.splits);
+        if let Some(live) = self.running_jobs.get_mut(&id.job()) {
             let index = id.task.index as usize;
             let root = live.roots.get(index).copied().unwrap_or(0);
             live.roots.push(root);
-            live.elapsed.push(Span(0));
-            if let (Some(elapsed), Some(held)) = (live.elapsed.get_mut(index), held) {
+            live.map_durations.push(Span(0));
+            if let (Some(elapsed), Some(held)) = (live.map_durations.get_mut(index), held) {
                 *elapsed = at.since(held.since);
             }
         }
         self.map_done(at, id);
     }
 
-    fn paused(&mut self, at: Time, id: AttemptId) {
-        let held = self.released(at, id);
-        self.released_losslessly(at, id, held, |preemption| &mut preemption.pauses);
+    fn attempt_paused(&mut self, at: Time, id: AttemptId) {
+        let held = self.slot_released(at, id);
+        self.count_lossless_preemption(at, id, held, |preemption| &mut preemption.pauses);
         if let (Some(held), Some(reduce)) = (held, self.reduce(id.task)) {
-            reduce.checkpointed = reduce.checkpointed + at.since(held.since);
+            reduce.checkpointed_time = reduce.checkpointed_time + at.since(held.since);
             reduce.paused_on = Some(held.on);
         }
     }
@@ -388,21 +395,21 @@ impl Metrics {
     /// Counts the slot time in the lost checkpoint of a reduce as lost.
     fn checkpoint_lost(&mut self, id: AttemptId) {
         let Some(reduce) = self.reduce(id.task) else { return };
-        let lost = std::mem::take(&mut reduce.checkpointed);
+        let lost = std::mem::take(&mut reduce.checkpointed_time);
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + lost;
         }
     }
 
     /// Counts the slot time and the bytes read of an attempt that failed or was killed as lost.
-    fn wasted(&mut self, at: Time, id: AttemptId, bytes: u64) {
-        let Some(held) = self.released(at, id) else { return };
-        let running = self.live.contains_key(&id.job());
+    fn attempt_wasted(&mut self, at: Time, id: AttemptId, bytes: u64) {
+        let Some(held) = self.slot_released(at, id) else { return };
+        let running = self.running_jobs.contains_key(&id.job());
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + at.since(held.since);
             figures.lost_bytes += bytes;
             if let Some(request) =
-                held.preempted.filter(|request| running && request.kind == PreemptKind::Kill)
+                held.request.filter(|request| running && request.kind == PreemptKind::Kill)
             {
                 figures.preemption.kills += u32::from(request.for_others);
                 figures.preemption.internal += u32::from(!request.for_others);
@@ -414,7 +421,7 @@ impl Metrics {
     }
 
     fn map_done(&mut self, at: Time, id: AttemptId) {
-        let Some(live) = self.live.get_mut(&id.job()).filter(|_| id.phase() == Phase::Map) else { return };
+        let Some(live) = self.running_jobs.get_mut(&id.job()).filter(|_| id.phase() == Phase::Map) else { return };
         live.maps_done += 1;
         if live.maps_done as usize == live.roots.len()
             && let Some(figures) = self.figures.get_mut(&id.job())
@@ -423,30 +430,30 @@ impl Metrics {
         }
     }
 
-    fn output_lost(&mut self, at: Time, id: AttemptId) {
-        let Some(live) = self.live.get_mut(&id.job()) else { return };
+    fn map_output_lost(&mut self, at: Time, id: AttemptId) {
+        let Some(live) = self.running_jobs.get_mut(&id.job()) else { return };
         live.maps_done = live.maps_done.saturating_sub(1);
         self.to_recover.insert(id.task, at);
         let Some(figures) = self.figures.get_mut(&id.job()) else { return };
-        let elapsed = live.elapsed.get_mut(id.task.index as usize).map(std::mem::take);
+        let elapsed = live.map_durations.get_mut(id.task.index as usize).map(std::mem::take);
         figures.lost = figures.lost + elapsed.unwrap_or_default();
         if let Some(done) = figures.maps_done.take() {
-            // From now on the reduces wait for a map, not for a slot.
+            // From now on the reduces wait for a map. Their waiting time for a slot ends here.
             for reduce in live.reduces.iter().filter(|reduce| reduce.waits()) {
                 figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
             }
         }
     }
 
-    /// Adds the time that an attempt after a preemption needed to start.
+    /// Adds the time that an attempt needed to start after a preemption.
     pub fn restarted(&mut self, job: JobId, elapsed: Span) {
         if let Some(figures) = self.figures.get_mut(&job) {
             figures.restarting = figures.restarting + elapsed;
         }
     }
 
-    /// Ends the observation: active jobs count in their current state.
-    pub fn leave(&mut self, at: Time) {
+    /// Ends the observation at this time. Jobs that have not ended get it as `observed_until`.
+    pub fn end_observation(&mut self, at: Time) {
         for figures in self.figures.values_mut().filter(|figures| figures.ended.is_none()) {
             figures.observed_until = Some(at);
         }

@@ -1,12 +1,12 @@
-//! Slots of users compared with their minimum shares: dissatisfaction and fairness, over time.
+//! Compares the slots of users with their minimum shares: dissatisfaction and fairness, over time.
 //!
 //! COSHH (Rasooli and Down), section 5.1. Dissatisfaction(t) is the sum over users with work of
 //! `(min_share - slots) / min_share * weight` where this is positive. Fairness(t) is the sum over
-//! users of the difference between their slots beyond the minimum share and the mean of this value
+//! users of the difference between their slots beyond the minimum share and the mean of that number
 //! over users of the same weight. For both, lower is better.
 //!
-//! Differs from the paper, which gives one number for a run and does not say for which time: ours
-//! is the mean over the time in which any user has work. Users without work are in neither sum.
+//! The paper gives one number for a run and does not say for which time. Here it is the mean over the
+//! time in which any user has work. Users without work are in neither sum.
 
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct MinShare {
 
 #[derive(Debug, Clone)]
 struct User {
-    min_share_of: MinShare,
+    min_share: MinShare,
     jobs: i64,
     slots: i64,
 }
@@ -32,7 +32,8 @@ struct User {
 pub struct Shares {
     users: BTreeMap<String, User>,
     since: Time,
-    /// Seconds with work, and both metrics multiplied by seconds.
+    /// The seconds in which any user had work, and the sums of dissatisfaction and fairness over these
+    /// seconds.
     sums: [f64; 3],
 }
 
@@ -40,17 +41,17 @@ impl Shares {
     /// Starts with the minimum shares of all users.
     pub fn new(users: impl IntoIterator<Item = (String, MinShare)>) -> Self {
         let users =
-            users.into_iter().map(|(name, min_share_of)| (name, User { min_share_of, jobs: 0, slots: 0 }));
+            users.into_iter().map(|(name, min_share)| (name, User { min_share, jobs: 0, slots: 0 }));
         Self { users: users.collect(), ..Self::default() }
     }
 
     /// Changes the number of active jobs of a user by `jobs`.
-    pub(super) fn demands(&mut self, at: Time, user: &str, jobs: i64) {
+    pub(super) fn change_jobs(&mut self, at: Time, user: &str, jobs: i64) {
         self.change(at, user, |user| user.jobs += jobs);
     }
 
     /// Changes the number of slots that a user holds by `slots`.
-    pub(super) fn holds(&mut self, at: Time, user: &str, slots: i64) {
+    pub(super) fn change_slots(&mut self, at: Time, user: &str, slots: i64) {
         self.change(at, user, |user| user.slots += slots);
     }
 
@@ -74,14 +75,14 @@ impl Shares {
     pub fn now(&self) -> (f64, f64) {
         let with_work = || self.users.values().filter(|user| user.jobs > 0);
         let lacks = |user: &User| {
-            let MinShare { min_share, weight } = user.min_share_of;
+            let MinShare { min_share, weight } = user.min_share;
             let missing = min_share - user.slots as f64;
             if min_share > 0.0 { (missing / min_share).max(0.0) * weight } else { 0.0 }
         };
-        let beyond = |user: &User| user.slots as f64 - user.min_share_of.min_share;
+        let beyond = |user: &User| user.slots as f64 - user.min_share.min_share;
         let alike = |user: &User| {
             let same: Vec<f64> = with_work()
-                .filter(|other| other.min_share_of.weight.total_cmp(&user.min_share_of.weight).is_eq())
+                .filter(|other| other.min_share.weight.total_cmp(&user.min_share.weight).is_eq())
                 .map(beyond)
                 .collect();
             super::stats::mean(&same)
@@ -105,26 +106,26 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn min_share_of(min_share: f64, weight: f64) -> MinShare {
+    fn min_share(min_share: f64, weight: f64) -> MinShare {
         MinShare { min_share, weight }
     }
 
     #[test]
-    fn sums_match_the_paper() {
+    fn dissatisfaction_and_fairness_match_values_computed_by_hand() {
         let users =
-            [("a", min_share_of(4.0, 2.0)), ("b", min_share_of(0.0, 2.0)), ("c", min_share_of(5.0, 1.0))];
-        let mut shares = Shares::new(users.map(|(name, min_share_of)| (name.to_owned(), min_share_of)));
+            [("a", min_share(4.0, 2.0)), ("b", min_share(0.0, 2.0)), ("c", min_share(5.0, 1.0))];
+        let mut shares = Shares::new(users.map(|(name, min_share)| (name.to_owned(), min_share)));
         for user in ["a", "b"] {
-            shares.demands(Time(0), user, 1);
+            shares.change_jobs(Time(0), user, 1);
         }
-        shares.holds(Time(0), "a", 1);
-        shares.holds(Time(0), "b", 1);
+        shares.change_slots(Time(0), "a", 1);
+        shares.change_slots(Time(0), "b", 1);
         // a lacks 3 of 4 slots, with weight 2. c has no work. a has -3 slots beyond its minimum
         // share, b has 1: the mean is -1.
         let (dissatisfaction, fairness) = shares.now();
         assert!((dissatisfaction - 1.5).abs() < 1e-12 && (fairness - 4.0).abs() < 1e-12);
-        shares.holds(Time(10_000_000), "a", 3);
-        shares.holds(Time(20_000_000), "a", -3);
-        assert!((shares.dissatisfaction() - 0.75).abs() < 1e-9, "half the time it is met");
+        shares.change_slots(Time(10_000_000), "a", 3);
+        shares.change_slots(Time(20_000_000), "a", -3);
+        assert!((shares.dissatisfaction() - 0.75).abs() < 1e-9, "the minimum share is met half of the time");
     }
 }

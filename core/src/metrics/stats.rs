@@ -34,12 +34,12 @@ pub fn confidence(values: &[f64]) -> f64 {
 
 /// Returns the two-sided 95% quantile of Student's t-distribution.
 fn student_t(freedom: usize) -> f64 {
-    const POINTS: [f64; 30] = [
+    const QUANTILES: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
         2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
         2.045, 2.042,
     ];
-    POINTS.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
+    QUANTILES.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
 }
 
 #[cfg(test)]
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_numbers() {
+    fn statistics_match_values_computed_by_hand() {
         let values = [4.0, 1.0, 3.0, 2.0];
         assert!((mean(&values) - 2.5).abs() < 1e-12);
         assert!((quantile(&values, 0.5) - 2.5).abs() < 1e-12);

@@ -68,7 +68,7 @@ fn preempted(attempt: AttemptId, kind: PreemptKind) -> Fact {
 }
 
 #[test]
-fn a_job_that_is_split_paused_and_moved() {
+fn split_paused_and_migrated_job_has_the_figures_computed_by_hand() {
     let (m0, m1, tail) = (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0), attempt(Phase::Map, 2, 0));
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
     let events = [
@@ -100,12 +100,12 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.waiting().zip(job.execution()).map(|(a, b)| a + b), job.makespan());
     assert_eq!(job.execution(), Some(Span::secs(38)));
     assert_eq!(job.maps_done, Some(Time(30_000_000)));
-    // From 30 s to 34 s at first, from 41 s to 47 s after the pause.
+    // The reduce waits from 30 s to 34 s before its first launch, and from 41 s to 47 s after the pause.
     assert_eq!(job.reduce_wait(), Some(Span::secs(10)));
     assert_eq!(job.near, [2, 1, 0], "m0 and the remainder are node-local, m1 is rack-local");
     assert_eq!(job.locality(), Some(2.0 / 3.0));
     let recovery = (job.recovery.mean_wait(), job.recovery.mean_map_wait(), job.recovery.locality());
-    assert_eq!(recovery, (None, None, None), "nothing was lost: that is no wait of nothing");
+    assert_eq!(recovery, (None, None, None), "nothing was lost, so recovery has no values");
     assert_eq!(
         job.preemption,
         PreemptionCounts { splits: 1, pauses: 1, kills: 0, resumes: 1, migrations: 1, internal: 0 }
@@ -113,20 +113,21 @@ fn a_job_that_is_split_paused_and_moved() {
     assert_eq!(job.held, PerPhase { map: Span::secs(9 + 7 + 5), reduce: Span::secs(7 + 3) });
     assert_eq!(job.slowdown(Span::secs(20)), Some(2.05));
     assert_eq!(job.lost, Span(0));
-    // From 20 s to 21 s and from 40 s to 41 s. No fact contains the time to start again.
+    // The preemption latency: from 20 s to 21 s and from 40 s to 41 s. No fact contains the time to
+    // start again.
     assert_eq!(job.overhead(), Span::secs(2));
 }
 
 #[test]
-fn missing_data_has_no_value() {
-    let none = JobFigures { tasks: PerPhase { map: 2, reduce: 0 }, ..play(vec![(0, submitted())]) };
+fn figures_without_data_are_none() {
+    let none = JobFigures { tasks: PerPhase { map: 2, reduce: 0 }, ..figures_after(vec![(0, submitted())]) };
     assert_eq!((none.reduce_wait(), none.locality()), (None, None), "no reduces, and no map launched yet");
-    assert_eq!(play(vec![(0, submitted())]).reduce_wait(), Some(Span(0)), "one that has not waited");
+    assert_eq!(figures_after(vec![(0, submitted())]).reduce_wait(), Some(Span(0)), "one reduce, which has not waited");
 }
 
 #[test]
 fn job_ended_before_first_map_counts_as_waiting() {
-    let job = play(vec![
+    let job = figures_after(vec![
         (10, submitted()),
         (14, Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Killed("ann".into()) }),
     ]);
@@ -135,7 +136,7 @@ fn job_ended_before_first_map_counts_as_waiting() {
 }
 
 #[test]
-fn work_of_a_lost_tracker() {
+fn lost_tracker_adds_lost_work_and_recovery_time() {
     let (m0, m1) = (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0));
     let killed = |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 60 };
     let events = [
@@ -159,13 +160,14 @@ fn work_of_a_lost_tracker() {
     let expected = Recovery { tasks: 2, maps: 2, local: 1, waited, maps_waited: waited, longest };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
-    // m0 from 1 s to 20 s, and m1, whose output was lost with the node, from 1 s to 5 s.
+    // Lost: m0, which ran from 1 s to 20 s, and m1, which ran from 1 s to 5 s and whose output was lost
+    // with the node.
     assert_eq!((job.lost, job.lost_bytes, job.preemption.kills), (Span::secs(19 + 4), 60, 0));
     assert_eq!(job.near, [2, 0, 2]);
-    assert_eq!(job.recovery, metrics.recovery, "all of it is this job's");
+    assert_eq!(job.recovery, metrics.recovery, "all recovered tasks belong to this job");
 }
 
-fn play(events: Vec<(u64, Fact)>) -> JobFigures {
+fn figures_after(events: Vec<(u64, Fact)>) -> JobFigures {
     let mut metrics = Metrics::default();
     for (at, fact) in &events {
         metrics.observe(Time(at * 1_000_000), fact);
@@ -196,11 +198,11 @@ fn duplicate_attempt_has_no_waiting_time() {
         (70, Fact::AttemptKilled { attempt: duplicate, why: String::new(), bytes_in: 0 }),
         (80, succeeded(r0)),
     ]);
-    assert_eq!(play(events).reduce_wait(), Some(Span::secs(3)));
+    assert_eq!(figures_after(events).reduce_wait(), Some(Span::secs(3)));
 }
 
 #[test]
-fn a_lost_output_costs_its_map_and_ends_the_wait_for_a_slot() {
+fn lost_map_output_counts_as_lost_work_and_ends_the_wait_for_a_slot() {
     let (m1, again, r0) =
         (attempt(Phase::Map, 1, 0), attempt(Phase::Map, 1, 1), attempt(Phase::Reduce, 0, 0));
     let mut events = maps();
@@ -210,7 +212,7 @@ fn a_lost_output_costs_its_map_and_ends_the_wait_for_a_slot() {
         (25, succeeded(again)),
         (27, launched(r0, 0, None)),
     ]);
-    let job = play(events);
+    let job = figures_after(events);
     assert_eq!(job.reduce_wait(), Some(Span::secs(4 + 2)), "10 to 14, 25 to 27");
     assert_eq!(job.lost, Span::secs(9), "the map ran from 1 to 10");
 }
@@ -228,12 +230,12 @@ fn lost_checkpoint_counts_as_lost_work() {
         (36, paused(r1)),
         (40, Fact::CheckpointLost { attempt: r1, why: String::new() }),
     ]);
-    // From 10 s to 21 s and from 30 s to 36 s.
-    assert_eq!(play(events).lost, Span::secs(11 + 6));
+    // The reduce ran from 10 s to 21 s and from 30 s to 36 s.
+    assert_eq!(figures_after(events).lost, Span::secs(11 + 6));
 }
 
 #[test]
-fn stragglers_and_drains_are_not_preemptions() {
+fn splits_of_stragglers_and_drains_count_as_internal() {
     let [m0, m1] = [0, 1].map(|index| attempt(Phase::Map, index, 0));
     let split = |attempt| Fact::MapSplit { attempt, position: 50, result: AttemptResult::default() };
     let slow = |attempt| Fact::PreemptionRequested {
@@ -254,7 +256,7 @@ fn stragglers_and_drains_are_not_preemptions() {
         (7, preempted(m1, PreemptKind::Split)),
         (8, split(m1)),
     ];
-    let preemption = play(events).preemption;
+    let preemption = figures_after(events).preemption;
     assert_eq!((preemption.preemptions(), preemption.splits, preemption.internal), (0, 0, 2));
 }
 
@@ -282,11 +284,11 @@ fn reduce_on_hold_has_no_slot_wait() {
         (130, succeeded(r1)),
     ]);
     assert_eq!(
-        play(events).reduce_wait(),
+        figures_after(events).reduce_wait(),
         Some(Span::secs(2 + 4)),
         "10 to 12, and 121 to 125: not the 100 s between"
     );
-    // A reduce that refuses to pause is not on hold, and neither is its next wait.
+    // A reduce that refuses to pause is not on hold, so its next wait for a slot counts.
     let mut events = maps();
     events.extend([
         (12, launched(r0, 0, None)),
@@ -296,7 +298,7 @@ fn reduce_on_hold_has_no_slot_wait() {
         (33, paused(r0)),
         (40, launched(r1, 0, Some(r0))),
     ]);
-    let job = play(events);
+    let job = figures_after(events);
     assert_eq!(job.reduce_wait(), Some(Span::secs(2 + 7)), "10 to 12, and 33 to 40");
     assert_eq!(job.preemption_latency, Span::secs(3), "requested at 30 s: the first request was refused");
 }
@@ -316,11 +318,11 @@ fn resume_on_another_tracker_counts_as_migration() {
         (28, killed(r2)),
         (29, launched(r3, 0, Some(r0))),
     ]);
-    let preemption = play(events).preemption;
+    let preemption = figures_after(events).preemption;
     assert_eq!(
         (preemption.resumes, preemption.migrations),
         (3, 2),
-        "two elsewhere, the third where it was paused"
+        "two resumes elsewhere, the third on the tracker where it was paused"
     );
 }
 
@@ -333,13 +335,13 @@ fn repeated_preemption_keeps_the_first_request_time() {
         (24, preempted(r0, PreemptKind::Pause)),
         (26, paused(r0)),
     ]);
-    assert_eq!(play(events).preemption_latency, Span::secs(6));
+    assert_eq!(figures_after(events).preemption_latency, Span::secs(6));
 }
 
 #[test]
-fn a_group_is_what_the_settings_say_or_the_name() {
+fn group_is_the_setting_or_else_the_job_name() {
     let Fact::JobSubmitted { spec, .. } = submitted() else { panic!("it is submitted") };
     assert_eq!(group(&spec), "large");
-    let unknown_shares = JobSpec { conf: [].into(), ..(*spec).clone() };
-    assert_eq!(group(&unknown_shares), "sort");
+    let without_group = JobSpec { conf: [].into(), ..(*spec).clone() };
+    assert_eq!(group(&without_group), "sort");
 }

@@ -8,13 +8,13 @@ use crate::{
 use std::collections::BTreeMap;
 
 /// Maximum number of steps.
-const STEPS: usize = 512;
+const STEPS_MAX: usize = 512;
 
 /// Slot use over time, by group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     step: Span,
-    /// Slot seconds in each step.
+    /// Slot-seconds in each step, by group.
     used: PerPhase<BTreeMap<String, Vec<f64>>>,
 }
 
@@ -27,8 +27,8 @@ impl Default for Timeline {
 impl Timeline {
     /// Adds the use of a slot between two times.
     pub fn add(&mut self, group: &str, phase: Phase, from: Time, to: Time) {
-        while to.0 >= self.step.0 * STEPS as u64 {
-            self.coarsen();
+        while to.0 >= self.step.0 * STEPS_MAX as u64 {
+            self.double_step();
         }
         if !self.used[phase].contains_key(group) {
             self.used[phase].insert(group.to_owned(), Vec::new());
@@ -44,7 +44,7 @@ impl Timeline {
         }
     }
 
-    fn coarsen(&mut self) {
+    fn double_step(&mut self) {
         self.step = Span(self.step.0 * 2);
         for phase in Phase::BOTH {
             for steps in self.used[phase].values_mut() {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_add_up_however_coarse() {
+    fn doubling_the_step_keeps_the_sum_of_slot_seconds() {
         let mut timeline = Timeline::default();
         timeline.add("a", Phase::Map, Time(500_000), Time(2_500_000));
         let steps: Vec<_> = timeline.slots(Phase::Map).collect();

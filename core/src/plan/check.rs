@@ -1,4 +1,4 @@
-//! Whether a task may run on a tracker.
+//! Checks whether a task may run on a tracker.
 
 use super::{Plan, Refused};
 use crate::{
@@ -13,7 +13,7 @@ impl Plan<'_> {
     /// Checks whether `assign` would accept the task. Returns whether it would be a duplicate.
     pub(super) fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let duplicate = self.could_run(id, on)?;
-        if self.free(on, id.phase) == 0 {
+        if self.free_slots(on, id.phase) == 0 {
             return Err(Refused::NoSlot { tracker: on, phase: id.phase });
         }
         Ok(duplicate)
@@ -30,14 +30,14 @@ impl Plan<'_> {
         if job.pending[id.phase].contains(id.index) {
             return self.may_start_new(job, task, on).map(|()| false);
         }
-        if task.live().any(|attempt| attempt.tracker == on) {
+        if task.live_attempts().any(|attempt| attempt.tracker == on) {
             return Err(Refused::SameTracker(on));
         }
         let may_duplicate = job.spec.speculation
             && !task.on_hold
             && !task.avoided_trackers.contains(&on)
-            && task.viable().count() == 1
-            && (self.is_orphaned(task) || self.is_straggler(job, task));
+            && task.viable_attempts().count() == 1
+            && (self.is_only_on_suspect_trackers(task) || self.is_straggler(job, task));
         if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
     }
 
@@ -48,8 +48,8 @@ impl Plan<'_> {
         self.may_start_new(job, task, on)?;
         let phase = task.id.phase;
         let reserved_slots =
-            self.reserved.on(on).filter(|(id, _)| id.phase == phase && *id != task.id).count();
-        if self.free(on, phase) as usize > reserved_slots {
+            self.reservations.tasks_on(on).filter(|(id, _)| id.phase == phase && *id != task.id).count();
+        if self.free_slots(on, phase) as usize > reserved_slots {
             Ok(())
         } else {
             Err(Refused::NoSlot { tracker: on, phase })
@@ -58,7 +58,7 @@ impl Plan<'_> {
 
     /// Checks whether a task may run on a tracker, apart from slots.
     fn fits(&self, job: &Job, task: &Task, on: TrackerId) -> Result<(), Refused> {
-        if self.cluster.draining().contains(&on) {
+        if self.cluster.draining_trackers().contains(&on) {
             return Err(Refused::Draining(on));
         }
         if !self.may_use(job, on) {
@@ -81,7 +81,7 @@ impl Plan<'_> {
     /// Returns whether the tracker `here` is as near to the input or checkpoint of a task as the
     /// tracker `reserved`, where a slot is reserved for the task.
     fn is_equally_near(&self, task: &Task, here: TrackerId, reserved: TrackerId) -> bool {
-        if here == reserved || self.reserved.is_exact(task.id) {
+        if here == reserved || self.reservations.is_only_for_tracker(task.id) {
             return here == reserved;
         }
         match task.id.phase {
@@ -108,15 +108,15 @@ impl Plan<'_> {
             state => state == AttemptState::Splitting,
         };
         self.cluster.is_straggler(task.id)
-            && task.viable().all(runs)
-            && !task.viable().any(|at| self.cluster.is_better_split(job, at))
+            && task.viable_attempts().all(runs)
+            && !task.viable_attempts().any(|at| self.cluster.is_better_split(job, at))
             && self.duplicates(job, phase) < self.duplicates_max(job, phase)
     }
 
     /// Returns whether all viable attempts of a task are on suspect trackers.
-    fn is_orphaned(&self, task: &Task) -> bool {
+    fn is_only_on_suspect_trackers(&self, task: &Task) -> bool {
         let suspect = |at: &Tracker| at.state == TrackerState::Suspect;
-        task.viable().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
+        task.viable_attempts().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
     }
 
     fn duplicates(&self, job: &Job, phase: Phase) -> usize {

@@ -1,4 +1,4 @@
-//! Queries of a policy: which task of a job fits a tracker best.
+//! Chooses the task of a job that fits a tracker best, for policies.
 
 use super::{CheckpointPlace, Locality, Plan};
 use crate::{
@@ -39,16 +39,16 @@ impl Plan<'_> {
             self.assigned_tasks.contains(&id) || self.reserved_place(id).is_some()
         };
         let pending = &job.pending[phase];
-        let mut below = self.reserved_below.borrow_mut();
+        let mut below = self.assigned_or_reserved_below.borrow_mut();
         let below = below.entry((job.id, phase)).or_default();
-        *below = pending.from(*below).find(|index| !is_taken(*index)).unwrap_or(u32::MAX);
-        pending.from(*below)
+        *below = pending.starting_at(*below).find(|index| !is_taken(*index)).unwrap_or(u32::MAX);
+        pending.starting_at(*below)
     }
 
     /// Returns the pending map of a job whose input is nearest to a tracker, at most as far away as
     /// `limit`.
     pub fn next_map(&self, job: &Job, tracker: TrackerId, limit: Locality) -> Option<(TaskId, Locality)> {
-        if self.open(job, Phase::Map) == 0 || !self.may_use(job, tracker) {
+        if self.unassigned_pending(job, Phase::Map) == 0 || !self.may_use(job, tracker) {
             return None;
         }
         let at = self.cluster.tracker(tracker)?;
@@ -57,7 +57,7 @@ impl Plan<'_> {
             return Some((task, Locality::NodeLocal));
         }
         if limit >= Locality::RackLocal
-            && let Some(task) = self.in_rack(job, at)
+            && let Some(task) = self.first_map_in_rack(job, at)
         {
             return Some((task, Locality::RackLocal));
         }
@@ -82,7 +82,7 @@ impl Plan<'_> {
             return Locality::NodeLocal;
         }
         let mut others = self.cluster.trackers().filter(|tracker| usable(&tracker.id));
-        if others.any(|tracker| self.in_rack(job, tracker).is_some()) {
+        if others.any(|tracker| self.first_map_in_rack(job, tracker).is_some()) {
             Locality::RackLocal
         } else {
             Locality::OffRack
@@ -91,7 +91,7 @@ impl Plan<'_> {
 
     /// Returns a pending map of a job whose input is in the rack of a tracker. Iterates over the
     /// shorter of two lists: the hosts in the rack, or the hosts that have input of the job.
-    fn in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
+    fn first_map_in_rack(&self, job: &Job, at: &Tracker) -> Option<TaskId> {
         let hosts = self.cluster.hosts_in(at.rack)?;
         let pending = &job.pending.map;
         let on = |host| self.first_runnable(job, Phase::Map, at.id, pending.on_host(host));
@@ -108,14 +108,14 @@ impl Plan<'_> {
         if let Some((task, _)) = self.next_reduce_at(job, tracker, CheckpointPlace::Local) {
             return Some(task);
         }
-        if self.open(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
+        if self.unassigned_pending(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
             return None;
         }
         let checkpoint_elsewhere = |index: &u32| {
             let task = &job.tasks.reduce[*index as usize];
             task.checkpoint.is_some_and(|checkpoint| {
                 let there = checkpoint.tracker;
-                self.free(there, Phase::Reduce) > 0
+                self.free_slots(there, Phase::Reduce) > 0
                     && self.may_use(job, there)
                     && !self.is_avoided(job, task, there)
             })
@@ -133,7 +133,7 @@ impl Plan<'_> {
         tracker: TrackerId,
         limit: CheckpointPlace,
     ) -> Option<(TaskId, CheckpointPlace)> {
-        if self.open(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
+        if self.unassigned_pending(job, Phase::Reduce) == 0 || !self.may_use(job, tracker) {
             return None;
         }
         let pending = &job.pending.reduce;
@@ -184,7 +184,7 @@ impl Plan<'_> {
 
     /// Returns the trackers with a free slot of this phase, ordered by ID.
     pub fn free_trackers(&self, phase: Phase) -> impl Iterator<Item = TrackerId> + '_ {
-        self.cluster.free_trackers(phase).filter(move |id| self.free(*id, phase) > 0)
+        self.cluster.free_trackers(phase).filter(move |id| self.free_slots(*id, phase) > 0)
     }
 
     /// Returns whether a tracker is live and not being drained.

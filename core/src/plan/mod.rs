@@ -1,9 +1,9 @@
-//! The decisions of one round.
+//! The plan of one round: what the policy sees and what it decides.
 //!
 //! A plan is both the view of the cluster that a policy gets and the list of its decisions. The
 //! view includes the decisions of this round (used slots, assigned tasks). An illegal decision is
-//! refused when it is made, so applying a plan cannot fail. Queries cost at most a few look-ups,
-//! because policies make many.
+//! refused when it is made, so applying a plan cannot fail. Policies make many queries, so a query
+//! costs at most a few look-ups.
 
 mod check;
 mod choose;
@@ -25,9 +25,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// Maximum number of reserved tasks that are tried on a free slot of another tracker, in each
-/// offer.
-const RESERVATIONS_TRIED_MAX: usize = 64;
+/// Maximum number of tasks with a reservation on another tracker that are tried on the free slots of
+/// an offer.
+const OTHER_RESERVATIONS_TRIED_MAX: usize = 64;
 
 /// Where the checkpoint of a pending reduce is, relative to a tracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +61,7 @@ pub enum Refused {
     SlowStart { job: JobId },
     #[error("tracker {tracker} has no free {phase} slot")]
     NoSlot { tracker: TrackerId, phase: Phase },
-    #[error("{job} does not use tracker {tracker} any more")]
+    #[error("{job} has blacklisted tracker {tracker}")]
     Blacklisted { job: JobId, tracker: TrackerId },
     #[error("task {task} failed on tracker {tracker}, and other trackers can run it")]
     Avoided { task: TaskId, tracker: TrackerId },
@@ -116,31 +116,32 @@ pub enum Decision {
 pub struct Plan<'a> {
     cluster: &'a Cluster,
     config: &'a Config,
-    reserved: &'a Reservations,
+    reservations: &'a Reservations,
     now: Time,
     decisions: Vec<Decision>,
     used_slots: BTreeMap<TrackerId, PerPhase<u32>>,
-    /// Slots that this round gave to each job, for pending tasks and for duplicates.
-    granted: BTreeMap<JobId, PerPhase<Granted>>,
+    /// Number of slots that this round gave to each job.
+    granted_slots: BTreeMap<JobId, PerPhase<GrantedSlots>>,
     assigned_tasks: BTreeSet<TaskId>,
-    preempted: BTreeSet<AttemptId>,
-    /// Cache: slots of each job that were being released, or were on suspect trackers, before this
-    /// round.
-    leaving: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
-    /// Slots of each job that this round preempts.
+    preempted_attempts: BTreeSet<AttemptId>,
+    /// Cache: number of slots of each job that were being released, or were on suspect trackers,
+    /// before this round.
+    leaving_slots: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
+    /// Number of slots of each job that this round preempts.
     preempted_slots: BTreeMap<JobId, PerPhase<u32>>,
     new_reservations: BTreeMap<TaskId, TrackerId>,
     /// Cache: number of tasks of each job that have a reservation.
     reserved_slots: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
-    /// Cache: all pending tasks of a job with a lower index are assigned or reserved. A round that
-    /// preempts thousands of slots visits each of them once.
-    reserved_below: RefCell<BTreeMap<(JobId, Phase), u32>>,
+    /// Cache: an index below which all pending tasks of a job are assigned or reserved. It saves a
+    /// round that preempts thousands of slots from visiting these tasks again.
+    assigned_or_reserved_below: RefCell<BTreeMap<(JobId, Phase), u32>>,
     refusals: u64,
 }
 
+/// Number of slots that a round gave to a job, for pending tasks and for duplicates.
 #[derive(Debug, Clone, Copy, Default)]
-struct Granted {
-    waiting: u32,
+struct GrantedSlots {
+    pending: u32,
     duplicates: u32,
 }
 
@@ -148,24 +149,24 @@ impl<'a> Plan<'a> {
     pub(crate) fn new(
         cluster: &'a Cluster,
         config: &'a Config,
-        reserved: &'a Reservations,
+        reservations: &'a Reservations,
         now: Time,
     ) -> Self {
         Self {
             cluster,
             config,
-            reserved,
+            reservations,
             now,
             decisions: Vec::new(),
             used_slots: BTreeMap::new(),
-            granted: BTreeMap::new(),
+            granted_slots: BTreeMap::new(),
             assigned_tasks: BTreeSet::new(),
-            preempted: BTreeSet::new(),
-            leaving: RefCell::default(),
+            preempted_attempts: BTreeSet::new(),
+            leaving_slots: RefCell::default(),
             preempted_slots: BTreeMap::new(),
             new_reservations: BTreeMap::new(),
             reserved_slots: RefCell::default(),
-            reserved_below: RefCell::default(),
+            assigned_or_reserved_below: RefCell::default(),
             refusals: 0,
         }
     }
@@ -175,7 +176,7 @@ impl<'a> Plan<'a> {
         (self.decisions, self.refusals)
     }
 
-    fn count<T>(&mut self, result: Result<T, Refused>) -> Result<T, Refused> {
+    fn count_refusal<T>(&mut self, result: Result<T, Refused>) -> Result<T, Refused> {
         self.refusals += u64::from(result.is_err());
         result
     }
@@ -196,20 +197,20 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the number of free slots of a tracker, after the decisions of this round.
-    pub fn free(&self, tracker: TrackerId, phase: Phase) -> u32 {
+    pub fn free_slots(&self, tracker: TrackerId, phase: Phase) -> u32 {
         let used_slots = self.used_slots.get(&tracker).map_or(0, |used_slots| used_slots[phase]);
-        let free = self.cluster.tracker(tracker).map_or(0, |tracker| self.cluster.free(tracker, phase));
+        let free = self.cluster.tracker(tracker).map_or(0, |tracker| self.cluster.free_slots(tracker, phase));
         free.saturating_sub(used_slots)
     }
 
     /// Returns the number of slots that a job holds, including those that this round gave to it.
     pub fn held_slots(&self, job: &Job, phase: Phase) -> u32 {
         let granted = self.granted_to(job, phase);
-        job.running[phase].len() as u32 + granted.waiting + granted.duplicates
+        job.running[phase].len() as u32 + granted.pending + granted.duplicates
     }
 
-    fn granted_to(&self, job: &Job, phase: Phase) -> Granted {
-        self.granted.get(&job.id).map_or(Granted::default(), |granted| granted[phase])
+    fn granted_to(&self, job: &Job, phase: Phase) -> GrantedSlots {
+        self.granted_slots.get(&job.id).map_or(GrantedSlots::default(), |granted| granted[phase])
     }
 
     /// Returns the number of slots that a job will keep: those that it holds and those that are
@@ -218,11 +219,11 @@ impl<'a> Plan<'a> {
     pub fn retained_slots(&self, job: &Job, phase: Phase) -> u32 {
         let used_slots = self.preempted_slots.get(&job.id).map_or(0, |used_slots| used_slots[phase]);
         let before =
-            self.leaving.borrow_mut().entry(job.id).or_insert_with(|| self.leaving_slots(job))[phase];
+            self.leaving_slots.borrow_mut().entry(job.id).or_insert_with(|| self.count_leaving_slots(job))[phase];
         self.held_slots(job, phase) + self.reserved_slots(job, phase) - before - used_slots
     }
 
-    fn leaving_slots(&self, job: &Job) -> PerPhase<u32> {
+    fn count_leaving_slots(&self, job: &Job) -> PerPhase<u32> {
         let leaves = |phase: Phase| {
             job.running[phase]
                 .iter()
@@ -246,14 +247,14 @@ impl<'a> Plan<'a> {
     /// Returns the number of slots that are reserved for tasks of a job, after the decisions of
     /// this round.
     pub fn reserved_slots(&self, job: &Job, phase: Phase) -> u32 {
-        let count = |phase| self.reserved.of(job.id, phase).count() as u32;
+        let count = |phase| self.reservations.tasks_of(job.id, phase).count() as u32;
         let before = || PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
         self.reserved_slots.borrow_mut().entry(job.id).or_insert_with(before)[phase]
     }
 
     /// Returns whether an attempt has been preempted, before or in this round.
     pub fn is_preempted(&self, id: AttemptId) -> bool {
-        self.preempted.contains(&id) || self.preempt_requested(id)
+        self.preempted_attempts.contains(&id) || self.preempt_requested(id)
     }
 
     /// Returns whether the slot of a preempted attempt will be free soon: its tracker accepts work,
@@ -279,30 +280,30 @@ impl<'a> Plan<'a> {
     /// Returns whether a job has a pending task without a reservation that may start now. Reduces
     /// wait until enough maps are done.
     pub fn has_pending(&self, job: &Job, phase: Phase) -> bool {
-        self.waiting(job, phase) > 0
+        self.startable_tasks(job, phase) > 0
     }
 
     /// Returns the number of pending tasks of a job that may start now and that this round has not
     /// assigned.
-    fn open(&self, job: &Job, phase: Phase) -> usize {
+    fn unassigned_pending(&self, job: &Job, phase: Phase) -> usize {
         if !job.may_start(phase) {
             return 0;
         }
         let all = phase == Phase::Map || job.reduces_may_start();
         let pending = if all { job.pending[phase].len() } else { with_all_map_output(job) };
-        pending.saturating_sub(self.granted_to(job, phase).waiting as usize)
+        pending.saturating_sub(self.granted_to(job, phase).pending as usize)
     }
 
     /// Returns the number of pending tasks of a job that may start now and have no reservation.
-    pub fn waiting(&self, job: &Job, phase: Phase) -> usize {
-        let open = self.open(job, phase);
+    pub fn startable_tasks(&self, job: &Job, phase: Phase) -> usize {
+        let open = self.unassigned_pending(job, phase);
         if open == 0 {
             return 0;
         }
         let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.assigned_tasks.contains(&id);
         let mut taken = 0;
-        if !self.reserved.is_empty() || !self.new_reservations.is_empty() {
-            let before = self.reserved.of(job.id, phase).filter(|id| !self.new_reservations.contains_key(id));
+        if !self.reservations.is_empty() || !self.new_reservations.is_empty() {
+            let before = self.reservations.tasks_of(job.id, phase).filter(|id| !self.new_reservations.contains_key(id));
             let now =
                 self.new_reservations.keys().copied().filter(|id| (id.job, id.phase) == (job.id, phase));
             taken += before.chain(now).filter(|id| waits(*id)).count();
@@ -330,7 +331,7 @@ impl<'a> Plan<'a> {
 
     /// Returns the tracker where a slot is reserved for a task, before or in this round.
     pub fn reserved_place(&self, task: TaskId) -> Option<TrackerId> {
-        self.new_reservations.get(&task).copied().or_else(|| self.reserved.place(task))
+        self.new_reservations.get(&task).copied().or_else(|| self.reservations.tracker_for(task))
     }
 
     /// Returns whether a job may use a tracker. If the job has blacklisted a larger part of the
@@ -352,7 +353,7 @@ impl<'a> Plan<'a> {
     /// an attempt there that does not end, while another tracker could run it.
     fn is_avoided(&self, job: &Job, task: &Task, on: TrackerId) -> bool {
         let avoids = |tracker: TrackerId| {
-            task.avoided_trackers.contains(&tracker) || task.live().any(|attempt| attempt.tracker == tracker)
+            task.avoided_trackers.contains(&tracker) || task.live_attempts().any(|attempt| attempt.tracker == tracker)
         };
         let could = |tracker: &Tracker| {
             tracker.accepts_work()
@@ -366,14 +367,14 @@ impl<'a> Plan<'a> {
     /// Preempts an attempt. Its slot becomes free later, not in this round.
     pub fn preempt(&mut self, attempt: AttemptId, kind: PreemptKind, why: Why) -> Result<(), Refused> {
         let mut may = self.cluster.may_preempt(attempt, kind);
-        if self.preempted.contains(&attempt) {
+        if self.preempted_attempts.contains(&attempt) {
             may = Err(NotPreemptible::Already(attempt));
         }
-        self.count(may.map_err(Refused::from))?;
+        self.count_refusal(may.map_err(Refused::from))?;
         if !self.preempt_requested(attempt) && !self.is_uncertain(attempt) {
             self.preempted_slots.entry(attempt.job()).or_default()[attempt.phase()] += 1;
         }
-        self.preempted.insert(attempt);
+        self.preempted_attempts.insert(attempt);
         self.decisions.push(Decision::Preempt { attempt, kind, why });
         Ok(())
     }
@@ -387,7 +388,7 @@ impl<'a> Plan<'a> {
         why: Why,
     ) -> Result<PreemptKind, Refused> {
         if self.is_preempted(attempt) {
-            return self.count(Err(NotPreemptible::Already(attempt).into()));
+            return self.count_refusal(Err(NotPreemptible::Already(attempt).into()));
         }
         let lossless = match attempt.phase() {
             Phase::Map => PreemptKind::Split,
@@ -407,7 +408,7 @@ impl<'a> Plan<'a> {
     /// cannot use the slot.
     pub fn reserve(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let could = self.could_run(task, on);
-        self.count(could)?;
+        self.count_refusal(could)?;
         if self.reserved_place(task).is_none()
             && let Some(job) = self.cluster.job(task.job)
         {
@@ -423,8 +424,8 @@ impl<'a> Plan<'a> {
     /// tasks with a reservation elsewhere for which this tracker is equally good. Called before the
     /// policy decides.
     pub(crate) fn fill_reservations(&mut self, tracker: TrackerId) {
-        let elsewhere = self.reserved.elsewhere(tracker).take(RESERVATIONS_TRIED_MAX);
-        for (task, why) in self.reserved.on(tracker).chain(elsewhere) {
+        let elsewhere = self.reservations.tasks_elsewhere(tracker).take(OTHER_RESERVATIONS_TRIED_MAX);
+        for (task, why) in self.reservations.tasks_on(tracker).chain(elsewhere) {
             // A reservation whose task cannot be launched lapses later.
             if self.check(task, tracker).is_ok() {
                 let _ = self.assign(task, tracker, why.clone());
@@ -442,13 +443,13 @@ impl<'a> Plan<'a> {
     /// Runs a pending task, or duplicates a straggler.
     pub fn assign(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let checked = self.check(task, on);
-        let speculative = self.count(checked)?;
+        let speculative = self.count_refusal(checked)?;
         self.used_slots.entry(on).or_default()[task.phase] += 1;
-        let granted = &mut self.granted.entry(task.job).or_default()[task.phase];
+        let granted = &mut self.granted_slots.entry(task.job).or_default()[task.phase];
         if speculative {
             granted.duplicates += 1;
         } else {
-            granted.waiting += 1;
+            granted.pending += 1;
         }
         self.assigned_tasks.insert(task);
         self.decisions.push(Decision::Assign { task, on, speculative, why });

@@ -1,4 +1,4 @@
-//! The commands of a scenario file.
+//! Parses and executes the commands of a scenario file.
 
 use super::Player;
 use crate::{
@@ -41,7 +41,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-fn span(text: &str) -> Result<Span, String> {
+fn parse_span(text: &str) -> Result<Span, String> {
     let wrong = || format!("{text:?} is not a time: write 5s or 250ms");
     let (digits, scale) = match text.strip_suffix("ms") {
         Some(digits) => (digits, 1000),
@@ -51,26 +51,26 @@ fn span(text: &str) -> Result<Span, String> {
 }
 
 /// Parses `j1.m0.0`: an ID with `j` instead of `job_`.
-fn attempt(text: &str) -> Result<AttemptId, String> {
+fn parse_attempt(text: &str) -> Result<AttemptId, String> {
     let full = text.replacen('j', "job_", 1);
     full.parse().map_err(|_| format!("{text:?} is not an attempt: write j1.m0.0"))
 }
 
-fn job(text: &str) -> Result<JobId, String> {
+fn parse_job(text: &str) -> Result<JobId, String> {
     let number = text.strip_prefix('j').and_then(|number| number.parse().ok());
     number.map(JobId).ok_or_else(|| format!("{text:?} is not a job: write j1"))
 }
 
-fn slots(text: &str) -> Result<PerPhase<u32>, String> {
+fn parse_slots(text: &str) -> Result<PerPhase<u32>, String> {
     let wrong = || format!("slots={text}: write 2m1r");
     let (map, rest) = text.split_once('m').ok_or_else(wrong)?;
     let reduce = if rest.is_empty() { "0" } else { rest.strip_suffix('r').ok_or_else(wrong)? };
     Ok(PerPhase { map: map.parse().map_err(|_| wrong())?, reduce: reduce.parse().map_err(|_| wrong())? })
 }
 
-fn running(text: &str) -> Result<AttemptReport, String> {
+fn parse_running(text: &str) -> Result<AttemptReport, String> {
     let mut parts = text.split(':');
-    let attempt = attempt(parts.next().unwrap_or_default())?;
+    let attempt = parse_attempt(parts.next().unwrap_or_default())?;
     let done =
         parts.next().unwrap_or("0").parse().map_err(|_| format!("{text:?}: the progress is not a number"))?;
     let stage: Stage = parts.next().unwrap_or("map").parse()?;
@@ -89,21 +89,21 @@ fn running(text: &str) -> Result<AttemptReport, String> {
 }
 
 /// Parses `j1.r0.0:merge`, optionally followed by the bytes fetched and the records reduced.
-fn checkpoint(text: &str) -> Result<(AttemptId, CheckpointInfo), String> {
+fn parse_checkpoint(text: &str) -> Result<(AttemptId, CheckpointInfo), String> {
     let mut parts = text.split(':');
-    let attempt = attempt(parts.next().unwrap_or_default())?;
+    let attempt = parse_attempt(parts.next().unwrap_or_default())?;
     let stage = parts.next().ok_or_else(|| format!("{text}: write j1.r0.0:merge"))?.parse()?;
     let mut number =
         || parts.next().map_or(Ok(0), |text| text.parse().map_err(|_| format!("{text:?} is not a number")));
     Ok((attempt, CheckpointInfo { stage, bytes: 1000, bytes_in: number()?, records: number()? }))
 }
 
-fn reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String> {
+fn parse_reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String> {
     let mut reports = Vec::new();
     for text in arguments.list("running") {
-        reports.push(running(text)?);
+        reports.push(parse_running(text)?);
     }
-    let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: attempt(text)?, status });
+    let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: parse_attempt(text)?, status });
     for text in arguments.list("done") {
         let (id, bytes) = text.split_once(':').unwrap_or((text, "0"));
         let bytes_out = bytes.parse().map_err(|_| format!("{text}: {bytes:?} is not a number of bytes"))?;
@@ -122,7 +122,7 @@ fn reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String> {
         reports.push(ended(id, AttemptStatus::Split(position, AttemptResult::default()))?);
     }
     for text in arguments.list("paused") {
-        let (attempt, checkpoint) = self::checkpoint(text)?;
+        let (attempt, checkpoint) = self::parse_checkpoint(text)?;
         reports.push(AttemptReport { attempt, status: AttemptStatus::Paused(checkpoint) });
     }
     for text in arguments.list("checkpoint-unreachable") {
@@ -149,23 +149,23 @@ impl Player<'_> {
     pub(super) fn play(&mut self, command: &str) -> Result<Vec<Effect>, String> {
         let arguments = Arguments::parse(command);
         if let Some(at) = arguments.get("at") {
-            self.now = Time(span(at)?.0);
+            self.now = Time(parse_span(at)?.0);
         }
         match *arguments.plain.first().unwrap_or(&"") {
             "config" => self.configure(&arguments),
             "scheduler" => self.choose_scheduler(&arguments),
             "cost" => {
-                let asked = job(arguments.subject()?)?;
-                self.answers = vec![self.cost(asked)];
+                let asked = parse_job(arguments.subject()?)?;
+                self.shown_lines = vec![self.cost_line(asked)];
                 Ok(Vec::new())
             }
             "why" => {
                 let subject = arguments.subject()?;
                 let reasons = match subject.replacen('j', "job_", 1).parse::<TaskId>() {
                     Ok(asked) => self.tracker.explain_task(self.now, asked),
-                    Err(_) => self.tracker.explain(self.now, job(subject)?),
+                    Err(_) => self.tracker.explain(self.now, parse_job(subject)?),
                 };
-                self.answers = reasons.into_iter().map(|why| format!("waits: {why}")).collect();
+                self.shown_lines = reasons.into_iter().map(|why| format!("waits: {why}")).collect();
                 Ok(Vec::new())
             }
             "shadow" => {
@@ -173,7 +173,7 @@ impl Player<'_> {
                 self.begin()
             }
             "compare" => {
-                self.answers = self.comparison();
+                self.shown_lines = self.comparison_lines();
                 Ok(Vec::new())
             }
             "cluster" => self.cluster(&arguments),
@@ -181,12 +181,12 @@ impl Player<'_> {
             "heartbeat" => self.heartbeat(&arguments),
             "register" => self.register(&arguments),
             "forget" => {
-                let (tracker, _) = self.named(arguments.subject()?)?;
-                let request = self.request();
+                let (tracker, _) = self.tracker_named(arguments.subject()?)?;
+                let request = self.next_request();
                 Ok(self.send(Event::Forget { request, tracker, by: "ann".into() }))
             }
             "disconnect" => {
-                let (tracker, incarnation) = self.named(arguments.subject()?)?;
+                let (tracker, incarnation) = self.tracker_named(arguments.subject()?)?;
                 Ok(self.send(Event::Disconnection { tracker, incarnation }))
             }
             "show" => {
@@ -195,18 +195,18 @@ impl Player<'_> {
             }
             "preempt" | "resume" | "drain" | "undrain" => self.request_event(&arguments),
             "drained" => {
-                self.answers = vec![self.drained(self.named(arguments.subject()?)?.0)];
+                self.shown_lines = vec![self.drain_line(self.tracker_named(arguments.subject()?)?.0)];
                 Ok(Vec::new())
             }
             "tick" => Ok(self.send(Event::Tick)),
             "launches" => Ok(self.send(Event::Launches { allowed: arguments.subject()? == "on" })),
             "kill" => {
-                let (request, job) = (self.request(), job(arguments.subject()?)?);
+                let (request, job) = (self.next_request(), parse_job(arguments.subject()?)?);
                 Ok(self.send(Event::Kill { request, job, by: "ann".into() }))
             }
             "commit" => {
                 let result = arguments.get("error").map_or(Ok(()), |why| Err(why.to_owned()));
-                Ok(self.send(Event::CommitResult { job: job(arguments.subject()?)?, result }))
+                Ok(self.send(Event::CommitResult { job: parse_job(arguments.subject()?)?, result }))
             }
             "restart" => self.restart(),
             other => Err(format!("{other:?} is not a command")),
@@ -215,7 +215,7 @@ impl Player<'_> {
 
     /// Sends the request of a user about an attempt, a task or a tracker.
     fn request_event(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
-        let (request, by) = (self.request(), "ann".to_owned());
+        let (request, by) = (self.next_request(), "ann".to_owned());
         let subject = arguments.subject()?;
         match arguments.plain[0] {
             "preempt" => {
@@ -225,29 +225,29 @@ impl Player<'_> {
                     Some("kill") => PreemptKind::Kill,
                     other => return Err(format!("kind={other:?}: split, pause or kill")),
                 };
-                Ok(self.send(Event::Preemption { request, attempt: attempt(subject)?, kind, by }))
+                Ok(self.send(Event::Preemption { request, attempt: parse_attempt(subject)?, kind, by }))
             }
             "resume" => {
-                let on = arguments.get("on").map(|name| self.named(name)).transpose()?.map(|(id, _)| id);
-                let whole = format!("job_{}", subject.trim_start_matches('j'));
-                let task = whole.parse().map_err(|_| format!("{subject} is not a task, such as j1.r0"))?;
+                let on = arguments.get("on").map(|name| self.tracker_named(name)).transpose()?.map(|(id, _)| id);
+                let full_id = format!("job_{}", subject.trim_start_matches('j'));
+                let task = full_id.parse().map_err(|_| format!("{subject} is not a task, such as j1.r0"))?;
                 Ok(self.send(Event::Resumption { request, task, on, by }))
             }
             kind => {
                 let within = arguments.get("within").unwrap_or("120s");
-                let within = (kind == "drain").then(|| span(within)).transpose()?;
-                let (tracker, _) = self.named(subject)?;
+                let within = (kind == "drain").then(|| parse_span(within)).transpose()?;
+                let (tracker, _) = self.tracker_named(subject)?;
                 Ok(self.send(Event::Drain { request, tracker, within, by }))
             }
         }
     }
 
-    fn request(&mut self) -> RequestId {
+    fn next_request(&mut self) -> RequestId {
         self.requests += 1;
         RequestId(self.requests)
     }
 
-    fn named(&self, name: &str) -> Result<(crate::ids::TrackerId, Incarnation), String> {
+    fn tracker_named(&self, name: &str) -> Result<(crate::ids::TrackerId, Incarnation), String> {
         let tracker = self.tracker.cluster().tracker_named(name);
         tracker.map(|tracker| (tracker.id, tracker.incarnation)).ok_or_else(|| format!("no tracker {name}"))
     }
@@ -256,14 +256,14 @@ impl Player<'_> {
         for (key, value) in &arguments.named {
             let config = &mut self.config;
             match *key {
-                "suspect_after" => config.suspect_after = span(value)?,
-                "lost_after" => config.lost_after = span(value)?,
-                "forget_after" => config.forget_after = span(value)?,
-                "launch_timeout" => config.launch_timeout = span(value)?,
-                "absence" => config.absence = span(value)?,
-                "task_timeout" => config.task_timeout = span(value)?,
-                "preemption_timeout" => config.preemption_timeout = span(value)?,
-                "straggler_after" => config.straggler_after = span(value)?,
+                "suspect_after" => config.suspect_after = parse_span(value)?,
+                "lost_after" => config.lost_after = parse_span(value)?,
+                "forget_after" => config.forget_after = parse_span(value)?,
+                "launch_timeout" => config.launch_timeout = parse_span(value)?,
+                "absence" => config.absence = parse_span(value)?,
+                "task_timeout" => config.task_timeout = parse_span(value)?,
+                "preemption_timeout" => config.preemption_timeout = parse_span(value)?,
+                "straggler_after" => config.straggler_after = parse_span(value)?,
                 "jobs_kept" => config.jobs_kept = arguments.number("jobs_kept", 0)?,
                 "tasks_kept" => config.tasks_kept = arguments.number("tasks_kept", 0)?,
                 "reduces_max" => config.reduces_max = arguments.number("reduces_max", 0)?,
@@ -280,7 +280,7 @@ impl Player<'_> {
     }
 
     fn cluster(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
-        let slots = slots(arguments.get("slots").unwrap_or("2m1r"))?;
+        let slots = parse_slots(arguments.get("slots").unwrap_or("2m1r"))?;
         let mut effects = self.send(Event::Start);
         for word in &arguments.plain[1..] {
             let (name, place) = word.split_once(':').ok_or_else(|| format!("{word}: write t1:h1"))?;
@@ -298,16 +298,16 @@ impl Player<'_> {
                 checkpoints: Vec::new(),
                 jobs: Vec::new(),
             };
-            let request = self.request();
+            let request = self.next_request();
             effects.extend(self.send(Event::Registration { request, tracker }));
         }
-        // The results of registrations are not shown.
+        // The results of the registrations are not shown.
         effects.clear();
         Ok(effects)
     }
 
     fn submit(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
-        let wanted = job(arguments.subject()?)?;
+        let wanted = parse_job(arguments.subject()?)?;
         let data: Vec<&str> = arguments.list("data").collect();
         let hosts = |index: usize| -> Vec<String> {
             let Some(count) = std::num::NonZeroUsize::new(data.len()) else { return Vec::new() };
@@ -340,7 +340,7 @@ impl Player<'_> {
             payload: Payload::default(),
         };
         let request =
-            if arguments.plain.contains(&"again") { RequestId(self.requests) } else { self.request() };
+            if arguments.plain.contains(&"again") { RequestId(self.requests) } else { self.next_request() };
         Ok(self.send(Event::Submission { request, spec: Arc::new(spec) }))
     }
 
@@ -349,14 +349,14 @@ impl Player<'_> {
             let event = self.last_heartbeat.clone().ok_or("there was no heartbeat to repeat")?;
             return Ok(self.send(event));
         }
-        let (tracker, newest) = self.named(arguments.subject()?)?;
+        let (tracker, newest) = self.tracker_named(arguments.subject()?)?;
         let incarnation = Incarnation(arguments.number("incarnation", newest.0)?);
         let mut fetch_failures = Vec::new();
         for text in arguments.list("fetch-failed") {
             let (reduce, map) =
                 text.split_once('<').ok_or_else(|| format!("{text}: write j1.r0.0<j1.m0.0"))?;
             let (map, addr) = map.split_once('@').map_or((map, None), |(map, addr)| (map, Some(addr)));
-            let (reduce, map) = (attempt(reduce)?, attempt(map)?);
+            let (reduce, map) = (parse_attempt(reduce)?, parse_attempt(map)?);
             let addr = addr.map_or_else(|| self.addr_of(map), str::to_owned);
             fetch_failures.push(FetchFailure { reduce, map, addr });
         }
@@ -367,7 +367,7 @@ impl Player<'_> {
             incarnation,
             seq: *seq,
             acked: *acked,
-            attempts: reports(arguments)?,
+            attempts: parse_reports(arguments)?,
             fetch_failures,
         });
         self.last_heartbeat = Some(event.clone());
@@ -383,7 +383,7 @@ impl Player<'_> {
     }
 
     fn register(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
-        let (id, newest) = self.named(arguments.subject()?)?;
+        let (id, newest) = self.tracker_named(arguments.subject()?)?;
         let cluster = self.tracker.cluster();
         let before = cluster.tracker(id).ok_or("no such tracker")?;
         let tracker = Registration {
@@ -394,13 +394,13 @@ impl Player<'_> {
             shuffle_addr: arguments.get("shuffle").unwrap_or(&before.shuffle_addr).to_owned(),
             logs_addr: before.logs_addr.clone(),
             slots: before.slots,
-            attempts: reports(arguments)?,
-            outputs: arguments.list("outputs").map(attempt).collect::<Result<_, _>>()?,
-            checkpoints: arguments.list("checkpoints").map(checkpoint).collect::<Result<_, _>>()?,
-            jobs: arguments.list("jobs").map(job).collect::<Result<_, _>>()?,
+            attempts: parse_reports(arguments)?,
+            outputs: arguments.list("outputs").map(parse_attempt).collect::<Result<_, _>>()?,
+            checkpoints: arguments.list("checkpoints").map(parse_checkpoint).collect::<Result<_, _>>()?,
+            jobs: arguments.list("jobs").map(parse_job).collect::<Result<_, _>>()?,
         };
         self.heartbeats.remove(&id.0);
-        let request = self.request();
+        let request = self.next_request();
         Ok(self.send(Event::Registration { request, tracker }))
     }
 }

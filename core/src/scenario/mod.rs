@@ -26,7 +26,7 @@
 //! | `forget TRACKER` | removes a lost tracker |
 //! | `config` | `lost_after=10s`, `task_timeout=`, `jobs_kept=`, ... (before `cluster`) |
 //! | `submit JOB` | `maps=`, `reduces=`, `data=h1,h2` (in turn; `h1+h2` for two replicas), `slow_start=`, `speculation=on`, `split_slow=false`, `attempts=`, `user=`, `queue=`, `priority=` |
-//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `checkpoint-corrupt=`, `checkpoint-unreachable=`, `copied=`, `copy-failed=`, `fetch-failed=REDUCE<MAP[@ADDRESS]` (if not said, the one that its tracker has now), `again` (repeats the last) |
+//! | `heartbeat TRACKER` | `at=`, `running=ATTEMPT:PROGRESS[:STAGE[:REFUSALS[:BYTES]]]`, `done=ATTEMPT[:BYTES]`, `failed=`, `killed=`, `split=ATTEMPT:POSITION`, `paused=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `checkpoint-corrupt=`, `checkpoint-unreachable=`, `copied=`, `copy-failed=`, `fetch-failed=REDUCE<MAP[@ADDRESS]` (by default the current address of its tracker), `again` (repeats the last) |
 //! | `register TRACKER` | `at=`, `incarnation=`, `shuffle=ADDRESS`, `running=`, `outputs=`, `checkpoints=ATTEMPT:STAGE[:BYTES[:RECORDS]]`, `jobs=` |
 //! | `preempt ATTEMPT`, `resume TASK` | `kind=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last one shows the progress of the drain |
@@ -60,36 +60,37 @@ pub struct ScenarioError {
 }
 
 /// Creates the policy with this name and these parameters, or returns an error.
-pub type Make<'a> = &'a dyn Fn(&str, &BTreeMap<String, String>) -> Result<Box<dyn Scheduler>, String>;
+pub type MakePolicy<'a> = &'a dyn Fn(&str, &BTreeMap<String, String>) -> Result<Box<dyn Scheduler>, String>;
 
 /// A scenario that is being run.
 struct Player<'a> {
-    make: Make<'a>,
+    make: MakePolicy<'a>,
     policy: (String, BTreeMap<String, String>),
     shadow: Option<String>,
     config: Config,
     tracker: JobTracker,
     journal: Vec<Entry>,
-    /// The journal, applied to an empty cluster.
+    /// A cluster to which the facts of the journal were applied, to be compared with the core.
     replica: Durable,
     now: Time,
     requests: u128,
     /// For each tracker: number of heartbeats sent, and the newest order received.
     heartbeats: BTreeMap<u32, (u64, u64)>,
     last_heartbeat: Option<Event>,
-    /// Output of a command that only shows something.
-    answers: Vec<String>,
+    /// The output of a command that only shows something.
+    shown_lines: Vec<String>,
     /// Whether map events are shown.
     shows_map_events: bool,
 }
 
 /// Runs a scenario and returns its text with the actual results below each `----`. `policy` is used
-/// unless the text names another one. `check` is called with the cluster after every command, for
-/// invariants. It is an error if the facts so far do not give the durable half of the cluster.
+/// unless the text names another one. `check` is called with the cluster after every command, to check
+/// invariants. Returns an error if a replay of the facts so far does not give the durable half of the
+/// cluster.
 pub fn run(
     text: &str,
     policy: &str,
-    make: Make<'_>,
+    make: MakePolicy<'_>,
     check: &dyn Fn(&Cluster) -> Result<(), String>,
 ) -> Result<String, ScenarioError> {
     // Scenarios skip hours in one line. A pause of the JobTracker is only detected if a scenario
@@ -110,19 +111,19 @@ pub fn run(
         requests: 0,
         heartbeats: BTreeMap::new(),
         last_heartbeat: None,
-        answers: Vec::new(),
+        shown_lines: Vec::new(),
         shows_map_events: false,
     };
     let mut out = String::new();
-    let mut happened: Vec<String> = Vec::new();
-    let mut in_answer = false;
+    let mut results: Vec<String> = Vec::new();
+    let mut in_expected_results = false;
     for (index, line) in text.lines().enumerate() {
         let error = |what: String| ScenarioError { line: index + 1, what };
         match line.trim() {
             "----" => {
                 out.push_str("----\n");
-                in_answer = true;
-                let lines = std::mem::take(&mut happened);
+                in_expected_results = true;
+                let lines = std::mem::take(&mut results);
                 let lines = if lines.is_empty() { vec!["(none)".to_owned()] } else { lines };
                 for line in &lines {
                     out.push_str(line);
@@ -130,10 +131,10 @@ pub fn run(
                 }
             }
             "" => {
-                in_answer = false;
+                in_expected_results = false;
                 out.push('\n');
             }
-            _ if in_answer => {}
+            _ if in_expected_results => {}
             command => {
                 out.push_str(line);
                 out.push('\n');
@@ -141,8 +142,8 @@ pub fn run(
                     let effects = player.play(command).map_err(error)?;
                     player.check_replica().map_err(error)?;
                     check(player.tracker.cluster()).map_err(error)?;
-                    happened.extend(player.render(&effects));
-                    happened.append(&mut player.answers);
+                    results.extend(player.render(&effects));
+                    results.append(&mut player.shown_lines);
                 }
             }
         }
@@ -186,11 +187,11 @@ impl Player<'_> {
         if self.replica == *self.tracker.cluster().durable() {
             return Ok(());
         }
-        Err("the facts do not give the durable half of the cluster".to_owned())
+        Err("applying the facts to an empty cluster does not give the durable half of the cluster".to_owned())
     }
 
     /// Creates a state machine with an empty cluster.
-    fn core(&self) -> Result<JobTracker, String> {
+    fn new_core(&self) -> Result<JobTracker, String> {
         let make = |name: &str| (self.make)(name, &self.policy.1);
         let core = JobTracker::new(self.config.clone(), make(&self.policy.0)?);
         let shadow = self.shadow.as_deref().map(make).transpose()?;
@@ -202,14 +203,14 @@ impl Player<'_> {
 
     /// Begins with an empty cluster and an empty journal, at time 0.
     fn begin(&mut self) -> Result<Vec<Effect>, String> {
-        self.tracker = self.core()?;
+        self.tracker = self.new_core()?;
         (self.journal, self.replica, self.now) = (Vec::new(), Durable::default(), Time(0));
         Ok(Vec::new())
     }
 
     /// Simulates that the process dies and starts again with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
-        let mut tracker = self.core()?;
+        let mut tracker = self.new_core()?;
         for entry in &self.journal {
             tracker.replay(entry).map_err(|error| error.to_string())?;
         }

@@ -1,5 +1,5 @@
-//! Effects as lines of a scenario file. Facts that every scenario contains (submissions,
-//! registrations) are left out.
+//! Formats effects as lines of a scenario file. Submissions and commits that every scenario contains
+//! are left out.
 
 use super::Player;
 use crate::{
@@ -13,13 +13,13 @@ use crate::{
 };
 
 /// Shortens `job_1.m0.0` to `j1.m0.0`.
-fn short(id: impl std::fmt::Display) -> String {
+fn short_id(id: impl std::fmt::Display) -> String {
     id.to_string().replace("job_", "j")
 }
 
 impl Player<'_> {
     /// Returns lines that show how the decisions of the shadow differ.
-    pub(super) fn comparison(&self) -> Vec<String> {
+    pub(super) fn comparison_lines(&self) -> Vec<String> {
         let Some(shadow) = self.tracker.shadow() else { return vec!["no shadow".to_owned()] };
         let tally = shadow.tally();
         let slots = format!(
@@ -31,16 +31,16 @@ impl Player<'_> {
             tally.both_preempted, tally.policy_preempted, tally.shadow_preempted
         );
         let choice = |choice: &Option<(TaskId, Why)>| match choice {
-            Some((task, why)) => format!("{} ({why})", short(task)),
+            Some((task, why)) => format!("{} ({why})", short_id(task)),
             None => "nothing".to_owned(),
         };
         let line = |difference: &Difference| match difference {
             Difference::Slot { on, policy, shadow, .. } => {
-                format!("on {}: {} rather than {}", self.name(*on), choice(shadow), choice(policy))
+                format!("on {}: {} rather than {}", self.tracker_name(*on), choice(shadow), choice(policy))
             }
             Difference::Preempted { attempt, by_shadow, why } => {
                 let who = if *by_shadow { "shadow" } else { "policy" };
-                format!("only the {who} preempts {} ({why})", short(attempt))
+                format!("only the {who} preempts {} ({why})", short_id(attempt))
             }
         };
         let differences = shadow.differences().map(|(_, difference)| line(difference));
@@ -51,29 +51,29 @@ impl Player<'_> {
         let mut lines = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Append(entry) => lines.extend(self.fact(&entry.fact)),
+                Effect::Append(entry) => lines.extend(self.fact_line(&entry.fact)),
                 Effect::Reply { reply, .. } => lines.extend(reply_line(reply)),
                 Effect::SendOrders { tracker, orders, .. } => {
-                    lines.extend(orders.iter().filter_map(|(_, order)| self.order(*tracker, order)));
+                    lines.extend(orders.iter().filter_map(|(_, order)| self.order_line(*tracker, order)));
                 }
                 Effect::RequestRegistration { tracker, .. } => {
-                    lines.push(format!("register-again {}", self.name(*tracker)));
+                    lines.push(format!("register-again {}", self.tracker_name(*tracker)));
                 }
-                Effect::CommitJob { job } => lines.push(format!("commit {}", short(job))),
+                Effect::CommitJob { job } => lines.push(format!("commit {}", short_id(job))),
                 Effect::Compute { problem, .. } => lines.push(format!("compute {}", problem.name)),
-                Effect::DiscardOutput { job } => lines.push(format!("discard {}", short(job))),
+                Effect::DiscardOutput { job } => lines.push(format!("discard {}", short_id(job))),
             }
         }
         lines
     }
 
     /// Returns a line that shows what preemption has cost a job.
-    pub(super) fn cost(&self, id: JobId) -> String {
+    pub(super) fn cost_line(&self, id: JobId) -> String {
         let Some(job) = self.tracker.cluster().job(id) else { return "no such job".into() };
         let cost = job.preemption;
         format!(
             "cost {}: splits={} pauses={} resumes={} migrations={} kills={} checkpoints-lost={}; saved {} bytes {}, lost {} bytes {}",
-            short(id),
+            short_id(id),
             cost.splits,
             cost.pauses,
             cost.resumes,
@@ -88,7 +88,7 @@ impl Player<'_> {
     }
 
     /// Returns a line that shows the progress of a drain.
-    pub(super) fn drained(&self, id: TrackerId) -> String {
+    pub(super) fn drain_line(&self, id: TrackerId) -> String {
         let status = self.tracker.drain_status(id);
         let state = match (&status.drain, status.is_empty()) {
             (None, _) => "in use",
@@ -98,7 +98,7 @@ impl Player<'_> {
         let cost = status.drain.as_ref().map(|(_, _, cost)| *cost).unwrap_or_default();
         format!(
             "{} is {state}: maps={} reduces={} outputs={} checkpoints={}; splits={} pauses={} kills={} moved={}+{} redone={}",
-            self.name(id),
+            self.tracker_name(id),
             status.running.map,
             status.running.reduce,
             status.outputs.0,
@@ -112,91 +112,91 @@ impl Player<'_> {
         )
     }
 
-    fn name(&self, id: TrackerId) -> String {
+    fn tracker_name(&self, id: TrackerId) -> String {
         self.tracker.cluster().tracker(id).map_or_else(|| id.to_string(), |tracker| tracker.name.clone())
     }
 
-    fn fact(&self, fact: &Fact) -> Option<String> {
+    fn fact_line(&self, fact: &Fact) -> Option<String> {
         Some(match fact {
             Fact::JobTrackerStarted { epoch, .. } => format!("started epoch={epoch}"),
             Fact::IdsSkipped { epoch, job } => format!("ids-skipped epoch={epoch} job={job}"),
             Fact::TrackerJoined { name, .. } => format!("joined {name}"),
-            Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.name(*tracker)),
-            Fact::TrackerRecovered { tracker } => format!("recovered {}", self.name(*tracker)),
-            Fact::TrackerLost { tracker, .. } => format!("lost {}", self.name(*tracker)),
+            Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.tracker_name(*tracker)),
+            Fact::TrackerRecovered { tracker } => format!("recovered {}", self.tracker_name(*tracker)),
+            Fact::TrackerLost { tracker, .. } => format!("lost {}", self.tracker_name(*tracker)),
             Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::PreemptionDeadlineSet { .. } => {
                 return None;
             }
-            Fact::JobEnded { job, outcome } => short(format!("ended {job} {outcome}")),
-            Fact::JobForgotten { job } => format!("forgot {}", short(job)),
+            Fact::JobEnded { job, outcome } => short_id(format!("ended {job} {outcome}")),
+            Fact::JobForgotten { job } => format!("forgot {}", short_id(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {
                 let speculative = if *speculative { " speculative" } else { "" };
-                let from = resumed_from.map_or_else(String::new, |paused| format!(" from={}", short(paused)));
+                let from = resumed_from.map_or_else(String::new, |paused| format!(" from={}", short_id(paused)));
                 let again =
                     if attempt.number > 0 { format!(" again={}", attempt.number) } else { String::new() };
                 format!(
                     "assign {} on {}{again}{speculative}{from} why={why}",
-                    short(attempt.task),
-                    self.name(*tracker)
+                    short_id(attempt.task),
+                    self.tracker_name(*tracker)
                 )
             }
             Fact::PreemptionRequested { attempt, kind, why, hold, .. } => {
                 let hold = if *hold { " hold" } else { "" };
-                format!("preempt-requested {} to {kind}{hold} ({why})", short(attempt))
+                format!("preempt-requested {} to {kind}{hold} ({why})", short_id(attempt))
             }
-            Fact::MapSplit { attempt, position, .. } => format!("split {} at={position}", short(attempt)),
+            Fact::MapSplit { attempt, position, .. } => format!("split {} at={position}", short_id(attempt)),
             Fact::AttemptPaused { attempt, stage, bytes, .. } => {
-                format!("paused {} stage={stage:?} bytes={bytes}", short(attempt))
+                format!("paused {} stage={stage:?} bytes={bytes}", short_id(attempt))
             }
-            Fact::TaskReleased { task } => format!("released {}", short(task)),
-            Fact::CheckpointLost { attempt, why } => format!("checkpoint-lost {} ({why})", short(attempt)),
-            Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short(attempt)),
-            Fact::AttemptFailed { attempt, error } => format!("failed {} ({error})", short(attempt)),
-            Fact::AttemptKilled { attempt, why, .. } => format!("killed {} ({why})", short(attempt)),
-            Fact::MapOutputLost { attempt, why, .. } => short(format!("output-lost {attempt} ({why})")),
-            Fact::MapOutputMoved { attempt } => format!("moved {}", short(attempt)),
+            Fact::TaskReleased { task } => format!("released {}", short_id(task)),
+            Fact::CheckpointLost { attempt, why } => format!("checkpoint-lost {} ({why})", short_id(attempt)),
+            Fact::AttemptSucceeded { attempt, .. } => format!("succeeded {}", short_id(attempt)),
+            Fact::AttemptFailed { attempt, error } => format!("failed {} ({error})", short_id(attempt)),
+            Fact::AttemptKilled { attempt, why, .. } => format!("killed {} ({why})", short_id(attempt)),
+            Fact::MapOutputLost { attempt, why, .. } => short_id(format!("output-lost {attempt} ({why})")),
+            Fact::MapOutputMoved { attempt } => format!("moved {}", short_id(attempt)),
             Fact::MapOutputCopied { attempt, tracker, .. }
             | Fact::CheckpointCopied { attempt, tracker, .. } => {
-                format!("copied {} by {}", short(attempt), self.name(*tracker))
+                format!("copied {} by {}", short_id(attempt), self.tracker_name(*tracker))
             }
             Fact::PreemptionRefused { attempt, why, .. } => {
-                format!("preemption-refused {} ({why})", short(attempt))
+                format!("preemption-refused {} ({why})", short_id(attempt))
             }
-            Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.name(*tracker)),
-            Fact::DrainCancelled { tracker, .. } => format!("drain-cancelled {}", self.name(*tracker)),
+            Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.tracker_name(*tracker)),
+            Fact::DrainCancelled { tracker, .. } => format!("drain-cancelled {}", self.tracker_name(*tracker)),
             Fact::TrackerForgotten { name, why, .. } => format!("forgotten {name} ({why})"),
             Fact::TrackerBlacklisted { job, tracker } => {
-                format!("blacklisted {} for {}", self.name(*tracker), short(job))
+                format!("blacklisted {} for {}", self.tracker_name(*tracker), short_id(job))
             }
         })
     }
 
     /// Returns the line of an order. Launches have none, because they are shown as facts. Map
     /// events are shown only after `show map-events`.
-    fn order(&self, tracker: TrackerId, order: &Order) -> Option<String> {
+    fn order_line(&self, tracker: TrackerId, order: &Order) -> Option<String> {
         match order {
             Order::Launch(_) => None,
             Order::MapEvents { job, first, maps, events } => self.shows_map_events.then(|| {
                 let shown = events.iter().map(|event| match event {
-                    MapEvent::Available(attempt, on) => format!(" {}@{}", short(attempt), self.name(*on)),
-                    MapEvent::Withdrawn(attempt) => format!(" -{}", short(attempt)),
+                    MapEvent::Available(attempt, on) => format!(" {}@{}", short_id(attempt), self.tracker_name(*on)),
+                    MapEvent::Withdrawn(attempt) => format!(" -{}", short_id(attempt)),
                 });
                 let shown: String = shown.collect();
-                format!("map-events {} to {} from={first} maps={maps}{shown}", short(job), self.name(tracker))
+                format!("map-events {} to {} from={first} maps={maps}{shown}", short_id(job), self.tracker_name(tracker))
             }),
             Order::Preempt { attempt, kind: PreemptKind::Kill, .. } => {
-                Some(format!("stop {} on {}", short(attempt), self.name(tracker)))
+                Some(format!("stop {} on {}", short_id(attempt), self.tracker_name(tracker)))
             }
             Order::Preempt { attempt, kind, .. } => {
-                Some(format!("{kind} {} on {}", short(attempt), self.name(tracker)))
+                Some(format!("{kind} {} on {}", short_id(attempt), self.tracker_name(tracker)))
             }
             Order::DropCheckpoint(attempt) => {
-                Some(format!("drop {} on {}", short(attempt), self.name(tracker)))
+                Some(format!("drop {} on {}", short_id(attempt), self.tracker_name(tracker)))
             }
             Order::CopyFiles { attempt, from } => {
-                Some(format!("copy {} from {} on {}", short(attempt), self.name(*from), self.name(tracker)))
+                Some(format!("copy {} from {} on {}", short_id(attempt), self.tracker_name(*from), self.tracker_name(tracker)))
             }
-            Order::Clean(job) => Some(format!("clean {} on {}", short(job), self.name(tracker))),
+            Order::Clean(job) => Some(format!("clean {} on {}", short_id(job), self.tracker_name(tracker))),
         }
     }
 }
@@ -204,6 +204,6 @@ impl Player<'_> {
 fn reply_line(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped | Reply::Accepted => None,
-        Reply::Refused(why) => Some(format!("refused: {}", short(why))),
+        Reply::Refused(why) => Some(format!("refused: {}", short_id(why))),
     }
 }

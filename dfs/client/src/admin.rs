@@ -1,6 +1,6 @@
-//! Calls of operators: fsck, report, safemode, drain.
+//! NameNode calls for operators: fsck, report, safemode, drain.
 
-use super::call::What;
+use super::call::Operation;
 use super::namespace::request_id;
 use super::wire;
 use super::{Client, DrainStatus, Fsck, Report, Result, SafemodeStatus};
@@ -13,7 +13,7 @@ const PAGE_FILES: u32 = 1000;
 impl Client {
     /// Checks all files below `path`.
     pub async fn fsck(&self, path: &DfsPath) -> Result<Fsck> {
-        let what = What("check", path.as_str());
+        let what = Operation("check", path.as_str());
         let mut total = Fsck::new();
         let mut start_after = String::new();
         loop {
@@ -36,7 +36,7 @@ impl Client {
     }
 
     /// Asks a node to verify its replica of a block and to quarantine the replica if it is damaged.
-    /// Returns before that is done.
+    /// Does not wait for the result.
     pub async fn check_replica(&self, block: BlockId, node_uuid: &str, reason: &str) -> Result<()> {
         let request = pb::ReportBadReplicaRequest {
             block_id: block.0,
@@ -44,13 +44,13 @@ impl Client {
             reason: reason.to_owned(),
         };
         let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
-        self.call(What("request a check of a replica on", node_uuid), request, send).await?;
+        self.call(Operation("request a check of a replica on", node_uuid), request, send).await?;
         Ok(())
     }
 
     /// Returns a summary of the file system.
     pub async fn report(&self) -> Result<Report> {
-        let what = What("report", "");
+        let what = Operation("report", "");
         let request = pb::ReportRequest { safemode_only: false };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
         wire::report(reply).map_err(|reason| what.bad_reply(reason))
@@ -58,7 +58,7 @@ impl Client {
 
     /// Returns whether the NameNode is in safemode. Costs much less than [`Self::report`].
     pub async fn safemode(&self) -> Result<SafemodeStatus> {
-        let what = What("get safemode", "");
+        let what = Operation("get safemode", "");
         let request = pb::ReportRequest { safemode_only: true };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
         wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
@@ -66,25 +66,25 @@ impl Client {
 
     /// Turns safemode on or off.
     pub async fn set_safemode(&self, on: bool) -> Result<SafemodeStatus> {
-        let what = What("set safemode", "");
+        let what = Operation("set safemode", "");
         let request = pb::SetSafemodeRequest { on };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.set_safemode(r).await }).await?;
         wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Starts to drain a node, or stops the drain if `cancel` is set.
+    /// Starts to drain a node, or cancels the drain if `cancel` is set.
     pub async fn drain(&self, node: &str, cancel: bool) -> Result<DrainStatus> {
         self.call_drain(node, cancel, false).await
     }
 
-    /// Returns the progress of a drain and changes nothing. Another client may have stopped the
-    /// drain.
+    /// Returns the progress of a drain and changes nothing. Another client may have cancelled the
+    /// drain since it was started.
     pub async fn drain_status(&self, node: &str) -> Result<DrainStatus> {
         self.call_drain(node, false, true).await
     }
 
     async fn call_drain(&self, node: &str, cancel: bool, status_only: bool) -> Result<DrainStatus> {
-        let what = What("drain", node);
+        let what = Operation("drain", node);
         let request =
             pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel, status_only };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.drain(r).await }).await?;

@@ -13,18 +13,18 @@ use tonic::{Code, Request, Response, Status, transport::Channel};
 
 pub(super) type Rpc = NameNodeClient<Channel>;
 
-/// The operation, for messages: a verb and its object.
+/// Describes a call in messages: a verb and its object.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct What<'a>(pub(super) &'a str, pub(super) &'a str);
+pub(super) struct Operation<'a>(pub(super) &'a str, pub(super) &'a str);
 
-impl fmt::Display for What<'_> {
+impl fmt::Display for Operation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)?;
         if self.1.is_empty() { Ok(()) } else { write!(f, " {}", self.1) }
     }
 }
 
-impl What<'_> {
+impl Operation<'_> {
     pub(super) fn bad_reply(&self, reason: impl Into<String>) -> ClientError {
         ClientError::BadReply { what: self.to_string(), reason: reason.into() }
     }
@@ -37,40 +37,41 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(25);
-    const MAX: Duration = Duration::from_secs(2);
+    const WAIT_FIRST: Duration = Duration::from_millis(25);
+    const WAIT_MAX: Duration = Duration::from_secs(2);
 
     pub(super) fn new() -> Self {
-        Self { next: Self::FIRST }
+        Self { next: Self::WAIT_FIRST }
     }
 
-    /// Sleeps, but not past `end`. Returns false if `end` has already passed.
+    /// Sleeps for the next wait, at most until `end`. Returns false, without sleeping, if `end` has
+    /// already passed.
     pub(super) async fn sleep_until(&mut self, end: Instant) -> bool {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return false;
         }
         let wait = self.next.mul_f64(rand::random_range(0.5..1.0));
-        self.next = (self.next * 2).min(Self::MAX);
+        self.next = (self.next * 2).min(Self::WAIT_MAX);
         tokio::time::sleep(wait.min(left)).await;
         true
     }
 }
 
 /// How an attempt failed.
-enum Failed {
-    /// Final: a retry would not help.
-    Finally(ClientError),
-    /// Transient: the call may be retried.
-    Transiently { reason: String, kind: Option<Kind> },
+enum CallFailure {
+    /// A retry would not help.
+    Final(ClientError),
+    /// The call may be retried.
+    Transient { reason: String, kind: Option<Kind> },
 }
 
 impl Client {
-    /// Sends `request` with `send` until it is answered, is refused finally, or the deadline has
-    /// passed.
+    /// Sends `request` with `send`. Retries until the NameNode answers it, refuses it finally, or
+    /// the deadline has passed.
     pub(super) async fn call<Req, Rep, F, Fut>(
         &self,
-        what: What<'_>,
+        what: Operation<'_>,
         request: Req,
         send: F,
     ) -> Result<Rep, ClientError>
@@ -103,13 +104,15 @@ impl Client {
                 // The deadline cut this attempt short. Report the reason of the previous attempt.
                 Err(_) if left < one && received.is_some() => {
                     let (reason, kind) = received.take().unwrap_or_default();
-                    Failed::Transiently { reason, kind }
+                    CallFailure::Transient { reason, kind }
                 }
-                Err(_) => Failed::Transiently { reason: format!("{namenode} does not answer"), kind: None },
+                Err(_) => {
+                    CallFailure::Transient { reason: format!("{namenode} does not answer"), kind: None }
+                }
             };
             match failed {
-                Failed::Finally(error) => return Err(error),
-                Failed::Transiently { reason: last, kind } => {
+                CallFailure::Final(error) => return Err(error),
+                CallFailure::Transient { reason: last, kind } => {
                     tracing::debug!(%what, last, "retrying");
                     why = last.replace(&namenode, "it");
                     received = Some((last.clone(), kind));
@@ -122,18 +125,18 @@ impl Client {
         }
     }
 
-    /// Whether to fail instead of waiting: a person waits for the result, and only an operator can
-    /// end this safemode.
+    /// Returns whether to fail instead of retrying: the client has a listener, so a person waits
+    /// for the result, and only an operator can end this safemode.
     fn is_final(&self, error: &Error) -> bool {
         self.inner.options.listener.is_some() && error.kind == Kind::ManualSafemode
     }
 
-    fn classify(&self, status: &Status) -> Failed {
+    fn classify(&self, status: &Status) -> CallFailure {
         match from_status(status) {
             Some(error) if error.is_transient() && !self.is_final(&error) => {
-                return Failed::Transiently { reason: error.message, kind: Some(error.kind) };
+                return CallFailure::Transient { reason: error.message, kind: Some(error.kind) };
             }
-            Some(error) => return Failed::Finally(ClientError::Refused(error)),
+            Some(error) => return CallFailure::Final(ClientError::Refused(error)),
             None => {}
         }
         // A status without a kind comes from the transport and not from the NameNode. Requests have
@@ -143,7 +146,7 @@ impl Client {
         match status.code() {
             Code::Unimplemented => return self.wrong_peer("it does not implement the NameNode service"),
             _ if security::tls_mismatch(&cause).is_some() => {
-                return Failed::Finally(self.tls_mismatch(&cause));
+                return CallFailure::Final(self.tls_mismatch(&cause));
             }
             _ if WRONG_PROTOCOL.iter().any(|text| cause.contains(text)) => return self.wrong_peer(&cause),
             _ => {}
@@ -157,36 +160,37 @@ impl Client {
             | Code::DeadlineExceeded => {
                 let addr = &self.inner.options.namenode;
                 let reason = format!("the NameNode at {addr} does not answer ({cause})");
-                Failed::Transiently { reason, kind: None }
+                CallFailure::Transient { reason, kind: None }
             }
             Code::Unauthenticated | Code::PermissionDenied => {
-                Failed::Finally(ClientError::Refused(Error::new(Kind::Denied, status.message())))
+                CallFailure::Final(ClientError::Refused(Error::new(Kind::Denied, status.message())))
             }
             code => {
                 let message = format!("{} ({code:?})", status.message());
-                Failed::Finally(ClientError::Refused(Error::new(Kind::Refused, message)))
+                CallFailure::Final(ClientError::Refused(Error::new(Kind::Refused, message)))
             }
         }
     }
 }
 
 impl Client {
-    /// The error for a NameNode that is reachable, but has another TLS setting than this client.
+    /// Returns the error for a NameNode that is reachable, but has another TLS setting than this
+    /// client.
     fn tls_mismatch(&self, cause: &str) -> ClientError {
         tls_mismatch(&self.inner.options.namenode, cause)
     }
 
-    fn wrong_peer(&self, why: &str) -> Failed {
+    fn wrong_peer(&self, why: &str) -> CallFailure {
         let addr = &self.inner.options.namenode;
         let message = format!(
             "the server at {addr} is not a Fermata NameNode, or it requires TLS ({why}): give another address with \
              --namenode, or set security.dir"
         );
-        Failed::Finally(ClientError::Refused(Error::new(Kind::Refused, message)))
+        CallFailure::Final(ClientError::Refused(Error::new(Kind::Refused, message)))
     }
 }
 
-/// The error for a NameNode with another TLS setting than this client.
+/// Returns the error for the NameNode at `addr`, which has another TLS setting than this client.
 pub(super) fn tls_mismatch(addr: &str, cause: &str) -> ClientError {
     let meaning = security::tls_mismatch(cause).unwrap_or("client and server have different TLS settings");
     let message = format!("cannot use TLS with the NameNode at {addr} ({cause}): {meaning}");

@@ -8,7 +8,7 @@
 
 use crate::ids::{BlockId, Nonce};
 
-/// Bytes that one checksum covers. The last chunk of a block may be shorter.
+/// Number of bytes that one checksum covers. The last chunk of a block may be shorter.
 pub const CHUNK_BYTES: usize = 1 << CHUNK_LOG2;
 const CHUNK_LOG2: u16 = 16;
 const MAGIC: [u8; 4] = *b"FMTC";
@@ -70,9 +70,9 @@ pub struct Checksums {
     pub sums: Vec<u32>,
 }
 
-/// CRC32C of a chunk. Every byte of a block passes through this function several times. `crc-fast`
-/// is ten times faster than `crc32c` on data in the CPU cache, and chunks are checked while they
-/// are in the cache.
+/// Returns the CRC32C of a chunk. Every byte of a block passes through this function several times.
+/// `crc-fast` is ten times faster than `crc32c` on data in the CPU cache, and chunks are checked
+/// while they are in the cache.
 pub fn chunk_sum(chunk: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(chunk)
 }
@@ -82,7 +82,8 @@ pub fn sums_of(data: &[u8]) -> Vec<u32> {
     data.chunks(CHUNK_BYTES).map(chunk_sum).collect()
 }
 
-/// Checks `data` against `sums`. `data` starts at `offset` of its block, which is a chunk boundary.
+/// Checks that each chunk of `data` has its checksum in `sums`. `data` starts at `offset` of its
+/// block, which is a chunk boundary.
 pub fn verify(data: &[u8], offset: u64, sums: &[u32]) -> Result<(), ChecksumError> {
     let chunks = data.len().div_ceil(CHUNK_BYTES);
     if sums.len() != chunks {
@@ -101,8 +102,8 @@ pub fn to_bytes(sums: &[u32]) -> Vec<u8> {
     sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()
 }
 
-/// The reverse of [`to_bytes`]. Ignores an incomplete value at the end; `verify` then fails because
-/// the number of checksums is wrong.
+/// Decodes the checksums that [`to_bytes`] has encoded. Ignores an incomplete value at the end;
+/// `verify` then fails because the number of checksums is wrong.
 pub fn from_bytes(bytes: &[u8]) -> Vec<u32> {
     bytes.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
 }
@@ -152,8 +153,8 @@ impl Checksums {
         Ok(Self { block, nonce, length, sums: from_bytes(table) })
     }
 
-    /// Returns the checksums if their nonce is `wanted`.
-    pub fn of(self, wanted: Nonce) -> Result<Self, ChecksumError> {
+    /// Returns the checksums, or an error if their nonce is not `wanted`.
+    pub fn check_nonce(self, wanted: Nonce) -> Result<Self, ChecksumError> {
         let found = self.nonce;
         if found == wanted { Ok(self) } else { Err(ChecksumError::WrongNonce { wanted, found }) }
     }
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn encode_decode_verify() {
+    fn decoded_checksums_accept_the_data_and_reject_changes() {
         let (mut data, sums) = sample();
         let decoded = Checksums::decode(&sums.encode(), BlockId(7)).unwrap();
         assert_eq!(decoded, sums);
@@ -193,15 +194,18 @@ mod tests {
     }
 
     #[test]
-    fn swapped_file_is_detected() {
+    fn checksum_file_of_another_block_or_nonce_is_refused() {
         let (_, sums) = sample();
         assert_eq!(
             Checksums::decode(&sums.encode(), BlockId(8)),
             Err(ChecksumError::WrongBlock { wanted: BlockId(8), found: BlockId(7) })
         );
         let read = Checksums::decode(&sums.encode(), BlockId(7)).unwrap();
-        assert!(read.clone().of(Nonce(9)).is_ok());
-        assert_eq!(read.of(Nonce(8)), Err(ChecksumError::WrongNonce { wanted: Nonce(8), found: Nonce(9) }));
+        assert!(read.clone().check_nonce(Nonce(9)).is_ok());
+        assert_eq!(
+            read.check_nonce(Nonce(8)),
+            Err(ChecksumError::WrongNonce { wanted: Nonce(8), found: Nonce(9) })
+        );
     }
 
     #[test]
@@ -224,12 +228,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3000))]
 
         #[test]
-        fn any_bytes_decode_or_are_refused(
+        fn arbitrary_bytes_are_decoded_or_refused(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
             length in any::<u64>(),
         ) {
             Checksums::decode(&bytes, BlockId(7)).ok();
-            // A valid header with an arbitrary length.
+            // Decode a file with a valid header, which contains an arbitrary length.
             let (block, nonce) = (BlockId(7), Nonce(length));
             let header = Checksums { block, nonce, length, sums: from_bytes(&bytes) }.encode();
             if let Ok(read) = Checksums::decode(&header, BlockId(7)) {

@@ -1,4 +1,4 @@
-//! Errors of the client, with messages for people.
+//! Errors of the client, with messages for the user.
 
 use crate::error::{Error, Kind};
 use crate::ids::BlockId;
@@ -8,10 +8,10 @@ use std::path::PathBuf;
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The NameNode refused. The message is that of the NameNode.
+    /// The NameNode refused the request. The message is from the NameNode.
     #[error(transparent)]
     Refused(#[from] Error),
-    /// The text is not a valid path.
+    /// A text is not a valid path.
     #[error(transparent)]
     Path(#[from] PathError),
     /// A glob pattern cannot be parsed.
@@ -111,7 +111,8 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Returns the kind of the refusal, also if the refusal was retried until the deadline.
+    /// Returns the kind of the refusal, if the error is a refusal. Includes a refused call that was
+    /// retried until the deadline.
     pub fn kind(&self) -> Option<Kind> {
         match self {
             Self::Refused(error) => Some(error.kind),
@@ -121,8 +122,8 @@ impl ClientError {
         }
     }
 
-    /// Whether the file system does not answer or is not ready. This is not a fault of the request,
-    /// and may be temporary.
+    /// Returns whether the file system does not answer or is not ready. This is not a fault of the
+    /// request, and may be temporary.
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::NameNodeUnreachableFromNodes { .. } => true,
@@ -133,9 +134,10 @@ impl ClientError {
         }
     }
 
-    /// Replaces the temporary name `hidden` of a file by its final name `to`, which the user knows.
+    /// Replaces the temporary name `hidden` of a file in the message by its final name `to`, which
+    /// the user knows.
     #[must_use]
-    pub(super) fn naming(self, hidden: &DfsPath, to: &DfsPath) -> Self {
+    pub(super) fn with_final_name(self, hidden: &DfsPath, to: &DfsPath) -> Self {
         let text = |text: String| text.replace(hidden.name(), to.name());
         let path = |path: DfsPath| if path == *hidden { to.clone() } else { path };
         match self {
@@ -152,7 +154,7 @@ impl ClientError {
         }
     }
 
-    /// Whether this is a refusal of `kind`.
+    /// Returns whether this is a refusal of `kind`.
     pub fn is(&self, kind: Kind) -> bool {
         self.kind() == Some(kind)
     }
@@ -166,8 +168,8 @@ mod tests {
     fn temporary_name_is_not_shown_in_errors() {
         let [hidden, to] = ["/a/.b.put-1", "/a/b"].map(|path| DfsPath::parse(path).unwrap());
         let refused = ClientError::Refused(Error::new(Kind::NoNodes, "no space for /a/.b.put-1"));
-        assert_eq!(refused.naming(&hidden, &to).to_string(), "no space for /a/b");
+        assert_eq!(refused.with_final_name(&hidden, &to).to_string(), "no space for /a/b");
         let failed = ClientError::WriterFailed { path: hidden.clone() };
-        assert!(failed.naming(&hidden, &to).to_string().starts_with("cannot write /a/b:"));
+        assert!(failed.with_final_name(&hidden, &to).to_string().starts_with("cannot write /a/b:"));
     }
 }

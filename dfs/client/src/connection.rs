@@ -13,41 +13,41 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Ends a transfer from another thread: the thread of the transfer gets an error from its
-/// connection.
+/// Cancels a transfer from another thread by closing its connection. The thread of the transfer
+/// then gets an error.
 #[derive(Clone, Default)]
 pub(super) struct Hangup(Arc<Mutex<HangupState>>);
 
 #[derive(Default)]
 struct HangupState {
-    gone: bool,
+    cancelled: bool,
     stream: Option<Stream>,
 }
 
 impl Hangup {
-    /// Associates this connection with the handle, in place of the previous one. Fails if the
-    /// transfer is already cancelled.
+    /// Makes `stream` the connection that [`Self::hang_up`] closes. Fails if the transfer is
+    /// already cancelled.
     fn watch(&self, stream: &Stream) -> io::Result<()> {
         let mut state = self.0.lock();
-        if state.gone {
+        if state.cancelled {
             return Err(io::Error::other("cancelled by the caller"));
         }
         state.stream = Some(stream.try_clone()?);
         Ok(())
     }
 
-    /// Dissociates the connection from this transfer.
+    /// Forgets the connection, which [`Self::hang_up`] does not close from now on.
     pub(super) fn release(&self) {
         self.0.lock().stream = None;
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        self.0.lock().gone
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.0.lock().cancelled
     }
 
     pub(super) fn hang_up(&self) {
         let mut state = self.0.lock();
-        state.gone = true;
+        state.cancelled = true;
         if let Some(stream) = state.stream.take() {
             // An error means that the connection is closed already.
             let _ = stream.shutdown(Shutdown::Both);
@@ -55,7 +55,7 @@ impl Hangup {
     }
 }
 
-/// Timeouts of a connection, and its TLS settings.
+/// The timeouts and TLS settings of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Timeouts {
     pub(super) connect: Duration,
@@ -64,7 +64,7 @@ pub(super) struct Timeouts {
     pub(super) connector: Connector,
 }
 
-/// Opens a connection to `addr`, which `hangup` can close.
+/// Opens a connection to `addr` that `hangup` can close.
 pub(super) fn connect(addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> io::Result<Stream> {
     let stream = bulk::connect(addr, timeouts.connect, &timeouts.connector)?;
     prepare(&stream, timeouts, hangup)?;
@@ -85,7 +85,7 @@ pub(super) fn send_frame(stream: &mut impl Write, kind: FrameKind, body: &impl M
 }
 
 /// Describes a socket error.
-pub(super) fn reason(error: &io::Error) -> String {
+pub(super) fn describe_socket_error(error: &io::Error) -> String {
     match error.kind() {
         _ if is_timeout(error) => "no answer in time".into(),
         io::ErrorKind::UnexpectedEof => "the connection ended early".into(),
@@ -93,17 +93,17 @@ pub(super) fn reason(error: &io::Error) -> String {
     }
 }
 
-/// Idle connections, for the next request to the same node.
+/// Idle connections to DataNodes. The next request to the same node uses one of them.
 #[derive(Default)]
-pub(super) struct Idle(Mutex<Vec<(String, Stream, Instant)>>);
+pub(super) struct IdleConnections(Mutex<Vec<(String, Stream, Instant)>>);
 
-impl Idle {
+impl IdleConnections {
     const IDLE_MAX: usize = 16;
-    /// Less than the timeout after which a DataNode closes an idle connection.
+    /// How long an idle connection is kept: less than the timeout after which a DataNode closes it.
     const AGE_MAX: Duration = Duration::from_secs(5);
 
-    /// Returns an idle connection to `addr`. The node may have closed it: if it fails before an
-    /// answer, the caller opens a new one.
+    /// Returns an idle connection to `addr`. The node may have closed it meanwhile. If the request
+    /// fails before an answer arrives, the caller opens a new connection.
     pub(super) fn take(&self, addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> Option<Stream> {
         let mut kept = self.0.lock();
         kept.retain(|(_, _, since)| since.elapsed() < Self::AGE_MAX);
@@ -126,12 +126,12 @@ impl Idle {
     }
 }
 
-/// A pool of buffers of packet size. Reuse is faster, because the first access to new memory costs
-/// more than the copy into it.
+/// A pool of buffers of packet size. Buffers are reused, because the first access to new memory
+/// costs more than the copy into it.
 #[derive(Default)]
-pub(super) struct Buffers(Mutex<Vec<Vec<u8>>>);
+pub(super) struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
-impl Buffers {
+impl BufferPool {
     const IDLE_MAX: usize = 32;
 
     /// Returns an empty buffer with the capacity of a packet.
@@ -141,8 +141,8 @@ impl Buffers {
         buffer
     }
 
-    /// Returns a buffer of packet length with arbitrary contents. Clearing it would take another
-    /// pass over the memory.
+    /// Returns a buffer of packet length with arbitrary contents. It is not cleared, because that
+    /// would take another pass over the memory.
     pub(super) fn take_full(&self) -> Vec<u8> {
         let mut buffer = self.0.lock().pop().unwrap_or_default();
         buffer.resize(PACKET_BYTES, 0);

@@ -6,10 +6,10 @@
 
 use tonic::{Code, Status, metadata::MetadataValue};
 
-/// The metadata key of the kind.
+/// The gRPC metadata key of the [`Kind`].
 pub const ERROR_KEY: &str = "fermata-error";
 
-/// The kind of a refusal, for programs.
+/// The machine-readable kind of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A malformed path, ID, size or name.
@@ -36,9 +36,10 @@ pub enum Kind {
     NotYetReplicated,
     /// The NameNode is in safemode. The client may retry.
     Safemode,
-    /// The NameNode is in a safemode that only an operator ends. A retry succeeds only after that.
+    /// The NameNode is in a safemode that only an operator can end. A retry succeeds only after
+    /// that.
     ManualSafemode,
-    /// The epoch of the request is older than the fence.
+    /// The epoch of the request is lower than the fence of its scope.
     Fenced,
     /// The operation is not possible on this object in its present state.
     Refused,
@@ -46,8 +47,8 @@ pub enum Kind {
     Denied,
     /// The disk of the server failed, or the server is stopping. The client may retry.
     Unavailable,
-    /// The NameNode runs from an older copy of its folder: the DataNode has registered with a later
-    /// start.
+    /// The NameNode runs from an older copy of its folder: the DataNode has already registered with
+    /// a later start of the NameNode.
     OlderNameNode,
 }
 
@@ -55,9 +56,9 @@ pub enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// The kind, for programs.
+    /// The machine-readable kind.
     pub kind: Kind,
-    /// The message, for people. One line: what failed, where, why, and what to do.
+    /// The message for the user, in one line: what failed, where, why, and what to do.
     pub message: String,
 }
 
@@ -88,7 +89,7 @@ impl Error {
         Self { kind, message: message.into() }
     }
 
-    /// Whether a retry may succeed.
+    /// Returns whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         matches!(
             self.kind,
@@ -107,7 +108,7 @@ impl From<Error> for Status {
     }
 }
 
-/// Returns the `Error` in a status, if a NameNode has put one there.
+/// Returns the `Error` that a NameNode has stored in a status, or `None`.
 pub fn from_status(status: &Status) -> Option<Error> {
     let name = status.metadata().get(ERROR_KEY)?.to_str().ok()?;
     let (kind, ..) = KINDS.into_iter().find(|(_, known, _)| *known == name)?;

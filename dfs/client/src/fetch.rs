@@ -2,13 +2,15 @@
 //!
 //! Invariant: no byte is returned before the checksum of its chunk has been verified.
 //!
-//! Over TCP the consumer receives the data itself and verifies each chunk while it is in the CPU
-//! cache. The socket buffers are the only prefetch: an additional thread between socket and
-//! consumer would reduce the throughput by a quarter. A block on this machine may have to be read
-//! from disk, so a blocking thread reads and verifies it one packet ahead. The first failure ends
-//! the run; the reader decides how to continue.
+//! Over TCP, the caller of [`FetchRun::next`] receives the data itself and verifies each chunk
+//! while it is in the CPU cache. The socket buffers are the only prefetch: an additional thread
+//! between the socket and the caller would reduce the throughput by a quarter. A block on this
+//! machine may have to be read from disk, so a blocking thread reads and verifies it one packet
+//! ahead. The first failure ends the [`FetchRun`]; the reader decides how to continue.
 
-use super::connection::{Buffers, Hangup, Idle, Timeouts, connect, reason, send_frame};
+use super::connection::{
+    BufferPool, Hangup, IdleConnections, Timeouts, connect, describe_socket_error, send_frame,
+};
 use super::local::{self, LocalReplica, ReadError};
 use super::{Client, LocatedBlock, NodeAddress};
 use crate::bulk::{FrameError, FrameKind, PACKET_BYTES, is_timeout, read_frame};
@@ -26,17 +28,18 @@ use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{JoinHandle, block_in_place, spawn_blocking};
 
-/// How long a consumer waits on its own thread: longer than the gaps between packets on a busy
-/// local link, but too short to delay other tasks.
+/// How long [`StreamSource::next`] waits for data on its own thread: longer than the gaps between
+/// packets on a busy local link, but too short to delay other tasks.
 const BRIEF_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// How long a node may send nothing if another node has a replica of the block.
-const STALL: Duration = Duration::from_secs(1);
+/// How long a node may send nothing before the reader gives it up, if another node has a replica of
+/// the block.
+const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-const BROKEN: &str = "the reading thread panicked";
+const READER_PANICKED: &str = "the reading thread panicked";
 
-/// Bytes per request. The checksums of the reply must fit into a frame. A multiple of the packet
-/// size.
+/// Maximum number of bytes per request, a multiple of the packet size. It is limited because the
+/// checksums of the reply must fit into a frame.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes `from..to` of a block, to be read from one of its nodes.
@@ -45,12 +48,12 @@ pub(super) struct BlockRange {
     pub(super) node: NodeAddress,
     pub(super) from: u64,
     pub(super) to: u64,
-    /// Whether another node has a replica too. If so, this node gets a short timeout.
+    /// Whether another node has a replica too. If so, this node gets the short [`STALL_TIMEOUT`].
     pub(super) has_other_replica: bool,
 }
 
 /// Why a range could not be fetched.
-pub(super) struct Failure {
+pub(super) struct FetchFailure {
     pub(super) block: LocatedBlock,
     pub(super) node: NodeAddress,
     pub(super) reason: String,
@@ -58,25 +61,25 @@ pub(super) struct Failure {
     pub(super) damaged: bool,
 }
 
-/// Bytes and their offset in the file. They start and end at chunk boundaries, so they may start
-/// before and end after the requested range.
-pub(super) type Item = Result<(u64, Bytes), Box<Failure>>;
+/// Verified bytes and their offset in the file. The bytes start and end at chunk boundaries, so
+/// they may start before and end after the requested range.
+pub(super) type Item = Result<(u64, Bytes), Box<FetchFailure>>;
 
-/// Ranges that are being fetched. Dropping the run closes its connection.
-pub(super) struct Run {
-    /// Requests that are not complete.
+/// Fetches a list of block ranges in order. Dropping it closes its connection.
+pub(super) struct FetchRun {
+    /// Requests whose data has not been completely returned.
     requests: VecDeque<Request>,
     /// The source of the data of the first request.
     source: Option<Source>,
     read_path: ReadPath,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferPool>,
     failed: bool,
 }
 
-impl Run {
+impl FetchRun {
     /// Returns the next verified bytes, or `None` after the last range or a failure. Cancel safe:
     /// no data is lost if the future is dropped.
-    pub(super) async fn next(&mut self) -> Option<Item> {
+    pub(super) async fn next(&mut self) -> Option<FetchedBytes> {
         loop {
             let request = self.requests.front().filter(|_| !self.failed)?;
             let source = match &mut self.source {
@@ -100,7 +103,7 @@ impl Run {
         }
     }
 
-    /// The first request is complete: its connection can be reused.
+    /// Removes the first request, which is complete, and keeps its connection for reuse.
     fn finish(&mut self) {
         let request = self.requests.pop_front();
         if let (Some(Source::Stream(stream)), Some(request)) = (self.source.take(), request) {
@@ -111,7 +114,7 @@ impl Run {
         }
     }
 
-    fn fail(&mut self, bad: &ReadFailure) -> Item {
+    fn fail(&mut self, bad: &ReadFailure) -> FetchedBytes {
         self.failed = true;
         self.source = None;
         self.read_path.hangup.hang_up();
@@ -120,7 +123,7 @@ impl Run {
         // to this node.
         self.read_path.idle.forget(&block_range.node.data_addr);
         let (reason, damaged) = bad.classify();
-        Err(Box::new(Failure {
+        Err(Box::new(FetchFailure {
             block: block_range.block.clone(),
             node: block_range.node.clone(),
             reason,
@@ -129,14 +132,14 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for FetchRun {
     fn drop(&mut self) {
         self.read_path.hangup.hang_up();
     }
 }
 
-/// Creates a run that fetches `parts` in order.
-pub(super) fn start(client: &Client, parts: Vec<BlockRange>) -> Run {
+/// Creates a [`FetchRun`] that fetches `parts` in order.
+pub(super) fn start(client: &Client, parts: Vec<BlockRange>) -> FetchRun {
     let read_path = ReadPath {
         hangup: Hangup::default(),
         timeouts: client.read_timeouts(),
@@ -144,8 +147,8 @@ pub(super) fn start(client: &Client, parts: Vec<BlockRange>) -> Run {
         credentials: client.inner.options.credentials.clone(),
         idle: client.inner.idle.clone(),
     };
-    let requests = parts.into_iter().map(Arc::new).flat_map(Request::all_of).collect();
-    Run { requests, source: None, read_path, buffers: client.inner.buffers.clone(), failed: false }
+    let requests = parts.into_iter().map(Arc::new).flat_map(Request::split_range).collect();
+    FetchRun { requests, source: None, read_path, buffers: client.inner.buffers.clone(), failed: false }
 }
 
 /// A part of a block range that is requested at once.
@@ -156,7 +159,7 @@ struct Request {
 }
 
 impl Request {
-    fn all_of(block_range: Arc<BlockRange>) -> impl Iterator<Item = Self> {
+    fn split_range(block_range: Arc<BlockRange>) -> impl Iterator<Item = Self> {
         let starts = (block_range.from / REQUEST_BYTES_MAX..block_range.to.div_ceil(REQUEST_BYTES_MAX))
             .map(|n| n * REQUEST_BYTES_MAX);
         starts.map(move |start| {
@@ -165,39 +168,39 @@ impl Request {
         })
     }
 
-    /// The range, extended to chunk boundaries.
-    fn chunks(&self) -> Range<u64> {
+    /// Returns the range, extended to chunk boundaries.
+    fn chunk_range(&self) -> Range<u64> {
         let chunk = CHUNK_BYTES as u64;
         let end = self.range.end.checked_next_multiple_of(chunk).unwrap_or(u64::MAX);
         self.range.start / chunk * chunk..end.min(self.block_range.block.length)
     }
 }
 
-/// What is needed to read a block: connections, timeouts, credentials.
+/// The connections, timeouts and credentials that are needed to read a block.
 #[derive(Clone)]
 struct ReadPath {
     hangup: Hangup,
     timeouts: Timeouts,
     short_circuit: bool,
     credentials: Credentials,
-    idle: Arc<Idle>,
+    idle: Arc<IdleConnections>,
 }
 
 impl ReadPath {
-    async fn open(&self, request: &Request, buffers: &Arc<Buffers>) -> Result<Source, ReadFailure> {
+    async fn open(&self, request: &Request, buffers: &Arc<BufferPool>) -> Result<Source, ReadFailure> {
         let (read_path, wanted) = (self.clone(), request.clone());
         let opened = spawn_blocking(move || read_path.open_blocking(&wanted)).await;
-        let broken = |_| Err(ReadFailure::Reply(BROKEN.into()));
+        let broken = |_| Err(ReadFailure::Reply(READER_PANICKED.into()));
         Ok(match opened.unwrap_or_else(broken)? {
-            Opened::Local(replica) => Source::File(FileSource {
+            OpenedReplica::Local(replica) => Source::File(FileSource {
                 replica: Arc::new(replica),
-                left: request.chunks(),
+                remaining: request.chunk_range(),
                 prefetched: None,
                 buffers: buffers.clone(),
             }),
-            Opened::Remote(socket, sums) => Source::Stream(StreamSource {
+            OpenedReplica::Remote(socket, sums) => Source::Stream(StreamSource {
                 socket,
-                left: request.chunks(),
+                remaining: request.chunk_range(),
                 sums,
                 partial_packet: None,
                 buffers: buffers.clone(),
@@ -205,7 +208,7 @@ impl ReadPath {
         })
     }
 
-    fn open_blocking(&self, request: &Request) -> Result<Opened, ReadFailure> {
+    fn open_blocking(&self, request: &Request) -> Result<OpenedReplica, ReadFailure> {
         let block_range = &request.block_range;
         if self.short_circuit {
             match local::open_if_local(
@@ -214,18 +217,18 @@ impl ReadPath {
                 &self.credentials,
                 self.timeout(block_range),
             ) {
-                Ok(Some(local)) => return Ok(Opened::Local(local)),
+                Ok(Some(local)) => return Ok(OpenedReplica::Local(local)),
                 // The node is silent on its Unix socket. It would be silent over TCP too.
                 Err(silent) if block_range.has_other_replica => return Err(silent.into()),
                 Ok(None) | Err(_) => {}
             }
         }
-        let (socket, sums) = self.request(block_range, request.chunks())?;
-        Ok(Opened::Remote(socket, sums.into()))
+        let (socket, sums) = self.request(block_range, request.chunk_range())?;
+        Ok(OpenedReplica::Remote(socket, sums.into()))
     }
 
-    /// Sends the request, over an idle connection if there is a working one. The returned stream is
-    /// positioned at the data.
+    /// Sends the request, over an idle connection if there is one that works. Returns the stream,
+    /// positioned at the data, and the checksums.
     fn request(
         &self,
         block_range: &BlockRange,
@@ -236,7 +239,7 @@ impl ReadPath {
         let timeouts =
             Timeouts { silence, connect: self.timeouts.connect.min(silence), ..self.timeouts.clone() };
         if let Some(stream) = self.idle.take(addr, &timeouts, &self.hangup) {
-            match request_over(stream, block_range, range.clone()) {
+            match send_read_request(stream, block_range, range.clone()) {
                 Err(ReadFailure::Frame(FrameError::Io(error))) if is_timeout(&error) => {
                     return Err(error.into());
                 }
@@ -245,15 +248,19 @@ impl ReadPath {
                 other => return other,
             }
         }
-        request_over(connect(addr, &timeouts, &self.hangup)?, block_range, range)
+        send_read_request(connect(addr, &timeouts, &self.hangup)?, block_range, range)
     }
 
     fn timeout(&self, block_range: &BlockRange) -> Duration {
-        if block_range.has_other_replica { self.timeouts.silence.min(STALL) } else { self.timeouts.silence }
+        if block_range.has_other_replica {
+            self.timeouts.silence.min(STALL_TIMEOUT)
+        } else {
+            self.timeouts.silence
+        }
     }
 }
 
-enum Opened {
+enum OpenedReplica {
     Local(LocalReplica),
     /// A stream positioned at the data, and the checksums.
     Remote(Stream, VecDeque<u32>),
@@ -266,70 +273,72 @@ enum Source {
 }
 
 /// The next bytes of a source and their offset in the block; `None` at the end.
-type Next = Result<Option<(u64, Bytes)>, ReadFailure>;
+type NextBytes = Result<Option<(u64, Bytes)>, ReadFailure>;
 
 /// A block on this machine, read through file descriptors.
 struct FileSource {
     replica: Arc<LocalReplica>,
-    /// The range that is not returned yet, in complete chunks.
-    left: Range<u64>,
-    /// The read of the next packet.
-    prefetched: Option<JoinHandle<Result<Pooled, ReadError>>>,
-    buffers: Arc<Buffers>,
+    /// The range that has not been returned yet, in complete chunks.
+    remaining: Range<u64>,
+    /// The task that reads the next packet ahead.
+    prefetched: Option<JoinHandle<Result<PooledBuffer, ReadError>>>,
+    buffers: Arc<BufferPool>,
 }
 
 impl FileSource {
-    fn read_ahead(&mut self) -> &mut JoinHandle<Result<Pooled, ReadError>> {
-        let (replica, start, length) = (self.replica.clone(), self.left.start, packet_length(&self.left));
+    fn read_ahead(&mut self) -> &mut JoinHandle<Result<PooledBuffer, ReadError>> {
+        let (replica, start, length) =
+            (self.replica.clone(), self.remaining.start, packet_length(&self.remaining));
         let buffers = &self.buffers;
         self.prefetched.get_or_insert_with(|| {
-            let mut packet = Pooled { buffer: buffers.take_full(), length, home: buffers.clone() };
+            let mut packet = PooledBuffer { buffer: buffers.take_full(), length, pool: buffers.clone() };
             spawn_blocking(move || replica.read(start, &mut packet.buffer[..length]).map(|()| packet))
         })
     }
 
-    async fn next(&mut self) -> Next {
-        if self.left.is_empty() {
+    async fn next(&mut self) -> NextBytes {
+        if self.remaining.is_empty() {
             return Ok(None);
         }
         let read = self.read_ahead().await;
         self.prefetched = None;
-        let packet = read.map_err(|_| ReadFailure::Reply(BROKEN.into()))?.map_err(ReadFailure::Local)?;
-        let start = self.left.start;
-        self.left.start += packet.length as u64;
-        if !self.left.is_empty() {
+        let packet =
+            read.map_err(|_| ReadFailure::Reply(READER_PANICKED.into()))?.map_err(ReadFailure::Local)?;
+        let start = self.remaining.start;
+        self.remaining.start += packet.length as u64;
+        if !self.remaining.is_empty() {
             self.read_ahead();
         }
         Ok(Some((start, Bytes::from_owner(packet))))
     }
 }
 
-/// Length of the first packet of a range.
+/// Returns the length of the first packet of a range.
 fn packet_length(range: &Range<u64>) -> usize {
     (range.end - range.start).min(PACKET_BYTES as u64) as usize
 }
 
-/// A connection that is positioned at the data of a reply.
+/// Reads the data of a reply from a connection.
 struct StreamSource {
     socket: Stream,
-    /// The range that is not returned yet. It starts at the packet that is being filled.
-    left: Range<u64>,
+    /// The range that has not been returned yet. It starts at the packet that is being filled.
+    remaining: Range<u64>,
     /// Checksums of the chunks that are not verified yet.
     sums: VecDeque<u32>,
     partial_packet: Option<PartialPacket>,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferPool>,
 }
 
 /// A packet that is not completely received.
 struct PartialPacket {
-    packet: Pooled,
+    packet: PooledBuffer,
     filled: usize,
     checked: usize,
 }
 
 impl StreamSource {
-    async fn next(&mut self, silence: Duration) -> Next {
-        if self.left.is_empty() {
+    async fn next(&mut self, silence: Duration) -> NextBytes {
+        if self.remaining.is_empty() {
             return Ok(None);
         }
         // Yield to the runtime from time to time: data that arrives quickly never makes this loop
@@ -342,8 +351,8 @@ impl StreamSource {
             }
         }
         let packet = self.partial_packet.take().expect("just filled").packet;
-        let start = self.left.start;
-        self.left.start += packet.length as u64;
+        let start = self.remaining.start;
+        self.remaining.start += packet.length as u64;
         Ok(Some((start, Bytes::from_owner(packet))))
     }
 
@@ -355,9 +364,9 @@ impl StreamSource {
         tokio::net::TcpStream::from_std(socket.try_clone()?)?.readable().await
     }
 
-    /// Waits for data on this thread for a short time. On a fast link the data arrives sooner than
-    /// the runtime could wake this task. Only on a multi-thread runtime, where other tasks continue
-    /// meanwhile.
+    /// Waits for data on this thread for a short time. Returns whether data has arrived. On a fast
+    /// link the data arrives sooner than the runtime could wake this task. Does nothing unless the
+    /// runtime is multi-threaded, because otherwise the wait would stop all other tasks.
     fn wait_readable_briefly(&self) -> bool {
         let multi_thread = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
         multi_thread
@@ -370,9 +379,10 @@ impl StreamSource {
     /// Receives the data that has arrived and verifies complete chunks. Returns true if the packet
     /// is complete and verified.
     fn fill(&mut self) -> Result<bool, ReadFailure> {
-        let length = packet_length(&self.left);
+        let length = packet_length(&self.remaining);
         let partial_packet = self.partial_packet.get_or_insert_with(|| {
-            let packet = Pooled { buffer: self.buffers.take_full(), length, home: self.buffers.clone() };
+            let packet =
+                PooledBuffer { buffer: self.buffers.take_full(), length, pool: self.buffers.clone() };
             PartialPacket { packet, filled: 0, checked: 0 }
         });
         while partial_packet.filled < length {
@@ -384,7 +394,7 @@ impl StreamSource {
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(io::Error::from(error).into()),
             }
-            partial_packet.check(&mut self.sums, self.left.start).map_err(ReadFailure::Sum)?;
+            partial_packet.check(&mut self.sums, self.remaining.start).map_err(ReadFailure::Sum)?;
         }
         Ok(true)
     }
@@ -424,7 +434,7 @@ impl ReadFailure {
     /// Describes the failure. The second value is true if the replica is damaged or missing.
     fn classify(&self) -> (String, bool) {
         match self {
-            Self::Frame(FrameError::Io(error)) => (reason(error), false),
+            Self::Frame(FrameError::Io(error)) => (describe_socket_error(error), false),
             Self::Frame(FrameError::Refused { kind, message }) => {
                 (message.clone(), matches!(kind.as_str(), "damaged" | "not-found"))
             }
@@ -436,7 +446,7 @@ impl ReadFailure {
     }
 }
 
-fn request_over(
+fn send_read_request(
     mut stream: Stream,
     block_range: &BlockRange,
     Range { start: from, end: to }: Range<u64>,
@@ -473,20 +483,20 @@ fn request_over(
 }
 
 /// A buffer that returns to its pool when it is dropped.
-struct Pooled {
+struct PooledBuffer {
     buffer: Vec<u8>,
     length: usize,
-    home: Arc<Buffers>,
+    pool: Arc<BufferPool>,
 }
 
-impl AsRef<[u8]> for Pooled {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[..self.length]
     }
 }
 
-impl Drop for Pooled {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
-        self.home.put_back(std::mem::take(&mut self.buffer));
+        self.pool.put_back(std::mem::take(&mut self.buffer));
     }
 }

@@ -1,7 +1,7 @@
 //! Copies a file to a local file. The data is written to a temporary file in the target folder and
 //! renamed at the end, so that the local file appears completely or not at all. Only a regular file
-//! can be replaced; the new file gets its mode. If the target is a symbolic link, the file that it
-//! points to is replaced.
+//! can be replaced; the new file gets the mode of the replaced file. If the target is a symbolic
+//! link, the file that it points to is replaced.
 
 use super::{Client, ClientError, FileReader, GetOptions, GetReport, Progress, Result};
 use crate::path::DfsPath;
@@ -13,8 +13,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
-/// Number of packets in the queue to the thread that writes them to disk.
-const AHEAD: usize = 4;
+/// Maximum number of packets in the queue to the thread that writes them to disk.
+const QUEUED_PACKETS_MAX: usize = 4;
 
 impl Client {
     /// Copies a file to the local file `to`, which appears completely or not at all.
@@ -50,9 +50,9 @@ async fn get_from(
     options: GetOptions,
     progress: &dyn Progress,
 ) -> Result<GetReport> {
-    let target = Target::find(to, options.overwrite).map_err(|error| local(to, &error))?;
-    let (hidden, file) = Hidden::create(&target).map_err(|error| local(to, &error))?;
-    let (packets, receiver) = mpsc::channel(AHEAD);
+    let target = Target::find(to, options.overwrite).map_err(|error| local_error(to, &error))?;
+    let (temporary, file) = TemporaryFile::create(&target).map_err(|error| local_error(to, &error))?;
+    let (packets, receiver) = mpsc::channel(QUEUED_PACKETS_MAX);
     let writing = tokio::task::spawn_blocking(move || write_all(file, receiver));
     while let Some(bytes) = reader.next().await? {
         let length = bytes.len() as u64;
@@ -62,13 +62,16 @@ async fn get_from(
         progress.advance(length);
     }
     drop(packets);
-    let written = writing.await.map_err(|_| local(to, &io::Error::other("the writing thread failed")))?;
-    written.and_then(|()| hidden.rename(&target.path, &options)).map_err(|error| local(to, &error))?;
+    let written =
+        writing.await.map_err(|_| local_error(to, &io::Error::other("the writing thread failed")))?;
+    written
+        .and_then(|()| temporary.rename(&target.path, &options))
+        .map_err(|error| local_error(to, &error))?;
     let (status, faults, lost) = reader.into_parts();
     Ok(GetReport { status, to: to.to_owned(), faults, lost })
 }
 
-fn local(path: &Path, error: &io::Error) -> ClientError {
+fn local_error(path: &Path, error: &io::Error) -> ClientError {
     ClientError::Local { path: path.to_owned(), reason: error.to_string() }
 }
 
@@ -109,13 +112,13 @@ impl Target {
             return Err(io::Error::other("is not a regular file: only a regular file can be replaced"));
         }
         if !overwrite {
-            return Err(exists());
+            return Err(exists_error());
         }
         Ok(Self { path, mode: Some(about.permissions().mode() & 0o777) })
     }
 }
 
-fn exists() -> io::Error {
+fn exists_error() -> io::Error {
     io::Error::other("exists already: overwrite it or choose another name")
 }
 
@@ -129,9 +132,9 @@ fn write_all(mut file: File, mut packets: mpsc::Receiver<Bytes>) -> io::Result<(
 }
 
 /// The temporary file. It is deleted on drop.
-struct Hidden(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Hidden {
+impl TemporaryFile {
     fn create(target: &Target) -> io::Result<(Self, File)> {
         let name = format!(".fermata-get-{}", uuid::Uuid::new_v4().simple());
         let path = target.path.with_file_name(name);
@@ -143,12 +146,12 @@ impl Hidden {
             options.mode(mode);
         }
         let file = options.open(&path)?;
-        let hidden = Self(path);
+        let temporary = Self(path);
         if let Some(mode) = target.mode {
             // Set the bits that the umask has cleared.
             file.set_permissions(Permissions::from_mode(mode))?;
         }
-        Ok((hidden, file))
+        Ok((temporary, file))
     }
 
     fn rename(self, to: &Path, options: &GetOptions) -> io::Result<()> {
@@ -156,7 +159,7 @@ impl Hidden {
             return std::fs::rename(&self.0, to);
         }
         match renameat_with(CWD, &self.0, CWD, to, RenameFlags::NOREPLACE) {
-            Err(rustix::io::Errno::EXIST) => Err(exists()),
+            Err(rustix::io::Errno::EXIST) => Err(exists_error()),
             // Some file systems do not support the flag. `Target::find` has already checked that
             // the target does not exist.
             Err(rustix::io::Errno::INVAL) => std::fs::rename(&self.0, to),
@@ -165,9 +168,9 @@ impl Hidden {
     }
 }
 
-impl Drop for Hidden {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // Fails if the file has been renamed, which is expected.
+        // The removal fails if the file has been renamed, as it should be.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -207,9 +210,9 @@ mod tests {
 
         let target = Target::find(&link, true).unwrap();
         assert_eq!(target.path, real);
-        let (hidden, mut file) = Hidden::create(&target).unwrap();
+        let (temporary, mut file) = TemporaryFile::create(&target).unwrap();
         file.write_all(b"new").unwrap();
-        hidden.rename(&target.path, &GetOptions { overwrite: true }).unwrap();
+        temporary.rename(&target.path, &GetOptions { overwrite: true }).unwrap();
         assert!(link.is_symlink());
         assert_eq!(std::fs::read(&link).unwrap(), b"new");
         assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o626);

@@ -1,5 +1,5 @@
-//! Glob patterns over paths: `*`, `?`, `[a-z]`, `[!x]`, `{a,b}`. Only `{}` can match across a
-//! slash.
+//! Glob patterns over paths: `*`, `?`, `[a-z]`, `[!x]`, `{a,b}`. Only an alternative in braces can
+//! contain a slash.
 //!
 //! A pattern is first expanded into patterns without braces. These are matched name by name, so
 //! that only folders that can match are listed. Names that start with a dot match like any other
@@ -11,21 +11,21 @@ use super::ClientError;
 /// braces.
 const ALTERNATIVES_MAX: usize = 4096;
 
-/// An element of the pattern of one name.
+/// An element of a [`NamePattern`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Piece {
     Char(char),
-    Any,
-    Many,
+    AnyChar,
+    AnyText,
     Set { negated: bool, ranges: Vec<(char, char)> },
 }
 
 /// The pattern of one name between slashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Segment {
-    /// The segment has no wildcards: it is the name itself.
+    /// A segment without wildcards: the name itself.
     Literal(String),
-    /// The segment must be matched against the entries of a folder.
+    /// A segment with wildcards, to be compared with the entries of a folder.
     Pattern(NamePattern),
 }
 
@@ -42,7 +42,7 @@ pub(super) fn parse(pattern: &str) -> Result<Vec<Vec<Segment>>, ClientError> {
     expand(String::new(), pattern, &mut plain).map_err(fail)?;
     plain.sort_unstable();
     plain.dedup();
-    plain.iter().map(|plain| segments(plain).map_err(fail)).collect()
+    plain.iter().map(|plain| parse_segments(plain).map_err(fail)).collect()
 }
 
 fn expand(done: String, rest: &str, out: &mut Vec<String>) -> Result<(), &'static str> {
@@ -85,7 +85,8 @@ fn unescaped(text: &str) -> impl Iterator<Item = (usize, char)> {
     })
 }
 
-/// Finds the brace that closes the one at `open`, and the commas at the same depth between them.
+/// Returns the offset of the brace that closes the brace at `open`, and the offsets of the commas
+/// between them at the same depth.
 fn find_close(text: &str, open: usize) -> Option<(usize, Vec<usize>)> {
     let (mut depth, mut commas) = (0, Vec::new());
     for (at, c) in unescaped(&text[open..]).map(|(at, c)| (at + open, c)) {
@@ -100,22 +101,22 @@ fn find_close(text: &str, open: usize) -> Option<(usize, Vec<usize>)> {
     None
 }
 
-fn segments(plain: &str) -> Result<Vec<Segment>, &'static str> {
+fn parse_segments(plain: &str) -> Result<Vec<Segment>, &'static str> {
     if !plain.starts_with('/') {
         return Err("an alternative in braces is relative: paths start with /");
     }
-    plain.split('/').filter(|name| !name.is_empty()).map(segment).collect()
+    plain.split('/').filter(|name| !name.is_empty()).map(parse_segment).collect()
 }
 
-fn segment(name: &str) -> Result<Segment, &'static str> {
+fn parse_segment(name: &str) -> Result<Segment, &'static str> {
     let mut pieces = Vec::new();
     let mut chars = name.chars();
     while let Some(c) = chars.next() {
         pieces.push(match c {
-            '*' => Piece::Many,
-            '?' => Piece::Any,
+            '*' => Piece::AnyText,
+            '?' => Piece::AnyChar,
             '\\' => Piece::Char(chars.next().ok_or("a \\ at the end of a name")?),
-            '[' => set(&mut chars)?,
+            '[' => parse_set(&mut chars)?,
             c => Piece::Char(c),
         });
     }
@@ -124,17 +125,17 @@ fn segment(name: &str) -> Result<Segment, &'static str> {
     Ok(literal.map_or(Segment::Pattern(NamePattern(pieces)), Segment::Literal))
 }
 
-fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
-    const OPEN: &str = "a [ without a ]";
+fn parse_set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
+    const UNCLOSED_SET: &str = "a [ without a ]";
     let mut ranges = Vec::new();
-    let mut c = chars.next().ok_or(OPEN)?;
+    let mut c = chars.next().ok_or(UNCLOSED_SET)?;
     let negated = c == '!' || c == '^';
     if negated {
-        c = chars.next().ok_or(OPEN)?;
+        c = chars.next().ok_or(UNCLOSED_SET)?;
     }
     // A `]` directly after the opening bracket is a member of the set and does not close it.
     loop {
-        let low = if c == '\\' { chars.next().ok_or(OPEN)? } else { c };
+        let low = if c == '\\' { chars.next().ok_or(UNCLOSED_SET)? } else { c };
         let mut ahead = chars.clone();
         let high = match (ahead.next(), ahead.next()) {
             (Some('-'), Some(high)) if high != ']' => {
@@ -147,7 +148,7 @@ fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
             return Err("a range in [ ] with its end before its start");
         }
         ranges.push((low, high));
-        c = chars.next().ok_or(OPEN)?;
+        c = chars.next().ok_or(UNCLOSED_SET)?;
         if c == ']' {
             return Ok(Piece::Set { negated, ranges });
         }
@@ -155,19 +156,19 @@ fn set(chars: &mut std::str::Chars<'_>) -> Result<Piece, &'static str> {
 }
 
 impl NamePattern {
-    /// Whether `name` matches. The time is at most proportional to the length of the pattern times
-    /// the length of the name.
+    /// Returns whether `name` matches the pattern. The time is at most proportional to the length
+    /// of the pattern times the length of the name.
     pub(super) fn matches(&self, name: &str) -> bool {
         let name: Vec<char> = name.chars().collect();
         let (mut at, mut piece) = (0, 0);
         let mut star: Option<(usize, usize)> = None;
         while at < name.len() {
             match self.0.get(piece) {
-                Some(Piece::Many) => {
+                Some(Piece::AnyText) => {
                     star = Some((piece + 1, at));
                     piece += 1;
                 }
-                Some(one) if one.takes(name[at]) => {
+                Some(one) if one.matches_char(name[at]) => {
                     (at, piece) = (at + 1, piece + 1);
                 }
                 _ => {
@@ -178,16 +179,16 @@ impl NamePattern {
                 }
             }
         }
-        self.0[piece..].iter().all(|piece| *piece == Piece::Many)
+        self.0[piece..].iter().all(|piece| *piece == Piece::AnyText)
     }
 }
 
 impl Piece {
-    fn takes(&self, c: char) -> bool {
+    fn matches_char(&self, c: char) -> bool {
         match self {
             Self::Char(own) => *own == c,
-            Self::Any => true,
-            Self::Many => false,
+            Self::AnyChar => true,
+            Self::AnyText => false,
             Self::Set { negated, ranges } => {
                 ranges.iter().any(|(low, high)| (*low..=*high).contains(&c)) != *negated
             }
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_pattern_is_still_quick() {
+    fn pattern_with_many_stars_is_matched_quickly() {
         assert!(!matches(&"*a".repeat(40), &"a".repeat(39).repeat(5).replace("aaaaa", "aaaab")));
     }
 }

@@ -9,9 +9,9 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId(pub u64);
 
-/// A random number of a block. It is the same in the edit log, in the header of the checksum file
-/// of each replica and in every message about the block. A replica with another nonce contains
-/// other bytes, even if its block ID is the same (ADR 0022).
+/// A random number that is assigned to a block. It is the same in the edit log, in the header of
+/// the checksum file of each replica and in every message about the block. A replica with another
+/// nonce contains other bytes, even if its block ID is the same (ADR 0022).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nonce(pub u64);
 
@@ -36,12 +36,13 @@ pub struct FileId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeUuid(pub uuid::Uuid);
 
-/// The number of a start of a daemon. Messages of an older incarnation are ignored.
+/// Identifies one start of a daemon. A later start has a higher number. Messages of an older
+/// incarnation are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// The ID of a start of a NameNode. It is random, so that two histories with the same epoch number
-/// can be distinguished.
+/// Identifies one start of the NameNode. The ID is random, so that two starts with the same epoch
+/// in different histories of the namespace can be distinguished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StartId(pub u64);
 

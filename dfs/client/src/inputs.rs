@@ -9,12 +9,13 @@ use super::{Client, ClientError, FileStatus};
 use crate::error::Kind;
 use crate::path::{DfsPath, PathError};
 
-/// The input of a job: the given files and folders, and all files to read.
+/// The input of a job.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    /// Files and folders, with patterns expanded.
+    /// The given files and folders, with patterns expanded.
     pub named: Vec<DfsPath>,
-    /// In the order of the given names; the files of a folder are sorted by name.
+    /// All files to read, in the order of the given names. The files of a folder are sorted by
+    /// name.
     pub files: Vec<FileStatus>,
 }
 
@@ -56,7 +57,8 @@ impl Client {
         Ok(found)
     }
 
-    /// Returns the file or folder with this name, or all matches of the pattern.
+    /// Returns the file or folder with the path `text`. If there is none, returns all matches of
+    /// `text` as a pattern.
     async fn named_input(&self, text: &str) -> Result<Vec<FileStatus>, InputError> {
         let path = DfsPath::parse(text).map_err(|error| InputError::Path(text.into(), error))?;
         match self.stat(&path).await {

@@ -1,7 +1,7 @@
-//! Renews the lease of this client while it has files open for writing. One task renews for all
-//! files, because the NameNode has one lease per client.
+//! Renews the lease of this client while it has files open for writing. One task renews the lease
+//! of all files, because the NameNode has one lease per client.
 
-use super::call::What;
+use super::call::Operation;
 use super::{Client, Inner};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,15 +9,15 @@ use tokio::task::JoinHandle;
 
 #[derive(Default)]
 pub(super) struct Leases {
-    open: usize,
-    period: Duration,
-    renewing: Option<JoinHandle<()>>,
+    open_files: usize,
+    renew_period: Duration,
+    renew_task: Option<JoinHandle<()>>,
 }
 
 #[cfg(test)]
 impl Leases {
     pub(super) fn is_idle(&self) -> bool {
-        self.open == 0 && self.renewing.is_none()
+        self.open_files == 0 && self.renew_task.is_none()
     }
 }
 
@@ -27,27 +27,28 @@ impl Client {
     /// that are still open when their lease expires.
     pub async fn wait_closed(&self, limit: Duration) {
         let end = Instant::now() + limit;
-        while self.inner.leases.lock().open > 0 && Instant::now() < end {
+        while self.inner.leases.lock().open_files > 0 && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
 
-/// The lease is renewed while a guard exists.
+/// Keeps the lease renewed as long as the guard exists.
 pub(super) struct LeaseGuard {
     inner: Arc<Inner>,
 }
 
 impl LeaseGuard {
-    /// Starts to renew every third of `lease_ms`, which is in the reply of Create and Append.
+    /// Starts to renew the lease at intervals of a third of `lease_ms`, which is the duration of
+    /// the lease in the reply to Create or Append.
     pub(super) fn new(client: &Client, lease_ms: u64) -> Self {
         let inner = client.inner.clone();
         let mut leases = inner.leases.lock();
-        leases.open += 1;
-        leases.period = Duration::from_millis((lease_ms / 3).clamp(10, 3_600_000));
-        // The task is also finished if its runtime was shut down.
-        if leases.renewing.as_ref().is_none_or(JoinHandle::is_finished) {
-            leases.renewing = Some(tokio::spawn(renew(Arc::downgrade(&inner))));
+        leases.open_files += 1;
+        leases.renew_period = Duration::from_millis((lease_ms / 3).clamp(10, 3_600_000));
+        // The task may have finished because its runtime was shut down.
+        if leases.renew_task.as_ref().is_none_or(JoinHandle::is_finished) {
+            leases.renew_task = Some(tokio::spawn(renew_periodically(Arc::downgrade(&inner))));
         }
         drop(leases);
         Self { inner }
@@ -57,24 +58,26 @@ impl LeaseGuard {
 impl Drop for LeaseGuard {
     fn drop(&mut self) {
         let mut leases = self.inner.leases.lock();
-        leases.open -= 1;
-        if leases.open == 0
-            && let Some(task) = leases.renewing.take()
+        leases.open_files -= 1;
+        if leases.open_files == 0
+            && let Some(task) = leases.renew_task.take()
         {
             task.abort();
         }
     }
 }
 
-async fn renew(inner: Weak<Inner>) {
+async fn renew_periodically(inner: Weak<Inner>) {
     loop {
-        let Some(period) = inner.upgrade().map(|inner| inner.leases.lock().period) else { return };
-        tokio::time::sleep(period).await;
+        let Some(renew_period) = inner.upgrade().map(|inner| inner.leases.lock().renew_period) else {
+            return;
+        };
+        tokio::time::sleep(renew_period).await;
         let Some(inner) = inner.upgrade() else { return };
         let client = Client { inner, acts_for: None };
         let request = proto::dfs::RenewLeaseRequest { holder: client.inner.holder.clone() };
         let answer = client
-            .call(What("renew the lease", ""), request, |mut rpc, request| async move {
+            .call(Operation("renew the lease", ""), request, |mut rpc, request| async move {
                 rpc.renew_lease(request).await
             })
             .await;

@@ -49,7 +49,7 @@ pub use wait::Listener;
 pub use writer::FileWriter;
 
 use crate::path::DfsPath;
-use connection::{Buffers, Idle, Timeouts};
+use connection::{BufferPool, IdleConnections, Timeouts};
 use parking_lot::Mutex;
 use security::{Connector, Credentials, Role};
 use std::sync::{Arc, atomic::AtomicBool};
@@ -58,9 +58,9 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 type Result<T> = std::result::Result<T, ClientError>;
 
-/// The name under which the health service reports whether changes are accepted: `NOT_SERVING` in
-/// safemode. The NameNode itself stays `SERVING`: DataNodes must reach it to end safemode, so a
-/// supervisor must not stop it.
+/// The name under which the health service reports whether the NameNode accepts changes:
+/// `NOT_SERVING` in safemode. The service of the NameNode itself stays `SERVING`, because a
+/// supervisor must not stop the NameNode: DataNodes must reach it to end safemode.
 pub const WRITABLE_SERVICE: &str = "fermata.dfs.v1.NameNode/writable";
 
 /// Maximum size of a reply, large enough for a page of a large folder or file.
@@ -71,8 +71,9 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 pub struct ClientOptions {
     /// Address of the NameNode, `host:port`.
     pub namenode: String,
-    /// The user name. Open clusters accept it without proof. In closed clusters it is the user that
-    /// the caller acts for, if that is not the user of the credentials.
+    /// The user name. A cluster without authentication accepts it without proof. In a cluster with
+    /// authentication it is the user that the caller acts for, if that is not the user of the
+    /// credentials.
     pub user: String,
     /// The credentials of the caller.
     pub credentials: Credentials,
@@ -80,22 +81,21 @@ pub struct ClientOptions {
     pub host: String,
     /// The `[client]` section of the configuration.
     pub config: daemon::config::ClientConfig,
-    /// Is called when an operation waits for longer than a moment. If there is a listener, the
-    /// client does not wait for conditions that only an operator can end (a safemode that was
-    /// turned on by command).
+    /// Is called when an operation waits for longer than two seconds. If there is a listener, the
+    /// client does not wait for a safemode that only an operator can end.
     pub listener: Option<Listener>,
 }
 
 impl ClientOptions {
-    /// The user is `FERMATA_USER` or else the account, and the host name is that of the system. No
-    /// credentials.
+    /// Creates options without credentials. The user is `FERMATA_USER` or else the account, and the
+    /// host name is that of the system.
     pub fn new(namenode: impl Into<String>, config: daemon::config::ClientConfig) -> Self {
         let host = daemon::host_name();
         let (user, credentials) = (daemon::account::user(), Credentials::default());
         Self { namenode: namenode.into(), user, credentials, host, config, listener: None }
     }
 
-    /// Sets the credentials, and the user name to that of the credentials.
+    /// Sets the credentials. If they contain a user name, also sets the user name.
     #[must_use]
     pub fn with(mut self, credentials: Credentials) -> Self {
         if let Some(name) = credentials.name() {
@@ -123,15 +123,15 @@ struct Inner {
     holder: String,
     leases: Mutex<lease::Leases>,
     threads: Arc<threads::Threads>,
-    idle: Arc<Idle>,
-    buffers: Arc<Buffers>,
-    /// A reader that may skip lost blocks has waited for a block until its timeout without success.
-    /// Later waits are short.
+    idle: Arc<IdleConnections>,
+    buffers: Arc<BufferPool>,
+    /// Whether a reader that may skip lost blocks has waited for a block until the deadline without
+    /// success. Later waits are short.
     has_given_up: AtomicBool,
 }
 
 impl Client {
-    /// Connects. Fails after `connect_timeout`; the error contains `host:port`.
+    /// Connects to the NameNode. Fails after `connect_timeout`; the error contains `host:port`.
     pub async fn connect(options: ClientOptions) -> Result<Client> {
         let addr = options.namenode.clone();
         let unreachable = |reason: String| ClientError::Unreachable { addr: addr.clone(), reason };
@@ -213,20 +213,21 @@ impl Client {
         FileWriter::append(self, path).await
     }
 
-    /// Opens a file for reading. The reader uses the length that the file has now.
+    /// Opens a file for reading. The reader ignores bytes that are appended later.
     pub async fn open(&self, path: &DfsPath) -> Result<FileReader> {
         FileReader::open(self, path).await
     }
 
-    /// Timeouts of a reader. They are short, because a reader can try other replicas.
+    /// Returns the timeouts of a reader. They are short, because a reader can try other replicas.
     fn read_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
         let silence = (config.deadline.0 / 4).clamp(Duration::from_millis(250), Duration::from_secs(15));
         Timeouts { connect: config.connect_timeout.0, silence, connector: self.inner.connector.clone() }
     }
 
-    /// Timeouts for setting up a pipeline: the first node may itself wait for its mirror. Once the
-    /// pipeline is set up, the nodes send their timeout to the writer.
+    /// Returns the timeouts for setting up a pipeline. They are long, because the first node may
+    /// wait for its mirror. Once the pipeline is set up, the nodes send their timeout to the
+    /// writer.
     fn write_timeouts(&self) -> Timeouts {
         let config = &self.inner.options.config;
         let silence = (config.deadline.0 / 2).max(Duration::from_secs(1));

@@ -1,5 +1,6 @@
-//! Short-circuit reads. A DataNode on this machine passes the file descriptors of the two files of
-//! a block. The client reads or maps the block itself, and no data is sent over a socket.
+//! Short-circuit reads. A DataNode on this machine passes the file descriptors of the data file and
+//! the checksum file of a block. The client reads or maps the block itself, and no data is sent
+//! over a socket.
 //!
 //! The server of the Unix socket supplies both the data and the checksums. The client must
 //! therefore trust the account of the server. The socket path in the location of a block is a path
@@ -7,15 +8,15 @@
 //! same path.
 //!
 //! Finalised block files never change, so a descriptor stays valid after the DataNode deletes the
-//! file. The length of the file is checked first.
+//! file. The client checks the length of the file before it uses it.
 //!
 //! An access to a mapped page that cannot be read from disk ends the process with SIGBUS, where a
 //! read would return an error. [`LocalBlock::verify`] therefore asks the kernel to populate the
-//! pages first, which returns an error too. A page that is evicted after that and cannot be read
-//! again still ends the process. For this reason only task processes map blocks: at worst one
-//! attempt fails.
+//! pages first. That call returns an error instead of ending the process. A page that is evicted
+//! after that and cannot be read again still ends the process. For this reason only task processes
+//! map blocks: at worst one attempt fails.
 
-use super::connection::{reason, send_frame};
+use super::connection::{describe_socket_error, send_frame};
 use super::{Client, LocatedBlock, NodeAddress, Result};
 use crate::bulk::{FrameError, FrameKind, is_timeout, read_frame};
 use crate::checksum::{self, CHUNK_BYTES, ChecksumError, Checksums};
@@ -34,14 +35,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Timeout for the answer of a DataNode. The DataNode is on this machine, so a healthy one answers
-/// at once.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum size of a checksum file. It has four bytes per 64 KiB chunk; no block is large enough to
-/// exceed this limit.
+/// Timeout for the answer of the DataNode on this machine. A healthy DataNode answers at once.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of a checksum file. The file has four bytes per chunk of 64 KiB, and no block is
+/// large enough to exceed this limit.
 const SUMS_BYTES_MAX: u64 = 64 << 20;
 
-/// The two files of a block on this machine.
+/// The data file and the checksums of a block on this machine.
 pub(super) struct LocalReplica {
     data: File,
     length: u64,
@@ -52,7 +52,7 @@ impl LocalReplica {
     /// Fills `buffer` with data from `offset`, which is a chunk boundary, and verifies it. The
     /// buffer ends at a chunk boundary or at the end of the block.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> std::result::Result<(), ReadError> {
-        self.data.read_exact_at(buffer, offset).map_err(ReadError::Unread)?;
+        self.data.read_exact_at(buffer, offset).map_err(ReadError::Unreadable)?;
         let first = offset as usize / CHUNK_BYTES;
         let sums = &self.sums[first..first + buffer.len().div_ceil(CHUNK_BYTES)];
         checksum::verify(buffer, offset, sums).map_err(ReadError::Damaged)
@@ -74,7 +74,7 @@ impl LocalReplica {
 pub enum ReadError {
     /// The disk returned an error.
     #[error("cannot be read: {0}")]
-    Unread(io::Error),
+    Unreadable(io::Error),
     /// The data does not match its checksums.
     #[error(transparent)]
     Damaged(ChecksumError),
@@ -100,7 +100,7 @@ impl LocalBlock {
         let start = usize::try_from(range.start).unwrap_or(usize::MAX).min(end) / CHUNK_BYTES * CHUNK_BYTES;
         let end = end.next_multiple_of(CHUNK_BYTES).min(self.bytes().len());
         if let Some(map) = &self.map {
-            map.advise_range(Advice::PopulateRead, start, end - start).map_err(ReadError::Unread)?;
+            map.advise_range(Advice::PopulateRead, start, end - start).map_err(ReadError::Unreadable)?;
         }
         let sums = &self.sums[start / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES)];
         checksum::verify(&self.bytes()[start..end], start as u64, sums).map_err(ReadError::Damaged)
@@ -108,15 +108,15 @@ impl LocalBlock {
 }
 
 impl Client {
-    /// Maps a replica on this machine, if there is one and `short_circuit` is on. `None` means that
-    /// the block must be read over TCP.
+    /// Maps a replica on this machine into memory, if there is one and `short_circuit` is on.
+    /// `None` means that the block must be read over TCP.
     pub async fn open_local_block(&self, block: &LocatedBlock) -> Result<Option<LocalBlock>> {
         if !self.inner.options.config.short_circuit {
             return Ok(None);
         }
         let block = block.clone();
         // If other nodes have a replica, give up a silent node sooner.
-        let within = if block.nodes.len() > 1 { ANSWER_WITHIN / 5 } else { ANSWER_WITHIN };
+        let within = if block.nodes.len() > 1 { ANSWER_TIMEOUT / 5 } else { ANSWER_TIMEOUT };
         let credentials = self.inner.options.credentials.clone();
         let open = move || {
             let open_on = |node| open_if_local(&block, node, &credentials, within).ok()??.map().ok();
@@ -126,8 +126,8 @@ impl Client {
     }
 }
 
-/// Opens the replica of `node` if the node is on this machine. `None` means that the caller should
-/// use TCP. An error means that the node is silent.
+/// Opens the replica of `node` if the node is on this machine. Returns `None` if the caller should
+/// use TCP, and an error if the node does not answer in time.
 pub(super) fn open_if_local(
     block: &LocatedBlock,
     node: &NodeAddress,
@@ -135,11 +135,15 @@ pub(super) fn open_if_local(
     within: Duration,
 ) -> io::Result<Option<LocalReplica>> {
     let Some(socket) = node.local_socket.as_deref().filter(|path| path.exists()) else { return Ok(None) };
-    match open(socket, block, node, credentials, within.min(ANSWER_WITHIN)) {
+    match open(socket, block, node, credentials, within.min(ANSWER_TIMEOUT)) {
         Ok(local) => Ok(Some(local)),
         Err(FrameError::Io(error)) if is_timeout(&error) => Err(error),
         Err(error) => {
-            let why = if let FrameError::Io(error) = &error { reason(error) } else { error.to_string() };
+            let why = if let FrameError::Io(error) = &error {
+                describe_socket_error(error)
+            } else {
+                error.to_string()
+            };
             tracing::debug!(block = %block.block, node = node.node, why, "short-circuit read not possible");
             Ok(None)
         }
@@ -170,22 +174,22 @@ fn open(
     let request =
         pb::BulkRequest { op: Some(pb::bulk_request::Op::OpenLocal(open)), token: block.token.to_bytes() };
     send_frame(&mut stream, FrameKind::Request, &request)?;
-    let mut receiver = Receiver { stream, descriptors: Vec::new() };
+    let mut receiver = DescriptorReceiver { stream, descriptors: Vec::new() };
     let frame = read_frame(&mut receiver, BytesMut::new())?;
     let _: pb::ReadReply = frame.expect(FrameKind::ReadReply)?;
     let Ok([data, sums]) = <[OwnedFd; 2]>::try_from(receiver.descriptors) else {
         return Err(FrameError::Malformed("the reply does not have two file descriptors"));
     };
-    compare(data.into(), sums.into(), block).map_err(FrameError::Io)
+    check_files(data.into(), sums.into(), block).map_err(FrameError::Io)
 }
 
-fn compare(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalReplica> {
+fn check_files(data: File, sums: File, block: &LocatedBlock) -> io::Result<LocalReplica> {
     // Use positioned reads: the descriptor may share its file position with descriptors that the
     // node has passed to other clients.
     let mut raw = vec![0; sums.metadata()?.len().min(SUMS_BYTES_MAX) as usize];
     sums.read_exact_at(&mut raw, 0)?;
     let sums = Checksums::decode(&raw, block.block)
-        .and_then(|sums| sums.of(block.nonce))
+        .and_then(|sums| sums.check_nonce(block.nonce))
         .map_err(io::Error::other)?;
     let found = data.metadata()?.len();
     for found in [found, sums.length] {
@@ -205,12 +209,12 @@ fn map_file(data: &File) -> io::Result<Mmap> {
 }
 
 /// Reads from a stream and collects the file descriptors that are passed with the data.
-struct Receiver {
+struct DescriptorReceiver {
     stream: UnixStream,
     descriptors: Vec<OwnedFd>,
 }
 
-impl Read for Receiver {
+impl Read for DescriptorReceiver {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -229,8 +233,9 @@ impl Read for Receiver {
 mod tests {
     use super::*;
 
-    /// A truncated file stands for a bad disk: the kernel handles an access beyond the end of the
-    /// file like an access to an unreadable sector, with SIGBUS.
+    /// Truncates a mapped file to simulate a bad disk, and checks that verification returns an
+    /// error. For an access beyond the end of the file the kernel sends SIGBUS, as for an
+    /// unreadable sector.
     #[test]
     fn unreadable_page_of_a_mapped_block_is_an_error_and_no_signal() {
         let content: Vec<u8> = (0..3 * CHUNK_BYTES + 100).map(|at| at as u8).collect();
@@ -248,7 +253,7 @@ mod tests {
         let second = CHUNK_BYTES as u64..2 * CHUNK_BYTES as u64;
         for range in [all, second] {
             let error = block.verify(range).unwrap_err();
-            assert!(matches!(error, ReadError::Unread(_)), "{error}");
+            assert!(matches!(error, ReadError::Unreadable(_)), "{error}");
         }
     }
 }

@@ -47,7 +47,7 @@ pub struct FileStatus {
 pub struct Quota {
     /// Maximum number of files and folders, including the folder itself.
     pub files: Option<u64>,
-    /// Maximum of the sum of length times replication, in bytes.
+    /// Maximum number of bytes over all replicas: the sum of length times replication.
     pub space: Option<u64>,
 }
 
@@ -90,11 +90,11 @@ pub struct Usage {
     pub quota: Option<Quota>,
 }
 
-/// A fenced commit. In one atomic step, the pieces of each move become one file, and then the
-/// deletes are done.
+/// A commit that is refused if the epoch of the caller is too old. In one atomic step, the pieces
+/// of each move become one file, and then the deletes are done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
-    /// What the fence protects, for example a job ID.
+    /// Names what the fence protects, for example a job ID.
     pub scope: String,
     /// The epoch of the caller. A commit with a lower epoch than the fence is refused.
     pub epoch: u64,
@@ -130,7 +130,8 @@ pub struct NodeAddress {
     pub local_socket: Option<PathBuf>,
     /// The host name of the node.
     pub host: String,
-    /// A signature of the NameNode over the address, for nodes that are to be written to.
+    /// The signature of the NameNode for `data_addr`. Set only for nodes that the caller may write
+    /// to.
     #[serde(skip)]
     pub seal: Vec<u8>,
 }
@@ -172,7 +173,7 @@ pub enum Health {
 }
 
 impl Fsck {
-    /// The result of a check of no files.
+    /// Creates the result of a check of no files.
     pub fn new() -> Self {
         Self { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() }
     }
@@ -281,7 +282,7 @@ pub struct Report {
     pub corrupt_found_total: u64,
     /// Number of damaged replicas replaced since the start of the NameNode.
     pub corrupt_replaced_total: u64,
-    /// Number of copies that are waiting or running.
+    /// Number of copies that were ordered and are not complete.
     pub copies_pending: u64,
     /// Number of copies completed since the start of the NameNode.
     pub copies_done_total: u64,
@@ -294,21 +295,21 @@ pub struct Report {
     pub future_blocks: u64,
     /// Number of replicas with the ID of a known block but another nonce. They are never served.
     pub stale_replicas: u64,
-    /// DataNodes that were refused because they have registered with a later start of the NameNode,
-    /// with the reason.
+    /// DataNodes whose registration was refused, with the reason.
     pub refused_nodes: Vec<String>,
-    /// The number of this start of the NameNode.
+    /// The epoch of this start of the NameNode.
     pub epoch: u64,
-    /// Number of replicas whose check was requested and is not complete.
+    /// Number of replicas whose check was requested and has no result yet.
     pub checks_pending: u64,
     /// Number of replicas that were checked on request and are good, since the start of the
     /// NameNode.
     pub checks_good_total: u64,
     /// Total length of these replicas in bytes.
     pub checks_good_bytes_total: u64,
-    /// Number of replicas that were checked on request and are damaged.
+    /// Number of replicas that were checked on request and are damaged, since the start of the
+    /// NameNode.
     pub checks_bad_total: u64,
-    /// The edits that the NameNode dropped from its log at this start; empty if none.
+    /// Describes the edits that the NameNode dropped from its log at this start; empty if none.
     pub lost_edits: String,
     /// The DataNodes.
     pub nodes: Vec<NodeReport>,
@@ -374,7 +375,7 @@ pub struct SafemodeStatus {
 }
 
 impl SafemodeStatus {
-    /// The reason without the prefix that all messages about safemode have.
+    /// Returns the reason without the prefix that all messages about safemode have.
     pub fn cause(&self) -> &str {
         self.reason.strip_prefix("safemode is on: ").unwrap_or(&self.reason)
     }
@@ -392,7 +393,7 @@ pub struct DrainStatus {
     pub stuck: bool,
     /// Number of DataNodes that are neither dead nor draining.
     pub staying: u32,
-    /// Some of the blocks that are not done.
+    /// Some of the blocks that need more replicas.
     pub examples: Vec<DrainBlock>,
 }
 
@@ -470,8 +471,8 @@ pub struct PutReport {
     pub status: FileStatus,
     /// Nodes that failed and were excluded, with the reason.
     pub faults: Vec<NodeFault>,
-    /// The lowest number of replicas of a block when it was written. `None` for a file without
-    /// blocks.
+    /// The lowest number of replicas that a block had when it was written. `None` for a file
+    /// without blocks.
     pub replicas: Option<u32>,
 }
 
@@ -505,9 +506,9 @@ pub struct NodeFault {
     pub reason: String,
 }
 
-/// Receives the progress of a transfer. Each byte is counted once, also if it is sent again.
+/// Receives the progress of a transfer. Each byte is counted once, even if it is sent again.
 pub trait Progress: Send + Sync {
-    /// `bytes` more bytes were transferred.
+    /// Is called after `bytes` more bytes were transferred.
     fn advance(&self, bytes: u64);
 }
 

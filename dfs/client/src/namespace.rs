@@ -1,7 +1,7 @@
 //! Calls on the namespace: stat, list, glob, walk, mkdir, rename, delete, attributes, quotas,
 //! concat, fenced commits.
 
-use super::call::What;
+use super::call::Operation;
 use super::glob::{self, Segment};
 use super::wire;
 use super::{
@@ -34,14 +34,14 @@ impl Client {
     }
 
     async fn stat_inner(&self, path: &DfsPath, for_create: Option<u64>) -> Result<FileStatus> {
-        let what = What("stat", path.as_str());
+        let what = Operation("stat", path.as_str());
         let (for_create, entries) = (for_create.is_some(), for_create.unwrap_or(0));
         let request = pb::StatRequest { path: path.to_string(), for_create, entries };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.stat(r).await }).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Whether a file or folder exists at `path`.
+    /// Returns whether a file or folder exists at `path`.
     pub async fn exists(&self, path: &DfsPath) -> Result<bool> {
         Ok(self.stat_opt(path).await?.is_some())
     }
@@ -67,9 +67,8 @@ impl Client {
                 return Ok(entries);
             }
             if !advanced {
-                return Err(
-                    What("list", path.as_str()).bad_reply("a page does not continue after the previous one")
-                );
+                return Err(Operation("list", path.as_str())
+                    .bad_reply("a page does not continue after the previous one"));
             }
         }
     }
@@ -77,11 +76,11 @@ impl Client {
     /// Returns a page of a folder: at most `limit` entries after the name `start_after`. A limit of
     /// 0 is the default of the server.
     pub async fn list_page(&self, path: &DfsPath, start_after: &str, limit: u32) -> Result<ListPage> {
-        let what = What("list", path.as_str());
+        let what = Operation("list", path.as_str());
         let request = pb::ListRequest { path: path.to_string(), start_after: start_after.to_owned(), limit };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.list(r).await }).await?;
         let entries = reply.entries.into_iter().map(|entry| wire::file_status(Some(entry)));
-        let entries = entries.collect::<wire::Wire<_>>().map_err(|reason| what.bad_reply(reason))?;
+        let entries = entries.collect::<wire::WireResult<_>>().map_err(|reason| what.bad_reply(reason))?;
         Ok(ListPage { entries, more: reply.more })
     }
 
@@ -161,11 +160,11 @@ impl Client {
         self.mkdir_with(path, parents, 0).await
     }
 
-    /// Like [`Client::mkdir`], with these permission bits. A mode of 0 is the default of the
-    /// NameNode.
+    /// Creates a folder like [`Client::mkdir`], with these permission bits. A mode of 0 is the
+    /// default of the NameNode.
     pub async fn mkdir_with(&self, path: &DfsPath, parents: bool, mode: u32) -> Result<()> {
         let request = pb::MkdirRequest { request_id: request_id(), path: path.to_string(), parents, mode };
-        let what = What("mkdir", path.as_str());
+        let what = Operation("mkdir", path.as_str());
         self.call(what, request, |mut rpc, r| async move { rpc.mkdir(r).await }).await?;
         Ok(())
     }
@@ -178,7 +177,7 @@ impl Client {
             to: to.to_string(),
             overwrite,
         };
-        let what = What("rename", from.as_str());
+        let what = Operation("rename", from.as_str());
         self.call(what, request, |mut rpc, r| async move { rpc.rename(r).await }).await?;
         Ok(())
     }
@@ -186,12 +185,12 @@ impl Client {
     /// Deletes a file or folder. Returns whether it existed.
     pub async fn delete(&self, path: &DfsPath, recursive: bool) -> Result<bool> {
         let request = pb::DeleteRequest { request_id: request_id(), path: path.to_string(), recursive };
-        let what = What("delete", path.as_str());
+        let what = Operation("delete", path.as_str());
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.delete(r).await }).await?;
         Ok(reply.existed)
     }
 
-    /// Sets the number of replicas of a file.
+    /// Sets the wanted number of replicas of a file.
     pub async fn set_replication(&self, path: &DfsPath, replication: u32) -> Result<()> {
         let attributes = Attributes { replication: Some(replication), ..Attributes::default() };
         self.set_attributes(path, attributes).await
@@ -209,7 +208,7 @@ impl Client {
             group,
             modified_ms,
         };
-        let what = What("set attributes of", path.as_str());
+        let what = Operation("set attributes of", path.as_str());
         self.call(what, request, |mut rpc, r| async move { rpc.set_attributes(r).await }).await?;
         Ok(())
     }
@@ -218,7 +217,7 @@ impl Client {
     pub async fn set_quota(&self, path: &DfsPath, quota: Quota) -> Result<()> {
         let quota = Some(pb::Quota { files: quota.files, space: quota.space });
         let request = pb::SetQuotaRequest { request_id: request_id(), path: path.to_string(), quota };
-        let what = What("set the quota of", path.as_str());
+        let what = Operation("set the quota of", path.as_str());
         self.call(what, request, |mut rpc, r| async move { rpc.set_quota(r).await }).await?;
         Ok(())
     }
@@ -226,7 +225,7 @@ impl Client {
     /// Returns the size of the file or of the contents of the folder.
     pub async fn usage(&self, path: &DfsPath) -> Result<Usage> {
         let request = pb::UsageRequest { path: path.to_string() };
-        let what = What("measure", path.as_str());
+        let what = Operation("measure", path.as_str());
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.usage(r).await }).await?;
         Ok(wire::usage(&reply))
     }
@@ -239,30 +238,31 @@ impl Client {
             target: target.to_string(),
             sources: sources.iter().map(ToString::to_string).collect(),
         };
-        let what = What("concat", target.as_str());
+        let what = Operation("concat", target.as_str());
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.concat(r).await }).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Sets a fence: commits of `scope` with a lower epoch are refused from now on.
+    /// Sets the fence of `scope` to `epoch`: commits of the scope with a lower epoch are refused
+    /// from now on.
     pub async fn fence(&self, scope: &str, epoch: u64) -> Result<()> {
         let request = pb::FenceRequest { request_id: request_id(), scope: scope.to_owned(), epoch };
-        self.call(What("fence", scope), request, |mut rpc, r| async move { rpc.fence(r).await }).await?;
+        self.call(Operation("fence", scope), request, |mut rpc, r| async move { rpc.fence(r).await }).await?;
         Ok(())
     }
 
-    /// Reports the active jobs of a scope. The tokens of tasks of other jobs become invalid. `next`
-    /// is the number of the next job.
+    /// Reports the active jobs of a scope: the IDs in `live`, and all IDs from `next` on, which are
+    /// not assigned yet. The tokens of tasks of other jobs become invalid.
     pub async fn report_active_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
         let request = pb::ReportActiveJobsRequest { scope: scope.to_owned(), epoch, next, live };
-        self.call(What("report the active jobs of", scope), request, |mut rpc, r| async move {
+        self.call(Operation("report the active jobs of", scope), request, |mut rpc, r| async move {
             rpc.report_active_jobs(r).await
         })
         .await?;
         Ok(())
     }
 
-    /// Does an atomic commit. Returns whether it had been done already.
+    /// Does an atomic commit. Returns whether the commit had been done already.
     pub async fn commit(&self, commit: Commit) -> Result<bool> {
         let texts = |paths: &[DfsPath]| paths.iter().map(ToString::to_string).collect();
         let moves = commit.moves.iter();
@@ -276,7 +276,7 @@ impl Client {
                 .collect(),
             deletes: texts(&commit.deletes),
         };
-        let what = What("commit", &commit.commit_id);
+        let what = Operation("commit", &commit.commit_id);
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.commit(r).await }).await?;
         Ok(reply.already_done)
     }
@@ -310,7 +310,7 @@ impl Client {
         offset: u64,
         length: u64,
     ) -> Result<(FileStatus, Vec<LocatedBlock>)> {
-        let what = What("locate", path.as_str());
+        let what = Operation("locate", path.as_str());
         let reader_host = self.inner.options.host.clone();
         let request = pb::LocateRequest { path: path.to_string(), offset, length, reader_host };
         let reply = self.call(what, request, |mut rpc, r| async move { rpc.locate(r).await }).await?;

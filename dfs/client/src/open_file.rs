@@ -1,10 +1,10 @@
-//! A file that is open for writing: its lease, its blocks, and the blocks that are not committed
+//! A file that this client has open for writing: its lease, and its blocks that are not committed
 //! yet.
 
-use super::call::{Backoff, What};
+use super::call::{Backoff, Operation};
 use super::lease::LeaseGuard;
 use super::namespace::request_id;
-use super::pipeline::Written;
+use super::pipeline::WrittenBlock;
 use super::{Client, CreateOptions, FileStatus, LocatedBlock, NodeFault, OnAbandon, PutReport, Result, wire};
 use crate::error::Kind;
 use crate::ids::{BlockId, FileId};
@@ -20,7 +20,7 @@ pub(super) struct OpenFile {
     pub(super) length_before: u64,
     /// Nodes that failed during this write.
     pub(super) faults: Vec<NodeFault>,
-    file: FileId,
+    file_id: FileId,
     created: bool,
     suggested_hosts: Vec<String>,
     /// Written blocks that are not reported to the NameNode yet.
@@ -30,13 +30,13 @@ pub(super) struct OpenFile {
     /// The number of replicas of each written block.
     replicas: Vec<(BlockId, u32)>,
     /// Names of nodes that the NameNode must not choose.
-    exclude: Vec<String>,
+    excluded_nodes: Vec<String>,
     _lease: LeaseGuard,
 }
 
 impl OpenFile {
     pub(super) async fn create(client: &Client, path: &DfsPath, options: CreateOptions) -> Result<Self> {
-        let what = What("create", path.as_str());
+        let what = Operation("create", path.as_str());
         let request = pb::CreateRequest {
             request_id: request_id(),
             path: path.to_string(),
@@ -53,25 +53,25 @@ impl OpenFile {
             .into(),
         };
         let reply = client.call(what, request, |mut rpc, r| async move { rpc.create(r).await }).await?;
-        let mut open = Self::opened(client, what, reply.status, reply.lease_ms)?;
+        let mut open = Self::from_status(client, what, reply.status, reply.lease_ms)?;
         (open.created, open.suggested_hosts) = (true, options.suggested_hosts);
         Ok(open)
     }
 
     pub(super) async fn append(client: &Client, path: &DfsPath) -> Result<Self> {
-        let what = What("append to", path.as_str());
+        let what = Operation("append to", path.as_str());
         let request = pb::AppendRequest {
             request_id: request_id(),
             path: path.to_string(),
             holder: client.inner.holder.clone(),
         };
         let reply = client.call(what, request, |mut rpc, r| async move { rpc.append(r).await }).await?;
-        Self::opened(client, what, reply.status, reply.lease_ms)
+        Self::from_status(client, what, reply.status, reply.lease_ms)
     }
 
-    fn opened(
+    fn from_status(
         client: &Client,
-        what: What<'_>,
+        what: Operation<'_>,
         status: Option<pb::FileStatus>,
         lease_ms: u64,
     ) -> Result<Self> {
@@ -85,19 +85,19 @@ impl OpenFile {
             block_size: status.block_size,
             length_before: status.length,
             faults: Vec::new(),
-            file: status.file_id,
+            file_id: status.file_id,
             created: false,
             suggested_hosts: Vec::new(),
             commits: Vec::new(),
             in_flight: Vec::new(),
             replicas: Vec::new(),
-            exclude: Vec::new(),
+            excluded_nodes: Vec::new(),
             _lease: LeaseGuard::new(client, lease_ms),
         })
     }
 
-    /// Allocates the next block, and reports the blocks that were written since the last call.
-    /// `expected` is the length of the new block, if it is known.
+    /// Allocates the next block, and reports to the NameNode the blocks that were written since the
+    /// last call. `expected` is the length of the new block, if it is known.
     pub(super) async fn add_block(&mut self, expected: Option<u64>) -> Result<LocatedBlock> {
         let end = Instant::now() + self.client.inner.options.config.deadline.0;
         let mut backoff = Backoff::new();
@@ -105,11 +105,11 @@ impl OpenFile {
             match self.add_block_once(expected.unwrap_or(0)).await {
                 // All nodes are excluded. Wait, because a failed node may have recovered, and try
                 // all nodes again.
-                Err(error) if error.is(Kind::NoNodes) && !self.exclude.is_empty() => {
+                Err(error) if error.is(Kind::NoNodes) && !self.excluded_nodes.is_empty() => {
                     if !backoff.sleep_until(end).await {
                         return Err(error);
                     }
-                    self.exclude.clear();
+                    self.excluded_nodes.clear();
                 }
                 other => return other,
             }
@@ -117,13 +117,13 @@ impl OpenFile {
     }
 
     async fn add_block_once(&mut self, expected: u64) -> Result<LocatedBlock> {
-        let what = What("add a block to", self.path.as_str());
+        let what = Operation("add a block to", self.path.as_str());
         let request = pb::AddBlockRequest {
             request_id: request_id(),
-            file_id: self.file.0,
+            file_id: self.file_id.0,
             holder: self.client.inner.holder.clone(),
             commits: self.commits.clone(),
-            exclude_nodes: self.exclude.clone(),
+            exclude_nodes: self.excluded_nodes.clone(),
             writer_host: self.client.inner.options.host.clone(),
             suggested_hosts: self.suggested_hosts.clone(),
             expected,
@@ -139,7 +139,7 @@ impl OpenFile {
     }
 
     /// Records that `block` is written. The next call reports it to the NameNode.
-    pub(super) fn written(&mut self, block: BlockId, Written { length, replicas }: Written) {
+    pub(super) fn record_written(&mut self, block: BlockId, WrittenBlock { length, replicas }: WrittenBlock) {
         self.replicas.push((block, replicas));
         self.commits.push(pb::BlockLength { block_id: block.0, length });
     }
@@ -147,15 +147,15 @@ impl OpenFile {
     /// Excludes nodes that failed: they get no more blocks of this file.
     pub(super) fn exclude(&mut self, faults: Vec<NodeFault>) {
         for fault in faults {
-            if !self.exclude.contains(&fault.node) {
-                self.exclude.push(fault.node.clone());
+            if !self.excluded_nodes.contains(&fault.node) {
+                self.excluded_nodes.push(fault.node.clone());
             }
             self.faults.push(fault);
         }
     }
 
-    /// Abandons the blocks from `first` on, the newest first, so that the remaining blocks are
-    /// always a prefix of the file.
+    /// Abandons `first` and all blocks allocated after it. The newest is abandoned first, so that
+    /// the remaining blocks are always a prefix of the file.
     pub(super) async fn abandon_from(&mut self, first: BlockId) -> Result<()> {
         let Some(at) = self.in_flight.iter().position(|block| *block == first) else { return Ok(()) };
         while self.in_flight.len() > at
@@ -163,11 +163,11 @@ impl OpenFile {
         {
             let request = pb::AbandonBlockRequest {
                 request_id: request_id(),
-                file_id: self.file.0,
+                file_id: self.file_id.0,
                 holder: self.client.inner.holder.clone(),
                 block_id: block.0,
             };
-            let what = What("abandon a block of", self.path.as_str());
+            let what = Operation("abandon a block of", self.path.as_str());
             let send = |mut rpc: super::call::Rpc, r| async move { rpc.abandon_block(r).await };
             self.client.call(what, request, send).await?;
             self.in_flight.pop();
@@ -186,10 +186,10 @@ impl OpenFile {
 
     /// Closes the file. With `rename_to`, also moves the file to that path.
     async fn close(&self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<FileStatus> {
-        let what = What("close", self.path.as_str());
+        let what = Operation("close", self.path.as_str());
         let request = pb::CloseRequest {
             request_id: request_id(),
-            file_id: self.file.0,
+            file_id: self.file_id.0,
             holder: self.client.inner.holder.clone(),
             commits: self.commits.clone(),
             rename_to: rename_to.map(ToString::to_string).unwrap_or_default(),
@@ -206,7 +206,7 @@ impl OpenFile {
         if self.created {
             // If the lease was lost, another file may exist at this path now.
             let found = self.client.stat_opt(&self.path).await?;
-            if found.is_some_and(|found| found.file_id == self.file) {
+            if found.is_some_and(|found| found.file_id == self.file_id) {
                 self.client.delete(&self.path, false).await?;
             }
             return Ok(());
@@ -228,8 +228,8 @@ impl OpenFile {
     }
 }
 
-/// Discards the write in the background. Without a runtime nothing is done: the lease expires, and
-/// the NameNode does the same.
+/// Discards the write in the background. Does nothing without a runtime: the NameNode discards the
+/// write when the lease expires.
 pub(super) fn discard_later(open: Box<OpenFile>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(discard(open));

@@ -37,7 +37,7 @@ pub enum PathError {
 }
 
 impl DfsPath {
-    /// The root folder.
+    /// Returns the path of the root folder.
     pub fn root() -> Self {
         Self("/".into())
     }
@@ -67,12 +67,12 @@ impl DfsPath {
         &self.0
     }
 
-    /// Whether this is `/`.
+    /// Returns whether this is `/`.
     pub fn is_root(&self) -> bool {
         &*self.0 == "/"
     }
 
-    /// Returns the names from the root down, none for the root itself.
+    /// Returns the names in the path from the root down. The root itself has none.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.split('/').filter(|name| !name.is_empty())
     }
@@ -98,7 +98,7 @@ impl DfsPath {
         Self::parse(&path)
     }
 
-    /// Whether `self` is `other` or is below it.
+    /// Returns whether `self` is `other` or is below it.
     pub fn is_within(&self, other: &DfsPath) -> bool {
         other.is_root()
             || self.0.strip_prefix(&*other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

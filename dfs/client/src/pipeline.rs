@@ -1,8 +1,8 @@
 //! Writes one block through its pipeline, and continues with the remaining nodes when nodes fail.
 //!
-//! Invariants: the writer keeps the packets that are not acknowledged, and the last packet until
-//! the block is done. A remaining node can therefore always resume at the first kept packet. At
-//! most `WINDOW_BYTES` are kept.
+//! Invariants: the writer keeps packets in memory until they are acknowledged, and the last packet
+//! until the block is done. A remaining node can therefore always resume at the first packet in
+//! memory. At most `WINDOW_BYTES` bytes are in memory.
 //!
 //! Each block has its own thread, which sends and receives. Acknowledgements are small, and the
 //! number of unacknowledged packets is bounded, so acknowledgements never fill the socket while the
@@ -12,11 +12,11 @@
 //! Deliberately absent: calls to the NameNode. When all targets have failed, the caller decides
 //! what to do.
 
-use super::connection::{Buffers, Hangup, Timeouts, connect, reason, send_frame};
+use super::connection::{BufferPool, Hangup, Timeouts, connect, describe_socket_error, send_frame};
 use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};
 use crate::bulk::{
     FrameError, FrameKind, NAMENODE_UNAVAILABLE, WINDOW_BYTES, encode_frame, is_timeout, read_frame,
-    set_up_within,
+    set_up_timeout,
 };
 use crate::checksum;
 use crate::ids::{BlockId, Nonce};
@@ -28,17 +28,17 @@ use std::io::{self, BufReader, IoSlice, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Limits of the timeout that nodes report. A lower timeout would cause too many keep-alives; a
-/// higher one would make the writer wait too long.
+/// Minimum timeout that is accepted from nodes. A lower one would cause too many keep-alives.
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// Maximum timeout that is accepted from nodes. A higher one would make the writer wait too long.
 const TIMEOUT_MAX: Duration = Duration::from_mins(10);
-/// How long to retry while the nodes cannot reach the NameNode. The same as the default deadline of
-/// calls to the NameNode.
+/// How long the writer retries while the nodes cannot reach the NameNode: as long as the default
+/// deadline of calls to the NameNode.
 const NAMENODE_UNREACHABLE_MAX: Duration = Duration::from_mins(1);
 
 /// The state of a source.
 pub(super) enum Next {
-    /// The data of the next packet, and whether it is the last of the block.
+    /// The data of the next packet, and whether it is the last packet of the block.
     Piece { data: Vec<u8>, last: bool },
     /// No data is available now.
     Pending,
@@ -46,19 +46,19 @@ pub(super) enum Next {
     Abandoned,
 }
 
-/// The source of the data of a block. Every piece has the size of a packet, except the last.
+/// Returns the data of a block in pieces. Every piece except the last has the size of a packet.
 pub(super) trait Source: Send {
     /// Returns the next piece, or `Pending` if there is none within `wait`.
     fn next(&mut self, wait: Duration) -> Result<Next, ClientError>;
-    /// All remaining nodes have received the first `bytes` of the block.
-    fn acked(&mut self, _bytes: u64) {}
+    /// Is called when all remaining nodes have received the first `bytes` bytes of the block.
+    fn on_acked(&mut self, _bytes: u64) {}
 }
 
 /// Why a block was not written.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum WriteFailure {
     /// All targets failed. This is the last failure.
-    Lost(NodeFault),
+    AllNodesFailed(NodeFault),
     /// The source returned an error.
     Source(ClientError),
     /// The writer is closed without finishing the block.
@@ -67,7 +67,7 @@ pub(super) enum Stop {
 
 /// A block whose replicas are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct WrittenBlock {
     pub(super) length: u64,
     /// Number of replicas.
     pub(super) replicas: u32,
@@ -94,43 +94,49 @@ pub(super) struct BlockWriter {
     expected_length: u64,
     /// Nodes that have not failed, in pipeline order.
     survivors: Vec<NodeAddress>,
-    /// Nodes that needed the NameNode and could not reach it; the last error of such a node; and
-    /// since when there have been such nodes.
+    /// Isolated nodes: they had to ask the NameNode and could not reach it.
     isolated_nodes: Vec<NodeAddress>,
+    /// The last error of an isolated node.
     isolation_reason: String,
+    /// Since when there have been isolated nodes.
     isolated_since: Option<Instant>,
     faults: Vec<NodeFault>,
     unacked: VecDeque<Packet>,
     unacked_bytes: usize,
-    /// The number of packets in `unacked` that were sent on the present connection.
+    /// Number of packets in `unacked` that were sent on the current connection.
     sent: usize,
     /// Number of bytes that the source has returned.
     produced: u64,
+    /// Number of bytes of the block that all remaining nodes have received.
     acked: u64,
+    /// Whether the replicas of all remaining nodes are durable.
     done: bool,
     timeouts: Timeouts,
     hangup: Hangup,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferPool>,
 }
 
+/// The connection to the first node of the pipeline.
 struct Link {
     replies: BufReader<Stream>,
     head: Vec<u8>,
+    /// The value of `BlockWriter::acked` when the connection was opened.
     acked_at_start: u64,
-    /// The shortest timeout of the nodes: a peer that is silent for longer is considered dead.
+    /// The shortest timeout that the nodes have reported. A peer that is silent for longer is
+    /// considered dead.
     timeout: Duration,
-    /// Since when an unacknowledged packet has been waiting for a status.
+    /// Since when a status that acknowledges a packet has been expected.
     reply_due_since: Option<Instant>,
 }
 
 impl Link {
-    /// A little longer than the timeout of every node, so that a node can still report that the
-    /// node after it is silent.
+    /// Returns how long to wait for a status: a little longer than the timeout of every node, so
+    /// that a node can still report that the node after it is silent.
     fn timeout(&self) -> Duration {
         self.timeout * 5 / 4
     }
 
-    fn take_timeout(&mut self, status: &pb::WriteStatus) -> io::Result<()> {
+    fn apply_timeout(&mut self, status: &pb::WriteStatus) -> io::Result<()> {
         let reported = Duration::from_millis(status.timeout_ms).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
         if status.timeout_ms > 0 && reported != self.timeout { self.set_timeout(reported) } else { Ok(()) }
     }
@@ -143,18 +149,19 @@ impl Link {
     }
 }
 
-enum Broken {
+/// Why the writer stops using a connection.
+enum LinkError {
     Link(FrameError),
-    Stop(Stop),
+    Failed(WriteFailure),
 }
 
-impl From<FrameError> for Broken {
+impl From<FrameError> for LinkError {
     fn from(error: FrameError) -> Self {
         Self::Link(error)
     }
 }
 
-impl From<io::Error> for Broken {
+impl From<io::Error> for LinkError {
     fn from(error: io::Error) -> Self {
         Self::Link(error.into())
     }
@@ -166,7 +173,7 @@ impl BlockWriter {
         expected_length: u64,
         timeouts: Timeouts,
         hangup: Hangup,
-        buffers: Arc<Buffers>,
+        buffers: Arc<BufferPool>,
     ) -> Self {
         Self {
             block: target.block,
@@ -190,18 +197,18 @@ impl BlockWriter {
         }
     }
 
-    /// Returns the nodes that have failed so far.
+    /// Removes and returns the faults of the nodes that have failed so far.
     pub(super) fn take_faults(&mut self) -> Vec<NodeFault> {
         std::mem::take(&mut self.faults)
     }
 
-    /// Whether all data of the block is still kept, so that the block can be written again as a new
-    /// block.
+    /// Returns whether all data of the block is still in memory, so that it can be written again as
+    /// a new block.
     pub(super) fn can_start_over(&self) -> bool {
         self.unacked.front().map_or(self.produced == 0, |first| first.offset == 0)
     }
 
-    /// Starts again with a new block and the kept packets.
+    /// Continues with the new block `target`, to which the packets in memory are sent again.
     pub(super) fn start_over(&mut self, target: &LocatedBlock) {
         (self.block, self.nonce, self.token) = (target.block, target.nonce, target.token);
         self.survivors.clone_from(&target.nodes);
@@ -210,7 +217,7 @@ impl BlockWriter {
     }
 
     /// Writes the complete block.
-    pub(super) fn run(&mut self, source: &mut dyn Source) -> Result<Written, Stop> {
+    pub(super) fn run(&mut self, source: &mut dyn Source) -> Result<WrittenBlock, WriteFailure> {
         loop {
             let mut link = self.connect_first()?;
             match self.drive(&mut link, source) {
@@ -219,17 +226,19 @@ impl BlockWriter {
                     let fault = |node: NodeAddress| NodeFault { node: node.node, reason: reason.clone() };
                     self.faults.extend(self.isolated_nodes.drain(..).map(fault));
                     let (length, replicas) = (self.produced, self.survivors.len() as u32);
-                    return Ok(Written { length, replicas });
+                    return Ok(WrittenBlock { length, replicas });
                 }
-                Err(Broken::Stop(stop)) => return Err(stop),
-                Err(Broken::Link(_)) if self.hangup.is_gone() => return Err(Stop::Abandoned),
+                Err(LinkError::Failed(stop)) => return Err(stop),
+                Err(LinkError::Link(_)) if self.hangup.is_cancelled() => return Err(WriteFailure::Abandoned),
                 // This node cannot reach the NameNode. Try the other nodes.
-                Err(Broken::Link(FrameError::Refused { kind, message })) if kind == NAMENODE_UNAVAILABLE => {
+                Err(LinkError::Link(FrameError::Refused { kind, message }))
+                    if kind == NAMENODE_UNAVAILABLE =>
+                {
                     self.isolated_nodes.push(self.survivors.remove(0));
                     self.isolation_reason = message;
                     self.isolated_since.get_or_insert_with(Instant::now);
                 }
-                Err(Broken::Link(error)) => {
+                Err(LinkError::Link(error)) => {
                     // The node accepted bytes, and then the connection was lost. The node may have
                     // closed the connection because this writer was silent for too long. Try it
                     // once more; it is removed if the set-up fails.
@@ -239,7 +248,7 @@ impl BlockWriter {
                         _ => false,
                     };
                     if !(transient && self.acked > link.acked_at_start) {
-                        self.drop_first(&error);
+                        self.drop_first_node(&error);
                     }
                 }
             }
@@ -247,25 +256,25 @@ impl BlockWriter {
     }
 
     /// Sets up a pipeline through the first node that accepts it.
-    fn connect_first(&mut self) -> Result<Link, Stop> {
+    fn connect_first(&mut self) -> Result<Link, WriteFailure> {
         if self.survivors.is_empty() && !self.isolated_nodes.is_empty() {
             // No node can reach the NameNode. The nodes keep their partial replicas for some time,
             // so try again.
             if self.isolated_since.is_some_and(|since| since.elapsed() > NAMENODE_UNREACHABLE_MAX) {
                 let reason = std::mem::take(&mut self.isolation_reason);
-                return Err(Stop::Source(ClientError::NameNodeUnreachableFromNodes { reason }));
+                return Err(WriteFailure::Source(ClientError::NameNodeUnreachableFromNodes { reason }));
             }
             self.survivors.append(&mut self.isolated_nodes);
         }
         while let Some(first) = self.survivors.first().cloned() {
             match self.set_up(&first) {
                 Ok(link) => return Ok(link),
-                Err(_) if self.hangup.is_gone() => return Err(Stop::Abandoned),
-                Err(error) => self.drop_first(&error),
+                Err(_) if self.hangup.is_cancelled() => return Err(WriteFailure::Abandoned),
+                Err(error) => self.drop_first_node(&error),
             }
         }
         let no_target = || NodeFault { node: "no node".into(), reason: "the NameNode gave no target".into() };
-        Err(Stop::Lost(self.faults.last().cloned().unwrap_or_else(no_target)))
+        Err(WriteFailure::AllNodesFailed(self.faults.last().cloned().unwrap_or_else(no_target)))
     }
 
     fn set_up(&mut self, first: &NodeAddress) -> Result<Link, FrameError> {
@@ -286,50 +295,52 @@ impl BlockWriter {
         let timeout = Duration::ZERO;
         let mut link =
             Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, reply_due_since: None };
-        self.take_status(&mut link)?;
-        // The timeout of the set-up does not apply any more.
+        self.receive_status(&mut link)?;
+        // If no node has reported a timeout, use the configured one instead of the one for the
+        // set-up.
         if link.timeout.is_zero() {
             link.set_timeout(self.timeouts.silence)?;
         }
         Ok(link)
     }
 
-    /// The last remaining node gets the full timeout.
+    /// Returns the timeouts for setting up the pipeline. The last remaining node gets the full
+    /// timeout.
     fn set_up_timeouts(&self) -> Timeouts {
         let Timeouts { connect, silence, connector } = self.timeouts.clone();
-        let within = if self.survivors.len() > 1 { set_up_within(self.survivors.len()) } else { silence };
+        let within = if self.survivors.len() > 1 { set_up_timeout(self.survivors.len()) } else { silence };
         let silence = silence.min(within);
         Timeouts { connect: connect.min(silence), silence, connector }
     }
 
-    fn drop_first(&mut self, error: &FrameError) {
+    fn drop_first_node(&mut self, error: &FrameError) {
         let node = self.survivors.remove(0).node;
         let reason = match error {
-            FrameError::Io(error) => reason(error),
+            FrameError::Io(error) => describe_socket_error(error),
             other => other.to_string(),
         };
         tracing::debug!(block = %self.block, node, reason, "node removed from the pipeline");
         self.faults.push(NodeFault { node, reason });
     }
 
-    fn drive(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
+    fn drive(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), LinkError> {
         loop {
             while self.sent < self.unacked.len() && !self.done {
                 if let Err(error) = send_packet(link, &self.unacked[self.sent]) {
                     return Err(self.final_error(link).unwrap_or(error.into()).into());
                 }
                 self.sent += 1;
-                self.take_replies(link, source)?;
+                self.receive_replies(link, source)?;
             }
             if self.done {
-                source.acked(self.produced);
+                source.on_acked(self.produced);
                 self.hangup.release();
                 return Ok(());
             }
             let complete = self.unacked.back().is_some_and(|packet| packet.last);
             if complete || self.unacked_bytes >= WINDOW_BYTES {
-                self.take_status(link)?;
-                source.acked(self.acked);
+                self.receive_status(link)?;
+                source.on_acked(self.acked);
                 continue;
             }
             if link.reply_due_since.is_some_and(|since| since.elapsed() > link.timeout()) {
@@ -340,28 +351,28 @@ impl BlockWriter {
                 Ok(Next::Pending) => {
                     let offset = self.produced;
                     send_packet(link, &Packet { offset, last: false, sums: Vec::new(), data: Vec::new() })?;
-                    self.take_replies(link, source)?;
+                    self.receive_replies(link, source)?;
                 }
-                Ok(Next::Abandoned) => return Err(Broken::Stop(Stop::Abandoned)),
-                Err(error) => return Err(Broken::Stop(Stop::Source(error))),
+                Ok(Next::Abandoned) => return Err(LinkError::Failed(WriteFailure::Abandoned)),
+                Err(error) => return Err(LinkError::Failed(WriteFailure::Source(error))),
             }
         }
     }
 
     /// Processes the statuses that have arrived, without waiting.
-    fn take_replies(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), Broken> {
+    fn receive_replies(&mut self, link: &mut Link, source: &mut dyn Source) -> Result<(), LinkError> {
         while has_reply(link)? {
-            self.take_status(link)?;
-            source.acked(self.acked);
+            self.receive_status(link)?;
+            source.on_acked(self.acked);
         }
         Ok(())
     }
 
-    /// A node that refuses sends the reason before it closes the connection. Returns that reason,
-    /// which is better than "broken pipe".
+    /// Returns the refusal that a node has sent before it closed the connection, if there is one.
+    /// It explains more than "broken pipe".
     fn final_error(&mut self, link: &mut Link) -> Option<FrameError> {
         while has_reply(link).ok()? {
-            match self.take_status(link) {
+            match self.receive_status(link) {
                 Ok(()) => {}
                 Err(refused @ FrameError::Refused { .. }) => return Some(refused),
                 Err(_) => return None,
@@ -379,7 +390,7 @@ impl BlockWriter {
     }
 
     /// Waits for a status and processes it.
-    fn take_status(&mut self, link: &mut Link) -> Result<(), FrameError> {
+    fn receive_status(&mut self, link: &mut Link) -> Result<(), FrameError> {
         let frame = read_frame(&mut link.replies, BytesMut::new())?;
         let status: pb::WriteStatus = frame.expect(FrameKind::Status)?;
         let sent_to = match self.sent {
@@ -400,7 +411,7 @@ impl BlockWriter {
         if status.done && status.acked != self.produced {
             return Err(FrameError::Malformed("the node reports the block as done with another length"));
         }
-        link.take_timeout(&status)?;
+        link.apply_timeout(&status)?;
         link.reply_due_since = (status.acked < sent_to).then(Instant::now);
         self.remove_failed(&status);
         // The first status of a resumed pipeline contains the offset at which it resumes. That
@@ -426,8 +437,8 @@ impl BlockWriter {
         });
     }
 
-    /// The offset at which a node must resume. If everything is acknowledged, this is the start of
-    /// the next packet.
+    /// Returns the offset at which a node must resume: the start of the first packet in memory, or
+    /// the end of the data if there is none.
     fn first_unacked(&self) -> u64 {
         self.unacked.front().map_or(self.produced, |packet| packet.offset)
     }
@@ -445,7 +456,7 @@ impl BlockWriter {
     }
 }
 
-/// Whether a part of a reply has arrived.
+/// Returns whether at least a part of a reply has arrived.
 fn has_reply(link: &Link) -> io::Result<bool> {
     if !link.replies.buffer().is_empty() {
         return Ok(true);

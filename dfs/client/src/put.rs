@@ -1,19 +1,21 @@
 //! Copies a local file or a stream into the file system. The data is written to a file with a
 //! hidden temporary name, which is renamed when it is closed. The file therefore appears completely
-//! or not at all. If a put is killed, the NameNode deletes the hidden file when its lease expires.
+//! or not at all. If the process ends during a put, the NameNode deletes the hidden file when its
+//! lease expires.
 //!
 //! The blocks of a regular file are allocated in order and written in parallel. The file is read
-//! with `pread` and not mapped, because a mapped file that is truncated would end the process with
-//! a signal. A file with length 0 (for example in `/proc`) is read as a stream. A file that becomes
-//! shorter while it is read is an error. A file that grows is copied with its initial length.
+//! with `pread` and not mapped, because an access to a mapped file that was truncated would end the
+//! process with a signal. A file with length 0 (for example in `/proc`) is read as a stream. A file
+//! that becomes shorter while it is read is an error. A file that grows is copied with its initial
+//! length.
 //!
 //! When all nodes of a block fail, this block and all blocks allocated after it are abandoned and
 //! written again: the NameNode can only append a new block at the end of the file.
 
-use super::connection::{Buffers, Hangup};
+use super::connection::{BufferPool, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Next, Source, Stop, Written};
-use super::writer::{BLOCK_ATTEMPTS_MAX, lost};
+use super::pipeline::{BlockWriter, Next, Source, WriteFailure, WrittenBlock};
+use super::writer::{BLOCK_ATTEMPTS_MAX, write_error};
 use super::{Client, ClientError, CreateOptions, FileWriter, NodeFault, OnAbandon};
 use super::{Progress, PutOptions, PutReport, PutSource, Result};
 use crate::bulk::PACKET_BYTES;
@@ -42,7 +44,7 @@ impl Client {
         self.check_target(to, options.overwrite).await?;
         let hidden = hidden_name(to)?;
         let put = self.put_hidden(source, &hidden, to, options, progress).await;
-        put.map_err(|error| error.naming(&hidden, to))
+        put.map_err(|error| error.with_final_name(&hidden, to))
     }
 
     async fn put_hidden(
@@ -74,7 +76,7 @@ impl Client {
                 }
                 (file, None) => {
                     let file = Arc::into_inner(file)
-                        .ok_or_else(|| local(&path, "is still in use by another transfer"))?;
+                        .ok_or_else(|| local_error(&path, "is still in use by another transfer"))?;
                     let reader = Box::new(tokio::fs::File::from_std(file));
                     let writer = self.create(hidden, create).await?;
                     put_stream(writer, reader, to, overwrite, progress).await
@@ -110,17 +112,17 @@ fn hidden_name(to: &DfsPath) -> Result<DfsPath> {
     Ok(folder.join(&format!(".{name}{end}"))?)
 }
 
-fn local(path: &Path, reason: impl ToString) -> ClientError {
+fn local_error(path: &Path, reason: impl ToString) -> ClientError {
     ClientError::Local { path: path.to_owned(), reason: reason.to_string() }
 }
 
 /// Opens a local file. Returns its length if it is a regular file with a length greater than 0.
 async fn open_local(path: PathBuf) -> Result<(Arc<File>, Option<u64>)> {
     let open = move || {
-        let file = File::open(&path).map_err(|error| local(&path, error))?;
-        let about = file.metadata().map_err(|error| local(&path, error))?;
+        let file = File::open(&path).map_err(|error| local_error(&path, error))?;
+        let about = file.metadata().map_err(|error| local_error(&path, error))?;
         if about.is_dir() {
-            return Err(local(&path, "is a folder"));
+            return Err(local_error(&path, "is a folder"));
         }
         Ok((Arc::new(file), Some(about.len()).filter(|length| about.is_file() && *length > 0)))
     };
@@ -157,9 +159,9 @@ struct LocalFile {
 }
 
 /// Discards the file if the put is dropped before it has finished.
-struct Unfinished(Option<Box<OpenFile>>);
+struct DiscardOnDrop(Option<Box<OpenFile>>);
 
-impl Drop for Unfinished {
+impl Drop for DiscardOnDrop {
     fn drop(&mut self) {
         if let Some(open) = self.0.take() {
             discard_later(open);
@@ -175,7 +177,7 @@ async fn put_file(
     overwrite: bool,
     progress: &dyn Progress,
 ) -> Result<PutReport> {
-    let mut unfinished = Unfinished(Some(Box::new(open)));
+    let mut unfinished = DiscardOnDrop(Some(Box::new(open)));
     let open = unfinished.0.as_mut().expect("it was set one line above");
     let result = match put_blocks(open, &from, length, progress).await {
         Ok(()) => open.finish(Some(to), overwrite).await,
@@ -193,7 +195,7 @@ struct PendingBlock {
     index: usize,
     block: BlockId,
     hangup: Hangup,
-    task: oneshot::Receiver<(Vec<NodeFault>, std::result::Result<Written, Stop>)>,
+    task: oneshot::Receiver<(Vec<NodeFault>, std::result::Result<WrittenBlock, WriteFailure>)>,
 }
 
 impl Drop for PendingBlock {
@@ -202,14 +204,15 @@ impl Drop for PendingBlock {
     }
 }
 
-/// The number of acknowledged bytes of each block. Bytes that are sent again are counted once.
+/// Reports the progress of a put from the number of acknowledged bytes of each block. Bytes that
+/// are sent again are counted once.
 struct AckedBytes<'a> {
     bytes: Vec<u64>,
     progress: &'a dyn Progress,
 }
 
 impl AckedBytes<'_> {
-    fn take(&mut self, (index, acked): (usize, u64)) {
+    fn record(&mut self, (index, acked): (usize, u64)) {
         let more = acked.saturating_sub(self.bytes[index]);
         if more > 0 {
             self.bytes[index] = acked;
@@ -239,24 +242,26 @@ async fn put_blocks(
         let ended = tokio::select! {
             ended = &mut oldest.task => ended,
             Some(one) = acked.recv() => {
-                acked_bytes.take(one);
+                acked_bytes.record(one);
                 continue;
             }
         };
         let oldest = pending.pop_front().expect("the queue was not empty when its front was awaited");
-        let (faults, result) = ended.map_err(|_| local(&from.path, "the writing thread failed"))?;
+        let (faults, result) = ended.map_err(|_| local_error(&from.path, "the writing thread failed"))?;
         open.exclude(faults);
         match result {
             Ok(written) => {
-                open.written(oldest.block, written);
+                open.record_written(oldest.block, written);
                 losses = 0;
             }
-            Err(Stop::Source(error)) => return Err(error),
-            Err(Stop::Abandoned) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
-            Err(Stop::Lost(fault)) => {
+            Err(WriteFailure::Source(error)) => return Err(error),
+            Err(WriteFailure::Abandoned) => {
+                return Err(ClientError::WriterFailed { path: open.path.clone() });
+            }
+            Err(WriteFailure::AllNodesFailed(fault)) => {
                 losses += 1;
                 if losses == BLOCK_ATTEMPTS_MAX {
-                    return Err(lost(open, oldest.block, fault));
+                    return Err(write_error(open, oldest.block, fault));
                 }
                 cancel_all(open, &mut pending).await;
                 open.abandon_from(oldest.block).await?;
@@ -265,12 +270,12 @@ async fn put_blocks(
         }
     }
     while let Ok(one) = acked.try_recv() {
-        acked_bytes.take(one);
+        acked_bytes.record(one);
     }
     Ok(())
 }
 
-/// Cancels all blocks that are being written and waits until their threads have ended.
+/// Cancels the writes of all pending blocks and waits until their threads have ended.
 async fn cancel_all(open: &mut OpenFile, pending: &mut VecDeque<PendingBlock>) {
     for block in &*pending {
         block.hangup.hang_up();
@@ -317,7 +322,7 @@ struct FileSource {
     path: PathBuf,
     at: u64,
     end: u64,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferPool>,
     index: usize,
     acks: mpsc::UnboundedSender<(usize, u64)>,
 }
@@ -328,16 +333,16 @@ impl Source for FileSource {
         buffer.truncate((self.end - self.at).min(PACKET_BYTES as u64) as usize);
         self.file.read_exact_at(&mut buffer, self.at).map_err(|error| {
             if error.kind() == std::io::ErrorKind::UnexpectedEof {
-                local(&self.path, "became shorter while it was read")
+                local_error(&self.path, "became shorter while it was read")
             } else {
-                local(&self.path, error)
+                local_error(&self.path, error)
             }
         })?;
         self.at += buffer.len() as u64;
         Ok(Next::Piece { data: buffer, last: self.at == self.end })
     }
 
-    fn acked(&mut self, bytes: u64) {
+    fn on_acked(&mut self, bytes: u64) {
         // The receiver is dropped when the put has ended.
         let _ = self.acks.send((self.index, bytes));
     }

@@ -1,14 +1,14 @@
 //! Reads a file with verification. When a replica fails, the reader continues with another replica
 //! at the same offset.
 //!
-//! The length of the file is its length when it was opened. Blocks are located in parts. When all
-//! known replicas of a block have failed, the reader locates the block again, until the deadline.
-//! If a node stalls and another node has a replica, the reader changes to the other node after a
-//! short time, and uses the stalled node only as the last choice from then on. If no other node has
-//! a replica, the reader waits. If all replicas are damaged, the reader does not wait.
+//! The length of the file is its length when it was opened. Blocks are located in several calls.
+//! When all known replicas of a block have failed, the reader locates the block again, until the
+//! deadline. If a node stalls and another node has a replica, the reader changes to the other node
+//! after a short time, and uses the stalled node only as the last choice from then on. If no other
+//! node has a replica, the reader waits. If all replicas are damaged, the reader does not wait.
 
-use super::call::{Backoff, What};
-use super::fetch::{self, BlockRange, Failure, Run};
+use super::call::{Backoff, Operation};
+use super::fetch::{self, BlockRange, FetchFailure, FetchRun};
 use super::wait::Wait;
 use super::{Client, ClientError, FileStatus, LocatedBlock, NodeAddress, NodeFault, Result};
 use crate::error::{Error, Kind};
@@ -22,16 +22,16 @@ use std::time::{Duration, Instant};
 
 /// Number of bytes whose blocks are located with one call.
 const LOCATE_BYTES: u64 = 1 << 30;
-/// Maximum number of blocks in one run.
+/// Maximum number of blocks in one [`FetchRun`].
 const RUN_BLOCKS_MAX: usize = 16;
 /// Timeout for reporting a damaged replica.
-const REPORT_WITHIN: Duration = Duration::from_secs(2);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long to look for a replica of a block if the reader may skip lost blocks and this client has
-/// already waited for a block until the deadline: a node that was only temporarily unreachable
-/// would have returned by then.
-const LOST_AFTER: Duration = Duration::from_millis(1500);
-/// Zeros that are returned in place of lost bytes, at most this many at a time.
+/// How long a reader that may skip lost blocks looks for a replica of a block, if this client has
+/// already waited for another block until the deadline. A node that was only temporarily
+/// unreachable would have returned by then.
+const SKIP_LOST_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Zeros that are returned in place of lost bytes. At most this many are returned at a time.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// Bytes without a good replica. Zeros were returned in their place.
@@ -70,8 +70,8 @@ impl FileReader {
             status,
             blocks,
             failed_block: None,
-            avoid: HashSet::new(),
-            reported: HashSet::new(),
+            avoided_nodes: HashSet::new(),
+            reported_replicas: HashSet::new(),
             faults: Vec::new(),
             skip_lost: false,
             lost: Vec::new(),
@@ -79,8 +79,8 @@ impl FileReader {
         Ok(Self { file, cursor })
     }
 
-    /// From now on, a block without a good replica is not an error: zeros are returned in its
-    /// place.
+    /// Makes [`Self::next`] return zeros in place of a block without a good replica, instead of an
+    /// error.
     pub fn skip_lost(&mut self) {
         self.file.skip_lost = true;
     }
@@ -100,7 +100,7 @@ impl FileReader {
         self.file.status.length
     }
 
-    /// Whether the file has no bytes.
+    /// Returns whether the file has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -120,7 +120,7 @@ impl FileReader {
 
     /// Returns the next verified bytes, which are never empty, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        self.cursor.step(&mut self.file).await
+        self.cursor.next_bytes(&mut self.file).await
     }
 
     /// Fills `buffer` from `offset`. Returns fewer bytes only at the end of the file.
@@ -128,7 +128,7 @@ impl FileReader {
         let end = offset.saturating_add(buffer.len() as u64).min(self.len());
         let mut cursor = Cursor::new(offset, end);
         let mut filled = 0;
-        while let Some(bytes) = cursor.step(&mut self.file).await? {
+        while let Some(bytes) = cursor.next_bytes(&mut self.file).await? {
             buffer[filled..filled + bytes.len()].copy_from_slice(&bytes);
             filled += bytes.len();
         }
@@ -149,8 +149,8 @@ impl FileReader {
 struct Cursor {
     at: u64,
     end: u64,
-    run: Option<Run>,
-    /// Zeros are returned up to this offset.
+    run: Option<FetchRun>,
+    /// Offset up to which zeros are returned, because the block there is lost.
     hole_end: u64,
 }
 
@@ -166,7 +166,7 @@ impl Cursor {
         (some > 0).then(|| Bytes::from_static(&ZEROS[..some as usize]))
     }
 
-    async fn step(&mut self, file: &mut ReadFile) -> Result<Option<Bytes>> {
+    async fn next_bytes(&mut self, file: &mut ReadFile) -> Result<Option<Bytes>> {
         let mut run_ended = false;
         while self.at < self.end {
             if let Some(zeros) = self.zeros() {
@@ -174,7 +174,7 @@ impl Cursor {
             }
             let run = match &mut self.run {
                 Some(run) => run,
-                none => match file.plan(self.at, self.end).await {
+                none => match file.plan_ranges(self.at, self.end).await {
                     Ok(parts) => none.insert(fetch::start(&file.client, parts)),
                     Err(ClientError::Read { block, tried, .. }) if file.skip_lost => {
                         self.hole_end = file.skip_block(self.at, self.end, block, tried);
@@ -184,7 +184,7 @@ impl Cursor {
                 },
             };
             match run.next().await {
-                // The packets of a run are consecutive, so this is a bug.
+                // A gap is a bug, because the packets of a `FetchRun` are consecutive.
                 Some(Ok((offset, _))) if offset > self.at => return Err(file.incomplete_read(self.at)),
                 Some(Ok((offset, bytes))) => {
                     let skip = self.at.saturating_sub(offset) as usize;
@@ -192,13 +192,13 @@ impl Cursor {
                     if skip < bytes.len() {
                         let bytes = bytes.slice(skip..bytes.len().min(skip.saturating_add(left)));
                         self.at += bytes.len() as u64;
-                        file.progress();
+                        file.record_progress();
                         return Ok(Some(bytes));
                     }
                 }
                 Some(Err(failure)) => {
                     self.run = None;
-                    file.failed(*failure).await;
+                    file.record_failure(*failure).await;
                 }
                 None if run_ended => return Err(file.incomplete_read(self.at)),
                 None => {
@@ -212,22 +212,21 @@ impl Cursor {
     }
 }
 
-/// A block that cannot be read: the replicas that were tried, and since when there has been no
-/// other replica to try.
+/// A block that could not be read yet.
 struct FailedBlock {
     block: BlockId,
     tried: Vec<(NodeAddress, String)>,
-    /// UUIDs of the nodes tried since the block was last located.
-    this_round: HashSet<String>,
+    /// UUIDs of the nodes that were tried since the block was last located.
+    tried_this_round: HashSet<String>,
     exhausted_since: Option<Instant>,
     backoff: Backoff,
     wait: Option<Wait>,
 }
 
 impl FailedBlock {
-    fn with(block: BlockId) -> Self {
-        let (tried, this_round) = (Vec::new(), HashSet::new());
-        Self { block, tried, this_round, exhausted_since: None, backoff: Backoff::new(), wait: None }
+    fn new(block: BlockId) -> Self {
+        let (tried, tried_this_round) = (Vec::new(), HashSet::new());
+        Self { block, tried, tried_this_round, exhausted_since: None, backoff: Backoff::new(), wait: None }
     }
 }
 
@@ -248,12 +247,12 @@ struct ReadFile {
     client: Client,
     path: DfsPath,
     status: FileStatus,
-    /// A part of the blocks of the file, consecutive.
+    /// Consecutive blocks of the file: those that were located last.
     blocks: Vec<LocatedBlock>,
     failed_block: Option<FailedBlock>,
     /// UUIDs of nodes that have failed. They are used only as the last choice.
-    avoid: HashSet<String>,
-    reported: HashSet<(BlockId, String)>,
+    avoided_nodes: HashSet<String>,
+    reported_replicas: HashSet<(BlockId, String)>,
     faults: Vec<NodeFault>,
     /// Whether to return zeros in place of lost blocks.
     skip_lost: bool,
@@ -264,30 +263,30 @@ impl ReadFile {
     /// Marks the block at `at` as lost, from `at` to its end but not beyond `end`. Returns the end
     /// of the lost range.
     fn skip_block(&mut self, at: u64, end: u64, block: BlockId, why: String) -> u64 {
-        let here = self.index_of(at).map(|index| &self.blocks[index]);
+        let here = self.block_index_at(at).map(|index| &self.blocks[index]);
         let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
         self.lost.push(Lost { block, offset: at, length: hole_end - at, why });
         self.failed_block = None;
         hole_end
     }
 
-    /// Returns the ranges to fetch next, and from which node. The list is never empty, and its
-    /// first range contains `at`.
-    async fn plan(&mut self, at: u64, end: u64) -> Result<Vec<BlockRange>> {
-        let mut index = match self.index_of(at) {
+    /// Returns the ranges to fetch next, each with its node. The list is never empty, and its first
+    /// range contains `at`.
+    async fn plan_ranges(&mut self, at: u64, end: u64) -> Result<Vec<BlockRange>> {
+        let mut index = match self.block_index_at(at) {
             Some(index) => index,
             None => self.locate(at).await?,
         };
         let first = loop {
             let block = &self.blocks[index];
-            match self.replica_of(block) {
+            match self.choose_replica(block) {
                 Some(found) => break found,
                 None => index = self.wait_and_locate(at).await?,
             }
         };
         let mut parts = Vec::new();
         for block in &self.blocks[index..] {
-            let found = if parts.is_empty() { Some(first.clone()) } else { self.replica_of(block) };
+            let found = if parts.is_empty() { Some(first.clone()) } else { self.choose_replica(block) };
             // A later block without a replica is handled when the reader reaches it.
             let Some((node, has_other_replica)) =
                 found.filter(|_| block.offset < end && parts.len() < RUN_BLOCKS_MAX)
@@ -304,48 +303,49 @@ impl ReadFile {
         Ok(parts)
     }
 
-    fn index_of(&self, at: u64) -> Option<usize> {
+    fn block_index_at(&self, at: u64) -> Option<usize> {
         let index = self.blocks.partition_point(|block| block.offset + block.length <= at);
         (self.blocks.get(index)?.offset <= at).then_some(index)
     }
 
-    /// Returns the best replica that has not failed in this round, and whether another good one
-    /// exists. Replicas on nodes that have failed before come last. The NameNode sorts the nodes:
-    /// the nearest first, nodes with late heartbeats last.
-    fn replica_of(&self, block: &LocatedBlock) -> Option<(NodeAddress, bool)> {
+    /// Returns the node with the best replica that has not failed since the block was located, and
+    /// whether another node has a good replica. Nodes that have failed before are chosen last. The
+    /// NameNode sorts the nodes: the nearest first, nodes with late heartbeats last.
+    fn choose_replica(&self, block: &LocatedBlock) -> Option<(NodeAddress, bool)> {
         let tried = self.failed_block.as_ref().filter(|failed_block| failed_block.block == block.block);
-        let fresh = |node: &&NodeAddress| tried.is_none_or(|t| !t.this_round.contains(&node.uuid));
-        let avoided = |node: &&NodeAddress| self.avoid.contains(&node.uuid);
+        let fresh = |node: &&NodeAddress| tried.is_none_or(|t| !t.tried_this_round.contains(&node.uuid));
+        let avoided = |node: &&NodeAddress| self.avoided_nodes.contains(&node.uuid);
         let best = block.nodes.iter().filter(fresh).min_by_key(avoided)?;
         let others = block.nodes.iter().filter(fresh).filter(|node| node.uuid != best.uuid);
         Some((best.clone(), others.into_iter().any(|node| !avoided(&node))))
     }
 
-    /// Locates the blocks from `at` on. Returns the index of the block that contains `at`.
+    /// Locates the blocks from `at` on. Returns the index in `blocks` of the block that contains
+    /// `at`.
     async fn locate(&mut self, at: u64) -> Result<usize> {
-        let what = What("locate", self.path.as_str());
+        let what = Operation("locate", self.path.as_str());
         let (status, blocks) = self.client.locate(&self.path, at, LOCATE_BYTES).await?;
         if status.file_id != self.status.file_id {
             let message = format!("{} was replaced by another file while it was read", self.path);
             return Err(Error::new(Kind::NotFound, message).into());
         }
         self.blocks = blocks;
-        self.index_of(at).ok_or_else(|| what.bad_reply(format!("no block contains byte {at}")))
+        self.block_index_at(at).ok_or_else(|| what.bad_reply(format!("no block contains byte {at}")))
     }
 
-    /// All known replicas of the block at `at` have failed: waits for a short time and locates the
-    /// blocks again.
+    /// Waits for a short time and locates the blocks from `at` on again. Is called when all known
+    /// replicas of the block at `at` have failed.
     async fn wait_and_locate(&mut self, at: u64) -> Result<usize> {
-        let index = self.index_of(at).unwrap_or(0);
+        let index = self.block_index_at(at).unwrap_or(0);
         let LocatedBlock { block, damaged_on, nodes, .. } = &self.blocks[index];
         let block = *block;
-        // All replicas are damaged: no node is missing that could return with a good replica.
+        // If all replicas are damaged, no missing node could return with a good replica.
         let all_damaged = nodes.is_empty() && damaged_on.len() >= self.status.replication.max(1) as usize;
         let deadline = self.client.inner.options.config.deadline.0;
         let short_wait = self.skip_lost && self.client.inner.has_given_up.load(Ordering::Relaxed);
-        let deadline = if short_wait { deadline.min(LOST_AFTER) } else { deadline };
+        let deadline = if short_wait { deadline.min(SKIP_LOST_TIMEOUT) } else { deadline };
         let fresh = self.failed_block.take().filter(|failed_block| failed_block.block == block);
-        let failed_block = self.failed_block.insert(fresh.unwrap_or_else(|| FailedBlock::with(block)));
+        let failed_block = self.failed_block.insert(fresh.unwrap_or_else(|| FailedBlock::new(block)));
         let since = *failed_block.exhausted_since.get_or_insert_with(Instant::now);
         let listener = self.client.inner.options.listener.as_ref();
         let wait = failed_block.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
@@ -360,22 +360,22 @@ impl ReadFile {
             let (path, tried) = (self.path.clone(), why);
             return Err(ClientError::Read { path, offset: at, block, tried });
         }
-        failed_block.this_round.clear();
+        failed_block.tried_this_round.clear();
         self.locate(at).await
     }
 
-    fn progress(&mut self) {
+    fn record_progress(&mut self) {
         if let Some(failed_block) = &mut self.failed_block {
             (failed_block.exhausted_since, failed_block.wait) = (None, None);
         }
     }
 
-    async fn failed(&mut self, failure: Failure) {
-        let Failure { block, node, reason, damaged } = failure;
+    async fn record_failure(&mut self, failure: FetchFailure) {
+        let FetchFailure { block, node, reason, damaged } = failure;
         tracing::debug!(path = %self.path, block = %block.block, node = node.node, reason, "replica failed");
         let fresh = self.failed_block.take().filter(|failed_block| failed_block.block == block.block);
-        let mut failed_block = fresh.unwrap_or_else(|| FailedBlock::with(block.block));
-        failed_block.this_round.insert(node.uuid.clone());
+        let mut failed_block = fresh.unwrap_or_else(|| FailedBlock::new(block.block));
+        failed_block.tried_this_round.insert(node.uuid.clone());
         failed_block.tried.retain(|(known, _)| known.uuid != node.uuid);
         failed_block.tried.push((node.clone(), reason.clone()));
         self.failed_block = Some(failed_block);
@@ -384,26 +384,26 @@ impl ReadFile {
             self.faults.push(fault);
         }
         if damaged {
-            self.report(block.block, node.uuid, reason).await;
+            self.report_damaged(block.block, node.uuid, reason).await;
         } else {
-            self.avoid.insert(node.uuid);
+            self.avoided_nodes.insert(node.uuid);
         }
     }
 
     /// Reports a damaged replica to the NameNode, once per replica and with a short timeout.
-    async fn report(&mut self, block: BlockId, node_uuid: String, reason: String) {
-        if !self.reported.insert((block, node_uuid.clone())) {
+    async fn report_damaged(&mut self, block: BlockId, node_uuid: String, reason: String) {
+        if !self.reported_replicas.insert((block, node_uuid.clone())) {
             return;
         }
         let report = self.client.check_replica(block, &node_uuid, &reason);
-        let result = tokio::time::timeout(REPORT_WITHIN, report).await;
+        let result = tokio::time::timeout(REPORT_TIMEOUT, report).await;
         if !matches!(result, Ok(Ok(()))) {
             tracing::warn!(path = %self.path, %block, "could not report a bad replica");
         }
     }
 
     fn incomplete_read(&self, at: u64) -> ClientError {
-        let block = self.index_of(at).map_or(BlockId(0), |index| self.blocks[index].block);
+        let block = self.block_index_at(at).map_or(BlockId(0), |index| self.blocks[index].block);
         let tried = "the read ended without an error message".into();
         ClientError::Read { path: self.path.clone(), offset: at, block, tried }
     }

@@ -1,6 +1,6 @@
-//! Threads for transfers. A transfer waits for its user (a reader that pauses, a writer whose
-//! source is slow), so it must not block a thread of the runtime. If all threads of the runtime
-//! were blocked, no task could make the transfers continue.
+//! Threads for transfers. A transfer waits for the code that reads or writes the file, which may
+//! pause, so it must not block a thread of the runtime. If all threads of the runtime were blocked,
+//! no task could make the transfers continue.
 //!
 //! The number of threads is limited. At the limit a new transfer is refused at once, because
 //! waiting for the other transfers could take forever.
@@ -23,7 +23,7 @@ impl Default for Threads {
     }
 }
 
-/// Counts one thread until it is dropped.
+/// Counts one running thread. Dropping it ends the count.
 struct ThreadPermit(Arc<Threads>);
 
 impl Drop for ThreadPermit {
@@ -33,7 +33,8 @@ impl Drop for ThreadPermit {
 }
 
 impl Threads {
-    /// The stack can be small: transfers have their buffers on the heap.
+    /// Stack size of a transfer thread. It can be small, because transfers have their buffers on
+    /// the heap.
     const STACK_BYTES: usize = 512 << 10;
 
     pub(super) fn new(max: usize) -> Self {

@@ -1,4 +1,4 @@
-//! Reports once to a listener if an operation is still waiting after a short time, with what it
+//! Reports to a listener, once, that an operation is still waiting after a short time, and what it
 //! waits for.
 
 use std::{
@@ -27,7 +27,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// A wait that is reported at most once.
+/// Reports the wait of one operation to the listener, at most once.
 pub(super) struct Wait {
     listener: Option<Listener>,
     notify_at: Instant,
@@ -35,12 +35,13 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    /// Creates a wait that ends at `end`.
+    /// Creates the report of an operation that times out at `end`.
     pub(super) fn until(end: Instant, listener: Option<&Listener>) -> Self {
         Self { listener: listener.cloned(), notify_at: Instant::now() + NOTICE_AFTER, end }
     }
 
-    /// Awaits `work`. If it takes too long, reports that the operation waits for `what`, and why.
+    /// Awaits `work`. If it takes too long, calls the listener with `what` the operation waits for,
+    /// and `why`.
     pub(super) async fn during<T>(&mut self, what: &str, why: &str, work: impl Future<Output = T>) -> T {
         if self.listener.is_none() {
             return work.await;

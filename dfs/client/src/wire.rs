@@ -13,10 +13,10 @@ use crate::path::DfsPath;
 use proto::dfs as pb;
 use security::BlockToken;
 
-/// A value, or what is wrong with the reply.
-pub(super) type Wire<T> = Result<T, String>;
+/// A converted value, or a description of what is wrong with the reply.
+pub(super) type WireResult<T> = Result<T, String>;
 
-pub(super) fn file_status(status: Option<pb::FileStatus>) -> Wire<FileStatus> {
+pub(super) fn file_status(status: Option<pb::FileStatus>) -> WireResult<FileStatus> {
     let status = status.ok_or("the reply has no file status")?;
     let path = DfsPath::parse(&status.path).map_err(|error| error.to_string())?;
     if !status.is_dir && status.block_size == 0 {
@@ -44,7 +44,7 @@ pub(super) fn quota(quota: pb::Quota) -> Quota {
     Quota { files: quota.files, space: quota.space }
 }
 
-pub(super) fn node_address(address: pb::DataNodeAddress) -> Wire<NodeAddress> {
+pub(super) fn node_address(address: pb::DataNodeAddress) -> WireResult<NodeAddress> {
     if address.uuid.is_empty() || address.data_addr.is_empty() {
         return Err(format!("DataNode {:?} has no uuid or no address", address.node));
     }
@@ -72,20 +72,20 @@ pub(super) fn to_pb_address(address: &NodeAddress) -> pb::DataNodeAddress {
     }
 }
 
-pub(super) fn located_block(block: pb::LocatedBlock) -> Wire<LocatedBlock> {
+pub(super) fn located_block(block: pb::LocatedBlock) -> WireResult<LocatedBlock> {
     let id = BlockId(block.block_id);
     if block.offset.checked_add(block.length).is_none() {
         return Err(format!("{id} has an impossible offset or length"));
     }
-    let nodes = block.nodes.into_iter().map(node_address).collect::<Wire<Vec<_>>>()?;
+    let nodes = block.nodes.into_iter().map(node_address).collect::<WireResult<Vec<_>>>()?;
     let token = BlockToken::from_bytes(&block.token);
     let pb::LocatedBlock { offset, length, damaged_on, nonce, .. } = block;
     Ok(LocatedBlock { block: id, nonce: Nonce(nonce), offset, length, nodes, token, damaged_on })
 }
 
 /// Converts the blocks of a file and checks that they are consecutive.
-pub(super) fn located_blocks(blocks: Vec<pb::LocatedBlock>) -> Wire<Vec<LocatedBlock>> {
-    let blocks = blocks.into_iter().map(located_block).collect::<Wire<Vec<_>>>()?;
+pub(super) fn located_blocks(blocks: Vec<pb::LocatedBlock>) -> WireResult<Vec<LocatedBlock>> {
+    let blocks = blocks.into_iter().map(located_block).collect::<WireResult<Vec<_>>>()?;
     for pair in blocks.windows(2) {
         if pair[0].offset + pair[0].length != pair[1].offset {
             return Err(format!("{} does not start at the end of {}", pair[1].block, pair[0].block));
@@ -99,13 +99,13 @@ pub(super) fn usage(reply: &pb::UsageReply) -> Usage {
     Usage { files, dirs, bytes, space, quota: limit.map(quota) }
 }
 
-pub(super) fn safemode(safemode: Option<pb::Safemode>) -> Wire<SafemodeStatus> {
+pub(super) fn safemode(safemode: Option<pb::Safemode>) -> WireResult<SafemodeStatus> {
     let pb::Safemode { on, reason, blocks_seen, blocks_needed } =
         safemode.ok_or("the reply has no safemode status")?;
     Ok(SafemodeStatus { on, reason, blocks_seen, blocks_needed })
 }
 
-fn node_state(state: i32) -> Wire<NodeState> {
+fn node_state(state: i32) -> WireResult<NodeState> {
     match pb::NodeState::try_from(state) {
         Ok(pb::NodeState::Live) => Ok(NodeState::Live),
         Ok(pb::NodeState::Suspect) => Ok(NodeState::Suspect),
@@ -116,7 +116,7 @@ fn node_state(state: i32) -> Wire<NodeState> {
     }
 }
 
-pub(super) fn drain_status(reply: pb::DrainReply) -> Wire<DrainStatus> {
+pub(super) fn drain_status(reply: pb::DrainReply) -> WireResult<DrainStatus> {
     let pb::DrainReply { state, blocks_left, stuck, staying, examples } = reply;
     let example = |block: pb::DrainBlock| {
         let pb::DrainBlock { block_id, path, wanted, have, why } = block;
@@ -126,7 +126,7 @@ pub(super) fn drain_status(reply: pb::DrainReply) -> Wire<DrainStatus> {
     Ok(DrainStatus { state: node_state(state)?, blocks_left, stuck, staying, examples })
 }
 
-fn node_report(node: pb::NodeReport) -> Wire<NodeReport> {
+fn node_report(node: pb::NodeReport) -> WireResult<NodeReport> {
     Ok(NodeReport {
         address: node_address(node.address.ok_or("a node has no address")?)?,
         state: node_state(node.state)?,
@@ -143,7 +143,7 @@ fn node_report(node: pb::NodeReport) -> Wire<NodeReport> {
     })
 }
 
-pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
+pub(super) fn report(reply: pb::ReportReply) -> WireResult<Report> {
     Ok(Report {
         cluster_id: reply.cluster_id,
         version: reply.version,
@@ -177,7 +177,7 @@ pub(super) fn report(reply: pb::ReportReply) -> Wire<Report> {
         checks_good_bytes_total: reply.checks_good_bytes_total,
         checks_bad_total: reply.checks_bad_total,
         lost_edits: reply.lost_edits,
-        nodes: reply.nodes.into_iter().map(node_report).collect::<Wire<Vec<_>>>()?,
+        nodes: reply.nodes.into_iter().map(node_report).collect::<WireResult<Vec<_>>>()?,
     })
 }
 
@@ -193,16 +193,16 @@ fn fsck_block(block: &pb::FsckBlock) -> FsckBlock {
     FsckBlock { block: BlockId(block_id), length, status, wanted, live, corrupt, draining }
 }
 
-fn fsck_file(file: pb::FsckFile) -> Wire<FsckFile> {
+fn fsck_file(file: pb::FsckFile) -> WireResult<FsckFile> {
     let blocks: Vec<_> = file.blocks.iter().map(fsck_block).collect();
-    // A file without a listed block has a problem that this version of the client does not know.
+    // If no block is listed, the file has a problem that this version of the client does not know.
     let status = blocks.iter().map(|block| block.status).max().unwrap_or(Health::Degraded);
     let path = DfsPath::parse(&file.path).map_err(|error| error.to_string())?;
     Ok(FsckFile { path, status, open: file.open, blocks })
 }
 
 /// Adds a page to the result.
-pub(super) fn fsck_page(total: &mut Fsck, page: pb::FsckReply) -> Wire<()> {
+pub(super) fn fsck_page(total: &mut Fsck, page: pb::FsckReply) -> WireResult<()> {
     total.files = total.files.saturating_add(page.files);
     total.blocks = total.blocks.saturating_add(page.blocks);
     total.bytes = total.bytes.saturating_add(page.bytes);

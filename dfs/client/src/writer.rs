@@ -5,9 +5,9 @@
 //! The writer sends a packet only when more data follows, so that the last packet of a block is
 //! never empty.
 
-use super::connection::{Buffers, Hangup};
+use super::connection::{BufferPool, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Next, Source, Stop};
+use super::pipeline::{BlockWriter, Next, Source, WriteFailure};
 use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, PutReport, Result};
 use crate::bulk::PACKET_BYTES;
 use crate::path::DfsPath;
@@ -17,24 +17,25 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-/// Number of attempts to write a block before the write fails, if all nodes fail in each attempt.
+/// Number of attempts to write a block before the write fails. An attempt fails if all nodes of the
+/// block fail.
 pub(super) const BLOCK_ATTEMPTS_MAX: usize = 5;
 
-/// Writes a file sequentially. If it is dropped without `close`, the file is discarded in the
-/// background.
+/// Writes a file sequentially. If the writer is dropped without `close`, the file is discarded in
+/// the background.
 pub struct FileWriter {
     path: DfsPath,
     length: u64,
     block_size: u64,
-    /// Number of bytes of the present block, including those in `packet`.
-    in_block: u64,
+    /// Number of bytes that were written to the current block, including those in `packet`.
+    bytes_in_block: u64,
     packet: Vec<u8>,
-    buffers: Arc<Buffers>,
+    buffers: Arc<BufferPool>,
     state: State,
 }
 
 enum State {
-    Between(Box<OpenFile>),
+    BetweenBlocks(Box<OpenFile>),
     InBlock { packets: PacketSender, task: JoinHandle<(Box<OpenFile>, Result<()>)> },
     Failed,
 }
@@ -53,29 +54,29 @@ impl FileWriter {
             path: open.path.clone(),
             length: open.length_before,
             block_size: open.block_size,
-            in_block: 0,
+            bytes_in_block: 0,
             packet: Vec::new(),
             buffers: open.client.inner.buffers.clone(),
-            state: State::Between(Box::new(open)),
+            state: State::BetweenBlocks(Box::new(open)),
         }
     }
 
     /// Appends `data`. Waits while `WINDOW_BYTES` bytes are unacknowledged.
     pub async fn write(&mut self, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
-            if self.in_block == self.block_size {
+            if self.bytes_in_block == self.block_size {
                 self.finish_block().await?;
             }
             if self.packet.len() == PACKET_BYTES {
-                self.send(false).await?;
+                self.send_packet(false).await?;
             }
             if self.packet.capacity() == 0 {
                 self.packet = self.buffers.take_empty();
             }
             let free = (PACKET_BYTES - self.packet.len()) as u64;
-            let taken = free.min(self.block_size - self.in_block).min(data.len() as u64) as usize;
+            let taken = free.min(self.block_size - self.bytes_in_block).min(data.len() as u64) as usize;
             self.packet.extend_from_slice(&data[..taken]);
-            self.in_block += taken as u64;
+            self.bytes_in_block += taken as u64;
             self.length += taken as u64;
             data = &data[taken..];
         }
@@ -87,7 +88,7 @@ impl FileWriter {
         self.length
     }
 
-    /// Whether the file has no bytes.
+    /// Returns whether the file has no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -100,10 +101,10 @@ impl FileWriter {
 
     /// Closes the file and returns the report. With `to`, also moves the file to that path.
     pub(super) async fn finish(mut self, to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
-        if self.in_block > 0 {
+        if self.bytes_in_block > 0 {
             self.finish_block().await?;
         }
-        let State::Between(open) = &mut self.state else { return Err(self.failed_before()) };
+        let State::BetweenBlocks(open) = &mut self.state else { return Err(self.failed_error()) };
         let report = open.finish(to, overwrite).await?;
         self.state = State::Failed;
         Ok(report)
@@ -114,7 +115,7 @@ impl FileWriter {
     pub async fn abort(mut self) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Failed) {
             State::Failed => Ok(()),
-            State::Between(open) => open.discard().await,
+            State::BetweenBlocks(open) => open.discard().await,
             State::InBlock { packets, task } => {
                 drop(packets);
                 match task.await {
@@ -125,44 +126,45 @@ impl FileWriter {
         }
     }
 
-    fn failed_before(&self) -> ClientError {
+    fn failed_error(&self) -> ClientError {
         ClientError::WriterFailed { path: self.path.clone() }
     }
 
-    /// Sends the current packet, and starts a block if it is the first packet of the block.
-    async fn send(&mut self, last: bool) -> Result<()> {
+    /// Sends the current packet. Starts the task of the block first, if this is the first packet of
+    /// the block.
+    async fn send_packet(&mut self, last: bool) -> Result<()> {
         let packet = std::mem::take(&mut self.packet);
         self.state = match std::mem::replace(&mut self.state, State::Failed) {
-            State::Between(open) => {
+            State::BetweenBlocks(open) => {
                 let (packets, source) = packet_channel();
                 State::InBlock { packets, task: tokio::spawn(stream_block(open, source)) }
             }
             other => other,
         };
-        let State::InBlock { packets, .. } = &self.state else { return Err(self.failed_before()) };
+        let State::InBlock { packets, .. } = &self.state else { return Err(self.failed_error()) };
         if !packets.send(packet, last).await {
-            self.join().await?;
-            return Err(self.failed_before());
+            self.join_block_task().await?;
+            return Err(self.failed_error());
         }
         Ok(())
     }
 
     async fn finish_block(&mut self) -> Result<()> {
-        self.send(true).await?;
-        self.in_block = 0;
-        self.join().await
+        self.send_packet(true).await?;
+        self.bytes_in_block = 0;
+        self.join_block_task().await
     }
 
-    /// Waits for the task of the block and gets the open file back.
-    async fn join(&mut self) -> Result<()> {
+    /// Waits until the task of the block has ended, and takes the open file from its result.
+    async fn join_block_task(&mut self) -> Result<()> {
         let State::InBlock { packets, task } = std::mem::replace(&mut self.state, State::Failed) else {
-            return Err(self.failed_before());
+            return Err(self.failed_error());
         };
         drop(packets);
-        let (open, result) = task.await.map_err(|_| self.failed_before())?;
+        let (open, result) = task.await.map_err(|_| self.failed_error())?;
         match result {
             Ok(()) => {
-                self.state = State::Between(open);
+                self.state = State::BetweenBlocks(open);
                 Ok(())
             }
             Err(error) => {
@@ -176,7 +178,7 @@ impl FileWriter {
 impl Drop for FileWriter {
     fn drop(&mut self) {
         match std::mem::replace(&mut self.state, State::Failed) {
-            State::Between(open) => discard_later(open),
+            State::BetweenBlocks(open) => discard_later(open),
             State::InBlock { packets, task } => {
                 // The task gets a closed channel, ends, and returns the open file.
                 drop(packets);
@@ -193,8 +195,8 @@ impl Drop for FileWriter {
     }
 }
 
-/// A channel for one packet at a time. The sender is a task, so it awaits the free place in a
-/// semaphore before it sends. The receiver is a thread that waits with a timeout.
+/// Creates a channel for one packet at a time. The sender is a task, so it awaits free capacity
+/// with a semaphore before it sends. The receiver is a thread that waits with a timeout.
 fn packet_channel() -> (PacketSender, StreamSource) {
     let (packets, receiver) = bounded(1);
     let capacity = Arc::new(Semaphore::new(1));
@@ -207,7 +209,7 @@ struct PacketSender {
 }
 
 impl PacketSender {
-    /// Returns false if the task of the block has ended.
+    /// Sends a packet. Returns false if the task of the block has ended.
     async fn send(&self, packet: Vec<u8>, last: bool) -> bool {
         match self.capacity.acquire().await {
             Ok(permit) => {
@@ -243,8 +245,8 @@ impl Drop for StreamSource {
     }
 }
 
-/// Writes one block of a stream. Starts again on new nodes as long as all data of the block is
-/// still kept.
+/// Writes one block of a stream. If all nodes fail, starts again on new nodes, provided that all
+/// data of the block is still in memory.
 async fn stream_block(mut open: Box<OpenFile>, source: StreamSource) -> (Box<OpenFile>, Result<()>) {
     let result = stream_block_attempts(&mut open, source).await;
     (open, result)
@@ -267,14 +269,16 @@ async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) ->
         open.exclude(writer.take_faults());
         match result {
             Ok(written) => {
-                open.written(target.block, written);
+                open.record_written(target.block, written);
                 return Ok(());
             }
-            Err(Stop::Source(error)) => return Err(error),
-            Err(Stop::Abandoned) => return Err(ClientError::WriterFailed { path: open.path.clone() }),
-            Err(Stop::Lost(fault)) => {
+            Err(WriteFailure::Source(error)) => return Err(error),
+            Err(WriteFailure::Abandoned) => {
+                return Err(ClientError::WriterFailed { path: open.path.clone() });
+            }
+            Err(WriteFailure::AllNodesFailed(fault)) => {
                 if attempt == BLOCK_ATTEMPTS_MAX || !writer.can_start_over() {
-                    return Err(lost(open, target.block, fault));
+                    return Err(write_error(open, target.block, fault));
                 }
                 open.abandon_from(target.block).await?;
                 target = open.add_block(None).await?;
@@ -285,7 +289,7 @@ async fn stream_block_attempts(open: &mut OpenFile, mut source: StreamSource) ->
     unreachable!("the loop returns at the last attempt")
 }
 
-pub(super) fn lost(open: &OpenFile, block: crate::ids::BlockId, fault: NodeFault) -> ClientError {
+pub(super) fn write_error(open: &OpenFile, block: crate::ids::BlockId, fault: NodeFault) -> ClientError {
     let NodeFault { node, reason } = fault;
     ClientError::Write { path: open.path.clone(), block, node, reason }
 }

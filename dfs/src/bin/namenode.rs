@@ -6,7 +6,7 @@ use daemon::{Bytes, config::Config, lifecycle::DaemonArgs};
 use journal::Recovery;
 use std::{path::PathBuf, process::ExitCode};
 
-/// Has the namespace, the block map and the leases of the file system.
+/// Manages the namespace, the block locations and the leases of the file system
 #[derive(Debug, Parser)]
 #[command(name = "namenode", version)]
 struct Args {

@@ -1,14 +1,13 @@
-//! Threads that execute the commands of the NameNode: copies, deletions, checks. They take them
-//! from `queues`.
+//! Threads that execute the commands of the NameNode in `queues`: copies, deletions, checks.
 
 use super::{
     mirror::{self, Mirror, MirrorRequest},
     node::Node,
-    pending_reports::Item,
+    pending_reports::ReplicaEvent,
     queues::{BlockCommand, QueuedCommand},
     scrub,
     send::check_length,
-    store::Opened,
+    store::OpenReplica,
 };
 use crossbeam::channel::{Receiver, select_biased};
 use dfs_client::{
@@ -21,13 +20,13 @@ use std::{io, sync::Arc};
 
 const COPY_THREADS: usize = 4;
 
-/// Starts the worker threads.
+/// Starts one thread for deletions and checks, and several threads for copies.
 pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
     for index in 0..=COPY_THREADS {
         let node = node.clone();
         let run = move || {
             let queues = &node.command_queues;
-            run_worker(&node, if index == 0 { queues.others() } else { queues.copies() });
+            run_worker(&node, if index == 0 { queues.deletions_and_checks() } else { queues.copies() });
         };
         std::thread::Builder::new().name("commands".into()).spawn(run)?;
     }
@@ -38,7 +37,7 @@ fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
     let queues = &node.command_queues;
     loop {
         let (registration, command) = select_biased! {
-            recv(node.stop.signal()) -> _ => return,
+            recv(node.stop.channel()) -> _ => return,
             recv(queue) -> next => next.expect("the node has the sender"),
         };
         match *command {
@@ -48,7 +47,7 @@ fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
                     node.store.pending_reports.wake();
                 }
             }
-            BlockCommand::Delete(blocks) => node.store.delete(&blocks, || queues.is_present(registration)),
+            BlockCommand::Delete(blocks) => node.store.delete(&blocks, || queues.is_current(registration)),
             BlockCommand::Check(block) => {
                 queues.check_taken([block]);
                 check(node, block);
@@ -57,12 +56,13 @@ fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
     }
 }
 
-/// Verifies a replica. `scrub::check` reports a damaged replica itself. After a transient error
-/// nothing is reported, and the NameNode asks again.
+/// Verifies a replica and reports that it is good or absent. `scrub::check` reports a damaged
+/// replica itself. After a transient error nothing is reported, and the NameNode sends the command
+/// again.
 fn check(node: &Node, block: BlockId) {
     match node.store.find(block) {
         Some(_) if scrub::check(&node.store, block, |_| !node.stop.is_stopping()) => {
-            node.store.pending_reports.post_if_absent(block, Item::Checked);
+            node.store.pending_reports.post_if_absent(block, ReplicaEvent::Checked);
         }
         Some(_) => {}
         None => node.store.post_absent(block),
@@ -77,7 +77,7 @@ fn copy(
     targets: &[DataNodeAddress],
     token: BlockToken,
 ) {
-    let found = node.store.find_nonce(block, nonce);
+    let found = node.store.find_with_nonce(block, nonce);
     let opened = found.and_then(|replica| node.store.open_replica(block, replica));
     let opened = opened.and_then(|opened| check_length(&node.store, &opened, length).map(|()| opened));
     let opened = match opened {
@@ -97,7 +97,7 @@ fn copy(
     }
 }
 
-fn send_all(node: &Node, opened: Opened, mut mirror: Mirror, mut faults: Vec<NodeFault>) {
+fn send_all(node: &Node, opened: OpenReplica, mut mirror: Mirror, mut faults: Vec<NodeFault>) {
     let (block, length) = (opened.block, opened.replica.length);
     let sent = scrub::read_verified(&opened, |offset, bytes, sums| {
         let last = offset + bytes.len() as u64 == length;
@@ -105,7 +105,7 @@ fn send_all(node: &Node, opened: Opened, mut mirror: Mirror, mut faults: Vec<Nod
         !mirror.has_ended() && !node.stop.is_stopping()
     });
     if let Err(damage) = sent {
-        node.store.found_damage(block, opened.replica, damage);
+        node.store.handle_read_error(block, opened.replica, damage);
         return;
     }
     if node.stop.is_stopping() {

@@ -1,10 +1,10 @@
-//! The disk operations that can fail or block: fsync, open, free space. Tests replace them. Also
-//! defines what an error means for a data folder.
+//! The disk operations that can fail or block (fsync, open, measuring free space), so that tests
+//! can replace them. Also defines what an error means for a data folder.
 //!
-//! A read error concerns one replica: a bad sector does not make the whole disk unusable.
-//! ([`is_transient`] errors concern this process.) After a failed fsync the kernel may have dropped
-//! the dirty pages. A second fsync would then succeed although the data is lost, so a folder that
-//! fails to sync is retired and never used again.
+//! A read error affects one replica: a bad sector does not make the whole disk unusable. An
+//! [`is_transient`] error affects no replica, because the process itself lacks a resource. After a
+//! failed fsync the kernel may have dropped the dirty pages. A second fsync would then succeed
+//! although the data is lost, so a folder that fails to sync is retired and never used again.
 
 use rustix::io::Errno;
 use std::{fmt, fs::File, io, path::Path};
@@ -20,7 +20,7 @@ pub(super) struct DiskSpace {
 
 /// The disk operations. Tests use an implementation that fails.
 pub(super) trait Disk: Send + Sync + fmt::Debug {
-    /// Syncs the data of `file`, which has the path `path`.
+    /// Syncs the data of `file`, whose path is `path`.
     fn sync_file(&self, file: &File, path: &Path) -> io::Result<()>;
     /// Syncs the entries of a folder.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
@@ -31,7 +31,7 @@ pub(super) trait Disk: Send + Sync + fmt::Debug {
     fn space(&self, path: &Path) -> io::Result<DiskSpace>;
 }
 
-/// The operations of the operating system.
+/// Uses the real operations of the operating system.
 #[derive(Debug)]
 pub(super) struct RealDisk;
 
@@ -66,7 +66,8 @@ pub(super) enum DiskFault {
     Broken,
 }
 
-/// Whether an error concerns this process (descriptors, memory, a signal) and not the disk.
+/// Returns whether an error is caused by this process (descriptors, memory, a signal) and not by
+/// the disk.
 pub(super) fn is_transient(error: &io::Error) -> bool {
     classify(error) == DiskFault::Transient
 }

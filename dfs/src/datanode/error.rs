@@ -111,14 +111,14 @@ pub enum DataNodeError {
     },
 }
 
-/// Why a request on the bulk port is refused. It is sent to the peer as an `Error` frame.
+/// The refusal of a request on the bulk port. It is sent to the peer as an `Error` frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) kind: RefusalKind,
     pub(super) message: String,
 }
 
-/// The kind of a refusal, for programs. The names are part of the protocol.
+/// The machine-readable kind of a refusal. The names are part of the bulk protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RefusalKind {
     /// Too many connections. The client should use another node or retry later.
@@ -133,11 +133,11 @@ pub(super) enum RefusalKind {
     NoSpace,
     /// The data of a packet does not match its checksums.
     Checksum,
-    /// A newer connection writes this block.
+    /// A newer connection has taken over the writing of this block.
     Superseded,
     /// The caller has no permission.
     Denied,
-    /// The DataNode needs the NameNode, which does not answer.
+    /// The DataNode must ask the NameNode, which does not answer.
     NameNodeUnavailable,
     /// A disk failed, or the node is stopping.
     Failed,

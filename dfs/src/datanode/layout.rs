@@ -1,4 +1,4 @@
-//! The names of the files in a data folder. Pure: this module does not access the disk.
+//! The names of the files in a data folder. This module does not access the disk.
 //!
 //! ```text
 //! LOCK                    locked by the daemon
@@ -21,7 +21,7 @@ use dfs_client::ids::{BlockId, NodeUuid};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// The layout that this build reads and writes.
+/// The version of the folder layout that this build reads and writes.
 pub(super) const LAYOUT: u32 = 2;
 /// Number of folders in `current/`.
 pub(super) const SHARDS: u64 = 256;
@@ -32,16 +32,17 @@ pub(super) struct Version {
     pub(super) layout: u32,
     pub(super) cluster_id: String,
     pub(super) node_uuid: NodeUuid,
-    /// The incarnation of the last start. The next one is higher, even if the clock was set back.
+    /// The incarnation of the last start. The next start gets a higher one, even if the clock was
+    /// set back.
     #[serde(default)]
     pub(super) incarnation: u64,
-    /// The start of the NameNode that the DataNode last registered with.
+    /// The start of the NameNode with which the DataNode last registered.
     #[serde(default)]
     pub(super) namenode_start: NameNodeStart,
 }
 
-/// A start of the NameNode: its epoch (0 for none yet) and its ID. The ID is a hexadecimal string
-/// because TOML has no unsigned 64-bit integers.
+/// Identifies a start of the NameNode by its epoch (0 for none yet) and its ID. The ID is a
+/// hexadecimal string because TOML has no unsigned 64-bit integers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct NameNodeStart {
     pub(super) epoch: u64,
@@ -53,13 +54,13 @@ impl NameNodeStart {
         Self { epoch, start: format!("{start:016x}") }
     }
 
-    /// Returns the ID of the start. An invalid ID matches no start.
+    /// Returns the ID of the start, or 0, which matches no start, if the stored text is invalid.
     pub(super) fn start(&self) -> u64 {
         u64::from_str_radix(&self.start, 16).unwrap_or(0)
     }
 }
 
-/// Only the layout. It is parsed first, because another layout may have other keys.
+/// The layout version in `VERSION`. It is parsed first, because another layout may have other keys.
 #[derive(Debug, Deserialize)]
 struct LayoutOnly {
     layout: u32,
@@ -87,7 +88,7 @@ impl Version {
     }
 }
 
-/// Which of the two files of a block.
+/// The two files of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Data,
@@ -95,26 +96,26 @@ pub(super) enum Part {
 }
 
 /// Returns the name of a file of a block.
-pub(super) fn name(block: BlockId, part: Part) -> String {
+pub(super) fn file_name(block: BlockId, part: Part) -> String {
     match part {
         Part::Data => format!("blk_{}", block.0),
         Part::Sums => format!("blk_{}.crc", block.0),
     }
 }
 
-/// The reverse of [`name`]. Returns `None` for any other name.
-pub(super) fn parse_name(text: &str) -> Option<(BlockId, Part)> {
+/// Returns the block and the part whose [`file_name`] is `text`, or `None` for any other text.
+pub(super) fn parse_file_name(text: &str) -> Option<(BlockId, Part)> {
     let digits = text.strip_prefix("blk_")?;
     let (digits, part) = match digits.strip_suffix(".crc") {
         Some(digits) => (digits, Part::Sums),
         None => (digits, Part::Data),
     };
     let block = BlockId(digits.parse().ok()?);
-    (name(block, part) == text).then_some((block, part))
+    (file_name(block, part) == text).then_some((block, part))
 }
 
 /// Returns the name of the folder in `current/` that contains `block`.
-pub(super) fn shard(block: BlockId) -> String {
+pub(super) fn shard_name(block: BlockId) -> String {
     format!("{:02x}", block.0 % SHARDS)
 }
 
@@ -130,15 +131,15 @@ impl Paths {
     }
 
     pub(super) fn shard(&self, block: BlockId) -> PathBuf {
-        self.current().join(shard(block))
+        self.current().join(shard_name(block))
     }
 
     pub(super) fn finalised(&self, block: BlockId, part: Part) -> PathBuf {
-        self.shard(block).join(name(block, part))
+        self.shard(block).join(file_name(block, part))
     }
 
     pub(super) fn tmp(&self, block: BlockId, part: Part) -> PathBuf {
-        self.tmp_dir().join(name(block, part))
+        self.tmp_dir().join(file_name(block, part))
     }
 
     pub(super) fn tmp_dir(&self) -> PathBuf {
@@ -146,7 +147,7 @@ impl Paths {
     }
 
     pub(super) fn bad(&self, block: BlockId, part: Part) -> PathBuf {
-        self.bad_dir().join(name(block, part))
+        self.bad_dir().join(file_name(block, part))
     }
 
     pub(super) fn bad_dir(&self) -> PathBuf {
@@ -170,13 +171,13 @@ mod tests {
     fn file_names_round_trip_and_others_are_rejected() {
         for id in [0, 1, 255, 256, u64::MAX] {
             for part in [Part::Data, Part::Sums] {
-                assert_eq!(parse_name(&name(BlockId(id), part)), Some((BlockId(id), part)));
+                assert_eq!(parse_file_name(&file_name(BlockId(id), part)), Some((BlockId(id), part)));
             }
         }
         for other in
             ["blk_", "blk_007", "blk_+7", "blk_7.crc2", "blk_7.", "blk_18446744073709551616", "x", "blk_-1"]
         {
-            assert_eq!(parse_name(other), None, "{other}");
+            assert_eq!(parse_file_name(other), None, "{other}");
         }
     }
 

@@ -1,4 +1,5 @@
-//! The connection to the NameNode: registration, full report, then heartbeats with new reports.
+//! The connection to the NameNode. The DataNode registers, sends a full report, and then sends
+//! heartbeats with new reports.
 //!
 //! The data path never waits for this connection. While the NameNode is unreachable, reports are
 //! collected and sent later. A restarted NameNode does not know the node, and the node then
@@ -8,9 +9,9 @@ use super::{
     error::{DataNodeError, Refusal, RefusalKind},
     layout::NameNodeStart,
     node::{NameNodeQueries, Node},
-    pending_reports::{Batch, Item},
+    pending_reports::{Batch, ReplicaEvent},
     queues::BlockCommand,
-    store::Alarm,
+    store::FatalErrorSender,
 };
 use dfs_client::{
     error::{Kind, from_status},
@@ -29,19 +30,23 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, time::Instant};
 use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 
-/// Number of replicas per message of a full report.
+/// Maximum number of replicas per message of a full report.
 const REPORT_REPLICAS_MAX: usize = 50_000;
 /// Minimum time between two heartbeats. Reports within this time share a heartbeat.
 const HEARTBEAT_GAP: Duration = Duration::from_millis(5);
-/// How often and at which interval a node asks for more copies after its last copy has ended. The
-/// NameNode may get the report of the target of that copy a little later.
-const POLL_TIMES: u32 = 10;
-const POLL_GAP: Duration = Duration::from_millis(20);
-/// Timeout for a call to the NameNode in the data path, as a fraction of the timeout of writers.
-const ASK_TIMEOUT_DIVISOR: u32 = 6;
+/// Number of heartbeats that a node sends at short intervals after its last copy has ended, to get
+/// more copies. The NameNode may get the report of the target of that copy a little later.
+const COPY_POLLS: u32 = 10;
+/// Interval of these heartbeats.
+const COPY_POLL_GAP: Duration = Duration::from_millis(20);
+/// The timeout for a query to the NameNode during a write is `transfer_timeout` divided by this
+/// number.
+const QUERY_TIMEOUT_DIVISOR: u32 = 6;
 /// How long a stopping node waits for the reply to its last message.
-const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+const STOP_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Wait before the first retry.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// Maximum wait before a retry.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The connection of one node to the NameNode.
@@ -54,7 +59,7 @@ pub(super) struct Link {
     incarnation: u64,
     seq: u64,
     ready: watch::Sender<bool>,
-    alarm: Alarm,
+    fatal_error: FatalErrorSender,
 }
 
 impl Link {
@@ -64,11 +69,11 @@ impl Link {
         namenode: &str,
         address: DataNodeAddress,
         ready: watch::Sender<bool>,
-        alarm: Alarm,
+        fatal_error: FatalErrorSender,
     ) -> Result<Self, DataNodeError> {
         let client = client_of(&node.credentials, namenode, Duration::from_secs(2), Duration::from_secs(10))?;
         let incarnation = node.store.incarnation;
-        Ok(Self { node, client, namenode: namenode.into(), address, incarnation, seq: 0, ready, alarm })
+        Ok(Self { node, client, namenode: namenode.into(), address, incarnation, seq: 0, ready, fatal_error })
     }
 
     /// Runs until the NameNode refuses the node.
@@ -76,11 +81,11 @@ impl Link {
         let mut retry = Retry::default();
         let mut refused = None;
         loop {
-            match self.join().await {
+            match self.register_and_report().await {
                 Ok(interval) => {
                     (retry, refused) = (Retry::default(), None);
                     self.ready.send_replace(true);
-                    self.beat(interval).await;
+                    self.send_heartbeats(interval).await;
                     self.node.command_queues.forget_deletions();
                 }
                 Err(RegistrationError::Transient(why)) => {
@@ -88,7 +93,7 @@ impl Link {
                     retry.pause().await;
                 }
                 Err(RegistrationError::Older(why)) => {
-                    // The DataNode does not end: it can register when the newest NameNode runs.
+                    // Do not end the DataNode: it can register when the newest NameNode runs.
                     if refused.replace(why.clone()).as_ref() != Some(&why) {
                         tracing::error!(
                             namenode = self.namenode,
@@ -99,7 +104,7 @@ impl Link {
                     retry.pause().await;
                 }
                 Err(RegistrationError::Final(error)) => {
-                    self.alarm.send(error).ok();
+                    self.fatal_error.send(error).ok();
                     return;
                 }
             }
@@ -107,7 +112,7 @@ impl Link {
     }
 
     /// Registers and sends a full report. Returns the heartbeat interval.
-    async fn join(&mut self) -> Result<Duration, RegistrationError> {
+    async fn register_and_report(&mut self) -> Result<Duration, RegistrationError> {
         let (known, namenode_start) = (self.node.store.cluster_id(), self.node.store.namenode_start());
         let register = RegisterRequest {
             address: Some(self.address.clone()),
@@ -120,7 +125,7 @@ impl Link {
             usage: Some(self.node.store.usage()),
             declared_new: self.node.store.declared_new,
         };
-        let reply = self.client.register(self.node.call(register)).await;
+        let reply = self.client.register(self.node.signed_request(register)).await;
         let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();
         if !known.is_empty() && known != reply.cluster_id {
             let message = format!(
@@ -153,13 +158,13 @@ impl Link {
                 .map_err(|error| not_stored(error.to_string()))?
                 .map_err(|refusal| not_stored(refusal.message))?;
         }
-        let count = self.report().await?;
+        let count = self.send_full_report().await?;
         self.report_quarantined().await;
         tracing::info!(namenode = self.namenode, cluster = reply.cluster_id, replicas = count, "registered");
         Ok(Duration::from_millis(if reply.heartbeat_ms == 0 { 1000 } else { reply.heartbeat_ms }))
     }
 
-    async fn report(&mut self) -> Result<usize, RegistrationError> {
+    async fn send_full_report(&mut self) -> Result<usize, RegistrationError> {
         let all = self.node.store.replicas();
         let pieces = all.len().div_ceil(REPORT_REPLICAS_MAX).max(1);
         for piece in 0..pieces {
@@ -177,15 +182,15 @@ impl Link {
             };
             // After any error the node registers again. The NameNode can then refuse the
             // registration.
-            let sent = self.client.full_report(self.node.call(request)).await;
+            let sent = self.client.full_report(self.node.signed_request(request)).await;
             sent.map_err(|status| RegistrationError::Transient(security::call_failure(&status)))?;
         }
         Ok(all.len())
     }
 
-    /// Reports the quarantined replicas. The NameNode orders the deletion only of replicas that it
-    /// knows. If another folder has a second replica of the block, that replica is checked first;
-    /// if it is good, the quarantined one is deleted.
+    /// Reports the quarantined replicas, because the NameNode orders the deletion only of replicas
+    /// that it knows. If another folder has a second replica of the block, that replica is checked
+    /// first. If it is good, the quarantined replica is deleted.
     async fn report_quarantined(&self) {
         let node = self.node.clone();
         let duplicates = tokio::task::spawn_blocking(move || node.store.post_quarantined()).await;
@@ -194,8 +199,8 @@ impl Link {
         }
     }
 
-    /// Sends heartbeats until the NameNode requests a new registration.
-    async fn beat(&mut self, interval: Duration) {
+    /// Sends heartbeats until the NameNode requests a new registration or refuses a heartbeat.
+    async fn send_heartbeats(&mut self, interval: Duration) {
         let node = self.node.clone();
         let mut retry = Retry::default();
         // A heartbeat is sent again unchanged until it is answered. The NameNode may have processed
@@ -204,14 +209,14 @@ impl Link {
         let mut queries = 0;
         loop {
             let sent_at = Instant::now();
-            if node.command_queues.ran_out() {
-                queries = POLL_TIMES;
+            if node.command_queues.take_copies_ran_out() {
+                queries = COPY_POLLS;
             }
             let (request, batch) = unanswered.get_or_insert_with(|| {
                 let batch = node.store.pending_reports.batch();
                 (self.heartbeat(&batch), batch)
             });
-            match self.client.heartbeat(node.call(request.clone())).await {
+            match self.client.heartbeat(node.signed_request(request.clone())).await {
                 Ok(reply) => {
                     retry = Retry::default();
                     let reply = reply.into_inner();
@@ -238,7 +243,7 @@ impl Link {
                     continue;
                 }
             }
-            let wait = if queries > 0 { POLL_GAP.min(interval) } else { interval };
+            let wait = if queries > 0 { COPY_POLL_GAP.min(interval) } else { interval };
             queries = queries.saturating_sub(1);
             tokio::time::sleep_until(sent_at + HEARTBEAT_GAP).await;
             tokio::select! {
@@ -260,11 +265,11 @@ impl Link {
         };
         for (block, _, item) in batch {
             match item {
-                Item::Received(nonce, length) => request.received.push(replica(*block, *nonce, *length)),
-                Item::Deleted => request.deleted.push(block.0),
-                Item::Lost => request.lost.push(block.0),
-                Item::Checked => request.checked.push(block.0),
-                Item::Corrupt(reason) => {
+                ReplicaEvent::Received(nonce, length) => request.received.push(replica(*block, *nonce, *length)),
+                ReplicaEvent::Deleted => request.deleted.push(block.0),
+                ReplicaEvent::Lost => request.lost.push(block.0),
+                ReplicaEvent::Checked => request.checked.push(block.0),
+                ReplicaEvent::Corrupt(reason) => {
                     request.bad.push(BadReplica { block_id: block.0, reason: reason.clone() });
                 }
             }
@@ -272,7 +277,7 @@ impl Link {
         request
     }
 
-    /// Queues the commands. Returns whether one of them is a copy.
+    /// Adds the commands of a reply to the queues. Returns whether one of them is a copy.
     fn enqueue_commands(&self, reply: HeartbeatReply) -> bool {
         let mut copies = false;
         for Command { kind } in reply.commands {
@@ -331,9 +336,9 @@ impl Link {
 }
 
 /// Reports to the NameNode that this node stops, so that the NameNode does not have to wait for
-/// missing heartbeats. Best effort. The heartbeats must have ended before.
-pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
-    let Ok(mut client) = client_of(&node.credentials, namenode, GOODBYE_TIMEOUT, GOODBYE_TIMEOUT) else {
+/// missing heartbeats. An error is only logged. No other heartbeat may follow.
+pub(super) async fn report_stop(node: &Node, namenode: &str, uuid: &str) {
+    let Ok(mut client) = client_of(&node.credentials, namenode, STOP_REPORT_TIMEOUT, STOP_REPORT_TIMEOUT) else {
         return;
     };
     let request = HeartbeatRequest {
@@ -343,13 +348,14 @@ pub(super) async fn goodbye(node: &Node, namenode: &str, uuid: &str) {
         usage: Some(node.store.usage()),
         ..HeartbeatRequest::default()
     };
-    if let Err(status) = client.heartbeat(node.call(request)).await {
+    if let Err(status) = client.heartbeat(node.signed_request(request)).await {
         tracing::warn!(namenode, why = status.message(), "could not report the stop to the NameNode");
     }
 }
 
-/// Whether the NameNode has refused a heartbeat or cannot read it, so that a repetition has the
-/// same result. A new registration shows the reason, for example another version.
+/// Returns whether the NameNode has refused a heartbeat or cannot decode it, so that sending it
+/// again has the same result. The reply to a new registration shows the reason, for example another
+/// version.
 fn refuses_heartbeat(status: &Status) -> bool {
     match from_status(status) {
         Some(error) => !error.is_transient(),
@@ -380,12 +386,14 @@ fn client_of(
 
 enum RegistrationError {
     Transient(String),
-    /// The NameNode runs from an older copy of its folder than this node has registered with.
+    /// The NameNode runs from an older copy of its folder: this node has registered with a later
+    /// start.
     Older(String),
     Final(DataNodeError),
 }
 
-/// Waits that grow, with jitter, so that many nodes do not retry at the same time.
+/// The time to wait before the next retry. It doubles, with jitter, so that many nodes do not retry
+/// at the same time.
 struct Retry(Duration);
 
 impl Default for Retry {
@@ -406,7 +414,7 @@ fn replica(block: BlockId, nonce: Nonce, length: u64) -> Replica {
 }
 
 impl NameNodeQueries {
-    /// Must be called within a runtime.
+    /// Creates a connection for queries. Must be called within a tokio runtime.
     pub(super) fn new(credentials: &Credentials, namenode: &str) -> Result<Self, DataNodeError> {
         let client = client_of(credentials, namenode, Duration::from_secs(2), Duration::from_secs(5))?;
         Ok(Self { client, runtime: tokio::runtime::Handle::current() })
@@ -414,15 +422,16 @@ impl NameNodeQueries {
 }
 
 impl Node {
-    /// Asks the NameNode whether the block is still open, so that the received bytes may become a
-    /// replica. This is needed because a token is valid for longer than the write, and a closed
-    /// block must not change. Retries for a while if the NameNode does not answer. The writer then
-    /// tries the other nodes, and so finds out whether only this node cannot reach the NameNode.
+    /// Checks with the NameNode that the block is still being written, so that the received bytes
+    /// may become a replica. This is needed because a token is valid for longer than the write, and
+    /// a committed block must not change. If the NameNode does not answer, retries for a while and
+    /// then refuses. The writer then tries the other nodes, and so finds out whether only this node
+    /// cannot reach the NameNode.
     pub(super) fn may_finalise(&self, block: BlockId, nonce: Nonce) -> Result<(), Refusal> {
         let query = async {
             let mut retry = Retry::default();
             loop {
-                let request = self.call(MayFinaliseRequest { block_id: block.0, nonce: nonce.0 });
+                let request = self.signed_request(MayFinaliseRequest { block_id: block.0, nonce: nonce.0 });
                 match self.queries.client.clone().may_finalise(request).await {
                     Ok(reply) if reply.get_ref().open => return Ok(()),
                     Ok(_) => {
@@ -436,7 +445,7 @@ impl Node {
                 }
             }
         };
-        let within = self.config.transfer_timeout.0 / ASK_TIMEOUT_DIVISOR;
+        let within = self.config.transfer_timeout.0 / QUERY_TIMEOUT_DIVISOR;
         let answer = self.queries.runtime.block_on(async { tokio::time::timeout(within, query).await });
         answer.unwrap_or_else(|_| {
             let message = format!("cannot reach the NameNode to check that {block} may be written");
@@ -445,7 +454,7 @@ impl Node {
     }
 
     /// Creates a request with the credentials of this node.
-    fn call<T>(&self, message: T) -> Request<T> {
+    fn signed_request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("datanode"));
         request

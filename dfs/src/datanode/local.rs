@@ -1,14 +1,15 @@
-//! Short-circuit reads: a reader on this machine gets the open file descriptors over a Unix socket.
+//! Short-circuit reads: a reader on this machine gets the file descriptors of a block over a Unix
+//! socket.
 //!
 //! The descriptors are read-only and stay valid if the block is deleted. Every account of the
 //! machine may connect, because tasks run in their own accounts. A request needs the same proof as
-//! over TCP: the nonce of the block and, in a closed cluster, its token.
+//! over TCP: the nonce of the block and, if the cluster requires authentication, its token.
 
 use super::{
     error::{Refusal, RefusalKind},
     node::Node,
     send::check_length,
-    store::Opened,
+    store::OpenReplica,
 };
 use dfs_client::{
     bulk::{FrameKind, encode_frame},
@@ -42,8 +43,9 @@ const SOCKET_MODE: u32 = 0o666;
 /// it.
 const FOLDER_MODE: u32 = 0o711;
 
-/// Binds the socket of the node. Its folder is `within` if that is set. Otherwise it is the first
-/// working data folder, or the system folder for temporary files if the path would be too long.
+/// Binds the Unix socket of the node and returns it with its path. The socket is in a new folder in
+/// `within`, if that is set. Otherwise it is in the data folder `folder` or, if that path would be
+/// too long, in a new folder in the system folder for temporary files.
 pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(UnixListener, PathBuf)> {
     let mut path = folder.join("local.sock");
     let long = path.as_os_str().len() > PATH_BYTES_MAX;
@@ -53,17 +55,17 @@ pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(
         let named = |error: io::Error| {
             io::Error::new(error.kind(), format!("datanode.socket_dir = {}: {error}", within.display()))
         };
-        // The path must be absolute: readers have other current folders.
+        // The path must be absolute, because readers have other working folders.
         let own = within.canonicalize().map_err(named)?.join(format!("fermata-{}", uuid.0.simple()));
         path = own.join("local.sock");
         if path.as_os_str().len() > PATH_BYTES_MAX {
             let max = PATH_BYTES_MAX;
             return Err(named(io::Error::other(format!("the path of the socket has more than {max} bytes"))));
         }
-        make_own(&own).map_err(named)?;
+        make_own_folder(&own).map_err(named)?;
     }
-    // A socket from an earlier start. The lock of the data folder ensures that no other DataNode
-    // uses it.
+    // Remove the socket of an earlier start. The lock of the data folder ensures that no other
+    // DataNode uses it.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -74,8 +76,8 @@ pub(super) fn bind(folder: &Path, within: &Path, uuid: NodeUuid) -> io::Result<(
     Ok((listener, path))
 }
 
-/// Removes the socket, and its folder unless it is a data folder. The data folders must still be
-/// locked.
+/// Removes the socket, and its folder unless that is one of the data folders `folders`. The data
+/// folders must still be locked.
 pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     fs::remove_file(socket).ok();
     if let Some(parent) = socket.parent().filter(|parent| !folders.contains(parent)) {
@@ -83,8 +85,9 @@ pub(super) fn remove(socket: &Path, folders: &[&Path]) {
     }
 }
 
-/// Creates a folder, or uses an existing one if it belongs to this account and is not a link.
-fn make_own(folder: &Path) -> io::Result<()> {
+/// Creates a folder. If the folder exists, checks that it belongs to this account and is not a
+/// symbolic link.
+fn make_own_folder(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -98,7 +101,8 @@ fn make_own(folder: &Path) -> io::Result<()> {
     opened.set_permissions(Permissions::from_mode(FOLDER_MODE))
 }
 
-/// Serves an `OpenLocal` request. The outer error is an error of the connection.
+/// Serves an `OpenLocal` request. Returns an outer error if the connection failed, and an inner
+/// error if the request is refused.
 pub(super) fn open_local(
     node: &Node,
     stream: &UnixStream,
@@ -106,27 +110,27 @@ pub(super) fn open_local(
 ) -> io::Result<Result<(), Refusal>> {
     match open(node, request) {
         Err(refusal) => Ok(Err(refusal)),
-        Ok((opened, sums_file)) => reply(stream, &opened, &sums_file).map(Ok),
+        Ok((opened, sums_file)) => send_descriptors(stream, &opened, &sums_file).map(Ok),
     }
 }
 
-fn open(node: &Node, request: &OpenLocal) -> Result<(Opened, File), Refusal> {
+fn open(node: &Node, request: &OpenLocal) -> Result<(OpenReplica, File), Refusal> {
     let uuid = node.uuid();
     if request.node_uuid != uuid {
         let message = format!("this is DataNode {uuid}, not {}", request.node_uuid);
         return Err(Refusal::new(RefusalKind::Invalid, message));
     }
     let block = BlockId(request.block_id);
-    let replica = node.store.find_nonce(block, Nonce(request.nonce))?;
+    let replica = node.store.find_with_nonce(block, Nonce(request.nonce))?;
     let opened = node.store.open_replica(block, replica)?;
     check_length(&node.store, &opened, request.block_length)?;
     let sums_file = node.store.volumes[opened.replica.volume]
         .open_sums(block)
-        .map_err(|error| node.store.found_damage(block, opened.replica, error.into()))?;
+        .map_err(|error| node.store.handle_read_error(block, opened.replica, error.into()))?;
     Ok((opened, sums_file))
 }
 
-fn reply(mut stream: &UnixStream, opened: &Opened, sums_file: &File) -> io::Result<()> {
+fn send_descriptors(mut stream: &UnixStream, opened: &OpenReplica, sums_file: &File) -> io::Result<()> {
     let body = ReadReply {
         offset: 0,
         length: 0, // no bytes follow

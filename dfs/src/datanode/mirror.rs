@@ -1,9 +1,9 @@
-//! The sending side of a write: from a DataNode to the next node of a pipeline, or to the target of
-//! a copy. The next node is called the mirror.
+//! Sends a block from a DataNode to the next node of a pipeline, or to the target of a copy. The
+//! next node is called the mirror.
 //!
 //! The thread of the caller sends the packets. Another thread reads the statuses, so that neither
-//! waits for the other. A mirror that fails reports the reason once and is then ignored. It never
-//! makes its caller fail.
+//! waits for the other. If the mirror fails, the fault is reported once, and the mirror is ignored
+//! from then on. The write of this node continues.
 //!
 //! Timeouts decrease along the pipeline. The node before a silent node therefore times out first,
 //! and can still report the failure to the nodes before it and to the client.
@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the mirrors are asked to write.
+/// The block that the mirrors are to write.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MirrorRequest {
     pub(super) block: BlockId,
@@ -43,15 +43,15 @@ pub(super) struct MirrorRequest {
 pub(super) struct Downstream {
     /// Number of bytes that all of `nodes` have received; the complete length when they are done.
     pub(super) acked: u64,
-    /// UUIDs in pipeline order.
+    /// UUIDs of the nodes that have not failed, in pipeline order.
     pub(super) nodes: Vec<String>,
-    /// Nodes that failed, with their names.
+    /// The names of the nodes that failed, with the reasons.
     pub(super) faults: Vec<NodeFault>,
-    /// The length of the replicas, when the replicas of all `nodes` are durable.
+    /// The length of the replicas, once the replicas of all `nodes` are durable.
     pub(super) done: Option<u64>,
     /// The shortest timeout of `nodes`: a peer that is silent for longer has failed.
     pub(super) timeout: Option<Duration>,
-    /// No more statuses will arrive.
+    /// Whether the nodes are done or have failed, so that no more statuses will arrive.
     pub(super) ended: bool,
 }
 
@@ -65,13 +65,13 @@ struct Shared {
 struct State {
     downstream: Downstream,
     sent: u64,
-    /// The last packet is sent: a status with `done` is expected.
+    /// Whether the last packet was sent, so that a status with `done` is expected.
     last_sent: bool,
     /// Since when a status has been expected.
     waiting_since: Option<Instant>,
 }
 
-/// A connection to a mirror with a running status reader.
+/// A connection to a mirror. A thread reads its statuses.
 #[derive(Debug)]
 pub(super) struct Mirror {
     stream: Stream,
@@ -80,7 +80,7 @@ pub(super) struct Mirror {
     header: Vec<u8>,
 }
 
-/// A mirror that has answered the set-up. Its status reader is not started yet.
+/// A connection to a mirror that has answered the set-up. No thread reads its statuses yet.
 #[derive(Debug)]
 pub(super) struct ConnectedMirror {
     stream: Stream,
@@ -89,8 +89,9 @@ pub(super) struct ConnectedMirror {
     timeout: Duration,
 }
 
-/// Connects to the first of `mirrors` that answers; those before it become faults. A client
-/// supplies the addresses, so the node connects only to addresses that the NameNode has signed.
+/// Connects to the first of `mirrors` that answers. Also returns a fault for each mirror before it.
+/// A client supplies the addresses, so the node connects only to addresses that the NameNode has
+/// signed.
 pub(super) fn connect(
     order: MirrorRequest,
     mirrors: &[DataNodeAddress],
@@ -116,9 +117,9 @@ fn set_up(
     node: &Node,
 ) -> Result<ConnectedMirror, FrameError> {
     let count = chain.len() as u32;
-    // Even if all nodes after this one are silent, the sum of their timeouts is less than the
-    // timeout of the node before.
-    let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_within(chain.len()));
+    // Even if all nodes after this one are silent, the sum of the timeouts for them is less than
+    // the timeout of the node before this one.
+    let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_timeout(chain.len()));
     let addr = &chain[0].data_addr;
     if !node.blocks.is_sealed(addr, &chain[0].seal) {
         let why = "the NameNode has not signed the address of this DataNode";
@@ -143,7 +144,7 @@ fn set_up(
     let status: WriteStatus = read_frame(&mut stream, BytesMut::new())?.expect(FrameKind::Status)?;
     stream.set_read_timeout(Some(timeout))?;
     let mut downstream = Downstream::default();
-    downstream.take(status);
+    downstream.update(status);
     Ok(ConnectedMirror { stream, downstream, address: chain[0].clone(), timeout })
 }
 
@@ -152,7 +153,7 @@ fn name_of(address: &DataNodeAddress) -> String {
 }
 
 impl Downstream {
-    fn take(&mut self, status: WriteStatus) {
+    fn update(&mut self, status: WriteStatus) {
         self.acked = status.acked;
         self.nodes = status.nodes;
         self.faults = status.faults;
@@ -163,8 +164,8 @@ impl Downstream {
         }
     }
 
-    /// Removes the mirror and all nodes after it. Only the mirror is a fault: the writer excludes
-    /// faulty nodes, and the nodes after the mirror have not failed.
+    /// Removes the mirror and all nodes after it, and records a fault of the mirror. The nodes
+    /// after the mirror get no fault: they have not failed, and the writer would exclude them.
     fn fail(&mut self, mirror: &DataNodeAddress, reason: &str) {
         if !self.ended {
             self.ended = true;
@@ -180,7 +181,8 @@ impl ConnectedMirror {
         &self.downstream
     }
 
-    /// Starts to read statuses. Calls `on_change` after each status.
+    /// Starts a thread that reads the statuses. It calls `on_change` after each status, and when
+    /// the mirror fails.
     pub(super) fn start(
         self,
         order: MirrorRequest,
@@ -226,12 +228,12 @@ impl Mirror {
         }
     }
 
-    /// Whether the mirror is done or has failed.
+    /// Returns whether the mirror is done or has failed.
     pub(super) fn has_ended(&self) -> bool {
         self.shared.state.lock().downstream.ended
     }
 
-    /// Waits until the mirror is done or has failed.
+    /// Waits until the mirror is done or has failed, and returns the final state.
     pub(super) fn finish(mut self) -> Downstream {
         if let Some(reader) = self.reader.take() {
             reader.join().ok();
@@ -271,7 +273,7 @@ impl StatusReader {
             let mut state = self.shared.state.lock();
             match got {
                 Ok(Some(status)) => {
-                    state.downstream.take(status);
+                    state.downstream.update(status);
                     let expected = state.last_sent || state.sent > state.downstream.acked;
                     state.waiting_since = expected.then(Instant::now);
                 }
@@ -290,9 +292,9 @@ impl StatusReader {
 }
 
 impl StatusReader {
-    /// Returns `None` if no status arrives for an eighth of the timeout.
+    /// Reads the next status. Returns `None` if none arrives within an eighth of the timeout.
     fn next_status(&mut self) -> Result<Option<WriteStatus>, FrameError> {
-        // Wake often, so that an expired timeout is noticed soon.
+        // Wait only for a short time, so that the caller notices an expired timeout soon.
         self.stream.set_read_timeout(Some(self.timeout / 8))?;
         if !self.stream.await_input()? {
             return Ok(None);

@@ -12,9 +12,9 @@
 //!                         scrub         reads all replicas slowly and verifies them
 //! ```
 //!
-//! Invariants: a finalised block never changes. Nothing is acknowledged before it is durable. A
-//! replica that is known to be damaged is never served. A folder that has failed is not used again.
-//! Foreign files are not touched.
+//! Invariants: a finalised block never changes. A block is reported as done only when it is
+//! durable. A replica that is known to be damaged is never served. A folder that has failed is not
+//! used again. Foreign files are not touched.
 //!
 //! Deliberately absent: decisions on where replicas are stored. The NameNode makes them.
 
@@ -63,7 +63,7 @@ use tokio::{
     time::Instant,
 };
 
-/// How long running transfers may continue when the node stops.
+/// How long a stopping node waits for running transfers.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long a stopping node tries to report its newest replicas.
 const REPORT_GRACE: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ pub struct DataNode {
     address: DataNodeAddress,
     namenode: String,
     ready: watch::Receiver<bool>,
-    alarm: Mutex<mpsc::UnboundedReceiver<DataNodeError>>,
+    fatal_error: Mutex<mpsc::UnboundedReceiver<DataNodeError>>,
     accepting: Vec<JoinHandle<()>>,
     link: JoinHandle<()>,
 }
@@ -89,13 +89,13 @@ impl DataNode {
     }
 
     async fn start_on(config: &Config, disk: Arc<dyn Disk>) -> Result<Self, DataNodeError> {
-        let (alarm, alarms) = mpsc::unbounded_channel();
+        let (fatal_error, fatal_errors) = mpsc::unbounded_channel();
         config.check()?;
         let settings = config.datanode.clone();
         let listener = daemon::listen::bind(&settings.listen, config)?;
         let guard = Guard::new(config, security::Role::DataNode)?;
         let credentials = Credentials::of_daemon(config, security::Role::DataNode)?;
-        let (dirs, for_store) = (settings.dirs.clone(), alarm.clone());
+        let (dirs, for_store) = (settings.dirs.clone(), fatal_error.clone());
         let of_store = open::Settings::from(&settings);
         let opening = tokio::task::spawn_blocking(move || Store::open(&dirs, &of_store, disk, for_store));
         let store = opening.await.expect("opening the store does not panic")?;
@@ -114,7 +114,7 @@ impl DataNode {
             store,
             connections: node::Connections::new(config.datanode.transfers_max as usize),
             command_queues: queues::CommandQueues::default(),
-            stop: node::Stop::default(),
+            stop: node::StopSignal::default(),
             blocks: guard.blocks(),
             guard,
             connector: credentials.connector(security::Role::DataNode),
@@ -122,7 +122,7 @@ impl DataNode {
             credentials,
         });
         let (ready, is_ready) = watch::channel(false);
-        let link = link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, alarm)?;
+        let link = link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, fatal_error)?;
         commands::start(&node).map_err(DataNodeError::Thread)?;
         let scrubbed = node.clone();
         let scrubber = std::thread::Builder::new().name("scrub".into());
@@ -133,7 +133,7 @@ impl DataNode {
         accepting.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
         tracing::info!(node = address.node, uuid = address.uuid, addr = address.data_addr, "serving blocks");
         let namenode = config.cluster.namenode.clone();
-        Ok(Self { node, address, namenode, ready: is_ready, alarm: Mutex::new(alarms), accepting, link })
+        Ok(Self { node, address, namenode, ready: is_ready, fatal_error: Mutex::new(fatal_errors), accepting, link })
     }
 
     /// Waits until the NameNode has accepted the registration and the first full report.
@@ -162,41 +162,42 @@ impl DataNode {
 
     /// Waits for an error that ends the node: the NameNode refuses it, or all folders have failed.
     pub async fn failed(&self) -> DataNodeError {
-        match self.alarm.lock().await.recv().await {
+        match self.fatal_error.lock().await.recv().await {
             Some(error) => error,
-            // Not reachable: the senders live as long as the node.
+            // This is not reached, because the senders exist as long as the node.
             None => std::future::pending().await,
         }
     }
 
-    /// Stops. Accepts no more connections, gives running transfers a short time, reports the new
-    /// replicas and the stop to the NameNode, and ends.
+    /// Stops the node. Accepts no more connections, waits a short time for running transfers, and
+    /// reports the new replicas and the stop to the NameNode.
     pub async fn stop(mut self) {
         for task in self.accepting.drain(..) {
             task.abort();
             task.await.ok();
         }
-        until(STOP_GRACE, || self.node.connections.busy() == 0).await;
+        wait_until(STOP_GRACE, || self.node.connections.running_requests() == 0).await;
         let known = *self.ready.borrow();
         if known {
-            until(REPORT_GRACE, || self.node.store.pending_reports.is_empty()).await;
+            wait_until(REPORT_GRACE, || self.node.store.pending_reports.is_empty()).await;
         }
-        // Wait until the link has ended: a heartbeat after the last message would make the node
-        // live again.
+        // Wait until the task of the link has ended. Another heartbeat after the report of the stop
+        // would make the node live again.
         self.link.abort();
         (&mut self.link).await.ok();
         if known {
-            link::goodbye(&self.node, &self.namenode, &self.address.uuid).await;
+            link::report_stop(&self.node, &self.namenode, &self.address.uuid).await;
         }
-        self.node.stop.wake();
+        self.node.stop.begin_stop();
         self.node.connections.close();
-        // The locks of the data folders are released with the last thread.
-        until(STOP_GRACE, || Arc::strong_count(&self.node) == 1).await;
+        // Wait for the other threads: the locks of the data folders are released when the last
+        // thread ends.
+        wait_until(STOP_GRACE, || Arc::strong_count(&self.node) == 1).await;
     }
 }
 
 /// Waits until `holds` returns true, but at most for `limit`.
-async fn until(limit: Duration, holds: impl Fn() -> bool) {
+async fn wait_until(limit: Duration, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + limit;
     while !holds() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -207,7 +208,7 @@ impl Drop for DataNode {
     fn drop(&mut self) {
         self.accepting.iter().for_each(JoinHandle::abort);
         self.link.abort();
-        self.node.stop.wake();
+        self.node.stop.begin_stop();
         self.node.connections.close();
         let folders: Vec<&Path> = self.node.store.volumes.iter().map(|volume| volume.paths.root()).collect();
         local::remove(Path::new(&self.address.local_socket), &folders);

@@ -23,7 +23,7 @@ pub(super) struct Node {
     pub(super) store: Store,
     pub(super) connections: Connections,
     pub(super) command_queues: CommandQueues,
-    pub(super) stop: Stop,
+    pub(super) stop: StopSignal,
     /// The access policy for callers.
     pub(super) guard: Guard,
     /// The key to verify the tokens of callers.
@@ -32,7 +32,7 @@ pub(super) struct Node {
     pub(super) credentials: Credentials,
     /// The TLS settings for connections to other DataNodes.
     pub(super) connector: Connector,
-    /// Calls to the NameNode from blocking threads.
+    /// Sends queries to the NameNode from blocking threads.
     pub(super) queries: NameNodeQueries,
 }
 
@@ -43,38 +43,39 @@ impl Node {
     }
 }
 
-/// Signals the stop of the node to its threads. Nothing is sent on the channel; the stop closes it.
+/// Tells the threads of the node to stop. Nothing is sent on the channel: it is closed when the
+/// node stops.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(super) struct StopSignal {
     sender: Mutex<Option<Sender<Infallible>>>,
     signal: Receiver<Infallible>,
 }
 
-impl Default for Stop {
+impl Default for StopSignal {
     fn default() -> Self {
         let (sender, signal) = bounded(0);
         Self { sender: Mutex::new(Some(sender)), signal }
     }
 }
 
-impl Stop {
-    /// Wakes all waiting threads. The node stays in the stopping state.
-    pub(super) fn wake(&self) {
+impl StopSignal {
+    /// Closes the channel, which wakes all waiting threads. The node is stopping from now on.
+    pub(super) fn begin_stop(&self) {
         self.sender.lock().take();
     }
 
-    /// Sleeps for `time`. Returns true at once if the node stops.
+    /// Sleeps for `time` and returns false. Returns true early if the node stops.
     pub(super) fn wait(&self, time: Duration) -> bool {
         self.signal.recv_timeout(time) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Whether the node is stopping.
+    /// Returns whether the node is stopping.
     pub(super) fn is_stopping(&self) -> bool {
         self.signal.try_recv() == Err(TryRecvError::Disconnected)
     }
 
-    /// The channel that the stop closes.
-    pub(super) fn signal(&self) -> &Receiver<Infallible> {
+    /// Returns the channel that is closed when the node stops.
+    pub(super) fn channel(&self) -> &Receiver<Infallible> {
         &self.signal
     }
 }
@@ -84,13 +85,14 @@ impl Stop {
 pub(super) struct Connections {
     pub(super) connection_limiter: Arc<ConnectionLimiter>,
     /// Number of running requests. A connection between two requests is not counted.
-    busy: AtomicUsize,
+    running_requests: AtomicUsize,
 }
 
 impl Connections {
-    /// `max` is the limit of connections with a valid token.
+    /// Creates an empty set of connections. `max` is the maximum number of connections with a valid
+    /// token.
     pub(super) fn new(max: usize) -> Self {
-        Self { connection_limiter: ConnectionLimiter::new(max), busy: AtomicUsize::new(0) }
+        Self { connection_limiter: ConnectionLimiter::new(max), running_requests: AtomicUsize::new(0) }
     }
 
     /// Returns the number of connections.
@@ -99,8 +101,8 @@ impl Connections {
     }
 
     /// Returns the number of running requests.
-    pub(super) fn busy(&self) -> usize {
-        self.busy.load(Ordering::SeqCst)
+    pub(super) fn running_requests(&self) -> usize {
+        self.running_requests.load(Ordering::SeqCst)
     }
 
     /// Closes all connections.
@@ -108,10 +110,10 @@ impl Connections {
         self.connection_limiter.close();
     }
 
-    /// Counts a request while it runs.
+    /// Runs `request` and counts it as running until it returns or panics.
     pub(super) fn during<T>(&self, request: impl FnOnce() -> T) -> T {
-        self.busy.fetch_add(1, Ordering::SeqCst);
-        let _count_down = OnDrop(|| self.busy.fetch_sub(1, Ordering::SeqCst));
+        self.running_requests.fetch_add(1, Ordering::SeqCst);
+        let _count_down = OnDrop(|| self.running_requests.fetch_sub(1, Ordering::SeqCst));
         request()
     }
 }
@@ -125,7 +127,7 @@ impl<T, F: FnMut() -> T> Drop for OnDrop<T, F> {
     }
 }
 
-/// Calls to the NameNode from threads of the data path.
+/// Sends queries to the NameNode from the threads that transfer blocks.
 #[derive(Debug)]
 pub(super) struct NameNodeQueries {
     pub(super) client: BlockReportsClient<Channel>,

@@ -3,17 +3,17 @@
 //! Invariant: `VERSION` is the first file that is written to a folder. It identifies the node and
 //! its cluster. A folder with blocks but without `VERSION` is refused.
 //!
-//! A resource error of the process (memory, descriptors) ends the start. An error of a folder
-//! retires the folder, unless no other folder identifies the node. This includes a folder that
-//! cannot be locked or written, and a folder that was in use and is now empty, because its disk is
-//! probably not mounted. A block that cannot be read costs only that replica.
+//! If the process lacks a resource (memory, descriptors), the start fails. A folder with an error
+//! is retired, unless no other folder identifies the node. This includes a folder that cannot be
+//! locked or written, and a folder that was in use and is now empty, because its disk is probably
+//! not mounted. If a block cannot be read, only its replica is lost.
 
 use super::{
     disk::{Disk, DiskFault, classify},
     error::{DataNodeError, Refusal, RefusalKind},
     layout::{LAYOUT, NameNodeStart, Version},
     pending_reports::PendingReports,
-    store::{Alarm, BlockLocks, State, Store, VolumeState},
+    store::{FatalErrorSender, BlockLocks, State, Store, VolumeState},
     volume::Volume,
 };
 use daemon::{config::DataNodeConfig, data_dirs, lock::LockError};
@@ -45,7 +45,7 @@ impl Store {
         dirs: &[PathBuf],
         settings: &Settings,
         disk: Arc<dyn Disk>,
-        alarm: Alarm,
+        fatal_error: FatalErrorSender,
     ) -> Result<Self, DataNodeError> {
         let reserve = settings.reserve;
         let mut volumes: Vec<Volume> = Vec::new();
@@ -65,7 +65,7 @@ impl Store {
             let (volume, version) = match opened {
                 Err(error) if is_folder_error(&error) => {
                     broken.push((volumes.len(), error));
-                    (Volume::unopened(dir, reserve, disk.clone()), None)
+                    (Volume::unusable(dir, reserve, disk.clone()), None)
                 }
                 other => other?,
             };
@@ -75,8 +75,8 @@ impl Store {
             }
             volumes.push(volume);
         }
-        // Only a broken folder may identify the node. Without this check the node would get a new
-        // ID.
+        // The broken folder may be the only one that identifies the node. If the start continued,
+        // the node would get a new ID.
         if known.is_none() && !broken.is_empty() {
             return Err(broken.swap_remove(0).1);
         }
@@ -99,7 +99,7 @@ impl Store {
             volumes,
             state: Mutex::new(state),
             locks: BlockLocks::default(),
-            alarm,
+            fatal_error,
             bad_blocks_max: settings.bad_blocks_max,
         };
         for (index, error) in &broken {
@@ -113,18 +113,18 @@ impl Store {
                     "the data folder is new and starts empty; if it had blocks, stop this DataNode and mount its disk"
                 );
             }
-            let taken = store.stamp_folder(index, &version, new).and_then(|()| store.load_volume(index));
+            let taken = store.write_version_at_start(index, &version, new).and_then(|()| store.load_volume(index));
             taken.or_else(|error| store.retire_if_broken(index, error))?;
-            store.measure(index);
+            store.measure_space(index);
         }
         let usable = (0..dirs.len()).filter(|index| !store.is_failed(*index));
         data_dirs::remember(dirs, usable.map(|index| store.volumes[index].paths.root()));
         Ok(store)
     }
 
-    /// Writes `VERSION`. If the disk is full, its replicas are still served; only the incarnation
-    /// in `VERSION` is then too old.
-    fn stamp_folder(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
+    /// Writes `VERSION`. If the disk is full, the start continues, because the replicas can be
+    /// served. The folder then keeps the incarnation of an earlier start.
+    fn write_version_at_start(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
         let volume = &self.volumes[index];
         match volume.write_version(version) {
             Err(error) if !new && classify(&error) == DiskFault::Full => {
@@ -138,8 +138,8 @@ impl Store {
         }
     }
 
-    /// Retires the folder if the error is one of the folder and other folders work. Returns all
-    /// other errors.
+    /// Retires the folder if the folder itself has failed and other folders work. Otherwise returns
+    /// the error.
     fn retire_if_broken(&self, index: usize, error: DataNodeError) -> Result<(), DataNodeError> {
         let others = (0..self.volumes.len()).any(|other| other != index && !self.is_failed(other));
         if !is_folder_error(&error) || !others {
@@ -174,8 +174,9 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the cluster and the start of the NameNode into every folder. One successful write is
-    /// enough, because the next start uses the newest. If all writes fail, nothing changes.
+    /// Stores the cluster and the start of the NameNode in `VERSION` of every folder. One
+    /// successful write is enough, because the next start uses the newest `VERSION`. If all writes
+    /// fail, nothing changes.
     pub(super) fn join_cluster(
         &self,
         cluster_id: &str,
@@ -211,8 +212,8 @@ impl Store {
     }
 }
 
-/// Whether the folder itself fails or is full. Other errors are resource errors of the process, or
-/// need a decision of the operator.
+/// Returns whether the folder itself has failed or is full. Other errors mean that the process
+/// lacks a resource, or that the operator must decide.
 fn is_folder_error(error: &DataNodeError) -> bool {
     match error {
         DataNodeError::Folder { source, .. } | DataNodeError::Lock(LockError::Io { source, .. }) => {
@@ -222,7 +223,7 @@ fn is_folder_error(error: &DataNodeError) -> bool {
     }
 }
 
-/// The `VERSION` of a node that has not joined a cluster.
+/// Creates the `VERSION` of a new node, which has not joined a cluster.
 fn first_version() -> Version {
     let node_uuid = NodeUuid(uuid::Uuid::new_v4());
     Version {
@@ -234,7 +235,8 @@ fn first_version() -> Version {
     }
 }
 
-/// The time in microseconds, or one more than the last incarnation if the clock was set back.
+/// Returns the time in microseconds or, if the clock was set back, one more than the last
+/// incarnation.
 fn next_incarnation(last: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now.as_micros() as u64).max(last + 1)

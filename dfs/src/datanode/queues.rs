@@ -1,7 +1,7 @@
-//! The queues of commands of the NameNode.
+//! The queues for the commands of the NameNode.
 //!
-//! They are bounded. A command that does not fit is dropped and logged, because the NameNode sends
-//! it again. Deletions that were queued before a new registration are dropped, because the NameNode
+//! The queues are bounded. A command that does not fit is dropped and logged; the NameNode sends it
+//! again. Deletions that were queued before a new registration are dropped, because the NameNode
 //! may have changed its decision.
 
 use crossbeam::channel::{Receiver, Sender, bounded};
@@ -38,31 +38,32 @@ pub(super) enum BlockCommand {
     Check(BlockId),
 }
 
-/// A command, and the number of the registration in which it was queued. In a box, because a queue
-/// allocates all its slots at once.
+/// A command, and the number of the registration in which it was queued. The command is in a box,
+/// because a queue allocates the memory for all its entries at once.
 pub(super) type QueuedCommand = (u64, Box<BlockCommand>);
 
-/// Copies wait for the network and the other commands for the disk, so they have separate queues.
+/// The queues. Copies wait for the network and the other commands for the disk, so they have
+/// separate queues.
 #[derive(Debug)]
 pub(super) struct CommandQueues {
     copies: (Sender<QueuedCommand>, Receiver<QueuedCommand>),
-    others: (Sender<QueuedCommand>, Receiver<QueuedCommand>),
-    /// Blocks with a check in `others`.
+    deletions_and_checks: (Sender<QueuedCommand>, Receiver<QueuedCommand>),
+    /// Blocks with a check in `deletions_and_checks`.
     checks: Mutex<HashSet<BlockId>>,
-    /// The number of the present registration. Deletions of an older registration are dropped.
+    /// The number of the current registration. Deletions of an older registration are dropped.
     registration: AtomicU64,
-    /// A copy has ended and no copy is waiting.
-    idle: AtomicBool,
+    /// Whether the last copy has ended since [`Self::take_copies_ran_out`] was called.
+    copies_ran_out: AtomicBool,
 }
 
 impl Default for CommandQueues {
     fn default() -> Self {
         Self {
             copies: bounded(QUEUE_MAX),
-            others: bounded(QUEUE_MAX),
+            deletions_and_checks: bounded(QUEUE_MAX),
             checks: Mutex::default(),
             registration: AtomicU64::new(0),
-            idle: AtomicBool::new(false),
+            copies_ran_out: AtomicBool::new(false),
         }
     }
 }
@@ -70,11 +71,12 @@ impl Default for CommandQueues {
 impl CommandQueues {
     pub(super) fn add(&self, command: BlockCommand) {
         let check = if let BlockCommand::Check(block) = command { Some(block) } else { None };
-        // The NameNode sends a check again if it gets no report.
+        // Ignore a check that is queued already: the NameNode sends a check again if it gets no
+        // report.
         if check.is_some_and(|block| !self.checks.lock().insert(block)) {
             return;
         }
-        let queue = if matches!(command, BlockCommand::Copy { .. }) { &self.copies } else { &self.others };
+        let queue = if matches!(command, BlockCommand::Copy { .. }) { &self.copies } else { &self.deletions_and_checks };
         let registration = self.registration.load(Ordering::SeqCst);
         if let Err(full) = queue.0.try_send((registration, Box::new(command))) {
             tracing::warn!(command = ?full.into_inner().1, "command queue full: command dropped");
@@ -82,44 +84,44 @@ impl CommandQueues {
         }
     }
 
-    /// Copies that wait.
+    /// Returns the queue of copies.
     pub(super) fn copies(&self) -> &Receiver<QueuedCommand> {
         &self.copies.1
     }
 
-    /// Deletions and checks that wait.
-    pub(super) fn others(&self) -> &Receiver<QueuedCommand> {
-        &self.others.1
+    /// Returns the queue of deletions and checks.
+    pub(super) fn deletions_and_checks(&self) -> &Receiver<QueuedCommand> {
+        &self.deletions_and_checks.1
     }
 
-    /// A check has left its queue: the same check can be queued again.
+    /// Records that checks of these blocks have left the queue, so that they can be queued again.
     pub(super) fn check_taken(&self, check: impl IntoIterator<Item = BlockId>) {
         for block in check {
             self.checks.lock().remove(&block);
         }
     }
 
-    /// A copy has ended. Returns true if it was the last.
+    /// Records that a copy has ended. Returns true if no other copy is waiting.
     pub(super) fn copy_ended(&self) -> bool {
         let last = self.copies().is_empty();
         if last {
-            self.idle.store(true, Ordering::SeqCst);
+            self.copies_ran_out.store(true, Ordering::SeqCst);
         }
         last
     }
 
-    /// Whether the last copy has ended since the previous call.
-    pub(super) fn ran_out(&self) -> bool {
-        self.idle.swap(false, Ordering::SeqCst)
+    /// Returns whether the last waiting copy has ended since the previous call.
+    pub(super) fn take_copies_ran_out(&self) -> bool {
+        self.copies_ran_out.swap(false, Ordering::SeqCst)
     }
 
-    /// Drops the deletions that are queued or running.
+    /// Begins a new registration, which cancels the deletions that are queued or running.
     pub(super) fn forget_deletions(&self) {
         self.registration.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Whether a command with this number is of the present registration.
-    pub(super) fn is_present(&self, registration: u64) -> bool {
+    /// Returns whether this is the number of the current registration.
+    pub(super) fn is_current(&self, registration: u64) -> bool {
         self.registration.load(Ordering::SeqCst) == registration
     }
 }
@@ -135,11 +137,11 @@ mod tests {
             queues.add(BlockCommand::Check(BlockId(1)));
         }
         queues.add(BlockCommand::Check(BlockId(2)));
-        assert_eq!(queues.others().len(), 2);
-        queues.others().recv().unwrap();
+        assert_eq!(queues.deletions_and_checks().len(), 2);
+        queues.deletions_and_checks().recv().unwrap();
         queues.check_taken([BlockId(1)]);
         queues.add(BlockCommand::Check(BlockId(1)));
-        assert_eq!(queues.others().len(), 2);
+        assert_eq!(queues.deletions_and_checks().len(), 2);
     }
 
     #[test]
@@ -148,9 +150,9 @@ mod tests {
         for block in 0..=QUEUE_MAX as u64 {
             queues.add(BlockCommand::Check(BlockId(block)));
         }
-        assert_eq!(queues.others().len(), QUEUE_MAX);
-        queues.others().recv().unwrap();
+        assert_eq!(queues.deletions_and_checks().len(), QUEUE_MAX);
+        queues.deletions_and_checks().recv().unwrap();
         queues.add(BlockCommand::Check(BlockId(QUEUE_MAX as u64)));
-        assert_eq!(queues.others().len(), QUEUE_MAX);
+        assert_eq!(queues.deletions_and_checks().len(), QUEUE_MAX);
     }
 }

@@ -1,16 +1,17 @@
 //! Receives a block from a client, from the previous node of a pipeline, or from a node that copies
 //! it.
 //!
-//! Each packet is verified, forwarded and then written. While the next node processes a packet,
-//! this node receives the following one. The `last` packet is forwarded before the local sync, so
-//! that the syncs of all nodes overlap. Two threads send statuses upstream: this one after each
-//! packet, and the status reader of the mirror after each status of the mirror.
+//! Each packet is verified, forwarded to the mirror (the next node of the pipeline) and then
+//! written. While the mirror processes a packet, this node receives the following packet. The
+//! `last` packet is forwarded before the local sync, so that the syncs of all nodes overlap. Two
+//! threads send statuses to the previous node: the thread of this connection after each packet, and
+//! the thread that reads the statuses of the mirror after each of them.
 
 use super::{
     error::{Refusal, RefusalKind},
     mirror::{self, Downstream, Mirror, MirrorRequest},
     node::Node,
-    store::partial::{Begin, Claim, Writer},
+    store::partial::{ClaimOutcome, Claim, Writer},
 };
 use bytes::BytesMut;
 use dfs_client::{
@@ -29,16 +30,16 @@ use std::{
 
 /// Why a write failed, and what this means for its connection.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum TransferFailure {
     /// Send the refusal. The peer may send another request on this connection.
     Refused(Refusal),
     /// Send the refusal and close the connection, because more packets may be in transit.
     Broken(Refusal),
     /// The connection is broken.
-    Gone(FrameError),
+    ConnectionLost(FrameError),
 }
 
-/// Serves a `WriteBlock` request. With `ask_namenode`, the NameNode is asked after the last packet
+/// Serves a `WriteBlock` request. With `ask_namenode`, asks the NameNode after the last packet
 /// whether the block may still be written.
 pub(super) fn receive(
     node: &Node,
@@ -46,42 +47,42 @@ pub(super) fn receive(
     request: WriteBlock,
     token: BlockToken,
     ask_namenode: bool,
-) -> Result<(), Failure> {
+) -> Result<(), TransferFailure> {
     let block = BlockId(request.block_id);
     let nonce = Nonce(request.nonce);
     let (resume_at, expected) = (request.resume_at, request.expected_length);
     let claim = Claim { block, nonce, resume_at, expected, connection: stream };
-    let writer = match node.store.begin(&claim).map_err(Failure::Refused)? {
-        Begin::Finalised(length) => {
+    let writer = match node.store.begin(&claim).map_err(TransferFailure::Refused)? {
+        ClaimOutcome::Finalised(length) => {
             let nodes = vec![node.uuid()];
             let status = WriteStatus { acked: length, done: true, nodes, ..WriteStatus::default() };
-            return send_status(stream, &status).map_err(closed);
+            return send_status(stream, &status).map_err(connection_lost);
         }
-        Begin::Write(writer) => writer,
+        ClaimOutcome::Write(writer) => writer,
     };
     let order =
         MirrorRequest { block, nonce, resume_at, expected, timeout: node.config.transfer_timeout.0, token };
     let (ready, faults) = mirror::connect(order, &request.mirrors, node);
     let downstream = ready.as_ref().map(|ready| ready.downstream().clone());
     let upstream = Arc::new(Upstream {
-        stream: stream.try_clone().map_err(closed)?,
+        stream: stream.try_clone().map_err(connection_lost)?,
         uuid: node.uuid(),
         faults,
         timeout: order.timeout,
         state: Mutex::new(Progress::default()),
     });
     upstream.begin(request.resume_at, downstream);
-    // Send the first status before the thread of the mirror starts: it must be the reply to the
-    // set-up.
-    upstream.report().map_err(closed)?;
+    // Send the first status before the thread of the mirror starts, because the first status must
+    // be the reply to the set-up.
+    upstream.report().map_err(connection_lost)?;
     let up = upstream.clone();
     let mirror = ready.map(|ready| ready.start(order, move |downstream| up.downstream_changed(downstream)));
-    let mirror = mirror.transpose().map_err(closed)?;
+    let mirror = mirror.transpose().map_err(connection_lost)?;
     let ask_namenode = ask_namenode.then_some(node);
-    Incoming { stream, block, nonce, position: resume_at, writer, mirror, upstream, ask_namenode }.run()
+    IncomingBlock { stream, block, nonce, position: resume_at, writer, mirror, upstream, ask_namenode }.run()
 }
 
-struct Incoming<'a> {
+struct IncomingBlock<'a> {
     stream: &'a Stream,
     block: BlockId,
     nonce: Nonce,
@@ -92,53 +93,54 @@ struct Incoming<'a> {
     ask_namenode: Option<&'a Node>,
 }
 
-impl Incoming<'_> {
-    fn run(mut self) -> Result<(), Failure> {
+impl IncomingBlock<'_> {
+    fn run(mut self) -> Result<(), TransferFailure> {
         let finalised = self.take_packets().and_then(|()| {
             let may = self.ask_namenode.map_or(Ok(()), |node| node.may_finalise(self.block, self.nonce));
-            may.and_then(|()| self.writer.finalise()).map_err(Failure::Broken)
+            may.and_then(|()| self.writer.finalise()).map_err(TransferFailure::Broken)
         });
         match finalised {
             Ok(length) => {
-                // The nodes downstream have been finalising their replicas at the same time.
+                // Wait for the nodes downstream, which have finalised their replicas at the same
+                // time.
                 let downstream = self.mirror.take().map(Mirror::finish);
-                self.upstream.done(length, downstream).map_err(closed)
+                self.upstream.done(length, downstream).map_err(connection_lost)
             }
             Err(failure) => {
-                // This node is going to close the connection to the mirror. That is not a fault of
-                // the mirror and must not be reported.
+                // This node is going to close the connection to the mirror. The error that follows
+                // is not a fault of the mirror and must not be reported.
                 self.upstream.state.lock().closed = true;
                 Err(failure)
             }
         }
     }
 
-    fn take_packets(&mut self) -> Result<(), Failure> {
+    fn take_packets(&mut self) -> Result<(), TransferFailure> {
         let mut buffer = BytesMut::new();
         let mut input = self.stream;
         loop {
-            let frame = read_frame(&mut input, buffer).map_err(Failure::Gone)?;
+            let frame = read_frame(&mut input, buffer).map_err(TransferFailure::ConnectionLost)?;
             let packet: Packet = frame
                 .expect(FrameKind::Packet)
-                .map_err(|error| Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string())))?;
-            let sums = self.check(&packet, &frame.data).map_err(Failure::Broken)?;
+                .map_err(|error| TransferFailure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string())))?;
+            let sums = self.check(&packet, &frame.data).map_err(TransferFailure::Broken)?;
             if let Some(mirror) = &mut self.mirror {
                 mirror.send(&packet, &frame.data);
             }
             if !frame.data.is_empty() {
-                self.writer.append(&frame.data, &sums).map_err(Failure::Broken)?;
+                self.writer.append(&frame.data, &sums).map_err(TransferFailure::Broken)?;
                 self.position += frame.data.len() as u64;
             }
             if packet.last {
                 return Ok(());
             }
-            self.upstream.local_changed(self.position).map_err(closed)?;
+            self.upstream.local_changed(self.position).map_err(connection_lost)?;
             buffer = recycle(frame);
         }
     }
 
-    /// Checks that a packet is the expected one and matches its checksums, which are returned. A
-    /// packet without data is a keep-alive or ends the block.
+    /// Checks that a packet has the expected offset and matches its checksums. Returns the
+    /// checksums. A packet without data is a keep-alive or ends the block.
     fn check(&self, packet: &Packet, data: &[u8]) -> Result<Vec<u32>, Refusal> {
         let complete = data.len().is_multiple_of(CHUNK_BYTES);
         if packet.offset != self.position || !(complete || packet.last) {
@@ -160,11 +162,12 @@ impl Incoming<'_> {
     }
 }
 
-/// The connection to the previous node. It sends one status for this node and all nodes downstream.
+/// The connection to the previous node or the client. Each status on it covers this node and all
+/// nodes downstream.
 struct Upstream {
     stream: Stream,
     uuid: String,
-    /// Nodes that were removed at set-up.
+    /// Faults of the nodes that were removed at set-up.
     faults: Vec<NodeFault>,
     timeout: Duration,
     state: Mutex<Progress>,
@@ -172,27 +175,28 @@ struct Upstream {
 
 #[derive(Default)]
 struct Progress {
-    local: u64,
-    /// Number of bytes that the nodes downstream have received; `None` if they are done or have
-    /// failed.
-    downstream: Option<u64>,
-    /// Nodes and faults change only when the mirror sends a status. The other fields are set when
-    /// the status is sent.
+    /// Number of bytes that this node has written.
+    local_bytes: u64,
+    /// Number of bytes that all nodes downstream have received; `None` if there are none, or if
+    /// they are done or have failed.
+    downstream_bytes: Option<u64>,
+    /// The next status to send. Its nodes and faults change only when the mirror sends a status.
+    /// Its other fields are set when it is sent.
     status: WriteStatus,
-    /// The write has failed: no more statuses are sent.
+    /// Whether the write has failed, so that no more statuses are sent.
     closed: bool,
 }
 
 impl Upstream {
     fn begin(&self, resume_at: u64, downstream: Option<Downstream>) {
         let mut state = self.state.lock();
-        state.local = resume_at;
+        state.local_bytes = resume_at;
         self.merge(&mut state, downstream.unwrap_or(Downstream { ended: true, ..Downstream::default() }));
     }
 
     fn local_changed(&self, local: u64) -> io::Result<()> {
         let mut state = self.state.lock();
-        state.local = local;
+        state.local_bytes = local;
         self.send(&mut state, false)
     }
 
@@ -213,7 +217,7 @@ impl Upstream {
 
     fn done(&self, length: u64, downstream: Option<Downstream>) -> io::Result<()> {
         let mut state = self.state.lock();
-        state.local = length;
+        state.local_bytes = length;
         if let Some(mut downstream) = downstream {
             if let Some(theirs) = downstream.done.filter(|theirs| *theirs != length) {
                 let reason = format!("has {theirs} bytes, not {length}");
@@ -228,7 +232,7 @@ impl Upstream {
 
     fn merge(&self, state: &mut Progress, downstream: Downstream) {
         let Downstream { acked, nodes, faults, timeout, ended, .. } = downstream;
-        state.downstream = (!ended).then_some(acked);
+        state.downstream_bytes = (!ended).then_some(acked);
         let shortest = timeout.map_or(self.timeout, |timeout| timeout.min(self.timeout));
         state.status = WriteStatus {
             nodes: [self.uuid.clone()].into_iter().chain(nodes).collect(),
@@ -238,12 +242,13 @@ impl Upstream {
         };
     }
 
-    /// Sends a cumulative status. The caller has the lock, so that statuses are sent in order.
+    /// Sends a cumulative status. The caller has locked `state`, so that statuses are sent in
+    /// order.
     fn send(&self, state: &mut Progress, done: bool) -> io::Result<()> {
         if state.closed {
             return Ok(());
         }
-        state.status.acked = state.downstream.unwrap_or(u64::MAX).min(state.local);
+        state.status.acked = state.downstream_bytes.unwrap_or(u64::MAX).min(state.local_bytes);
         state.status.done = done;
         send_status(&self.stream, &state.status)
     }
@@ -255,6 +260,6 @@ fn send_status(mut stream: &Stream, status: &WriteStatus) -> io::Result<()> {
     stream.write_all(&out)
 }
 
-fn closed(error: io::Error) -> Failure {
-    Failure::Gone(FrameError::Io(error))
+fn connection_lost(error: io::Error) -> TransferFailure {
+    TransferFailure::ConnectionLost(FrameError::Io(error))
 }

@@ -1,13 +1,14 @@
-//! Verifies replicas: single replicas on command of the NameNode, and all replicas slowly, in
-//! rounds.
+//! Verifies replicas: single replicas on command of the NameNode, and all replicas one after the
+//! other, slowly and repeatedly.
 //!
 //! Disks lose data silently. A damaged replica is easy to replace if it is found while good
-//! replicas exist on other nodes. The same thread drops partial replicas without a writer. The
-//! position of the scrubber is not stored: it starts from the beginning after a restart.
+//! replicas exist on other nodes. The thread of the scrubber also drops partial replicas without a
+//! writer. The position of the scrubber is not stored: after a restart it starts with the first
+//! replica.
 
 use super::{
     node::Node,
-    store::{Opened, Store},
+    store::{OpenReplica, Store},
     volume::Damage,
 };
 use dfs_client::{
@@ -21,17 +22,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Minimum interval between two searches for abandoned partial replicas, and minimum pause between
-/// two rounds.
+/// Minimum interval between two searches for abandoned partial replicas, and minimum pause before
+/// all replicas are verified again.
 const TICK: Duration = Duration::from_millis(100);
 /// Maximum interval between two searches for abandoned partial replicas.
 const TICK_MAX: Duration = Duration::from_secs(2);
 
-/// Reads an opened replica and verifies it. Calls `piece` with the data in order, at most a packet
-/// at a time, and with its checksums; `piece` returns whether to continue. An empty block has one
-/// empty piece. Returns true if the complete replica was read.
+/// Reads an open replica and verifies it. Calls `piece` for each piece of at most a packet, in
+/// order, with its offset, data and checksums; `piece` returns whether to continue. An empty block
+/// has one empty piece. Returns true if the complete replica was read.
 pub(super) fn read_verified(
-    opened: &Opened,
+    opened: &OpenReplica,
     mut piece: impl FnMut(u64, &[u8], &[u32]) -> bool,
 ) -> Result<bool, Damage> {
     let length = opened.replica.length;
@@ -65,12 +66,12 @@ pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -
     let Ok(opened) = store.open_replica(block, replica) else { return false };
     match read_verified(&opened, |_, bytes, _| pace(bytes.len())) {
         Ok(true) => {
-            store.forget_quarantined(block, opened.replica);
+            store.delete_quarantined_duplicates(block, opened.replica);
             true
         }
         Ok(false) => false,
         Err(damage) => {
-            drop(store.found_damage(block, opened.replica, damage));
+            drop(store.handle_read_error(block, opened.replica, damage));
             false
         }
     }
@@ -81,11 +82,11 @@ pub(super) fn run(node: &Node) {
     let rate = node.config.scrub_rate.0;
     let interval = node.config.transfer_timeout.0 * 2;
     let tick = (interval / 4).clamp(TICK, TICK_MAX);
-    let mut pacer = Pacer { node, interval, tick, cleared: Instant::now() };
+    let mut pacer = Pacer { node, interval, tick, last_cleared: Instant::now() };
     let mut last = None;
     let mut round = Instant::now();
     while !node.stop.is_stopping() {
-        let next = if rate == 0 { None } else { node.store.after(last) };
+        let next = if rate == 0 { None } else { node.store.next_block_after(last) };
         let Some(block) = next else {
             let left = node.config.scrub_period.0.saturating_sub(round.elapsed());
             let off = rate == 0 && !pacer.sleep(Duration::MAX);
@@ -105,17 +106,18 @@ struct Pacer<'a> {
     node: &'a Node,
     interval: Duration,
     tick: Duration,
-    cleared: Instant,
+    last_cleared: Instant,
 }
 
 impl Pacer<'_> {
-    /// Returns false if the node stops.
+    /// Sleeps for `time`, and drops abandoned partial replicas meanwhile. Returns false if the node
+    /// stops.
     fn sleep(&mut self, time: Duration) -> bool {
         let begin = Instant::now();
         loop {
-            if self.cleared.elapsed() >= self.tick {
+            if self.last_cleared.elapsed() >= self.tick {
                 self.node.store.drop_abandoned(self.interval);
-                self.cleared = Instant::now();
+                self.last_cleared = Instant::now();
             }
             let left = time.saturating_sub(begin.elapsed());
             if self.node.stop.wait(left.min(self.tick)) {

@@ -1,7 +1,7 @@
 //! The server of the bulk port. Each connection has a thread, which serves its requests one after
 //! the other.
 //!
-//! Limits: at most `transfers_max` connections with a valid token are served; a further one is
+//! Limits: at most `transfers_max` connections with a valid token are served. A further one is
 //! refused as `busy` and closed. A silent connection is closed after `transfer_timeout`, and a
 //! connection without a valid token much sooner. Invalid input of a peer can only end its own
 //! connection.
@@ -10,7 +10,7 @@ use super::{
     error::{Refusal, RefusalKind},
     local,
     node::Node,
-    receive::{Failure, receive},
+    receive::{TransferFailure, receive},
     send::{LastRead, send},
 };
 use dfs_client::bulk::{FrameError, FrameKind, encode_frame, read_request};
@@ -24,11 +24,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Accepts bulk connections until it is dropped.
+/// Accepts bulk connections until the task is aborted.
 pub(super) async fn accept_bulk(node: Arc<Node>, listener: tokio::net::TcpListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Probably no free file descriptors: wait until some are released.
+            // Probably there are no free file descriptors. Wait until some are released.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -39,7 +39,7 @@ pub(super) async fn accept_bulk(node: Arc<Node>, listener: tokio::net::TcpListen
     }
 }
 
-/// Accepts connections of local readers until it is dropped.
+/// Accepts connections of local readers until the task is aborted.
 pub(super) async fn accept_local(node: Arc<Node>, listener: tokio::net::UnixListener) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -78,7 +78,7 @@ fn start(node: &Arc<Node>, name: &str, serve: impl FnOnce(&Node) + Send + 'stati
     std::thread::Builder::new().name(name.into()).spawn(move || serve(&served)).map(drop)
 }
 
-/// Counts a connection with a valid token. Fails if there are too many.
+/// Counts a connection as one with a valid token. Fails if there are too many of them.
 fn admit(node: &Node, slot_guard: &ConnectionSlot) -> Result<(), Refusal> {
     if slot_guard.authenticate() {
         return Ok(());
@@ -93,22 +93,22 @@ fn serve_bulk(node: &Node, stream: &Stream, slot_guard: &ConnectionSlot) {
     loop {
         let outcome = match read_request(&mut input) {
             Ok(request) => node.connections.during(|| serve(node, stream, slot_guard, request, &mut last)),
-            Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(Failure::Gone(error)),
-            Err(error) => Err(Failure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
+            Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(TransferFailure::ConnectionLost(error)),
+            Err(error) => Err(TransferFailure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
         };
         match outcome {
             Ok(()) => {}
-            Err(Failure::Refused(refusal)) => {
+            Err(TransferFailure::Refused(refusal)) => {
                 tracing::debug!(%refusal, "request refused");
                 if send_refusal(stream, &refusal).is_err() {
                     return;
                 }
             }
-            Err(Failure::Broken(refusal)) => {
+            Err(TransferFailure::Broken(refusal)) => {
                 tracing::warn!(%refusal, "transfer aborted");
                 return refuse_and_close(stream, &refusal);
             }
-            Err(Failure::Gone(error)) => {
+            Err(TransferFailure::ConnectionLost(error)) => {
                 tracing::debug!(%error, "bulk connection ended");
                 return;
             }
@@ -123,31 +123,31 @@ fn serve(
     slot_guard: &ConnectionSlot,
     request: BulkRequest,
     last: &mut LastRead,
-) -> Result<(), Failure> {
+) -> Result<(), TransferFailure> {
     let token = BlockToken::from_bytes(&request.token);
-    let check = |block, nonce, access| {
-        let max = check(node, token, block, nonce, access).map_err(Failure::Refused)?;
-        admit(node, slot_guard).map_err(Failure::Broken)?;
+    let authorise = |block, nonce, access| {
+        let max = check_token(node, token, block, nonce, access).map_err(TransferFailure::Refused)?;
+        admit(node, slot_guard).map_err(TransferFailure::Broken)?;
         let timeout = Some(node.config.transfer_timeout.0);
-        stream.set_read_timeout(timeout).map_err(|error| Failure::Gone(FrameError::Io(error)))?;
+        stream.set_read_timeout(timeout).map_err(|error| TransferFailure::ConnectionLost(FrameError::Io(error)))?;
         Ok(max)
     };
     match request.op {
         Some(Op::Write(request)) => {
-            // A token of the NameNode for a copy is accepted also in an open cluster. Otherwise
-            // this is the write of a client.
+            // A valid token for copies shows that the NameNode has ordered the write, even if the
+            // cluster does not require authentication. Otherwise a client writes.
             let copied = node.blocks.check(token, request.block_id, request.nonce, Access::Copy).is_ok();
             let max =
-                check(request.block_id, request.nonce, if copied { Access::Copy } else { Access::Write })?;
+                authorise(request.block_id, request.nonce, if copied { Access::Copy } else { Access::Write })?;
             if request.expected_length > max {
                 let (block, length) = (request.block_id, request.expected_length);
                 let message = format!("block {block} of {length} bytes: its token allows {max}");
-                return Err(Failure::Refused(Refusal::new(RefusalKind::Denied, message)));
+                return Err(TransferFailure::Refused(Refusal::new(RefusalKind::Denied, message)));
             }
             receive(node, stream, request, token, !copied)
         }
         Some(Op::Read(request)) => {
-            check(request.block_id, request.nonce, Access::Read)?;
+            authorise(request.block_id, request.nonce, Access::Read)?;
             send(&node.store, stream, request, last)
         }
         Some(Op::OpenLocal(_)) => Err(not_served("open files are passed over the Unix socket only")),
@@ -156,7 +156,7 @@ fn serve(
 }
 
 /// Checks that the token allows the access. Returns the maximum length for a write.
-fn check(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refusal> {
+fn check_token(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refusal> {
     node.blocks.check(token, block, nonce, access).map_err(|why| {
         let message = format!("access to block {block} is denied: {why}");
         Refusal::new(RefusalKind::Denied, message)
@@ -170,7 +170,7 @@ fn serve_local(node: &Node, stream: &UnixStream, slot_guard: &ConnectionSlot) {
             Err(FrameError::Closed | FrameError::Io(_)) => return,
             Ok(BulkRequest { op: Some(Op::OpenLocal(request)), token }) => {
                 let token = BlockToken::from_bytes(&token);
-                let opens = check(node, token, request.block_id, request.nonce, Access::Read);
+                let opens = check_token(node, token, request.block_id, request.nonce, Access::Read);
                 match opens.and_then(|_| admit(node, slot_guard)) {
                     Err(refusal) => refusal,
                     Ok(()) => match local::open_local(node, stream, &request) {
@@ -187,8 +187,8 @@ fn serve_local(node: &Node, stream: &UnixStream, slot_guard: &ConnectionSlot) {
             }
             Ok(_) => Refusal::new(RefusalKind::Invalid, "only OpenLocal is served on this socket"),
             Err(error) => {
-                // The start of the next request is unknown after an invalid frame, so close. The
-                // caller may have closed the connection, so ignore errors.
+                // Close the connection, because the start of the next request is unknown after an
+                // invalid frame. Ignore errors, because the caller may have closed the connection.
                 send_refusal(stream, &Refusal::new(RefusalKind::Invalid, error.to_string())).ok();
                 return;
             }
@@ -199,8 +199,8 @@ fn serve_local(node: &Node, stream: &UnixStream, slot_guard: &ConnectionSlot) {
     }
 }
 
-fn not_served(why: &str) -> Failure {
-    Failure::Refused(Refusal::new(RefusalKind::Invalid, why))
+fn not_served(why: &str) -> TransferFailure {
+    TransferFailure::Refused(Refusal::new(RefusalKind::Invalid, why))
 }
 
 fn error_frame(refusal: &Refusal) -> Vec<u8> {

@@ -4,17 +4,17 @@
 use super::node::Node;
 use std::{io, sync::Arc, time::Duration};
 
-/// Interval of the measurements. It can be long, because written bytes are counted between two
-/// measurements.
-const EVERY: Duration = Duration::from_millis(500);
+/// Interval of the measurements. It can be long, because the bytes written between two measurements
+/// are counted.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Starts one thread per folder.
 pub(super) fn start(node: &Arc<Node>) -> io::Result<()> {
     for volume in 0..node.store.volumes.len() {
         let node = node.clone();
         let run = move || {
-            while !node.stop.wait(EVERY) {
-                node.store.measure(volume);
+            while !node.stop.wait(MEASURE_INTERVAL) {
+                node.store.measure_space(volume);
             }
         };
         std::thread::Builder::new().name("space".into()).spawn(run)?;

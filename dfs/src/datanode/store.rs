@@ -1,10 +1,9 @@
-//! All data folders of the node as one store: where replicas are, where a new one is stored, and
-//! what happens when a folder fails.
+//! Manages all data folders of the node: in which folder each replica is, in which one a new
+//! replica is stored, and what happens when a folder fails.
 //!
 //! Invariants: a block is in the map exactly if its files are durable in `current/` of a working
-//! folder. Each change of the map is posted to `pending_reports`. The files of a block in
-//! `current/` and `bad/`, its map entry and its pending report change together under the lock of
-//! the block.
+//! folder. Each change of the map is added to `pending_reports`. The files of a block in `current/`
+//! and `bad/`, its map entry and its pending report change together under the lock of the block.
 //!
 //! Lock order: the lock of a partial replica, then the lock of a block, then the lock of the map.
 //! No thread waits for the network while it has one of these locks, or for a disk while it has the
@@ -16,7 +15,7 @@ use super::{
     disk::{DiskFault, DiskSpace, classify},
     error::{DataNodeError, Refusal, RefusalKind},
     layout::{NameNodeStart, Part},
-    pending_reports::{Item, PendingReports},
+    pending_reports::{ReplicaEvent, PendingReports},
     volume::{Damage, Volume},
 };
 use dfs_client::{
@@ -40,27 +39,27 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Minimum interval between two log messages about a full disk.
 const LOG_FULL_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The channel for errors that end the node.
-pub(super) type Alarm = UnboundedSender<DataNodeError>;
+/// The channel to which errors that end the node are sent.
+pub(super) type FatalErrorSender = UnboundedSender<DataNodeError>;
 
 /// The data folders and their contents.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) uuid: NodeUuid,
-    /// The number of this start, higher than all before.
+    /// Identifies this start of the node. It is higher than that of all earlier starts.
     pub(super) incarnation: u64,
-    /// An operator has declared the data folders new.
+    /// Whether an operator has declared the data folders new.
     pub(super) declared_new: bool,
     pub(super) pending_reports: PendingReports,
     pub(super) volumes: Vec<Volume>,
     pub(super) state: Mutex<State>,
     pub(super) locks: BlockLocks,
-    pub(super) alarm: Alarm,
+    pub(super) fatal_error: FatalErrorSender,
     /// Number of bad blocks after which a folder is retired; 0 for no limit.
     pub(super) bad_blocks_max: u32,
 }
 
-/// One lock per block, needed to change the files of the block.
+/// One lock per block. A thread must have it to change the files of the block.
 #[derive(Debug, Default)]
 pub(super) struct BlockLocks {
     locked: Mutex<HashSet<BlockId>>,
@@ -108,26 +107,26 @@ pub(super) struct State {
 /// The state of a data folder.
 #[derive(Debug, Clone, Default)]
 pub(super) struct VolumeState {
-    /// The folder is retired.
+    /// Whether the folder is retired.
     pub(super) failed: bool,
     /// Number of bad blocks found in this folder since the start.
-    pub(super) bad: u32,
-    /// The folder gets no new blocks.
+    pub(super) bad_blocks: u32,
+    /// Whether the folder gets no new blocks.
     pub(super) read_only: bool,
     /// Total length of the finalised replicas in bytes.
     pub(super) used: u64,
     /// Bytes that are reserved for partial replicas and not yet written.
-    pub(super) pending: u64,
+    pub(super) reserved_bytes: u64,
     /// The free space at the last measurement. `None` before the first one, and if it failed.
     pub(super) space: Option<DiskSpace>,
-    /// Number of bytes written since the measurement.
-    pub(super) written: u64,
+    /// Number of bytes written since `space` was measured.
+    pub(super) written_since_measured: u64,
     /// Time of the last log message about a write that failed because the disk was full.
     pub(super) full_logged: Option<Instant>,
 }
 
 impl VolumeState {
-    /// Whether to log that the disk is full. Returns true at most once per `LOG_FULL_INTERVAL`.
+    /// Returns whether to log that the disk is full: true at most once per `LOG_FULL_INTERVAL`.
     fn must_log_full(&mut self) -> bool {
         let due = self.full_logged.is_none_or(|at| at.elapsed() >= LOG_FULL_INTERVAL);
         if due {
@@ -146,15 +145,15 @@ impl VolumeState {
 pub(super) struct Replica {
     pub(super) volume: usize,
     pub(super) length: u64,
-    /// The nonce of its block.
+    /// The nonce of the block.
     pub(super) nonce: Nonce,
-    /// Distinguishes this replica from earlier and later ones of the same block.
+    /// Distinguishes this replica from earlier and later replicas of the same block.
     pub(super) serial: u64,
 }
 
 /// A replica that is open for reading.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenReplica {
     pub(super) block: BlockId,
     pub(super) replica: Replica,
     pub(super) data: File,
@@ -162,7 +161,8 @@ pub(super) struct Opened {
 }
 
 impl Store {
-    /// Returns the cluster of the folders; empty before the first registration.
+    /// Returns the ID of the cluster that the folders belong to; empty before the first
+    /// registration.
     pub(super) fn cluster_id(&self) -> String {
         self.state.lock().cluster_id.clone()
     }
@@ -184,8 +184,9 @@ impl Store {
         self.state.lock().replicas.iter().map(|(block, replica)| (*block, *replica)).collect()
     }
 
-    /// Returns the first block after `block`, or the first of all if `block` is `None`.
-    pub(super) fn after(&self, block: Option<BlockId>) -> Option<BlockId> {
+    /// Returns the block with the next higher ID that has a replica, or the first of all if `block`
+    /// is `None`.
+    pub(super) fn next_block_after(&self, block: Option<BlockId>) -> Option<BlockId> {
         let from = block.map_or(Bound::Unbounded, Bound::Excluded);
         self.state.lock().replicas.range((from, Bound::Unbounded)).next().map(|(block, _)| *block)
     }
@@ -195,8 +196,8 @@ impl Store {
         self.state.lock().replicas.get(&block).copied()
     }
 
-    /// Returns the replica of `block` if it has this nonce.
-    pub(super) fn find_nonce(&self, block: BlockId, nonce: Nonce) -> Result<Replica, Refusal> {
+    /// Returns the replica of `block`, or a refusal if there is none with this nonce.
+    pub(super) fn find_with_nonce(&self, block: BlockId, nonce: Nonce) -> Result<Replica, Refusal> {
         let replica = self.find(block).ok_or_else(|| Refusal::not_found(block))?;
         if replica.nonce == nonce {
             return Ok(replica);
@@ -207,35 +208,36 @@ impl Store {
     }
 
     /// Opens a replica for reading. A damaged replica is quarantined, reported and refused.
-    pub(super) fn open_replica(&self, block: BlockId, replica: Replica) -> Result<Opened, Refusal> {
+    pub(super) fn open_replica(&self, block: BlockId, replica: Replica) -> Result<OpenReplica, Refusal> {
         match self.volumes[replica.volume].open_block(block) {
             Ok((data, sums)) if (sums.length, sums.nonce) == (replica.length, replica.nonce) => {
-                Ok(Opened { block, replica, data, sums })
+                Ok(OpenReplica { block, replica, data, sums })
             }
             Ok((_, sums)) => {
                 let why = format!(
                     "has {} bytes and nonce {}, {} bytes with nonce {} were written",
                     sums.length, sums.nonce, replica.length, replica.nonce
                 );
-                Err(self.damaged(block, replica, why))
+                Err(self.quarantine_replica(block, replica, why))
             }
-            Err(damage) => Err(self.found_damage(block, replica, damage)),
+            Err(damage) => Err(self.handle_read_error(block, replica, damage)),
         }
     }
 
-    /// Handles a read error of a replica. A transient error of this process does not make the
-    /// replica damaged.
-    pub(super) fn found_damage(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
+    /// Handles a read error of a replica and returns the refusal for the reader. After a transient
+    /// error of this process the replica is not considered damaged.
+    pub(super) fn handle_read_error(&self, block: BlockId, replica: Replica, damage: Damage) -> Refusal {
         match damage {
             Damage::Transient(error) => {
                 Refusal::new(RefusalKind::Failed, format!("cannot read the replica of {block} now: {error}"))
             }
-            proven => self.damaged(block, replica, proven.to_string()),
+            proven => self.quarantine_replica(block, replica, proven.to_string()),
         }
     }
 
-    /// Quarantines and reports a damaged replica, unless it has been removed already.
-    pub(super) fn damaged(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
+    /// Removes a damaged replica from the map, quarantines it and reports it, unless it has been
+    /// removed already. Returns the refusal for the reader.
+    pub(super) fn quarantine_replica(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
         let _lock = self.locks.lock(block);
         let mut state = self.state.lock();
         if state.replicas.get(&block) != Some(&replica) {
@@ -253,7 +255,7 @@ impl Store {
     pub(super) fn quarantine(&self, block: BlockId, volume: usize, why: &str) {
         tracing::warn!(%block, folder = %self.volumes[volume].paths.root.display(), why, "damaged replica quarantined");
         let moved = self.volumes[volume].move_to_bad(block);
-        self.pending_reports.post([(block, Item::Corrupt(why.into()))]);
+        self.pending_reports.post([(block, ReplicaEvent::Corrupt(why.into()))]);
         if let Err(error) = moved {
             tracing::error!(%block, %error, "a damaged replica cannot be moved to bad/: it is not served any more");
             if classify(&error) == DiskFault::Broken {
@@ -266,12 +268,12 @@ impl Store {
         self.count_bad(volume);
     }
 
-    /// Counts a bad block. A folder with too many bad blocks is retired.
+    /// Counts a bad block of a folder. Retires the folder if it has too many.
     fn count_bad(&self, volume: usize) {
         let bad = {
             let mut state = self.state.lock();
-            state.volumes[volume].bad += 1;
-            state.volumes[volume].bad
+            state.volumes[volume].bad_blocks += 1;
+            state.volumes[volume].bad_blocks
         };
         if self.bad_blocks_max > 0 && bad >= self.bad_blocks_max {
             self.retire_unless_last(
@@ -281,8 +283,8 @@ impl Store {
         }
     }
 
-    /// Retires a folder. The last working folder stays in use for reading and gets no new blocks:
-    /// read errors never end a node.
+    /// Retires a folder, unless it is the last working one. The last folder stays in use for
+    /// reading and gets no new blocks, so that read errors never end a node.
     fn retire_unless_last(&self, volume: usize, why: &str) {
         let mut state = self.state.lock();
         if !state.volumes[volume].accepts_blocks() {
@@ -311,7 +313,7 @@ impl Store {
             if self.find(block).is_some_and(|replica| replica.nonce != nonce) {
                 // The replica to delete does not exist. The replica with this ID belongs to another
                 // block and is kept.
-                self.pending_reports.post_if_absent(block, Item::Deleted);
+                self.pending_reports.post_if_absent(block, ReplicaEvent::Deleted);
                 continue;
             }
             self.state.lock().remove(block);
@@ -320,24 +322,24 @@ impl Store {
                 gone &= self.is_failed(index) || self.or_retire(index, volume.delete(block)).is_ok();
             }
             if gone {
-                self.pending_reports.post([(block, Item::Deleted)]);
+                self.pending_reports.post([(block, ReplicaEvent::Deleted)]);
                 count += 1;
             }
         }
         tracing::info!(blocks = count, "replicas deleted on command");
     }
 
-    /// Reports a replica that is not in the map. A quarantined replica is reported as damaged and
-    /// not as lost, because the NameNode orders its deletion when it is replaced.
+    /// Reports that the replica of a block is not in the map. A quarantined replica is reported as
+    /// damaged and not as lost, so that the NameNode orders its deletion when it is replaced.
     pub(super) fn post_absent(&self, block: BlockId) {
         let is_quarantined = self.volumes.iter().any(|volume| volume.paths.bad(block, Part::Data).exists());
-        let item = if is_quarantined { Item::Corrupt("quarantined before".into()) } else { Item::Lost };
+        let item = if is_quarantined { ReplicaEvent::Corrupt("quarantined before".into()) } else { ReplicaEvent::Lost };
         self.pending_reports.post_if_absent(block, item);
     }
 
     /// Reports the quarantined replicas of this and earlier starts, which the NameNode may not
-    /// know. Returns the blocks that also have a replica in the map: they may be good, and their
-    /// quarantined replica only a duplicate.
+    /// know. Returns, without reporting them, the blocks that also have a replica in the map: that
+    /// replica may be good, and the quarantined one only a duplicate.
     pub(super) fn post_quarantined(&self) -> Vec<BlockId> {
         let mut duplicates = Vec::new();
         for (index, volume) in self.volumes.iter().enumerate() {
@@ -353,7 +355,7 @@ impl Store {
                 if self.find(block).is_some() {
                     duplicates.push(block);
                 } else {
-                    self.pending_reports.post_if_absent(block, Item::Corrupt("quarantined earlier".into()));
+                    self.pending_reports.post_if_absent(block, ReplicaEvent::Corrupt("quarantined earlier".into()));
                 }
             }
         }
@@ -362,8 +364,9 @@ impl Store {
         duplicates
     }
 
-    /// Deletes the quarantined replicas of a block whose replica in the map was verified just now.
-    pub(super) fn forget_quarantined(&self, block: BlockId, replica: Replica) {
+    /// Deletes the quarantined replicas of a block if `replica`, which was just verified, is still
+    /// in the map.
+    pub(super) fn delete_quarantined_duplicates(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) != Some(replica) {
             return;
@@ -376,14 +379,15 @@ impl Store {
     }
 
     /// Reports a replica to the NameNode again, if it still exists.
-    pub(super) fn repost(&self, block: BlockId, replica: Replica) {
+    pub(super) fn report_again(&self, block: BlockId, replica: Replica) {
         let _lock = self.locks.lock(block);
         if self.find(block) == Some(replica) {
-            self.pending_reports.post([(block, Item::Received(replica.nonce, replica.length))]);
+            self.pending_reports.post([(block, ReplicaEvent::Received(replica.nonce, replica.length))]);
         }
     }
 
-    /// Returns the usage of all working folders. The free space of a shared disk is counted once.
+    /// Returns the usage of all working folders. The free space of a disk that several folders
+    /// share is counted once.
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
         let mut disks: HashMap<u64, u64> = HashMap::new();
@@ -405,9 +409,9 @@ impl Store {
         }
     }
 
-    /// Measures the free space of a folder. May block forever if the disk is broken. All other
-    /// threads use the last result and do not wait.
-    pub(super) fn measure(&self, volume: usize) {
+    /// Measures the free space of a folder. May block forever if the disk is broken. Other threads
+    /// use the last result and do not wait for a measurement.
+    pub(super) fn measure_space(&self, volume: usize) {
         if self.is_failed(volume) {
             return;
         }
@@ -419,7 +423,8 @@ impl Store {
         self.state.lock().volumes[volume].failed
     }
 
-    /// Converts a failed operation into a refusal, and retires the folder if the error requires it.
+    /// Converts the error of a disk operation into a refusal, and retires the folder if the error
+    /// requires it.
     pub(super) fn or_retire<T>(&self, volume: usize, result: io::Result<T>) -> Result<T, Refusal> {
         result.map_err(|error| self.refusal_for(volume, &error))
     }
@@ -453,7 +458,7 @@ impl Store {
         state.replicas.retain(|block, replica| {
             let is_staying = replica.volume != volume;
             if !is_staying {
-                lost.push((*block, Item::Lost));
+                lost.push((*block, ReplicaEvent::Lost));
             }
             is_staying
         });
@@ -463,7 +468,7 @@ impl Store {
         let dir = self.volumes[volume].paths.root.display();
         tracing::error!(folder = %dir, why, lost = lost.len(), "folder failed: retired, its replicas are lost");
         if none_left {
-            self.alarm.send(DataNodeError::NoFolders(format!("{dir}: {why}"))).ok();
+            self.fatal_error.send(DataNodeError::NoFolders(format!("{dir}: {why}"))).ok();
         }
         self.pending_reports.post(lost);
     }
@@ -482,12 +487,12 @@ impl State {
         }
     }
 
-    /// Sets the free space of a folder and of all other folders on the same disk.
+    /// Stores the measured free space of a folder, also for all other folders on the same disk.
     fn set_space(&mut self, volume: usize, space: Option<DiskSpace>) {
         self.volumes[volume].space = space;
         for other in &mut self.volumes {
             if other.space.map(|space| space.device) == space.map(|space| space.device) {
-                (other.space, other.written) = (space, 0);
+                (other.space, other.written_since_measured) = (space, 0);
             }
         }
     }
@@ -497,19 +502,19 @@ impl State {
     fn free_on(&self, space: DiskSpace) -> u64 {
         let here =
             self.volumes.iter().filter(|volume| volume.space.is_some_and(|r| r.device == space.device));
-        let taken = |volume: &VolumeState| volume.pending.saturating_add(volume.written);
+        let taken = |volume: &VolumeState| volume.reserved_bytes.saturating_add(volume.written_since_measured);
         here.fold(space.free, |free, volume| free.saturating_sub(taken(volume)))
     }
 
-    /// Whether a folder has free space for `more` bytes.
+    /// Returns whether a folder has free space for `more` bytes.
     pub(super) fn has_space(&self, volume: usize, more: u64) -> bool {
         let space = self.volumes[volume].space.filter(|_| self.volumes[volume].accepts_blocks());
         space.is_some_and(|space| self.free_on(space) >= more)
     }
 
-    /// Returns the folder with the most free space, if it is enough for `length`. Folders with
-    /// equal space are used in turn.
-    pub(super) fn choose(&mut self, length: u64) -> Option<usize> {
+    /// Returns the folder with the most free space, if that is enough for `length` bytes. Folders
+    /// with equal space are used in turn.
+    pub(super) fn choose_volume(&mut self, length: u64) -> Option<usize> {
         let count = self.volumes.len();
         let mut best: Option<(usize, u64)> = None;
         for index in (0..count).map(|step| (self.next_volume + step) % count) {

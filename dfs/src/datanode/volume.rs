@@ -1,4 +1,4 @@
-//! A data folder: opening, scanning, and the file operations.
+//! A data folder: opens it, scans it, and does the file operations.
 //!
 //! This module makes no decisions: errors are returned, and `store` decides whether the folder
 //! stays in use. Files with unknown names are never touched.
@@ -6,7 +6,7 @@
 use super::{
     disk::{Disk, DiskFault, DiskSpace, classify, is_transient},
     error::DataNodeError,
-    layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_name, shard},
+    layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_file_name, shard_name},
 };
 use daemon::lock::FolderLock;
 use dfs_client::{
@@ -20,7 +20,7 @@ use std::{
     sync::Arc,
 };
 
-/// A data folder. It is locked, unless it failed before.
+/// A data folder. It is locked, unless it could not be opened.
 #[derive(Debug)]
 pub(super) struct Volume {
     pub(super) paths: Paths,
@@ -48,7 +48,7 @@ impl Volume {
         let lock = FolderLock::acquire(dir, "datanode")?;
         // Clients get paths in this folder. They have other working folders, so the path must be
         // absolute.
-        let root = fs::canonicalize(dir).map_err(at("use folder", dir))?;
+        let root = fs::canonicalize(dir).map_err(folder_error("use folder", dir))?;
         let volume = Self { paths: Paths { root }, disk, reserve, _lock: Some(lock) };
         let version = volume.read_version()?;
         if version.is_none()
@@ -58,7 +58,7 @@ impl Volume {
         }
         volume.clear_tmp()?;
         match volume.make_folders() {
-            // The folders exist, and their blocks can be served.
+            // Continue if the disk is full: the folders exist, and their blocks can be served.
             Err(DataNodeError::Folder { source, .. })
                 if version.is_some() && classify(&source) == DiskFault::Full =>
             {
@@ -70,8 +70,8 @@ impl Volume {
         Ok((volume, version))
     }
 
-    /// A folder that cannot be opened. The caller retires it.
-    pub(super) fn unopened(dir: &Path, reserve: u64, disk: Arc<dyn Disk>) -> Self {
+    /// Creates a `Volume` for a folder that cannot be opened. The caller retires it.
+    pub(super) fn unusable(dir: &Path, reserve: u64, disk: Arc<dyn Disk>) -> Self {
         let root = fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
         Self { paths: Paths { root }, disk, reserve, _lock: None }
     }
@@ -81,7 +81,7 @@ impl Volume {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(at("read", &path)(error)),
+            Err(error) => return Err(folder_error("read", &path)(error)),
         };
         match Version::parse(&text) {
             Ok(version) => Ok(Some(version)),
@@ -92,13 +92,13 @@ impl Volume {
         }
     }
 
-    /// Returns a block in `current/`, if there is one.
+    /// Returns the path of any block in `current/`, if there is one.
     fn any_block(&self) -> Result<Option<PathBuf>, DataNodeError> {
         for low in 0..SHARDS {
-            let folder = self.paths.current().join(shard(BlockId(low)));
-            let found = match entries(&folder) {
+            let folder = self.paths.current().join(shard_name(BlockId(low)));
+            let found = match list_files(&folder) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                other => other.map_err(at("list", &folder))?,
+                other => other.map_err(folder_error("list", &folder))?,
             };
             if let Some((path, _)) = found.into_iter().find(|(_, known)| known.is_some()) {
                 return Ok(Some(path));
@@ -120,29 +120,29 @@ impl Volume {
     /// Creates all folders at start, so that finalising a block never has to create and sync one.
     fn make_folders(&self) -> Result<(), DataNodeError> {
         let current = self.paths.current();
-        let shards = (0..SHARDS).map(|low| current.join(shard(BlockId(low))));
+        let shards = (0..SHARDS).map(|low| current.join(shard_name(BlockId(low))));
         for path in [self.paths.tmp_dir(), self.paths.bad_dir(), current.clone()].into_iter().chain(shards) {
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(at("create folder", &path)(error));
+                    return Err(folder_error("create folder", &path)(error));
                 }
                 _ => {}
             }
         }
-        self.disk.sync_folder(&current).map_err(at("sync", &current))?;
-        self.disk.sync_folder(self.paths.root()).map_err(at("sync", self.paths.root()))
+        self.disk.sync_folder(&current).map_err(folder_error("sync", &current))?;
+        self.disk.sync_folder(self.paths.root()).map_err(folder_error("sync", self.paths.root()))
     }
 
     /// Deletes partial replicas of an earlier start, because their writers no longer exist.
     fn clear_tmp(&self) -> Result<(), DataNodeError> {
         let tmp = self.paths.tmp_dir();
-        let found = match entries(&tmp) {
+        let found = match list_files(&tmp) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(at("list", &tmp))?,
+            other => other.map_err(folder_error("list", &tmp))?,
         };
         for (path, known) in found {
             if known.is_some() {
-                fs::remove_file(&path).map_err(at("delete", &path))?;
+                fs::remove_file(&path).map_err(folder_error("delete", &path))?;
             } else {
                 log_unknown_file(&path);
             }
@@ -150,32 +150,32 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads names, sizes and checksum files, but no block data. An unreadable file makes its
-    /// replica damaged. A transient error of this process ends the start. A subfolder that cannot
-    /// be listed costs the replicas in it; if no subfolder can be listed, the data folder has
-    /// failed.
+    /// Scans the finalised replicas: reads names, sizes and checksum files, but no block data. A
+    /// replica with an unreadable file is damaged. Returns an error after a transient error of this
+    /// process. The replicas in a subfolder that cannot be listed are not served; if no subfolder
+    /// can be listed, returns an error.
     pub(super) fn scan(&self) -> Result<Scan, DataNodeError> {
         let mut scan = Scan::default();
         let mut unlisted = 0;
         let current = self.paths.current();
         for low in 0..SHARDS {
-            let folder = current.join(shard(BlockId(low)));
+            let folder = current.join(shard_name(BlockId(low)));
             let mut orphan_sums = Vec::new();
-            let found = match entries(&folder) {
+            let found = match list_files(&folder) {
                 Err(error) if !is_transient(&error) && unlisted + 1 < SHARDS => {
                     unlisted += 1;
                     let folder = folder.display();
                     tracing::error!(%folder, %error, "cannot list the folder: its replicas are not served");
                     continue;
                 }
-                other => other.map_err(at("list", &folder))?,
+                other => other.map_err(folder_error("list", &folder))?,
             };
             for (path, known) in found {
                 match known {
                     Some((block, _)) if block.0 % SHARDS != low => log_unknown_file(&path),
                     Some((block, Part::Data)) => match self.open_block(block) {
                         Ok((_, sums)) => scan.replicas.push((block, sums.nonce, sums.length)),
-                        Err(Damage::Transient(error)) => return Err(at("read the block", &path)(error)),
+                        Err(Damage::Transient(error)) => return Err(folder_error("read the block", &path)(error)),
                         Err(proven) => scan.damaged.push((block, proven.to_string())),
                     },
                     Some((block, Part::Sums)) => orphan_sums.push(block),
@@ -195,8 +195,8 @@ impl Volume {
         Ok(scan)
     }
 
-    /// Deletes a checksum file without a data file, which is left by a crash between two renames or
-    /// two deletions.
+    /// Deletes a checksum file without a data file, which remains after a crash between two renames
+    /// or two deletions.
     fn clear_orphan_sums(&self, block: BlockId) {
         let path = self.paths.finalised(block, Part::Sums);
         let ours = fs::read(&path).is_ok_and(|bytes| Checksums::decode(&bytes, block).is_ok());
@@ -205,7 +205,8 @@ impl Volume {
         }
     }
 
-    /// Returns the files in the data folder itself or in `current/` that are not from the DataNode.
+    /// Returns the files in `folder`, which is the data folder itself or `current/`, that the
+    /// DataNode has not written.
     fn unknown_files(&self, folder: &Path) -> Vec<PathBuf> {
         const KNOWN_NAMES: [&str; 11] = [
             "LOCK",
@@ -223,7 +224,7 @@ impl Volume {
         let in_current = folder == self.paths.current();
         let known = |name: &str| {
             if in_current {
-                (0..SHARDS).any(|low| shard(BlockId(low)) == name)
+                (0..SHARDS).any(|low| shard_name(BlockId(low)) == name)
             } else {
                 KNOWN_NAMES.contains(&name)
             }
@@ -235,11 +236,11 @@ impl Volume {
 
     /// Returns the quarantined blocks.
     pub(super) fn quarantined_blocks(&self) -> io::Result<Vec<BlockId>> {
-        let known = entries(&self.paths.bad_dir())?.into_iter().filter_map(|(_, known)| known);
+        let known = list_files(&self.paths.bad_dir())?.into_iter().filter_map(|(_, known)| known);
         Ok(known.map(|(block, _)| block).collect())
     }
 
-    /// Opens a finalised block and its checksums, and checks everything except the data.
+    /// Opens a finalised block and reads its checksum file. Checks everything except the data.
     pub(super) fn open_block(&self, block: BlockId) -> Result<(File, Checksums), Damage> {
         let data = self.disk.open(&self.paths.finalised(block, Part::Data))?;
         let found = data.metadata()?.len();
@@ -260,8 +261,7 @@ impl Volume {
 
     fn read_sums(&self, block: BlockId, data_len: u64) -> Result<Checksums, Damage> {
         let file = self.open_sums(block)?;
-        // Limit the size of the read: the header, which contains the expected length, and the
-        // checksums of a block of this length.
+        // Limit the size of the read to the header and the checksums of a block of this length.
         let max = HEADER_BYTES as u64 + data_len.div_ceil(CHUNK_BYTES as u64) * 4;
         let size = file.metadata()?.len();
         let mut bytes = Vec::new();
@@ -275,14 +275,14 @@ impl Volume {
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
     }
 
-    /// Deletes a partial replica. Best effort: the next start deletes the remaining files.
+    /// Deletes a partial replica. Ignores errors, because the next start deletes the remaining
+    /// files.
     pub(super) fn remove_partial(&self, block: BlockId) {
         for part in [Part::Data, Part::Sums] {
             remove_if_exists(&self.paths.tmp(block, part)).ok();
         }
     }
 
-    ///
     /// Makes a partial replica durable and moves it to `current/`. When this returns, the replica
     /// survives a crash.
     ///
@@ -360,14 +360,14 @@ impl From<io::Error> for Damage {
     }
 }
 
-type Entry = (PathBuf, Option<(BlockId, Part)>);
+type FolderEntry = (PathBuf, Option<(BlockId, Part)>);
 
-/// Returns the files of a folder, with the block and part that their names mean.
-fn entries(folder: &Path) -> io::Result<Vec<Entry>> {
+/// Returns the files of a folder, each with the block and part that its name stands for, if any.
+fn list_files(folder: &Path) -> io::Result<Vec<FolderEntry>> {
     fs::read_dir(folder)?
         .map(|entry| {
             let entry = entry?;
-            let known = entry.file_name().to_str().and_then(parse_name);
+            let known = entry.file_name().to_str().and_then(parse_file_name);
             let is_file = entry.file_type()?.is_file();
             Ok((entry.path(), known.filter(|_| is_file)))
         })
@@ -385,7 +385,7 @@ fn remove_if_exists(path: &Path) -> io::Result<()> {
     }
 }
 
-fn at<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> DataNodeError + 'a {
+fn folder_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> DataNodeError + 'a {
     move |source| DataNodeError::Folder { what, path: path.into(), source }
 }
 

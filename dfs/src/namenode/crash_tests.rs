@@ -1,6 +1,6 @@
-//! The NameNode crashes at every single write to its disk. Acknowledged operations are present
-//! after the restart, and no operation is partly applied. Unsynced bytes are kept, lost or torn at
-//! random.
+//! Crashes the NameNode at every single write to its disk, and checks that acknowledged operations
+//! are present after the restart and that no operation is partly applied. Unsynced bytes are kept,
+//! lost or partly lost at random.
 
 use super::{
     driver::{Driver, now_since},
@@ -22,7 +22,7 @@ use journal::{
 use std::{sync::Arc, time::Instant};
 
 const CLUSTER: &str = "crash-test";
-const ANSWERS: usize = 1000;
+const RETRY_CACHE_LIMIT: usize = 1000;
 
 /// A step of the script.
 enum Step {
@@ -79,7 +79,7 @@ fn open(disk: &CrashDisk) -> Option<Driver> {
 
 fn open_with(disk: &CrashDisk, config: &NameNodeConfig) -> Option<Driver> {
     let (Storage { log, namespace, .. }, _) =
-        Storage::open_log(Arc::new(disk.clone()), CLUSTER, Recovery::Refuse, ANSWERS).ok()?;
+        Storage::open_log(Arc::new(disk.clone()), CLUSTER, Recovery::Refuse, RETRY_CACHE_LIMIT).ok()?;
     let started = Instant::now();
     let state = State::new(Settings::from(config), namespace, now_since(started));
     Some(Driver::new(state, log, started, config))
@@ -133,14 +133,14 @@ async fn tree(driver: &Driver) -> Vec<String> {
 }
 
 /// Runs the script until it is done or the disk fails. Returns the number of acknowledged
-/// operations, and optionally records the tree after each.
+/// operations. If `trees` is set, adds the tree after each operation to it.
 async fn run(driver: &Driver, trees: &mut Option<Vec<Vec<String>>>) -> usize {
     let mut acknowledged = 0;
     for step in script() {
         let ops = match step {
             Step::Snapshot => {
                 // A failed snapshot has no other effect.
-                let _ = storage::snapshot(driver.log(), CLUSTER, ANSWERS);
+                let _ = storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT);
                 continue;
             }
             Step::Do(op) => vec![op],
@@ -168,7 +168,7 @@ async fn run(driver: &Driver, trees: &mut Option<Vec<Vec<String>>>) -> usize {
 }
 
 #[tokio::test]
-async fn dying_at_every_write_loses_nothing_acknowledged() {
+async fn crash_at_any_write_loses_no_acknowledged_operation() {
     let disk = CrashDisk::new();
     let driver = open(&disk).unwrap();
     let mut trees = Some(vec![tree(&driver).await]);
@@ -203,16 +203,19 @@ async fn dying_at_every_write_loses_nothing_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_failed_sync_is_never_acknowledged_nor_tried_again() {
+async fn operation_whose_sync_failed_is_neither_acknowledged_nor_retried() {
     let disk = CrashDisk::new();
     let driver = open(&disk).unwrap();
     submit(&driver, Op::Mkdir { path: path("/kept"), parents: false, mode: None }).await.unwrap();
-    // The next operation is one write and one sync: fail the sync.
+    // The next operation is one write and one sync. Make the sync fail.
     disk.fail_after(1);
     let mkdir = |at: &str| Op::Mkdir { path: path(at), parents: false, mode: None };
     submit(&driver, mkdir("/lost")).await.unwrap_err();
     submit(&driver, mkdir("/after")).await.unwrap_err();
-    assert!(driver.query(|state| state.stat(&path("/lost"))).await.is_err(), "read what is not durable");
+    assert!(
+        driver.query(|state| state.stat(&path("/lost"))).await.is_err(),
+        "a query returned a folder that is not durable"
+    );
     drop(driver);
     let driver = open(&disk.survivor(Survive::SyncedOnly)).unwrap();
     assert_eq!(tree(&driver).await, ["/kept dir=true open=false"]);
@@ -226,9 +229,9 @@ async fn after_a_failed_rotation_no_unlogged_state_is_returned() {
         let mkdir = |at: &str| Op::Mkdir { path: path(at), parents: false, mode: None };
         submit(&driver, mkdir("/kept")).await.unwrap();
         disk.fail_after(operation);
-        assert!(storage::snapshot(driver.log(), CLUSTER, ANSWERS).is_err(), "operation {operation}");
-        // No record is pending, so everything is durable. But this operation has changed only
-        // memory.
+        assert!(storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT).is_err(), "operation {operation}");
+        // No record is pending, so everything in the log is durable. But the following operation
+        // changes only memory.
         submit(&driver, mkdir("/unlogged")).await.unwrap_err();
         assert!(driver.query(|state| state.stat(&path("/unlogged"))).await.is_err());
         let seen = driver.query(|state| Ok(state.stat(&path("/unlogged")).is_ok())).await;
@@ -236,10 +239,11 @@ async fn after_a_failed_rotation_no_unlogged_state_is_returned() {
     }
 }
 
-/// Many clients create files at the same time, each with its own request ID. After the restart they
-/// repeat the requests that were not acknowledged. Each request is applied exactly once.
+/// Lets many clients create folders at the same time, and crashes the NameNode. After the restart,
+/// deletes the folders and repeats all requests. Checks that no acknowledged folder was lost, and
+/// that each request was applied exactly once.
 #[tokio::test]
-async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised() {
+async fn crash_under_load_loses_nothing_acknowledged_and_repeats_are_recognised() {
     const CLIENTS: usize = 8;
     let delete = || Op::Delete { path: path("/shared"), recursive: true };
     let mkdir = |n: usize| Op::Mkdir { path: path(&format!("/shared/{n}")), parents: true, mode: None };
@@ -277,7 +281,7 @@ async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
                     "crash at {crash_at}, {survive:?}: {n} was acknowledged"
                 );
             }
-            // All files are deleted again. Repeated requests must not create them again.
+            // Delete all folders. Repeated requests must not create them again.
             let done = driver
                 .query(|state| Ok(state.list(&path("/shared"), "", 100).map_or(vec![], |all| all.0)))
                 .await;
@@ -296,7 +300,7 @@ async fn dying_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
 }
 
 #[tokio::test]
-async fn lease_expiry_is_atomic() {
+async fn file_closed_by_lease_expiry_stays_closed_after_a_crash() {
     let config = NameNodeConfig {
         lease: daemon::Period(std::time::Duration::from_millis(1)),
         ..NameNodeConfig::default()

@@ -1,4 +1,4 @@
-//! The driver of the state machine: clock, lock, edit log, and their order.
+//! The driver of the state machine: adds the clock, the lock and the edit log.
 //!
 //! A change is applied and its record is queued under one write lock, so that the order of the log
 //! is the order of the changes in memory. No reply is sent before every record that it could depend
@@ -24,10 +24,11 @@ use tokio::sync::Notify;
 
 /// Interval of the ticks of the state machine.
 pub(crate) const TICK: Duration = Duration::from_millis(200);
-/// Maximum number of users whose home folders are created by this process. Further users are
-/// served, but get no home folder.
+/// Maximum number of users for whom this process creates home folders. Further users are served,
+/// but get no home folder.
 const HOMES_MAX: usize = 100_000;
-/// How long a close waits for reports of its blocks before the client must retry.
+/// How long a close waits until DataNodes have reported the blocks of the file, before the client
+/// must retry.
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
 
 /// The reply to a registration.
@@ -45,7 +46,8 @@ pub(crate) struct Driver {
     disk_reserve: u64,
     /// Notified when a DataNode has reported replicas.
     replicas_reported: Notify,
-    /// Users whose home folder exists or cannot be created.
+    /// Users for whom no home folder must be created: it exists, or an attempt to create it was
+    /// refused.
     homes: RwLock<HashSet<Box<str>>>,
 }
 
@@ -73,8 +75,8 @@ impl Driver {
         now_since(self.started)
     }
 
-    /// Executes an operation of a client. Then `answer` reads the data of the reply from the same
-    /// state.
+    /// Executes an operation of a client. Then `answer` makes the reply from the same state, before
+    /// other operations can change it.
     pub(crate) async fn submit<T>(
         &self,
         request: Request,
@@ -111,7 +113,6 @@ impl Driver {
         answer(&state, handled.outcome)
     }
 
-    ///
     /// Creates `/user/NAME` at the first call of a user. A refusal does not fail the call, because
     /// the user may not need a home folder. The creation is retried only if the NameNode is in
     /// safemode or its log is not writable.
@@ -188,7 +189,7 @@ impl Driver {
         .await
     }
 
-    /// Processes a heartbeat. `wire` converts the answer while the state is locked.
+    /// Processes a heartbeat. `wire` converts the answer to a reply while the state is locked.
     pub(crate) async fn heartbeat<T>(
         &self,
         node: NodeUuid,
@@ -209,18 +210,18 @@ impl Driver {
         .await
     }
 
-    /// Whether the NameNode refuses changes.
+    /// Returns whether the NameNode refuses changes.
     pub(crate) fn in_safemode(&self) -> bool {
         self.state.read().safemode().on
     }
 
-    /// Passes the time to the state machine and logs its events.
+    /// Runs the periodic work of the state machine, and logs its events.
     pub(crate) fn tick(&self) -> Result<(), Error> {
         let free = self.log.free_bytes().ok();
         let mut state = self.state.write();
         state.set_disk_low(free.filter(|free| *free < self.disk_reserve));
-        // A tick stops to recover files when its edits fill a record, but it completes the file
-        // that it has started.
+        // A tick recovers no further file when its edits fill a record, but completes the file that
+        // it has started. It may therefore need twice the capacity.
         self.check_log_capacity(2 * RECORD_BYTES_MAX)?;
         for record in state.tick(self.now()) {
             self.append(&codec::encode(&record))?;
@@ -243,12 +244,13 @@ impl Driver {
         Err(Error::new(Kind::Unavailable, message))
     }
 
-    /// Logs a record that has been applied. `check_log_capacity` was called under the same lock.
+    /// Appends a record that has been applied to the edit log. The caller has called
+    /// `check_log_capacity` under the same lock.
     fn append(&self, record: &[u8]) -> Result<(), Error> {
         match self.log.append(record) {
             Ok(_) => Ok(()),
             Err(AppendError::Failed(failed)) => Err(unavailable(&failed)),
-            // The size of a plan is limited, so this is a bug. Memory and disk differ now, so the
+            // The size of a record is limited, so this is a bug. Memory and disk differ now, so the
             // process must end.
             Err(error @ AppendError::TooLarge { .. }) => {
                 tracing::error!(%error, "an applied edit cannot be logged: the NameNode aborts");
@@ -306,7 +308,7 @@ mod tests {
             begins.recv().unwrap();
             let (done, ended) = bounded(1);
             scope.spawn(move || {
-                // Repeat until the other thread has probably reached the lock.
+                // Repeat the call until the other thread has probably reached the lock.
                 for _ in 0..100 {
                     driver.ensure_home("ann");
                     thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! The NameNode: has the namespace and knows where blocks are.
+//! The NameNode: manages the namespace and knows where blocks are.
 //!
 //! [`op`] defines operations and their outcomes. The state machine is pure: time is a parameter.
 //! The driver adds the clock, the edit log and the gRPC server.

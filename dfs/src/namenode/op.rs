@@ -1,4 +1,5 @@
-//! The types of the state machine of the NameNode: operations, outcomes, and messages of DataNodes.
+//! The input and output types of the state machine of the NameNode: operations and their outcomes,
+//! and messages of DataNodes.
 
 use dfs_client::{
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
@@ -7,7 +8,7 @@ use dfs_client::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The time. The driver reads both clocks.
+/// The current time. The driver reads both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Now {
     /// Monotonic time in milliseconds since the start of the process, for durations.
@@ -39,7 +40,7 @@ impl Caller {
 pub struct Quota {
     /// Maximum number of files and folders, including the folder itself.
     pub files: Option<u64>,
-    /// Maximum of the sum of length times replication, in bytes.
+    /// Maximum number of bytes over all replicas: the sum of length times replication.
     pub space: Option<u64>,
 }
 
@@ -66,7 +67,7 @@ pub struct BlockLength {
 pub struct Replica {
     /// The ID of its block.
     pub block: BlockId,
-    /// The nonce in the header of the checksum file.
+    /// The nonce in the header of its checksum file.
     pub nonce: Nonce,
     /// Length in bytes.
     pub length: u64,
@@ -81,7 +82,7 @@ pub struct CommitMove {
     pub to: DfsPath,
 }
 
-/// A change that a client requests. `namenode.proto` documents the meaning.
+/// A change that a client requests. `namenode.proto` documents the operations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "namenode.proto documents the fields")]
 pub enum Op {
@@ -168,8 +169,8 @@ pub enum Op {
     },
 }
 
-/// The outcome of an operation. It is enough to answer the request, and to answer it again after a
-/// restart.
+/// The outcome of an operation. It contains what is needed to answer the request, also when the
+/// request is repeated after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// The operation succeeded and has no result.
@@ -197,7 +198,7 @@ pub enum Outcome {
 pub struct Registration {
     /// The ID of the DataNode, from its data folders.
     pub uuid: NodeUuid,
-    /// The number of this start of the DataNode.
+    /// Identifies this start of the DataNode.
     pub incarnation: Incarnation,
     /// The name of the node.
     pub node: String,
@@ -211,15 +212,15 @@ pub struct Registration {
     pub local_socket: String,
     /// The version of the DataNode.
     pub version: String,
-    /// The cluster of its data folders; empty if there is none yet.
+    /// The ID of the cluster that its data folders belong to; empty if there is none yet.
     pub cluster_id: String,
-    /// An operator has declared its data folders new.
+    /// Whether an operator has declared its data folders new.
     pub declared_new: bool,
-    /// The start of the NameNode that the DataNode last registered with; 0 if there is none.
+    /// The epoch of the NameNode start that the DataNode last registered with; 0 if there is none.
     pub seen_epoch: u64,
     /// The ID of that start.
     pub seen_start: StartId,
-    /// Its space. The NameNode replaces it with that of each heartbeat.
+    /// The usage of its data folders. Each heartbeat replaces it.
     pub usage: Usage,
 }
 
@@ -232,7 +233,8 @@ pub struct Usage {
     pub used: u64,
     /// Bytes that are free for blocks.
     pub free: u64,
-    /// Free bytes by file system: device and bytes. Nodes on the same host may share a file system.
+    /// The device number and the free bytes of each file system. Nodes on the same host may share a
+    /// file system.
     pub disks: Vec<(u64, u64)>,
     /// Number of data folders in use.
     pub volumes: u32,
@@ -243,9 +245,9 @@ pub struct Usage {
 /// The heartbeat of a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Heartbeat {
-    /// A number that increases within an incarnation.
+    /// The sequence number, which increases within an incarnation. A repeated heartbeat has the
+    /// same.
     pub seq: u64,
-    /// Its space.
     pub usage: Usage,
     /// Replicas that were finalised since the last heartbeat.
     pub received: Vec<Replica>,
@@ -257,7 +259,7 @@ pub struct Heartbeat {
     pub lost: Vec<BlockId>,
     /// Replicas that were verified on command and are good.
     pub checked: Vec<BlockId>,
-    /// The node stops. This is its last heartbeat.
+    /// Whether the node stops. If so, this is its last heartbeat.
     pub leaving: bool,
 }
 
@@ -294,7 +296,7 @@ pub enum HeartbeatAnswer {
 /// A request with its ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The ID. A repeated request has the same.
+    /// The ID of the request. A repeated request has the same ID.
     pub id: RequestId,
     /// The caller of the operation.
     pub caller: Caller,

@@ -45,12 +45,12 @@ impl Namespace {
         }
         let check = PermissionCheck { namespace: self, caller };
         let Some(inode) = check.find(path)?.inode else {
-            return if need == Need::Create { check.put(path) } else { Ok(()) };
+            return if need == Need::Create { check.may_create(path) } else { Ok(()) };
         };
         match need {
             Need::Traverse | Need::Create => Ok(()),
             Need::List if inode.folder().is_none() => Ok(()),
-            Need::Read | Need::List => check.demand(inode, READ, path, "read"),
+            Need::Read | Need::List => check.require(inode, READ, path, "read"),
         }
     }
 
@@ -62,42 +62,42 @@ impl Namespace {
         }
         let check = PermissionCheck { namespace: self, caller };
         match &request.op {
-            Op::Create { path, .. } => check.put(path),
+            Op::Create { path, .. } => check.may_create(path),
             Op::Mkdir { path, parents, .. } => match check.find(path)?.inode {
                 Some(_) if *parents => Ok(()),
-                _ => check.put(path),
+                _ => check.may_create(path),
             },
-            Op::Append { path, .. } => check.write(path),
-            Op::AddBlock { file, .. } | Op::AbandonBlock { file, .. } => check.write_to(*file),
+            Op::Append { path, .. } => check.may_write(path),
+            Op::AddBlock { file, .. } | Op::AbandonBlock { file, .. } => check.may_write_by_id(*file),
             Op::Close { file, rename_to, .. } => {
-                check.write_to(*file)?;
+                check.may_write_by_id(*file)?;
                 let Some(to) = rename_to else { return Ok(()) };
-                self.path_of(*file).map_or(Ok(()), |from| check.remove(&from, false))?;
-                check.put(to)
+                self.path_of(*file).map_or(Ok(()), |from| check.may_remove(&from, false))?;
+                check.may_create(to)
             }
-            Op::Rename { from, to, .. } => check.remove(from, false).and_then(|()| check.put(to)),
-            Op::Delete { path, .. } => check.remove(path, true),
+            Op::Rename { from, to, .. } => check.may_remove(from, false).and_then(|()| check.may_create(to)),
+            Op::Delete { path, .. } => check.may_remove(path, true),
             Op::SetAttributes { path, replication, mode, owner, group, modified_ms } => {
                 if replication.is_some() {
-                    check.write(path)?;
+                    check.may_write(path)?;
                 }
                 let others = mode.is_some() || group.is_some() || modified_ms.is_some();
-                check.set_attributes(path, others, owner.as_deref(), group.as_deref())
+                check.may_set_attributes(path, others, owner.as_deref(), group.as_deref())
             }
             Op::Concat { target, sources } => {
-                check.write(target)?;
+                check.may_write(target)?;
                 sources.iter().try_for_each(|source| {
                     // Otherwise the caller could read the source through the target.
-                    check.read(source)?;
-                    check.remove(source, false)
+                    check.may_read(source)?;
+                    check.may_remove(source, false)
                 })
             }
             Op::Commit { moves, deletes, .. } => {
                 for step in moves {
-                    step.pieces.iter().try_for_each(|piece| check.remove(piece, false))?;
-                    check.put(&step.to)?;
+                    step.pieces.iter().try_for_each(|piece| check.may_remove(piece, false))?;
+                    check.may_create(&step.to)?;
                 }
-                deletes.iter().try_for_each(|path| check.remove(path, true))
+                deletes.iter().try_for_each(|path| check.may_remove(path, true))
             }
             Op::SetQuota { .. } | Op::Fence { .. } | Op::Drain { .. } => {
                 Err(denied(caller, "do this", "only admins may"))
@@ -117,7 +117,7 @@ struct PermissionCheck<'a> {
 }
 
 /// The inode at a path, if it exists, and the nearest existing folder in the path.
-struct Found<'a> {
+struct PathLookup<'a> {
     inode: Option<&'a Inode>,
     folder: &'a Inode,
     folder_path: String,
@@ -135,22 +135,22 @@ impl<'a> PermissionCheck<'a> {
         (inode.mode >> shift) & bits == bits
     }
 
-    fn demand(&self, inode: &Inode, bits: u32, path: &DfsPath, what: &str) -> Result<(), Error> {
-        self.demand_of("", inode, bits, path, what)
+    fn require(&self, inode: &Inode, bits: u32, path: &DfsPath, what: &str) -> Result<(), Error> {
+        self.require_with_subject("", inode, bits, path, what)
     }
 
     /// Like [`Self::demand`], for an ancestor folder of `path`.
-    fn demand_above(
+    fn require_of_ancestor(
         &self,
         folder: (&Inode, &str),
         bits: u32,
         path: &DfsPath,
         what: &str,
     ) -> Result<(), Error> {
-        self.demand_of(&format!("{} has ", folder.1), folder.0, bits, path, what)
+        self.require_with_subject(&format!("{} has ", folder.1), folder.0, bits, path, what)
     }
 
-    fn demand_of(
+    fn require_with_subject(
         &self,
         subject: &str,
         inode: &Inode,
@@ -168,17 +168,17 @@ impl<'a> PermissionCheck<'a> {
 
     /// Looks up the path as far as it exists. Fails if the caller may not traverse one of its
     /// folders.
-    fn find(&self, path: &DfsPath) -> Result<Found<'a>, Error> {
+    fn find(&self, path: &DfsPath) -> Result<PathLookup<'a>, Error> {
         let root = self.namespace.inode(ROOT).expect("there is always a root");
         let (mut id, mut at) = (ROOT, root);
-        let mut found = Found { inode: None, folder: root, folder_path: "/".into() };
+        let mut found = PathLookup { inode: None, folder: root, folder_path: "/".into() };
         let mut walked = String::new();
         for name in path.names() {
             if at.folder().is_none() {
                 return Ok(found);
             }
             let here = if walked.is_empty() { "/" } else { &walked };
-            self.demand_above((at, here), EXECUTE, path, "access")?;
+            self.require_of_ancestor((at, here), EXECUTE, path, "access")?;
             here.clone_into(&mut found.folder_path);
             found.folder = at;
             let child = self.namespace.child(id, name).ok().flatten();
@@ -194,19 +194,19 @@ impl<'a> PermissionCheck<'a> {
     }
 
     /// Checks that the caller may create the path or replace an existing file.
-    fn put(&self, path: &DfsPath) -> Result<(), Error> {
-        let Found { inode, folder, folder_path } = self.find(path)?;
-        self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "create")?;
+    fn may_create(&self, path: &DfsPath) -> Result<(), Error> {
+        let PathLookup { inode, folder, folder_path } = self.find(path)?;
+        self.require_of_ancestor((folder, &folder_path), WRITE | EXECUTE, path, "create")?;
         inode.map_or(Ok(()), |inode| self.check_sticky(folder, inode, path))
     }
 
     /// Checks that the caller may remove the path. With `destroy`, also its contents.
-    fn remove(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
-        let Found { inode, folder, folder_path } = self.find(path)?;
+    fn may_remove(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
+        let PathLookup { inode, folder, folder_path } = self.find(path)?;
         let Some(inode) = inode else { return Ok(()) };
-        self.demand_above((folder, &folder_path), WRITE | EXECUTE, path, "remove")?;
+        self.require_of_ancestor((folder, &folder_path), WRITE | EXECUTE, path, "remove")?;
         self.check_sticky(folder, inode, path)?;
-        if destroy { self.check_empty(inode, path) } else { Ok(()) }
+        if destroy { self.may_delete_contents(inode, path) } else { Ok(()) }
     }
 
     fn check_sticky(&self, folder: &Inode, inode: &Inode, path: &DfsPath) -> Result<(), Error> {
@@ -219,11 +219,11 @@ impl<'a> PermissionCheck<'a> {
     }
 
     /// Checks that the caller may empty all non-empty folders below the inode.
-    fn check_empty(&self, inode: &'a Inode, path: &DfsPath) -> Result<(), Error> {
+    fn may_delete_contents(&self, inode: &'a Inode, path: &DfsPath) -> Result<(), Error> {
         let mut left = vec![inode];
         while let Some(inode) = left.pop() {
             let Some(folder) = inode.folder().filter(|folder| !folder.children.is_empty()) else { continue };
-            self.demand(inode, READ | WRITE | EXECUTE, path, "delete the contents of")?;
+            self.require(inode, READ | WRITE | EXECUTE, path, "delete the contents of")?;
             for child in folder.children.values().filter_map(|child| self.namespace.inode(*child)) {
                 self.check_sticky(inode, child, path)?;
                 left.push(child);
@@ -233,27 +233,27 @@ impl<'a> PermissionCheck<'a> {
     }
 
     /// Checks that the caller may read the file.
-    fn read(&self, path: &DfsPath) -> Result<(), Error> {
+    fn may_read(&self, path: &DfsPath) -> Result<(), Error> {
         let inode = self.find(path)?.inode;
-        inode.map_or(Ok(()), |inode| self.demand(inode, READ, path, "read"))
+        inode.map_or(Ok(()), |inode| self.require(inode, READ, path, "read"))
     }
 
     /// Checks that the caller may change the file.
-    fn write(&self, path: &DfsPath) -> Result<(), Error> {
+    fn may_write(&self, path: &DfsPath) -> Result<(), Error> {
         let inode = self.find(path)?.inode;
-        inode.map_or(Ok(()), |inode| self.demand(inode, WRITE, path, "write"))
+        inode.map_or(Ok(()), |inode| self.require(inode, WRITE, path, "write"))
     }
 
     /// Like [`Self::write`], by file ID. The folders were checked when the writer opened the file.
-    fn write_to(&self, file: FileId) -> Result<(), Error> {
+    fn may_write_by_id(&self, file: FileId) -> Result<(), Error> {
         let Some((inode, path)) = self.namespace.inode(file).zip(self.namespace.path_of(file)) else {
             return Ok(());
         };
         let own = *inode.owner == *self.caller.user;
-        if own { Ok(()) } else { self.demand(inode, WRITE, &path, "write") }
+        if own { Ok(()) } else { self.require(inode, WRITE, &path, "write") }
     }
 
-    fn set_attributes(
+    fn may_set_attributes(
         &self,
         path: &DfsPath,
         others: bool,

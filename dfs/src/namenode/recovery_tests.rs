@@ -18,7 +18,7 @@ use dfs_client::{
 use journal::Recovery;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 
-const ANSWERS: usize = 1000;
+const RETRY_CACHE_LIMIT: usize = 1000;
 const NONCE: Nonce = Nonce(7);
 
 /// A NameNode without its threads, and a DataNode.
@@ -34,7 +34,7 @@ fn node(number: u128) -> NodeUuid {
 
 impl Bench {
     fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let config = NameNodeConfig { retry_cache: ANSWERS, ..NameNodeConfig::default() };
+        let config = NameNodeConfig { retry_cache: RETRY_CACHE_LIMIT, ..NameNodeConfig::default() };
         let storage = Storage::open(folder, recovery, &config)?;
         let now = now_since(Instant::now());
         let settings = Settings { safemode_threshold: 0.0, ..Settings::from(&NameNodeConfig::default()) };
@@ -299,7 +299,7 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
     let hung = std::sync::Arc::new(std::sync::RwLock::new(()));
     let disk = std::sync::Arc::new(HungDisk { real, hung: hung.clone() });
     let (Storage { log, namespace, .. }, _) =
-        Storage::open_log(disk, "c", Recovery::Refuse, ANSWERS).unwrap();
+        Storage::open_log(disk, "c", Recovery::Refuse, RETRY_CACHE_LIMIT).unwrap();
     let config = NameNodeConfig::default();
     let state = State::new(Settings::from(&config), namespace, now_since(Instant::now()));
     let driver = super::driver::Driver::new(state, log, Instant::now(), &config);

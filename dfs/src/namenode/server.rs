@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 /// Default and maximum number of entries per page.
-const PAGE: usize = 1000;
+const PAGE_ENTRIES_MAX: usize = 1000;
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -41,18 +41,18 @@ pub(crate) struct DataNodeService {
     pub(crate) blocks: BlockKey,
 }
 
-fn page(limit: u32) -> usize {
-    if limit == 0 { PAGE } else { (limit as usize).min(PAGE) }
+fn page_limit(limit: u32) -> usize {
+    if limit == 0 { PAGE_ENTRIES_MAX } else { (limit as usize).min(PAGE_ENTRIES_MAX) }
 }
 
 /// An outcome that the operation cannot have. This is a bug of the state machine and not an error
 /// of the caller.
-fn unexpected(outcome: &Outcome) -> Error {
+fn unexpected_outcome(outcome: &Outcome) -> Error {
     Error::new(Kind::Unavailable, format!("internal error: unexpected outcome {outcome:?}"))
 }
 
 fn file_of(state: &State, outcome: Outcome) -> Result<Option<pb::FileStatus>, Error> {
-    let Outcome::File(id) = outcome else { return Err(unexpected(&outcome)) };
+    let Outcome::File(id) = outcome else { return Err(unexpected_outcome(&outcome)) };
     Ok(Some(wire::status(state.stat_id(id)?)))
 }
 
@@ -109,9 +109,9 @@ impl NameNode for ClientService {
 
     async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Answer<pb::AddBlockReply> {
         self.submit(request, |state, outcome| {
-            let Outcome::Block { block, nodes } = outcome else { return Err(unexpected(&outcome)) };
+            let Outcome::Block { block, nodes } = outcome else { return Err(unexpected_outcome(&outcome)) };
             let (located, max) = (state.located_block(block, &nodes)?, state.block_bytes_max(block));
-            Ok(pb::AddBlockReply { block: Some(wire::to_write(located, &self.blocks, max)) })
+            Ok(pb::AddBlockReply { block: Some(wire::block_for_writing(located, &self.blocks, max)) })
         })
         .await
     }
@@ -141,7 +141,7 @@ impl NameNode for ClientService {
             state.namespace().permit(&caller, &path, Need::Read)?;
             let (status, blocks) = state.locate(&path, offset, length, &reader_host)?;
             let blocks = blocks.into_iter();
-            let blocks = blocks.map(|block| wire::located(block, &self.blocks)).collect();
+            let blocks = blocks.map(|block| wire::block_for_reading(block, &self.blocks)).collect();
             Ok(pb::LocateReply { status: Some(wire::status(status)), blocks })
         })
         .await
@@ -189,7 +189,7 @@ impl NameNode for ClientService {
         let path = wire::path(&path)?;
         self.query(|state| {
             state.namespace().permit(&caller, &path, Need::List)?;
-            let (entries, more) = state.list(&path, &start_after, page(limit))?;
+            let (entries, more) = state.list(&path, &start_after, page_limit(limit))?;
             Ok(pb::ListReply { entries: entries.into_iter().map(wire::status).collect(), more })
         })
         .await
@@ -201,7 +201,7 @@ impl NameNode for ClientService {
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::DeleteReply> {
         self.submit(request, |_, outcome| {
-            let Outcome::Existed(existed) = outcome else { return Err(unexpected(&outcome)) };
+            let Outcome::Existed(existed) = outcome else { return Err(unexpected_outcome(&outcome)) };
             Ok(pb::DeleteReply { existed })
         })
         .await
@@ -238,7 +238,7 @@ impl NameNode for ClientService {
 
     async fn commit(&self, request: Request<pb::CommitRequest>) -> Answer<pb::CommitReply> {
         self.submit(request, |_, outcome| {
-            let Outcome::Committed { already_done } = outcome else { return Err(unexpected(&outcome)) };
+            let Outcome::Committed { already_done } = outcome else { return Err(unexpected_outcome(&outcome)) };
             Ok(pb::CommitReply { already_done })
         })
         .await
@@ -260,7 +260,7 @@ impl NameNode for ClientService {
         let pb::FsckRequest { path, start_after, limit } = request.into_inner();
         let path = wire::path(&path)?;
         let after = if start_after.is_empty() { None } else { Some(wire::path(&start_after)?) };
-        self.query(|state| Ok(wire::fsck(state.fsck(&path, after.as_ref(), page(limit))?))).await
+        self.query(|state| Ok(wire::fsck(state.fsck(&path, after.as_ref(), page_limit(limit))?))).await
     }
 
     async fn report(&self, request: Request<pb::ReportRequest>) -> Answer<pb::ReportReply> {

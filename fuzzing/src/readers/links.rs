@@ -176,7 +176,7 @@ fn request(input: &[u8]) -> Option<Vec<u8>> {
 fn answers() -> Vec<Vec<u8>> {
     let coming = |records, compress| {
         let (bytes, extent) = sample_segment(records, b"value", compress);
-        [wire::coming(&extent), bytes].concat()
+        [wire::data_header(&extent), bytes].concat()
     };
     vec![
         coming(3, false),
@@ -192,14 +192,14 @@ fn answer(input: &[u8]) -> Option<Vec<u8>> {
     let answer = wire::read_answer(&mut rest).ok()?;
     let read = input.len() - rest.len();
     match answer {
-        Answer::No(status, message) => {
+        Answer::Refused(status, message) => {
             if !message.contains(char::REPLACEMENT_CHARACTER) {
                 assert_eq!(wire::refusal(status, &message), input[..read], "a refusal does not read back");
             }
         }
         Answer::Data(extent) => {
-            assert_eq!(wire::coming(&extent), input[..read], "an answer does not read back");
-            let _ = extent.room();
+            assert_eq!(wire::data_header(&extent), input[..read], "an answer does not read back");
+            let _ = extent.reader_bytes();
             let stored = usize::try_from(extent.stored).ok().and_then(|stored| rest.get(..stored))?;
             // A peer that sends wrong bytes can also send their checksum.
             let extent = Extent { crc: crc32c::crc32c(stored), ..extent };

@@ -122,7 +122,7 @@ pub(super) fn records_of(run: &Run) -> Result<Pairs, TaskError> {
     let mut reader = run.open()?;
     while reader.next()? {
         records.push((reader.key().to_vec(), reader.value().to_vec()));
-        positions.push(reader.place());
+        positions.push(reader.position());
     }
     if run.start.is_none() && !positions.is_empty() {
         let from = run.extent.crc as usize % positions.len();
@@ -163,7 +163,7 @@ fn segment(input: &[u8]) -> Option<Vec<u8>> {
         if rest.len() as u64 == extent.stored {
             assert_eq!(memory.as_ref().ok(), file.as_ref().ok(), "memory and file read differently");
         }
-        let _ = extent.room();
+        let _ = extent.reader_bytes();
         memory.ok()
     };
     // With a valid checksum and length, as another program could write it.
@@ -186,7 +186,7 @@ fn index(input: &[u8]) -> Option<Vec<u8>> {
             assert_eq!(index.encode(), bytes, "an accepted input encodes differently");
             let _ = (index.records(), index.stored());
             for extent in &index.extents {
-                let _ = extent.room();
+                let _ = extent.reader_bytes();
             }
             Some(bytes.to_vec())
         }
@@ -210,7 +210,7 @@ fn checkpoints() -> Vec<Vec<u8>> {
         for _ in 0..15 {
             assert!(reader.next().expect("sound"));
         }
-        Run { start: Some(reader.place()), ..memory.clone() }
+        Run { start: Some(reader.position()), ..memory.clone() }
     };
     let map = |number: u32| Some((format!("job_1.m{number}.0"), number, 7));
     let run_of_map = |runs: Vec<Run>| {

@@ -297,8 +297,8 @@ pub(crate) fn tracker_infos(core: &JobTracker, now: Time) -> Vec<pb::TrackerInfo
         maps_running: tracker.running.map.len() as u32,
         reduces_running: tracker.running.reduce.len() as u32,
         last_heartbeat_ms_ago: now.since(cluster.last_seen(tracker.id)).0 / 1000,
-        maps: Some(throughput(core.pace(tracker.id).map)),
-        reduces: Some(throughput(core.pace(tracker.id).reduce)),
+        maps: Some(throughput(core.throughput(tracker.id).map)),
+        reduces: Some(throughput(core.throughput(tracker.id).reduce)),
     };
     cluster.trackers().map(info).collect()
 }

@@ -92,6 +92,8 @@ async fn show(folder: &Path) -> Result<()> {
     drop(meter);
     let rate = BYTES as f64 / since.elapsed().as_secs_f64() / 1e6;
     let blocks = report.status.blocks;
+    // The report of the last replica may arrive after the put has ended.
+    await_health(&client, &path, HEAL).await?;
     steps.done(since, format!("put it as {blocks} blocks, each on 2 nodes, {rate:.0} MB/s"))?;
     output::line(format!("   replicas: {}", spread(&client).await?))?;
 

@@ -62,7 +62,7 @@ pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, Tas
     let splits = splits(job, run)?;
     let what = format!("create output folder {}", run.output.display());
     fs::create_dir(&run.output).map_err(TaskError::io(what))?;
-    let ran = run_in(job, run, &splits);
+    let ran = run_tasks(job, run, &splits);
     if ran.is_err() {
         // The first error is shown, so errors of the removal are ignored.
         let _ = fs::remove_dir_all(&run.output);
@@ -70,28 +70,28 @@ pub fn run_local(job: &Job, run: &LocalRun) -> Result<BTreeMap<String, u64>, Tas
     ran
 }
 
-fn run_in(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String, u64>, TaskError> {
+fn run_tasks(job: &Job, run: &LocalRun, splits: &[Split]) -> Result<BTreeMap<String, u64>, TaskError> {
     let temporary = run.output.join("_temporary");
-    fs::create_dir(&temporary).map_err(disk("create", &temporary))?;
+    fs::create_dir(&temporary).map_err(io_error("create", &temporary))?;
     let (conf, control) = (run.conf.clone(), TaskControl::default());
-    let mut work = Work { job, run, splits, conf, temporary, control };
-    work.find_ranges()?;
-    let work = work;
-    let mut counters = work.run_all(splits.len(), &|index| work.map(index))?;
+    let mut job_run = LocalJob { job, run, splits, conf, temporary, control };
+    job_run.find_ranges()?;
+    let job_run = job_run;
+    let mut counters = job_run.run_all(splits.len(), &|index| job_run.map(index))?;
     if run.reduces > 0 {
-        let reduced = work.run_all(run.reduces as usize, &|index| work.reduce(index))?;
-        add(&mut counters, reduced);
+        let reduced = job_run.run_all(run.reduces as usize, &|index| job_run.reduce(index))?;
+        add_counters(&mut counters, reduced);
     }
-    work.publish()?;
+    job_run.publish()?;
     counters.insert("CPU_MILLISECONDS".into(), process::cpu_milliseconds());
     Ok(counters)
 }
 
-fn disk(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> TaskError {
+fn io_error(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
-fn add(counters: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
+fn add_counters(counters: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
     for (name, value) in more {
         *counters.entry(name).or_default() += value;
     }
@@ -109,7 +109,7 @@ fn splits(job: &Job, run: &LocalRun) -> Result<Vec<Split>, TaskError> {
     let size = run.conf.parse("split.size", daemon::Bytes(SPLIT_BYTES))?.0.max(1);
     let mut splits = Vec::new();
     for path in files(&run.inputs, run.conf.parse("input.recursive", true)?)? {
-        let length = fs::metadata(&path).map_err(disk("read", &path))?.len();
+        let length = fs::metadata(&path).map_err(io_error("read", &path))?.len();
         if length == 0 {
             continue;
         }
@@ -135,15 +135,15 @@ fn coding(codec: Codec, path: &Path) -> Result<Coding, TaskError> {
 fn files(inputs: &[PathBuf], recursive: bool) -> Result<Vec<PathBuf>, TaskError> {
     let mut files = Vec::new();
     for input in inputs {
-        if !fs::metadata(input).map_err(disk("read input", input))?.is_dir() {
+        if !fs::metadata(input).map_err(io_error("read input", input))?.is_dir() {
             files.push(input.clone());
             continue;
         }
         let mut folders = vec![input.clone()];
         while let Some(folder) = folders.pop() {
             let (mut inside, mut below) = (Vec::new(), Vec::new());
-            for entry in fs::read_dir(&folder).map_err(disk("read input", &folder))? {
-                let entry = entry.map_err(disk("read input", &folder))?;
+            for entry in fs::read_dir(&folder).map_err(io_error("read input", &folder))? {
+                let entry = entry.map_err(io_error("read input", &folder))?;
                 let path = entry.path();
                 if entry.file_name().to_string_lossy().starts_with(['_', '.']) {
                     continue;
@@ -163,7 +163,8 @@ fn files(inputs: &[PathBuf], recursive: bool) -> Result<Vec<PathBuf>, TaskError>
     Ok(files)
 }
 
-struct Work<'a> {
+/// A job that runs in local mode.
+struct LocalJob<'a> {
     job: &'a Job,
     run: &'a LocalRun,
     splits: &'a [Split],
@@ -172,8 +173,8 @@ struct Work<'a> {
     control: TaskControl,
 }
 
-impl Work<'_> {
-    /// For a job with total order: samples the input and writes the file of split keys.
+impl LocalJob<'_> {
+    /// Samples the input of a job with total order and writes the file of split keys.
     fn find_ranges(&mut self) -> Result<(), TaskError> {
         let wanted = self.job.total_order && self.job.partitioner.is_none() && self.run.reduces > 1;
         if !wanted || self.conf.get(SPLIT_KEYS).is_some() {
@@ -192,7 +193,7 @@ impl Work<'_> {
         let sample = sample_keys(self.job, &self.conf, &files, keys, &mut |path| io.open_input(path))?;
         let path = self.temporary.join("splits");
         fs::write(&path, encode_splits(sample, self.run.reduces, self.job.order))
-            .map_err(disk("write", &path))?;
+            .map_err(io_error("write", &path))?;
         self.conf.set(SPLIT_KEYS, path.display().to_string());
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Work<'_> {
     fn run_all(
         &self,
         tasks: usize,
-        one: &(dyn Fn(usize) -> Result<TaskOutcome, TaskError> + Sync),
+        run_task: &(dyn Fn(usize) -> Result<TaskOutcome, TaskError> + Sync),
     ) -> Result<BTreeMap<String, u64>, TaskError> {
         let threads = self.run.threads.clamp(1, tasks.max(1));
         let (queue, indexes) = channel::bounded(tasks);
@@ -212,7 +213,7 @@ impl Work<'_> {
             for _ in 0..threads {
                 let (indexes, sender) = (indexes.clone(), sender.clone());
                 scope.spawn(move || {
-                    let run = |index| self.control.check().and_then(|()| one(index));
+                    let run = |index| self.control.check().and_then(|()| run_task(index));
                     indexes.iter().map(run).try_for_each(|outcome| sender.send(outcome))
                 });
             }
@@ -220,7 +221,7 @@ impl Work<'_> {
             let (mut counters, mut failure) = (BTreeMap::new(), None);
             for outcome in outcomes {
                 match outcome {
-                    Ok(outcome) => add(&mut counters, outcome.counters),
+                    Ok(outcome) => add_counters(&mut counters, outcome.counters),
                     Err(error) => {
                         failure.get_or_insert(error);
                         self.control.kill("another task has failed");
@@ -250,7 +251,7 @@ impl Work<'_> {
 
     fn io(&self, name: &str, part: PathBuf) -> Result<LocalIo, TaskError> {
         let scratch = self.temporary.join(format!("{name}.scratch"));
-        fs::create_dir(&scratch).map_err(disk("create", &scratch))?;
+        fs::create_dir(&scratch).map_err(io_error("create", &scratch))?;
         Ok(LocalIo { control: self.control.clone(), scratch: Scratch::new(vec![scratch]), part })
     }
 
@@ -266,7 +267,7 @@ impl Work<'_> {
         let (reduces, other_outputs) = (self.run.reduces, Vec::new());
         let task =
             MapTask { source, start, end, whole_file, pin: None, reduces, map_output, other_outputs, conf };
-        let mut io = self.io(&format!("m{index}"), self.temporary.join(part('m', index)))?;
+        let mut io = self.io(&format!("m{index}"), self.temporary.join(part_name('m', index)))?;
         run_map(self.job, &task, &mut io)
     }
 
@@ -296,7 +297,7 @@ impl Work<'_> {
             resume_from: None,
             started: std::time::Instant::now(),
         };
-        let mut io = self.io(&format!("r{index}"), self.temporary.join(part('r', index)))?;
+        let mut io = self.io(&format!("r{index}"), self.temporary.join(part_name('r', index)))?;
         match run_reduce(self.job, &task, &mut io)? {
             ReduceEnd::Done(outcome) => Ok(outcome),
             ReduceEnd::Paused(_) => Err("a reduce was paused in local mode".into()),
@@ -310,29 +311,33 @@ impl Work<'_> {
             reduces => ('r', reduces as usize),
         };
         for index in 0..parts {
-            let (from, to) =
-                (self.temporary.join(part(letter, index)), self.run.output.join(part(letter, index)));
+            let (from, to) = (
+                self.temporary.join(part_name(letter, index)),
+                self.run.output.join(part_name(letter, index)),
+            );
             // A task without output has created no file.
             if from.exists() {
-                fs::rename(&from, &to).map_err(disk("move output to", &to))?;
+                fs::rename(&from, &to).map_err(io_error("move output to", &to))?;
             } else {
-                fs::File::create(&to).map_err(disk("create", &to))?;
+                fs::File::create(&to).map_err(io_error("create", &to))?;
             }
         }
-        fs::remove_dir_all(&self.temporary).map_err(disk("remove", &self.temporary))?;
+        fs::remove_dir_all(&self.temporary).map_err(io_error("remove", &self.temporary))?;
         let success = self.run.output.join("_SUCCESS");
-        fs::File::create(&success).map_err(disk("create", &success))?;
+        fs::File::create(&success).map_err(io_error("create", &success))?;
         Ok(())
     }
 }
 
-fn part(letter: char, index: usize) -> String {
+fn part_name(letter: char, index: usize) -> String {
     format!("part-{letter}-{index:05}")
 }
 
+/// The environment of a task in local mode.
 struct LocalIo {
     control: TaskControl,
     scratch: Scratch,
+    /// The path of the output of the task.
     part: PathBuf,
 }
 
@@ -366,6 +371,6 @@ impl TaskIo for LocalIo {
         earlier_pieces: Vec<String>,
     ) -> Result<Box<dyn OutputSink>, TaskError> {
         let target = Target::Local(self.part.clone());
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(earlier_pieces, target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::continue_after(earlier_pieces, target))))
     }
 }

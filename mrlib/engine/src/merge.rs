@@ -160,7 +160,7 @@ impl Merge {
     /// Returns the unread remainder of each run; None for a run that was read completely. The
     /// current record counts as unread.
     pub fn remainders(&self) -> Vec<Option<Run>> {
-        let left = |lane: &Lane| Run { start: Some(lane.reader.place()), ..lane.run.clone() };
+        let left = |lane: &Lane| Run { start: Some(lane.reader.position()), ..lane.run.clone() };
         self.lanes.iter().map(|lane| (!lane.at_end).then(|| left(lane))).collect()
     }
 

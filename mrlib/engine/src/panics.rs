@@ -10,9 +10,11 @@ use std::{
 };
 
 thread_local! {
-    static LAST: RefCell<String> = const { RefCell::new(String::new()) };
+    /// Message and location of the last panic of this thread.
+    static LAST_PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
-static SEEN: AtomicBool = AtomicBool::new(false);
+/// Whether a panic was caught in this process.
+static PANIC_CAUGHT: AtomicBool = AtomicBool::new(false);
 
 /// Runs `work`. If it panics, returns the message and the location. The panic is also printed as
 /// usual.
@@ -21,22 +23,22 @@ pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     HOOK.call_once(|| {
         let usual = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            LAST.with_borrow_mut(|last| *last = text(info));
+            LAST_PANIC.with_borrow_mut(|last| *last = describe(info));
             usual(info);
         }));
     });
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
-        SEEN.store(true, Ordering::Relaxed);
-        LAST.with_borrow_mut(std::mem::take)
+        PANIC_CAUGHT.store(true, Ordering::Relaxed);
+        LAST_PANIC.with_borrow_mut(std::mem::take)
     })
 }
 
-/// Whether a panic was caught in this process.
-pub(crate) fn seen() -> bool {
-    SEEN.load(Ordering::Relaxed)
+/// Returns whether a panic was caught in this process.
+pub(crate) fn any_caught() -> bool {
+    PANIC_CAUGHT.load(Ordering::Relaxed)
 }
 
-fn text(info: &PanicHookInfo<'_>) -> String {
+fn describe(info: &PanicHookInfo<'_>) -> String {
     let location = info.location().map_or_else(String::new, |location| format!(" at {location}"));
     let payload = info.payload();
     let owned = || payload.downcast_ref::<String>().map(String::as_str);

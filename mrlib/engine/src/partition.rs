@@ -26,9 +26,9 @@ impl Partitioner for HashPartitioner {
 /// Partitions by ranges of keys, so that all parts together are sorted.
 #[derive(Debug, Clone)]
 pub struct RangePartitioner {
-    /// The first keys of all partitions except the first, in order.
+    /// The first key of each partition except the first, in order.
     splits: Vec<Vec<u8>>,
-    /// Their prefixes as numbers in the same order, which are enough to place nearly every key.
+    /// The prefixes of these keys as numbers, which are enough to place nearly every key.
     prefixes: Vec<u64>,
     order: KeyOrder,
 }
@@ -91,29 +91,31 @@ pub fn encode_splits(mut sample: Vec<Vec<u8>>, partitions: u32, order: KeyOrder)
 pub(crate) enum Partitioning {
     Hash,
     Ranges(RangePartitioner),
-    Own(Box<dyn Partitioner>),
+    Custom(Box<dyn Partitioner>),
 }
 
 impl Partitioning {
-    /// Whether equal keys always get the same partition, so that one call per key is enough.
-    pub(crate) fn by_key(&self) -> bool {
-        !matches!(self, Self::Own(_))
+    /// Returns whether equal keys always get the same partition, so that one call per key is
+    /// enough.
+    pub(crate) fn depends_only_on_key(&self) -> bool {
+        !matches!(self, Self::Custom(_))
     }
 
+    /// Returns the partition of a pair. Fails if the partitioner of the job returns an invalid one.
     #[inline]
     pub(crate) fn choose(&self, key: &[u8], value: &[u8], partitions: u32) -> Result<u32, TaskError> {
         let chosen = match self {
             Self::Hash => return Ok(HashPartitioner.partition(key, value, partitions)),
             Self::Ranges(ranges) => ranges.partition(key, value, partitions),
-            Self::Own(own) => own.partition(key, value, partitions),
+            Self::Custom(own) => own.partition(key, value, partitions),
         };
         if chosen < partitions {
             return Ok(chosen);
         }
-        let words = format!(
+        let text = format!(
             "the partitioner chose partition {chosen}, but the job has {partitions} partitions, numbered from 0"
         );
-        Err(TaskError::Program(words))
+        Err(TaskError::Program(text))
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_hash_is_the_one_of_the_specification() {
+    fn hash_partitioner_follows_its_specification() {
         // FNV-1a 64 of "a" is af63dc4c8601ec8c, of "" cbf29ce484222325.
         for (key, fnv) in [(&b"a"[..], 0xaf63_dc4c_8601_ec8c_u64), (b"", 0xcbf2_9ce4_8422_2325)] {
             let mixed = (fnv ^ fnv >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -139,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_follow_the_order(
+        fn partitions_follow_the_order_of_keys(
             sample in prop::collection::vec(prop::collection::vec(0u8..4, 0..4), 0..30),
             a in prop::collection::vec(0u8..4, 0..4),
             b in prop::collection::vec(0u8..4, 0..4),
@@ -155,13 +157,13 @@ mod tests {
         }
 
         #[test]
-        fn damaged_split_keys_are_rejected(bytes in prop::collection::vec(0u8..6, 0..20)) {
+        fn malformed_split_keys_do_not_panic(bytes in prop::collection::vec(0u8..6, 0..20)) {
             let _ = RangePartitioner::decode(&bytes, KeyOrder::Bytes);
         }
     }
 
     #[test]
-    fn an_even_sample_is_cut_evenly() {
+    fn even_sample_gives_partitions_of_equal_size() {
         let sample = (0..1000u32).rev().map(|n| n.to_be_bytes().to_vec()).collect();
         let splits = encode_splits(sample, 4, KeyOrder::Bytes);
         let ranges = RangePartitioner::decode(&splits, KeyOrder::Bytes).unwrap();

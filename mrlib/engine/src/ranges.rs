@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokio::runtime::Builder;
 
-/// Keys sampled per reduce: enough for parts of similar size.
+/// Number of sampled keys per reduce: enough for parts of similar size.
 const KEYS_PER_REDUCE: usize = 1000;
+/// Maximum number of sampled keys.
 const KEYS_MAX: usize = 200_000;
 
 /// The JSON that a job binary with `--sample` reads from stdin.
@@ -36,8 +37,8 @@ pub struct SampleRequest {
     pub security: SecurityConfig,
 }
 
-/// The contents of a file of split keys for this job. If the input is empty, all but the last range
-/// are empty.
+/// Samples the input and returns the contents of a file of split keys for this job. If the input is
+/// empty, all ranges but the last are empty.
 pub fn split_keys(job: &Job, request: &SampleRequest) -> Result<Vec<u8>, TaskError> {
     let SampleRequest { namenode, client, files, reduces, conf, security } = request;
     let conf: Conf = conf.clone().into_iter().collect();

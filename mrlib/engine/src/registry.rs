@@ -9,7 +9,7 @@ use mrlib_api::{Conf, Job, TaskError};
 /// The name of the program that runs arbitrary executables.
 pub const STREAMING: &str = "streaming";
 
-const STREAMS: Builtin = Builtin {
+const STREAMING_PROGRAM: Builtin = Builtin {
     name: STREAMING,
     about: "any executable as mapper, combiner and reducer",
     settings: streaming::SETTINGS,
@@ -18,7 +18,7 @@ const STREAMS: Builtin = Builtin {
 
 /// All built-in programs.
 pub fn builtins() -> impl Iterator<Item = &'static Builtin> {
-    programs::ALL.iter().chain([&STREAMS])
+    programs::ALL.iter().chain([&STREAMING_PROGRAM])
 }
 
 /// The program with this name.

@@ -50,9 +50,9 @@ pub struct Description {
     pub input: String,
     /// `text`, `keyvalue` or `raw`.
     pub output: String,
-    /// Whether it has a reducer.
+    /// Whether the job has a reducer.
     pub reducer: bool,
-    /// Whether it has a combiner.
+    /// Whether the job has a combiner.
     pub combiner: bool,
     /// Whether reduces get ranges of keys.
     pub total_order: bool,
@@ -122,17 +122,17 @@ struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
     /// Setting of the job; can be repeated
-    #[arg(long = "conf", value_name = "KEY=VALUE", value_parser = setting)]
+    #[arg(long = "conf", value_name = "KEY=VALUE", value_parser = parse_setting)]
     conf: Vec<(String, String)>,
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("use KEY=VALUE")?;
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-/// The main function of a job binary: `fn main() { mrlib::run(|conf| Job::map(...)) }`. Does not
-/// return.
+/// Runs a job binary: call it in the main function, as in `fn main() { mrlib::run(|conf|
+/// Job::map(...)) }`. Does not return.
 pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> ! {
     shim::enter();
     let make = move |conf: &Conf| program(conf).into_job();
@@ -147,7 +147,8 @@ pub fn run<J: IntoJob>(program: impl Fn(&Conf) -> J + Send + Sync + 'static) -> 
     process::exit(code)
 }
 
-/// Returns the exit code: 0 for success, 1 for a failure, 2 for a usage error.
+/// Runs a command of the job binary. Returns the exit code: 0 for success, 1 for a failure, 2 for a
+/// usage error.
 fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> i32 {
     match try_run_locally(args, make) {
         Ok(text) => {
@@ -216,10 +217,11 @@ fn try_run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) 
         threads: args.threads.map_or_else(cores, |threads| threads as usize),
         conf,
     };
-    Ok(table(&run_local(&job, &run)?).into_bytes())
+    Ok(counter_table(&run_local(&job, &run)?).into_bytes())
 }
 
-fn table(counters: &BTreeMap<String, u64>) -> String {
+/// Formats counters as a table.
+fn counter_table(counters: &BTreeMap<String, u64>) -> String {
     let width = counters.keys().map(String::len).max().unwrap_or(0);
     let lines: Vec<String> =
         counters.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_describes_itself() {
+    fn describe_prints_the_job_or_names_the_invalid_setting() {
         let description: Description =
             serde_json::from_str(&output_of(&["--describe"]).expect("a job")).expect("sound JSON");
         assert_eq!((description.input.as_str(), description.output.as_str()), ("lines", "text"));
@@ -261,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_runs_on_local_files() {
+    fn local_option_runs_the_job_on_local_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(at("a"), "x y x\n").expect("a disk");
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_errors_differ_from_failures() {
+    fn usage_errors_exit_with_2_and_failures_with_1() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
         std::fs::write(at("a"), "x\n").expect("a disk");
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn job_prints_how_to_submit_it() {
+    fn job_without_arguments_prints_how_to_submit_it() {
         assert!(output_of(&[]).expect("text").contains("mrctl submit"));
         for bad in [["--local", "in"].as_slice(), &["--conf", "x"], &["--reduces", "-1"], &["--threads", "0"]]
         {

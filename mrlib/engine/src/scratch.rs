@@ -22,15 +22,16 @@ pub struct Scratch {
 #[derive(Debug)]
 struct Inner {
     dirs: Vec<PathBuf>,
+    /// Number of files created.
     count: AtomicUsize,
 }
 
 /// A scratch file, removed when its last clone is dropped.
 #[derive(Debug, Clone)]
-pub struct ScratchFile(Arc<Owned>);
+pub struct ScratchFile(Arc<OwnedPath>);
 
 #[derive(Debug)]
-struct Owned(PathBuf);
+struct OwnedPath(PathBuf);
 
 impl ScratchFile {
     /// The path of the file.
@@ -39,7 +40,7 @@ impl ScratchFile {
     }
 }
 
-impl Drop for Owned {
+impl Drop for OwnedPath {
     fn drop(&mut self) {
         // Errors are ignored, because the tracker deletes the folder later.
         let _ = std::fs::remove_file(&self.0);
@@ -47,7 +48,7 @@ impl Drop for Owned {
 }
 
 impl Scratch {
-    /// Uses these folders, of which there must be at least one. They belong to this task alone.
+    /// Uses these folders, which belong to this task alone. There must be at least one folder.
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         assert!(!dirs.is_empty(), "a task has at least one scratch folder");
         Self { inner: Arc::new(Inner { dirs, count: AtomicUsize::new(0) }) }
@@ -65,7 +66,7 @@ impl Scratch {
         let mut last = None;
         for turn in 0..dirs.len() {
             let dir = &dirs[(number + turn) % dirs.len()];
-            let file = ScratchFile(Arc::new(Owned(dir.join(format!("{name}-{number}")))));
+            let file = ScratchFile(Arc::new(OwnedPath(dir.join(format!("{name}-{number}")))));
             match write(file.path()) {
                 Ok(made) => return Ok((file, made)),
                 Err(error) if disk_failed(&error) => last = Some(error),
@@ -76,7 +77,8 @@ impl Scratch {
     }
 }
 
-/// Whether a disk is full or read-only, so that another disk may work.
+/// Returns whether the error means that a disk is full, read-only or failing, so that another disk
+/// may work.
 pub(crate) fn disk_failed(error: &TaskError) -> bool {
     let TaskError::Io { source, .. } = error else { return false };
     matches!(

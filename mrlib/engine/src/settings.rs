@@ -3,7 +3,7 @@
 use mrlib_api::{Conf, InputFormat, Job, TaskError, codec::Codec, settings};
 use types::quantity::Bytes;
 
-/// Parsed once when a task starts. Errors name the setting.
+/// The settings of a job that the engine reads, parsed once when a task starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// `map.output.compress`: compress blocks with lz4 if that makes them smaller.
@@ -14,16 +14,16 @@ pub struct Settings {
     pub merge_factor: usize,
     /// `fetch.parallel`: number of parallel fetches.
     pub fetch_parallel: usize,
-    /// `pace.map`: bytes per second.
+    /// `pace.map`: bytes per second that a map reads at most.
     pub pace_map: Option<u64>,
-    /// `pace.reduce`: bytes per second.
+    /// `pace.reduce`: bytes per second that a reduce reads at most.
     pub pace_reduce: Option<u64>,
-    /// `record.bytes.max`.
+    /// `record.bytes.max`: the maximum length of a record.
     pub record_bytes_max: u64,
     /// `skip.bad.records`: how many records a task may skip because they cannot be read or make the
     /// mapper fail.
     pub skip_records: u64,
-    /// `input.codec`.
+    /// `input.codec`: how input files are decoded.
     pub codec: Codec,
     /// `input.format`, or the format of the job.
     pub input: InputFormat,
@@ -34,7 +34,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Parses the settings of a job.
+    /// Parses the settings of a job. Errors name the setting.
     pub fn new(job: &Job, conf: &Conf) -> Result<Self, TaskError> {
         settings::check_engine(conf.iter())?;
         let given = |key: &str| -> Result<Option<u64>, String> {
@@ -58,13 +58,13 @@ impl Settings {
     }
 }
 
-/// `output.replication`, if it is set.
+/// Returns `output.replication`, if it is set.
 pub(crate) fn output_replication(conf: &Conf) -> Result<Option<u32>, String> {
     const KEY: &str = "output.replication";
     conf.get(KEY).map(|_| conf.parse(KEY, 1)).transpose()
 }
 
-/// `record.bytes.max`: the maximum length of a record.
+/// Returns `record.bytes.max`, the maximum length of a record.
 pub(crate) fn record_bytes_max(conf: &Conf) -> Result<u64, String> {
     Ok(conf.parse("record.bytes.max", Bytes(256 << 20))?.0.max(1))
 }

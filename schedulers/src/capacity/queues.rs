@@ -51,7 +51,7 @@ impl Queue {
     /// Returns the maximum number of slots of the queue. Slots that attempts hold on suspect or
     /// draining nodes are part of the total.
     pub(super) fn max(&self, phase: Phase, cluster: &Cluster) -> f64 {
-        let slots = cluster.slots(phase) + cluster.held_elsewhere(phase);
+        let slots = cluster.slots(phase) + cluster.slots_on_excluded_trackers(phase);
         (self.max * f64::from(slots) - 1e-9).ceil()
     }
 

@@ -87,7 +87,7 @@ pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
             of: numbers.list(of).iter().map(|number| (*number >= 0.0).then_some(*number as usize)).collect(),
             centres: rows(centres),
             delta: rows(delta),
-            lambda: numbers.one(lambda)?,
+            lambda: numbers.first_number(lambda)?,
         })
     };
     let [first, second] = names.map(read);
@@ -95,8 +95,8 @@ pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
 }
 
 fn solve(input: &Numbers) -> Numbers {
-    let nodes = input.one("nodes").unwrap_or(0.0) as usize;
-    let seed = input.one("seed").unwrap_or(0.0) as u64;
+    let nodes = input.first_number("nodes").unwrap_or(0.0) as usize;
+    let seed = input.first_number("seed").unwrap_or(0.0) as u64;
     let number = |name: &str, at: usize| input.list(name).get(at).copied().unwrap_or(0.0);
     let rows = input.list("times").chunks(nodes.max(1)).enumerate();
     let kinds: Vec<KindFacts> = rows

@@ -81,7 +81,7 @@ impl Reclaim {
                     let why = Why::rule("pool-below-share").with("held", f64::from(pool.held[phase]));
                     let why = why.with("share", pool.share[phase]);
                     let jobs: Vec<JobId> = pool.jobs().collect();
-                    let why = jobs.first().map_or(why.clone(), |job| why.benefit(*job));
+                    let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
                     claims.push(Claim { jobs, phase, deficit, why });
                 }
             }

@@ -32,9 +32,9 @@ impl Fcs {
     /// with the most remaining work are paused first.
     pub(super) fn preempt(&self, plan: &mut Plan<'_>) {
         let cluster = plan.cluster();
-        let idle: u32 = plan.free_trackers(Phase::Reduce).map(|on| plan.free(on, Phase::Reduce)).sum();
+        let idle: u32 = plan.free_trackers(Phase::Reduce).map(|on| plan.free_slots(on, Phase::Reduce)).sum();
         let short = self.waiting.iter().filter_map(|id| cluster.job(id));
-        if short.map(|job| plan.waiting(job, Phase::Reduce)).sum::<usize>() <= idle as usize {
+        if short.map(|job| plan.startable_tasks(job, Phase::Reduce)).sum::<usize>() <= idle as usize {
             return;
         }
         let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
@@ -53,7 +53,7 @@ impl Fcs {
     /// slot.
     fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
         let (Some(job), Some(known)) = (plan.cluster().job(id), self.jobs.get(&id)) else { return };
-        let demand = plan.waiting(job, Phase::Reduce);
+        let demand = plan.startable_tasks(job, Phase::Reduce);
         let spared = demand.min(*available);
         *available -= spared;
         let home =
@@ -87,7 +87,7 @@ impl Fcs {
             let theirs = self.jobs.get(&victim.attempt.job()).map_or(known.left, |known| known.left);
             let why = Why::rule("less-remaining-work").with("shuffle_left", known.left.shuffle);
             let why = why.with("bytes_left", known.left.bytes).with("victim_shuffle_left", theirs.shuffle);
-            let why = why.with("victim_bytes_left", theirs.bytes).benefit(id);
+            let why = why.with("victim_bytes_left", theirs.bytes).with_beneficiary(id);
             let _ = plan.preempt_in_mode(victim.attempt, self.maps.preempt_mode(), why);
         }
     }

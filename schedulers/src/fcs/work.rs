@@ -56,7 +56,7 @@ pub(super) fn times(
     done: impl Fn(&Attempt) -> f32,
 ) -> Option<(f64, f64, Option<f64>)> {
     let began = task.attempts.first()?.launched;
-    let last = task.viable().last().or_else(|| {
+    let last = task.viable_attempts().last().or_else(|| {
         let checkpoint = task.checkpoint?.attempt;
         task.attempts.get(checkpoint.number as usize)
     })?;

@@ -1,12 +1,12 @@
-//! Copies of map outputs and checkpoints from trackers that are being drained.
+//! Orders to copy map outputs and checkpoints from trackers that are being drained.
 
 use crate::{Action, Agent, Copied, Payload, Report, Status};
 use types::{AttemptId, JobId, Time};
 
 impl<P: Payload> Agent<P> {
-    /// Starts a copy. A repeated order is ignored; a copy that exists already is reported by the
-    /// driver.
-    pub(super) fn copy(
+    /// Starts a copy. An order to make a copy that is in progress is ignored. If the files are here
+    /// already, the driver reports the copy as done.
+    pub(super) fn start_copy(
         &mut self,
         now: Time,
         attempt: AttemptId,
@@ -22,7 +22,8 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    pub(super) fn copied(
+    /// Records the result of a copy, and reports it to the JobTracker.
+    pub(super) fn finish_copy(
         &mut self,
         now: Time,
         attempt: AttemptId,
@@ -40,13 +41,13 @@ impl<P: Payload> Agent<P> {
             }
         }
         self.report_copy(now, attempt, result.map(|copied| copied.bytes));
-        self.finish_cleaning(attempt.job(), out);
+        self.delete_files_if_idle(attempt.job(), out);
     }
 
     /// Stops the copies of a job that has ended.
     pub(super) fn stop_copies(&self, job: JobId, out: &mut Vec<Action<P>>) {
-        let its = self.copying.iter().filter(|attempt| attempt.job() == job);
-        out.extend(its.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));
+        let of_job = self.copying.iter().filter(|attempt| attempt.job() == job);
+        out.extend(of_job.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));
     }
 
     fn report_copy(&mut self, now: Time, attempt: AttemptId, result: Result<u64, String>) {

@@ -1,27 +1,26 @@
-//! The state machine of the tracker: running attempts and slots, processed orders, and reports that
-//! are not yet acknowledged.
+//! The state machine of the TaskTracker: running attempts and slots, processed orders, and reports
+//! that are not yet acknowledged.
 //!
-//! It has no clock, socket, process or file: events come in with the time, actions go out. The
-//! daemon and the simulator run the same agent; each chooses the types of the data that the agent
-//! only passes on ([`Payload`]).
+//! The agent uses no clock, socket, process or file: it is given events with the time, and returns
+//! actions. The daemon and the simulator run the same agent; each chooses the types of the data
+//! that the agent only passes on ([`Payload`]).
 //!
 //! Invariants:
-//! - an order is executed once, by number, and in order; repeats are skipped;
-//! - the end of an attempt is reported until the heartbeat (or registration) with it has been
-//!   answered;
-//! - one heartbeat is in flight at a time, and is repeated unchanged until it is answered;
+//! - orders are executed in the order of their numbers, and each only once;
+//! - that an attempt has ended is reported until the heartbeat (or registration) with the report
+//!   has been answered;
+//! - at most one heartbeat is unanswered, and it is repeated until it is answered;
 //! - no more attempts run than there are slots;
 //! - the files of a job are deleted only after its last process here has ended and no copy for it
 //!   is in progress; until then the job is part of registrations;
 //! - no message is longer than the JobTracker accepts.
 //!
-//! While the JobTracker does not answer, tasks keep running up to a limit: the tracker stops them
-//! before the JobTracker declares the tracker lost and runs them elsewhere, so that no task runs
-//! twice. After a registration the JobTracker lists the attempts to stop; the end of each is
-//! reported.
+//! While the JobTracker does not answer, tasks keep running for a limited time: the tracker stops
+//! them before the JobTracker declares the tracker lost and runs them elsewhere, so that no task
+//! runs twice. After a registration the JobTracker orders the tracker to stop the attempts that
+//! must not run any more, and the tracker reports when each has ended.
 //!
-//! Deliberately absent: how to reach the JobTracker, and how to run anything. That is the work of
-//! the driver.
+//! Deliberately absent: connections to the JobTracker, and processes. These belong to the driver.
 
 mod copies;
 mod messages;
@@ -32,40 +31,43 @@ mod tests;
 
 pub use messages::*;
 pub use payload::{Data, Payload};
-pub use reports::ENDED_BYTES;
+pub use reports::ENDED_BYTES_MAX;
 pub use types::FetchFailure;
 
-use reports::{PendingReports, shorten};
+use reports::{PendingReports, limit_status_texts};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 use types::{AttemptId, JobId, PerPhase, Phase, PreemptKind, Span, Time, ids::Incarnation};
 
-/// Events within this time share a heartbeat.
+/// Delay of a heartbeat that reports an event, so that further events in this time are in the same
+/// heartbeat.
 pub const HEARTBEAT_GAP: Span = Span::millis(2);
-/// Delay before files that could not be deleted are tried again.
+/// How long to wait before the agent tries again to delete files that could not be deleted.
 const CLEAN_RETRY_DELAY: Span = Span::secs(60);
-/// Heartbeat interval before the JobTracker has set one.
-const INTERVAL: Span = Span::secs(1);
+/// Heartbeat interval until the JobTracker has set one.
+const DEFAULT_INTERVAL: Span = Span::secs(1);
 
+/// An attempt whose process runs.
 #[derive(Debug)]
-struct Running<P: Payload> {
+struct RunningAttempt<P: Payload> {
     progress: P::Progress,
-    /// Reason, once the attempt is being stopped.
-    stopped: Option<String>,
-    /// Number of map events that were sent to it.
+    /// The reason, if the attempt is being stopped.
+    stop_reason: Option<String>,
+    /// How many map events were sent to the attempt.
     events_sent: usize,
-    /// Number of maps that was sent with them.
-    maps: u32,
+    /// The number of maps of the job that was last sent to the attempt.
+    maps_sent: u32,
 }
 
 /// The map events of a job.
 #[derive(Debug)]
 struct MapEventList<P: Payload> {
-    /// The complete list, kept as long as another reduce of the job may start here, because the
-    /// JobTracker sends each event once.
+    /// All events so far. They are kept until the job is cleaned up, because another reduce of the
+    /// job may start here and the JobTracker sends each event once.
     events: Vec<P::MapEvent>,
+    /// Number of maps of the job after these events; 0 if unknown.
     maps: u32,
 }
 
@@ -78,16 +80,16 @@ impl<P: Payload> Default for MapEventList<P> {
 /// State of the clean-up of a job.
 #[derive(Debug, PartialEq)]
 enum Cleaning {
-    /// Waits until its processes have ended.
+    /// Waits until the processes of the job have ended and no copy for it is in progress.
     Waiting,
-    /// Its files are being deleted.
+    /// The files of the job are being deleted.
     Deleting,
-    /// Some files could not be deleted; to be repeated at this time.
+    /// Some files could not be deleted. The deletion is repeated at this time.
     RetryAt(Time),
 }
 
 impl Cleaning {
-    fn again(&self) -> Option<Time> {
+    fn retry_at(&self) -> Option<Time> {
         match self {
             Self::RetryAt(due) => Some(*due),
             _ => None,
@@ -107,27 +109,31 @@ enum Connection {
 #[derive(Debug)]
 pub struct Agent<P: Payload> {
     slots: PerPhase<u32>,
-    running: BTreeMap<AttemptId, Running<P>>,
+    running: BTreeMap<AttemptId, RunningAttempt<P>>,
+    /// Attempts with a map output on this tracker.
     outputs: BTreeSet<AttemptId>,
-    /// Attempts with a checkpoint here.
+    /// Attempts with a checkpoint on this tracker.
     checkpoints: BTreeMap<AttemptId, P::Checkpoint>,
-    /// Copies from other trackers in progress.
+    /// Attempts whose files are being copied from other trackers.
     copying: BTreeSet<AttemptId>,
-    /// Every job with files or state here.
+    /// Every job with files or state on this tracker.
     jobs: BTreeSet<JobId>,
     map_event_lists: BTreeMap<JobId, MapEventList<P>>,
     cleaning: BTreeMap<JobId, Cleaning>,
-    /// To be reported next.
+    /// Reports that are sent with the next message.
     pending_reports: PendingReports<P>,
-    /// Sent but not answered yet.
+    /// Reports in the message that was sent but is not answered yet.
     in_flight: PendingReports<P>,
     connection: Connection,
     interval: Span,
+    /// Sequence number of the newest heartbeat.
     seq: u64,
+    /// Number of the newest order that was executed.
     acked: u64,
-    sent: Option<Arc<Heartbeat<P>>>,
+    /// The heartbeat that was sent but is not answered yet.
+    unanswered: Option<Arc<Heartbeat<P>>>,
     next_heartbeat: Option<Time>,
-    /// Something has happened that should be reported before the interval ends.
+    /// Whether something has happened that should be reported before the interval has passed.
     urgent: bool,
     /// Incarnation that the JobTracker has assigned.
     incarnation: Incarnation,
@@ -135,17 +141,17 @@ pub struct Agent<P: Payload> {
     request_sent_at: Option<Time>,
     /// When the newest answered message was sent. The JobTracker has received it then or later.
     last_answered: Option<Time>,
-    /// Tasks run at most this long without an answer; `None`: up to the limit that follows from
-    /// `lost_after`.
+    /// Tasks run at most this long without an answer of the JobTracker. If `None`, only the limit
+    /// that follows from `lost_after` applies.
     isolation_timeout: Option<Span>,
     /// Time without a heartbeat after which the JobTracker declares the tracker lost.
     lost_after: Option<Span>,
 }
 
 impl<P: Payload> Agent<P> {
-    /// An agent with the map outputs, checkpoints and jobs that an earlier start left on disk.
-    /// Tasks are stopped when the JobTracker has not answered for `isolation_timeout`, and before
-    /// it declares the tracker lost.
+    /// Creates an agent with the map outputs, checkpoints and jobs that an earlier start left on
+    /// disk. The agent stops tasks when the JobTracker has not answered for `isolation_timeout`, or
+    /// shortly before the JobTracker declares the tracker lost.
     pub fn new(
         slots: PerPhase<u32>,
         outputs: BTreeSet<AttemptId>,
@@ -165,10 +171,10 @@ impl<P: Payload> Agent<P> {
             pending_reports: PendingReports::default(),
             in_flight: PendingReports::default(),
             connection: Connection::Down,
-            interval: INTERVAL,
+            interval: DEFAULT_INTERVAL,
             seq: 0,
             acked: 0,
-            sent: None,
+            unanswered: None,
             next_heartbeat: None,
             urgent: false,
             incarnation: Incarnation(0),
@@ -179,37 +185,37 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    /// Returns when a `Tick` is needed, if no other event comes before.
+    /// Returns when the agent needs a `Tick`, if it gets no other event before.
     pub fn next_deadline(&self) -> Option<Time> {
         let isolated_at = self
             .last_answered
             .zip(self.isolation_limit())
             .map(|(last_answered, limit)| last_answered + limit);
         let isolated_at =
-            isolated_at.filter(|_| self.running.values().any(|running| running.stopped.is_none()));
-        let again = self.cleaning.values().filter_map(Cleaning::again);
-        [self.next_heartbeat, isolated_at].into_iter().flatten().chain(again).min()
+            isolated_at.filter(|_| self.running.values().any(|running| running.stop_reason.is_none()));
+        let retries = self.cleaning.values().filter_map(Cleaning::retry_at);
+        [self.next_heartbeat, isolated_at].into_iter().flatten().chain(retries).min()
     }
 
-    /// Returns how long tasks may run without an answer.
+    /// Returns how long tasks may run without an answer of the JobTracker.
     fn isolation_limit(&self) -> Option<Span> {
-        // The last tenth is for ending the processes.
+        // The last tenth of the time is needed to end the processes.
         let lost = self.lost_after.map(|lost| Span(lost.0 - lost.0 / 10));
         self.isolation_timeout.into_iter().chain(lost).min()
     }
 
-    /// Handles an event; resulting actions are appended to `out`.
+    /// Handles an event, and appends the resulting actions to `out`.
     pub fn handle(&mut self, now: Time, event: Event<P>, out: &mut Vec<Action<P>>) {
         match event {
-            // Repeated before the JobTracker has read the registration. A second registration would
-            // restart the numbering of orders.
+            // The JobTracker repeats this request until it has read the registration. A second
+            // registration would restart the numbering of orders.
             Event::RegisterAgain if self.connection == Connection::Registering => {}
             Event::Connected | Event::RegisterAgain => self.register(now, out),
             Event::Registered { heartbeat, lost_after, incarnation } => {
-                self.registered(now, heartbeat, lost_after, incarnation);
+                self.on_registered(now, heartbeat, lost_after, incarnation);
             }
-            Event::Disconnected => self.disconnected(),
-            Event::Refused(text) => self.refused(text, out),
+            Event::Disconnected => self.on_disconnected(),
+            Event::Refused(text) => self.on_refused(text, out),
             Event::Orders { answers, orders } => self.handle_orders(now, answers, orders, out),
             Event::Started(attempt) => {
                 if self.running.contains_key(&attempt) {
@@ -218,12 +224,12 @@ impl<P: Payload> Agent<P> {
             }
             Event::Progressed(attempt, progress) => self.set_progress(attempt, progress),
             Event::FetchFailed(failure) => {
-                self.pending_reports.add_failure(failure);
+                self.pending_reports.add_fetch_failure(failure);
                 self.heartbeat_soon(now);
             }
-            Event::Ended(attempt, end) => self.ended(now, attempt, end, out),
-            Event::Copied(attempt, result) => self.copied(now, attempt, result, out),
-            Event::Cleaned(job, whole) => self.cleaned(now, job, whole),
+            Event::Ended(attempt, end) => self.on_ended(now, attempt, end, out),
+            Event::Copied(attempt, result) => self.finish_copy(now, attempt, result, out),
+            Event::Cleaned(job, complete) => self.on_cleaned(now, job, complete),
             Event::Tick => {}
         }
         self.retry_cleaning(now, out);
@@ -238,7 +244,8 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    /// Whether it is registered, nothing runs, and the JobTracker knows all that has happened.
+    /// Returns whether the tracker is registered, runs nothing, and the JobTracker has acknowledged
+    /// all reports.
     pub fn is_idle(&self) -> bool {
         self.connection == Connection::Up
             && self.running.is_empty()
@@ -249,21 +256,21 @@ impl<P: Payload> Agent<P> {
     }
 
     fn register(&mut self, now: Time, out: &mut Vec<Action<P>>) {
-        self.disconnected();
+        self.on_disconnected();
         self.connection = Connection::Registering;
         self.request_sent_at = Some(now);
         self.in_flight.ended = self.pending_reports.take_ended();
         out.push(Action::Register {
             incarnation: self.incarnation,
-            attempts: self.reports(),
+            attempts: self.attempt_reports(),
             outputs: self.outputs.iter().copied().collect(),
             checkpoints: self.checkpoints.clone().into_iter().collect(),
             jobs: self.jobs.iter().copied().collect(),
         });
     }
 
-    /// Orders and heartbeats are numbered from 1 in each registration.
-    fn registered(&mut self, now: Time, heartbeat: Span, lost_after: Span, incarnation: Incarnation) {
+    /// Handles an accepted registration. The numbers of orders and heartbeats start again at 1.
+    fn on_registered(&mut self, now: Time, heartbeat: Span, lost_after: Span, incarnation: Incarnation) {
         if self.connection != Connection::Registering {
             return;
         }
@@ -276,34 +283,37 @@ impl<P: Payload> Agent<P> {
         self.next_heartbeat = Some(now);
     }
 
-    /// Reports in flight may not have arrived and are sent again.
-    fn disconnected(&mut self) {
+    /// Handles a closed connection. Reports that are not answered may not have arrived, and are
+    /// sent again.
+    fn on_disconnected(&mut self) {
         self.connection = Connection::Down;
         self.next_heartbeat = None;
-        self.sent = None;
-        let again = std::mem::take(&mut self.in_flight);
-        self.pending_reports.requeue(again);
+        self.unanswered = None;
+        let unanswered = std::mem::take(&mut self.in_flight);
+        self.pending_reports.requeue(unanswered);
     }
 
-    /// Stops attempts that may run elsewhere by now.
+    /// Stops all attempts if the JobTracker has not answered for too long, because it may soon
+    /// start them on other trackers.
     fn stop_if_isolated(&mut self, now: Time, out: &mut Vec<Action<P>>) {
         let Some(silence) = self.last_answered.map(|last_answered| now.since(last_answered)) else { return };
         if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;
         }
         for (attempt, running) in &mut self.running {
-            if running.stopped.is_none() {
+            if running.stop_reason.is_none() {
                 let why = format!("isolated from the jobtracker for {:.1} s", silence.as_secs_f64());
-                running.stopped = Some(why.clone());
+                running.stop_reason = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
         }
     }
 
-    fn refused(&mut self, text: String, out: &mut Vec<Action<P>>) {
-        self.disconnected();
+    /// Kills all attempts and exits, because the JobTracker has refused this tracker.
+    fn on_refused(&mut self, text: String, out: &mut Vec<Action<P>>) {
+        self.on_disconnected();
         for (attempt, running) in &mut self.running {
-            running.stopped.get_or_insert_with(|| text.clone());
+            running.stop_reason.get_or_insert_with(|| text.clone());
             out.push(Action::Kill(*attempt, text.clone()));
         }
         out.push(Action::Exit(text));
@@ -319,8 +329,8 @@ impl<P: Payload> Agent<P> {
         if self.connection != Connection::Up {
             return;
         }
-        if self.sent.as_ref().is_some_and(|sent| sent.seq == answers) {
-            self.sent = None;
+        if self.unanswered.as_ref().is_some_and(|sent| sent.seq == answers) {
+            self.unanswered = None;
             self.last_answered = self.request_sent_at.take().or(self.last_answered);
             self.in_flight = PendingReports::default();
             self.next_heartbeat = Some(now + if self.urgent { HEARTBEAT_GAP } else { self.interval });
@@ -332,28 +342,28 @@ impl<P: Payload> Agent<P> {
             self.acked = number;
             match order {
                 Order::Launch(attempt, launch) => self.launch(now, attempt, launch, out),
-                Order::Preempt(attempt, kind, why) => self.stop(now, attempt, kind, why, out),
+                Order::Preempt(attempt, kind, why) => self.preempt(now, attempt, kind, why, out),
                 Order::MapEvents(job, map_events) => self.add_map_events(job, map_events, out),
                 Order::DropCheckpoint(attempt) => {
                     self.checkpoints.remove(&attempt);
                     out.push(Action::DropCheckpoint(attempt));
                 }
-                Order::CopyFiles(attempt, source) => self.copy(now, attempt, source, out),
-                Order::Clean(job) => self.clean(job, out),
+                Order::CopyFiles(attempt, source) => self.start_copy(now, attempt, source, out),
+                Order::Clean(job) => self.start_cleaning(job, out),
                 Order::Unknown => {}
             }
         }
     }
 
     fn launch(&mut self, now: Time, attempt: AttemptId, launch: P::Launch, out: &mut Vec<Action<P>>) {
-        if self.running.contains_key(&attempt) || self.has_pending_end(attempt) {
+        if self.running.contains_key(&attempt) || self.has_unacknowledged_end(attempt) {
             return;
         }
-        let held = self.running.keys().filter(|running| running.phase() == attempt.phase()).count();
+        let used_slots = self.running.keys().filter(|running| running.phase() == attempt.phase()).count();
         let slots = self.slots[attempt.phase()];
         let refusal = if self.cleaning.contains_key(&attempt.job()) {
             Some("its job is being cleaned up".into())
-        } else if held >= slots as usize {
+        } else if used_slots >= slots as usize {
             Some(format!("none of the {slots} {} slots is free", attempt.phase()))
         } else {
             None
@@ -361,14 +371,19 @@ impl<P: Payload> Agent<P> {
         if let Some(why) = refusal {
             return self.report_end(now, attempt, AttemptEnd::Killed(why));
         }
-        let running = Running { progress: P::no_progress(attempt), stopped: None, events_sent: 0, maps: 0 };
+        let running = RunningAttempt {
+            progress: P::no_progress(attempt),
+            stop_reason: None,
+            events_sent: 0,
+            maps_sent: 0,
+        };
         self.running.insert(attempt, running);
         self.jobs.insert(attempt.job());
         out.push(Action::Start(attempt, launch));
         self.send_map_events(attempt.job(), out);
     }
 
-    fn stop(
+    fn preempt(
         &mut self,
         now: Time,
         attempt: AttemptId,
@@ -376,15 +391,15 @@ impl<P: Payload> Agent<P> {
         why: String,
         out: &mut Vec<Action<P>>,
     ) {
-        let has_ended = self.has_pending_end(attempt);
+        let has_ended = self.has_unacknowledged_end(attempt);
         match self.running.get_mut(&attempt) {
-            Some(running) if running.stopped.is_none() && kind == PreemptKind::Kill => {
-                running.stopped = Some(why.clone());
+            Some(running) if running.stop_reason.is_none() && kind == PreemptKind::Kill => {
+                running.stop_reason = Some(why.clone());
                 out.push(Action::Kill(attempt, why));
             }
-            // The result of the preemption is in the last message of the attempt. A repeated
-            // preemption is ignored.
-            Some(running) if running.stopped.is_none() => out.push(Action::Preempt(attempt, kind, why)),
+            // The last message of the attempt reports the result of the preemption. The task
+            // ignores a repeated preemption.
+            Some(running) if running.stop_reason.is_none() => out.push(Action::Preempt(attempt, kind, why)),
             Some(_) => {}
             None if has_ended => {}
             None => self.report_end(
@@ -395,8 +410,9 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    fn has_pending_end(&self, attempt: AttemptId) -> bool {
-        self.pending_reports.has(attempt) || self.in_flight.has(attempt)
+    /// Returns whether the attempt has ended and the JobTracker has not acknowledged the report.
+    fn has_unacknowledged_end(&self, attempt: AttemptId) -> bool {
+        self.pending_reports.has_ended(attempt) || self.in_flight.has_ended(attempt)
     }
 
     fn add_map_events(&mut self, job: JobId, map_events: MapEventBatch<P>, out: &mut Vec<Action<P>>) {
@@ -405,7 +421,8 @@ impl<P: Payload> Agent<P> {
         }
         self.jobs.insert(job);
         let known = self.map_event_lists.entry(job).or_default();
-        // Event n is always the same, so an overlap is skipped; a gap cannot be filled.
+        // Events that are known already are skipped: an event never changes. A batch that leaves a
+        // gap is ignored, because the missing events cannot be added later.
         let Some(skip) = known.events.len().checked_sub(map_events.first as usize) else { return };
         known.events.extend(map_events.events.into_iter().skip(skip));
         if map_events.maps > 0 {
@@ -414,27 +431,29 @@ impl<P: Payload> Agent<P> {
         self.send_map_events(job, out);
     }
 
+    /// Sends the map events of a job to its reduces that do not have all of them.
     fn send_map_events(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
         let Some(MapEventList { events, maps }) = self.map_event_lists.get(&job) else { return };
         for (attempt, running) in &mut self.running {
-            let behind = running.events_sent < events.len() || running.maps != *maps;
+            let behind = running.events_sent < events.len() || running.maps_sent != *maps;
             if attempt.job() == job && attempt.phase() == Phase::Reduce && behind {
                 let (first, new) = (running.events_sent as u64, events[running.events_sent..].to_vec());
-                (running.events_sent, running.maps) = (events.len(), *maps);
+                (running.events_sent, running.maps_sent) = (events.len(), *maps);
                 out.push(Action::MapEvents(*attempt, MapEventBatch { first, events: new, maps: *maps }));
             }
         }
     }
 
-    fn clean(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
+    /// Forgets a job that has ended, and deletes its files as soon as none of its processes runs.
+    fn start_cleaning(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
         self.map_event_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job() != job);
         self.checkpoints.retain(|attempt, _| attempt.job() != job);
-        self.pending_reports.failures.retain(|failure| failure.reduce.job() != job);
+        self.pending_reports.fetch_failures.retain(|failure| failure.reduce.job() != job);
         for (attempt, running) in &mut self.running {
-            if attempt.job() == job && running.stopped.is_none() {
+            if attempt.job() == job && running.stop_reason.is_none() {
                 let why = "its job has ended".to_string();
-                running.stopped = Some(why.clone());
+                running.stop_reason = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
         }
@@ -442,10 +461,12 @@ impl<P: Payload> Agent<P> {
         if self.cleaning.get(&job) != Some(&Cleaning::Deleting) {
             self.cleaning.insert(job, Cleaning::Waiting);
         }
-        self.finish_cleaning(job, out);
+        self.delete_files_if_idle(job, out);
     }
 
-    fn finish_cleaning(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
+    /// Deletes the files of a job that is being cleaned up, if no process or copy of the job is
+    /// left.
+    fn delete_files_if_idle(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
         let idle = !self.running.keys().chain(&self.copying).any(|attempt| attempt.job() == job);
         if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
             && idle
@@ -455,9 +476,10 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    /// A job with remaining files stays registered, and is tried again.
-    fn cleaned(&mut self, now: Time, job: JobId, whole: bool) {
-        if whole {
+    /// Forgets a job if all its files are deleted. Otherwise the job is still part of
+    /// registrations, and the deletion is repeated later.
+    fn on_cleaned(&mut self, now: Time, job: JobId, complete: bool) {
+        if complete {
             self.cleaning.remove(&job);
             self.jobs.remove(&job);
         } else {
@@ -467,17 +489,18 @@ impl<P: Payload> Agent<P> {
 
     fn retry_cleaning(&mut self, now: Time, out: &mut Vec<Action<P>>) {
         for (job, step) in &mut self.cleaning {
-            if step.again().is_some_and(|due| due <= now) {
+            if step.retry_at().is_some_and(|due| due <= now) {
                 *step = Cleaning::Deleting;
                 out.push(Action::Clean(*job));
             }
         }
     }
 
-    fn ended(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>, out: &mut Vec<Action<P>>) {
+    fn on_ended(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>, out: &mut Vec<Action<P>>) {
         let Some(running) = self.running.remove(&attempt) else { return };
-        let end = match (end, running.stopped) {
-            // Whatever a process reports while it is being killed, it was killed.
+        let end = match (end, running.stop_reason) {
+            // A failure of a process that is being killed is reported as killed, whatever the
+            // process reports.
             (AttemptEnd::Failed(_) | AttemptEnd::Fatal(_) | AttemptEnd::Killed(_), Some(why)) => {
                 AttemptEnd::Killed(why)
             }
@@ -491,7 +514,7 @@ impl<P: Payload> Agent<P> {
             }
         }
         self.report_end(now, attempt, end);
-        self.finish_cleaning(attempt.job(), out);
+        self.delete_files_if_idle(attempt.job(), out);
     }
 
     fn report_end(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>) {
@@ -499,10 +522,11 @@ impl<P: Payload> Agent<P> {
         self.heartbeat_soon(now);
     }
 
-    /// Requests a heartbeat soon; if one is in flight, the next one waits for the answer.
+    /// Schedules a heartbeat soon. If a heartbeat is unanswered, the next one is sent soon after
+    /// the answer.
     fn heartbeat_soon(&mut self, now: Time) {
         self.urgent = true;
-        if self.connection == Connection::Up && self.sent.is_none() {
+        if self.connection == Connection::Up && self.unanswered.is_none() {
             let soon = now + HEARTBEAT_GAP;
             self.next_heartbeat = Some(self.next_heartbeat.map_or(soon, |due| due.min(soon)));
         }
@@ -513,33 +537,35 @@ impl<P: Payload> Agent<P> {
             return;
         }
         self.next_heartbeat = Some(now + self.interval);
-        let heartbeat = if let Some(again) = self.sent.take() {
-            Heartbeat { acked: self.acked, ..Arc::unwrap_or_clone(again) }
+        let heartbeat = if let Some(unanswered) = self.unanswered.take() {
+            Heartbeat { acked: self.acked, ..Arc::unwrap_or_clone(unanswered) }
         } else {
             self.request_sent_at = Some(now);
             self.new_heartbeat()
         };
         let heartbeat = Arc::new(heartbeat);
-        self.sent = Some(heartbeat.clone());
+        self.unanswered = Some(heartbeat.clone());
         out.push(Action::Heartbeat(heartbeat));
     }
 
     fn new_heartbeat(&mut self) -> Heartbeat<P> {
         self.seq += 1;
-        self.in_flight = self.pending_reports.take();
-        // Reports that do not fit into one message follow in the next one at once.
+        self.in_flight = self.pending_reports.take_message();
+        // Reports that do not fit into this message are sent in the next one, without waiting for
+        // the interval.
         self.urgent = !self.pending_reports.is_empty();
         Heartbeat {
             seq: self.seq,
             acked: self.acked,
-            attempts: self.reports(),
-            fetch_failures: self.in_flight.failures.iter().cloned().collect(),
+            attempts: self.attempt_reports(),
+            fetch_failures: self.in_flight.fetch_failures.iter().cloned().collect(),
         }
     }
 
-    /// Reports everything that runs, and the ends in flight. Ends that do not fit into one message
-    /// are reported later; until then their attempts are reported as running.
-    fn reports(&self) -> Vec<Report<P>> {
+    /// Returns the reports of all running attempts, and of the ended attempts that are in this
+    /// message. Ended attempts that do not fit into this message are reported as running until a
+    /// later message reports that they have ended.
+    fn attempt_reports(&self) -> Vec<Report<P>> {
         let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
         let running =
             self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
@@ -549,7 +575,7 @@ impl<P: Payload> Agent<P> {
             .iter()
             .map(|later| report(later.attempt, P::no_progress(later.attempt)));
         let mut reports: Vec<Report<P>> = running.chain(later).collect();
-        shorten(&mut reports);
+        limit_status_texts(&mut reports);
         reports.extend(self.in_flight.ended.iter().cloned());
         reports
     }

@@ -1,4 +1,4 @@
-//! Events and actions of the agent.
+//! The events that the agent handles, and the actions that it requests.
 
 use crate::Payload;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ pub enum Event<P: Payload> {
     Connected,
     /// The JobTracker has accepted the registration.
     Registered {
-        /// Interval of heartbeats.
+        /// Interval between heartbeats.
         heartbeat: Span,
         /// Time without a heartbeat after which the JobTracker declares the tracker lost.
         lost_after: Span,
-        /// Number of this process among all that had its name.
+        /// Number of this process among all tracker processes that had its name.
         incarnation: Incarnation,
     },
     /// The JobTracker does not know this tracker any more.
     RegisterAgain,
     /// The JobTracker has refused this tracker permanently.
     Refused(String),
-    /// Orders, in reply to a heartbeat unless `answers` is 0.
+    /// Orders of the JobTracker. They answer a heartbeat unless `answers` is 0.
     Orders {
         /// Sequence number of the answered heartbeat.
         answers: u64,
@@ -37,17 +37,17 @@ pub enum Event<P: Payload> {
     Progressed(AttemptId, P::Progress),
     /// A reduce could not fetch a map output.
     FetchFailed(FetchFailure),
-    /// The process of an attempt has ended, and its folder is removed.
+    /// The process of an attempt has ended or is idle, and the folder of the attempt is removed.
     Ended(AttemptId, AttemptEnd<P>),
     /// Result of a copy from another tracker, or why it failed.
     Copied(AttemptId, Result<Copied<P>, String>),
-    /// The files of a job have been deleted; false if some could not be.
+    /// The driver has deleted the files of a job; false if some files could not be deleted.
     Cleaned(JobId, bool),
     /// Time has passed.
     Tick,
 }
 
-/// A copy from another tracker.
+/// A completed copy of files from another tracker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Copied<P: Payload> {
     /// Length in bytes.
@@ -71,7 +71,8 @@ pub enum Order<P: Payload> {
     CopyFiles(AttemptId, P::Source),
     /// Delete all files of a job.
     Clean(JobId),
-    /// Not understood, but acknowledged, so that it is not sent again.
+    /// An order that this build does not understand. It is acknowledged, so that it is not sent
+    /// again.
     Unknown,
 }
 
@@ -80,7 +81,7 @@ pub enum Order<P: Payload> {
 pub struct MapEventBatch<P: Payload> {
     /// Index of the first event.
     pub first: u64,
-    /// The entries.
+    /// The events.
     pub events: Vec<P::MapEvent>,
     /// Number of maps of the job after these events; 0 if unknown.
     pub maps: u32,
@@ -93,7 +94,7 @@ pub enum AttemptEnd<P: Payload> {
     Succeeded {
         /// Result of the task.
         result: P::Result,
-        /// Whether this tracker has its map output.
+        /// Whether this tracker has the map output of the attempt.
         output: bool,
     },
     /// The attempt was paused with a checkpoint on the disks of this tracker.
@@ -117,7 +118,7 @@ pub enum Action<P: Payload> {
     Start(AttemptId, P::Launch),
     /// Kill an attempt.
     Kill(AttemptId, String),
-    /// Preempt an attempt: a map ends at a record, a reduce with a checkpoint.
+    /// Preempt an attempt: a map ends at a record, a reduce saves a checkpoint and ends.
     Preempt(AttemptId, PreemptKind, String),
     /// Send map events to a reduce.
     MapEvents(AttemptId, MapEventBatch<P>),
@@ -129,27 +130,27 @@ pub enum Action<P: Payload> {
     Clean(JobId),
     /// Register at the JobTracker.
     Register {
-        /// Incarnation that the JobTracker has assigned to this process; 0 if none.
+        /// Incarnation that the JobTracker has assigned to this process; 0 if it has assigned none.
         incarnation: Incarnation,
-        /// Attempts that run, or have ended without acknowledgement.
+        /// Attempts that run, or that have ended and whose report was not acknowledged.
         attempts: Vec<Report<P>>,
-        /// Maps whose output is here.
+        /// Attempts of maps whose output is on this tracker.
         outputs: Vec<AttemptId>,
-        /// Attempts with a checkpoint here.
+        /// Attempts with a checkpoint on this tracker.
         checkpoints: Vec<(AttemptId, P::Checkpoint)>,
         /// Every job with files or state on this tracker.
         jobs: Vec<JobId>,
     },
-    /// A heartbeat, which the agent keeps until it is answered.
+    /// Send a heartbeat. The agent stores it until it is answered.
     Heartbeat(Arc<Heartbeat<P>>),
-    /// Exit with this reason; all attempts have been killed before.
+    /// Exit with this reason. The actions before this one kill all attempts.
     Exit(String),
 }
 
-/// A heartbeat. Each one contains every running attempt.
+/// A heartbeat. Every heartbeat reports all running attempts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Heartbeat<P: Payload> {
-    /// Sequence number, from 1 within a registration.
+    /// Sequence number; the first heartbeat after a registration has 1.
     pub seq: u64,
     /// Number of the newest acknowledged order.
     pub acked: u64,
@@ -159,7 +160,7 @@ pub struct Heartbeat<P: Payload> {
     pub fetch_failures: Vec<FetchFailure>,
 }
 
-/// Report about an attempt.
+/// A report about an attempt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report<P: Payload> {
     /// ID of the attempt.
@@ -168,14 +169,15 @@ pub struct Report<P: Payload> {
     pub status: Status<P>,
 }
 
-/// States in reports. All except `Running` mean that the process has ended and the slot is free.
+/// The state of an attempt in a report. All states except `Running` mean that the attempt uses no
+/// slot.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Status<P: Payload> {
     /// The attempt runs, with this progress.
     Running(P::Progress),
     /// The attempt has ended.
     Ended(AttemptEnd<P>),
-    /// A copy of files of the attempt, which did not run here: its length in bytes, or why it
-    /// failed.
+    /// Files of the attempt, which did not run here, were copied from another tracker: their length
+    /// in bytes, or why the copy failed.
     Copied(Result<u64, String>),
 }

@@ -1,78 +1,80 @@
-//! Reports that are not yet acknowledged, and their division into messages. The JobTracker reads
-//! messages of at most 8 MiB; a longer one would close the connection for all attempts.
+//! Stores reports until they are acknowledged, and divides them into messages. The JobTracker reads
+//! messages of at most 8 MiB; a longer message would close the connection for all attempts.
 
 use crate::{AttemptEnd, FetchFailure, Payload, Report, Status};
 use std::collections::BTreeSet;
 use types::AttemptId;
 
-/// Maximum bytes of reports of ends in one message, and of a single report.
-pub const ENDED_BYTES: usize = 4 << 20;
-/// Maximum bytes of reports of running attempts in one message; beyond that their status texts are
-/// omitted.
-const RUNNING_BYTES: usize = 2 << 20;
+/// Maximum total size of the reports of ended attempts in one message, and of one such report.
+pub const ENDED_BYTES_MAX: usize = 4 << 20;
+/// Maximum total size of the reports of running attempts in one message. The status texts that
+/// would exceed it are omitted.
+const RUNNING_BYTES_MAX: usize = 2 << 20;
 /// Maximum number of fetch failures in one message.
-const FAILURES: usize = 4000;
-/// Maximum number of stored fetch failures; a reduce repeats those that persist.
-const FAILURES_MAX: usize = 100_000;
-/// Bytes of a report in addition to those that are counted: IDs, lengths, numbers.
-const REPORT_OVERHEAD: usize = 128;
+const MESSAGE_FAILURES_MAX: usize = 4000;
+/// Maximum number of stored fetch failures. Further ones are dropped; a reduce reports a failure
+/// again if it persists.
+const STORED_FAILURES_MAX: usize = 100_000;
+/// Bytes that are added to the estimated size of a report for its IDs, lengths and numbers.
+const REPORT_OVERHEAD_BYTES: usize = 128;
 
-/// Reports to be sent, or sent and not answered yet.
+/// Reports that are to be sent, or that were sent in a message which is not answered yet.
 #[derive(Debug)]
 pub(super) struct PendingReports<P: Payload> {
-    /// Ends of attempts.
+    /// Reports of ended attempts and of copies, oldest first.
     pub(super) ended: Vec<Report<P>>,
-    pub(super) failures: BTreeSet<FetchFailure>,
+    pub(super) fetch_failures: BTreeSet<FetchFailure>,
 }
 
 impl<P: Payload> Default for PendingReports<P> {
     fn default() -> Self {
-        Self { ended: Vec::new(), failures: BTreeSet::new() }
+        Self { ended: Vec::new(), fetch_failures: BTreeSet::new() }
     }
 }
 
 impl<P: Payload> PendingReports<P> {
     pub(super) fn is_empty(&self) -> bool {
-        self.ended.is_empty() && self.failures.is_empty()
+        self.ended.is_empty() && self.fetch_failures.is_empty()
     }
 
-    /// Whether it has the end of this attempt.
-    pub(super) fn has(&self, attempt: AttemptId) -> bool {
+    /// Returns whether the reports say that this attempt has ended.
+    pub(super) fn has_ended(&self, attempt: AttemptId) -> bool {
         self.ended.iter().any(|report| report.attempt == attempt)
     }
 
-    /// Takes the oldest ends that fit into one message.
+    /// Removes and returns the oldest reports of ended attempts, as many as fit into one message.
     pub(super) fn take_ended(&mut self) -> Vec<Report<P>> {
         let mut bytes = 0;
         let fits = |report: &&Report<P>| {
             bytes += report.bytes();
-            bytes <= ENDED_BYTES
+            bytes <= ENDED_BYTES_MAX
         };
-        // At least one: the driver ensures that none is too long.
+        // Take at least one report. The driver ensures that no single report is too long.
         let count = self.ended.iter().take_while(fits).count().max(1);
         self.ended.drain(..count.min(self.ended.len())).collect()
     }
 
-    /// Takes the reports that fit into one message.
-    pub(super) fn take(&mut self) -> Self {
+    /// Removes and returns the reports that fit into one message.
+    pub(super) fn take_message(&mut self) -> Self {
         let ended = self.take_ended();
-        let later = match self.failures.iter().nth(FAILURES).cloned() {
-            Some(first) => self.failures.split_off(&first),
+        let later = match self.fetch_failures.iter().nth(MESSAGE_FAILURES_MAX).cloned() {
+            Some(first) => self.fetch_failures.split_off(&first),
             None => BTreeSet::new(),
         };
-        Self { ended, failures: std::mem::replace(&mut self.failures, later) }
+        Self { ended, fetch_failures: std::mem::replace(&mut self.fetch_failures, later) }
     }
 
-    /// Puts reports that may not have arrived before newer ones.
-    pub(super) fn requeue(&mut self, mut again: Self) {
-        again.ended.append(&mut self.ended);
-        self.ended = again.ended;
-        self.failures.append(&mut again.failures);
+    /// Adds reports that were sent but may not have arrived. They are placed before the newer
+    /// reports.
+    pub(super) fn requeue(&mut self, mut unanswered: Self) {
+        unanswered.ended.append(&mut self.ended);
+        self.ended = unanswered.ended;
+        self.fetch_failures.append(&mut unanswered.fetch_failures);
     }
 
-    pub(super) fn add_failure(&mut self, failure: FetchFailure) {
-        if self.failures.len() < FAILURES_MAX {
-            self.failures.insert(failure);
+    pub(super) fn add_fetch_failure(&mut self, failure: FetchFailure) {
+        if self.fetch_failures.len() < STORED_FAILURES_MAX {
+            self.fetch_failures.insert(failure);
         }
     }
 }
@@ -80,7 +82,7 @@ impl<P: Payload> PendingReports<P> {
 impl<P: Payload> Report<P> {
     /// Returns an upper estimate of the encoded length.
     fn bytes(&self) -> usize {
-        REPORT_OVERHEAD
+        REPORT_OVERHEAD_BYTES
             + match &self.status {
                 Status::Running(progress) => P::progress_bytes(progress),
                 Status::Copied(result) => result.as_ref().err().map_or(0, String::len),
@@ -97,13 +99,13 @@ impl<P: Payload> Report<P> {
     }
 }
 
-/// Omits the status texts of running attempts if all of them would be too long.
-pub(super) fn shorten<P: Payload>(running: &mut [Report<P>]) {
+/// Removes status texts of running attempts, so that their reports fit into one message.
+pub(super) fn limit_status_texts<P: Payload>(running: &mut [Report<P>]) {
     let mut bytes = 0;
     for report in running {
         bytes += report.bytes();
         if let Status::Running(progress) = &mut report.status
-            && bytes > RUNNING_BYTES
+            && bytes > RUNNING_BYTES_MAX
         {
             P::clear_text(progress);
         }

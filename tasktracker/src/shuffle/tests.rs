@@ -57,7 +57,7 @@ impl World {
 
     fn answer(&mut self) -> Result<(Extent, String), (u8, String)> {
         match read_answer(&mut self.stream).unwrap() {
-            Answer::No(status, message) => Err((status, message)),
+            Answer::Refused(status, message) => Err((status, message)),
             Answer::Data(extent) => {
                 let mut text = vec![0; extent.stored as usize];
                 self.stream.read_exact(&mut text).unwrap();

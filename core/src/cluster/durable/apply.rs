@@ -1,5 +1,5 @@
-//! Applies facts, both new ones and those replayed from the journal. `outputs` and `preempt` have
-//! the facts about map outputs, drains and preemption.
+//! Applies facts, both new ones and those replayed from the journal. The modules `outputs` and
+//! `preempt` apply the facts about map outputs, drains and preemption.
 //!
 //! A fact that contradicts the state (an attempt of an unknown job, for example) can only come from
 //! a damaged journal or from the journal of another cluster. It is refused, and nothing changes.
@@ -36,7 +36,7 @@ impl Durable {
             }
             Fact::IdsSkipped { epoch, job } => {
                 self.epoch = self.epoch.max(*epoch);
-                self.next_job = self.next_job.max(*job);
+                self.newest_job = self.newest_job.max(*job);
                 Ok(())
             }
             Fact::TrackerJoined { .. } => self.tracker_joined(fact),
@@ -58,7 +58,7 @@ impl Durable {
             Fact::TaskReleased { task } => {
                 let released = self.task_mut(*task)?;
                 released.on_hold = false;
-                // A later request to pause with a hold counts as new.
+                // A later request to pause with a hold counts as a new one.
                 for attempt in &mut released.attempts {
                     attempt.hold_requested = false;
                 }
@@ -68,7 +68,7 @@ impl Durable {
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
             Fact::AttemptFailed { attempt, error } => self.attempt_failed(at, *attempt, error),
             Fact::AttemptKilled { attempt, why, bytes_in } => {
-                self.release(at, *attempt, AttemptState::Killed)?;
+                self.release_slot(at, *attempt, AttemptState::Killed)?;
                 self.set_error(*attempt, why);
                 self.count_kill(at, *attempt, *bytes_in)
             }
@@ -81,7 +81,7 @@ impl Durable {
                 self.checkpoint_copied(*attempt, *tracker, *bytes)
             }
             Fact::TrackerDraining { tracker, by, until } => self.tracker_draining(at, *tracker, by, *until),
-            Fact::DrainCancelled { tracker, .. } => self.tracker_returned(*tracker),
+            Fact::DrainCancelled { tracker, .. } => self.drain_cancelled(*tracker),
             Fact::PreemptionRefused { attempt, refusals, .. } => self.preemption_refused(*attempt, *refusals),
             Fact::TrackerForgotten { tracker, .. } => self.tracker_forgotten(*tracker),
             Fact::PreemptionDeadlineSet { attempt, until } => self.set_preemption_deadline(*attempt, *until),
@@ -125,13 +125,13 @@ impl Durable {
             slots,
         } = fact
         else {
-            return apply_error("not a registration");
+            return apply_error("the fact is not a registration");
         };
         let host = HostId(self.hosts.acquire(host));
         let rack = RackId(self.racks.acquire(rack));
         let before = self.trackers.remove(id);
         if let Some(before) = &before {
-            self.leave_host(before);
+            self.remove_from_host(before);
         }
         let counted = before.as_ref().map(Tracker::capacity).unwrap_or_default();
         let (running, outputs, checkpoints, drain) = before.map_or_else(
@@ -155,11 +155,11 @@ impl Durable {
         };
         self.trackers.insert(*id, tracker);
         self.next_tracker = self.next_tracker.max(id.0 + 1);
-        self.count_slots(*id, counted);
+        self.update_slots(*id, counted);
         self.by_name.insert(name.clone(), *id);
         self.set_rack(host, Some(rack));
         self.trackers_on.entry(host).or_default().insert(*id);
-        self.refresh_unassigned(*id);
+        self.update_unassigned_trackers(*id);
         Ok(())
     }
 
@@ -172,15 +172,15 @@ impl Durable {
             self.by_name.remove(&tracker.name);
         }
         for phase in Phase::BOTH {
-            self.unassigned[phase].remove(&id);
+            self.unassigned_trackers[phase].remove(&id);
         }
-        self.draining.remove(&id);
-        self.leave_host(&tracker);
+        self.draining_trackers.remove(&id);
+        self.remove_from_host(&tracker);
         Ok(())
     }
 
     /// Removes a tracker from its host. The host gets the rack of a tracker that remains there.
-    fn leave_host(&mut self, tracker: &Tracker) {
+    fn remove_from_host(&mut self, tracker: &Tracker) {
         let there = self.trackers_on.entry(tracker.host).or_default();
         there.remove(&tracker.id);
         let remaining = there.last().copied();
@@ -264,9 +264,9 @@ impl Durable {
             }
         }
         self.jobs.insert(id, job);
-        self.active.insert(id);
+        self.active_job_ids.insert(id);
         self.by_request.insert(request, id);
-        self.next_job = self.next_job.max(id.0);
+        self.newest_job = self.newest_job.max(id.0);
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl Durable {
         for phase in Phase::BOTH {
             job.pending[phase].clear();
         }
-        self.active.remove(&id);
+        self.active_job_ids.remove(&id);
         Ok(())
     }
 
@@ -294,7 +294,7 @@ impl Durable {
             .tasks
             .map
             .iter()
-            .filter_map(Task::winner)
+            .filter_map(Task::winning_attempt)
             .map(|attempt| (attempt.output_on, attempt.id))
             .collect();
         job.tasks.reduce.iter_mut().for_each(|task| task.on_hold = false);
@@ -314,7 +314,7 @@ impl Durable {
     fn job_forgotten(&mut self, id: JobId) -> Result<(), ApplyError> {
         let Some(job) = self.jobs.remove(&id) else { return apply_error(format!("{id} is not known")) };
         self.by_request.remove(&job.request);
-        self.active.remove(&id);
+        self.active_job_ids.remove(&id);
         // The remainder of a split map shares the hosts of the task that was split.
         for host in job.tasks.map[..job.spec.splits.len()].iter().flat_map(|task| &task.hosts) {
             self.hosts.release(host.0);
@@ -324,7 +324,7 @@ impl Durable {
 
     fn attempt_launched(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         let Fact::AttemptLaunched { attempt: id, tracker: on, speculative, resumed_from, why } = fact else {
-            return apply_error("not a launch");
+            return apply_error("the fact is not a launch");
         };
         let (id, on, speculative, resumed_from) = (*id, *on, *speculative, *resumed_from);
         if !self.trackers.contains_key(&on) {
@@ -332,14 +332,14 @@ impl Durable {
         }
         let task = self.task_mut(id.task)?;
         if task.attempts.len() != id.number as usize {
-            return apply_error(format!("{id} is not the next attempt"));
+            return apply_error(format!("{id} does not have the next attempt number of its task"));
         }
         let checkpoint = task.checkpoint.filter(|checkpoint| Some(checkpoint.attempt) == resumed_from);
         if checkpoint.is_some() != resumed_from.is_some() {
             return apply_error(format!("{id} resumes from a checkpoint that does not exist"));
         }
-        // The tracker where the attempt was paused. The checkpoint may have been copied to another
-        // tracker since.
+        // The resume is a migration if it is on another tracker than the pause. The checkpoint may
+        // have been copied to another tracker since.
         let paused = resumed_from.and_then(|paused| task.attempts.get(paused.number as usize));
         let paused_on = paused.map(|attempt| attempt.tracker);
         let stage = match id.phase() {
@@ -381,7 +381,7 @@ impl Durable {
             tracker.running[id.phase()].insert(id);
         }
         self.update_pending(id.task)?;
-        self.refresh_unassigned(on);
+        self.update_unassigned_trackers(on);
         Ok(())
     }
 
@@ -402,7 +402,7 @@ impl Durable {
     }
 
     /// Ends an attempt and frees its slot.
-    pub(super) fn release(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), ApplyError> {
+    pub(super) fn release_slot(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt_mut(id) else { return apply_error(format!("{id} is not known")) };
         if !attempt.state.holds_slot() {
             return apply_error(format!("{id} holds no slot"));
@@ -414,7 +414,7 @@ impl Durable {
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.running[id.phase()].remove(&id);
         }
-        self.refresh_unassigned(on);
+        self.update_unassigned_trackers(on);
         self.update_pending(id.task)
     }
 
@@ -427,19 +427,20 @@ impl Durable {
         if self.task_mut(id.task)?.is_done() {
             return apply_error(format!("{} is done already", id.task));
         }
-        self.release(at, id, AttemptState::Succeeded)?;
+        self.release_slot(at, id, AttemptState::Succeeded)?;
         let task = self.task_mut(id.task)?;
         task.done_by = Some(id.number);
         task.on_hold = false;
         let checkpoint = task.checkpoint.take();
         let attempt = &mut task.attempts[id.number as usize];
         attempt.result = Some(result.clone());
-        let duplicates: Vec<AttemptId> = task.viable().map(|attempt| attempt.id).collect();
+        let duplicates: Vec<AttemptId> = task.viable_attempts().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
         let (on, prior_work) = (attempt.tracker, attempt.prior_work);
-        // The time of an attempt that resumed from a checkpoint includes the attempts before it.
+        // The duration of a task that was paused is the sum over the attempts that resumed from each
+        // other.
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(at).since(attempt.launched).0;
-        let task_time = Span(task.chain(id.number).map(time).sum());
+        let task_time = Span(task.resume_chain(id.number).map(time).sum());
         let bytes = task.bytes();
         // Only the work in the checkpoint that this attempt resumed from is saved. Work in other
         // checkpoints of the task is lost.
@@ -482,7 +483,7 @@ impl Durable {
     }
 
     fn attempt_failed(&mut self, at: Time, id: AttemptId, error: &str) -> Result<(), ApplyError> {
-        self.release(at, id, AttemptState::Failed)?;
+        self.release_slot(at, id, AttemptState::Failed)?;
         self.set_error(id, error);
         let task = self.task_mut(id.task)?;
         task.failures += 1;
@@ -499,7 +500,7 @@ impl Durable {
         let Some(task) = job.tasks[id.phase].get(id.index as usize) else {
             return apply_error(format!("{id} is not known"));
         };
-        if job.state == JobState::Running && task.waits(job.spec.attempts_max) {
+        if job.state == JobState::Running && task.is_pending(job.spec.attempts_max) {
             job.pending[id.phase].insert(id.index, &task.hosts);
         } else {
             job.pending[id.phase].remove(id.index, &task.hosts);

@@ -1,4 +1,4 @@
-//! Invariants of private tables of the durable half.
+//! Checks invariants of private tables of the durable half.
 
 use super::Durable;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,23 +22,27 @@ impl Durable {
                 *hosts.entry(self.host_name(*host)).or_default() += 1;
             }
         }
-        ensure(hosts == self.hosts.uses(), || {
-            format!("hosts in use {hosts:?}, counted {:?}", self.hosts.uses())
+        ensure(hosts == self.hosts.reference_counts(), || {
+            format!("hosts are used {hosts:?} times, but the reference counts are {:?}", self.hosts.reference_counts())
         })?;
-        ensure(racks == self.racks.uses(), || {
-            format!("racks in use {racks:?}, counted {:?}", self.racks.uses())
+        ensure(racks == self.racks.reference_counts(), || {
+            format!("racks are used {racks:?} times, but the reference counts are {:?}", self.racks.reference_counts())
         })?;
         for (host, rack) in &self.rack_of {
             let has_tracker =
                 self.trackers_on(*host).filter_map(|id| self.tracker(id)).any(|at| at.rack == *rack);
             let listed = self.hosts_in(*rack).is_some_and(|hosts| hosts.contains(host));
             ensure(has_tracker && listed, || {
-                format!("{}: its rack is that of no tracker", self.host_name(*host))
+                format!("host {}: no tracker on it has its rack, or the rack does not list it", self.host_name(*host))
             })?;
         }
         let listed: usize = self.hosts_in.values().map(BTreeSet::len).sum();
         ensure(listed == self.rack_of.len() && listed == self.trackers_on.len(), || {
-            format!("{listed} hosts in racks, {} with one", self.rack_of.len())
+            format!(
+                "racks list {listed} hosts, but {} hosts have a rack and {} have trackers",
+                self.rack_of.len(),
+                self.trackers_on.len()
+            )
         })
     }
 }

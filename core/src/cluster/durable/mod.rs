@@ -1,8 +1,9 @@
 //! The durable half of the cluster: exactly what follows from the facts of the journal.
 //!
-//! It changes only through [`Durable::apply`], live and in replay. Its fields are private to this
-//! module and nothing returns a mutable reference, so the compiler enforces this. Replay therefore
-//! gives an equal half; the random tests compare the two after every event.
+//! It changes only through [`Durable::apply`], both for new facts and in replay. Its fields are private
+//! to this module and nothing returns a mutable reference, so the compiler enforces this. A replay of
+//! the same facts therefore gives an equal durable half; the random tests compare the two after every
+//! event.
 //!
 //! Deliberately absent: what only trackers report and no fact covers, such as progress and the time
 //! of the last heartbeat (`volatile`).
@@ -24,7 +25,7 @@ use crate::{
     task::{Attempt, Task},
     tracker::{Tracker, TrackerState},
 };
-use names::Names;
+use names::NameTable;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All trackers, jobs, tasks and attempts, according to the facts.
@@ -34,27 +35,28 @@ pub struct Durable {
     by_name: BTreeMap<String, TrackerId>,
     jobs: BTreeMap<JobId, Job>,
     /// Jobs whose tasks may be launched.
-    active: BTreeSet<JobId>,
+    active_job_ids: BTreeSet<JobId>,
     by_request: BTreeMap<RequestId, JobId>,
-    hosts: Names,
-    racks: Names,
+    hosts: NameTable,
+    racks: NameTable,
     /// The rack of a host, as reported by its trackers.
     rack_of: BTreeMap<HostId, RackId>,
     hosts_in: BTreeMap<RackId, BTreeSet<HostId>>,
     trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
     /// Trackers with a slot that no known attempt holds.
-    unassigned: PerPhase<BTreeSet<TrackerId>>,
+    unassigned_trackers: PerPhase<BTreeSet<TrackerId>>,
     /// Slots of all trackers that are live or awaited and not being drained.
     slots: PerPhase<u32>,
-    /// Trackers that are not lost and whose slots are not part of `slots`.
-    excluded: BTreeSet<TrackerId>,
+    /// Trackers that are not lost but whose slots are not counted in `slots`: those that are
+    /// suspect or being drained.
+    excluded_trackers: BTreeSet<TrackerId>,
     /// Trackers that are suspect or awaited.
-    unreachable: BTreeSet<TrackerId>,
+    unreachable_trackers: BTreeSet<TrackerId>,
     /// Trackers that are being drained.
-    draining: BTreeSet<TrackerId>,
-    next_job: u32,
-    /// The number of the next tracker with a new name. Numbers of forgotten trackers are not
-    /// reused.
+    draining_trackers: BTreeSet<TrackerId>,
+    /// The highest job ID that was assigned or skipped.
+    newest_job: u32,
+    /// The ID of the next tracker with a new name. IDs of forgotten trackers are not reused.
     next_tracker: u32,
     epoch: u64,
 }
@@ -67,7 +69,7 @@ impl Durable {
 
     /// Returns the highest job ID that was assigned or skipped.
     pub fn newest_job(&self) -> JobId {
-        JobId(self.next_job)
+        JobId(self.newest_job)
     }
 
     /// Returns the tracker with this ID.
@@ -98,18 +100,18 @@ impl Durable {
     /// Returns the trackers with a slot that no known attempt holds. An unknown attempt may hold
     /// the slot: see [`super::Cluster::free_trackers`].
     pub(super) fn unassigned_trackers(&self, phase: Phase) -> &BTreeSet<TrackerId> {
-        &self.unassigned[phase]
+        &self.unassigned_trackers[phase]
     }
 
     /// Returns the trackers that are suspect or awaited. Their files cannot be read now, but may be
     /// readable soon.
     pub(crate) fn unreachable_trackers(&self) -> &BTreeSet<TrackerId> {
-        &self.unreachable
+        &self.unreachable_trackers
     }
 
     /// Returns the trackers that are being drained.
-    pub(crate) fn draining(&self) -> &BTreeSet<TrackerId> {
-        &self.draining
+    pub(crate) fn draining_trackers(&self) -> &BTreeSet<TrackerId> {
+        &self.draining_trackers
     }
 
     /// Returns the ID that the next tracker with a new name gets.
@@ -125,8 +127,8 @@ impl Durable {
 
     /// Returns the number of slots that attempts still hold on trackers that are suspect or being
     /// drained. [`Durable::slots`] does not count these slots.
-    pub fn held_elsewhere(&self, phase: Phase) -> u32 {
-        let excluded = self.excluded.iter().filter_map(|id| self.trackers.get(id));
+    pub fn slots_on_excluded_trackers(&self, phase: Phase) -> u32 {
+        let excluded = self.excluded_trackers.iter().filter_map(|id| self.trackers.get(id));
         excluded.map(|tracker| tracker.running[phase].len() as u32).sum()
     }
 
@@ -141,13 +143,13 @@ impl Durable {
     }
 
     /// Returns the IDs of the jobs whose tasks may be launched.
-    pub(crate) fn active(&self) -> &BTreeSet<JobId> {
-        &self.active
+    pub(crate) fn active_job_ids(&self) -> &BTreeSet<JobId> {
+        &self.active_job_ids
     }
 
     /// Returns the jobs whose tasks may be launched, oldest first.
     pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
-        self.active.iter().filter_map(|id| self.jobs.get(id))
+        self.active_job_ids.iter().filter_map(|id| self.jobs.get(id))
     }
 
     /// Returns the ID of the job that a submission created, if the job has not been forgotten.
@@ -202,39 +204,39 @@ impl Durable {
         let tracker = self.trackers.get_mut(&id)?;
         let before = tracker.capacity();
         let changed = change(tracker);
-        self.count_slots(id, before);
-        self.refresh_unassigned(id);
+        self.update_slots(id, before);
+        self.update_unassigned_trackers(id);
         Some(changed)
     }
 
-    /// Updates the number of slots after a tracker has changed. `before` is its capacity before the
-    /// change.
-    fn count_slots(&mut self, id: TrackerId, before: PerPhase<u32>) {
+    /// Updates the number of slots, the excluded trackers and the unreachable trackers after a
+    /// tracker has changed. `before` is its capacity before the change.
+    fn update_slots(&mut self, id: TrackerId, before: PerPhase<u32>) {
         let Some(tracker) = self.trackers.get(&id) else { return };
         let after = tracker.capacity();
         for phase in Phase::BOTH {
             self.slots[phase] = self.slots[phase] - before[phase] + after[phase];
         }
         if tracker.state != TrackerState::Lost && after != tracker.slots {
-            self.excluded.insert(id);
+            self.excluded_trackers.insert(id);
         } else {
-            self.excluded.remove(&id);
+            self.excluded_trackers.remove(&id);
         }
         if matches!(tracker.state, TrackerState::Suspect | TrackerState::Awaited) {
-            self.unreachable.insert(id);
+            self.unreachable_trackers.insert(id);
         } else {
-            self.unreachable.remove(&id);
+            self.unreachable_trackers.remove(&id);
         }
     }
 
     /// Updates the list of trackers with unassigned slots after a tracker has changed.
-    fn refresh_unassigned(&mut self, id: TrackerId) {
+    fn update_unassigned_trackers(&mut self, id: TrackerId) {
         let Some(tracker) = self.trackers.get(&id) else { return };
         for phase in Phase::BOTH {
-            if tracker.unassigned(phase) > 0 {
-                self.unassigned[phase].insert(id);
+            if tracker.unassigned_slots(phase) > 0 {
+                self.unassigned_trackers[phase].insert(id);
             } else {
-                self.unassigned[phase].remove(&id);
+                self.unassigned_trackers[phase].remove(&id);
             }
         }
     }
@@ -272,7 +274,7 @@ mod tests {
         apply(cluster, fact);
     }
 
-    fn forget(cluster: &mut Cluster, tracker: u32) {
+    fn lose_and_forget(cluster: &mut Cluster, tracker: u32) {
         let (id, name) = (TrackerId(tracker), format!("t{tracker}"));
         apply(cluster, Fact::TrackerLost { tracker: id, why: String::new() });
         apply(cluster, Fact::TrackerForgotten { tracker: id, name, why: String::new() });
@@ -307,13 +309,13 @@ mod tests {
         apply(cluster, Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
     }
 
-    fn end(cluster: &mut Cluster, job: u32) {
+    fn end_and_forget(cluster: &mut Cluster, job: u32) {
         apply(cluster, Fact::JobEnded { job: JobId(job), outcome: JobOutcome::Killed("test".into()) });
         apply(cluster, Fact::JobForgotten { job: JobId(job) });
     }
 
     #[test]
-    fn unused_names_are_freed() {
+    fn names_of_removed_trackers_and_jobs_are_freed() {
         let mut cluster = Cluster::default();
         join(&mut cluster, 0, "stays", "rack");
         for number in 1..1000 {
@@ -323,13 +325,13 @@ mod tests {
             submit(&mut cluster, number, &[&host, &host, &format!("data{number}")]);
             // The tracker registers again with the same name, on another host in another rack.
             join(&mut cluster, number, &format!("moved{number}"), &format!("new{number}"));
-            forget(&mut cluster, number);
-            end(&mut cluster, number);
+            lose_and_forget(&mut cluster, number);
+            end_and_forget(&mut cluster, number);
         }
-        assert_eq!(cluster.hosts.uses(), BTreeMap::from([("stays", 1)]));
-        assert_eq!(cluster.racks.uses(), BTreeMap::from([("rack", 1)]));
-        assert!(cluster.hosts.size() <= 4, "{} numbers of hosts", cluster.hosts.size());
-        assert!(cluster.racks.size() <= 3, "{} numbers of racks", cluster.racks.size());
+        assert_eq!(cluster.hosts.reference_counts(), BTreeMap::from([("stays", 1)]));
+        assert_eq!(cluster.racks.reference_counts(), BTreeMap::from([("rack", 1)]));
+        assert!(cluster.hosts.entry_count() <= 4, "the table has {} entries for hosts", cluster.hosts.entry_count());
+        assert!(cluster.racks.entry_count() <= 3, "the table has {} entries for racks", cluster.racks.entry_count());
         assert_eq!((cluster.rack_of.len(), cluster.hosts_in.len(), cluster.trackers_on.len()), (1, 1, 1));
     }
 
@@ -339,7 +341,7 @@ mod tests {
         join(&mut cluster, 1, "h1", "r1");
         submit(&mut cluster, 1, &["h1"]);
         let host = cluster.tracker(TrackerId(1)).unwrap().host;
-        forget(&mut cluster, 1);
+        lose_and_forget(&mut cluster, 1);
         join(&mut cluster, 2, "h2", "r2");
         assert_eq!((cluster.host_name(host), cluster.rack_of(host)), ("h1", None));
         join(&mut cluster, 3, "h1", "r1");
@@ -348,16 +350,16 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_the_rack_of_a_tracker_that_is_there() {
+    fn host_gets_the_rack_of_a_remaining_tracker() {
         let mut cluster = Cluster::default();
         join(&mut cluster, 1, "h", "r1");
         join(&mut cluster, 2, "h", "r2");
         let host = cluster.tracker(TrackerId(1)).unwrap().host;
         let rack = |cluster: &Cluster| cluster.rack_of(host).map(|rack| cluster.rack_name(rack).to_owned());
         assert_eq!(rack(&cluster).as_deref(), Some("r2"));
-        forget(&mut cluster, 2);
+        lose_and_forget(&mut cluster, 2);
         assert_eq!(rack(&cluster).as_deref(), Some("r1"));
-        forget(&mut cluster, 1);
+        lose_and_forget(&mut cluster, 1);
         assert_eq!(rack(&cluster), None);
     }
 }

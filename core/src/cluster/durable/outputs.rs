@@ -1,5 +1,5 @@
-//! Facts about map outputs (lost, served at another address, copied to another tracker) and about
-//! draining.
+//! Applies the facts about map outputs (lost, served at another address, copied to another tracker),
+//! copied checkpoints and drains.
 
 use super::{
     Durable,
@@ -47,13 +47,13 @@ impl Durable {
         if let Some(tracker) = self.trackers.get_mut(&on) {
             tracker.outputs.remove(&id);
         }
-        self.count_drain(on, |cost| cost.redone += 1);
+        self.add_drain_cost(on, |cost| cost.redone += 1);
         self.update_saved_work(id.task, Work::default())?;
         self.update_pending(id.task)
     }
 
     pub(super) fn map_output_moved(&mut self, id: AttemptId) -> Result<(), ApplyError> {
-        let winner = self.task(id.task).and_then(Task::winner).filter(|winner| winner.id == id);
+        let winner = self.task(id.task).and_then(Task::winning_attempt).filter(|winner| winner.id == id);
         let Some(on) = winner.map(|winner| winner.output_on) else {
             return apply_error(format!("{id} has no output"));
         };
@@ -77,7 +77,7 @@ impl Durable {
             tracker.outputs.remove(&id);
         }
         self.tracker_mut(by)?.outputs.insert(id);
-        self.count_drain(from, |cost| {
+        self.add_drain_cost(from, |cost| {
             cost.outputs += 1;
             cost.output_bytes += bytes;
         });
@@ -99,7 +99,7 @@ impl Durable {
             tracker.checkpoints.remove(&id);
         }
         self.tracker_mut(by)?.checkpoints.insert(id);
-        self.count_drain(from, |cost| {
+        self.add_drain_cost(from, |cost| {
             cost.checkpoints += 1;
             cost.checkpoint_bytes += bytes;
         });
@@ -121,19 +121,19 @@ impl Durable {
         let new = Drain { by: by.to_owned(), since: at, until, cost: DrainCost::default() };
         let changed = self.change_tracker(id, |tracker| tracker.drain.get_or_insert(new).until = until);
         changed.ok_or_else(|| ApplyError(format!("{id} is not known")))?;
-        self.draining.insert(id);
+        self.draining_trackers.insert(id);
         Ok(())
     }
 
-    pub(super) fn tracker_returned(&mut self, id: TrackerId) -> Result<(), ApplyError> {
+    pub(super) fn drain_cancelled(&mut self, id: TrackerId) -> Result<(), ApplyError> {
         let changed = self.change_tracker(id, |tracker| tracker.drain = None);
         changed.ok_or_else(|| ApplyError(format!("{id} is not known")))?;
-        self.draining.remove(&id);
+        self.draining_trackers.remove(&id);
         Ok(())
     }
 
     /// Adds to the cost of a drain, if the tracker is being drained.
-    pub(super) fn count_drain(&mut self, id: TrackerId, add: impl FnOnce(&mut DrainCost)) {
+    pub(super) fn add_drain_cost(&mut self, id: TrackerId, add: impl FnOnce(&mut DrainCost)) {
         if let Some(drain) = self.trackers.get_mut(&id).and_then(|tracker| tracker.drain.as_mut()) {
             add(&mut drain.cost);
         }

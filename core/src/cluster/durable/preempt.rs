@@ -1,4 +1,4 @@
-//! Preemption: when an attempt may be preempted, and the facts that follow.
+//! Decides whether an attempt may be preempted, and applies the facts about preemption.
 
 use super::{
     Durable,
@@ -47,7 +47,7 @@ impl Durable {
         }
         match (attempt.state, kind) {
             (AttemptState::Running, _)
-            // An attempt that is being split or paused may be killed.
+            // An attempt that is being split or paused may still be killed.
             | (AttemptState::Splitting | AttemptState::Pausing, PreemptKind::Kill) => {}
             _ => return Err(NotPreemptible::Already(id)),
         }
@@ -116,8 +116,8 @@ impl Durable {
         self.update_pending(id.task)
     }
 
-    /// Ends the task at the position where the attempt stopped. A new task gets the remainder of
-    /// the range.
+    /// Marks the task as done, with a range that ends at the position where the attempt stopped. A new
+    /// task gets the remainder of the range.
     pub(super) fn map_split(
         &mut self,
         at: Time,
@@ -128,11 +128,11 @@ impl Durable {
         let task = self.task_mut(id.task)?;
         let (start, end, root, hosts) = (task.start, task.end, task.root, task.hosts.clone());
         if task.is_done() || position <= start || position >= end || id.phase() != Phase::Map {
-            return apply_error(format!("{id} was split at {position}, outside its range or after its end"));
+            return apply_error(format!("{id} was split at {position}: that is outside its range, or its task is already done"));
         }
         let fits = |attempt: &&Attempt| attempt.end == end && attempt.state.holds_slot();
         let Some(attempt) = task.attempts.get(id.number as usize).filter(fits) else {
-            return apply_error(format!("{id} has another range than its task, or has ended"));
+            return apply_error(format!("{id} was split, but its range is not that of its task, or it has ended"));
         };
         let (launched, preempt_request, on) = (attempt.launched, attempt.preempt_request, attempt.tracker);
         task.end = position;
@@ -142,7 +142,7 @@ impl Durable {
         let stats = &mut job.preemption;
         stats.splits += 1;
         add(&mut stats.latency, preempt_request.map_or(Span(0), |(_, asked)| at.since(asked)));
-        self.count_drain(on, |cost| cost.splits += 1);
+        self.add_drain_cost(on, |cost| cost.splits += 1);
         self.update_pending(remainder)?;
         self.attempt_succeeded(at, id, result)?;
         let work = Work { bytes: position - start, time: at.since(launched) };
@@ -163,7 +163,7 @@ impl Durable {
         let (tracker, launched, preempt_request) =
             (attempt.tracker, attempt.launched, attempt.preempt_request);
         let prior_work = attempt.prior_work;
-        self.release(at, id, AttemptState::Paused)?;
+        self.release_slot(at, id, AttemptState::Paused)?;
         if let Some(attempt) = self.attempt_mut(id) {
             attempt.stage = stage;
         }
@@ -180,13 +180,13 @@ impl Durable {
         stats.pauses += 1;
         stats.checkpoint_bytes += bytes;
         add(&mut stats.latency, preempt_request.map_or(Span(0), |(_, asked)| at.since(asked)));
-        self.count_drain(tracker, |cost| cost.pauses += 1);
+        self.add_drain_cost(tracker, |cost| cost.pauses += 1);
         self.count_work(id, own)?;
         self.update_saved_work(id.task, prior_work + own)
     }
 
-    /// Counts the work of an attempt that was preempted. It counts as lost until
-    /// [`Self::update_saved_work`] marks a part of it as saved.
+    /// Adds the work of a preempted attempt to the lost work of its job. [`Self::update_saved_work`]
+    /// then moves the part that is saved.
     fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id) {
             attempt.work_done = Some(work);
@@ -208,7 +208,7 @@ impl Durable {
             return apply_error(format!("{id} has no checkpoint"));
         };
         self.job_mut(id.job())?.preemption.checkpoints_lost += 1;
-        self.count_drain(checkpoint.tracker, |cost| cost.redone += 1);
+        self.add_drain_cost(checkpoint.tracker, |cost| cost.redone += 1);
         self.forget_checkpoint(checkpoint);
         self.update_saved_work(id.task, Work::default())
     }
@@ -219,8 +219,8 @@ impl Durable {
         }
     }
 
-    /// Counts the work of an attempt that was preempted and then killed or failed as lost. An
-    /// attempt that was to be split or paused and had not read anything is not counted.
+    /// Counts the work of a preempted attempt that was killed as lost. If the attempt should have been
+    /// split or paused and had not read anything, nothing is counted.
     pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt(id).filter(|attempt| attempt.fault.is_none()) else { return Ok(()) };
         let Some((kind, _)) = attempt.preempt_request else { return Ok(()) };
@@ -232,9 +232,9 @@ impl Durable {
         self.count_work(id, work)?;
         if kind == PreemptKind::Kill {
             self.job_mut(id.job())?.preemption.kills += 1;
-            self.count_drain(on, |cost| cost.kills += 1);
+            self.add_drain_cost(on, |cost| cost.kills += 1);
         }
-        self.count_drain(on, |cost| add(&mut cost.time_lost, work.time));
+        self.add_drain_cost(on, |cost| add(&mut cost.time_lost, work.time));
         Ok(())
     }
 }

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-/// Connects to the first address of `addr` (`host:port`) that accepts within `timeout`. Sets
-/// `TCP_NODELAY`, because every write is a complete frame. Each step of a TLS handshake has the
-/// same timeout.
+/// Connects to `addr` (`host:port`). If the host name has several IP addresses, uses the first one
+/// that accepts within `timeout`. Sets `TCP_NODELAY`, because every write is a complete frame. Each
+/// step of a TLS handshake has the same timeout.
 pub fn connect(addr: &str, timeout: Duration, connector: &Connector) -> io::Result<Stream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     let timeout = timeout.max(Duration::from_millis(1));

@@ -5,14 +5,14 @@ use bytes::BytesMut;
 use prost::Message;
 use std::io::{self, Read};
 
-/// Length of the header.
+/// Length of a frame header.
 pub const FRAME_HEADER_BYTES: usize = 16;
 const MAGIC: [u8; 2] = *b"FB";
 const VERSION: u8 = 2;
-/// Limit of a frame body. The `ReadReply` for a 4 GiB block has 256 KiB of checksums.
+/// Maximum length of a frame body. The `ReadReply` for a 4 GiB block has 256 KiB of checksums.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// Limit of a request. A request contains a block, a token and a few nodes. The limit is low
-/// because the server reads the request before it can check the token.
+/// Maximum length of the body of a request. A request contains a block, a token and a few nodes.
+/// The limit is low because the server reads the request before it can check the token.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
 const DATA_BYTES_MAX: usize = super::PACKET_BYTES;
 
@@ -41,7 +41,7 @@ pub enum FrameError {
     #[error("connection closed")]
     Closed,
     /// The stream failed, or ended inside a frame.
-    #[error("{}", lost(.0))]
+    #[error("{}", describe_io_error(.0))]
     Io(#[from] io::Error),
     /// The bytes are damaged or not of this protocol.
     #[error("not a valid frame: {0}")]
@@ -52,9 +52,9 @@ pub enum FrameError {
     /// The peer refused the request.
     #[error("{message}")]
     Refused {
-        /// The kind of the refusal, for programs.
+        /// The machine-readable kind of the refusal.
         kind: String,
-        /// The message, for people.
+        /// The message for the user.
         message: String,
     },
     /// The peer sent a frame of another kind than the expected one.
@@ -62,17 +62,17 @@ pub enum FrameError {
     Unexpected(FrameKind),
 }
 
-/// Whether a socket timeout has expired. The operating system reports that as `EAGAIN`, "resource
-/// temporarily unavailable".
+/// Returns whether a socket timeout has expired. The operating system reports that as `EAGAIN`,
+/// "resource temporarily unavailable".
 pub fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-fn lost(error: &io::Error) -> String {
+fn describe_io_error(error: &io::Error) -> String {
     if is_timeout(error) { "no answer in time".into() } else { format!("connection lost: {error}") }
 }
 
-/// A frame that was read. `data` starts at a chunk boundary of its block.
+/// A frame that was read. The data of a packet starts at a chunk boundary of its block.
 #[derive(Debug)]
 pub struct Frame {
     /// The type of the frame.
@@ -185,8 +185,8 @@ pub fn read_request(stream: &mut impl Read) -> Result<proto::dfs::BulkRequest, F
 
 fn read_header(stream: &mut impl Read) -> Result<([u8; FRAME_HEADER_BYTES], Header), FrameError> {
     let mut raw = [0; FRAME_HEADER_BYTES];
-    // A stream may end between two frames. `read_exact` retries an interrupted read, which happens
-    // when a stopped process continues.
+    // A stream that ends between two frames is closed and not broken. `read_exact` retries a read
+    // that is interrupted, which happens when a stopped process continues.
     match stream.read_exact(&mut raw[..1]) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(FrameError::Closed),
         first => first?,
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip() {
+    fn packet_frame_round_trips() {
         let raw = packet_frame(b"hello");
         let frame = read_frame(&mut &raw[..], BytesMut::new()).unwrap();
         let packet: Packet = frame.expect(FrameKind::Packet).unwrap();
@@ -239,8 +239,9 @@ mod tests {
     }
 
     #[test]
-    fn request_is_refused_by_its_header_alone() {
-        // A frame of another kind, and a frame that is longer than any request.
+    fn invalid_request_is_refused_after_its_header() {
+        // Sends only the header of a packet, and a request whose header gives a too long body.
+        // Checks that both are refused without reading a body.
         let packet = packet_frame(&[0; 100]);
         let read = read_request(&mut &packet[..FRAME_HEADER_BYTES]);
         assert!(matches!(read, Err(FrameError::Unexpected(FrameKind::Packet))), "{read:?}");
@@ -252,10 +253,10 @@ mod tests {
         assert!(matches!(read, Err(FrameError::Malformed("longer than the limit"))), "{read:?}");
     }
 
-    /// A reader that interrupts every other read.
-    struct Interrupted<'a>(&'a [u8], bool);
+    /// A reader whose every other read fails with `Interrupted`.
+    struct InterruptingReader<'a>(&'a [u8], bool);
 
-    impl Read for Interrupted<'_> {
+    impl Read for InterruptingReader<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.1 = !self.1;
             if self.1 { Err(io::ErrorKind::Interrupted.into()) } else { self.0.read(buffer) }
@@ -265,13 +266,13 @@ mod tests {
     #[test]
     fn interrupted_reads_are_retried() {
         let raw = packet_frame(b"hello");
-        let mut from = Interrupted(&raw, false);
+        let mut from = InterruptingReader(&raw, false);
         assert_eq!(&read_frame(&mut from, BytesMut::new()).unwrap().data[..], b"hello");
         assert!(matches!(read_frame(&mut from, BytesMut::new()), Err(FrameError::Closed)));
     }
 
     #[test]
-    fn error_frame_is_always_a_refusal() {
+    fn error_frame_is_returned_as_a_refusal() {
         let mut raw = Vec::new();
         let body = BulkError { kind: "not-found".into(), message: "no such block".into() };
         encode_frame(FrameKind::Error, &body, 0, &mut raw);
@@ -304,9 +305,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// A reader that counts bytes and fails if more than the largest frame is requested at once.
-    struct Counted<'a>(&'a [u8], usize);
+    struct CountingReader<'a>(&'a [u8], usize);
 
-    impl Read for Counted<'_> {
+    impl Read for CountingReader<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
             assert!(into.len() <= BODY_BYTES_MAX.max(DATA_BYTES_MAX), "requests more than the largest frame");
             let read = self.0.read(into)?;
@@ -315,8 +316,8 @@ mod tests {
         }
     }
 
-    fn read_anything(bytes: &[u8]) -> Result<Frame, FrameError> {
-        let mut stream = Counted(bytes, 0);
+    fn read_and_decode(bytes: &[u8]) -> Result<Frame, FrameError> {
+        let mut stream = CountingReader(bytes, 0);
         let frame = read_frame(&mut stream, BytesMut::new())?;
         assert_eq!(stream.1, FRAME_HEADER_BYTES + frame.body.len() + frame.data.len());
         frame.expect::<Packet>(FrameKind::Packet).ok();
@@ -326,8 +327,8 @@ mod tests {
         Ok(frame)
     }
 
-    /// A frame with a valid header and checksum around an arbitrary body.
-    fn around(kind: u8, body: &[u8], data: &[u8]) -> Vec<u8> {
+    /// Returns a frame with a valid header and checksum around an arbitrary body.
+    fn frame_with_body(kind: u8, body: &[u8], data: &[u8]) -> Vec<u8> {
         let mut out = [&MAGIC[..], &[VERSION, kind]].concat();
         out.extend_from_slice(&(body.len() as u32).to_le_bytes());
         out.extend_from_slice(&(data.len() as u32).to_le_bytes());
@@ -339,18 +340,18 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(3000))]
 
         #[test]
-        fn any_bytes_are_a_frame_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            read_anything(&bytes).ok();
-            read_anything(&[&MAGIC[..], &[VERSION], &bytes].concat()).ok();
+        fn arbitrary_bytes_give_a_frame_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            read_and_decode(&bytes).ok();
+            read_and_decode(&[&MAGIC[..], &[VERSION], &bytes].concat()).ok();
         }
 
         #[test]
-        fn any_body_parses_or_is_an_error(
+        fn arbitrary_body_is_decoded_or_refused(
             kind in 0_u8..8,
             body in prop::collection::vec(any::<u8>(), 0..100),
             data in prop::collection::vec(any::<u8>(), 0..100),
         ) {
-            read_anything(&around(kind, &body, &data)).ok();
+            read_and_decode(&frame_with_body(kind, &body, &data)).ok();
         }
 
         #[test]
@@ -366,9 +367,9 @@ mod tests {
                 bad[at] ^= flip;
             }
             let head = good.len() - data.len();
-            prop_assert_eq!(read_anything(&bad).is_ok(), bad[..head] == good[..head]);
+            prop_assert_eq!(read_and_decode(&bad).is_ok(), bad[..head] == good[..head]);
             let cut = cut.index(good.len());
-            prop_assert!(read_anything(&good[..cut]).is_err());
+            prop_assert!(read_and_decode(&good[..cut]).is_err());
         }
     }
 }

@@ -56,20 +56,20 @@ pub use frame::{
     recycle,
 };
 
-/// The timeout for setting up a pipeline of `nodes` nodes if the pipeline could also continue
-/// without its first node. The timeout doubles with each node. The node before a silent node
-/// therefore times out first, and can still report the silent node. A set-up transfers no data; a
-/// node that takes longer is stopped or unreachable.
-pub fn set_up_within(nodes: usize) -> std::time::Duration {
+/// Returns the timeout for setting up a pipeline of `nodes` nodes if the pipeline could also
+/// continue without its first node. The timeout doubles with each node. The node before a silent
+/// node therefore times out first, and can still report the silent node. A set-up transfers no
+/// data, so a node that takes longer is stopped or unreachable.
+pub fn set_up_timeout(nodes: usize) -> std::time::Duration {
     std::time::Duration::from_secs(3) * (1 << nodes.clamp(1, 6)) / 2
 }
 
-/// The kind of a refusal that is not a fault of the DataNode: the DataNode needs the NameNode,
+/// The kind of a refusal that is not a fault of the DataNode: the DataNode must ask the NameNode,
 /// which does not answer.
 pub const NAMENODE_UNAVAILABLE: &str = "namenode-unavailable";
 
-/// Data bytes in a full packet. A multiple of the chunk size.
+/// Number of data bytes in a full packet, a multiple of the chunk size.
 pub const PACKET_BYTES: usize = 8 * crate::checksum::CHUNK_BYTES;
 
-/// Maximum number of unacknowledged bytes that a writer sends.
+/// Maximum number of bytes that a writer sends before they are acknowledged.
 pub const WINDOW_BYTES: usize = 16 * PACKET_BYTES;

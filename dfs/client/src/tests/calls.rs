@@ -5,7 +5,7 @@ use crate::error::{Error, Kind};
 use tonic::Status;
 
 #[tokio::test]
-async fn retries_share_a_request_id_and_operations_do_not() {
+async fn retries_have_the_same_request_id_and_other_operations_another() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
     for failure in [
@@ -13,19 +13,19 @@ async fn retries_share_a_request_id_and_operations_do_not() {
         Status::unavailable("connection lost"),
         Status::unknown("transport error"),
     ] {
-        cluster.table.lock().failures.push_back(failure);
+        cluster.namespace.lock().failures.push_back(failure);
     }
     client.mkdir(&path("/a"), false).await.unwrap();
     client.mkdir(&path("/b"), false).await.unwrap();
-    let asked = cluster.table.lock().asked.clone();
+    let asked = cluster.namespace.lock().mutations.clone();
     assert_eq!(asked.len(), 5);
     assert!(asked[..4].iter().all(|call| *call == asked[0]), "{asked:?}");
     assert_ne!(asked[4].1, asked[0].1);
-    assert!(cluster.table.lock().users.iter().all(|user| user == "tester"));
+    assert!(cluster.namespace.lock().users.iter().all(|user| user == "tester"));
 }
 
 #[tokio::test]
-async fn a_refusal_is_final_and_shown_as_it_is() {
+async fn refusal_is_not_retried_and_its_message_is_unchanged() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
     let error = client.stat(&path("/none")).await.unwrap_err();
@@ -36,11 +36,11 @@ async fn a_refusal_is_final_and_shown_as_it_is() {
 }
 
 #[tokio::test]
-async fn the_deadline_ends_retries_with_the_last_reason() {
+async fn retries_end_at_the_deadline_with_the_last_reason() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
     let transient = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
-    cluster.table.lock().failures.extend((0..1000).map(|_| transient()));
+    cluster.namespace.lock().failures.extend((0..1000).map(|_| transient()));
     let error = client.stat(&path("/a")).await.unwrap_err();
     let text = error.to_string();
     assert!(text.starts_with("stat /a did not succeed within 2."), "{text}");
@@ -60,7 +60,7 @@ async fn connection_refused_fails_at_once_with_the_address() {
 }
 
 #[tokio::test]
-async fn lists_walks_and_patterns_go_through_all_pages() {
+async fn list_walk_and_glob_read_all_pages() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
     for folder in ["/d", "/d/e", "/x"] {
@@ -108,7 +108,7 @@ async fn malformed_replies_are_errors() {
         |block| block.nodes[0].data_addr = "no such host here:1".into(),
     ];
     for mangle in mangles {
-        cluster.table.lock().mangle = Some(mangle);
+        cluster.namespace.lock().mangle = Some(mangle);
         let read = async { client.open(&path("/f")).await?.next().await };
         assert!(read.await.is_err());
         assert!(client.put_bytes("/g", &bytes(100)).await.is_err() || cluster.content("/g") == bytes(100));
@@ -126,8 +126,8 @@ async fn fsck_sums_pages_and_reports_the_worst_status() {
     assert_eq!(each, [("/a", Health::Degraded), ("/b", Health::Corrupt)]);
 }
 
-/// A client with a listener, and the messages of the listener.
-async fn watched(cluster: &Cluster) -> (Client, std::sync::Arc<Lock<Vec<String>>>) {
+/// Returns a client with a listener, and the messages that the listener has received.
+async fn client_with_listener(cluster: &Cluster) -> (Client, std::sync::Arc<Lock<Vec<String>>>) {
     let received: std::sync::Arc<Lock<Vec<String>>> = std::sync::Arc::default();
     let messages = received.clone();
     let mut options = ClientOptions::new(cluster.namenode.clone(), cluster.config.clone());
@@ -136,14 +136,14 @@ async fn watched(cluster: &Cluster) -> (Client, std::sync::Arc<Lock<Vec<String>>
 }
 
 #[tokio::test]
-async fn waiting_is_reported_once_with_reason_and_end() {
+async fn waiting_call_is_reported_once_with_reason_and_timeout() {
     let mut cluster = Cluster::start(0).await;
     cluster.config.deadline = daemon::Period::secs(4);
-    let (client, received) = watched(&cluster).await;
+    let (client, received) = client_with_listener(&cluster).await;
     client.stat(&path("/")).await.unwrap();
     assert!(received.lock().is_empty(), "a quick call is not reported");
     let transient = || Status::from(Error::new(Kind::Safemode, "safemode: 3 of 9 blocks"));
-    cluster.table.lock().failures.extend((0..1000).map(|_| transient()));
+    cluster.namespace.lock().failures.extend((0..1000).map(|_| transient()));
     client.stat(&path("/")).await.unwrap_err();
     let received = received.lock().clone();
     let wanted =
@@ -156,16 +156,16 @@ async fn manual_safemode_is_waited_for_only_without_a_listener() {
     let cluster = Cluster::start(0).await;
     let in_safemode =
         || Status::from(Error::new(Kind::ManualSafemode, "safemode is on: turned on by an operator"));
-    cluster.table.lock().failures.push_back(in_safemode());
+    cluster.namespace.lock().failures.push_back(in_safemode());
     cluster.client().await.stat(&path("/")).await.unwrap();
-    cluster.table.lock().failures.push_back(in_safemode());
-    let (client, _) = watched(&cluster).await;
+    cluster.namespace.lock().failures.push_back(in_safemode());
+    let (client, _) = client_with_listener(&cluster).await;
     let error = client.stat(&path("/")).await.unwrap_err();
     assert_eq!(error.to_string(), "safemode is on: turned on by an operator");
 }
 
 #[tokio::test]
-async fn wrong_service_is_reported_at_once() {
+async fn server_that_is_not_a_namenode_is_reported_without_retries() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -183,12 +183,12 @@ async fn wrong_service_is_reported_at_once() {
     let client = Client::connect(ClientOptions::new(addr.clone(), config)).await.unwrap();
     let root = path("/");
     let asked = tokio::time::timeout(std::time::Duration::from_secs(20), client.stat(&root));
-    let text = asked.await.expect("long before the deadline of a minute").unwrap_err().to_string();
+    let text = asked.await.expect("fails long before the deadline of a minute").unwrap_err().to_string();
     assert!(text.starts_with(&format!("the server at {addr} is not a Fermata NameNode")), "{text}");
 }
 
 #[tokio::test]
-async fn a_file_is_located_over_several_replies() {
+async fn locate_combines_the_blocks_of_several_replies() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let options = PutOptions { replication: Some(1), block_size: Some(65_536), ..PutOptions::default() };

@@ -1,4 +1,4 @@
-//! A fake NameNode: a table in memory behind the real gRPC service.
+//! A fake NameNode: a namespace in memory behind the real gRPC service.
 
 use super::nodes::{Node, Nodes, nonce_of};
 use super::*;
@@ -17,7 +17,7 @@ pub(super) struct FakeFile {
     pub(super) open: bool,
     block_size: u64,
     replication: usize,
-    /// ID, length if committed, names of the nodes.
+    /// The ID of each block, its length if it is committed, and the names of its nodes.
     pub(super) blocks: Vec<(u64, Option<u64>, Vec<String>)>,
 }
 
@@ -28,52 +28,52 @@ impl FakeFile {
 }
 
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct FakeNamespace {
     pub(super) files: BTreeMap<String, FakeFile>,
     pub(super) lease_ms: u64,
     pub(super) renewals: usize,
-    /// Method and request ID of every mutating call, including those that fail on purpose.
-    pub(super) asked: Vec<(&'static str, Vec<u8>)>,
+    /// Method and request ID of every mutating call, including calls that return one of `failures`.
+    pub(super) mutations: Vec<(&'static str, Vec<u8>)>,
     pub(super) users: Vec<String>,
-    /// Errors to return before calls succeed again.
+    /// Errors that the next calls return, one per call.
     pub(super) failures: VecDeque<Status>,
-    /// Block and node UUID of each report.
-    pub(super) bad: Vec<(u64, String)>,
-    pub(super) excluded: Vec<Vec<String>>,
-    /// The quota is used up: every commit of a block is refused.
-    pub(super) full: bool,
-    /// Changes the blocks in the replies of `Locate` and `AddBlock`.
+    /// Block and node UUID of each reported bad replica.
+    pub(super) bad_replica_reports: Vec<(u64, String)>,
+    pub(super) excluded_nodes: Vec<Vec<String>>,
+    /// Whether the quota is exceeded. If so, every commit of a block is refused.
+    pub(super) quota_exceeded: bool,
+    /// Changes the blocks in the replies to `Locate` and `AddBlock`.
     pub(super) mangle: Option<fn(&mut pb::LocatedBlock)>,
     last_id: u64,
 }
 
 /// A fake cluster: a NameNode and DataNodes.
 pub(in super::super) struct Cluster {
-    pub(super) table: Arc<Mutex<Table>>,
+    pub(super) namespace: Arc<Mutex<FakeNamespace>>,
     pub(super) nodes: Nodes,
     pub(super) namenode: String,
     pub(super) config: daemon::config::ClientConfig,
 }
 
 pub(in super::super) struct FakeNameNode {
-    table: Arc<Mutex<Table>>,
+    namespace: Arc<Mutex<FakeNamespace>>,
     nodes: Nodes,
 }
 
 impl Cluster {
     /// Starts a cluster with DataNodes n1, n2, ..., and a short deadline.
     pub(in super::super) async fn start(nodes: usize) -> Self {
-        let table = Arc::new(Mutex::new(Table { lease_ms: 60_000, ..Table::default() }));
+        let namespace = Arc::new(Mutex::new(FakeNamespace { lease_ms: 60_000, ..FakeNamespace::default() }));
         let all: Nodes = Arc::default();
         for index in 1..=nodes {
             let node = Node::start(&format!("n{index}"), all.clone());
             all.lock().push(node);
         }
         let root = FakeFile { is_dir: true, ..FakeFile::default() };
-        table.lock().files.insert("/".into(), root);
+        namespace.lock().files.insert("/".into(), root);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let namenode = listener.local_addr().unwrap().to_string();
-        let service = FakeNameNode { table: table.clone(), nodes: all.clone() };
+        let service = FakeNameNode { namespace: namespace.clone(), nodes: all.clone() };
         let incoming = tonic::transport::server::TcpIncoming::from(listener);
         let server = tonic::transport::Server::builder().add_service(NameNodeServer::new(service));
         tokio::spawn(server.serve_with_incoming(incoming));
@@ -81,7 +81,7 @@ impl Cluster {
             deadline: daemon::Period::secs(2),
             ..daemon::config::ClientConfig::default()
         };
-        Self { table, nodes: all, namenode, config }
+        Self { namespace, nodes: all, namenode, config }
     }
 
     pub(in super::super) async fn client(&self) -> Client {
@@ -99,7 +99,7 @@ impl Cluster {
 
     /// Returns the contents of a file, each block from the first node that has it.
     pub(super) fn content(&self, path: &str) -> Vec<u8> {
-        let file = self.table.lock().files[path].clone();
+        let file = self.namespace.lock().files[path].clone();
         let mut content = Vec::new();
         for (block, length, _) in &file.blocks {
             let nodes = self.nodes.lock().clone();
@@ -111,26 +111,26 @@ impl Cluster {
     }
 
     pub(super) fn paths(&self) -> Vec<String> {
-        self.table.lock().files.keys().cloned().collect()
+        self.namespace.lock().files.keys().cloned().collect()
     }
 }
 
 impl FakeNameNode {
-    /// Records the call. Returns an error if one was set.
-    fn enter<T>(
+    /// Records a call. Returns the next of `failures` as an error, if there is one.
+    fn record_call<T>(
         &self,
         name: &'static str,
         id: &[u8],
         request: &Request<T>,
     ) -> std::result::Result<(), Status> {
-        let mut table = self.table.lock();
+        let mut namespace = self.namespace.lock();
         let user = request.metadata().get(security::USER_KEY).and_then(|user| user.to_str().ok());
-        table.users.push(user.unwrap_or_default().to_owned());
+        namespace.users.push(user.unwrap_or_default().to_owned());
         if !id.is_empty() {
             assert_eq!(id.len(), 16);
-            table.asked.push((name, id.to_vec()));
+            namespace.mutations.push((name, id.to_vec()));
         }
-        table.failures.pop_front().map_or(Ok(()), Err)
+        namespace.failures.pop_front().map_or(Ok(()), Err)
     }
 
     fn address(node: &Node) -> pb::DataNodeAddress {
@@ -143,14 +143,21 @@ impl FakeNameNode {
         }
     }
 
-    fn locate(&self, table: &Table, block: u64, offset: u64, length: u64, on: &[String]) -> pb::LocatedBlock {
+    fn locate(
+        &self,
+        namespace: &FakeNamespace,
+        block: u64,
+        offset: u64,
+        length: u64,
+        on: &[String],
+    ) -> pb::LocatedBlock {
         let all = self.nodes.lock();
         let find = |name: &String| all.iter().find(|node| node.name == *name).map(|node| Self::address(node));
         let nodes = on.iter().filter_map(find).collect();
         let nonce = nonce_of(block);
         let mut located =
             pb::LocatedBlock { block_id: block, offset, length, nodes, nonce, ..Default::default() };
-        if let Some(mangle) = table.mangle {
+        if let Some(mangle) = namespace.mangle {
             mangle(&mut located);
         }
         located
@@ -171,17 +178,21 @@ fn status(path: &str, file: &FakeFile) -> pb::FileStatus {
     }
 }
 
-fn missing(path: &str) -> Status {
+fn not_found(path: &str) -> Status {
     Error::new(Kind::NotFound, format!("{path}: no such file or folder")).into()
 }
 
-fn by_id(table: &mut Table, id: u64) -> std::result::Result<(String, FakeFile), Status> {
-    let found = table.files.iter().find(|(_, file)| file.id == id && !file.is_dir);
-    found.map(|(path, file)| (path.clone(), file.clone())).ok_or_else(|| missing("that id"))
+fn find_by_id(namespace: &mut FakeNamespace, id: u64) -> std::result::Result<(String, FakeFile), Status> {
+    let found = namespace.files.iter().find(|(_, file)| file.id == id && !file.is_dir);
+    found.map(|(path, file)| (path.clone(), file.clone())).ok_or_else(|| not_found("that id"))
 }
 
-fn commit(full: bool, file: &mut FakeFile, commits: &[pb::BlockLength]) -> std::result::Result<(), Status> {
-    if full && !commits.is_empty() {
+fn commit(
+    quota_exceeded: bool,
+    file: &mut FakeFile,
+    commits: &[pb::BlockLength],
+) -> std::result::Result<(), Status> {
+    if quota_exceeded && !commits.is_empty() {
         return Err(Error::new(Kind::Quota, "/: quota of 0 bytes").into());
     }
     for done in commits {
@@ -191,98 +202,103 @@ fn commit(full: bool, file: &mut FakeFile, commits: &[pb::BlockLength]) -> std::
     Ok(())
 }
 
-fn unused<T>() -> Reply<T> {
+fn not_called<T>() -> Reply<T> {
     Err(Status::unimplemented("these tests do not call it"))
 }
 
 #[tonic::async_trait]
 impl NameNode for FakeNameNode {
     async fn create(&self, request: Request<pb::CreateRequest>) -> Reply<pb::CreateReply> {
-        self.enter("create", &request.get_ref().request_id, &request)?;
+        self.record_call("create", &request.get_ref().request_id, &request)?;
         let request = request.into_inner();
-        let mut table = self.table.lock();
-        if table.files.contains_key(&request.path) && !request.overwrite {
+        let mut namespace = self.namespace.lock();
+        if namespace.files.contains_key(&request.path) && !request.overwrite {
             return Err(Error::new(Kind::Exists, format!("{} exists", request.path)).into());
         }
-        table.last_id += 1;
+        namespace.last_id += 1;
         let block_size = if request.block_size == 0 { 1 << 20 } else { request.block_size };
-        let (id, replication) = (table.last_id, request.replication.max(1) as usize);
+        let (id, replication) = (namespace.last_id, request.replication.max(1) as usize);
         let file = FakeFile { id, open: true, block_size, replication, ..FakeFile::default() };
-        let reply = pb::CreateReply { status: Some(status(&request.path, &file)), lease_ms: table.lease_ms };
-        table.files.insert(request.path, file);
+        let reply =
+            pb::CreateReply { status: Some(status(&request.path, &file)), lease_ms: namespace.lease_ms };
+        namespace.files.insert(request.path, file);
         Ok(Response::new(reply))
     }
 
     async fn append(&self, request: Request<pb::AppendRequest>) -> Reply<pb::AppendReply> {
-        self.enter("append", &request.get_ref().request_id, &request)?;
-        let mut table = self.table.lock();
-        let (path, lease_ms) = (request.into_inner().path, table.lease_ms);
-        let file = table.files.get_mut(&path).ok_or_else(|| missing(&path))?;
+        self.record_call("append", &request.get_ref().request_id, &request)?;
+        let mut namespace = self.namespace.lock();
+        let (path, lease_ms) = (request.into_inner().path, namespace.lease_ms);
+        let file = namespace.files.get_mut(&path).ok_or_else(|| not_found(&path))?;
         file.open = true;
         Ok(Response::new(pb::AppendReply { status: Some(status(&path, file)), lease_ms }))
     }
 
     async fn add_block(&self, request: Request<pb::AddBlockRequest>) -> Reply<pb::AddBlockReply> {
-        self.enter("add_block", &request.get_ref().request_id, &request)?;
+        self.record_call("add_block", &request.get_ref().request_id, &request)?;
         let request = request.into_inner();
-        let mut table = self.table.lock();
-        let (path, mut file) = by_id(&mut table, request.file_id)?;
+        let mut namespace = self.namespace.lock();
+        let (path, mut file) = find_by_id(&mut namespace, request.file_id)?;
         let names: Vec<String> = self.nodes.lock().iter().map(|node| node.name.clone()).collect();
         let good = names.into_iter().filter(|name| !request.exclude_nodes.contains(name));
         let on: Vec<String> = good.take(file.replication).collect();
-        table.excluded.push(request.exclude_nodes);
+        namespace.excluded_nodes.push(request.exclude_nodes);
         if on.is_empty() {
             return Err(Error::new(Kind::NoNodes, "no DataNode is left for a block").into());
         }
-        commit(table.full, &mut file, &request.commits)?;
-        table.last_id += 1;
-        let (block, offset) = (table.last_id, file.length());
-        let located = self.locate(&table, block, offset, 0, &on);
+        commit(namespace.quota_exceeded, &mut file, &request.commits)?;
+        namespace.last_id += 1;
+        let (block, offset) = (namespace.last_id, file.length());
+        let located = self.locate(&namespace, block, offset, 0, &on);
         file.blocks.push((block, None, on));
-        table.files.insert(path, file);
+        namespace.files.insert(path, file);
         Ok(Response::new(pb::AddBlockReply { block: Some(located) }))
     }
 
     async fn abandon_block(&self, request: Request<pb::AbandonBlockRequest>) -> Reply<pb::AbandonBlockReply> {
-        self.enter("abandon_block", &request.get_ref().request_id, &request)?;
+        self.record_call("abandon_block", &request.get_ref().request_id, &request)?;
         let request = request.into_inner();
-        let mut table = self.table.lock();
-        let (path, mut file) = by_id(&mut table, request.file_id)?;
+        let mut namespace = self.namespace.lock();
+        let (path, mut file) = find_by_id(&mut namespace, request.file_id)?;
         let last = file.blocks.pop().unwrap();
-        assert_eq!((last.0, last.1), (request.block_id, None), "the newest, and not committed");
-        table.files.insert(path, file);
+        assert_eq!(
+            (last.0, last.1),
+            (request.block_id, None),
+            "abandons the newest block, which is not committed"
+        );
+        namespace.files.insert(path, file);
         Ok(Response::new(pb::AbandonBlockReply {}))
     }
 
     async fn close(&self, request: Request<pb::CloseRequest>) -> Reply<pb::CloseReply> {
-        self.enter("close", &request.get_ref().request_id, &request)?;
+        self.record_call("close", &request.get_ref().request_id, &request)?;
         let request = request.into_inner();
-        let mut table = self.table.lock();
-        let (path, mut file) = by_id(&mut table, request.file_id)?;
-        commit(table.full, &mut file, &request.commits)?;
+        let mut namespace = self.namespace.lock();
+        let (path, mut file) = find_by_id(&mut namespace, request.file_id)?;
+        commit(namespace.quota_exceeded, &mut file, &request.commits)?;
         assert!(file.blocks.iter().all(|block| block.1.is_some()), "every block is committed");
         file.open = false;
         let to = if request.rename_to.is_empty() { path.clone() } else { request.rename_to };
-        if to != path && table.files.contains_key(&to) && !request.overwrite {
+        if to != path && namespace.files.contains_key(&to) && !request.overwrite {
             return Err(Error::new(Kind::Exists, format!("{to} exists")).into());
         }
-        table.files.remove(&path);
+        namespace.files.remove(&path);
         let reply = pb::CloseReply { status: Some(status(&to, &file)) };
-        table.files.insert(to, file);
+        namespace.files.insert(to, file);
         Ok(Response::new(reply))
     }
 
     async fn renew_lease(&self, _: Request<pb::RenewLeaseRequest>) -> Reply<pb::RenewLeaseReply> {
-        let mut table = self.table.lock();
-        table.renewals += 1;
-        Ok(Response::new(pb::RenewLeaseReply { lease_ms: table.lease_ms }))
+        let mut namespace = self.namespace.lock();
+        namespace.renewals += 1;
+        Ok(Response::new(pb::RenewLeaseReply { lease_ms: namespace.lease_ms }))
     }
 
     async fn locate(&self, request: Request<pb::LocateRequest>) -> Reply<pb::LocateReply> {
-        self.enter("locate", &[], &request)?;
+        self.record_call("locate", &[], &request)?;
         let request = request.into_inner();
-        let table = self.table.lock();
-        let file = table.files.get(&request.path).ok_or_else(|| missing(&request.path))?;
+        let namespace = self.namespace.lock();
+        let file = namespace.files.get(&request.path).ok_or_else(|| not_found(&request.path))?;
         let (mut blocks, mut offset) = (Vec::new(), 0);
         for (block, length, on) in &file.blocks {
             let Some(length) = *length else { continue };
@@ -290,7 +306,7 @@ impl NameNode for FakeNameNode {
                 offset + length > request.offset && offset < request.offset.saturating_add(request.length);
             // Return few blocks per reply, so that every reader needs several calls.
             if wanted && blocks.len() < 3 {
-                blocks.push(FakeNameNode::locate(self, &table, *block, offset, length, on));
+                blocks.push(FakeNameNode::locate(self, &namespace, *block, offset, length, on));
             }
             offset += length;
         }
@@ -302,34 +318,34 @@ impl NameNode for FakeNameNode {
         request: Request<pb::ReportBadReplicaRequest>,
     ) -> Reply<pb::ReportBadReplicaReply> {
         let request = request.into_inner();
-        self.table.lock().bad.push((request.block_id, request.node_uuid));
+        self.namespace.lock().bad_replica_reports.push((request.block_id, request.node_uuid));
         Ok(Response::new(pb::ReportBadReplicaReply {}))
     }
 
     async fn mkdir(&self, request: Request<pb::MkdirRequest>) -> Reply<pb::MkdirReply> {
-        self.enter("mkdir", &request.get_ref().request_id, &request)?;
-        let mut table = self.table.lock();
-        table.last_id += 1;
-        let folder = FakeFile { id: table.last_id, is_dir: true, ..FakeFile::default() };
-        table.files.insert(request.into_inner().path, folder);
+        self.record_call("mkdir", &request.get_ref().request_id, &request)?;
+        let mut namespace = self.namespace.lock();
+        namespace.last_id += 1;
+        let folder = FakeFile { id: namespace.last_id, is_dir: true, ..FakeFile::default() };
+        namespace.files.insert(request.into_inner().path, folder);
         Ok(Response::new(pb::MkdirReply {}))
     }
 
     async fn stat(&self, request: Request<pb::StatRequest>) -> Reply<pb::StatReply> {
-        self.enter("stat", &[], &request)?;
+        self.record_call("stat", &[], &request)?;
         let path = request.into_inner().path;
-        let table = self.table.lock();
-        let file = table.files.get(&path).ok_or_else(|| missing(&path))?;
+        let namespace = self.namespace.lock();
+        let file = namespace.files.get(&path).ok_or_else(|| not_found(&path))?;
         Ok(Response::new(pb::StatReply { status: Some(status(&path, file)) }))
     }
 
     /// Returns two entries per page, so that every test uses paging.
     async fn list(&self, request: Request<pb::ListRequest>) -> Reply<pb::ListReply> {
-        self.enter("list", &[], &request)?;
+        self.record_call("list", &[], &request)?;
         let request = request.into_inner();
         let folder = path(&request.path);
-        let table = self.table.lock();
-        let children = table.files.iter().filter(|(path_text, _)| {
+        let namespace = self.namespace.lock();
+        let children = namespace.files.iter().filter(|(path_text, _)| {
             let one = path(path_text);
             one.split_last()
                 .is_some_and(|(parent, name)| parent == folder && name > request.start_after.as_str())
@@ -340,19 +356,19 @@ impl NameNode for FakeNameNode {
     }
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> Reply<pb::DeleteReply> {
-        self.enter("delete", &request.get_ref().request_id, &request)?;
-        let existed = self.table.lock().files.remove(&request.into_inner().path).is_some();
+        self.record_call("delete", &request.get_ref().request_id, &request)?;
+        let existed = self.namespace.lock().files.remove(&request.into_inner().path).is_some();
         Ok(Response::new(pb::DeleteReply { existed }))
     }
 
-    /// A reply without safemode, unless only safemode is requested.
+    /// Returns an invalid reply, without safemode, unless only safemode is requested.
     async fn report(&self, request: Request<pb::ReportRequest>) -> Reply<pb::ReportReply> {
         let on = pb::Safemode { on: true, reason: "for a test".into(), ..pb::Safemode::default() };
         let safemode = request.into_inner().safemode_only.then_some(on);
         Ok(Response::new(pb::ReportReply { safemode, ..pb::ReportReply::default() }))
     }
 
-    /// A reply with an unknown enum value.
+    /// Returns an invalid reply, with an unknown state of the node.
     async fn drain(&self, _: Request<pb::DrainRequest>) -> Reply<pb::DrainReply> {
         Ok(Response::new(pb::DrainReply { state: 77, ..pb::DrainReply::default() }))
     }
@@ -368,34 +384,34 @@ impl NameNode for FakeNameNode {
     }
 
     async fn rename(&self, _: Request<pb::RenameRequest>) -> Reply<pb::RenameReply> {
-        unused()
+        not_called()
     }
     async fn set_attributes(&self, _: Request<pb::SetAttributesRequest>) -> Reply<pb::SetAttributesReply> {
-        unused()
+        not_called()
     }
     async fn set_quota(&self, _: Request<pb::SetQuotaRequest>) -> Reply<pb::SetQuotaReply> {
-        unused()
+        not_called()
     }
     async fn usage(&self, _: Request<pb::UsageRequest>) -> Reply<pb::UsageReply> {
-        unused()
+        not_called()
     }
     async fn concat(&self, _: Request<pb::ConcatRequest>) -> Reply<pb::ConcatReply> {
-        unused()
+        not_called()
     }
     async fn fence(&self, _: Request<pb::FenceRequest>) -> Reply<pb::FenceReply> {
-        unused()
+        not_called()
     }
     async fn report_active_jobs(
         &self,
         _: Request<pb::ReportActiveJobsRequest>,
     ) -> Reply<pb::ReportActiveJobsReply> {
-        unused()
+        not_called()
     }
 
     async fn commit(&self, _: Request<pb::CommitRequest>) -> Reply<pb::CommitReply> {
-        unused()
+        not_called()
     }
     async fn set_safemode(&self, _: Request<pb::SetSafemodeRequest>) -> Reply<pb::SetSafemodeReply> {
-        unused()
+        not_called()
     }
 }

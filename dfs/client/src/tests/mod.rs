@@ -1,5 +1,5 @@
-//! Tests of the client against fake servers: a NameNode with a table in memory, and block servers
-//! that use the bulk protocol and misbehave on request. The tests in `tests/` use the real daemons.
+//! Tests of the client with fake servers: a NameNode with a namespace in memory, and DataNodes that
+//! use the bulk protocol and fail on request. The tests in `tests/` use the real daemons.
 
 mod calls;
 mod cluster;
@@ -23,27 +23,27 @@ pub(super) fn bytes(length: usize) -> Vec<u8> {
 
 /// Counts the reported bytes.
 #[derive(Default)]
-pub(super) struct Counted(Lock<u64>);
+pub(super) struct CountedProgress(Lock<u64>);
 
-impl Progress for Counted {
+impl Progress for CountedProgress {
     fn advance(&self, bytes: u64) {
         *self.0.lock() += bytes;
     }
 }
 
-impl Counted {
+impl CountedProgress {
     pub(super) fn total(&self) -> u64 {
         *self.0.lock()
     }
 }
 
 /// Waits until `condition` is true, at most ten seconds.
-pub(super) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(super) async fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if condition() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("never came true: {what}");
+    panic!("not true after ten seconds: {what}");
 }

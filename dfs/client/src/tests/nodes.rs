@@ -1,5 +1,5 @@
-//! A fake block server. The first node of a pipeline writes directly into the memory of its
-//! mirrors.
+//! A fake DataNode that stores blocks in memory. The first node of a pipeline writes directly into
+//! the memory of its mirrors.
 
 use crate::bulk::{FrameError, FrameKind, encode_frame, read_frame};
 use crate::checksum::{self, CHUNK_BYTES};
@@ -44,7 +44,7 @@ pub(in super::super) enum Misbehaviour {
     OfferLess,
 }
 
-/// Returns the nonce of a block. It depends on the ID, so that each block has another one.
+/// Returns the nonce of a block. It depends on the ID, so that no two blocks have the same nonce.
 pub(super) fn nonce_of(block: u64) -> u64 {
     !block
 }
@@ -170,8 +170,8 @@ impl Node {
                 self.state.lock().held_open.push(stream.try_clone()?);
                 return Err(FrameError::Closed);
             }
-            self.perhaps_fail(pipeline.packets)?;
-            pipeline.take(packet.offset, &frame.data, packet.last);
+            self.fail_if_set(pipeline.packets)?;
+            pipeline.write_packet(packet.offset, &frame.data, packet.last);
             let mut acked = packet.offset + frame.data.len() as u64;
             if self.misbehaviour() == Some(Misbehaviour::AckTooMuch) {
                 acked += 1 << 40;
@@ -187,7 +187,7 @@ impl Node {
         all.lock().iter().find(|node| node.name == self.name).cloned().unwrap()
     }
 
-    fn perhaps_fail(&self, packets: usize) -> Result<(), FrameError> {
+    fn fail_if_set(&self, packets: usize) -> Result<(), FrameError> {
         let mut state = self.state.lock();
         match state.misbehaviour {
             Some(Misbehaviour::DieAfterPackets(after)) if packets > after => state.dead = true,
@@ -207,7 +207,7 @@ impl Node {
         };
         assert_eq!(content.len() as u64, read.block_length, "the client knows the block's length");
         let (start, end) = (read.offset as usize, (read.offset + read.length) as usize);
-        assert!(start % CHUNK_BYTES == 0, "asked at a chunk boundary");
+        assert!(start % CHUNK_BYTES == 0, "the requested range starts at a chunk boundary");
         let mut reply = pb::ReadReply {
             offset: read.offset,
             length: read.length,
@@ -253,7 +253,10 @@ impl Pipeline {
         }
         let partial = state.partial.entry(self.block).or_default();
         let finished = resume_at as usize > partial.len();
-        assert!(!finished || state.blocks.contains_key(&self.block), "resumes beyond what it has");
+        assert!(
+            !finished || state.blocks.contains_key(&self.block),
+            "the writer resumes beyond the partial replica"
+        );
         if let Some(partial) = state.partial.get_mut(&self.block) {
             partial.truncate(resume_at as usize);
         }
@@ -261,7 +264,7 @@ impl Pipeline {
         self.nodes.push(node);
     }
 
-    fn take(&mut self, offset: u64, data: &[u8], last: bool) {
+    fn write_packet(&mut self, offset: u64, data: &[u8], last: bool) {
         let (block, packets) = (self.block, self.packets);
         let mut faults = Vec::new();
         self.nodes.retain(|node| {

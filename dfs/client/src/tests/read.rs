@@ -75,7 +75,7 @@ async fn reader_continues_on_another_replica_after_any_damage() {
         let mut reader = client.open(&path("/f")).await.unwrap();
         assert!(read_all(&mut reader).await.unwrap() == data, "{damage:?}");
         assert_eq!(reader.faults()[0].node, "n1", "{damage:?}");
-        let bad = cluster.table.lock().bad.clone();
+        let bad = cluster.namespace.lock().bad_replica_reports.clone();
         assert_eq!(!bad.is_empty(), reported, "{damage:?}: {bad:?}");
         assert!(bad.iter().all(|(_, node)| node == "uuid-of-n1"));
         let mut once = bad.clone();
@@ -93,8 +93,8 @@ async fn dead_node_is_skipped_and_then_avoided() {
     cluster.node(1).state.lock().dead = true;
     let mut reader = client.open(&path("/f")).await.unwrap();
     assert!(read_all(&mut reader).await.unwrap() == data);
-    assert_eq!(reader.faults().len(), 1, "asked once: {:?}", reader.faults());
-    assert!(cluster.table.lock().bad.is_empty(), "its replicas are not reported as bad");
+    assert_eq!(reader.faults().len(), 1, "the dead node got one request: {:?}", reader.faults());
+    assert!(cluster.namespace.lock().bad_replica_reports.is_empty(), "its replicas are not reported as bad");
 }
 
 #[tokio::test]
@@ -104,7 +104,8 @@ async fn stalled_node_is_abandoned_and_avoided() {
     let client = cluster.client().await;
     let data = bytes(20 * PACKET_BYTES);
     put(&client, "/f", &data, 2, PACKET_BYTES).await;
-    // The idle connection of the first read must not be waited for either.
+    // In the second iteration the reader has an idle connection to the stalled node, which it must
+    // not wait for either.
     for stall_at in [PACKET_BYTES as u64 / 2, 0] {
         cluster.node(1).set_misbehaviour(Misbehaviour::StallAt(stall_at));
         cluster.node(1).state.lock().reads = 0;
@@ -140,7 +141,7 @@ async fn block_with_all_replicas_corrupt_is_not_waited_for() {
     cluster.config.deadline = daemon::Period::secs(60);
     let client = cluster.client().await;
     put(&client, "/f", &bytes(1000), 1, 1 << 20).await;
-    cluster.table.lock().mangle = Some(|block| {
+    cluster.namespace.lock().mangle = Some(|block| {
         block.nodes.clear();
         block.damaged_on = vec!["n1".into()];
     });
@@ -168,19 +169,19 @@ async fn unreachable_replica_is_waited_for_despite_corrupt_ones() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     put(&client, "/f", &bytes(1000), 2, 1 << 20).await;
-    cluster.table.lock().mangle = Some(|block| {
+    cluster.namespace.lock().mangle = Some(|block| {
         block.nodes.clear();
         block.damaged_on = vec!["n1".into()];
     });
     let mut reader = client.open(&path("/f")).await.unwrap();
     let reading = tokio::spawn(async move { read_all(&mut reader).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
-    cluster.table.lock().mangle = None;
+    cluster.namespace.lock().mangle = None;
     assert!(reading.await.unwrap().unwrap() == bytes(1000));
 }
 
 #[tokio::test]
-async fn no_good_replica_names_every_host_and_why() {
+async fn error_without_a_good_replica_names_every_host_and_reason() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     put(&client, "/f", &bytes(2 * PACKET_BYTES), 2, PACKET_BYTES).await;
@@ -194,7 +195,7 @@ async fn no_good_replica_names_every_host_and_why() {
 }
 
 #[tokio::test]
-async fn a_replica_that_comes_back_before_the_deadline_is_found() {
+async fn replica_that_returns_before_the_deadline_is_read() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let data = bytes(1000);
@@ -203,7 +204,7 @@ async fn a_replica_that_comes_back_before_the_deadline_is_found() {
     node.set_misbehaviour(Misbehaviour::Missing);
     let mut reader = client.open(&path("/f")).await.unwrap();
     let reading = tokio::spawn(async move { read_all(&mut reader).await });
-    until("the node got the request", || node.state.lock().reads >= 2).await;
+    wait_until("the node got the request", || node.state.lock().reads >= 2).await;
     node.state.lock().misbehaviour = None;
     assert!(reading.await.unwrap().unwrap() == data);
 }
@@ -216,7 +217,7 @@ async fn get_writes_the_complete_file_or_nothing() {
     put(&client, "/f", &data, 1, PACKET_BYTES).await;
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("f");
-    let progress = Counted::default();
+    let progress = CountedProgress::default();
     let report = client.get(&path("/f"), &to, GetOptions::default(), &progress).await.unwrap();
     assert_eq!((report.status.length, progress.total()), (data.len() as u64, data.len() as u64));
     assert!(std::fs::read(&to).unwrap() == data);
@@ -229,7 +230,8 @@ async fn get_writes_the_complete_file_or_nothing() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
 }
 
-/// Serves one block over a Unix socket. Reports for each connection whether a request arrived.
+/// Serves one block over a Unix socket. The returned channel gets, for each connection, whether a
+/// request arrived.
 fn serve_local(listener: UnixListener, data: &std::path::Path, sums: &std::path::Path) -> Receiver<bool> {
     let (data, sums) = (std::fs::File::open(data).unwrap(), std::fs::File::open(sums).unwrap());
     let (requests, asked) = unbounded();
@@ -284,7 +286,7 @@ async fn a_local_block_is_mapped_and_verified() {
     local.verify(0..u64::MAX).unwrap();
     assert!(client.open_local_block(&with("bad.sock")).await.unwrap().is_none(), "another block's sums");
     assert!(client.open_local_block(&with("none.sock")).await.unwrap().is_none());
-    // The reader uses the same code. If a byte has changed, it reads another replica.
+    // Fetch the same block through the socket. Later, a changed byte must be reported as damage.
     let run = |socket| {
         let block = with(socket);
         let part = fetch::BlockRange {
@@ -315,8 +317,8 @@ async fn a_local_block_is_mapped_and_verified() {
     assert!(matches!(bad.next().await, Some(Err(failure)) if failure.damaged));
 }
 
-/// The socket serves other contents of the block with matching checksums. Only the account of the
-/// server shows that they are forged.
+/// Serves forged contents of a block, with matching checksums, over a Unix socket of another
+/// account. Checks that the client detects the forgery by the account of the server.
 #[tokio::test]
 async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read_over_tcp() {
     if !rustix::process::geteuid().is_root() {
@@ -361,8 +363,8 @@ async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read
         let Ok((_, bytes)) = item else { panic!("failed at byte {}", fetched.len()) };
         fetched.extend_from_slice(&bytes);
     }
-    assert!(fetched == content, "not the bytes of the DataNode");
-    assert_eq!(cluster.node(1).state.lock().reads, reads + 1, "not read over TCP");
+    assert!(fetched == content, "the bytes are not those of the DataNode");
+    assert_eq!(cluster.node(1).state.lock().reads, reads + 1, "the block was not read over TCP");
     // A request would contain the token of the block, so none must be sent.
     for _ in 0..2 {
         assert_eq!(
@@ -380,7 +382,7 @@ async fn a_local_socket_of_another_account_gets_no_request_and_the_block_is_read
 }
 
 #[tokio::test]
-async fn corrupt_chunk_ends_the_run_after_all_good_chunks() {
+async fn corrupt_chunk_ends_the_fetch_after_all_good_packets() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let content = bytes(4 * PACKET_BYTES + 77);
@@ -456,7 +458,7 @@ async fn lost_block_is_reported_and_other_blocks_can_be_read() {
     let size = 100_000;
     let data = bytes(3 * size + 5);
     put(&client, "/f", &data, 1, size).await;
-    let lost = cluster.table.lock().files["/f"].blocks[1].0;
+    let lost = cluster.namespace.lock().files["/f"].blocks[1].0;
     cluster.node(1).state.lock().blocks.remove(&lost);
 
     let error = read_all(&mut client.open(&path("/f")).await.unwrap()).await.unwrap_err();
@@ -486,10 +488,11 @@ async fn unreachable_block_is_waited_for_even_with_skip_lost() {
     let client = cluster.client().await;
     let data = bytes(1000);
     put(&client, "/f", &data, 1, 1000).await;
-    let block = cluster.table.lock().files["/f"].blocks[0].0;
+    let block = cluster.namespace.lock().files["/f"].blocks[0].0;
     let node = cluster.node(1);
     let away = node.state.lock().blocks.remove(&block).unwrap();
-    // Longer than a lost block is waited for after one wait has failed.
+    // The block returns after 2 s, which is longer than the short wait for lost blocks
+    // (`SKIP_LOST_TIMEOUT`).
     let back = async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         node.state.lock().blocks.insert(block, away);

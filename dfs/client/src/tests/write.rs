@@ -49,7 +49,7 @@ fn stream_options(replication: u32, block_size: u64) -> CreateOptions {
 }
 
 #[tokio::test]
-async fn every_size_round_trips() {
+async fn files_of_every_size_are_written_completely() {
     let mut cluster = Cluster::start(3).await;
     let packet = PACKET_BYTES;
     for parallel in [1, 3] {
@@ -59,7 +59,7 @@ async fn every_size_round_trips() {
             for length in [0, 1, 65_535, 65_536, packet, packet + 1, 2 * packet, 3 * packet + 77] {
                 let data = bytes(length);
                 let name = format!("/put-{parallel}-{block_size}-{length}");
-                let progress = Counted::default();
+                let progress = CountedProgress::default();
                 let put = options(2, block_size as u64);
                 let report = client.put_with(&name, &data, put, &progress).await.unwrap();
                 assert_eq!(report.status.length, length as u64);
@@ -81,7 +81,7 @@ async fn a_stream_can_be_put_and_a_file_appended_to() {
     let client = cluster.client().await;
     let data = bytes(300_000);
     let source = PutSource::Reader(Box::new(std::io::Cursor::new(data.clone())));
-    let progress = Counted::default();
+    let progress = CountedProgress::default();
     client.put(source, &path("/f"), PutOptions::default(), &progress).await.unwrap();
     assert_eq!(progress.total(), 300_000);
     let mut writer = client.append(&path("/f")).await.unwrap();
@@ -98,10 +98,10 @@ async fn append_refused_by_a_quota_leaves_the_file_unchanged() {
     client.write_stream("/f", &data, stream_options(1, 1000)).await.unwrap();
     let mut writer = client.append(&path("/f")).await.unwrap();
     writer.write(b"more").await.unwrap();
-    cluster.table.lock().full = true;
+    cluster.namespace.lock().quota_exceeded = true;
     assert!(writer.close().await.unwrap_err().is(Kind::Quota));
     let closed = async {
-        while cluster.table.lock().files["/f"].open {
+        while cluster.namespace.lock().files["/f"].open {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
@@ -126,14 +126,14 @@ async fn second_node_takes_over_when_the_first_dies() {
 }
 
 #[tokio::test]
-async fn stream_survives_its_first_node_and_later_blocks_avoid_it() {
+async fn stream_continues_when_its_first_node_dies_and_later_blocks_avoid_the_node() {
     let cluster = Cluster::start(3).await;
     let client = cluster.client().await;
     let data = bytes(8 * PACKET_BYTES);
     cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(2));
     client.write_stream("/f", &data, stream_options(2, 4 * PACKET_BYTES as u64)).await.unwrap();
     assert!(cluster.content("/f") == data);
-    assert_eq!(cluster.table.lock().excluded, [vec![], vec!["n1".to_owned()]]);
+    assert_eq!(cluster.namespace.lock().excluded_nodes, [vec![], vec!["n1".to_owned()]]);
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn put_writes_the_block_again_when_the_only_replica_dies() {
         let node = cluster.node(1);
         node.state.lock().dead = false;
         node.set_misbehaviour(Misbehaviour::DieAfterPackets(17));
-        let progress = Counted::default();
+        let progress = CountedProgress::default();
         let name = format!("/f{parallel}");
         let put = options(1, WINDOW_BYTES as u64 * 5 / 4);
         client.put_with(&name, &data, put, &progress).await.unwrap();
@@ -201,8 +201,9 @@ async fn stream_fails_when_the_only_replica_dies() {
     let text = lost.unwrap_err().to_string();
     assert!(text.starts_with("cannot write /f: blk_"), "{text}");
     assert!(text.contains(" on n1: "), "{text}");
-    until("the file is discarded", || !cluster.paths().contains(&"/f".to_owned())).await;
-    // Within the first window all data is still kept: the block is written again on other nodes.
+    wait_until("the file is discarded", || !cluster.paths().contains(&"/f".to_owned())).await;
+    // If the node dies while all data of the block is still in memory, the block is written again
+    // to another node.
     cluster.node(1).state.lock().dead = false;
     cluster.node(1).set_misbehaviour(Misbehaviour::DieAfterPackets(0));
     client.write_stream("/g", &data, stream_options(1, data.len() as u64)).await.unwrap();
@@ -210,7 +211,7 @@ async fn stream_fails_when_the_only_replica_dies() {
 }
 
 #[tokio::test]
-async fn refusing_nodes_are_skipped_until_none_is_left() {
+async fn write_skips_faulty_nodes_and_fails_if_none_is_left() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     for misbehaviour in [Misbehaviour::RefuseWrites, Misbehaviour::Garbage, Misbehaviour::AckTooMuch] {
@@ -229,30 +230,30 @@ async fn refusing_nodes_are_skipped_until_none_is_left() {
 #[tokio::test]
 async fn the_lease_is_renewed_while_a_file_is_open_and_not_after() {
     let cluster = Cluster::start(1).await;
-    cluster.table.lock().lease_ms = 60;
+    cluster.namespace.lock().lease_ms = 60;
     let client = cluster.client().await;
     let writer = client.create(&path("/f"), CreateOptions::default()).await.unwrap();
-    until("three renewals", || cluster.table.lock().renewals >= 3).await;
+    wait_until("three renewals", || cluster.namespace.lock().renewals >= 3).await;
     writer.close().await.unwrap();
-    let renewing = client.inner.leases.lock().is_idle();
-    assert!(renewing, "the lease is not renewed any more");
+    let is_idle = client.inner.leases.lock().is_idle();
+    assert!(is_idle, "the lease is not renewed any more");
 }
 
 #[tokio::test]
-async fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
+async fn file_of_a_dropped_or_aborted_writer_is_deleted() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     for written in [0, 10, 3 * PACKET_BYTES] {
-        for drops in [true, false] {
+        for is_dropped in [true, false] {
             let mut writer = client.create(&path("/f"), CreateOptions::default()).await.unwrap();
             writer.write(&bytes(written)).await.unwrap();
             assert_eq!(cluster.paths(), ["/", "/f"]);
-            if drops {
+            if is_dropped {
                 drop(writer);
             } else {
                 writer.abort().await.unwrap();
             }
-            until("the file is deleted", || cluster.paths() == ["/"]).await;
+            wait_until("the file is deleted", || cluster.paths() == ["/"]).await;
         }
     }
 }
@@ -287,7 +288,7 @@ async fn local_errors_name_the_local_file() {
     client.put(source, &long, PutOptions::default(), &()).await.unwrap();
 }
 
-/// Sets the length of a file when the first bytes are reported.
+/// Changes the length of a file whenever progress is reported.
 struct Resize(std::fs::File, u64);
 
 impl Progress for Resize {
@@ -363,18 +364,19 @@ async fn slow_source_is_kept_alive_and_a_stalled_node_is_detected() {
     let data = bytes(3 * PACKET_BYTES);
     let mut writer = client.create(&path("/f"), stream_options(2, 1 << 30)).await.unwrap();
     writer.write(&data[..2 * PACKET_BYTES]).await.unwrap();
-    until("keep-alives", || cluster.node(1).state.lock().keep_alives > 8).await;
+    wait_until("keep-alives", || cluster.node(1).state.lock().keep_alives > 8).await;
     assert_eq!(cluster.node(1).state.lock().resumed_at.len(), 1, "over one connection");
     cluster.node(1).set_misbehaviour(Misbehaviour::StallAfterPackets(1));
     writer.write(&data[2 * PACKET_BYTES..]).await.unwrap();
-    // The writer sends no data, and the other node still takes over.
-    until("the take-over", || cluster.node(2).state.lock().resumed_at.len() == 1).await;
+    // The other node takes over although the writer has no more data to send.
+    wait_until("the take-over", || cluster.node(2).state.lock().resumed_at.len() == 1).await;
     writer.close().await.unwrap();
     assert!(cluster.content("/f") == data);
 }
 
-/// If each transfer used a thread of the runtime pool, the third would wait for the first two, and
-/// these for their user.
+/// Opens five writers and then five readers on a runtime with two blocking threads, and uses them
+/// one after the other. If each transfer used a blocking thread, the third would wait for the first
+/// two, which would never end.
 #[test]
 fn open_readers_and_writers_do_not_wait_for_each_other() {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -1,4 +1,4 @@
-//! A replica that is being written: its writer, its length, and how it is finalised.
+//! Partial replicas: replicas that are being written.
 //!
 //! A partial replica has one writer at a time. A newer connection takes the partial replica over
 //! from an older one, which may still be alive. Each step runs under the lock of the partial
@@ -8,7 +8,7 @@
 use super::Store;
 use crate::datanode::{
     error::{Refusal, RefusalKind},
-    pending_reports::Item,
+    pending_reports::ReplicaEvent,
 };
 use dfs_client::{
     checksum::{CHUNK_BYTES, Checksums},
@@ -41,19 +41,20 @@ struct Inner {
     data: Option<File>,
     sums: Vec<u32>,
     length: u64,
-    /// Maximum length.
+    /// The length that the writer has announced, which is the maximum.
     expected: u64,
     /// Bytes that are reserved in the folder and not yet written.
     reserved: u64,
+    /// The `token` of the writer that may write.
     owner: u64,
     connection: Option<Stream>,
     /// Since when there has been no writer.
     disconnected_at: Option<Instant>,
-    /// Finalised or dropped, and not in the map any more.
+    /// Whether the partial replica was finalised or dropped, and is not in the map any more.
     ended: bool,
 }
 
-/// The request of a writer.
+/// The request of a writer to write a block.
 #[derive(Debug)]
 pub(in crate::datanode) struct Claim<'a> {
     pub(in crate::datanode) block: BlockId,
@@ -64,9 +65,9 @@ pub(in crate::datanode) struct Claim<'a> {
     pub(in crate::datanode) connection: &'a Stream,
 }
 
-/// The answer to a claim.
+/// The answer to a [`Claim`].
 #[derive(Debug)]
-pub(in crate::datanode) enum Begin<'a> {
+pub(in crate::datanode) enum ClaimOutcome<'a> {
     /// The block is already finalised, with this length.
     Finalised(u64),
     /// The writer may continue at `resume_at`.
@@ -79,12 +80,13 @@ pub(in crate::datanode) struct Writer<'a> {
     store: &'a Store,
     partial: Arc<Partial>,
     block: BlockId,
+    /// Identifies this writer among all writers of the process.
     token: u64,
 }
 
 impl Store {
     /// Starts to write a block, or takes over its partial replica.
-    pub(in crate::datanode) fn begin(&self, claim: &Claim<'_>) -> Result<Begin<'_>, Refusal> {
+    pub(in crate::datanode) fn begin(&self, claim: &Claim<'_>) -> Result<ClaimOutcome<'_>, Refusal> {
         static TOKENS: AtomicU64 = AtomicU64::new(1);
         let &Claim { block, nonce, resume_at, .. } = claim;
         if !resume_at.is_multiple_of(CHUNK_BYTES as u64) || resume_at > claim.expected {
@@ -97,20 +99,20 @@ impl Store {
             if let Some(replica) = state.replicas.get(&block) {
                 let (length, found) = (replica.length, replica.nonce);
                 return if found == nonce {
-                    Ok(Begin::Finalised(length))
+                    Ok(ClaimOutcome::Finalised(length))
                 } else {
-                    Err(other_block(block, found))
+                    Err(other_block_refusal(block, found))
                 };
             }
             let partial = match state.partials.get(&block) {
-                Some(partial) if partial.nonce != nonce => return Err(other_block(block, partial.nonce)),
+                Some(partial) if partial.nonce != nonce => return Err(other_block_refusal(block, partial.nonce)),
                 Some(partial) => partial.clone(),
                 None if resume_at > 0 => {
                     let message = format!("no partial replica of {block} to resume");
                     return Err(Refusal::new(RefusalKind::NotFound, message));
                 }
                 None => {
-                    let volume = state.choose(claim.expected).ok_or_else(|| self.no_space())?;
+                    let volume = state.choose_volume(claim.expected).ok_or_else(|| self.no_space())?;
                     let partial = Arc::new(Partial { volume, nonce, inner: Mutex::default() });
                     state.partials.insert(block, partial.clone());
                     partial
@@ -119,7 +121,7 @@ impl Store {
             drop(state);
             let token = TOKENS.fetch_add(1, Ordering::Relaxed);
             if self.take_over(&partial, claim, token)? {
-                return Ok(Begin::Write(Writer { store: self, partial, block, token }));
+                return Ok(ClaimOutcome::Write(Writer { store: self, partial, block, token }));
             }
         }
     }
@@ -130,8 +132,8 @@ impl Store {
         Refusal::new(RefusalKind::NoSpace, format!("no space on {}", dirs.join(", ")))
     }
 
-    /// Makes `token` the owner and truncates the partial replica to `resume_at`. Returns false if
-    /// the partial replica has ended in the meantime.
+    /// Makes the writer with `token` the owner and truncates the partial replica to `resume_at`.
+    /// Returns false if the partial replica was finalised or dropped in the meantime.
     fn take_over(&self, partial: &Partial, claim: &Claim<'_>, token: u64) -> Result<bool, Refusal> {
         let mut inner = partial.inner.lock();
         if inner.ended {
@@ -177,7 +179,7 @@ impl Store {
     }
 
     fn set_reserved(&self, partial: &Partial, inner: &mut Inner, reserved: u64) {
-        let pending = &mut self.state.lock().volumes[partial.volume].pending;
+        let pending = &mut self.state.lock().volumes[partial.volume].reserved_bytes;
         *pending = pending.saturating_sub(inner.reserved).saturating_add(reserved);
         inner.reserved = reserved;
     }
@@ -203,7 +205,7 @@ impl Store {
         let partials: Vec<_> =
             self.state.lock().partials.iter().map(|(block, partial)| (*block, partial.clone())).collect();
         for (block, partial) in partials {
-            // A locked partial replica is in use.
+            // Skip a partial replica that is locked, because it is in use.
             let Some(mut inner) = partial.inner.try_lock() else { continue };
             if !inner.ended && inner.disconnected_at.is_some_and(|since| since.elapsed() >= timeout) {
                 tracing::info!(%block, bytes = inner.length, "partial replica dropped: it has had no writer for too long");
@@ -213,9 +215,10 @@ impl Store {
     }
 }
 
-/// The refusal for a block whose ID is in use by another block on this node. The other block is
-/// kept: it may be the only copy from another history of the namespace.
-fn other_block(block: BlockId, found: Nonce) -> Refusal {
+/// Returns the refusal for a block whose ID is in use by another block on this node, which has the
+/// nonce `found`. The other block is kept, because it may be the only copy from another history of
+/// the namespace.
+fn other_block_refusal(block: BlockId, found: Nonce) -> Refusal {
     let message =
         format!("this node has another block with the ID {block} (nonce {found}): use another node");
     Refusal::new(RefusalKind::Failed, message)
@@ -241,7 +244,7 @@ impl Writer<'_> {
         inner.sums.extend_from_slice(sums);
         let left = inner.expected - end;
         self.store.set_reserved(&self.partial, &mut inner, left);
-        self.store.state.lock().volumes[self.partial.volume].written += data.len() as u64;
+        self.store.state.lock().volumes[self.partial.volume].written_since_measured += data.len() as u64;
         Ok(())
     }
 
@@ -267,7 +270,7 @@ impl Writer<'_> {
         state.partials.remove(&self.block);
         state.insert(self.block, nonce, self.partial.volume, sums.length);
         drop(state);
-        self.store.pending_reports.post([(self.block, Item::Received(nonce, sums.length))]);
+        self.store.pending_reports.post([(self.block, ReplicaEvent::Received(nonce, sums.length))]);
         Ok(sums.length)
     }
 
@@ -298,24 +301,24 @@ mod tests {
     use super::*;
     use crate::datanode::{disk::RealDisk, open};
 
-    fn opened(dirs: &[std::path::PathBuf]) -> (Store, Stream) {
-        let (alarm, _) = tokio::sync::mpsc::unbounded_channel();
-        let store = Store::open(dirs, &open::Settings::default(), Arc::new(RealDisk), alarm).unwrap();
+    fn open_store(dirs: &[std::path::PathBuf]) -> (Store, Stream) {
+        let (fatal_error, _) = tokio::sync::mpsc::unbounded_channel();
+        let store = Store::open(dirs, &open::Settings::default(), Arc::new(RealDisk), fatal_error).unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (store, connection.into())
     }
 
     #[test]
-    fn second_claim_respects_free_space() {
+    fn second_claim_is_refused_if_it_needs_more_than_the_free_space() {
         let home = tempfile::tempdir().unwrap();
-        let (store, connection) = opened(&[home.path().to_owned()]);
+        let (store, connection) = open_store(&[home.path().to_owned()]);
         let claim = |expected| {
             let (block, nonce) = (BlockId(5), Nonce(1));
             Claim { block, nonce, resume_at: 0, expected, connection: &connection }
         };
-        let pending = || store.state.lock().volumes[0].pending;
-        let Begin::Write(first) = store.begin(&claim(1)).unwrap() else {
+        let pending = || store.state.lock().volumes[0].reserved_bytes;
+        let ClaimOutcome::Write(first) = store.begin(&claim(1)).unwrap() else {
             panic!("the block does not exist yet")
         };
         for expected in [1 << 63, u64::MAX] {
@@ -324,21 +327,21 @@ mod tests {
         }
         // The first writer still owns the partial replica, and a claim that fits is granted.
         first.check_owner(&first.partial.inner.lock()).unwrap();
-        let Begin::Write(_second) = store.begin(&claim(4096)).unwrap() else { panic!("not finalised") };
+        let ClaimOutcome::Write(_second) = store.begin(&claim(4096)).unwrap() else { panic!("not finalised") };
         assert_eq!(pending(), 4096);
-        assert!(store.state.lock().choose(1).is_some());
+        assert!(store.state.lock().choose_volume(1).is_some());
     }
 
     #[test]
     fn dropping_an_old_partial_keeps_a_newer_one() {
         let home = tempfile::tempdir().unwrap();
         let dirs = [home.path().join("a"), home.path().join("b")];
-        let (store, connection) = opened(&dirs);
+        let (store, connection) = open_store(&dirs);
         let (block, nonce, expected) = (BlockId(1), Nonce(1), CHUNK_BYTES as u64);
         let claim = Claim { block, nonce, resume_at: 0, expected, connection: &connection };
-        let Begin::Write(old) = store.begin(&claim).unwrap() else { panic!("the block does not exist yet") };
+        let ClaimOutcome::Write(old) = store.begin(&claim).unwrap() else { panic!("the block does not exist yet") };
         store.retire(old.partial.volume, "for the test");
-        let Begin::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };
+        let ClaimOutcome::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };
         assert_ne!(old.partial.volume, new.partial.volume);
         store.drop_partial(&old.partial, &mut old.partial.inner.lock(), BlockId(1));
         assert!(

@@ -1,4 +1,4 @@
-//! Damage to block files: found at start, on reads, by checks and by the scrubber.
+//! Tests that damaged block files are found: at start, by reads, by checks and by the scrubber.
 
 use super::{super::DataNode, harness::*};
 use daemon::{Bytes, Period};
@@ -12,7 +12,7 @@ use std::{
 
 const LENGTH: u64 = 3 * CHUNK as u64 + 5;
 
-fn flip(path: &Path, at: u64) {
+fn flip_bit(path: &Path, at: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).unwrap();
@@ -30,40 +30,41 @@ fn swap(one: &Path, other: &Path) {
     fs::rename(temporary, other).unwrap();
 }
 
-/// Writes blocks 1 to 7. Then 1 stays good, 2 has a changed byte, 3 is truncated, 4 and 5 have
-/// swapped checksum files, 6 has no checksum file, and that of 7 is damaged.
-fn fill(node: &DataNode) {
+/// Writes blocks 1 to 7.
+fn write_blocks(node: &DataNode) {
     for block in 1..=7 {
         put(&chain(&[node]), block, &bytes(LENGTH as usize, block)).unwrap();
     }
 }
 
-fn damage(dir: &Path) {
-    flip(&block_file(dir, 2, ""), 2 * CHUNK as u64 + 9);
+/// Changes a byte of block 2, truncates block 3, swaps the checksum files of blocks 4 and 5, deletes
+/// the checksum file of block 6, and damages that of block 7. Block 1 stays good.
+fn damage_blocks(dir: &Path) {
+    flip_bit(&block_file(dir, 2, ""), 2 * CHUNK as u64 + 9);
     truncate(&block_file(dir, 3, ""), LENGTH - 1);
     swap(&block_file(dir, 4, ".crc"), &block_file(dir, 5, ".crc"));
     fs::remove_file(block_file(dir, 6, ".crc")).unwrap();
-    flip(&block_file(dir, 7, ".crc"), 40);
+    flip_bit(&block_file(dir, 7, ".crc"), 40);
 }
 
-fn bad_blocks(known: &Known) -> Vec<u64> {
+fn bad_blocks(known: &ReceivedRequests) -> Vec<u64> {
     let mut blocks: Vec<u64> = known.bad.iter().map(|bad| bad.block_id).collect();
     blocks.sort_unstable();
     blocks
 }
 
-fn move_to_bad(dir: &Path, block: u64) -> bool {
+fn is_quarantined(dir: &Path, block: u64) -> bool {
     dir.join(format!("bad/blk_{block}")).exists() && !block_file(dir, block, "").exists()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn found_at_start_up() {
+async fn damaged_files_are_found_at_start() {
     let bench = Bench::new().await;
     let dir = bench.dir("n1");
     let node = bench.node("n1").await;
-    fill(&node);
+    write_blocks(&node);
     node.stop().await;
-    damage(&dir);
+    damage_blocks(&dir);
     let node = bench.node("n1").await;
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [3, 4, 5, 6, 7]).await;
     let known = bench.namenode.known(&node);
@@ -73,28 +74,29 @@ async fn found_at_start_up() {
     assert!(reason(3).contains(&format!("{} bytes", LENGTH - 1)), "{}", reason(3));
     assert!(reason(4).contains("belongs to blk_5, not to blk_4"), "{}", reason(4));
     for block in 3..=7 {
-        assert!(move_to_bad(&dir, block), "block {block}");
+        assert!(is_quarantined(&dir, block), "block {block}");
         assert_eq!(kind(read(&node, block, LENGTH)), "not-found");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn found_on_reads() {
+async fn damaged_files_are_found_by_reads() {
     let bench = Bench::new().await;
     let dir = bench.dir("n1");
     let node = bench.node("n1").await;
-    fill(&node);
-    // A connection that has block 3 open must also notice the damage.
+    write_blocks(&node);
+    // Open block 3 on a connection before it is damaged: the connection must notice the damage too.
     let mut stream = connect(node.data_addr());
     read_on(&mut stream, 3, 0..1, LENGTH).unwrap();
-    damage(&dir);
+    damage_blocks(&dir);
     assert_eq!(kind(read_on(&mut stream, 3, 0..1, LENGTH)), "damaged");
     for block in 4..=7 {
         assert_eq!(kind(read(&node, block, LENGTH)), "damaged", "block {block}");
         assert_eq!(kind(read(&node, block, LENGTH)), "not-found", "block {block}");
     }
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [3, 4, 5, 6, 7]).await;
-    // The reader notices the changed byte with the checksums in the reply.
+    // The DataNode does not notice the changed byte. The reader notices it with the checksums in
+    // the reply.
     let (reply, got) = read(&node, 2, LENGTH).unwrap();
     verify(&got, 0, &from_bytes(&reply.checksums)).unwrap_err();
     let (reply, got) = read(&node, 1, LENGTH).unwrap();
@@ -102,12 +104,12 @@ async fn found_on_reads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn found_by_checks() {
+async fn damaged_blocks_are_found_by_checks() {
     let bench = Bench::new().await;
     let dir = bench.dir("n1");
     let node = bench.node("n1").await;
-    fill(&node);
-    damage(&dir);
+    write_blocks(&node);
+    damage_blocks(&dir);
     for block in 1..=7 {
         bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
     }
@@ -115,10 +117,10 @@ async fn found_by_checks() {
     let known = bench.namenode.known(&node);
     let flipped = known.bad.iter().find(|bad| bad.block_id == 2).unwrap();
     assert_eq!(flipped.reason, format!("checksum mismatch at offset {}", 2 * CHUNK));
-    assert!(move_to_bad(&dir, 2));
+    assert!(is_quarantined(&dir, 2));
     assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));
-    // A check that arrives after the replica was quarantined: the replica is reported as bad and
-    // not as lost.
+    // Check a replica that is already quarantined, and one that never existed. The first is
+    // reported as bad again, and only the second as lost.
     for block in [2, 99] {
         bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
     }
@@ -127,17 +129,17 @@ async fn found_by_checks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn found_by_the_scrubber() {
+async fn damaged_blocks_are_found_by_the_scrubber() {
     let bench = Bench::new().await;
     let dir = bench.dir("n1");
     let mut config = bench.config("n1");
     config.datanode.scrub_rate = Bytes::mib(64);
     config.datanode.scrub_period = Period::millis(100);
     let node = bench.node_with(&config).await;
-    fill(&node);
-    damage(&dir);
+    write_blocks(&node);
+    damage_blocks(&dir);
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [2, 3, 4, 5, 6, 7]).await;
-    assert!(move_to_bad(&dir, 2));
+    assert!(is_quarantined(&dir, 2));
     // A good replica is not changed, and a new copy of a bad replica is accepted.
     put(&chain(&[&node]), 2, &bytes(LENGTH as usize, 2)).unwrap();
     assert!(read(&node, 2, LENGTH).unwrap().1 == bytes(LENGTH as usize, 2));

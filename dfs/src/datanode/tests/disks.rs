@@ -16,7 +16,7 @@ use std::{
     sync::Arc,
 };
 
-/// A disk whose syncs fail in these folders, with EIO or with the given error.
+/// A disk on which syncs fail in these folders, with the given error or else EIO.
 #[derive(Debug, Default)]
 struct BrokenDisk(Mutex<Vec<PathBuf>>, Option<Errno>);
 
@@ -69,7 +69,8 @@ async fn restart_keeps_finalised_and_drops_partial_replicas() {
     assert_eq!(known.registrations.len(), 2);
     assert!(known.registrations[0].incarnation < known.registrations[1].incarnation);
     assert_eq!(known.registrations[1].cluster_id, "test-cluster");
-    // The NameNode has its figures before the first heartbeat.
+    // The registration contains the usage, so that the NameNode knows it before the first
+    // heartbeat.
     let usage = known.registrations[1].usage.as_ref().unwrap();
     assert_eq!((usage.used, usage.volumes, usage.failed_volumes), (4000, 1, 0));
     assert!(usage.free > 0 && usage.capacity == usage.used + usage.free && usage.disks.len() == 1);
@@ -99,7 +100,8 @@ async fn foreign_files_are_not_touched() {
         fs::write(dir.join(file), file).unwrap();
     }
     fs::create_dir(dir.join("current/05/blk_5")).unwrap();
-    // A checksum file without data, as left by a crash between two renames.
+    // Create a checksum file without a data file, as after a crash between two renames. It names
+    // another block.
     fs::copy(block_file(&dir, 1, ".crc"), dir.join("current/09/blk_9.crc")).unwrap();
     let node = bench.node("n1").await;
     assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1]);
@@ -128,7 +130,7 @@ async fn folders_that_cannot_be_used_are_refused_by_name() {
     assert!(error.contains("/a and ") && error.contains("/b do not belong to the same DataNode"), "{error}");
     let error = start(&["a", "a"]).await.unwrap_err();
     assert!(matches!(error, DataNodeError::Twice(_)), "{error}");
-    // A new, empty folder is added to the others.
+    // A new, empty folder can be added.
     let node = start(&["a", "c"]).await.unwrap();
     let uuid = node.uuid();
     node.stop().await;
@@ -143,7 +145,8 @@ async fn folders_that_cannot_be_used_are_refused_by_name() {
     assert!(error.contains("c/VERSION is damaged"), "{error}");
 }
 
-/// Such a folder is also retired while the node runs.
+/// Starts a node with two folders, one of which cannot be used. Checks that the node serves the
+/// replicas of the other folder, but does not start if no usable folder identifies it.
 #[tokio::test(flavor = "multi_thread")]
 async fn start_continues_without_an_unusable_folder_if_another_works() {
     let bench = Bench::new().await;
@@ -158,20 +161,20 @@ async fn start_continues_without_an_unusable_folder_if_another_works() {
         put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
     }
     node.stop().await;
-    // An error that root gets too, as on a disk that has become read-only.
+    // Make the folder unusable, also for root, as on a disk that has become read-only.
     let break_it = |dir: &str| {
         fs::remove_file(bench.dir(dir).join("LOCK")).unwrap();
         fs::create_dir(bench.dir(dir).join("LOCK")).unwrap();
     };
     break_it("a");
-    // Only this folder identifies the node.
+    // The start fails, because only the unusable folder identifies the node.
     let error = start(&["a", "new"]).await.unwrap_err().to_string();
     assert!(error.starts_with("cannot use folder /") && error.contains("/a: "), "{error}");
     let node = start(&["a", "b"]).await.unwrap();
     assert_eq!(node.uuid(), uuid);
     assert!(Path::new(&node.address.local_socket).exists());
-    let beaten = |usage: &proto::dfs::Usage| (usage.volumes, usage.failed_volumes) == (1, 1);
-    bench.namenode.until(&node, "heartbeat", |known| known.usages().last().is_some_and(beaten)).await;
+    let one_failed = |usage: &proto::dfs::Usage| (usage.volumes, usage.failed_volumes) == (1, 1);
+    bench.namenode.until(&node, "heartbeat", |known| known.usages().last().is_some_and(one_failed)).await;
     let on_b: Vec<u64> = (1..=4).filter(|block| block_file(&bench.dir("b"), *block, "").exists()).collect();
     assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), on_b);
     put(&chain(&[&node]), 9, b"hello").unwrap();
@@ -228,7 +231,7 @@ async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failing_disk_in_a_pipeline_costs_only_its_own_copy() {
+async fn failed_disk_of_a_mirror_loses_only_the_replica_of_the_mirror() {
     let bench = Bench::new().await;
     let disk = Arc::new(BrokenDisk::default());
     let first = bench.node("n1").await;
@@ -319,7 +322,7 @@ async fn invalid_settings_are_refused_by_name() {
     assert!(error.starts_with("datanode.transfer_timeout = 0s: "), "{error}");
 }
 
-/// A disk on which files with this name cannot be opened.
+/// A disk on which files with this name cannot be opened for reading.
 #[derive(Debug)]
 struct UnreadableFile(&'static str);
 

@@ -1,5 +1,5 @@
-//! Disks that cannot be read, temporarily or permanently, or that hang. A read error costs one
-//! replica; a transient error of the process costs nothing.
+//! Tests with disks that cannot be read, temporarily or permanently, or that hang. After a read
+//! error one replica is lost; after a transient error of the process none is lost.
 
 use super::{
     super::{
@@ -17,13 +17,13 @@ use std::{
     sync::Arc,
 };
 
-/// A disk on which opening files in a folder fails, and measuring free space hangs, until it is
-/// reset.
+/// A disk on which opening files in a folder fails if `open_error` is set, and measuring free space
+/// hangs as long as `hung` is set.
 #[derive(Debug, Default)]
 struct FailingDisk {
-    opens: Mutex<Option<(PathBuf, Errno)>>,
-    hangs: Mutex<bool>,
-    well: Condvar,
+    open_error: Mutex<Option<(PathBuf, Errno)>>,
+    hung: Mutex<bool>,
+    no_longer_hung: Condvar,
 }
 
 impl Disk for FailingDisk {
@@ -34,20 +34,21 @@ impl Disk for FailingDisk {
         RealDisk.sync_folder(path)
     }
     fn open(&self, path: &Path) -> io::Result<File> {
-        match &*self.opens.lock() {
+        match &*self.open_error.lock() {
             Some((ill, error)) if path.starts_with(ill) => Err((*error).into()),
             _ => RealDisk.open(path),
         }
     }
     fn space(&self, path: &Path) -> io::Result<DiskSpace> {
-        let mut hangs = self.hangs.lock();
-        self.well.wait_while(&mut hangs, |hangs| *hangs);
+        let mut hung = self.hung.lock();
+        self.no_longer_hung.wait_while(&mut hung, |hung| *hung);
         RealDisk.space(path)
     }
 }
 
-/// A node with folders a and b, with blocks 1 to 6 in both.
-async fn filled(bench: &Bench, disk: Arc<FailingDisk>) -> DataNode {
+/// Starts a node with folders a and b, and writes blocks 1 to 6, which are distributed over both
+/// folders.
+async fn node_with_blocks(bench: &Bench, disk: Arc<FailingDisk>) -> DataNode {
     let node = bench.node_on(&two_folders(bench), disk).await.unwrap();
     for block in 1..=6 {
         put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
@@ -65,7 +66,7 @@ fn blocks_in(dir: &Path) -> Vec<u64> {
     (1..=6).filter(|block| block_file(dir, *block, "").exists()).collect()
 }
 
-fn nothing_in_bad(bench: &Bench) -> bool {
+fn is_nothing_quarantined(bench: &Bench) -> bool {
     ["a", "b"].iter().all(|dir| fs::read_dir(bench.dir(dir).join("bad")).unwrap().next().is_none())
 }
 
@@ -73,20 +74,20 @@ fn nothing_in_bad(bench: &Bench) -> bool {
 async fn transient_errors_fail_the_start_and_keep_all_replicas() {
     let bench = Bench::new().await;
     let disk = Arc::new(FailingDisk::default());
-    filled(&bench, disk.clone()).await.stop().await;
+    node_with_blocks(&bench, disk.clone()).await.stop().await;
     let (in_a, in_b) = (blocks_in(&bench.dir("a")), blocks_in(&bench.dir("b")));
     assert_eq!((in_a.len(), in_b.len()), (3, 3));
     let a = fs::canonicalize(bench.dir("a")).unwrap();
     for transient in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
-        *disk.opens.lock() = Some((a.clone(), transient));
+        *disk.open_error.lock() = Some((a.clone(), transient));
         let error = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap_err().to_string();
         assert!(error.starts_with("cannot read the block ") && error.contains("/a/current/"), "{error}");
         assert_eq!(blocks_in(&bench.dir("a")), in_a);
     }
-    *disk.opens.lock() = None;
+    *disk.open_error.lock() = None;
     let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
     assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all replicas were always good");
-    assert!(nothing_in_bad(&bench));
+    assert!(is_nothing_quarantined(&bench));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,19 +95,19 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
     for error in [Errno::MFILE, Errno::ACCESS, Errno::IO] {
         let bench = Bench::new().await;
         let disk = Arc::new(FailingDisk::default());
-        let node = filled(&bench, disk.clone()).await;
+        let node = node_with_blocks(&bench, disk.clone()).await;
         let a = fs::canonicalize(bench.dir("a")).unwrap();
         let in_a = blocks_in(&a);
         for suffix in ["", ".crc"] {
-            *disk.opens.lock() = Some((block_file(&a, in_a[0], suffix), error));
+            *disk.open_error.lock() = Some((block_file(&a, in_a[0], suffix), error));
             let transient = error == Errno::MFILE;
             if transient || suffix.is_empty() {
                 assert_eq!(kind(read(&node, in_a[0], 100)), if transient { "failed" } else { "damaged" });
             }
         }
-        *disk.opens.lock() = None;
+        *disk.open_error.lock() = None;
         if error == Errno::MFILE {
-            assert!(read(&node, in_a[0], 100).is_ok() && nothing_in_bad(&bench), "it passed");
+            assert!(read(&node, in_a[0], 100).is_ok() && is_nothing_quarantined(&bench), "it passed");
             continue;
         }
         bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
@@ -132,23 +133,23 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
     for block in 1..=6 {
         put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
     }
-    let spoil = |dir: &str, count: usize| {
+    let damage_blocks = |dir: &str, count: usize| {
         let root = fs::canonicalize(bench.dir(dir)).unwrap();
         for block in blocks_in(&root).into_iter().take(count) {
-            *disk.opens.lock() = Some((block_file(&root, block, ""), Errno::IO));
+            *disk.open_error.lock() = Some((block_file(&root, block, ""), Errno::IO));
             assert_eq!(kind(read(&node, block, 100)), "damaged");
         }
-        *disk.opens.lock() = None;
+        *disk.open_error.lock() = None;
     };
-    let failed = |known: &Known, count| known.usages().last().is_some_and(|b| b.failed_volumes == count);
-    spoil("a", 1);
+    let failed = |known: &ReceivedRequests, count| known.usages().last().is_some_and(|b| b.failed_volumes == count);
+    damage_blocks("a", 1);
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1 && failed(known, 0)).await;
-    spoil("a", 1);
+    damage_blocks("a", 1);
     bench.namenode.until(&node, "folder a retired", |known| failed(known, 1)).await;
     assert_eq!(bench.namenode.known(&node).lost.len(), 1, "the third block of the folder");
     // Folder b is the last one: it is not retired, but gets no new blocks.
     let in_b = blocks_in(&bench.dir("b"));
-    spoil("b", 2);
+    damage_blocks("b", 2);
     bench
         .namenode
         .until(&node, "no free space", |known| {
@@ -159,13 +160,14 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
     assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
 }
 
-/// A read of `block` in the folder `dir` finds it damaged, and it cannot be moved to `bad/`.
-fn spoil_for_good(node: &DataNode, disk: &FailingDisk, dir: &Path, block: u64) {
+/// Makes a read find `block` in the folder `dir` damaged, while the block cannot be moved to
+/// `bad/`.
+fn damage_replica_that_cannot_be_moved(node: &DataNode, disk: &FailingDisk, dir: &Path, block: u64) {
     // The rename fails because the target is a folder that is not empty.
     fs::create_dir_all(dir.join(format!("bad/blk_{block}/x"))).unwrap();
-    *disk.opens.lock() = Some((block_file(dir, block, ""), Errno::IO));
+    *disk.open_error.lock() = Some((block_file(dir, block, ""), Errno::IO));
     assert_eq!(kind(read(node, block, 100)), "damaged");
-    *disk.opens.lock() = None;
+    *disk.open_error.lock() = None;
     assert_eq!(kind(read(node, block, 100)), "not-found");
 }
 
@@ -173,9 +175,9 @@ fn spoil_for_good(node: &DataNode, disk: &FailingDisk, dir: &Path, block: u64) {
 async fn folder_whose_replica_cannot_be_moved_to_quarantine_is_retired() {
     let bench = Bench::new().await;
     let disk = Arc::new(FailingDisk::default());
-    let node = filled(&bench, disk.clone()).await;
+    let node = node_with_blocks(&bench, disk.clone()).await;
     let a = fs::canonicalize(bench.dir("a")).unwrap();
-    spoil_for_good(&node, &disk, &a, blocks_in(&a)[0]);
+    damage_replica_that_cannot_be_moved(&node, &disk, &a, blocks_in(&a)[0]);
     bench
         .namenode
         .until(&node, "folder a retired", |known| {
@@ -197,7 +199,7 @@ async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_othe
     for block in 1..=6 {
         put(&chain(&[&node]), block, &bytes(100, block)).unwrap();
     }
-    spoil_for_good(&node, &disk, &fs::canonicalize(bench.dir("n1")).unwrap(), 1);
+    damage_replica_that_cannot_be_moved(&node, &disk, &fs::canonicalize(bench.dir("n1")).unwrap(), 1);
     bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
     assert!(bench.namenode.known(&node).usages().all(|usage| usage.failed_volumes == 0));
     assert!(read(&node, 2, 100).unwrap().1 == bytes(100, 2));
@@ -212,8 +214,8 @@ async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_othe
 async fn hung_disk_stops_neither_heartbeats_nor_writes() {
     let bench = Bench::new().await;
     let disk = Arc::new(FailingDisk::default());
-    let node = filled(&bench, disk.clone()).await;
-    *disk.hangs.lock() = true;
+    let node = node_with_blocks(&bench, disk.clone()).await;
+    *disk.hung.lock() = true;
     tokio::time::sleep(std::time::Duration::from_millis(700)).await;
     let before = bench.namenode.known(&node).heartbeats.len();
     put(&chain(&[&node]), 7, b"hello").unwrap();
@@ -225,12 +227,12 @@ async fn hung_disk_stops_neither_heartbeats_nor_writes() {
                 && known.usages().last().is_some_and(|usage| usage.free > 0)
         })
         .await;
-    *disk.hangs.lock() = false;
-    disk.well.notify_all();
+    *disk.hung.lock() = false;
+    disk.no_longer_hung.notify_all();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn blocks_without_a_version_are_refused() {
+async fn folder_with_blocks_but_without_version_file_is_refused() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 300, b"hello").unwrap();
@@ -247,7 +249,7 @@ async fn blocks_without_a_version_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_set_back_does_not_make_a_start_older() {
+async fn incarnation_increases_even_if_the_clock_was_set_back() {
     let bench = Bench::new().await;
     bench.node("n1").await.stop().await;
     let path = bench.dir("n1").join("VERSION");
@@ -277,7 +279,7 @@ async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
     assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1).await;
     node.stop().await;
-    // A second replica of block 1 in another folder. It appears to be good.
+    // Create a second replica of block 1, which appears to be good, in another folder.
     fs::create_dir_all(bench.dir("other/current/01")).unwrap();
     fs::copy(dir.join("VERSION"), bench.dir("other/VERSION")).unwrap();
     for suffix in ["", ".crc"] {

@@ -38,7 +38,7 @@ pub(super) fn named(block: u64) -> NamedBlock {
 
 /// The requests that the fake NameNode has received from one DataNode.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Known {
+pub(super) struct ReceivedRequests {
     pub(super) registrations: Vec<RegisterRequest>,
     pub(super) replicas: BTreeMap<u64, u64>,
     pub(super) full_reports: usize,
@@ -47,16 +47,18 @@ pub(super) struct Known {
     pub(super) bad: Vec<BadReplica>,
     pub(super) lost: Vec<u64>,
     pub(super) commands: Vec<Command>,
+    /// Whether heartbeats are answered with `register_again` until the node registers.
     pub(super) forget: bool,
-    /// Its heartbeats get this code until it registers again.
+    /// The error code that heartbeats of the node get until it registers again.
     pub(super) refuse_heartbeats: Option<Code>,
     /// Number of heartbeats that are processed but get no reply.
     pub(super) lose_answers: usize,
+    /// The sequence number and the commands of the last answered heartbeat.
     pub(super) last: Option<(u64, Vec<Command>)>,
 }
 
-impl Known {
-    /// The space in its heartbeats.
+impl ReceivedRequests {
+    /// Returns the usage in each heartbeat.
     pub(super) fn usages(&self) -> impl Iterator<Item = &Usage> {
         self.heartbeats.iter().filter_map(|heartbeat| heartbeat.usage.as_ref())
     }
@@ -64,11 +66,11 @@ impl Known {
 
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
-    pub(super) nodes: HashMap<String, Known>,
-    /// The heartbeat interval; 50 if `None`.
+    pub(super) nodes: HashMap<String, ReceivedRequests>,
+    /// The heartbeat interval in milliseconds; 50 if `None`.
     pub(super) heartbeat_ms: Option<u64>,
     pub(super) refuse: Option<String>,
-    /// The epoch of the NameNode; 0 stands for 1.
+    /// The epoch of the NameNode. A 0 is replaced by 1.
     pub(super) epoch: u64,
 }
 
@@ -89,7 +91,7 @@ impl FakeNameNode {
         fake
     }
 
-    pub(super) fn known(&self, node: &DataNode) -> Known {
+    pub(super) fn known(&self, node: &DataNode) -> ReceivedRequests {
         self.registrations.lock().nodes.get(&node.uuid().to_string()).cloned().unwrap_or_default()
     }
 
@@ -100,7 +102,7 @@ impl FakeNameNode {
     }
 
     /// Waits until the requests of `node` satisfy `wanted`.
-    pub(super) async fn until(&self, node: &DataNode, what: &str, wanted: impl Fn(&Known) -> bool) {
+    pub(super) async fn until(&self, node: &DataNode, what: &str, wanted: impl Fn(&ReceivedRequests) -> bool) {
         wait_for(what, || wanted(&self.known(node))).await;
     }
 }
@@ -226,7 +228,7 @@ impl Bench {
     }
 }
 
-/// Polls a condition. Fails the test if it does not become true.
+/// Waits until `wanted` returns true. Fails the test if that takes too long.
 pub(super) async fn wait_for(what: &str, wanted: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !wanted() {
@@ -248,19 +250,19 @@ pub(super) fn bytes(length: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// The path of a file of `block` in `dir/current`.
+/// Returns the path of a file of `block` in `dir/current`.
 pub(super) fn block_file(dir: &Path, block: u64, suffix: &str) -> PathBuf {
     dir.join(format!("current/{:02x}/blk_{block}{suffix}", block % 256))
 }
 
-/// A write in progress, at the level of frames.
+/// A write that a test sends frame by frame.
 pub(super) struct Put {
     pub(super) stream: TcpStream,
     pub(super) at: u64,
 }
 
 impl Put {
-    /// Sets up a pipeline. Returns it with the first status.
+    /// Sets up a pipeline for `block`. Returns the write and the first status.
     pub(super) fn open(
         chain: &[DataNodeAddress],
         block: u64,
@@ -289,7 +291,7 @@ impl Put {
         let mut out = Vec::new();
         encode_frame(FrameKind::Packet, packet, data.len(), &mut out);
         out.extend_from_slice(data);
-        // The other end may have closed the connection; its answer is checked later.
+        // The node may have closed the connection. Its answer is checked later.
         self.stream.write_all(&out).ok();
     }
 
@@ -373,7 +375,7 @@ pub(super) fn read(node: &DataNode, block: u64, length: u64) -> Result<(ReadRepl
     read_on(&mut connect(node.data_addr()), block, 0..length, length)
 }
 
-/// Returns the kind of a refusal.
+/// Returns the kind of the refusal in `result`. Panics if it is not a refusal.
 pub(super) fn kind<T: std::fmt::Debug>(result: Result<T, FrameError>) -> String {
     match result {
         Err(FrameError::Refused { kind, .. }) => kind,

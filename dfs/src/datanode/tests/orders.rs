@@ -39,8 +39,9 @@ async fn idle_node_requests_more_copies_at_once() {
         let (targets, length) = (chain(&[&to]), CHUNK as u64);
         Kind::Copy(CopyBlock { block_id: block, length, targets, token: Vec::new(), nonce: NONCE })
     };
-    // The report of block 9 causes the first heartbeat. All others are caused by copies that have
-    // ended. The command follows a moment later, as when the report of the target is slow.
+    // The report of block 9 causes the first heartbeat. Each later heartbeat is sent because a copy
+    // has ended. The command for the next copy is set a moment after that, as if the report of the
+    // target were slow.
     bench.namenode.command(&from, copy(1));
     put(&chain(&[&from]), 9, b"data").unwrap();
     for block in 1..=7 {
@@ -51,7 +52,7 @@ async fn idle_node_requests_more_copies_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_replica_is_not_copied_but_reported() {
+async fn damaged_replica_is_reported_and_not_copied() {
     let bench = Bench::new().await;
     let (from, to) = (bench.node("n1").await, bench.node("n2").await);
     let data = bytes(4 * CHUNK, 1);
@@ -104,7 +105,7 @@ async fn reregistration_reports_everything_again() {
     {
         let mut registrations = bench.namenode.registrations.lock();
         let known = registrations.nodes.get_mut(&node.uuid().to_string()).unwrap();
-        *known = Known { forget: true, ..Known::default() };
+        *known = ReceivedRequests { forget: true, ..ReceivedRequests::default() };
     }
     bench.namenode.until(&node, "a second full report", |known| known.full_reports == 1).await;
     let known = bench.namenode.known(&node);
@@ -112,7 +113,8 @@ async fn reregistration_reports_everything_again() {
     assert_eq!(known.registrations.len(), 1);
 }
 
-/// A NameNode of another version refuses the registration, but may only fail to decode heartbeats.
+/// Answers heartbeats with an error, as a NameNode of another version that cannot decode them.
+/// Checks that the node registers again.
 #[tokio::test(flavor = "multi_thread")]
 async fn node_registers_again_after_a_heartbeat_that_the_namenode_cannot_read() {
     let bench = Bench::new().await;
@@ -135,7 +137,7 @@ async fn refused_registration_ends_the_node_with_the_reason() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn burst_of_reports_makes_few_heartbeats_and_loses_none() {
+async fn many_reports_are_sent_in_few_heartbeats_without_loss() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let before = bench.namenode.known(&node).heartbeats.len();
@@ -143,7 +145,7 @@ async fn burst_of_reports_makes_few_heartbeats_and_loses_none() {
     for block in 0..200 {
         node.node.store.pending_reports.post([(
             dfs_client::ids::BlockId(block),
-            super::super::pending_reports::Item::Received(dfs_client::ids::Nonce(NONCE), 7),
+            super::super::pending_reports::ReplicaEvent::Received(dfs_client::ids::Nonce(NONCE), 7),
         )]);
     }
     bench.namenode.until(&node, "all reports", |known| known.replicas.len() == 200).await;
@@ -153,7 +155,7 @@ async fn burst_of_reports_makes_few_heartbeats_and_loses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_namenode_transfers_work_and_reports_wait() {
+async fn node_without_a_namenode_serves_transfers_and_keeps_its_reports() {
     let bench = Bench::new().await;
     let port = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -182,10 +184,10 @@ async fn a_malformed_namenode_address_is_refused() {
     }
 }
 
-/// A deletion and a write of one block at the same time: disk, map and reports are always
-/// consistent.
+/// Deletes and writes the same block at the same time. Checks that the disk, the map of replicas
+/// and the reports to the NameNode are consistent.
 #[tokio::test(flavor = "multi_thread")]
-async fn deletions_and_writes_of_one_block_never_cross() {
+async fn concurrent_delete_and_write_of_a_block_stay_consistent() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let data = bytes(CHUNK, 1);

@@ -25,7 +25,7 @@ async fn replies_are_complete_chunks_that_contain_the_requested_range() {
     let length = data.len() as u64;
     put(&chain(&[&node]), 1, &data).unwrap();
     put(&chain(&[&node]), 2, b"another").unwrap();
-    // Many requests on one connection, some of which are refused.
+    // Send many requests on one connection, some of which are refused.
     let mut stream = connect(node.data_addr());
     for (start, end) in [(0, 1), (1, 2), (65535, 65537), (70_000, 600_001), (length - 1, length), (0, length)]
     {
@@ -50,7 +50,7 @@ async fn reader_with_another_length_is_refused_and_the_replica_reported() {
     bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.replicas.clear());
     assert_eq!(kind(read_on(&mut connect(node.data_addr()), 1, 0..6, 6)), "damaged");
     bench.namenode.until(&node, "second report", |k| k.replicas.get(&1) == Some(&5)).await;
-    // The claim of one reader is not enough to drop a good replica.
+    // The replica is kept, because the reader may be wrong.
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }
 

@@ -14,7 +14,7 @@ use proto::dfs::{
 use std::{io::Write, net::TcpListener};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_reads_back() {
+async fn written_blocks_are_read_unchanged_and_reported() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let lengths =
@@ -31,7 +31,7 @@ async fn what_is_written_reads_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_last_packet_ends_a_block_too() {
+async fn empty_last_packet_ends_a_block() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     let data = bytes(2 * CHUNK, 1);
@@ -45,7 +45,7 @@ async fn an_empty_last_packet_ends_a_block_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_of_three_holds_three_copies() {
+async fn block_written_through_three_nodes_has_three_replicas() {
     let bench = Bench::new().await;
     let nodes = [bench.node("n1").await, bench.node("n2").await, bench.node("n3").await];
     let nodes: Vec<_> = nodes.iter().collect();
@@ -58,8 +58,8 @@ async fn a_pipeline_of_three_holds_three_copies() {
     }
 }
 
-/// An address where no server listens.
-fn unreachable(name: &str) -> DataNodeAddress {
+/// Returns an address where no server listens.
+fn unreachable_address(name: &str) -> DataNodeAddress {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let data_addr = listener.local_addr().unwrap().to_string();
     DataNodeAddress { node: name.into(), uuid: name.into(), data_addr, ..Default::default() }
@@ -70,7 +70,7 @@ async fn unreachable_mirror_is_removed() {
     let bench = Bench::new().await;
     let (first, third) = (bench.node("n1").await, bench.node("n3").await);
     let mut pipeline = chain(&[&first, &third]);
-    pipeline.insert(1, unreachable("n2"));
+    pipeline.insert(1, unreachable_address("n2"));
     let data = bytes(PACKET_BYTES + 5, 4);
     let done = put(&pipeline, 9, &data).unwrap();
     assert_eq!(done.nodes, uuids(&[&first, &third]));
@@ -86,7 +86,7 @@ async fn silent_mirror_is_removed() {
     let mut config = bench.config("n1");
     config.datanode.transfer_timeout = Period::secs(1);
     let first = bench.node_with(&config).await;
-    // A server that accepts connections and never answers.
+    // Create a server that accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let data_addr = silent.local_addr().unwrap().to_string();
     let mut pipeline = chain(&[&first]);
@@ -102,7 +102,7 @@ async fn mirror_that_becomes_silent_mid_block_is_removed_in_time() {
     let mut config = bench.config("n1");
     config.datanode.transfer_timeout = Period::secs(2);
     let first = bench.node_with(&config).await;
-    // Answers the set-up, then hangs with the connection open.
+    // Start a server that answers the set-up and then hangs with the connection open.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let data_addr = silent.local_addr().unwrap().to_string();
     let hang = std::thread::spawn(move || {
@@ -289,14 +289,14 @@ async fn connection_over_the_limit_is_refused_as_busy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_ends_its_own_connection_and_nothing_else() {
+async fn invalid_input_closes_only_its_own_connection() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"hello").unwrap();
     for seed in 0..200 {
         let mut junk = bytes(1 + (seed as usize * 37) % 3000, seed + 1);
         if seed % 2 == 0 {
-            // Starts like a valid frame.
+            // Start the junk like a valid frame.
             let head = [b'F', b'B', 1, (seed % 7) as u8];
             let n = junk.len().min(4);
             junk[..n].copy_from_slice(&head[..n]);
@@ -315,7 +315,7 @@ async fn garbage_ends_its_own_connection_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn local_error_is_not_a_fault_of_the_mirror() {
+async fn error_of_the_first_node_is_not_reported_as_a_fault_of_the_mirror() {
     let bench = Bench::new().await;
     let (first, second) = (bench.node("n1").await, bench.node("n2").await);
     let (mut put, _) = Put::open(&chain(&[&first, &second]), 3, 0).unwrap();
@@ -329,7 +329,7 @@ async fn local_error_is_not_a_fault_of_the_mirror() {
 async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
     let bench = Bench::new().await;
     let mut nodes = Vec::new();
-    // Longer than the pause between two packets, also on a busy machine.
+    // The timeouts are longer than the pause between two packets, even on a busy machine.
     for (name, millis) in [("n1", 2400), ("n2", 1500), ("n3", 1800)] {
         let mut config = bench.config(name);
         config.datanode.transfer_timeout = Period::millis(millis);
@@ -338,7 +338,7 @@ async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
     let nodes: Vec<_> = nodes.iter().collect();
     let data = bytes(3 * CHUNK, 1);
     let (mut put, ready) = Put::open(&chain(&nodes), 3, 0).unwrap();
-    assert_eq!(ready.timeout_ms, 1500, "the shortest of all");
+    assert_eq!(ready.timeout_ms, 1500, "the shortest timeout of the three nodes");
     put.packet(&data[..CHUNK], false);
     put.acked(CHUNK as u64);
     let begin = std::time::Instant::now();
@@ -362,7 +362,7 @@ async fn block_with_the_same_id_and_another_nonce_is_another_block() {
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"first").unwrap();
     let mut stream = connect(node.data_addr());
-    // A writer with another nonce must not get the answer that its block exists.
+    // A writer with another nonce must not be told that its block is already finalised.
     let other = WriteBlock { block_id: 1, expected_length: 5, nonce: NONCE + 1, ..WriteBlock::default() };
     request(&mut stream, Op::Write(other));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<WriteStatus>(FrameKind::Status);
@@ -393,7 +393,7 @@ async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
     node.stop().await;
     bench.namenode.registrations.lock().epoch = 6;
     let node = DataNode::start(&bench.config("n1")).await.unwrap();
-    let asked = |known: &Known| known.registrations.len() >= 3;
+    let asked = |known: &ReceivedRequests| known.registrations.len() >= 3;
     bench.namenode.until(&node, "two more tries", asked).await;
     let known = bench.namenode.known(&node);
     assert_eq!(
@@ -402,7 +402,7 @@ async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
         "it sends the last start that it has registered with"
     );
     assert_eq!(known.full_reports, 1, "nothing is reported to the older one");
-    // The node has not ended: it continues with the newer NameNode.
+    // The node has not ended: it registers when the newer NameNode runs.
     bench.namenode.registrations.lock().epoch = 8;
     bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");

@@ -1,14 +1,14 @@
-//! Applies edits to the namespace, both live and in replay.
+//! Applies edits to the namespace, both when they are made and when the log is replayed.
 //!
-//! A record that does not fit means that the log is damaged or belongs to another cluster. The
-//! namespace is then unusable.
+//! If a record does not fit, the log is damaged or belongs to another cluster. The namespace is
+//! then unusable.
 
 use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, Open, Record, Totals};
 use crate::namenode::op::OnAbandon;
 use dfs_client::ids::{BlockId, FileId, Nonce};
 use std::sync::Arc;
 
-/// The changes that a record means for the volatile half of the state.
+/// The changes of a record that affect the volatile half of the state.
 #[derive(Debug, Default)]
 pub(in crate::namenode) struct Changes {
     /// Blocks that were committed with their length.
@@ -19,7 +19,7 @@ pub(in crate::namenode) struct Changes {
     pub(in crate::namenode) replication_changed: Vec<(BlockId, u32)>,
     /// Files that were opened for writing.
     pub(in crate::namenode) opened: Vec<FileId>,
-    /// Files that lost their writer, with the writer.
+    /// Files that have no writer any more, with the previous writer.
     pub(in crate::namenode) released: Vec<(FileId, Box<str>)>,
     /// Names of nodes whose drain was started or stopped.
     pub(in crate::namenode) drains: Vec<String>,
@@ -53,20 +53,20 @@ impl Namespace {
 
     fn edit(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         match edit {
-            Edit::FolderCreated { .. } | Edit::FileCreated { .. } => self.made(at_ms, edit, changes),
-            Edit::FileReopened { file, holder } => self.reopened(*file, holder, changes),
-            Edit::BlockAdded { file, block, nonce } => self.block_added(*file, *block, *nonce),
-            Edit::BlockCommitted { block, length } => self.block_committed(*block, *length, changes),
-            Edit::BlockDropped { block } => self.block_dropped(*block, changes),
-            Edit::FileClosed { file } => self.closed(at_ms, *file, changes),
-            Edit::Renamed { id, parent, name } => self.renamed(at_ms, *id, *parent, name),
-            Edit::Deleted { id } => self.deleted(at_ms, *id, changes),
-            Edit::AttributesSet { .. } => self.attributes_set(edit, changes),
+            Edit::FolderCreated { .. } | Edit::FileCreated { .. } => self.apply_created(at_ms, edit, changes),
+            Edit::FileReopened { file, holder } => self.apply_reopened(*file, holder, changes),
+            Edit::BlockAdded { file, block, nonce } => self.apply_block_added(*file, *block, *nonce),
+            Edit::BlockCommitted { block, length } => self.apply_block_committed(*block, *length, changes),
+            Edit::BlockDropped { block } => self.apply_block_dropped(*block, changes),
+            Edit::FileClosed { file } => self.apply_closed(at_ms, *file, changes),
+            Edit::Renamed { id, parent, name } => self.apply_renamed(at_ms, *id, *parent, name),
+            Edit::Deleted { id } => self.apply_deleted(at_ms, *id, changes),
+            Edit::AttributesSet { .. } => self.apply_attributes_set(edit, changes),
             Edit::QuotaSet { id, quota } => {
                 self.folder_mut(*id)?.quota = *quota;
                 Ok(())
             }
-            Edit::Concatenated { target, source } => self.concatenated(at_ms, *target, *source, changes),
+            Edit::Concatenated { target, source } => self.apply_concatenated(at_ms, *target, *source, changes),
             Edit::Committed { scope, commit_id } => {
                 self.commits.insert(scope, commit_id, at_ms);
                 Ok(())
@@ -84,18 +84,18 @@ impl Namespace {
                 changes.drains.push(node.clone());
                 Ok(())
             }
-            Edit::Started { .. } => self.started(edit),
+            Edit::Started { .. } => self.apply_started(edit),
         }
     }
 
-    fn made(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_created(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         let (id, parent, name, owner, group, mode, body) = match edit {
             Edit::FolderCreated { id, parent, name, owner, group, mode } => {
                 (*id, *parent, name, owner, group, *mode, Body::Folder(Box::default()))
             }
             Edit::FileCreated { id, parent, name, owner, group, mode, .. } => {
                 changes.opened.push(*id);
-                (*id, *parent, name, owner, group, *mode, Body::File(Box::new(created(edit)?)))
+                (*id, *parent, name, owner, group, *mode, Body::File(Box::new(new_file(edit)?)))
             }
             other => return Err(apply_error(format_args!("{other:?} creates nothing"))),
         };
@@ -115,7 +115,7 @@ impl Namespace {
 
     /// Adds an inode to the children and totals of its parent.
     fn link(&mut self, at_ms: u64, id: FileId) -> Result<(), ApplyError> {
-        let inode = self.known(id)?;
+        let inode = self.existing_inode(id)?;
         let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
         if parent == id || self.ancestors(parent).any(|above| above == id) {
             return Err(apply_error(format_args!("{id} would be its own descendant")));
@@ -130,7 +130,7 @@ impl Namespace {
 
     /// Removes an inode from the children and totals of its parent.
     fn unlink(&mut self, at_ms: u64, id: FileId) -> Result<(), ApplyError> {
-        let inode = self.known(id)?;
+        let inode = self.existing_inode(id)?;
         let (parent, name, totals) = (inode.parent, inode.name.clone(), inode.totals());
         if self.folder_mut(parent)?.children.get(&name) != Some(&id) {
             return Err(apply_error(format_args!("{id} is not an entry of its parent")));
@@ -141,7 +141,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn renamed(&mut self, at_ms: u64, id: FileId, parent: FileId, name: &str) -> Result<(), ApplyError> {
+    fn apply_renamed(&mut self, at_ms: u64, id: FileId, parent: FileId, name: &str) -> Result<(), ApplyError> {
         self.unlink(at_ms, id)?;
         let inode = self.inodes.get_mut(&id).ok_or_else(|| apply_error(id))?;
         inode.parent = parent;
@@ -149,13 +149,13 @@ impl Namespace {
         self.link(at_ms, id)
     }
 
-    fn deleted(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_deleted(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
         self.unlink(at_ms, id)?;
         for gone in self.subtree(id) {
             let Some(Inode { body: Body::File(file), .. }) = self.inodes.remove(&gone) else { continue };
             for block in file.blocks {
                 let Some(known) = self.blocks.remove(&block) else { continue };
-                self.finished -= u64::from(known.length().is_some());
+                self.committed_blocks -= u64::from(known.length().is_some());
                 changes.dropped.push((block, known.nonce));
             }
             if let Some(open) = file.open {
@@ -166,7 +166,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn reopened(&mut self, id: FileId, holder: &str, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_reopened(&mut self, id: FileId, holder: &str, changes: &mut Changes) -> Result<(), ApplyError> {
         let file = self.file_mut(id)?;
         if file.open.is_some() {
             return Err(apply_error(format_args!("{id} is already open")));
@@ -178,11 +178,11 @@ impl Namespace {
         Ok(())
     }
 
-    fn block_added(&mut self, id: FileId, block: BlockId, nonce: Nonce) -> Result<(), ApplyError> {
+    fn apply_block_added(&mut self, id: FileId, block: BlockId, nonce: Nonce) -> Result<(), ApplyError> {
         if block.0 < self.next_block {
             return Err(apply_error(format_args!("{block} was assigned before")));
         }
-        self.with_file(id, |file| {
+        self.change_file(id, |file| {
             file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished += 1;
             file.blocks.push(block);
             Ok(())
@@ -193,27 +193,27 @@ impl Namespace {
         Ok(())
     }
 
-    fn block_committed(
+    fn apply_block_committed(
         &mut self,
         block: BlockId,
         length: u64,
         changes: &mut Changes,
     ) -> Result<(), ApplyError> {
-        let (id, nonce) = self.unfinished(block)?;
-        self.with_file(id, |file| {
+        let (id, nonce) = self.uncommitted_block(block)?;
+        self.change_file(id, |file| {
             file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished -= 1;
             file.length += length;
             Ok(())
         })?;
         self.blocks.insert(block, Block::new(id, nonce, Some(length)));
-        self.finished += 1;
+        self.committed_blocks += 1;
         changes.committed.push(block);
         Ok(())
     }
 
-    fn block_dropped(&mut self, block: BlockId, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_block_dropped(&mut self, block: BlockId, changes: &mut Changes) -> Result<(), ApplyError> {
         let known = self.blocks.remove(&block).ok_or_else(|| apply_error(block))?;
-        self.with_file(known.file, |file| {
+        self.change_file(known.file, |file| {
             let open = file
                 .open
                 .as_mut()
@@ -225,12 +225,12 @@ impl Namespace {
             file.blocks.retain(|kept| *kept != block);
             Ok(())
         })?;
-        self.finished -= u64::from(known.length().is_some());
+        self.committed_blocks -= u64::from(known.length().is_some());
         changes.dropped.push((block, known.nonce));
         Ok(())
     }
 
-    fn closed(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_closed(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
         let open =
             self.file_mut(id)?.open.take().ok_or_else(|| apply_error(format_args!("{id} is closed")))?;
         if open.unfinished > 0 {
@@ -242,12 +242,12 @@ impl Namespace {
         Ok(())
     }
 
-    fn attributes_set(&mut self, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_attributes_set(&mut self, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         let Edit::AttributesSet { id, replication, mode, owner, group, modified_ms } = edit else {
             return Err(apply_error(format_args!("{edit:?} sets nothing")));
         };
         if let Some(replication) = replication {
-            self.with_file(*id, |file| {
+            self.change_file(*id, |file| {
                 let before = std::mem::replace(&mut file.replication, *replication);
                 changes.replication_changed.extend(file.blocks.iter().map(|block| (*block, before)));
                 Ok(())
@@ -263,7 +263,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn concatenated(
+    fn apply_concatenated(
         &mut self,
         at_ms: u64,
         target: FileId,
@@ -281,7 +281,7 @@ impl Namespace {
         for block in &tail.blocks {
             self.blocks.entry(*block).and_modify(|known| known.file = target);
         }
-        self.with_file(target, |file| {
+        self.change_file(target, |file| {
             file.blocks.extend_from_slice(&tail.blocks);
             file.length += tail.length;
             file.block_size = file.block_size.max(tail.block_size);
@@ -293,7 +293,7 @@ impl Namespace {
     }
 
     /// Changes a file and adds the change of its totals to its ancestors.
-    fn with_file(
+    fn change_file(
         &mut self,
         id: FileId,
         change: impl FnOnce(&mut File) -> Result<(), ApplyError>,
@@ -302,14 +302,14 @@ impl Namespace {
         let before = file.totals();
         change(file)?;
         let difference = file.totals() + -before;
-        let parent = self.known(id)?.parent;
+        let parent = self.existing_inode(id)?.parent;
         if difference != Totals::default() {
             self.charge(parent, difference);
         }
         Ok(())
     }
 
-    fn unfinished(&self, block: BlockId) -> Result<(FileId, Nonce), ApplyError> {
+    fn uncommitted_block(&self, block: BlockId) -> Result<(FileId, Nonce), ApplyError> {
         match self.blocks.get(&block) {
             Some(known) if known.length().is_none() => Ok((known.file, known.nonce)),
             _ => Err(apply_error(format_args!("{block} is not being written"))),
@@ -322,7 +322,7 @@ impl Namespace {
         }
     }
 
-    fn known(&self, id: FileId) -> Result<&Inode, ApplyError> {
+    fn existing_inode(&self, id: FileId) -> Result<&Inode, ApplyError> {
         self.inodes.get(&id).ok_or_else(|| apply_error(format_args!("{id} does not exist")))
     }
 
@@ -341,7 +341,7 @@ impl Namespace {
     }
 }
 
-fn created(edit: &Edit) -> Result<File, ApplyError> {
+fn new_file(edit: &Edit) -> Result<File, ApplyError> {
     let Edit::FileCreated { replication, block_size, holder, on_abandon, .. } = edit else {
         return Err(apply_error(format_args!("{edit:?} creates no file")));
     };

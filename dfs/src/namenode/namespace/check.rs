@@ -1,4 +1,5 @@
-//! Checks the invariants of the namespace. For tests: it visits all inodes and blocks.
+//! Checks the invariants of the namespace. Used only in tests, because it visits all inodes and
+//! blocks.
 
 use super::{Body, Namespace, ROOT, Totals};
 use dfs_client::ids::FileId;
@@ -38,7 +39,7 @@ impl Namespace {
                 }
             }
         }
-        if blocks != self.blocks.len() || finished != self.finished || open != self.open {
+        if blocks != self.blocks.len() || finished != self.committed_blocks || open != self.open {
             return Err(format!("counts: {blocks} blocks, {finished} finished, open {open:?}"));
         }
         Ok(())

@@ -1,17 +1,19 @@
-//! Completed commits, to recognise a repeated commit even if its files have changed since.
+//! Remembers completed commits, so that a repeated commit is recognised even if its files have
+//! changed since.
 //!
-//! The latest commits are kept for [`RETAIN_MS`] and up to [`COMMITS_MAX`]. This is much longer
-//! than a JobTracker repeats a commit after a restart. The oldest is removed first.
+//! Commits are kept for [`RETAIN_MS`], and at most [`COMMITS_MAX`] are kept. This is much longer
+//! than the time in which a JobTracker repeats a commit after a restart. The oldest commit is
+//! removed first.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
-/// How long a commit is kept, by the time of the records.
+/// How long a commit is kept, measured by the times in the records.
 const RETAIN_MS: u64 = 30 * 24 * 3600 * 1000;
-/// Number of commits that are kept regardless of their age, so that a clock that is set forward
-/// does not remove all at once.
+/// Number of commits that are kept regardless of their age, so that not all are removed if the
+/// clock is set forward.
 const RETAIN_MIN: usize = 1000;
 /// Maximum number of commits (about 150 bytes each).
 const COMMITS_MAX: usize = 100_000;

@@ -4,8 +4,8 @@ use crate::namenode::op::{OnAbandon, Outcome, Quota};
 use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
 use serde::{Deserialize, Serialize};
 
-/// A record of the edit log: the changes of an answered request, or of a step of the NameNode
-/// itself.
+/// A record of the edit log: the changes of one request, or of one step of the NameNode itself, for
+/// example the expiry of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Wall clock time of the step.
@@ -38,8 +38,8 @@ pub enum Edit {
     },
     /// A closed file was opened again to append blocks.
     FileReopened { file: FileId, holder: String },
-    /// A block was added at the end of an open file. Block IDs that were skipped are never
-    /// assigned.
+    /// A block was added at the end of an open file. IDs between the last block ID and this one are
+    /// never assigned.
     BlockAdded { file: FileId, block: BlockId, nonce: Nonce },
     /// A block was completely written.
     BlockCommitted { block: BlockId, length: u64 },
@@ -68,7 +68,7 @@ pub enum Edit {
     Committed { scope: String, commit_id: String },
     /// Commits of the scope with a lower epoch are refused from now on.
     Fenced { scope: String, epoch: u64 },
-    /// The drain of a DataNode was started or stopped.
+    /// The drain of a DataNode was started or cancelled.
     DrainSet { node: String, on: bool },
     /// A NameNode started. IDs below `next_file` and `next_block` may have been used by records
     /// that this log has lost (an older copy was restored), so they are never assigned again. With

@@ -1,12 +1,12 @@
-//! Folders and files in memory. They are small, because there are millions.
+//! Folders and files in memory. Their types are small, because there are millions of them.
 
 use crate::namenode::op::{OnAbandon, Quota};
 use dfs_client::ids::{BlockId, FileId, Nonce};
 use smallvec::SmallVec;
 use std::{collections::BTreeMap, iter::Sum, ops, sync::Arc};
 
-/// A folder or file. `name` is shared with the children of the parent. `owner` and `group` are
-/// shared with all inodes that have the same.
+/// A folder or file. `name` shares its memory with the key in the children of the parent. `owner`
+/// and `group` share their memory with all inodes that have the same owner or group.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::namenode) struct Inode {
     /// The root is its own parent.
@@ -34,7 +34,8 @@ pub(in crate::namenode) struct Folder {
     pub(in crate::namenode) quota: Quota,
 }
 
-/// A file. `length` is the sum of its committed blocks. Only an open file has uncommitted blocks.
+/// A file. `length` is the total length of its committed blocks. Only an open file has uncommitted
+/// blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::namenode) struct File {
     pub(in crate::namenode) blocks: SmallVec<[BlockId; 2]>,
@@ -61,6 +62,7 @@ pub(in crate::namenode) struct Block {
     length: u64,
 }
 
+/// Stands for the length of a block that is not committed.
 const UNFINISHED: u64 = u64::MAX;
 
 impl Block {
@@ -75,7 +77,8 @@ impl Block {
     }
 }
 
-/// Numbers of files, folders and bytes, and bytes times replication. Either a sum or a difference.
+/// Numbers of files, folders and bytes, and bytes times replication (`space`). Used for sums and
+/// for differences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::namenode) struct Totals {
     pub(in crate::namenode) files: i64,
@@ -110,8 +113,8 @@ impl Sum for Totals {
 }
 
 impl File {
-    /// The contribution of the file to the totals of its ancestors. A block counts from its commit
-    /// on.
+    /// Returns what the file adds to the totals of its ancestors. A block counts once it is
+    /// committed.
     pub(in crate::namenode) fn totals(&self) -> Totals {
         let bytes = i128::from(self.length);
         Totals { files: 1, dirs: 0, bytes, space: bytes * i128::from(self.replication) }
@@ -119,7 +122,7 @@ impl File {
 }
 
 impl Inode {
-    /// The contribution of the inode and all of its descendants to the totals of its ancestors.
+    /// Returns what the inode and all of its descendants add to the totals of its ancestors.
     pub(in crate::namenode) fn totals(&self) -> Totals {
         match &self.body {
             Body::Folder(folder) => folder.totals + Totals { dirs: 1, ..Totals::default() },

@@ -1,7 +1,7 @@
 //! The durable half of the NameNode: exactly the state that is in the edit log and the snapshots.
 //!
-//! It changes only through [`Namespace::apply`], live and in replay. Replay therefore gives the
-//! same state as live operation.
+//! It changes only through [`Namespace::apply`], both when a record is made and when the log is
+//! replayed. A replay therefore gives the same state.
 //!
 //! Invariants: every inode except the root is in the children of its parent under its name. A block
 //! belongs to exactly one file. The totals of a folder are the sums over its descendants. IDs are
@@ -52,26 +52,32 @@ pub struct Namespace {
     /// Files that are open for writing.
     open: BTreeSet<FileId>,
     retry_cache: RetryCache,
+    /// The fence of each scope: the lowest epoch that may commit.
     fences: BTreeMap<String, u64>,
     commits: Commits,
+    /// Names of nodes that are being drained.
     draining: BTreeSet<String>,
+    /// The next ID of a folder or file.
     next_file: u64,
+    /// The next ID of a block.
     next_block: u64,
     /// Ranges `from..to` of block IDs that were never assigned: see [`Namespace::is_future`].
     skipped: Vec<(u64, u64)>,
-    /// The number of the current start, and the IDs of the latest starts since the last accepted
-    /// restore.
+    /// The epoch of the current start.
     epoch: u64,
+    /// Epochs and IDs of the latest starts since an operator last accepted the namespace.
     starts: VecDeque<(u64, StartId)>,
     /// Whether an operator accepted this namespace after a restore or a loss of records.
     accepted: bool,
     /// Number of committed blocks.
-    finished: u64,
+    committed_blocks: u64,
+    /// Number of records that were ever applied.
     records: u64,
     interner: Interner,
 }
 
-/// One copy of each owner and group name. It is only a cache, so any two are equal.
+/// Keeps one copy of each owner and group name. It is only a cache, so any two interners compare as
+/// equal.
 #[derive(Debug, Clone, Default)]
 struct Interner {
     known: BTreeSet<Arc<str>>,
@@ -79,7 +85,7 @@ struct Interner {
     sweep_at: usize,
 }
 
-/// Minimum size for removing unused names.
+/// Number of names below which unused names are not removed.
 const INTERNER_SWEEP_MIN: usize = 1024;
 
 impl PartialEq for Interner {
@@ -116,11 +122,11 @@ impl Namespace {
             modified_ms: 0,
             body: Body::Folder(Box::default()),
         };
-        Self { inodes: BTreeMap::from([(ROOT, root)]), ..Self::bare(cluster_id.into(), interner) }
+        Self { inodes: BTreeMap::from([(ROOT, root)]), ..Self::without_root(cluster_id.into(), interner) }
     }
 
     /// Creates a namespace without a root, to load a snapshot into.
-    fn bare(cluster_id: String, interner: Interner) -> Self {
+    fn without_root(cluster_id: String, interner: Interner) -> Self {
         Self {
             cluster_id,
             inodes: BTreeMap::new(),
@@ -136,7 +142,7 @@ impl Namespace {
             epoch: 0,
             starts: VecDeque::new(),
             accepted: false,
-            finished: 0,
+            committed_blocks: 0,
             records: 0,
             interner,
         }
@@ -157,12 +163,12 @@ impl Namespace {
         self.fences.len()
     }
 
-    /// Limits the number of outcomes that are kept for repeated requests.
+    /// Sets the maximum number of outcomes that are kept for repeated requests.
     pub fn set_retry_cache_limit(&mut self, limit: usize) {
         self.retry_cache.set_limit(limit);
     }
 
-    /// Returns the outcome of an earlier request.
+    /// Returns the outcome of an earlier request with this ID, if it is still kept.
     pub(super) fn answer(&self, request: RequestId) -> Option<&Outcome> {
         self.retry_cache.get(request)
     }
@@ -188,8 +194,8 @@ impl Namespace {
     }
 
     /// Returns the number of committed blocks.
-    pub(super) fn finished_blocks(&self) -> u64 {
-        self.finished
+    pub(super) fn committed_blocks(&self) -> u64 {
+        self.committed_blocks
     }
 
     /// Returns the wanted number of replicas of a committed block.
@@ -207,17 +213,17 @@ impl Namespace {
         })
     }
 
-    /// Returns the highest epoch of a scope.
+    /// Returns the fence of a scope: the lowest epoch that may commit.
     pub(super) fn fence(&self, scope: &str) -> u64 {
         self.fences.get(scope).copied().unwrap_or(0)
     }
 
-    /// Whether a commit was done. Old commits are forgotten.
+    /// Returns whether a commit was done. Commits that are too old are not remembered.
     pub(super) fn is_committed(&self, scope: &str, commit_id: &str) -> bool {
         self.commits.contains(scope, commit_id)
     }
 
-    /// Whether the node with this name is being drained.
+    /// Returns whether the node with this name is being drained.
     pub(super) fn is_draining(&self, node: &str) -> bool {
         self.draining.contains(node)
     }
@@ -232,8 +238,8 @@ impl Namespace {
         self.next_block
     }
 
-    /// Whether no block with this ID was ever added. A replica with such an ID comes from a history
-    /// that this namespace has lost, and must not be deleted.
+    /// Returns whether this namespace has never assigned the block ID. A replica with such an ID
+    /// comes from a history that this namespace has lost, and must not be deleted.
     pub(super) fn is_future(&self, block: BlockId) -> bool {
         block.0 >= self.next_block || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&block.0))
     }

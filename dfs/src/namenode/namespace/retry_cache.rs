@@ -1,18 +1,19 @@
-//! Outcomes of recent requests, to recognise a repeated request. Those of the last minutes are
-//! kept, up to a limit that bounds memory (about 100 bytes each). The oldest is removed first.
+//! Remembers the outcomes of recent requests, so that a repeated request is recognised. Outcomes of
+//! the last minutes are kept, up to a limit that bounds memory (about 100 bytes each). The oldest
+//! is removed first.
 
 use crate::namenode::op::Outcome;
 use dfs_client::ids::RequestId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long an outcome is kept, by the time of the records: longer than any client repeats a
-/// request.
+/// How long an outcome is kept, measured by the times in the records: longer than any client
+/// repeats a request.
 const RETAIN_MS: u64 = 10 * 60 * 1000;
-/// Number of outcomes that are kept regardless of their age, so that a clock that is set forward
-/// does not remove all at once.
+/// Number of outcomes that are kept regardless of their age, so that not all are removed if the
+/// clock is set forward.
 const RETAIN_MIN: usize = 10_000;
-/// Default limit.
-const LIMIT: usize = 1_000_000;
+/// Default maximum number of outcomes.
+const LIMIT_DEFAULT: usize = 1_000_000;
 
 /// The outcomes of recent requests.
 #[derive(Debug, Clone)]
@@ -25,7 +26,7 @@ pub(super) struct RetryCache {
 
 impl Default for RetryCache {
     fn default() -> Self {
-        Self { known: BTreeMap::new(), order: VecDeque::new(), limit: LIMIT }
+        Self { known: BTreeMap::new(), order: VecDeque::new(), limit: LIMIT_DEFAULT }
     }
 }
 
@@ -37,7 +38,7 @@ impl PartialEq for RetryCache {
 }
 
 impl RetryCache {
-    /// Limits the number of outcomes from now on.
+    /// Sets the maximum number of outcomes and removes the oldest ones above it.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
         self.trim(0);
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oldest_entries_are_evicted_first() {
+    fn oldest_outcomes_are_evicted_first_at_the_limit() {
         let mut retry_cache = RetryCache::default();
         retry_cache.set_limit(2);
         for id in 1..=3 {
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn eviction_is_by_age() {
+    fn outcomes_older_than_retain_ms_are_evicted_except_the_newest() {
         let mut retry_cache = RetryCache::default();
         // 10,000 requests per second for a minute: all are kept.
         for id in 0..600_000 {

@@ -1,8 +1,8 @@
-//! Writes the namespace as a sequence of items, and reads it again.
+//! Converts the namespace to the items of a snapshot, and loads it from them.
 //!
 //! The order of the items is fixed: header, folders and files by ID, fences, commits, draining
-//! nodes, outcomes, end. Children and totals of folders are not written; the loader computes them
-//! from the parents.
+//! nodes, outcomes, end. The children and totals of folders are not stored: the loader computes
+//! them from the parent of each inode.
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, Open, ROOT};
 use crate::namenode::op::{OnAbandon, Outcome, Quota};
@@ -36,11 +36,11 @@ pub enum SnapshotItem {
     },
     /// The fence of a scope.
     Fence { scope: String, epoch: u64 },
-    /// A completed commit. The oldest is first.
+    /// A completed commit. The oldest commit is first.
     Commit { scope: String, commit_id: String, at_ms: u64 },
     /// A node that is being drained.
     Draining { node: String },
-    /// The outcome of a recent request. The oldest is first.
+    /// The outcome of a recent request. The oldest outcome is first.
     Answer { request: RequestId, at_ms: u64, outcome: Outcome },
     /// The last item: the number of items of each kind before it.
     End { folders: u64, files: u64, others: u64 },
@@ -157,18 +157,18 @@ pub struct SnapshotLoader {
     retry_cache: Option<usize>,
 }
 
-fn bad(what: impl std::fmt::Display) -> ApplyError {
+fn invalid_snapshot(what: impl std::fmt::Display) -> ApplyError {
     ApplyError(format!("invalid snapshot: {what}"))
 }
 
 /// Creates an empty namespace with the values of the header.
-fn started(item: SnapshotItem) -> Result<Namespace, ApplyError> {
+fn namespace_from_header(item: SnapshotItem) -> Result<Namespace, ApplyError> {
     let SnapshotItem::Header { cluster_id, next_file, next_block, skipped, epoch, starts, accepted, records } =
         item
     else {
-        return Err(bad("it does not start with a header"));
+        return Err(invalid_snapshot("it does not start with a header"));
     };
-    let bare = Namespace::bare(cluster_id, Interner::default());
+    let bare = Namespace::without_root(cluster_id, Interner::default());
     let starts = starts.into();
     Ok(Namespace { next_file, next_block, skipped, epoch, starts, accepted, records, ..bare })
 }
@@ -182,45 +182,45 @@ impl SnapshotLoader {
     /// Adds the next item.
     pub fn take(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
         if self.ended {
-            return Err(bad("there are items after the end"));
+            return Err(invalid_snapshot("there are items after the end"));
         }
         if let SnapshotItem::End { .. } = item {
             self.ended = item == self.counts.end();
             return if self.ended {
                 Ok(())
             } else {
-                Err(bad(format_args!("the end has {item:?}, but the items are {:?}", self.counts)))
+                Err(invalid_snapshot(format_args!("the end has {item:?}, but the items are {:?}", self.counts)))
             };
         }
         self.counts.add(&item);
         let Some(namespace) = &mut self.namespace else {
-            let namespace = self.namespace.insert(started(item)?);
+            let namespace = self.namespace.insert(namespace_from_header(item)?);
             if let Some(limit) = self.retry_cache {
                 namespace.set_retry_cache_limit(limit);
             }
             return Ok(());
         };
-        namespace.take(item)
+        namespace.load_item(item)
     }
 
     /// Returns the namespace, if the items are complete and consistent.
     pub fn finish(self) -> Result<Namespace, ApplyError> {
         match self.namespace {
             Some(mut namespace) if self.ended => {
-                namespace.join()?;
+                namespace.link_children()?;
                 Ok(namespace)
             }
-            _ => Err(bad("the end is missing")),
+            _ => Err(invalid_snapshot("the end is missing")),
         }
     }
 }
 
 impl Namespace {
-    fn take(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
+    fn load_item(&mut self, item: SnapshotItem) -> Result<(), ApplyError> {
         match item {
             SnapshotItem::Folder { entry, quota } => {
                 let folder = Folder { quota, ..Folder::default() };
-                return self.take_inode(entry, Body::Folder(Box::new(folder)));
+                return self.load_inode(entry, Body::Folder(Box::new(folder)));
             }
             SnapshotItem::File { entry, replication, block_size, blocks, open } => {
                 let open = open.map(|(holder, on_abandon)| {
@@ -234,8 +234,8 @@ impl Namespace {
                     replication,
                     open,
                 };
-                self.take_blocks(entry.id, &mut file, &blocks)?;
-                return self.take_inode(entry, Body::File(Box::new(file)));
+                self.load_blocks(entry.id, &mut file, &blocks)?;
+                return self.load_inode(entry, Body::File(Box::new(file)));
             }
             SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
             SnapshotItem::Commit { scope, commit_id, at_ms } => {
@@ -246,13 +246,13 @@ impl Namespace {
                 self.retry_cache.insert(request, at_ms, outcome);
             }
             SnapshotItem::Header { .. } | SnapshotItem::End { .. } => {
-                return Err(bad("a second header or end"));
+                return Err(invalid_snapshot("a second header or end"));
             }
         }
         Ok(())
     }
 
-    fn take_blocks(
+    fn load_blocks(
         &mut self,
         id: FileId,
         file: &mut File,
@@ -261,13 +261,13 @@ impl Namespace {
         for (block, nonce, length) in blocks {
             let known = Block::new(id, *nonce, *length);
             if block.0 >= self.next_block || self.blocks.insert(*block, known).is_some() {
-                return Err(bad(format_args!("{block} appears twice or is not assigned yet")));
+                return Err(invalid_snapshot(format_args!("{block} appears twice or is not assigned yet")));
             }
             if length.is_none() && file.open.is_none() {
-                return Err(bad(format_args!("{id} is closed and {block} has no length")));
+                return Err(invalid_snapshot(format_args!("{id} is closed and {block} has no length")));
             }
             file.length += length.unwrap_or(0);
-            self.finished += u64::from(length.is_some());
+            self.committed_blocks += u64::from(length.is_some());
         }
         if file.open.is_some() {
             self.open.insert(id);
@@ -275,7 +275,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn take_inode(&mut self, entry: Entry, body: Body) -> Result<(), ApplyError> {
+    fn load_inode(&mut self, entry: Entry, body: Body) -> Result<(), ApplyError> {
         let inode = Inode {
             parent: entry.parent,
             name: entry.name.into(),
@@ -286,15 +286,16 @@ impl Namespace {
             body,
         };
         if entry.id.0 >= self.next_file || self.inodes.insert(entry.id, inode).is_some() {
-            return Err(bad(format_args!("{} appears twice or is not assigned yet", entry.id)));
+            return Err(invalid_snapshot(format_args!("{} appears twice or is not assigned yet", entry.id)));
         }
         Ok(())
     }
 
-    /// Computes children and totals: first the children by name, then the sums from the leaves up.
-    fn join(&mut self) -> Result<(), ApplyError> {
+    /// Computes the children and totals of all folders: first the children by name, then the totals
+    /// from the leaves up.
+    fn link_children(&mut self) -> Result<(), ApplyError> {
         if self.inode(ROOT).and_then(Inode::folder).is_none() {
-            return Err(bad("there is no root folder"));
+            return Err(invalid_snapshot("there is no root folder"));
         }
         let parents: Vec<_> =
             self.inodes.iter().map(|(id, inode)| (*id, inode.parent, inode.name.clone())).collect();
@@ -303,12 +304,12 @@ impl Namespace {
                 Some(Body::Folder(folder)) if !folder.children.contains_key(&name) => {
                     folder.children.insert(name, id);
                 }
-                _ => return Err(bad(format_args!("{id} cannot be an entry of {parent}"))),
+                _ => return Err(invalid_snapshot(format_args!("{id} cannot be an entry of {parent}"))),
             }
         }
         let order = self.subtree(ROOT);
         if order.len() != self.inodes.len() {
-            return Err(bad("some folders are not below the root"));
+            return Err(invalid_snapshot("some folders are not below the root"));
         }
         for id in order.into_iter().rev().filter(|id| *id != ROOT) {
             let Some(inode) = self.inodes.get(&id) else { continue };

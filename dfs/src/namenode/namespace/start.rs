@@ -1,5 +1,5 @@
-//! Each start of a NameNode increases the epoch, creates a start ID, and skips many file and block
-//! IDs.
+//! Records each start of the NameNode: it increases the epoch, creates a start ID, and skips many
+//! file and block IDs.
 //!
 //! A NameNode that was started from an older copy of its folder does not know which IDs the lost
 //! part of the history used. At every start, new IDs therefore begin above the wall clock time
@@ -20,17 +20,17 @@ const IDS_SKIPPED_LOST: u64 = 1 << 32;
 /// that assigns fewer IDs per second can have reached these IDs, so a lost history and this one do
 /// not use the same IDs.
 const IDS_PER_MS: u64 = 1 << 10;
-/// Number of starts that are kept. A DataNode that last registered before them is checked only by
-/// its epoch.
+/// Maximum number of starts that are kept. A DataNode that last registered with an older start is
+/// checked only by the epoch.
 const STARTS_MAX: usize = 1000;
 
-/// Why a DataNode does not match this namespace.
+/// Why a DataNode may not register with this NameNode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::namenode) enum StartMismatch {
     /// The DataNode has registered with a later start than this one.
     Newer,
-    /// The DataNode has registered with a start of the same number that is not part of this
-    /// history.
+    /// The DataNode has registered with a start that has the epoch of a start in this history, but
+    /// another ID.
     OtherHistory,
 }
 
@@ -50,8 +50,8 @@ impl Namespace {
         let next_file = from_clock.max(self.next_file).saturating_add(jump);
         let next_block = from_clock.max(self.next_block).saturating_add(jump);
         // The epoch of an accepted namespace must be higher than that of any start that a DataNode
-        // can have registered with. Those are counted from 1, or from the wall clock time of an
-        // earlier acceptance.
+        // can have registered with. The epochs of those starts are counted from 1, or from the wall
+        // clock time of an earlier acceptance.
         let epoch = if accept { at_ms.max(self.epoch + 1) } else { self.epoch + 1 };
         let mut edits = vec![Edit::Started { epoch, start, accepted: accept, next_file, next_block }];
         if self.records == 0 {
@@ -70,7 +70,7 @@ impl Namespace {
         Record { at_ms, request: None, edits }
     }
 
-    pub(super) fn started(&mut self, edit: &Edit) -> Result<(), ApplyError> {
+    pub(super) fn apply_started(&mut self, edit: &Edit) -> Result<(), ApplyError> {
         let Edit::Started { epoch, start, accepted, next_file, next_block } = *edit else {
             return Err(apply_error(format_args!("{edit:?} is not a start")));
         };
@@ -91,8 +91,9 @@ impl Namespace {
         Ok(())
     }
 
-    /// Sets the next block ID to `next`. The IDs before it are never assigned. Consecutive ranges
-    /// are merged, so that a NameNode that restarts repeatedly does not collect ranges.
+    /// Sets the next block ID to `next`. The IDs between the present next ID and `next` are never
+    /// assigned. Consecutive ranges are merged, so that a NameNode that restarts repeatedly does
+    /// not collect ranges.
     pub(super) fn skip_blocks(&mut self, next: u64) {
         match self.skipped.last_mut() {
             _ if next == self.next_block => {}
@@ -102,12 +103,12 @@ impl Namespace {
         self.next_block = next;
     }
 
-    /// Whether an operator has declared this namespace the valid one.
+    /// Returns whether an operator has declared this namespace the valid one.
     pub(in crate::namenode) fn is_accepted(&self) -> bool {
         self.accepted
     }
 
-    /// Returns the number of the current start.
+    /// Returns the epoch of the current start.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -43,13 +43,13 @@ impl Namespace {
         Ok(folder.children.get(name).copied())
     }
 
-    /// The refusal for a path in which a file is used as a folder.
+    /// Returns the error for a path in which `file` is used as a folder.
     pub(in crate::namenode) fn not_a_folder(&self, file: FileId, path: &DfsPath) -> Error {
         let at = self.path_of(file).map_or_else(|| file.to_string(), |at| at.to_string());
         Error::new(Kind::NotDirectory, format!("{path}: {at} is a file, not a folder"))
     }
 
-    /// Returns the present path of an inode.
+    /// Returns the current path of an inode.
     pub(in crate::namenode) fn path_of(&self, id: FileId) -> Option<DfsPath> {
         let mut names: Vec<Arc<str>> = Vec::new();
         let mut at = id;
@@ -80,9 +80,8 @@ impl Namespace {
         })
     }
 
-    /// Returns the number of bytes, over all replicas, that the quotas of the ancestors of `id`
-    /// still allow. `None` if there is no quota. The number is negative if a quota is exceeded
-    /// already.
+    /// Returns how many more bytes, over all replicas, the quotas of the ancestors of `id` allow.
+    /// Returns `None` if there is no quota, and a negative number if a quota is exceeded already.
     pub(in crate::namenode) fn space_left(&self, id: FileId) -> Option<i128> {
         let folders = self.ancestors(id).filter_map(|above| self.inodes.get(&above)?.folder());
         folders.filter_map(|folder| Some(i128::from(folder.quota.space?) - folder.totals.space)).min()
@@ -155,8 +154,8 @@ impl Namespace {
 #[derive(Debug)]
 pub(in crate::namenode) struct NotAFolder;
 
-/// See [`Namespace::files_after`]. The stack contains the current folders and the last visited name
-/// in each.
+/// Iterator of [`Namespace::files_after`]. The stack contains the folders from `top` down to the
+/// current one, each with the last visited name.
 #[derive(Debug)]
 pub(in crate::namenode) struct FilesAfter<'a> {
     namespace: &'a Namespace,

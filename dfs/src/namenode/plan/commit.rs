@@ -86,7 +86,7 @@ impl Plan<'_> {
     ) -> Result<(), Error> {
         let to = &step.to;
         let target = self.resolve(to, true)?;
-        if self.at(&target).is_some() || self.created.contains_key(&(target.folder, target.name.clone())) {
+        if self.inode_at(&target).is_some() || self.created_entries.contains_key(&(target.folder, target.name.clone())) {
             return refuse(Kind::Exists, format!("{to} exists: choose another output path"));
         }
         let mut found: Vec<(FileId, &Inode)> = Vec::new();
@@ -100,11 +100,11 @@ impl Plan<'_> {
         match found.split_first() {
             Some(((id, inode), rest)) => {
                 for (source_id, source) in rest {
-                    self.join(*id, inode, *source_id, source);
+                    self.append_blocks(*id, inode, *source_id, source);
                 }
                 self.move_to(*id, inode, &target);
             }
-            None => self.empty_file(&target),
+            None => self.create_empty_file(&target),
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    fn empty_file(&mut self, target: &super::Target) {
+    fn create_empty_file(&mut self, target: &super::Target) {
         let id = self.new_id();
         let edit = Edit::FileCreated {
             id,

@@ -37,7 +37,7 @@ impl<'a> Plan<'a> {
         self.check_replication(path, replication)?;
         self.check_block_size(path, block_size)?;
         let target = self.resolve(path, new.make_parents)?;
-        if let Some((old_id, old)) = self.at(&target) {
+        if let Some((old_id, old)) = self.inode_at(&target) {
             self.replace_existing(path, new, old_id, old)?;
         }
         let edit = Edit::FileCreated {
@@ -100,7 +100,7 @@ impl<'a> Plan<'a> {
         (block, nonce): (BlockId, Nonce),
         expected: u64,
     ) -> Result<(u64, u32), Error> {
-        let (inode, file) = self.written_by(id, holder)?;
+        let (inode, file) = self.file_written_by(id, holder)?;
         self.commit_lengths(id, inode, file, commits)?;
         let space = i128::from(expected.clamp(1, file.block_size)) * i128::from(file.replication);
         self.charge(inode.parent, Totals { space, ..Totals::default() });
@@ -116,7 +116,7 @@ impl<'a> Plan<'a> {
         holder: &str,
         block: BlockId,
     ) -> Result<Outcome, Error> {
-        let (_, file) = self.written_by(id, holder)?;
+        let (_, file) = self.file_written_by(id, holder)?;
         if file.blocks.contains(&block) {
             if self.namespace.block(block).and_then(Block::length).is_some() {
                 return refuse(
@@ -138,7 +138,7 @@ impl<'a> Plan<'a> {
         commits: &[BlockLength],
         rename_to: Option<(&DfsPath, bool)>,
     ) -> Result<Outcome, Error> {
-        let (inode, file) = self.written_by(id, holder)?;
+        let (inode, file) = self.file_written_by(id, holder)?;
         let lengths = self.commit_lengths(id, inode, file, commits)?;
         let unfinished = |block: &&BlockId| {
             !lengths.contains_key(block) && self.namespace.block(**block).and_then(Block::length).is_none()
@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
         if let Some(block) = file.blocks.iter().find(unfinished) {
             return refuse(
                 Kind::Refused,
-                format!("{}: {block} is not committed: commit or abandon it", self.show(id)),
+                format!("{}: {block} is not committed: commit or abandon it", self.path_text(id)),
             );
         }
         self.edits.push(Edit::FileClosed { file: id });
@@ -159,9 +159,9 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the file, if `holder` is its writer.
-    fn written_by(&self, id: FileId, holder: &str) -> Result<(&'a Inode, &'a File), Error> {
+    fn file_written_by(&self, id: FileId, holder: &str) -> Result<(&'a Inode, &'a File), Error> {
         let lost = |why: &str| {
-            let at = self.show(id);
+            let at = self.path_text(id);
             refuse(Kind::LeaseLost, format!("{at} is not open for {holder}: {why}"))
         };
         let Some(inode) = self.namespace.inode(id) else {
@@ -186,7 +186,7 @@ impl<'a> Plan<'a> {
         let mut lengths = BTreeMap::new();
         for BlockLength { block, length } in commits {
             let Some(known) = self.namespace.block(*block).filter(|known| known.file == id) else {
-                return refuse(Kind::Invalid, format!("{block} is not a block of {}", self.show(id)));
+                return refuse(Kind::Invalid, format!("{block} is not a block of {}", self.path_text(id)));
             };
             match known.length().or(lengths.get(block).copied()) {
                 Some(before) if before == *length => continue,
@@ -195,7 +195,7 @@ impl<'a> Plan<'a> {
                         Kind::Invalid,
                         format!(
                             "{block} of {}: it is committed with {before} bytes, not {length}",
-                            self.show(id)
+                            self.path_text(id)
                         ),
                     );
                 }
@@ -206,7 +206,7 @@ impl<'a> Plan<'a> {
                     Kind::Invalid,
                     format!(
                         "{block} of {}: {length} bytes are more than the block size {}",
-                        self.show(id),
+                        self.path_text(id),
                         file.block_size
                     ),
                 );

@@ -46,11 +46,11 @@ pub(super) struct Plan<'a> {
     edits: Vec<Edit>,
     next_file: u64,
     /// Entries that this plan adds.
-    created: BTreeMap<(FileId, String), NewEntry>,
+    created_entries: BTreeMap<(FileId, String), NewEntry>,
     /// Folders that this plan adds, each with its nearest existing ancestor.
     existing_ancestor: BTreeMap<FileId, FileId>,
-    changes: BTreeMap<FileId, Totals>,
-    entries: BTreeMap<FileId, i64>,
+    totals_changes: BTreeMap<FileId, Totals>,
+    entry_changes: BTreeMap<FileId, i64>,
     /// Number of blocks that this plan adds to files.
     added_blocks: BTreeMap<FileId, usize>,
 }
@@ -105,24 +105,24 @@ impl<'a> Plan<'a> {
             user,
             edits: Vec::new(),
             next_file: namespace.next_file(),
-            created: BTreeMap::new(),
+            created_entries: BTreeMap::new(),
             existing_ancestor: BTreeMap::new(),
-            changes: BTreeMap::new(),
-            entries: BTreeMap::new(),
+            totals_changes: BTreeMap::new(),
+            entry_changes: BTreeMap::new(),
             added_blocks: BTreeMap::new(),
         }
     }
 
     /// Returns the edits, if no limit of a folder or file is exceeded.
     pub(super) fn finish(self) -> Result<Vec<Edit>, Error> {
-        for (id, change) in &self.changes {
+        for (id, change) in &self.totals_changes {
             self.check_quota(*id, *change)?;
         }
-        for (id, more) in &self.entries {
+        for (id, more) in &self.entry_changes {
             let Some(folder) = self.namespace.inode(*id).and_then(Inode::folder) else { continue };
             let (has, max) = (folder.children.len(), self.settings.dir_entries_max);
             if *more > 0 && has as u64 + more.unsigned_abs() > max {
-                let path = self.show(*id);
+                let path = self.path_text(*id);
                 return refuse(
                     Kind::Quota,
                     format!("{path} has {has} entries, the limit is {max}: use more folders"),
@@ -132,7 +132,7 @@ impl<'a> Plan<'a> {
         for (id, more) in &self.added_blocks {
             let blocks = self.namespace.file(*id).map_or(0, |file| file.blocks.len()) + more;
             if blocks > FILE_BLOCKS_MAX {
-                let path = self.show(*id);
+                let path = self.path_text(*id);
                 return refuse(
                     Kind::Quota,
                     format!(
@@ -152,7 +152,7 @@ impl<'a> Plan<'a> {
             && has > had
             && i128::from(has) > i128::from(max)
         {
-            let path = self.show(id);
+            let path = self.path_text(id);
             return refuse(
                 Kind::Quota,
                 format!(
@@ -164,7 +164,7 @@ impl<'a> Plan<'a> {
             && change.space > 0
             && now.space > i128::from(max)
         {
-            let (path, used, more) = (self.show(id), folder.totals.space, change.space);
+            let (path, used, more) = (self.path_text(id), folder.totals.space, change.space);
             return refuse(
                 Kind::Quota,
                 format!(
@@ -175,7 +175,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn show(&self, id: FileId) -> String {
+    fn path_text(&self, id: FileId) -> String {
         self.namespace.path_of(id).map_or_else(|| id.to_string(), |path| path.to_string())
     }
 
@@ -184,14 +184,14 @@ impl<'a> Plan<'a> {
         let base = self.existing_ancestor.get(&folder).copied().unwrap_or(folder);
         let above: Vec<FileId> = std::iter::once(base).chain(self.namespace.ancestors(base)).collect();
         for id in above {
-            let sum = self.changes.entry(id).or_default();
+            let sum = self.totals_changes.entry(id).or_default();
             *sum = *sum + change;
         }
     }
 
     fn add_entry(&mut self, target: &Target, created: NewEntry, totals: Totals) {
-        self.created.insert((target.folder, target.name.clone()), created);
-        *self.entries.entry(target.folder).or_default() += 1;
+        self.created_entries.insert((target.folder, target.name.clone()), created);
+        *self.entry_changes.entry(target.folder).or_default() += 1;
         self.charge(target.folder, totals);
     }
 
@@ -214,7 +214,7 @@ impl<'a> Plan<'a> {
         };
         let mut at = super::namespace::ROOT;
         for step in above.names() {
-            at = match self.created.get(&(at, step.to_owned())) {
+            at = match self.created_entries.get(&(at, step.to_owned())) {
                 Some(NewEntry::Folder(id)) => *id,
                 Some(NewEntry::File) => {
                     return refuse(
@@ -222,7 +222,7 @@ impl<'a> Plan<'a> {
                         format!("{path}: the same request creates a file at its parent {step:?}"),
                     );
                 }
-                None => match self.existing(at, step) {
+                None => match self.existing_child(at, step) {
                     Ok(Some(child)) => child,
                     Ok(None) if make => self.make_folder(&Target { folder: at, name: step.into() }, None),
                     Ok(None) => {
@@ -244,7 +244,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the present entry of a folder; `None` for a folder that the plan creates.
-    fn existing(&self, folder: FileId, name: &str) -> Result<Option<FileId>, FileId> {
+    fn existing_child(&self, folder: FileId, name: &str) -> Result<Option<FileId>, FileId> {
         if self.existing_ancestor.contains_key(&folder) {
             return Ok(None);
         }
@@ -252,8 +252,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns the inode that exists at the target now.
-    fn at(&self, target: &Target) -> Option<(FileId, &'a Inode)> {
-        let id = self.existing(target.folder, &target.name).ok().flatten()?;
+    fn inode_at(&self, target: &Target) -> Option<(FileId, &'a Inode)> {
+        let id = self.existing_child(target.folder, &target.name).ok().flatten()?;
         Some((id, self.namespace.inode(id)?))
     }
 
@@ -275,13 +275,13 @@ impl<'a> Plan<'a> {
 
     /// Returns the totals of an inode and its descendants after the plan so far.
     fn totals_of(&self, id: FileId, inode: &Inode) -> Totals {
-        inode.totals() + self.changes.get(&id).copied().unwrap_or_default()
+        inode.totals() + self.totals_changes.get(&id).copied().unwrap_or_default()
     }
 
     /// Subtracts an inode from the totals of its ancestors.
     fn detach(&mut self, id: FileId, inode: &Inode) -> Totals {
         let totals = self.totals_of(id, inode);
-        *self.entries.entry(inode.parent).or_default() -= 1;
+        *self.entry_changes.entry(inode.parent).or_default() -= 1;
         self.charge(inode.parent, -totals);
         totals
     }

@@ -36,7 +36,7 @@ impl<'a> Plan<'a> {
             return if parents { Ok(Outcome::Done) } else { refuse(Kind::Exists, "/ exists already") };
         }
         let target = self.resolve(path, parents)?;
-        match self.at(&target) {
+        match self.inode_at(&target) {
             Some((_, inode)) if inode.folder().is_some() && parents => {}
             Some((_, inode)) => {
                 let what = if inode.folder().is_some() { "folder" } else { "file" };
@@ -94,8 +94,8 @@ impl<'a> Plan<'a> {
             );
         }
         let target = self.resolve(to, false)?;
-        if let Some((old_id, old)) = self.at(&target) {
-            self.replace(old_id, old, to, overwrite, inode.folder().is_some())?;
+        if let Some((old_id, old)) = self.inode_at(&target) {
+            self.replace_file(old_id, old, to, overwrite, inode.folder().is_some())?;
         }
         if inode.folder().is_some() && to.as_str().len() > from.as_str().len() {
             let longest = to.as_str().len() + self.namespace.longest_below(id);
@@ -113,7 +113,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Deletes the file at the new path of another file, if that is allowed.
-    fn replace(
+    fn replace_file(
         &mut self,
         old_id: FileId,
         old: &Inode,
@@ -225,13 +225,13 @@ impl<'a> Plan<'a> {
                     format!("{source} is given twice: a file can be appended only once"),
                 );
             }
-            self.join(id, inode, source_id, source_inode);
+            self.append_blocks(id, inode, source_id, source_inode);
         }
         Ok(Outcome::File(id))
     }
 
     /// Appends the blocks of a closed file to another closed file.
-    pub(super) fn join(&mut self, id: FileId, inode: &Inode, source_id: FileId, source: &Inode) {
+    pub(super) fn append_blocks(&mut self, id: FileId, inode: &Inode, source_id: FileId, source: &Inode) {
         let replication = inode.file().map_or(0, |file| file.replication);
         let bytes = source.totals().bytes;
         self.detach(source_id, source);
@@ -239,7 +239,7 @@ impl<'a> Plan<'a> {
         self.charge(inode.parent, more);
         // The file is not a folder, but a later move in the same plan must move the added totals
         // too.
-        let totals = self.changes.entry(id).or_default();
+        let totals = self.totals_changes.entry(id).or_default();
         *totals = *totals + more;
         *self.added_blocks.entry(id).or_default() += source.file().map_or(0, |file| file.blocks.len());
         self.edits.push(Edit::Concatenated { target: id, source: source_id });

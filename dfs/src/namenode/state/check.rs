@@ -2,8 +2,8 @@
 
 use super::{
     State,
-    nodes::{Ix, Liveness, Traffic},
-    repair::Copy,
+    nodes::{NodeIx, Liveness, Traffic},
+    repair::RunningCopy,
 };
 use dfs_client::ids::{BlockId, FileId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,7 +74,7 @@ impl State {
     fn check_queues(&self) -> Result<(), String> {
         let mut queued = 0;
         let mut surplus = BTreeSet::new();
-        let mut left: BTreeMap<Ix, BTreeSet<BlockId>> = BTreeMap::new();
+        let mut left: BTreeMap<NodeIx, BTreeSet<BlockId>> = BTreeMap::new();
         for (block, on) in &self.good {
             let Some(tally) = self.tally(*block) else { continue };
             let (is, should) = (self.queue.get(*block), tally.urgency());
@@ -98,7 +98,7 @@ impl State {
         demand(surplus == self.surplus, || format!("surplus {:?}, should be {surplus:?}", self.surplus))?;
         for (ix, node) in self.nodes.iter() {
             let should = left.remove(&ix).unwrap_or_default();
-            demand(node.left == should, || format!("node {ix} has left {:?}, should {should:?}", node.left))?;
+            demand(node.undrained_blocks == should, || format!("node {ix} has left {:?}, should {should:?}", node.undrained_blocks))?;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl State {
         Ok(())
     }
 
-    fn traffic<'a>(copies: impl Iterator<Item = &'a Copy>) -> Traffic {
+    fn traffic<'a>(copies: impl Iterator<Item = &'a RunningCopy>) -> Traffic {
         let mut traffic = Traffic::default();
         copies.for_each(|copy| traffic.add(copy.share));
         traffic

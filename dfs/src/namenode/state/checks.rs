@@ -8,7 +8,7 @@
 //! result. The command is sent again every [`RECHECK_MS`], because a reply to a heartbeat can be
 //! lost.
 
-use super::{State, nodes::Ix};
+use super::{State, nodes::NodeIx};
 use crate::namenode::{
     op::{Caller, Command, Now},
     permit::Need,
@@ -42,13 +42,13 @@ pub(crate) fn printable(text: &str) -> String {
 /// The running and recent checks, and the number of reports per user.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    until: BTreeMap<(BlockId, Ix), u64>,
-    order: VecDeque<(u64, (BlockId, Ix))>,
+    recheck_at: BTreeMap<(BlockId, NodeIx), u64>,
+    recheck_order: VecDeque<(u64, (BlockId, NodeIx))>,
     /// Checks whose result is not reported yet.
-    pending: BTreeSet<(BlockId, Ix)>,
+    pending: BTreeSet<(BlockId, NodeIx)>,
     /// The pending checks that no client has requested: they prove that a replica is good before
     /// damaged ones are deleted.
-    internal: BTreeSet<(BlockId, Ix)>,
+    internal: BTreeSet<(BlockId, NodeIx)>,
     /// Results of checks since the start.
     pub(super) checked: Checked,
     /// The number of reports per user, and when the count is reset.
@@ -57,19 +57,19 @@ pub(super) struct Checks {
 
 impl Checks {
     /// Removes old checks. Returns those that are still pending, to be requested again.
-    fn forget_old(&mut self, now_ms: u64) -> Vec<(BlockId, Ix)> {
+    fn forget_old(&mut self, now_ms: u64) -> Vec<(BlockId, NodeIx)> {
         let mut again = Vec::new();
-        while let Some((until, key)) = self.order.front().copied()
+        while let Some((until, key)) = self.recheck_order.front().copied()
             && until <= now_ms
         {
-            self.order.pop_front();
-            if self.until.get(&key) != Some(&until) {
+            self.recheck_order.pop_front();
+            if self.recheck_at.get(&key) != Some(&until) {
                 continue;
             }
             if self.pending.contains(&key) {
                 again.push(key);
             } else {
-                self.until.remove(&key);
+                self.recheck_at.remove(&key);
             }
         }
         for key in &again {
@@ -79,21 +79,21 @@ impl Checks {
         again
     }
 
-    fn schedule(&mut self, now_ms: u64, key: (BlockId, Ix)) {
+    fn schedule(&mut self, now_ms: u64, key: (BlockId, NodeIx)) {
         let until = now_ms + RECHECK_MS;
-        self.until.insert(key, until);
-        self.order.push_back((until, key));
+        self.recheck_at.insert(key, until);
+        self.recheck_order.push_back((until, key));
         self.pending.insert(key);
     }
 
     /// The DataNode has reported on the replica. Returns whether a requested check was pending.
-    pub(super) fn done(&mut self, block: BlockId, ix: Ix) -> bool {
+    pub(super) fn finish(&mut self, block: BlockId, ix: NodeIx) -> bool {
         self.pending.remove(&(block, ix)) && !self.internal.remove(&(block, ix))
     }
 
     /// Removes the pending checks of a DataNode that is dead, or that has registered again and lost
     /// its commands.
-    pub(super) fn forget_node(&mut self, ix: Ix) {
+    pub(super) fn forget_node(&mut self, ix: NodeIx) {
         self.pending.retain(|(_, at)| *at != ix);
         self.internal.retain(|(_, at)| *at != ix);
     }
@@ -103,7 +103,7 @@ impl Checks {
         (self.pending.len() - self.internal.len()) as u64
     }
 
-    fn admit(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
+    fn count_report_of_user(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
         let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + RECHECK_MS, 0));
         if *count >= USER_CHECKS_MAX {
             let message =
@@ -121,18 +121,18 @@ impl State {
         for (block, ix) in self.checks.forget_old(now.mono_ms) {
             match self.namespace.block(block).map(|known| known.nonce) {
                 Some(nonce) => self.nodes.get_mut(ix).outbox.push_back(Command::Check(block, nonce)),
-                None => _ = self.checks.done(block, ix),
+                None => _ = self.checks.finish(block, ix),
             }
         }
     }
 
     /// Requests a check of a replica that counts as good, because damaged ones depend on it.
-    pub(super) fn verify_good(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn verify_good(&mut self, ix: NodeIx, block: BlockId) {
         let key = (block, ix);
         let Some(nonce) = self.namespace.block(block).map(|known| known.nonce) else { return };
         if !self.checks.pending.contains(&key) {
             self.checks.internal.insert(key);
-            self.checks.schedule(self.ticked_ms, key);
+            self.checks.schedule(self.last_tick_ms, key);
             self.nodes.get_mut(ix).outbox.push_back(Command::Check(block, nonce));
         }
     }
@@ -148,7 +148,7 @@ impl State {
     ) -> Result<bool, Error> {
         let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
         if !caller.superuser {
-            self.checks.admit(now.mono_ms, &caller.user)?;
+            self.checks.count_report_of_user(now.mono_ms, &caller.user)?;
             // Only users registration may read the file can have found a bad replica.
             let file = self.namespace.block(block).ok_or_else(unknown)?.file;
             let path = self.namespace.path_of(file).ok_or_else(unknown)?;
@@ -164,13 +164,13 @@ impl State {
         if self.checks.internal.remove(&key) {
             return Ok(true);
         }
-        let recently = !caller.superuser && self.checks.until.contains_key(&key);
+        let recently = !caller.superuser && self.checks.recheck_at.contains_key(&key);
         if recently || self.checks.pending.contains(&key) {
             return Ok(false);
         }
         let waiting = self.nodes.get(ix).outbox.len();
-        if !caller.superuser && self.checks.until.len() >= CHECKS_MAX || waiting >= NODE_CHECKS_MAX {
-            let message = format!("{} replicas are being checked: try again later", self.checks.until.len());
+        if !caller.superuser && self.checks.recheck_at.len() >= CHECKS_MAX || waiting >= NODE_CHECKS_MAX {
+            let message = format!("{} replicas are being checked: try again later", self.checks.recheck_at.len());
             return Err(Error::new(Kind::Unavailable, message));
         }
         self.checks.schedule(now.mono_ms, key);

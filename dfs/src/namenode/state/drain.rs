@@ -5,7 +5,7 @@
 
 use super::{
     Event, State,
-    nodes::{Ix, Liveness},
+    nodes::{NodeIx, Liveness},
 };
 use crate::namenode::{
     namespace::Edit,
@@ -75,7 +75,7 @@ impl State {
         let draining = self.namespace.is_draining(name);
         let node = self.nodes.get_mut(ix);
         let changed = std::mem::replace(&mut node.draining, draining) != draining;
-        node.left.clear();
+        node.undrained_blocks.clear();
         let blocks: Vec<BlockId> = node.blocks.iter().copied().collect();
         self.nodes.recount();
         if changed {
@@ -101,18 +101,19 @@ impl State {
             };
         };
         let node = self.nodes.get(ix);
-        let stuck = !node.left.is_empty() && node.left.iter().all(|block| self.is_stuck(*block));
-        let examples = node.left.iter().take(EXAMPLES_MAX).filter_map(|block| self.drain_block(*block));
+        let stuck = !node.undrained_blocks.is_empty() && node.undrained_blocks.iter().all(|block| self.is_stuck(*block));
+        let examples = node.undrained_blocks.iter().take(EXAMPLES_MAX).filter_map(|block| self.drain_block(*block));
         DrainStatus {
             state: node.state(),
-            blocks_left: node.left.len() as u64,
+            blocks_left: node.undrained_blocks.len() as u64,
             stuck,
             staying,
             examples: examples.collect(),
         }
     }
 
-    /// Whether a block has as many replicas as the staying nodes can store, but fewer than wanted.
+    /// Returns whether a block has as many replicas as the staying nodes can store, but fewer than
+    /// wanted.
     fn is_stuck(&self, block: BlockId) -> bool {
         let staying = self.nodes.staying() as u32;
         self.tally(block).is_some_and(|tally| tally.wanted > staying && tally.confirmed >= staying)
@@ -126,7 +127,7 @@ impl State {
             let why = "the block is being written".into();
             return Some(DrainBlock { block, path, wanted: 0, have: 0, why });
         };
-        let copying = self.copies.range((block, 0)..=(block, Ix::MAX)).next().is_some();
+        let copying = self.copies.range((block, 0)..=(block, NodeIx::MAX)).next().is_some();
         let why = match () {
             () if copying => "a copy is running".into(),
             () if tally.wanted > staying => format!("number of staying DataNodes: {staying}"),

@@ -32,7 +32,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether an operator may have to act.
+    /// Returns whether an operator may have to act.
     pub fn is_warning(&self) -> bool {
         matches!(
             self,

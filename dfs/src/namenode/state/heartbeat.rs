@@ -30,7 +30,7 @@ impl State {
             self.nodes_changed();
             return HeartbeatAnswer::Commands(Vec::new());
         }
-        match &node.last {
+        match &node.last_answer {
             Some((seq, answer)) if *seq == heartbeat.seq => return HeartbeatAnswer::Commands(answer.clone()),
             // A later heartbeat arrived first: the contents of this one are outdated.
             Some((seq, _)) if *seq > heartbeat.seq => return HeartbeatAnswer::Commands(Vec::new()),
@@ -44,25 +44,25 @@ impl State {
             self.note(back);
         }
         self.apply_heartbeat(ix, &heartbeat);
-        self.repair_on(now);
+        self.repair_after_copies(now);
         let commands = self.commands(now, ix);
-        self.nodes.get_mut(ix).last = Some((heartbeat.seq, commands.clone()));
+        self.nodes.get_mut(ix).last_answer = Some((heartbeat.seq, commands.clone()));
         HeartbeatAnswer::Commands(commands)
     }
 
-    fn apply_heartbeat(&mut self, ix: super::Ix, heartbeat: &Heartbeat) {
+    fn apply_heartbeat(&mut self, ix: super::NodeIx, heartbeat: &Heartbeat) {
         for replica in &heartbeat.received {
-            self.nodes.get_mut(ix).touch(replica.block);
+            self.nodes.get_mut(ix).mark_reported(replica.block);
             self.received_replica(ix, *replica);
         }
         for block in &heartbeat.deleted {
-            self.nodes.get_mut(ix).touch(*block);
+            self.nodes.get_mut(ix).mark_reported(*block);
             if !self.nodes.get_mut(ix).deletes.done(*block) {
                 self.lose_replica(ix, *block);
             }
         }
         for (block, reason) in &heartbeat.bad {
-            self.nodes.get_mut(ix).touch(*block);
+            self.nodes.get_mut(ix).mark_reported(*block);
             if !self.bad.contains(&(*block, ix)) && self.namespace.block(*block).is_some() {
                 let node = &self.nodes.get(ix).registration.node;
                 self.note(super::Event::ReplicaCorrupt(format!("{block} on {node}: {}", printable(reason))));
@@ -70,30 +70,30 @@ impl State {
             self.record_corrupt(ix, *block);
         }
         for block in &heartbeat.lost {
-            self.nodes.get_mut(ix).touch(*block);
+            self.nodes.get_mut(ix).mark_reported(*block);
             if self.nodes.get(ix).blocks.contains(block) {
                 self.add_known_missing(*block, 1);
             }
             self.lose_replica(ix, *block);
         }
         for block in &heartbeat.checked {
-            if self.checks.done(*block, ix) {
+            if self.checks.finish(*block, ix) {
                 let length = self.namespace.block(*block).and_then(Block::length);
                 self.checks.checked.good += 1;
                 self.checks.checked.good_bytes += length.unwrap_or(0);
             }
             self.good_verified(ix, *block);
         }
-        let bad = heartbeat.bad.iter().filter(|(block, _)| self.checks.done(*block, ix)).count();
+        let bad = heartbeat.bad.iter().filter(|(block, _)| self.checks.finish(*block, ix)).count();
         self.checks.checked.bad += bad as u64;
         let received = heartbeat.received.iter().map(|replica| &replica.block);
         for block in received.chain(&heartbeat.deleted).chain(&heartbeat.lost) {
-            self.checks.done(*block, ix);
+            self.checks.finish(*block, ix);
         }
     }
 
     /// Returns the commands to send. In safemode only checks are sent, no copies or deletions.
-    fn commands(&mut self, now: Now, ix: super::Ix) -> Vec<Command> {
+    fn commands(&mut self, now: Now, ix: super::NodeIx) -> Vec<Command> {
         let safe = self.safemode.is_on();
         let again_ms = self.settings.copy_timeout_ms;
         let node = self.nodes.get_mut(ix);

@@ -24,7 +24,7 @@ fn home_of(user: &str) -> Result<DfsPath, Error> {
 }
 
 impl State {
-    /// Whether a file or folder exists at the path of the home folder.
+    /// Returns whether a file or folder exists at the path of the home folder.
     pub(crate) fn has_home(&self, user: &str) -> Result<bool, Error> {
         Ok(self.namespace.find(&home_of(user)?)?.is_some())
     }

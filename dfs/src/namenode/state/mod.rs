@@ -39,8 +39,8 @@ use dfs_client::{
 pub use events::Event;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;
-use nodes::{Ix, Nodes, Traffic};
-use repair::{Copy, Queue};
+use nodes::{NodeIx, Nodes, Traffic};
+use repair::{RunningCopy, Queue};
 use safemode::Safemode;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,44 +70,44 @@ pub struct State {
     namespace: Namespace,
     nodes: Nodes,
     /// Good replicas of committed blocks, on nodes that are not dead. No entry is empty.
-    good: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
+    good: BTreeMap<BlockId, SmallVec<[NodeIx; 4]>>,
     /// Finalised replicas of blocks that are not committed yet, with their lengths.
-    uncommitted: BTreeMap<BlockId, Vec<(Ix, u64)>>,
+    uncommitted: BTreeMap<BlockId, Vec<(NodeIx, u64)>>,
     /// Damaged replicas of known blocks.
-    bad: BTreeSet<(BlockId, Ix)>,
+    bad: BTreeSet<(BlockId, NodeIx)>,
     /// Replicas of deleted blocks, with their nonces.
-    orphans: BTreeMap<(BlockId, Ix), Nonce>,
+    orphans: BTreeMap<(BlockId, NodeIx), Nonce>,
     /// Replicas with the ID of a known block but another nonce: they have data of another history.
     /// They never count as replicas. They are kept unless an operator has declared this namespace
     /// the valid one.
-    stale: BTreeMap<(BlockId, Ix), Nonce>,
+    stale: BTreeMap<(BlockId, NodeIx), Nonce>,
     /// DataNodes that were refused because they have registered with a NameNode of a newer or
     /// another history, with the reason.
-    refused: BTreeMap<String, String>,
+    refused_nodes: BTreeMap<String, String>,
     /// Replicas of blocks that were never assigned: they come from a history that this NameNode has
     /// lost. They are never deleted.
-    future: BTreeSet<(BlockId, Ix)>,
+    future: BTreeSet<(BlockId, NodeIx)>,
     /// Blocks with at least one good replica, but fewer than wanted.
     queue: Queue,
     /// Blocks with more replicas than wanted.
     surplus: BTreeSet<BlockId>,
     surplus_after: BlockId,
     /// Running copies, by block and target.
-    copies: BTreeMap<(BlockId, Ix), Copy>,
+    copies: BTreeMap<(BlockId, NodeIx), RunningCopy>,
     /// The sum of all running copies.
     copying: Traffic,
     /// A copy has ended, and its source has capacity for another.
     slot_freed: bool,
     /// The nodes to which uncommitted blocks are being written.
-    writing: BTreeMap<BlockId, SmallVec<[Ix; 4]>>,
+    writing: BTreeMap<BlockId, SmallVec<[NodeIx; 4]>>,
     /// Blocks that are not copied before this time, because their other replicas may still be
     /// reported, or their node may return.
-    fresh: BTreeMap<BlockId, u64>,
+    not_copied_before: BTreeMap<BlockId, u64>,
     leases: BTreeMap<Box<str>, Lease>,
     safemode: Safemode,
     counters: Counters,
     started: Now,
-    ticked_ms: u64,
+    last_tick_ms: u64,
     events: Vec<Event>,
     /// Replicas that are known to be missing, by block: they are lost, or wanted because of a
     /// higher replication. Used only in the time of grace after a start. Their copies need not wait
@@ -142,7 +142,7 @@ impl State {
             bad: BTreeSet::new(),
             orphans: BTreeMap::new(),
             stale: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            refused_nodes: BTreeMap::new(),
             future: BTreeSet::new(),
             queue: Queue::default(),
             surplus: BTreeSet::new(),
@@ -151,11 +151,11 @@ impl State {
             copying: Traffic::default(),
             slot_freed: false,
             writing: BTreeMap::new(),
-            fresh: BTreeMap::new(),
+            not_copied_before: BTreeMap::new(),
             leases: BTreeMap::new(),
             counters: Counters::default(),
             started: now,
-            ticked_ms: now.mono_ms,
+            last_tick_ms: now.mono_ms,
             events: Vec::new(),
             known_missing: BTreeMap::new(),
             first_block: BlockId(0),
@@ -191,8 +191,8 @@ impl State {
     /// ms. If the process was paused and could not receive messages, all deadlines are extended by
     /// that time.
     pub fn tick(&mut self, now: Now) -> Vec<Record> {
-        let pause = now.mono_ms.saturating_sub(self.ticked_ms);
-        self.ticked_ms = now.mono_ms;
+        let pause = now.mono_ms.saturating_sub(self.last_tick_ms);
+        self.last_tick_ms = now.mono_ms;
         if pause >= self.settings.suspect_after_ms {
             self.nodes.extend_after_pause(now.mono_ms, pause);
             self.extend_leases_after_pause(now, pause);
@@ -202,7 +202,7 @@ impl State {
         self.note_drained();
         self.repeat_checks(now);
         self.drop_late_copies(now);
-        self.fresh.retain(|_, until| *until > now.mono_ms);
+        self.not_copied_before.retain(|_, until| *until > now.mono_ms);
         if self.safemode.is_on() {
             return Vec::new();
         }

@@ -15,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub(super) const SLOT_BYTES: u64 = 4 << 20;
 
 /// The index of a node in the table.
-pub(super) type Ix = u32;
+pub(super) type NodeIx = u32;
 
 /// All DataNodes that have registered since the start.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     slots: Vec<Node>,
-    by_uuid: BTreeMap<NodeUuid, Ix>,
+    by_uuid: BTreeMap<NodeUuid, NodeIx>,
     /// Number of nodes that are expected to keep their replicas: neither dead nor draining.
     staying: usize,
 }
@@ -42,13 +42,13 @@ pub(super) struct Node {
     pub(super) draining: bool,
     pub(super) last_heartbeat_ms: u64,
     /// The sequence number and the answer of the last heartbeat, in case it is repeated.
-    pub(super) last: Option<(u64, Vec<Command>)>,
+    pub(super) last_answer: Option<(u64, Vec<Command>)>,
     /// Good replicas of committed blocks.
     pub(super) blocks: BTreeSet<BlockId>,
     /// For a dead node: the number of `blocks` when it died.
     pub(super) replicas_at_death: usize,
     /// For a draining node: blocks with too few replicas on staying nodes.
-    pub(super) left: BTreeSet<BlockId>,
+    pub(super) undrained_blocks: BTreeSet<BlockId>,
     pub(super) deletes: Deletes,
     /// Copies and checks to send with the next reply.
     pub(super) outbox: VecDeque<Command>,
@@ -61,7 +61,7 @@ pub(super) struct Node {
     pub(super) missed_copy: bool,
     /// Number of blocks that are being written to this node.
     pub(super) writes: u32,
-    pub(super) report: Option<Incoming>,
+    pub(super) incoming_report: Option<IncomingReport>,
     /// The full report is complete.
     pub(super) reported: bool,
     /// The end of its drain has been logged.
@@ -89,17 +89,17 @@ impl Traffic {
         self.share.div_ceil(SLOT_BYTES) as u32
     }
 
-    /// Whether one of `slots` is completely free. A small copy also needs a free slot, because
-    /// otherwise small copies could delay a large one forever.
+    /// Returns whether one of `slots` is completely free. A small copy also needs a free slot,
+    /// because otherwise small copies could delay a large one forever.
     pub(super) fn has_slot(self, slots: u32) -> bool {
         self.share + SLOT_BYTES <= u64::from(slots) * SLOT_BYTES
     }
 
-    pub(super) fn is_half_of(self, slots: u32) -> bool {
+    pub(super) fn uses_at_most_half_of(self, slots: u32) -> bool {
         2 * self.share <= u64::from(slots) * SLOT_BYTES
     }
 
-    /// Whether the limit is kept, for the invariants.
+    /// Returns whether the limit is kept, for the invariants.
     pub(super) fn is_within(self, slots: u32) -> bool {
         self.share <= u64::from(slots) * SLOT_BYTES
     }
@@ -107,11 +107,11 @@ impl Traffic {
 
 /// A full report that is being received.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(super) struct IncomingReport {
     pub(super) next_chunk: u32,
     pub(super) replicas: Vec<Replica>,
     /// Blocks that were in heartbeats since: these are newer than the report.
-    pub(super) touched: BTreeSet<BlockId>,
+    pub(super) reported_since: BTreeSet<BlockId>,
 }
 
 /// Replicas that a node must delete, with their nonces. They no longer count as replicas.
@@ -131,12 +131,12 @@ impl Deletes {
         }
     }
 
-    /// Whether this replica is to be deleted.
+    /// Returns whether this replica is to be deleted.
     pub(super) fn contains(&self, block: BlockId, nonce: Nonce) -> bool {
         [&self.pending, &self.sent].iter().any(|map| map.get(&block) == Some(&nonce))
     }
 
-    /// Whether any replica with this block ID is to be deleted.
+    /// Returns whether any replica with this block ID is to be deleted.
     pub(super) fn contains_block(&self, block: BlockId) -> bool {
         self.pending.contains_key(&block) || self.sent.contains_key(&block)
     }
@@ -191,17 +191,17 @@ impl Node {
             liveness: Liveness::Live,
             draining,
             last_heartbeat_ms: now_ms,
-            last: None,
+            last_answer: None,
             blocks: BTreeSet::new(),
             replicas_at_death: 0,
-            left: BTreeSet::new(),
+            undrained_blocks: BTreeSet::new(),
             deletes: Deletes::default(),
             outbox: VecDeque::new(),
             sending: Traffic::default(),
             receiving: Traffic::default(),
             missed_copy: false,
             writes: 0,
-            report: Some(Incoming::default()),
+            incoming_report: Some(IncomingReport::default()),
             reported: false,
             drained_reported: false,
         }
@@ -212,12 +212,12 @@ impl Node {
         &self.registration.usage
     }
 
-    /// Whether this is an unused slot. Every node has a name.
+    /// Returns whether this is an unused slot. Every node has a name.
     pub(super) fn is_vacant(&self) -> bool {
         self.registration.node.is_empty()
     }
 
-    /// Whether the node is expected to keep its replicas.
+    /// Returns whether the node is expected to keep its replicas.
     pub(super) fn is_staying(&self) -> bool {
         self.liveness != Liveness::Dead && !self.draining
     }
@@ -225,7 +225,7 @@ impl Node {
     pub(super) fn state(&self) -> NodeState {
         match (self.liveness, self.draining) {
             (Liveness::Dead, _) => NodeState::Dead,
-            (_, true) if self.reported && self.left.is_empty() => NodeState::Drained,
+            (_, true) if self.reported && self.undrained_blocks.is_empty() => NodeState::Drained,
             (_, true) => NodeState::Draining,
             (Liveness::Suspect, false) => NodeState::Suspect,
             (Liveness::Live, false) => NodeState::Live,
@@ -245,36 +245,36 @@ impl Node {
 
     /// Records that a heartbeat has reported on this block. This is newer than a full report that
     /// is being received.
-    pub(super) fn touch(&mut self, block: BlockId) {
-        if let Some(report) = &mut self.report {
-            report.touched.insert(block);
+    pub(super) fn mark_reported(&mut self, block: BlockId) {
+        if let Some(report) = &mut self.incoming_report {
+            report.reported_since.insert(block);
         }
     }
 }
 
 impl Nodes {
-    pub(super) fn find(&self, uuid: NodeUuid) -> Option<Ix> {
+    pub(super) fn find(&self, uuid: NodeUuid) -> Option<NodeIx> {
         self.by_uuid.get(&uuid).copied()
     }
 
-    pub(super) fn find_name(&self, name: &str) -> Option<Ix> {
+    pub(super) fn find_name(&self, name: &str) -> Option<NodeIx> {
         self.iter().find(|(_, node)| node.registration.node == name).map(|(ix, _)| ix)
     }
 
-    pub(super) fn get(&self, ix: Ix) -> &Node {
+    pub(super) fn get(&self, ix: NodeIx) -> &Node {
         &self.slots[ix as usize]
     }
 
-    pub(super) fn get_mut(&mut self, ix: Ix) -> &mut Node {
+    pub(super) fn get_mut(&mut self, ix: NodeIx) -> &mut Node {
         &mut self.slots[ix as usize]
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Ix, &Node)> {
-        self.slots.iter().enumerate().map(|(ix, node)| (ix as Ix, node))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeIx, &Node)> {
+        self.slots.iter().enumerate().map(|(ix, node)| (ix as NodeIx, node))
     }
 
-    pub(super) fn len(&self) -> Ix {
-        self.slots.len() as Ix
+    pub(super) fn len(&self) -> NodeIx {
+        self.slots.len() as NodeIx
     }
 
     pub(super) fn staying(&self) -> usize {
@@ -291,7 +291,7 @@ impl Nodes {
     pub(super) fn add(&mut self, node: Node) {
         let vacant = self.slots.iter().position(Node::is_vacant);
         let ix = vacant.unwrap_or(self.slots.len());
-        self.by_uuid.insert(node.registration.uuid, ix as Ix);
+        self.by_uuid.insert(node.registration.uuid, ix as NodeIx);
         if vacant.is_some() {
             self.slots[ix] = node;
         } else {
@@ -300,14 +300,14 @@ impl Nodes {
     }
 
     /// Removes a dead node from the table. Its slot is unused from then on.
-    pub(super) fn vacate(&mut self, ix: Ix) {
+    pub(super) fn vacate(&mut self, ix: NodeIx) {
         let node = &mut self.slots[ix as usize];
         node.registration.node.clear();
         self.by_uuid.remove(&node.registration.uuid);
     }
 
     /// Returns the number of known nodes, including dead ones.
-    pub(super) fn known(&self) -> usize {
+    pub(super) fn known_count(&self) -> usize {
         self.by_uuid.len()
     }
 

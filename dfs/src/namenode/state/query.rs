@@ -2,7 +2,7 @@
 
 use super::{
     State,
-    nodes::{Ix, Liveness},
+    nodes::{NodeIx, Liveness},
 };
 use crate::namenode::{
     namespace::{Block, Body, File, Folder, Inode, Totals},
@@ -124,7 +124,7 @@ impl State {
 
     /// Returns the committed blocks before the first uncommitted one. These are what readers can
     /// read.
-    fn readable<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, Nonce, u64)> + 'a {
+    fn readable_blocks<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, Nonce, u64)> + 'a {
         file.blocks.iter().map_while(|block| {
             let known = self.namespace.block(*block)?;
             Some((*block, known.nonce, known.length()?))
@@ -133,7 +133,7 @@ impl State {
 
     fn readable_length(&self, file: &File) -> u64 {
         match file.open {
-            Some(_) => self.readable(file).map(|(.., length)| length).sum(),
+            Some(_) => self.readable_blocks(file).map(|(.., length)| length).sum(),
             None => file.length,
         }
     }
@@ -160,12 +160,12 @@ impl State {
         let end = offset.saturating_add(length);
         let mut at = 0;
         let mut blocks = Vec::new();
-        for (block, nonce, length) in self.readable(file) {
+        for (block, nonce, length) in self.readable_blocks(file) {
             if at >= end || blocks.len() == LOCATE_BLOCKS_MAX {
                 break;
             }
             if at + length > offset {
-                let nodes = self.by_distance(block, reader_host, rack);
+                let nodes = self.nodes_by_distance(block, reader_host, rack);
                 let damaged_on = self.damaged_on(block);
                 blocks.push(LocatedBlock { block, nonce, offset: at, length, nodes, damaged_on });
             }
@@ -176,8 +176,8 @@ impl State {
 
     /// Returns the nodes of a block: live before suspect, then the host of the reader, then its
     /// rack. The order of the others differs from block to block, so that readers are distributed.
-    fn by_distance(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
-        let key = |ix: &Ix| {
+    fn nodes_by_distance(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
+        let key = |ix: &NodeIx| {
             let node = self.nodes.get(*ix);
             let distance = match () {
                 () if node.registration.host == reader_host => 0,
@@ -226,7 +226,8 @@ impl State {
         file.map_or(0, |file| file.block_size)
     }
 
-    /// Whether a client may still write replicas of a block: the block exists and is not committed.
+    /// Returns whether a client may still write replicas of a block: the block exists and is not
+    /// committed.
     pub fn is_being_written(&self, block: BlockId, nonce: Nonce) -> bool {
         self.namespace.block(block).is_some_and(|block| block.length().is_none() && block.nonce == nonce)
     }

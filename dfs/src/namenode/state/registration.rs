@@ -2,7 +2,7 @@
 
 use super::{
     Event, State,
-    nodes::{Incoming, Ix, Liveness, Node},
+    nodes::{IncomingReport, NodeIx, Liveness, Node},
 };
 use crate::namenode::{
     namespace::StartMismatch,
@@ -49,8 +49,8 @@ impl State {
                 node.registration = registration;
                 node.liveness = Liveness::Live;
                 node.last_heartbeat_ms = now.mono_ms;
-                node.last = None;
-                node.report = Some(Incoming::default());
+                node.last_answer = None;
+                node.incoming_report = Some(IncomingReport::default());
                 node.reported = false;
                 node.replicas_at_death = 0;
                 if node.draining != draining {
@@ -112,7 +112,7 @@ impl State {
     fn check_history(&mut self, registration: &Registration) -> Result<(), Error> {
         let Err(mismatch) = self.namespace.check_start(registration.seen_epoch, registration.seen_start)
         else {
-            self.refused.remove(&registration.node);
+            self.refused_nodes.remove(&registration.node);
             return Ok(());
         };
         let (node, seen, ours) = (&registration.node, registration.seen_epoch, self.namespace.epoch());
@@ -157,11 +157,11 @@ impl State {
 
     /// Lists a refused DataNode in the report, and logs the first refusal with this reason.
     fn note_refused(&mut self, node: &str, why: &str) {
-        if self.refused.get(node).is_none_or(|known| known != why) {
+        if self.refused_nodes.get(node).is_none_or(|known| known != why) {
             self.note(Event::NodeRefused(why.to_owned()));
         }
-        if self.refused.len() < REFUSED_MAX || self.refused.contains_key(node) {
-            self.refused.insert(node.to_owned(), why.to_owned());
+        if self.refused_nodes.len() < REFUSED_MAX || self.refused_nodes.contains_key(node) {
+            self.refused_nodes.insert(node.to_owned(), why.to_owned());
         }
     }
 
@@ -186,16 +186,16 @@ impl State {
         let node = self.nodes.get_mut(ix);
         node.last_heartbeat_ms = now.mono_ms;
         if chunk == 0 {
-            let report = node.report.get_or_insert_default();
+            let report = node.incoming_report.get_or_insert_default();
             report.next_chunk = 0;
             report.replicas.clear();
         }
-        match &mut node.report {
+        match &mut node.incoming_report {
             Some(report)
                 if chunk >= REPORT_CHUNKS_MAX
                     || report.replicas.len() + replicas.len() > REPORT_REPLICAS_MAX =>
             {
-                *report = Incoming::default();
+                *report = IncomingReport::default();
                 return Err(Error::new(
                     Kind::Invalid,
                     format!(
@@ -221,22 +221,22 @@ impl State {
                 ));
             }
         }
-        if last && let Some(report) = node.report.take() {
+        if last && let Some(report) = node.incoming_report.take() {
             node.reported = true;
             self.apply_report(ix, report);
         }
         Ok(())
     }
 
-    fn apply_report(&mut self, ix: Ix, report: Incoming) {
+    fn apply_report(&mut self, ix: NodeIx, report: IncomingReport) {
         let mut before = self.replicas_on(ix);
         for replica in report.replicas {
             before.remove(&replica.block);
-            if !report.touched.contains(&replica.block) {
+            if !report.reported_since.contains(&replica.block) {
                 self.reported_replica(ix, replica);
             }
         }
-        for gone in before.difference(&report.touched) {
+        for gone in before.difference(&report.reported_since) {
             self.lose_replica(ix, *gone);
         }
         // Uncommitted blocks count for a draining node only after its full report.
@@ -244,8 +244,8 @@ impl State {
     }
 
     /// Returns all known replicas of a node except damaged ones, which the node has quarantined.
-    fn replicas_on(&self, ix: Ix) -> BTreeSet<BlockId> {
-        let on_node = |set: &BTreeSet<(BlockId, Ix)>| -> Vec<BlockId> {
+    fn replicas_on(&self, ix: NodeIx) -> BTreeSet<BlockId> {
+        let on_node = |set: &BTreeSet<(BlockId, NodeIx)>| -> Vec<BlockId> {
             set.iter().filter(|(_, at)| *at == ix).map(|(block, _)| *block).collect()
         };
         let mut all = self.nodes.get(ix).blocks.clone();
@@ -258,7 +258,7 @@ impl State {
     }
 
     /// Returns the node, if this incarnation is the current one and the node is not dead.
-    pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<Ix> {
+    pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<NodeIx> {
         let ix = self.nodes.find(uuid)?;
         let node = self.nodes.get(ix);
         (node.registration.incarnation == incarnation && node.liveness != Liveness::Dead).then_some(ix)
@@ -293,14 +293,14 @@ impl State {
     }
 
     /// Marks a node as dead and removes everything that it has.
-    pub(super) fn remove_dead(&mut self, ix: Ix) {
+    pub(super) fn remove_dead(&mut self, ix: NodeIx) {
         self.cancel_orders(ix);
         let node = self.nodes.get_mut(ix);
         let was_dead = std::mem::replace(&mut node.liveness, Liveness::Dead) == Liveness::Dead;
         let died = Event::NodeDead(node.registration.node.clone(), node.blocks.len());
-        node.report = None;
+        node.incoming_report = None;
         node.reported = false;
-        node.left.clear();
+        node.undrained_blocks.clear();
         let blocks = std::mem::take(&mut node.blocks);
         node.replicas_at_death = node.replicas_at_death.max(blocks.len());
         if !was_dead {
@@ -324,7 +324,7 @@ impl State {
     }
 
     /// Cancels all commands, writes and copies of a node.
-    fn cancel_orders(&mut self, ix: Ix) {
+    fn cancel_orders(&mut self, ix: NodeIx) {
         let node = self.nodes.get_mut(ix);
         node.outbox.clear();
         node.deletes = super::nodes::Deletes::default();
@@ -346,7 +346,7 @@ impl State {
         let mut blocks: BTreeSet<BlockId> = self.bad.iter().map(|(block, _)| *block).collect();
         let uncommitted = self.uncommitted.keys().copied();
         for (_, node) in self.nodes.iter().filter(|(_, node)| node.draining) {
-            blocks.extend(node.blocks.iter().chain(&node.left));
+            blocks.extend(node.blocks.iter().chain(&node.undrained_blocks));
         }
         if self.nodes.iter().any(|(_, node)| node.draining) {
             blocks.extend(uncommitted);
@@ -364,7 +364,7 @@ impl State {
         else {
             return Ok(());
         };
-        let known = self.nodes.known();
+        let known = self.nodes.known_count();
         // A value above `replication_max` is refused later, with that limit in the message.
         if *asked as usize <= known || *asked > self.settings.replication_max {
             return Ok(());

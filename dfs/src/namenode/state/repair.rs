@@ -9,7 +9,7 @@
 
 use super::{
     State,
-    nodes::{Ix, Liveness, Node, SLOT_BYTES},
+    nodes::{NodeIx, Liveness, Node, SLOT_BYTES},
     replicas::Tally,
 };
 use crate::namenode::{
@@ -27,14 +27,14 @@ use std::{
 /// DataNodes, if that is shorter than `dead_after`.
 const ENDANGERED_WAITS: u64 = 10;
 /// Number of queue entries per pass.
-const PASS: usize = 1024;
+const PASS_BLOCKS_MAX: usize = 1024;
 /// Minimum share of a copy, because even a small copy needs syncs and a connection.
 const SHARE_MIN: u64 = 64 << 10;
 
 /// A running copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Copy {
-    pub(super) source: Ix,
+pub(super) struct RunningCopy {
+    pub(super) source: NodeIx,
     pub(super) until_ms: u64,
     pub(super) share: u64,
 }
@@ -71,8 +71,8 @@ impl Queue {
     /// Returns the next entries. Starts from the beginning after the last one.
     fn next_pass(&mut self) -> Vec<BlockId> {
         let from = self.after.map_or(Unbounded, Excluded);
-        let pass: Vec<_> = self.order.range((from, Unbounded)).take(PASS).copied().collect();
-        self.after = if pass.len() == PASS { pass.last().copied() } else { None };
+        let pass: Vec<_> = self.order.range((from, Unbounded)).take(PASS_BLOCKS_MAX).copied().collect();
+        self.after = if pass.len() == PASS_BLOCKS_MAX { pass.last().copied() } else { None };
         pass.into_iter().map(|(_, block)| block).collect()
     }
 
@@ -97,7 +97,7 @@ impl State {
                 self.queue.rewind();
                 return;
             }
-            if !self.fresh.contains_key(&block) {
+            if !self.not_copied_before.contains_key(&block) {
                 self.copy_block(now, block);
             }
         }
@@ -116,7 +116,7 @@ impl State {
     }
 
     pub(super) fn has_waited_at_tick(&self) -> bool {
-        self.ticked_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
+        self.last_tick_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
     }
 
     /// Returns the number of missing replicas that need not be waited for. Soon after a start, a
@@ -136,7 +136,7 @@ impl State {
 
     /// Orders more copies if copies have ended since the last pass, without waiting for the next
     /// tick.
-    pub(super) fn repair_on(&mut self, now: Now) {
+    pub(super) fn repair_after_copies(&mut self, now: Now) {
         if std::mem::take(&mut self.slot_freed) && !self.safemode.is_on() {
             self.repair(now);
         }
@@ -144,12 +144,12 @@ impl State {
 
     /// A node stops, and may only be restarting. Its blocks that still have two replicas are not
     /// copied for a short time.
-    pub(super) fn wait_for_return(&mut self, now: Now, ix: Ix) {
+    pub(super) fn wait_for_return(&mut self, now: Now, ix: NodeIx) {
         let until_ms = now.mono_ms + self.settings.suspect_after_ms;
         let blocks: Vec<BlockId> = self.nodes.get(ix).blocks.iter().copied().collect();
         for block in blocks {
             if self.holders(block).len() > 2 {
-                self.fresh.insert(block, until_ms);
+                self.not_copied_before.insert(block, until_ms);
             }
         }
     }
@@ -165,8 +165,8 @@ impl State {
         if self.copy_source(block).is_none() {
             return;
         }
-        let pending: Vec<Ix> =
-            self.copies.range((block, 0)..=(block, Ix::MAX)).map(|((_, target), _)| *target).collect();
+        let pending: Vec<NodeIx> =
+            self.copies.range((block, 0)..=(block, NodeIx::MAX)).map(|((_, target), _)| *target).collect();
         let short = self.copies_due(now, block, tally, tally.wanted.saturating_sub(tally.live)) as usize;
         let short = short.saturating_sub(pending.len());
         if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying() {
@@ -180,7 +180,7 @@ impl State {
                 return;
             }
             let until_ms = now.mono_ms + self.settings.copy_timeout_ms;
-            self.copies.insert((block, target), Copy { source, until_ms, share });
+            self.copies.insert((block, target), RunningCopy { source, until_ms, share });
             self.copying.add(share);
             let uuid = self.nodes.get(target).registration.uuid;
             self.nodes.get_mut(target).receiving.add(share);
@@ -192,7 +192,7 @@ impl State {
 
     /// Returns nodes for new replicas: with free space, a free slot, and no replica of this block.
     /// Nodes whose last copy timed out are used only if there are too few others.
-    fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[Ix]) -> Vec<Ix> {
+    fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[NodeIx]) -> Vec<NodeIx> {
         let reached = self.place_copies(block, length, count, pending, |node| !node.missed_copy);
         if reached.len() == count || !self.nodes.iter().any(|(_, node)| node.missed_copy) {
             return reached;
@@ -205,12 +205,12 @@ impl State {
         block: BlockId,
         length: u64,
         count: usize,
-        pending: &[Ix],
+        pending: &[NodeIx],
         allowed: impl Fn(&Node) -> bool,
-    ) -> Vec<Ix> {
+    ) -> Vec<NodeIx> {
         let slots = self.settings.copies_per_node_max;
-        let stale = self.stale.range((block, 0)..=(block, Ix::MAX)).map(|((_, ix), _)| *ix);
-        let corrupt: Vec<Ix> = self.bad_holders(block).chain(stale).collect();
+        let stale = self.stale.range((block, 0)..=(block, NodeIx::MAX)).map(|((_, ix), _)| *ix);
+        let corrupt: Vec<NodeIx> = self.bad_holders(block).chain(stale).collect();
         let candidates: Vec<Candidate<'_>> = self
             .nodes
             .iter()
@@ -227,13 +227,13 @@ impl State {
         let existing: Vec<usize> = staying.chain(pending).map(|ix| *ix as usize).collect();
         let placing =
             Placing { count, existing: &existing, block_bytes: length, seed: block.0, ..Placing::default() };
-        place(&candidates, &placing).into_iter().map(|index| index as Ix).collect()
+        place(&candidates, &placing).into_iter().map(|index| index as NodeIx).collect()
     }
 
     /// Returns the least busy live node that has the block. Draining nodes are included.
-    fn copy_source(&self, block: BlockId) -> Option<Ix> {
+    fn copy_source(&self, block: BlockId) -> Option<NodeIx> {
         let slots = self.settings.copies_per_node_max;
-        let able = |ix: &Ix| {
+        let able = |ix: &NodeIx| {
             let node = self.nodes.get(*ix);
             node.liveness == Liveness::Live && node.sending.has_slot(slots)
         };
@@ -242,7 +242,7 @@ impl State {
     }
 
     /// Removes a copy that has ended or is cancelled.
-    pub(super) fn drop_copy(&mut self, block: BlockId, target: Ix) {
+    pub(super) fn drop_copy(&mut self, block: BlockId, target: NodeIx) {
         let Some(copy) = self.copies.remove(&(block, target)) else { return };
         self.copying.remove(copy.share);
         let uuid = self.nodes.get(target).registration.uuid;
@@ -250,7 +250,7 @@ impl State {
         let node = self.nodes.get_mut(copy.source);
         node.sending.remove(copy.share);
         // Small copies are ordered in groups, and not one for each that ends.
-        let few = node.sending.is_half_of(self.settings.copies_per_node_max);
+        let few = node.sending.uses_at_most_half_of(self.settings.copies_per_node_max);
         self.slot_freed |= few || copy.share == SLOT_BYTES;
         node.outbox.retain(|command| {
             !matches!(command, Command::Copy { block: b, targets, .. } if *b == block && targets[..] == [uuid])
@@ -270,15 +270,15 @@ impl State {
     /// suspect node dies, its replica must not have been one of those to keep.
     pub(super) fn delete_surplus(&mut self) {
         let from = (Excluded(self.surplus_after), Unbounded);
-        let pass: Vec<BlockId> = self.surplus.range(from).take(PASS).copied().collect();
-        self.surplus_after = if pass.len() == PASS { pass[PASS - 1] } else { BlockId(0) };
+        let pass: Vec<BlockId> = self.surplus.range(from).take(PASS_BLOCKS_MAX).copied().collect();
+        self.surplus_after = if pass.len() == PASS_BLOCKS_MAX { pass[PASS_BLOCKS_MAX - 1] } else { BlockId(0) };
         for block in pass {
             let Some(tally) = self.tally(block) else { continue };
-            let confirmed = |ix: &Ix| {
+            let confirmed = |ix: &NodeIx| {
                 let node = self.nodes.get(*ix);
                 node.is_staying() && node.liveness == Liveness::Live && node.reported
             };
-            let mut on: Vec<Ix> = self.holders(block).iter().copied().filter(confirmed).collect();
+            let mut on: Vec<NodeIx> = self.holders(block).iter().copied().filter(confirmed).collect();
             while on.len() > tally.wanted as usize {
                 let Some(victim) = self.least_useful(&on) else { break };
                 on.retain(|ix| *ix != victim);
@@ -290,8 +290,8 @@ impl State {
 
     /// Returns the replica to delete: the one whose loss leaves the most racks, then the one on the
     /// fullest node.
-    fn least_useful(&self, on: &[Ix]) -> Option<Ix> {
-        let racks_without = |gone: Ix| {
+    fn least_useful(&self, on: &[NodeIx]) -> Option<NodeIx> {
+        let racks_without = |gone: NodeIx| {
             let rest = on.iter().filter(|ix| **ix != gone);
             rest.map(|ix| self.nodes.get(*ix).registration.rack.as_str()).collect::<BTreeSet<_>>().len()
         };
@@ -302,7 +302,7 @@ impl State {
 
     /// Deletes replicas of deleted blocks, when the nodes have had time to register after safemode.
     pub(super) fn delete_orphans(&mut self, now: Now) {
-        if !self.safemode.left_for(now, self.settings.orphan_grace_ms) {
+        if !self.safemode.has_been_off_for(now, self.settings.orphan_grace_ms) {
             return;
         }
         while let Some(((block, ix), nonce)) = self.orphans.pop_first() {
@@ -321,8 +321,8 @@ impl State {
             Some(_) => self.tally(block).is_some_and(|tally| tally.confirmed >= tally.wanted),
             None => true,
         };
-        let going: Vec<(BlockId, Ix)> =
-            self.stale.keys().copied().filter(|(block, _)| settled(*block)).take(PASS).collect();
+        let going: Vec<(BlockId, NodeIx)> =
+            self.stale.keys().copied().filter(|(block, _)| settled(*block)).take(PASS_BLOCKS_MAX).collect();
         for (block, ix) in going {
             if let Some(nonce) = self.stale.remove(&(block, ix)) {
                 self.nodes.get_mut(ix).deletes.add(block, nonce);

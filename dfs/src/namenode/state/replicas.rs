@@ -6,7 +6,7 @@
 //! Invariants: `good` and the `blocks` of all nodes contain the same replicas. A replica whose
 //! deletion was ordered is in none of the maps. A damaged replica is never counted.
 
-use super::{State, nodes::Ix};
+use super::{State, nodes::NodeIx};
 use crate::namenode::{
     namespace::Block,
     op::{Now, Replica},
@@ -38,8 +38,8 @@ impl Tally {
         }
     }
 
-    /// Whether this block allows a node to be drained: the staying nodes have the wanted number of
-    /// replicas.
+    /// Returns whether this block allows a node to be drained: the staying nodes have the wanted
+    /// number of replicas.
     pub(super) fn is_drainable(self) -> bool {
         self.confirmed >= self.wanted
     }
@@ -60,17 +60,17 @@ impl State {
     }
 
     /// Returns the nodes with a good replica.
-    pub(super) fn holders(&self, block: BlockId) -> &[Ix] {
+    pub(super) fn holders(&self, block: BlockId) -> &[NodeIx] {
         self.good.get(&block).map_or(&[], |on| on.as_slice())
     }
 
     /// Returns the nodes with a damaged replica.
-    pub(super) fn bad_holders(&self, block: BlockId) -> impl Iterator<Item = Ix> {
-        self.bad.range((block, 0)..=(block, Ix::MAX)).map(|(_, ix)| *ix)
+    pub(super) fn bad_holders(&self, block: BlockId) -> impl Iterator<Item = NodeIx> {
+        self.bad.range((block, 0)..=(block, NodeIx::MAX)).map(|(_, ix)| *ix)
     }
 
     /// A node has finalised a replica.
-    pub(super) fn received_replica(&mut self, ix: Ix, replica: Replica) {
+    pub(super) fn received_replica(&mut self, ix: NodeIx, replica: Replica) {
         if !self.nodes.get(ix).deletes.contains(replica.block, replica.nonce) {
             self.bad.remove(&(replica.block, ix));
             self.add_replica(ix, replica);
@@ -79,14 +79,14 @@ impl State {
 
     /// The full report of a node contains a replica. A replica that is known to be damaged stays
     /// so.
-    pub(super) fn reported_replica(&mut self, ix: Ix, replica: Replica) {
+    pub(super) fn reported_replica(&mut self, ix: NodeIx, replica: Replica) {
         let deleting = self.nodes.get(ix).deletes.contains(replica.block, replica.nonce);
         if !self.bad.contains(&(replica.block, ix)) && !deleting {
             self.add_replica(ix, replica);
         }
     }
 
-    fn add_replica(&mut self, ix: Ix, Replica { block, nonce, length }: Replica) {
+    fn add_replica(&mut self, ix: NodeIx, Replica { block, nonce, length }: Replica) {
         self.stale.remove(&(block, ix));
         match self.namespace.block(block) {
             None if self.namespace.is_future(block) => drop(self.future.insert((block, ix))),
@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    fn add_good(&mut self, ix: Ix, block: BlockId) {
+    fn add_good(&mut self, ix: NodeIx, block: BlockId) {
         let copied = self.copies.contains_key(&(block, ix));
         if copied {
             self.drop_copy(block, ix);
@@ -124,7 +124,7 @@ impl State {
     /// Records a replica with the ID of a known block but other contents. It does not count. It may
     /// be the only copy from another history, so it is not deleted until an operator has decided
     /// (`delete_stale`).
-    fn record_stale(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
+    fn record_stale(&mut self, ix: NodeIx, block: BlockId, nonce: Nonce) {
         if self.copies.contains_key(&(block, ix)) {
             self.drop_copy(block, ix);
         }
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// Records a damaged replica. It does not count, and is deleted when it is replaced.
-    pub(super) fn record_corrupt(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn record_corrupt(&mut self, ix: NodeIx, block: BlockId) {
         if self.nodes.get(ix).deletes.contains_block(block) {
             return;
         }
@@ -154,7 +154,7 @@ impl State {
     }
 
     /// A node does not have a replica any more.
-    pub(super) fn lose_replica(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn lose_replica(&mut self, ix: NodeIx, block: BlockId) {
         self.nodes.get_mut(ix).deletes.done(block);
         self.forget_replica(ix, block);
         self.orphans.remove(&(block, ix));
@@ -165,7 +165,7 @@ impl State {
         self.recheck(block);
     }
 
-    fn forget_replica(&mut self, ix: Ix, block: BlockId) {
+    fn forget_replica(&mut self, ix: NodeIx, block: BlockId) {
         if self.nodes.get_mut(ix).blocks.remove(&block) {
             self.forget_good(ix, block);
         }
@@ -175,11 +175,11 @@ impl State {
                 self.uncommitted.remove(&block);
             }
         }
-        self.nodes.get_mut(ix).left.remove(&block);
+        self.nodes.get_mut(ix).undrained_blocks.remove(&block);
     }
 
     /// Removes a replica from `good`, but not from `blocks` of the node.
-    pub(super) fn forget_good(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn forget_good(&mut self, ix: NodeIx, block: BlockId) {
         if let Some(on) = self.good.get_mut(&block) {
             on.retain(|at| *at != ix);
             if on.is_empty() {
@@ -205,14 +205,14 @@ impl State {
     }
 
     /// Orders the deletion of a good replica that is surplus.
-    pub(super) fn order_surplus_delete(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn order_surplus_delete(&mut self, ix: NodeIx, block: BlockId) {
         let Some(known) = self.namespace.block(block) else { return };
         self.order_delete(ix, block, known.nonce);
         self.nodes.get_mut(ix).deletes.mark_cancellable(block);
     }
 
     /// Orders the deletion of a replica. It does not count from now on.
-    pub(super) fn order_delete(&mut self, ix: Ix, block: BlockId, nonce: Nonce) {
+    pub(super) fn order_delete(&mut self, ix: NodeIx, block: BlockId, nonce: Nonce) {
         self.forget_replica(ix, block);
         self.bad.remove(&(block, ix));
         self.nodes.get_mut(ix).deletes.add(block, nonce);
@@ -221,10 +221,10 @@ impl State {
     /// A block was committed: its reported replicas become good or damaged.
     pub(super) fn block_committed(&mut self, now: Now, block: BlockId) {
         self.forget_write(block);
-        self.fresh.insert(block, now.mono_ms + self.settings.suspect_after_ms);
+        self.not_copied_before.insert(block, now.mono_ms + self.settings.suspect_after_ms);
         let nonce = self.namespace.block(block).map_or(Nonce(0), |known| known.nonce);
         for (ix, length) in self.uncommitted.remove(&block).unwrap_or_default() {
-            self.nodes.get_mut(ix).left.remove(&block);
+            self.nodes.get_mut(ix).undrained_blocks.remove(&block);
             self.add_replica(ix, Replica { block, nonce, length });
         }
         self.recheck(block);
@@ -233,12 +233,12 @@ impl State {
     /// A block was deleted: orders the deletion of all of its replicas.
     pub(super) fn drop_block(&mut self, block: BlockId, nonce: Nonce) {
         self.forget_write(block);
-        self.fresh.remove(&block);
-        let copies = self.copies.range((block, 0)..=(block, Ix::MAX));
+        self.not_copied_before.remove(&block);
+        let copies = self.copies.range((block, 0)..=(block, NodeIx::MAX));
         for target in copies.map(|((_, target), _)| *target).collect::<Vec<_>>() {
             self.drop_copy(block, target);
         }
-        let mut on: Vec<Ix> = self.holders(block).to_vec();
+        let mut on: Vec<NodeIx> = self.holders(block).to_vec();
         on.extend(self.uncommitted.get(&block).into_iter().flatten().map(|(ix, _)| *ix));
         on.extend(self.bad_holders(block));
         for ix in on {
@@ -262,9 +262,9 @@ impl State {
         for ix in holders.chain(uncommitted) {
             let node = self.nodes.get_mut(ix);
             if node.draining && !enough {
-                node.left.insert(block);
+                node.undrained_blocks.insert(block);
             } else {
-                node.left.remove(&block);
+                node.undrained_blocks.remove(&block);
             }
         }
         if self.are_bad_replaced(block)
@@ -274,8 +274,8 @@ impl State {
         }
     }
 
-    /// Whether damaged replicas of a block can be deleted, once a good replica is verified: there
-    /// are enough good ones, or no other node is available for one.
+    /// Returns whether damaged replicas of a block can be deleted, once a good replica is verified:
+    /// there are enough good ones, or no other node is available for one.
     fn are_bad_replaced(&self, block: BlockId) -> bool {
         let mut bad = self.bad_holders(block).peekable();
         if bad.peek().is_none() || self.safemode.is_on() {
@@ -287,7 +287,7 @@ impl State {
         tally.confirmed > 0 && tally.confirmed >= tally.wanted.min(possible)
     }
 
-    fn is_confirmed(&self, ix: Ix) -> bool {
+    fn is_confirmed(&self, ix: NodeIx) -> bool {
         let node = self.nodes.get(ix);
         !node.draining && node.reported
     }
@@ -295,7 +295,7 @@ impl State {
     /// Every byte of a replica was read and is good. Deletes damaged replicas that are replaced.
     /// Without this proof they are kept: the replicas that count as good may be damaged too, in
     /// other places.
-    pub(super) fn good_verified(&mut self, ix: Ix, block: BlockId) {
+    pub(super) fn good_verified(&mut self, ix: NodeIx, block: BlockId) {
         let holds = self.nodes.get(ix).blocks.contains(&block) && self.is_confirmed(ix);
         if !holds || !self.are_bad_replaced(block) {
             return;
@@ -307,8 +307,8 @@ impl State {
         }
     }
 
-    /// Whether a node has reported a finalised replica of a block. For an uncommitted block, the
-    /// replica must have this length.
+    /// Returns whether a node has reported a finalised replica of a block. For an uncommitted
+    /// block, the replica must have this length.
     pub(super) fn is_reported(&self, block: BlockId, length: u64) -> bool {
         match self.namespace.block(block).and_then(Block::length) {
             Some(_) => self.good.contains_key(&block),

@@ -24,7 +24,7 @@ impl State {
         let used = alive().map(|node| node.usage().used).sum::<u64>();
         let disks = shared_disks(alive());
         let free = disks.values().sum::<u64>();
-        let unreadable = self.namespace.finished_blocks() - self.good.len() as u64;
+        let unreadable = self.namespace.committed_blocks() - self.good.len() as u64;
         let corrupt = self.corrupt_blocks();
         Report {
             cluster_id: self.cluster_id().to_owned(),
@@ -54,7 +54,7 @@ impl State {
             stale_replicas: self.stale.len() as u64,
             checks_pending: self.checks.pending(),
             checks: self.checks.checked,
-            refused_nodes: self.refused.values().cloned().collect(),
+            refused_nodes: self.refused_nodes.values().cloned().collect(),
             epoch: self.namespace.epoch(),
         }
     }
@@ -83,7 +83,7 @@ impl State {
                 last_heartbeat_ms_ago: now.mono_ms.saturating_sub(node.last_heartbeat_ms),
                 volumes: node.usage().volumes,
                 failed_volumes: node.usage().failed_volumes,
-                blocks_left_to_drain: node.left.len() as u64,
+                blocks_left_to_drain: node.undrained_blocks.len() as u64,
                 version: node.registration.version.clone(),
                 reported: node.reported,
             })

@@ -17,34 +17,34 @@ pub(super) struct Safemode {
     /// Monotonic time of the end of safemode, set by the first tick after it.
     left_ms: Option<u64>,
     /// Whether safemode was on at the last recorded event.
-    reported: bool,
+    last_noted_on: bool,
 }
 
 impl Safemode {
     pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
-        let waiting = needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
-        Self { waiting, manual: false, disk_free: None, left_ms: None, reported: false }
+        let waiting = blocks_needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
+        Self { waiting, manual: false, disk_free: None, left_ms: None, last_noted_on: false }
     }
 
     pub(super) fn is_on(&self) -> bool {
         self.waiting || self.manual || self.disk_free.is_some()
     }
 
-    /// Whether only an operator ends it.
+    /// Returns whether only an operator ends it.
     pub(super) fn is_manual(&self) -> bool {
         self.manual
     }
 
-    /// Whether safemode has been off for this long.
-    pub(super) fn left_for(&self, now: Now, ms: u64) -> bool {
+    /// Returns whether safemode has been off for this long.
+    pub(super) fn has_been_off_for(&self, now: Now, ms: u64) -> bool {
         self.left_ms.is_some_and(|left| now.mono_ms.saturating_sub(left) >= ms)
     }
 }
 
 /// Number of committed blocks that must be reported. Committed blocks of open files count too,
 /// because their writers have received confirmations.
-fn needed(settings: &Settings, namespace: &Namespace) -> u64 {
-    (namespace.finished_blocks() as f64 * settings.safemode_threshold).ceil() as u64
+fn blocks_needed(settings: &Settings, namespace: &Namespace) -> u64 {
+    (namespace.committed_blocks() as f64 * settings.safemode_threshold).ceil() as u64
 }
 
 impl State {
@@ -66,7 +66,7 @@ impl State {
     /// delayed.
     pub(super) fn tick_safemode(&mut self, now: Now) {
         if self.safemode.waiting {
-            let enough = self.good.len() as u64 >= needed(&self.settings, &self.namespace);
+            let enough = self.good.len() as u64 >= blocks_needed(&self.settings, &self.namespace);
             self.safemode.waiting = !enough || self.reported_nodes() < self.settings.safemode_nodes_min;
         }
         if self.safemode.is_on() {
@@ -80,14 +80,14 @@ impl State {
 
     fn note_safemode(&mut self) {
         let on = self.safemode.is_on();
-        if std::mem::replace(&mut self.safemode.reported, on) == on {
+        if std::mem::replace(&mut self.safemode.last_noted_on, on) == on {
             return;
         }
         let status = self.safemode();
         self.note(if on {
             Event::SafemodeEntered(status.reason)
         } else {
-            let total = self.namespace.finished_blocks();
+            let total = self.namespace.committed_blocks();
             Event::SafemodeLeft(format!("{} of {total} blocks are reported", status.blocks_seen))
         });
     }
@@ -111,10 +111,10 @@ impl State {
     /// Returns whether changes are refused, and why. The reason may contain warnings if changes are
     /// not refused.
     pub fn safemode(&self) -> SafemodeStatus {
-        let (seen, needed) = (self.good.len() as u64, needed(&self.settings, &self.namespace));
+        let (seen, needed) = (self.good.len() as u64, blocks_needed(&self.settings, &self.namespace));
         let mut reasons = Vec::new();
         if self.safemode.waiting {
-            let total = self.namespace.finished_blocks();
+            let total = self.namespace.committed_blocks();
             let (nodes, min) = (self.reported_nodes(), self.settings.safemode_nodes_min);
             let too_few =
                 if nodes < min { format!(", and {nodes} of {min} DataNodes") } else { String::new() };
@@ -142,8 +142,8 @@ impl State {
                 self.stale.len()
             ));
         }
-        if let Some(why) = self.refused.values().next() {
-            let nodes = daemon::count(self.refused.len() as u64, "DataNode");
+        if let Some(why) = self.refused_nodes.values().next() {
+            let nodes = daemon::count(self.refused_nodes.len() as u64, "DataNode");
             reasons.push(format!("{nodes} refused: {why}"));
         }
         let reason = reasons.join("; ");

@@ -1,6 +1,6 @@
 //! New blocks: on which nodes they are written, and whether replicas are reported.
 
-use super::{State, nodes::Ix, repair::candidate};
+use super::{State, nodes::NodeIx, repair::candidate};
 use crate::namenode::{
     namespace::Block,
     op::{BlockLength, Op, Outcome},
@@ -58,7 +58,7 @@ impl State {
                 ),
             ));
         }
-        let nodes = chosen.into_iter().map(|index| self.nodes.get(index as Ix).registration.uuid).collect();
+        let nodes = chosen.into_iter().map(|index| self.nodes.get(index as NodeIx).registration.uuid).collect();
         Ok(Outcome::Block { block, nodes })
     }
 

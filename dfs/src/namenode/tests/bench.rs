@@ -89,7 +89,7 @@ impl Bench {
                 for edit in &record.edits {
                     if let Edit::BlockAdded { block, nonce, .. } = edit {
                         for node in &mut self.nodes {
-                            node.offered.insert(*block, *nonce);
+                            node.offered_nonces.insert(*block, *nonce);
                         }
                     }
                 }
@@ -111,7 +111,7 @@ impl Bench {
         Nonce((self.requests as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    pub(super) fn refused(&mut self, op: Op) -> Kind {
+    pub(super) fn refusal_kind(&mut self, op: Op) -> Kind {
         self.ask(op).unwrap_err().kind
     }
 
@@ -222,7 +222,7 @@ impl Bench {
                 self.check();
                 let again = self.state.heartbeat(self.now, uuid, incarnation, heartbeat);
                 assert_eq!(again, HeartbeatAnswer::Commands(commands.clone()), "a repeat");
-                let received = if self.nodes[index].ignores_orders { Vec::new() } else { commands };
+                let received = if self.nodes[index].loses_replies { Vec::new() } else { commands };
                 for command in received {
                     self.execute(index, command);
                 }
@@ -241,7 +241,7 @@ impl Bench {
         let all: Vec<Replica> = node.disk.keys().map(|block| node.replica(*block)).collect();
         let namespace = self.state.namespace();
         let seen = (namespace.epoch(), namespace.start_id().unwrap_or(StartId(0)));
-        self.nodes[index].seen = seen;
+        self.nodes[index].last_namenode_start = seen;
         let (first, second) = all.split_at(all.len() / 2);
         self.nodes[index].pending_reports.bad =
             self.nodes[index].quarantined.iter().map(|block| (*block, "checksum".into())).collect();
@@ -253,7 +253,7 @@ impl Bench {
     }
 
     fn execute(&mut self, index: usize, command: Command) {
-        self.nodes[index].reported.push(command.clone());
+        self.nodes[index].received_commands.push(command.clone());
         match command {
             Command::Copy { block, nonce, length, targets } => {
                 if self.nodes[index].nonce(block) != nonce {
@@ -268,7 +268,7 @@ impl Bench {
                 for target in targets {
                     let node = self.node(target);
                     if node.up && !node.isolated {
-                        node.offered.insert(block, nonce);
+                        node.offered_nonces.insert(block, nonce);
                         node.receive(block, length);
                     }
                 }

@@ -6,7 +6,7 @@
 use super::{
     bench::{Bench, path},
     random::Random,
-    replay::through_snapshot,
+    replay::save_and_load_snapshot,
 };
 use crate::namenode::op::{BlockLength, Caller, Heartbeat, OnAbandon, Op};
 use dfs_client::ids::{BlockId, FileId};
@@ -25,10 +25,10 @@ struct RandomCluster {
     bench: Bench,
     random: Random,
     writers: Vec<Writer>,
-    files: u32,
+    files_created: u32,
     /// Number of records in an older copy of the log.
-    copy: Option<usize>,
-    hits: [u32; 9],
+    copied_records: Option<usize>,
+    fault_counts: [u32; 9],
 }
 
 impl RandomCluster {
@@ -37,11 +37,11 @@ impl RandomCluster {
             0..=3 => self.create(),
             4..=8 => self.write(),
             9..=11 => self.finish(),
-            12 => self.vanish(),
+            12 => self.drop_writer(),
             13 => self.stop_or_start(),
             14 => self.restart_node(),
-            15 => self.rot(),
-            16 => self.lose(),
+            15 => self.damage_replica(),
+            16 => self.lose_replica(),
             17 => self.delete(),
             18 => self.setrep(),
             19 => self.drain(),
@@ -53,7 +53,7 @@ impl RandomCluster {
         self.bench.tick();
         for index in 0..NODES {
             if self.random.once_in(3) {
-                self.bench.nodes[index].ignores_orders = self.random.once_in(8);
+                self.bench.nodes[index].loses_replies = self.random.once_in(8);
                 self.bench.beat(index);
             }
         }
@@ -61,16 +61,16 @@ impl RandomCluster {
     }
 
     fn some_file(&mut self) -> String {
-        format!("/d{}/f{}", self.random.below(3), self.random.below(self.files.max(1) as usize))
+        format!("/d{}/f{}", self.random.below(3), self.random.below(self.files_created.max(1) as usize))
     }
 
     fn create(&mut self) {
-        let at = format!("/d{}/f{}", self.random.below(3), self.files);
+        let at = format!("/d{}/f{}", self.random.below(3), self.files_created);
         let holder = format!("w{}", self.random.below(4));
         let on_abandon = self.random.pick(&[OnAbandon::Close, OnAbandon::Delete]);
         let replication = 1 + self.random.below(3) as u32;
         if let Ok(file) = self.bench.create_as(&at, &holder, replication, on_abandon) {
-            self.files += 1;
+            self.files_created += 1;
             self.writers.push(Writer { file, holder, commits: vec![] });
         }
     }
@@ -114,11 +114,11 @@ impl RandomCluster {
         }
     }
 
-    fn vanish(&mut self) {
+    fn drop_writer(&mut self) {
         if !self.writers.is_empty() {
             let at = self.random.below(self.writers.len());
             self.writers.remove(at);
-            self.hits[0] += 1;
+            self.fault_counts[0] += 1;
         }
     }
 
@@ -130,7 +130,7 @@ impl RandomCluster {
             self.bench.nodes[at].up = true;
         } else if down < 2 {
             self.bench.nodes[at].up = false;
-            self.hits[1] += 1;
+            self.fault_counts[1] += 1;
         }
     }
 
@@ -140,11 +140,11 @@ impl RandomCluster {
         node.incarnation += 1;
         node.seq = 0;
         node.pending_reports = Heartbeat::default();
-        self.hits[2] += 1;
+        self.fault_counts[2] += 1;
     }
 
     /// Chooses a replica with two other good ones on nodes that are up.
-    fn victim(&mut self) -> Option<(usize, BlockId)> {
+    fn choose_replica(&mut self) -> Option<(usize, BlockId)> {
         let at = self.random.below(NODES);
         let blocks: Vec<BlockId> = self.bench.nodes[at].disk.keys().copied().collect();
         let block = *blocks.get(self.random.below(blocks.len().max(1)))?;
@@ -153,9 +153,9 @@ impl RandomCluster {
         (up >= 1 && self.bench.nodes[at].up).then_some((at, block))
     }
 
-    fn rot(&mut self) {
-        let Some((at, block)) = self.victim() else { return };
-        self.hits[3] += 1;
+    fn damage_replica(&mut self) {
+        let Some((at, block)) = self.choose_replica() else { return };
+        self.fault_counts[3] += 1;
         if self.random.once_in(2) {
             self.bench.nodes[at].move_to_bad(block);
         } else {
@@ -167,9 +167,9 @@ impl RandomCluster {
         }
     }
 
-    fn lose(&mut self) {
-        let Some((at, block)) = self.victim() else { return };
-        self.hits[4] += 1;
+    fn lose_replica(&mut self) {
+        let Some((at, block)) = self.choose_replica() else { return };
+        self.fault_counts[4] += 1;
         self.bench.nodes[at].disk.remove(&block);
         self.bench.nodes[at].pending_reports.lost.push(block);
     }
@@ -191,25 +191,25 @@ impl RandomCluster {
     fn drain(&mut self) {
         let node = format!("n{}", 1 + self.random.below(2));
         let cancel = self.random.once_in(2);
-        self.hits[5] += 1;
+        self.fault_counts[5] += 1;
         let _refused = self.bench.ask(Op::Drain { node, cancel });
     }
 
     fn restart(&mut self) {
-        assert_eq!(&through_snapshot(self.bench.state.namespace()), self.bench.state.namespace());
+        assert_eq!(&save_and_load_snapshot(self.bench.state.namespace()), self.bench.state.namespace());
         self.bench.restart();
-        self.hits[6] += 1;
+        self.fault_counts[6] += 1;
     }
 
     /// An operator copies the log or restores a copy. DataNodes that have registered with a later
     /// start refuse it until it is accepted. Files that have lost a block in the lost history are
     /// then deleted, as an operator would do.
     fn copy_or_restore(&mut self) {
-        let Some(copy) = self.copy.take() else {
-            self.copy = Some(self.bench.records.len());
+        let Some(copy) = self.copied_records.take() else {
+            self.copied_records = Some(self.bench.records.len());
             return;
         };
-        self.hits[8] += 1;
+        self.fault_counts[8] += 1;
         self.writers.clear();
         if self.random.once_in(2) {
             // The clock is set back: the IDs of the lost history are assigned again, with other
@@ -220,7 +220,7 @@ impl RandomCluster {
         self.bench.beat_all();
         self.bench.start(true);
         for node in &mut self.bench.nodes {
-            (node.up, node.ignores_orders) = (true, false);
+            (node.up, node.loses_replies) = (true, false);
         }
         self.bench.beat_all();
         self.bench.state.set_safemode(false);
@@ -249,13 +249,13 @@ impl RandomCluster {
     fn safemode(&mut self) {
         let on = self.random.once_in(3);
         self.bench.state.set_safemode(on);
-        self.hits[7] += 1;
+        self.fault_counts[7] += 1;
     }
 
     /// Ends all faults. The cluster must recover without help.
-    fn heal(&mut self) {
+    fn end_faults_and_check_recovery(&mut self) {
         for node in &mut self.bench.nodes {
-            (node.up, node.ignores_orders) = (true, false);
+            (node.up, node.loses_replies) = (true, false);
             let rotten: Vec<_> = node.disk.iter().filter(|(_, (_, bad))| *bad).map(|(b, _)| *b).collect();
             for block in rotten {
                 node.move_to_bad(block);
@@ -300,29 +300,29 @@ impl RandomCluster {
 
 fn run(seed: u64) -> [u32; 9] {
     let bench = Bench::with_nodes(NODES);
-    let mut chaos =
-        RandomCluster { bench, random: Random(seed), writers: vec![], files: 0, copy: None, hits: [0; 9] };
+    let mut cluster =
+        RandomCluster { bench, random: Random(seed), writers: vec![], files_created: 0, copied_records: None, fault_counts: [0; 9] };
     for _ in 0..STEPS {
-        chaos.step();
+        cluster.step();
     }
-    chaos.heal();
-    chaos.hits
+    cluster.end_faults_and_check_recovery();
+    cluster.fault_counts
 }
 
 #[test]
-fn random_faults_lose_nothing_and_heal() {
-    let mut hits = [0; 9];
+fn random_faults_lose_nothing_and_the_cluster_recovers() {
+    let mut fault_counts = [0; 9];
     for seed in 0..30 {
         println!("seed {seed}");
-        for (sum, hit) in hits.iter_mut().zip(run(seed)) {
+        for (sum, hit) in fault_counts.iter_mut().zip(run(seed)) {
             *sum += hit;
         }
     }
     println!(
-        "vanished, down, restarted, rotten, lost, drains, NameNode restarts, safemode, restores: {hits:?}"
+        "vanished, down, restarted, rotten, lost, drains, NameNode restarts, safemode, restores: {fault_counts:?}"
     );
     assert!(
-        hits.iter().all(|hit| *hit > 20 || *hit == hits[8] && *hit > 8),
-        "each fault really happens: {hits:?}"
+        fault_counts.iter().all(|hit| *hit > 20 || *hit == fault_counts[8] && *hit > 8),
+        "each fault really happens: {fault_counts:?}"
     );
 }

@@ -23,7 +23,7 @@ fn commit(epoch: u64, id: &str, moves: &[Move], deletes: &[&str]) -> Op {
     }
 }
 
-fn job() -> Bench {
+fn bench_with_pieces() -> Bench {
     let mut bench = Bench::with_nodes(2);
     bench.file("/tmp/t0/p0", 2, &[10]);
     bench.file("/tmp/t0/p1", 1, &[20]);
@@ -42,7 +42,7 @@ const REPEATED: Result<Outcome, Error> = Ok(Outcome::Committed { already_done: t
 
 #[test]
 fn commit_is_atomic_and_done_once() {
-    let mut bench = job();
+    let mut bench = bench_with_pieces();
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp", "/tmp/t0", "/nothing"])), DONE);
     let status = bench.stat("/out/part-0").unwrap();
     assert_eq!((status.length, status.replication), (30, 2));
@@ -52,28 +52,28 @@ fn commit_is_atomic_and_done_once() {
     assert_eq!(bench.stat("/tmp").unwrap_err(), Kind::NotFound);
     // The same commit with another request ID, for example of a restarted JobTracker.
     assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/out"])), REPEATED);
-    assert_eq!(bench.refused(commit(3, "c1", MOVES, &[])), Kind::Fenced);
-    assert_eq!(bench.refused(commit(4, "c2", MOVES, &[])), Kind::Exists);
+    assert_eq!(bench.refusal_kind(commit(3, "c1", MOVES, &[])), Kind::Fenced);
+    assert_eq!(bench.refusal_kind(commit(4, "c2", MOVES, &[])), Kind::Exists);
 }
 
 #[test]
 fn old_epoch_is_fenced_after_a_restart() {
-    let mut bench = job();
+    let mut bench = bench_with_pieces();
     let fence = |epoch| Op::Fence { scope: "job1".into(), epoch };
     bench.ask(fence(5)).unwrap();
     bench.ask(fence(5)).unwrap();
-    assert_eq!(bench.refused(fence(4)), Kind::Fenced);
+    assert_eq!(bench.refusal_kind(fence(4)), Kind::Fenced);
     bench.restart();
     bench.beat_all();
     bench.tick();
-    assert_eq!(bench.refused(commit(4, "c1", MOVES, &[])), Kind::Fenced);
+    assert_eq!(bench.refusal_kind(commit(4, "c1", MOVES, &[])), Kind::Fenced);
     assert_eq!(bench.ask(commit(5, "c1", MOVES, &[])), DONE);
     bench.ask(Op::Fence { scope: "job2".into(), epoch: 1 }).unwrap();
 }
 
 #[test]
-fn a_refused_commit_does_nothing() {
-    let mut bench = job();
+fn refused_commit_changes_nothing() {
+    let mut bench = bench_with_pieces();
     bench.create("/tmp/open");
     bench.file("/there", 1, &[]);
     let table: &[(&[Move], &[&str], Kind)] = &[
@@ -95,7 +95,7 @@ fn a_refused_commit_does_nothing() {
     let before = bench.state.namespace().clone();
     for (moves, deletes, kind) in table {
         let op = commit(1, "c", moves, deletes);
-        assert_eq!(bench.refused(op.clone()), *kind, "{op:?}");
+        assert_eq!(bench.refusal_kind(op.clone()), *kind, "{op:?}");
     }
     assert_eq!(bench.state.namespace(), &before);
 }
@@ -122,7 +122,7 @@ fn commit_into_a_folder_with_foreign_files_is_refused() {
 
 #[test]
 fn committed_piece_survives_deletes_of_its_source() {
-    let mut bench = job();
+    let mut bench = bench_with_pieces();
     let moves: &[Move] = &[(&["/tmp/t0/p0"], "/a"), (&["/tmp/t0/p1"], "/b")];
     assert_eq!(bench.ask(commit(1, "c", moves, &["/tmp/t0/p0", "/tmp/t0"])), DONE);
     assert_eq!(bench.stat("/a").unwrap().length, 10);
@@ -133,13 +133,13 @@ fn committed_piece_survives_deletes_of_its_source() {
 
 #[test]
 fn quotas_apply_to_the_complete_commit() {
-    let mut bench = job();
+    let mut bench = bench_with_pieces();
     bench.ask(Op::Mkdir { path: path("/out"), parents: false, mode: None }).unwrap();
     let quota = |files, space| Op::SetQuota { path: path("/out"), quota: Quota { files, space } };
     bench.ask(quota(Some(3), None)).unwrap();
-    assert_eq!(bench.refused(commit(1, "c", MOVES, &[])), Kind::Quota);
+    assert_eq!(bench.refusal_kind(commit(1, "c", MOVES, &[])), Kind::Quota);
     bench.ask(quota(Some(4), Some(69))).unwrap();
-    assert_eq!(bench.refused(commit(1, "c", MOVES, &[])), Kind::Quota);
+    assert_eq!(bench.refusal_kind(commit(1, "c", MOVES, &[])), Kind::Quota);
     bench.ask(quota(Some(4), Some(70))).unwrap();
     assert_eq!(bench.ask(commit(1, "c", MOVES, &[])), DONE);
     assert_eq!(bench.state.usage(&path("/out")).unwrap().space, 70);
@@ -160,7 +160,7 @@ fn oversized_commit_is_rejected_before_it_is_applied() {
 
 #[test]
 fn repeated_commit_is_recognised_after_output_changes() {
-    let mut bench = job();
+    let mut bench = bench_with_pieces();
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), DONE);
     // The user has moved one file, deleted another, and replaced the third.
     bench.ask(Op::Rename { from: path("/out/part-0"), to: path("/mine"), overwrite: false }).unwrap();

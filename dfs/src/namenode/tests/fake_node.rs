@@ -14,7 +14,7 @@ pub(super) struct FakeNode {
     pub(super) seq: u64,
     pub(super) up: bool,
     /// The replies to this node are lost.
-    pub(super) ignores_orders: bool,
+    pub(super) loses_replies: bool,
     /// Other nodes cannot reach this node.
     pub(super) isolated: bool,
     pub(super) capacity: u64,
@@ -23,12 +23,12 @@ pub(super) struct FakeNode {
     /// The nonces of the replicas that are or were on disk.
     pub(super) nonces: BTreeMap<BlockId, Nonce>,
     /// The nonces of the blocks that writers send.
-    pub(super) offered: BTreeMap<BlockId, Nonce>,
+    pub(super) offered_nonces: BTreeMap<BlockId, Nonce>,
     /// The start of the NameNode that the node last registered with.
-    pub(super) seen: (u64, StartId),
+    pub(super) last_namenode_start: (u64, StartId),
     pub(super) quarantined: BTreeSet<BlockId>,
     pub(super) pending_reports: Heartbeat,
-    pub(super) reported: Vec<Command>,
+    pub(super) received_commands: Vec<Command>,
 }
 
 impl FakeNode {
@@ -40,16 +40,16 @@ impl FakeNode {
             incarnation: 1,
             seq: 0,
             up: true,
-            ignores_orders: false,
+            loses_replies: false,
             isolated: false,
             capacity: 1_000_000,
             disk: BTreeMap::new(),
             nonces: BTreeMap::new(),
-            offered: BTreeMap::new(),
-            seen: (0, StartId(0)),
+            offered_nonces: BTreeMap::new(),
+            last_namenode_start: (0, StartId(0)),
             quarantined: BTreeSet::new(),
             pending_reports: Heartbeat::default(),
-            reported: Vec::new(),
+            received_commands: Vec::new(),
         }
     }
 
@@ -65,8 +65,8 @@ impl FakeNode {
             version: "test".into(),
             cluster_id: "c1".into(),
             declared_new: false,
-            seen_epoch: self.seen.0,
-            seen_start: self.seen.1,
+            seen_epoch: self.last_namenode_start.0,
+            seen_start: self.last_namenode_start.1,
             usage: self.usage(),
         }
     }
@@ -80,7 +80,7 @@ impl FakeNode {
     /// Receives a replica from a writer, unless another block with this ID is on disk, which is
     /// kept.
     pub(super) fn receive(&mut self, block: BlockId, length: u64) {
-        let nonce = self.offered.get(&block).copied().unwrap_or(Nonce(0));
+        let nonce = self.offered_nonces.get(&block).copied().unwrap_or(Nonce(0));
         if self.disk.contains_key(&block) && self.nonce(block) != nonce {
             return;
         }

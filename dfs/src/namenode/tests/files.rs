@@ -89,10 +89,10 @@ fn invalid_block_commits_are_rejected() {
         nonce: Nonce(1),
     };
     bench.ask(add(vec![good])).unwrap();
-    assert_eq!(bench.refused(add(vec![BlockLength { length: 51, ..good }])), Kind::Invalid);
+    assert_eq!(bench.refusal_kind(add(vec![BlockLength { length: 51, ..good }])), Kind::Invalid);
     bench.ask(add(vec![good])).unwrap();
     assert_eq!(
-        bench.refused(Op::AbandonBlock { file, holder: "w".into(), block: good.block }),
+        bench.refusal_kind(Op::AbandonBlock { file, holder: "w".into(), block: good.block }),
         Kind::Refused,
         "committed"
     );
@@ -114,19 +114,19 @@ fn an_abandoned_block_leaves_no_trace() {
 }
 
 #[test]
-fn one_writer_at_a_time() {
+fn file_has_only_one_writer_at_a_time() {
     let mut bench = Bench::with_nodes(2);
     let file = bench.create("/f");
-    assert_eq!(bench.refused(create("/f", "other", true, false)), Kind::Busy);
-    assert_eq!(bench.refused(create("/f", "w", false, false)), Kind::Busy);
-    assert_eq!(bench.refused(Op::Append { path: path("/f"), holder: "other".into() }), Kind::Busy);
+    assert_eq!(bench.refusal_kind(create("/f", "other", true, false)), Kind::Busy);
+    assert_eq!(bench.refusal_kind(create("/f", "w", false, false)), Kind::Busy);
+    assert_eq!(bench.refusal_kind(Op::Append { path: path("/f"), holder: "other".into() }), Kind::Busy);
     assert_eq!(bench.add_block_as(file, "other").unwrap_err().kind, Kind::LeaseLost);
     let Outcome::File(again) = bench.ask(create("/f", "w", true, false)).unwrap() else { panic!() };
     assert_ne!(file, again);
     assert_eq!(bench.close(file, vec![]).unwrap_err().kind, Kind::LeaseLost);
     bench.close(again, vec![]).unwrap();
     assert_eq!(bench.close(again, vec![]).unwrap_err().kind, Kind::LeaseLost);
-    assert_eq!(bench.refused(create("/f", "other", false, false)), Kind::Exists);
+    assert_eq!(bench.refusal_kind(create("/f", "other", false, false)), Kind::Exists);
     bench.ask(create("/f", "other", true, false)).unwrap();
 }
 
@@ -151,8 +151,8 @@ fn append_adds_blocks_and_never_changes_one() {
     assert_eq!(bench.stat("/f").unwrap().length, 30, "not committed yet");
     bench.close(file, vec![more]).unwrap();
     assert_eq!(bench.stat("/f").unwrap().length, 50);
-    assert_eq!(bench.refused(Op::Append { path: path("/g"), holder: "w".into() }), Kind::NotFound);
-    assert_eq!(bench.refused(Op::Append { path: path("/"), holder: "w".into() }), Kind::IsDirectory);
+    assert_eq!(bench.refusal_kind(Op::Append { path: path("/g"), holder: "w".into() }), Kind::NotFound);
+    assert_eq!(bench.refusal_kind(Op::Append { path: path("/"), holder: "w".into() }), Kind::IsDirectory);
 }
 
 #[test]
@@ -167,8 +167,8 @@ fn close_can_move_the_file_in_the_same_step() {
         rename_to: Some(path(to)),
         overwrite,
     };
-    assert_eq!(bench.refused(close("/out", false)), Kind::Exists);
-    assert_eq!(bench.refused(close("/none/out", false)), Kind::NotFound);
+    assert_eq!(bench.refusal_kind(close("/out", false)), Kind::Exists);
+    assert_eq!(bench.refusal_kind(close("/none/out", false)), Kind::NotFound);
     assert!(bench.stat("/tmp/x").unwrap().open, "a refusal closes nothing");
     bench.ask(close("/out", true)).unwrap();
     assert_eq!(bench.stat("/out").unwrap().file_id, file);
@@ -209,7 +209,7 @@ fn invalid_requests_are_rejected() {
         (Op::Drain { node: "nobody".into(), cancel: false }, Kind::NotFound),
     ];
     for (op, kind) in table {
-        assert_eq!(bench.refused(op.clone()), kind, "{op:?}");
+        assert_eq!(bench.refusal_kind(op.clone()), kind, "{op:?}");
     }
     for (replication, block_size) in
         [(Some(0), None), (Some(6), None), (None, Some(9)), (None, Some(u64::MAX))]
@@ -217,7 +217,7 @@ fn invalid_requests_are_rejected() {
         let mut op = create("/y", "w", false, false);
         let Op::Create { replication: r, block_size: b, .. } = &mut op else { panic!() };
         (*r, *b) = (replication, block_size);
-        assert_eq!(bench.refused(op), Kind::Invalid);
+        assert_eq!(bench.refusal_kind(op), Kind::Invalid);
     }
     let set = |replication| Op::SetAttributes {
         path: path("/g"),
@@ -227,7 +227,7 @@ fn invalid_requests_are_rejected() {
         group: None,
         modified_ms: None,
     };
-    assert_eq!(bench.refused(set(0)), Kind::Invalid);
+    assert_eq!(bench.refusal_kind(set(0)), Kind::Invalid);
     let error = bench.ask(set(6)).unwrap_err();
     assert!(error.message.contains("between 1 and 5"), "the limit is named: {error}");
 }
@@ -239,12 +239,12 @@ fn a_rename_cannot_make_a_path_too_long() {
     let long = format!("/b{}", format!("/{}", "y".repeat(200)).repeat(10));
     bench.ask(mkdir(&deep, true)).unwrap();
     bench.ask(mkdir(&long, true)).unwrap();
-    assert_eq!(bench.refused(rename("/a", &format!("{long}/a"), false)), Kind::Invalid);
+    assert_eq!(bench.refusal_kind(rename("/a", &format!("{long}/a"), false)), Kind::Invalid);
     bench.ask(rename("/a", "/c", false)).unwrap();
 }
 
 #[test]
-fn quotas_stop_growth() {
+fn operations_beyond_a_quota_are_refused() {
     let mut bench = Bench::with_nodes(2);
     bench.ask(mkdir("/q/sub", true)).unwrap();
     let quota = Quota { files: Some(4), space: Some(450) };
@@ -267,22 +267,22 @@ fn quotas_stop_growth() {
     assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 0));
     bench.ask(add(&blocks, 0)).unwrap();
     assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410);
-    assert_eq!(bench.refused(add(&[], 21)), Kind::Quota, "refused before the block is written");
+    assert_eq!(bench.refusal_kind(add(&[], 21)), Kind::Quota, "refused before the block is written");
     bench.ask(add(&[], 20)).unwrap();
     let last = bench.write(file, 20);
     let over = bench.write(file, 1);
     assert_eq!(
-        bench.refused(add(&[last, over], 0)),
+        bench.refusal_kind(add(&[last, over], 0)),
         Kind::Quota,
         "a block beyond the quota is not committed"
     );
-    assert_eq!(bench.refused(add(&[last], 0)), Kind::Quota, "the quota allows no other block");
+    assert_eq!(bench.refusal_kind(add(&[last], 0)), Kind::Quota, "the quota allows no other block");
     assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410, "a refusal changes nothing");
     assert_eq!(&bench.replayed(), bench.state.namespace());
     bench.ask(mkdir("/q/d", false)).unwrap();
-    assert_eq!(bench.refused(mkdir("/q/e", false)), Kind::Quota);
+    assert_eq!(bench.refusal_kind(mkdir("/q/e", false)), Kind::Quota);
     bench.ask(mkdir("/e", false)).unwrap();
-    assert_eq!(bench.refused(rename("/e", "/q/e", false)), Kind::Quota);
+    assert_eq!(bench.refusal_kind(rename("/e", "/q/e", false)), Kind::Quota);
     bench.ask(rename("/q/d", "/q/sub/d", false)).unwrap();
 }
 
@@ -312,7 +312,7 @@ fn folder_entry_limit_is_enforced() {
     let mut bench = Bench::with_settings(1, settings);
     bench.ask(mkdir("/a/1", true)).unwrap();
     bench.ask(mkdir("/a/2", true)).unwrap();
-    assert_eq!(bench.refused(mkdir("/a/3", true)), Kind::Quota);
+    assert_eq!(bench.refusal_kind(mkdir("/a/3", true)), Kind::Quota);
     bench.ask(rename("/a/1", "/a/3", false)).unwrap();
 }
 
@@ -389,7 +389,7 @@ fn concat_moves_blocks_without_copying() {
 }
 
 #[test]
-fn lists_are_paged() {
+fn list_returns_pages_in_order_of_names() {
     let mut bench = Bench::with_nodes(1);
     for name in ["b", "a", "c", "d"] {
         bench.ask(mkdir(&format!("/l/{name}"), true)).unwrap();

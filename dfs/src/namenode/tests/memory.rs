@@ -27,7 +27,7 @@ fn file_bytes() -> f64 {
 }
 
 #[test]
-fn a_block_with_two_replicas_stays_small() {
+fn memory_per_block_and_file_is_below_its_limit() {
     let (block, file) = (block_bytes(), file_bytes());
     println!("{block:.0} bytes a block, {file:.0} bytes a file");
     assert!(block < 250.0, "{block:.0} bytes a block");

@@ -33,14 +33,14 @@ struct Model {
     commits: BTreeSet<String>,
 }
 
-fn above(at: &str) -> &str {
+fn parent_of(at: &str) -> &str {
     match at.rfind('/') {
         Some(0) | None => "/",
         Some(slash) => &at[..slash],
     }
 }
 
-fn inside(at: &str, folder: &str) -> bool {
+fn is_within(at: &str, folder: &str) -> bool {
     folder == "/" || at == folder || at.starts_with(&format!("{folder}/"))
 }
 
@@ -52,14 +52,14 @@ impl Model {
         match self.flat.get(at) {
             Some(ModelEntry { file: None, .. }) => Ok(true),
             Some(_) => Err(Kind::NotDirectory),
-            None => self.is_folder(above(at)).map(|_| false),
+            None => self.is_folder(parent_of(at)).map(|_| false),
         }
     }
 
     /// Returns the entry at a path, or an error if a parent in the path is a file.
     fn find(&self, at: &str) -> Result<Option<&ModelEntry>, Kind> {
         if at != "/" {
-            self.is_folder(above(at))?;
+            self.is_folder(parent_of(at))?;
         }
         Ok(self.flat.get(at))
     }
@@ -68,37 +68,37 @@ impl Model {
         self.find(at)?.ok_or(if at == "/" { Kind::IsDirectory } else { Kind::NotFound })
     }
 
-    fn parents(&mut self, at: &str, make: bool) -> Result<(), Kind> {
-        if self.is_folder(above(at))? {
+    fn check_or_make_parents(&mut self, at: &str, make: bool) -> Result<(), Kind> {
+        if self.is_folder(parent_of(at))? {
             return Ok(());
         }
         if !make {
             return Err(Kind::NotFound);
         }
-        let folder = above(at).to_owned();
-        self.parents(&folder, true)?;
+        let folder = parent_of(at).to_owned();
+        self.check_or_make_parents(&folder, true)?;
         self.flat.insert(folder, ModelEntry { file: None, quota: None });
         Ok(())
     }
 
     fn remove(&mut self, at: &str) {
-        self.flat.retain(|other, _| !inside(other, at));
+        self.flat.retain(|other, _| !is_within(other, at));
     }
 
     fn relocate(&mut self, from: &str, to: &str) {
         let moved: Flat = self
             .flat
             .iter()
-            .filter(|(at, _)| inside(at, from))
+            .filter(|(at, _)| is_within(at, from))
             .map(|(at, t)| (at.clone(), t.clone()))
             .collect();
         self.remove(from);
-        for (at, thing) in moved {
-            self.flat.insert(format!("{to}{}", &at[from.len()..]), thing);
+        for (at, entry) in moved {
+            self.flat.insert(format!("{to}{}", &at[from.len()..]), entry);
         }
     }
 
-    fn closed(&self, at: &str) -> Result<Vec<BlockLength>, Kind> {
+    fn closed_file_blocks(&self, at: &str) -> Result<Vec<BlockLength>, Kind> {
         match &self.get(at)?.file {
             None => Err(Kind::IsDirectory),
             Some(Content { holder: Some(_), .. }) => Err(Kind::Busy),
@@ -106,17 +106,17 @@ impl Model {
         }
     }
 
-    fn count(&self, folder: &str) -> u64 {
-        1 + self.flat.keys().filter(|at| *at != folder && inside(at, folder)).count() as u64
+    fn entries_in(&self, folder: &str) -> u64 {
+        1 + self.flat.keys().filter(|at| *at != folder && is_within(at, folder)).count() as u64
     }
 
-    /// Whether a folder that has grown exceeds its quota.
+    /// Returns whether a folder that has grown exceeds its quota.
     fn over_quota(&self, before: &Model) -> bool {
         let over = |at: &str, quota: Option<u64>| {
-            quota.is_some_and(|max| self.count(at) > before.count(at) && self.count(at) > max)
+            quota.is_some_and(|max| self.entries_in(at) > before.entries_in(at) && self.entries_in(at) > max)
         };
         over("/", self.root_quota)
-            || self.flat.iter().any(|(at, thing)| before.flat.contains_key(at) && over(at, thing.quota))
+            || self.flat.iter().any(|(at, entry)| before.flat.contains_key(at) && over(at, entry.quota))
     }
 
     fn step(&mut self, op: &Op) -> Result<(), Kind> {
@@ -135,9 +135,9 @@ impl Model {
                 self.create(path.as_str(), name_of(holder), *overwrite, *make_parents)
             }
             Op::Append { path, holder } => {
-                self.closed(path.as_str())?;
-                let thing = self.flat.get_mut(path.as_str()).unwrap();
-                thing.file.as_mut().unwrap().holder = Some(name_of(holder));
+                self.closed_file_blocks(path.as_str())?;
+                let entry = self.flat.get_mut(path.as_str()).unwrap();
+                entry.file.as_mut().unwrap().holder = Some(name_of(holder));
                 Ok(())
             }
             Op::Mkdir { path, parents, .. } => self.mkdir(path.as_str(), *parents),
@@ -170,8 +170,8 @@ impl Model {
         if at == "/" {
             return Err(Kind::IsDirectory);
         }
-        self.parents(at, make)?;
-        match self.flat.get(at).map(|thing| &thing.file) {
+        self.check_or_make_parents(at, make)?;
+        match self.flat.get(at).map(|entry| &entry.file) {
             Some(None) => return Err(Kind::IsDirectory),
             Some(Some(Content { holder: Some(other), .. })) if *other != holder || !overwrite => {
                 return Err(Kind::Busy);
@@ -188,9 +188,9 @@ impl Model {
         if at == "/" {
             return if parents { Ok(()) } else { Err(Kind::Exists) };
         }
-        self.parents(at, parents)?;
+        self.check_or_make_parents(at, parents)?;
         match self.flat.get(at) {
-            Some(thing) if thing.file.is_none() && parents => Ok(()),
+            Some(entry) if entry.file.is_none() && parents => Ok(()),
             Some(_) => Err(Kind::Exists),
             None => {
                 self.flat.insert(at.into(), ModelEntry { file: None, quota: None });
@@ -207,13 +207,13 @@ impl Model {
         if from == to {
             return Ok(());
         }
-        if inside(to, from) {
+        if is_within(to, from) {
             return Err(Kind::Invalid);
         }
         if to == "/" {
             return Err(Kind::Exists);
         }
-        self.parents(to, false)?;
+        self.check_or_make_parents(to, false)?;
         if let Some(old) = self.flat.get(to) {
             match &old.file {
                 None => return Err(Kind::Exists),
@@ -231,7 +231,7 @@ impl Model {
         if at == "/" {
             return Err(Kind::Refused);
         }
-        if self.find(at)?.is_some() && !recursive && self.count(at) > 1 {
+        if self.find(at)?.is_some() && !recursive && self.entries_in(at) > 1 {
             return Err(Kind::NotEmpty);
         }
         self.remove(at);
@@ -239,17 +239,17 @@ impl Model {
     }
 
     fn concat(&mut self, target: &str, sources: &[&str]) -> Result<(), Kind> {
-        self.closed(target)?;
+        self.closed_file_blocks(target)?;
         let mut used = vec![target];
         for source in sources {
-            self.closed(source).map_err(|kind| if used.contains(source) { Kind::Invalid } else { kind })?;
+            self.closed_file_blocks(source).map_err(|kind| if used.contains(source) { Kind::Invalid } else { kind })?;
             if used.contains(source) {
                 return Err(Kind::Invalid);
             }
             used.push(source);
         }
         for source in sources {
-            let blocks = self.closed(source)?;
+            let blocks = self.closed_file_blocks(source)?;
             self.flat.remove(*source);
             self.flat.get_mut(target).unwrap().file.as_mut().unwrap().blocks.extend(blocks);
         }
@@ -280,7 +280,7 @@ impl Model {
         }
         for step in moves {
             let to = step.to.as_str();
-            if deletes.iter().any(|at| inside(to, at)) {
+            if deletes.iter().any(|at| is_within(to, at)) {
                 return Err(Kind::Invalid);
             }
             if to == "/" {
@@ -289,10 +289,10 @@ impl Model {
             if before.find(to)?.is_some() || self.flat.contains_key(to) {
                 return Err(Kind::Exists);
             }
-            self.parents(to, true)?;
+            self.check_or_make_parents(to, true)?;
             let mut content = Content { holder: None, blocks: vec![] };
             for piece in &step.pieces {
-                before.closed(piece.as_str())?;
+                before.closed_file_blocks(piece.as_str())?;
                 let taken = self.flat.remove(piece.as_str()).ok_or(Kind::Invalid)?;
                 content.blocks.extend(taken.file.unwrap().blocks);
             }
@@ -317,7 +317,7 @@ struct RandomModel {
     bench: Bench,
     model: Model,
     random: Random,
-    done: BTreeMap<&'static str, [u32; 2]>,
+    outcome_counts: BTreeMap<&'static str, [u32; 2]>,
 }
 
 impl RandomModel {
@@ -336,11 +336,11 @@ impl RandomModel {
     /// Usually returns a file that is not open for writing.
     fn closed_file(&mut self) -> String {
         let closed: Vec<String> =
-            self.model.flat.keys().filter(|at| self.model.closed(at).is_ok()).cloned().collect();
+            self.model.flat.keys().filter(|at| self.model.closed_file_blocks(at).is_ok()).cloned().collect();
         if closed.is_empty() || self.random.once_in(5) { self.path() } else { self.random.pick(&closed) }
     }
 
-    fn flip(&mut self) -> bool {
+    fn coin_flip(&mut self) -> bool {
         self.random.once_in(2)
     }
 
@@ -355,15 +355,15 @@ impl RandomModel {
                     holder,
                     replication: Some(1),
                     block_size: None,
-                    overwrite: self.flip(),
-                    make_parents: self.flip(),
+                    overwrite: self.coin_flip(),
+                    make_parents: self.coin_flip(),
                     mode: None,
                     on_abandon: OnAbandon::Close,
                 },
             ),
             4 => ("append", Op::Append { path: at, holder }),
-            5..=7 => ("mkdir", Op::Mkdir { path: at, parents: self.flip(), mode: None }),
-            8..=10 => ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.flip() }),
+            5..=7 => ("mkdir", Op::Mkdir { path: at, parents: self.coin_flip(), mode: None }),
+            8..=10 => ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.coin_flip() }),
             11 | 12 => ("delete", Op::Delete { path: at, recursive: self.random.once_in(3) }),
             13 => {
                 let files = (!self.random.once_in(3)).then(|| 2 + self.random.below(9) as u64);
@@ -399,7 +399,7 @@ impl RandomModel {
         let (class, op) = self.op();
         let expected = self.model.step(&op);
         let got = self.bench.ask(op.clone());
-        self.done.entry(class).or_default()[usize::from(got.is_err())] += 1;
+        self.outcome_counts.entry(class).or_default()[usize::from(got.is_err())] += 1;
         let got = got.map(drop).map_err(|error| error.kind);
         // A commit with several errors may be refused for any of them.
         if matches!(op, Op::Commit { .. }) && got.is_err() && expected.is_err() {
@@ -414,7 +414,7 @@ impl RandomModel {
             .model
             .flat
             .iter()
-            .filter(|(_, thing)| thing.file.as_ref().is_some_and(|file| file.holder.is_some()))
+            .filter(|(_, entry)| entry.file.as_ref().is_some_and(|file| file.holder.is_some()))
             .map(|(at, _)| at.clone())
             .collect();
         if open.is_empty() {
@@ -446,16 +446,16 @@ impl RandomModel {
             for entry in entries {
                 seen += 1;
                 let at = entry.path.as_str();
-                let thing = &self.model.flat[at];
-                assert_eq!(thing.file.is_none(), entry.is_dir, "{at}");
-                if let Some(file) = &thing.file {
+                let entry = &self.model.flat[at];
+                assert_eq!(entry.file.is_none(), entry.is_dir, "{at}");
+                if let Some(file) = &entry.file {
                     let length: u64 = file.blocks.iter().map(|block| block.length).sum();
                     let is = (entry.length, entry.open, entry.blocks as usize);
                     assert_eq!(is, (length, file.holder.is_some(), file.blocks.len()), "{at}");
                 } else {
                     folders.push(at.to_owned());
                     let usage = self.bench.state.usage(&entry.path).unwrap();
-                    assert_eq!(usage.files + usage.dirs + 1, self.model.count(at));
+                    assert_eq!(usage.files + usage.dirs + 1, self.model.entries_in(at));
                 }
             }
         }
@@ -469,7 +469,7 @@ fn random_operations_match_the_model() {
     for seed in 0..40 {
         let bench = Bench::with_nodes(1);
         let mut play =
-            RandomModel { bench, model: Model::default(), random: Random(seed), done: BTreeMap::new() };
+            RandomModel { bench, model: Model::default(), random: Random(seed), outcome_counts: BTreeMap::new() };
         for step in 0..400 {
             play.step();
             if step % 10 == 0 {
@@ -480,10 +480,10 @@ fn random_operations_match_the_model() {
         let snapshot_at = play.random.below(play.bench.records.len());
         let mut early = crate::namenode::Namespace::new("c1");
         play.bench.records[..snapshot_at].iter().for_each(|record| early.apply(record).unwrap());
-        let mut late = super::replay::through_snapshot(&early);
+        let mut late = super::replay::save_and_load_snapshot(&early);
         play.bench.records[snapshot_at..].iter().for_each(|record| late.apply(record).unwrap());
         assert_eq!(&late, play.bench.state.namespace());
-        for (class, [ok, refused]) in play.done {
+        for (class, [ok, refused]) in play.outcome_counts {
             let sum = done.entry(class).or_default();
             sum[0] += ok;
             sum[1] += refused;

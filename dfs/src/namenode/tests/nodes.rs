@@ -48,11 +48,11 @@ fn registered_node_has_its_usage_and_gets_blocks_before_its_first_heartbeat() {
     bench.state.register(bench.now, node.registration()).unwrap();
     let report = bench.state.report(bench.now);
     let shown = &report.nodes[0];
-    assert_eq!((shown.state, shown.reported), (NodeState::Live, false));
+    assert_eq!((shown.state, shown.received_commands), (NodeState::Live, false));
     assert_eq!((shown.capacity, shown.used, shown.free, shown.volumes), (500, 0, 500, 1));
     assert_eq!((report.free, report.capacity), (500, 500));
     bench.state.full_report(bench.now, node.uuid, Incarnation(1), 0, true, vec![]).unwrap();
-    assert!(bench.state.report(bench.now).nodes[0].reported);
+    assert!(bench.state.report(bench.now).nodes[0].received_commands);
     bench.nodes.push(node);
     let file = bench.create("/f");
     assert_eq!(bench.add_block_as(file, "w").unwrap().1.len(), 1);
@@ -63,7 +63,7 @@ fn registered_node_has_its_usage_and_gets_blocks_before_its_first_heartbeat() {
 }
 
 #[test]
-fn duplicate_node_names_are_resolved() {
+fn of_two_nodes_with_one_name_only_the_later_start_is_accepted() {
     let mut bench = Bench::with_nodes(1);
     let duplicate = FakeNode::new(9, "n1", "r1");
     let (_, blocks) = bench.file("/f", 1, &[10]);
@@ -74,7 +74,7 @@ fn duplicate_node_names_are_resolved() {
     // The one that started last is accepted, and the replicas of the other do not count any more.
     bench.nodes[1].incarnation = 2;
     bench.register(1).unwrap();
-    assert!(!bench.good_known(blocks[0]));
+    assert!(!bench.has_known_replica(blocks[0]));
     let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(bench.nodes[0].incarnation));
     let old = bench.state.heartbeat(bench.now, uuid, incarnation, Heartbeat::default());
     assert_eq!(old, HeartbeatAnswer::RegisterAgain);
@@ -84,7 +84,7 @@ fn duplicate_node_names_are_resolved() {
     assert_eq!(bench.state.report(bench.now).nodes.len(), 1, "one name, one node");
     bench.nodes[0].incarnation = 3;
     bench.register(0).unwrap();
-    assert!(bench.good_known(blocks[0]));
+    assert!(bench.has_known_replica(blocks[0]));
     bench.nodes[1].incarnation = 1;
     (bench.nodes[0].up, bench.nodes[1].up) = (false, false);
     bench.run_ms(11_000);
@@ -125,7 +125,7 @@ fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new()
 }
 
 #[test]
-fn swapped_disks_get_their_new_names() {
+fn nodes_that_swap_their_names_stay_live() {
     let mut bench = Bench::with_nodes(2);
     for (index, name) in [(0, "n2"), (1, "n1")] {
         bench.nodes[index].name = name.into();
@@ -140,7 +140,7 @@ fn swapped_disks_get_their_new_names() {
 }
 
 #[test]
-fn endless_block_report_is_rejected() {
+fn full_report_with_too_many_chunks_is_refused() {
     let mut bench = Bench::with_nodes(1);
     let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(1));
     bench.register(0).unwrap();
@@ -228,7 +228,7 @@ fn restarted_node_causes_no_copies() {
     bench.nodes[gone].up = true;
     bench.run_ms(5_000);
     let copied = |bench: &Bench| {
-        let orders = bench.nodes.iter().flat_map(|node| &node.reported);
+        let orders = bench.nodes.iter().flat_map(|node| &node.received_commands);
         orders.filter(|order| matches!(order, Command::Copy { .. })).count()
     };
     assert_eq!(copied(&bench), 0);
@@ -278,7 +278,7 @@ fn paused_namenode_does_not_expire_nodes() {
 }
 
 #[test]
-fn heartbeats_after_a_block_report_win() {
+fn heartbeat_during_a_full_report_is_newer_than_the_report() {
     let mut bench = Bench::with_nodes(2);
     let (_, blocks) = bench.file("/f", 1, &[10, 10, 10, 10]);
     let on: Vec<usize> = blocks.iter().map(|block| bench.good_on(*block)[0]).collect();
@@ -294,7 +294,7 @@ fn heartbeats_after_a_block_report_win() {
     // The node restarts. Its report (made when its disk was empty) arrives after a heartbeat that
     // reports a replica.
     bench.state.register(bench.now, node.registration()).unwrap();
-    assert!(bench.good_known(mine[0]), "known until the report is in");
+    assert!(bench.has_known_replica(mine[0]), "known until the report is in");
     let heartbeat =
         Heartbeat { seq: 1, usage: node.usage(), received: vec![reported(mine[0])], ..Heartbeat::default() };
     bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
@@ -304,12 +304,12 @@ fn heartbeats_after_a_block_report_win() {
     let rest = other.map(reported).into_iter().collect();
     bench.state.full_report(bench.now, uuid, incarnation, 1, true, rest).unwrap();
     bench.check();
-    assert!(bench.good_known(mine[0]));
-    assert!(mine[1..].iter().all(|block| !bench.good_known(*block)));
+    assert!(bench.has_known_replica(mine[0]));
+    assert!(mine[1..].iter().all(|block| !bench.has_known_replica(*block)));
 }
 
 impl Bench {
-    fn good_known(&self, block: BlockId) -> bool {
+    fn has_known_replica(&self, block: BlockId) -> bool {
         let (_, located) = self.state.locate(&path("/f"), 0, u64::MAX, "").unwrap();
         located.iter().any(|at| at.block == block && !at.nodes.is_empty())
     }
@@ -387,7 +387,7 @@ fn operator_can_turn_safemode_off_and_on() {
     bench.ask(mkdir("/x")).unwrap();
     assert_eq!(bench.state.report(bench.now).missing, 1);
     bench.state.set_safemode(true);
-    assert_eq!(bench.refused(mkdir("/y")), Kind::ManualSafemode);
+    assert_eq!(bench.refusal_kind(mkdir("/y")), Kind::ManualSafemode);
     bench.state.set_safemode(false);
     bench.ask(mkdir("/y")).unwrap();
 }
@@ -396,7 +396,7 @@ fn operator_can_turn_safemode_off_and_on() {
 fn safemode_waits_for_a_number_of_nodes() {
     let mut bench =
         Bench::with_settings(0, crate::namenode::Settings { safemode_nodes_min: 2, ..settings() });
-    assert_eq!(bench.refused(mkdir("/x")), Kind::Safemode);
+    assert_eq!(bench.refusal_kind(mkdir("/x")), Kind::Safemode);
     for index in 0..2 {
         bench.tick();
         assert!(bench.state.safemode().on);
@@ -408,7 +408,7 @@ fn safemode_waits_for_a_number_of_nodes() {
 }
 
 #[test]
-fn future_blocks_are_kept_and_their_ids_skipped() {
+fn replicas_of_unassigned_blocks_are_kept_and_their_ids_skipped() {
     let mut bench = Bench::with_nodes(1);
     bench.nodes[0].receive(BlockId(50), 10);
     bench.beat(0);
@@ -435,7 +435,7 @@ fn reported_bad_replica_is_verified_by_the_datanode() {
     assert_eq!([(); 3].map(|()| report(&mut bench, blocks[0]).unwrap()), [true, false, false]);
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a report of a client is no proof");
     bench.beat(0);
-    assert_eq!(bench.nodes[0].reported, [Command::Check(blocks[0], nonce)]);
+    assert_eq!(bench.nodes[0].received_commands, [Command::Check(blocks[0], nonce)]);
     assert_eq!(report(&mut bench, BlockId(9)).unwrap_err().kind, Kind::NotFound);
     // A superuser may request another check as soon as the DataNode has reported. A user may do so
     // a minute later.
@@ -462,16 +462,16 @@ fn unreported_check_stays_pending_and_is_requested_again() {
     let mut bench = Bench::with_nodes(1);
     let (_, blocks) = bench.file("/f", 1, &[10]);
     let uuid = bench.nodes[0].uuid;
-    bench.nodes[0].ignores_orders = true;
+    bench.nodes[0].loses_replies = true;
     let asked = bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid);
     assert!(asked.unwrap());
     bench.run_ms(50_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 1, "its answers are lost");
-    bench.nodes[0].ignores_orders = false;
+    bench.nodes[0].loses_replies = false;
     bench.run_ms(20_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 0);
     // Checks on a dead node are not waited for.
-    bench.nodes[0].ignores_orders = true;
+    bench.nodes[0].loses_replies = true;
     bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid).unwrap();
     bench.nodes[0].up = false;
     bench.run_ms(60_000);
@@ -514,7 +514,7 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
     let block = blocks[0];
     let (holder, other) = (bench.good_on(block)[0], 1 - bench.good_on(block)[0]);
     // The other node has a block with the same ID and length from another history.
-    bench.nodes[other].offered.insert(block, Nonce(666));
+    bench.nodes[other].offered_nonces.insert(block, Nonce(666));
     bench.nodes[other].receive(block, 10);
     bench.beat(other);
     let report = bench.state.report(bench.now);
@@ -558,7 +558,7 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
         bench.run_ms(2_000);
     }
     let (_, lost) = bench.file("/lost", 2, &[10]);
-    let later = bench.nodes[0].seen;
+    let later = bench.nodes[0].last_namenode_start;
     bench.restore(copy);
     let refused = |bench: &mut Bench| bench.register(0).map_err(|error| (error.kind, error.message));
     let (kind, message) = refused(&mut bench).unwrap_err();

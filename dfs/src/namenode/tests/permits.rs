@@ -115,7 +115,7 @@ fn sticky_folder_restricts_deletes_to_owners() {
 }
 
 #[test]
-fn file_access_needs_permission() {
+fn reading_writing_and_listing_need_permission() {
     let (ann, bob, cid) = (user("ann", &["lab"]), user("bob", &[]), user("cid", &["lab"]));
     let mut test = PermissionTest::new();
     let Outcome::File(file) = test.may(&ann, create("/home/ann/a")) else { panic!("no file") };

@@ -26,7 +26,7 @@ fn drain(node: &str, cancel: bool) -> Op {
     Op::Drain { node: node.into(), cancel }
 }
 
-fn problems(bench: &Bench) -> usize {
+fn files_with_problems(bench: &Bench) -> usize {
     bench.state.fsck(&path("/"), None, 1000).unwrap().problems.len()
 }
 
@@ -64,7 +64,7 @@ fn small_copies_share_a_slot_and_large_ones_do_not() {
 }
 
 #[test]
-fn next_copy_starts_without_a_tick() {
+fn completed_copy_starts_the_next_one_without_a_tick() {
     let mut bench = large_blocks(3, 1, 1);
     let pending = pending_in_drain(&mut bench, &[LARGE; 12]);
     assert_eq!(pending, 1);
@@ -72,11 +72,11 @@ fn next_copy_starts_without_a_tick() {
     for _ in 0..12 {
         bench.beat_all();
     }
-    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
 }
 
 #[test]
-fn a_dead_nodes_blocks_are_copied() {
+fn blocks_of_a_dead_node_are_copied() {
     let mut bench = Bench::with_nodes(4);
     let blocks = bench.file("/f", 2, &[10; 12]).1;
     bench.nodes[0].up = false;
@@ -85,7 +85,7 @@ fn a_dead_nodes_blocks_are_copied() {
         let on = bench.good_on(*block);
         assert!(on.iter().filter(|at| **at != 0).count() == 2, "{block} on {on:?}");
     }
-    assert_eq!(problems(&bench), 0);
+    assert_eq!(files_with_problems(&bench), 0);
     // The node returns: there are too many replicas now, and the surplus is deleted.
     bench.nodes[0].up = true;
     bench.run_ms(5_000);
@@ -109,7 +109,7 @@ fn most_endangered_blocks_are_copied_first() {
     bench.beat_all();
     bench.tick();
     bench.beat_all();
-    let first = bench.nodes.iter().flat_map(|node| &node.reported).find_map(|command| match command {
+    let first = bench.nodes.iter().flat_map(|node| &node.received_commands).find_map(|command| match command {
         Command::Copy { block, .. } => Some(*block),
         _ => None,
     });
@@ -152,7 +152,7 @@ fn node_that_others_cannot_reach_gets_no_more_copies() {
 }
 
 #[test]
-fn setrep_up_and_down() {
+fn setrep_creates_or_deletes_replicas() {
     let mut bench = Bench::with_nodes(4);
     let block = bench.file("/f", 2, &[10]).1[0];
     bench.ask(setrep("/f", 4)).unwrap();
@@ -163,7 +163,7 @@ fn setrep_up_and_down() {
     let on = bench.good_on(block);
     assert_eq!(on.len(), 2);
     assert_ne!(bench.nodes[on[0]].rack, bench.nodes[on[1]].rack, "both racks are kept");
-    assert_eq!(bench.refused(setrep("/", 2)), Kind::IsDirectory);
+    assert_eq!(bench.refusal_kind(setrep("/", 2)), Kind::IsDirectory);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn damage_is_found_replaced_and_counted() {
         (report.corrupt_replicas, report.corrupt_found_total, report.corrupt_replaced_total),
         (1, 1, 0)
     );
-    assert_eq!(problems(&bench), 1);
+    assert_eq!(files_with_problems(&bench), 1);
     bench.run_ms(12_000);
     let report = bench.state.report(bench.now);
     assert_eq!(
@@ -187,7 +187,7 @@ fn damage_is_found_replaced_and_counted() {
     );
     assert_eq!(bench.good_on(block).len(), 2);
     assert!(bench.nodes[at].quarantined.is_empty(), "deleted when it was replaced");
-    assert_eq!(problems(&bench), 0);
+    assert_eq!(files_with_problems(&bench), 0);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn checks_that_prove_a_replica_good_are_not_counted_as_requested() {
     bench.run_ms(15_000);
     let report = bench.state.report(bench.now);
     assert_eq!((report.corrupt_found_total, report.corrupt_replaced_total), (1, 1));
-    assert!(bench.nodes[1].reported.iter().any(|command| matches!(command, Command::Check(..))));
+    assert!(bench.nodes[1].received_commands.iter().any(|command| matches!(command, Command::Check(..))));
     assert_eq!(report.checks.good, 0);
 }
 
@@ -265,12 +265,12 @@ fn drained_node_holds_no_needed_replica() {
     let blocks = bench.file("/f", 2, &[10; 10]).1;
     bench.ask(drain("n1", false)).unwrap();
     let replicas = bench.nodes[0].disk.len() as u64;
-    assert_eq!(drained(&bench, "n1"), (NodeState::Draining, replicas));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Draining, replicas));
     let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
     assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it is stopped");
     bench.restart();
     bench.run_ms(30_000);
-    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
     for block in &blocks {
         assert!(bench.good_on(*block).iter().filter(|at| **at != 0).count() >= 2);
     }
@@ -279,7 +279,7 @@ fn drained_node_holds_no_needed_replica() {
         assert!(!bench.add_block_as(file, "w").unwrap().1.contains(&bench.nodes[0].uuid));
     }
     bench.ask(drain("n1", true)).unwrap();
-    assert_eq!(drained(&bench, "n1").0, NodeState::Live);
+    assert_eq!(drain_progress(&bench, "n1").0, NodeState::Live);
     bench.run_ms(5_000);
     assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "the surplus is deleted");
 }
@@ -290,18 +290,18 @@ fn refused_drain_changes_nothing() {
     bench.file("/f", 2, &[10; 4]);
     bench.ask(drain("n1", false)).unwrap();
     bench.run_ms(15_000);
-    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
     // Without the second node, only one node would be left for each block.
-    assert_eq!(bench.refused(drain("n2", false)), Kind::Refused);
-    assert_eq!((drained(&bench, "n1").0, drained(&bench, "n2").0), (NodeState::Drained, NodeState::Live));
+    assert_eq!(bench.refusal_kind(drain("n2", false)), Kind::Refused);
+    assert_eq!((drain_progress(&bench, "n1").0, drain_progress(&bench, "n2").0), (NodeState::Drained, NodeState::Live));
     assert!(!bench.state.namespace().is_draining("n2"));
     // With a lower replication both can be drained.
     bench.ask(setrep("/f", 1)).unwrap();
     bench.ask(drain("n2", false)).unwrap();
     bench.run_ms(15_000);
-    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
-    assert_eq!(drained(&bench, "n2"), (NodeState::Drained, 0));
-    assert_eq!(bench.refused(drain("n3", false)), Kind::Refused, "one node must stay");
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n2"), (NodeState::Drained, 0));
+    assert_eq!(bench.refusal_kind(drain("n3", false)), Kind::Refused, "one node must stay");
 }
 
 #[test]
@@ -309,7 +309,7 @@ fn a_dead_node_cannot_be_drained() {
     let mut bench = Bench::with_nodes(3);
     bench.nodes[0].up = false;
     bench.run_ms(15_000);
-    assert_eq!(bench.refused(drain("n1", false)), Kind::Refused);
+    assert_eq!(bench.refusal_kind(drain("n1", false)), Kind::Refused);
     assert!(!bench.state.namespace().is_draining("n1"));
 }
 
@@ -319,7 +319,7 @@ fn a_drain_is_stuck_when_too_few_stay_for_its_blocks() {
     let blocks = bench.file("/f", 2, &[10; 4]).1;
     bench.ask(drain("n1", false)).unwrap();
     bench.run_ms(15_000);
-    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
     bench.nodes[1].up = false;
     bench.run_ms(15_000);
     let status = bench.state.drain_status("n1");
@@ -330,7 +330,7 @@ fn a_drain_is_stuck_when_too_few_stay_for_its_blocks() {
     assert_eq!(example.why, "number of staying DataNodes: 1");
     bench.nodes[1].up = true;
     bench.run_ms(15_000);
-    assert_eq!(drained(&bench, "n1"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
 }
 
 #[test]
@@ -338,16 +338,16 @@ fn a_drain_can_be_cancelled_for_a_node_that_never_came_back() {
     let mut bench = Bench::with_nodes(3);
     bench.file("/f", 2, &[10; 4]);
     bench.ask(drain("n1", false)).unwrap();
-    assert_eq!(bench.refused(drain("n9", true)), Kind::NotFound);
+    assert_eq!(bench.refusal_kind(drain("n9", true)), Kind::NotFound);
     bench.nodes[0].up = false;
     bench.restart();
     bench.run_ms(1_000);
     bench.state.set_safemode(false);
     bench.ask(drain("n1", true)).unwrap();
-    assert_eq!(drained(&bench, "n1"), (NodeState::Dead, 0));
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Dead, 0));
 }
 
-fn drained(bench: &Bench, node: &str) -> (NodeState, u64) {
+fn drain_progress(bench: &Bench, node: &str) -> (NodeState, u64) {
     let status = bench.state.drain_status(node);
     (status.state, status.blocks_left)
 }
@@ -368,7 +368,7 @@ fn sent_deletes(bench: &mut Bench, index: usize) -> Vec<BlockId> {
 }
 
 #[test]
-fn restarted_node_replicas_are_not_surplus() {
+fn unconfirmed_replicas_of_restarted_nodes_cause_no_deletion() {
     let mut bench = Bench::with_nodes(3);
     let block = bench.file("/f", 3, &[10]).1[0];
     bench.run_ms(1_000);
@@ -383,13 +383,13 @@ fn restarted_node_replicas_are_not_surplus() {
     bench.ask(drain("n3", false)).unwrap();
     bench.tick();
     bench.check();
-    assert_eq!(drained(&bench, "n3"), (NodeState::Draining, 1));
+    assert_eq!(drain_progress(&bench, "n3"), (NodeState::Draining, 1));
     assert!((0..3).all(|index| sent_deletes(&mut bench, index).is_empty()), "{block} may be lost there");
     for index in [0, 1] {
         bench.register(index).unwrap();
     }
     bench.run_ms(2_000);
-    assert_eq!(drained(&bench, "n3"), (NodeState::Drained, 0));
+    assert_eq!(drain_progress(&bench, "n3"), (NodeState::Drained, 0));
     assert!(bench.good_on(block).contains(&1));
 }
 
@@ -416,7 +416,7 @@ fn pending_delete_is_cancelled_when_the_last_replica_is_lost() {
 fn replication_above_the_nodes_is_refused_with_their_number() {
     let mut bench = Bench::with_nodes(2);
     bench.file("/f", 2, &[10]);
-    assert_eq!(bench.refused(setrep("/f", 3)), Kind::Unavailable, "more nodes may register");
+    assert_eq!(bench.refusal_kind(setrep("/f", 3)), Kind::Unavailable, "more nodes may register");
     bench.run_ms(11_000);
     bench.nodes[1].up = false;
     bench.run_ms(11_000);
@@ -451,7 +451,7 @@ fn fsck_returns_pages() {
 }
 
 #[test]
-fn after_a_start_only_copies_for_late_nodes_wait() {
+fn after_a_start_only_copies_of_replicas_that_may_still_be_reported_wait() {
     let slow = crate::namenode::Settings { dead_after_ms: 600_000, ..settings() };
     let mut bench = Bench::with_settings(5, slow.clone());
     let late = 4;

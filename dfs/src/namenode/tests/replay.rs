@@ -5,7 +5,7 @@ use super::bench::{Bench, path};
 use crate::namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op};
 use dfs_client::ids::{BlockId, FileId, Nonce};
 
-pub(super) fn through_snapshot(namespace: &Namespace) -> Namespace {
+pub(super) fn save_and_load_snapshot(namespace: &Namespace) -> Namespace {
     let mut loader = SnapshotLoader::default();
     for item in namespace.items() {
         // Encode and decode, as on disk.
@@ -31,9 +31,9 @@ fn run_history() -> Bench {
 }
 
 #[test]
-fn a_snapshot_holds_everything() {
+fn namespace_loaded_from_its_snapshot_is_equal() {
     let bench = run_history();
-    let back = through_snapshot(bench.state.namespace());
+    let back = save_and_load_snapshot(bench.state.namespace());
     assert_eq!(&back, bench.state.namespace());
     back.invariants().unwrap();
     assert_eq!(bench.replayed(), back);

@@ -88,7 +88,7 @@ fn lengths(commits: Vec<pb::BlockLength>) -> Result<Vec<BlockLength>, Error> {
         .collect())
 }
 
-fn some<T: Default + PartialEq>(value: T) -> Option<T> {
+fn non_default<T: Default + PartialEq>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }
 
@@ -125,11 +125,11 @@ mutations! {
             pb::OnAbandon::Close => OnAbandon::Close,
             pb::OnAbandon::Delete => OnAbandon::Delete,
         },
-        replication: some(m.replication),
-        block_size: some(m.block_size),
+        replication: non_default(m.replication),
+        block_size: non_default(m.block_size),
         overwrite: m.overwrite,
         make_parents: m.make_parents,
-        mode: some(mode(m.mode)?),
+        mode: non_default(mode(m.mode)?),
     };
     pb::AppendRequest: |m| Op::Append { path: path(&m.path)?, holder: holder(&m.holder)? };
     pb::AddBlockRequest: |m| Op::AddBlock {
@@ -151,10 +151,10 @@ mutations! {
         file: FileId(m.file_id),
         holder: holder(&m.holder)?,
         commits: lengths(m.commits)?,
-        rename_to: some(m.rename_to).as_deref().map(path).transpose()?,
+        rename_to: non_default(m.rename_to).as_deref().map(path).transpose()?,
         overwrite: m.overwrite,
     };
-    pb::MkdirRequest: |m| Op::Mkdir { path: path(&m.path)?, parents: m.parents, mode: some(mode(m.mode)?) };
+    pb::MkdirRequest: |m| Op::Mkdir { path: path(&m.path)?, parents: m.parents, mode: non_default(mode(m.mode)?) };
     pb::RenameRequest: |m| Op::Rename { from: path(&m.from)?, to: path(&m.to)?, overwrite: m.overwrite };
     pb::DeleteRequest: |m| Op::Delete { path: path(&m.path)?, recursive: m.recursive };
     pb::SetAttributesRequest: |m| Op::SetAttributes {

@@ -27,11 +27,11 @@ pub(crate) fn status(status: FileStatus) -> pb::FileStatus {
         accessed_ms: status.accessed_ms,
         open: status.open,
         blocks: status.blocks,
-        quota: status.quota.map(quota_out),
+        quota: status.quota.map(quota_to_wire),
     }
 }
 
-fn quota_out(quota: Quota) -> pb::Quota {
+fn quota_to_wire(quota: Quota) -> pb::Quota {
     pb::Quota { files: quota.files, space: quota.space }
 }
 
@@ -48,13 +48,13 @@ fn address(address: NodeAddress) -> pb::DataNodeAddress {
 }
 
 /// The address of a node that is to be written to, with the signature of the NameNode.
-fn sealed(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
+fn sealed_address(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
     let seal = key.seal(&node.data_addr);
     pb::DataNodeAddress { seal, ..address(node) }
 }
 
 /// A block for reading, with its token.
-pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
+pub(crate) fn block_for_reading(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     pb::LocatedBlock {
         token: key.to_read(block.block.0, block.nonce.0).to_bytes(),
         block_id: block.block.0,
@@ -67,14 +67,14 @@ pub(crate) fn located(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
 }
 
 /// A block for writing at most `max` bytes, with its token.
-pub(crate) fn to_write(block: LocatedBlock, key: &BlockKey, max: u64) -> pb::LocatedBlock {
+pub(crate) fn block_for_writing(block: LocatedBlock, key: &BlockKey, max: u64) -> pb::LocatedBlock {
     pb::LocatedBlock {
         token: key.to_write(block.block.0, block.nonce.0, max).to_bytes(),
         block_id: block.block.0,
         nonce: block.nonce.0,
         offset: block.offset,
         length: block.length,
-        nodes: block.nodes.into_iter().map(|node| sealed(node, key)).collect(),
+        nodes: block.nodes.into_iter().map(|node| sealed_address(node, key)).collect(),
         damaged_on: block.damaged_on,
     }
 }
@@ -85,7 +85,7 @@ pub(crate) fn usage(usage: Usage) -> pb::UsageReply {
         dirs: usage.dirs,
         bytes: usage.bytes,
         space: usage.space,
-        quota: usage.quota.map(quota_out),
+        quota: usage.quota.map(quota_to_wire),
     }
 }
 
@@ -223,7 +223,7 @@ fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Comman
     let kind = match command {
         Command::Copy { block, nonce, length, targets } => {
             let located = state.located_block(block, &targets).ok()?;
-            let targets: Vec<_> = located.nodes.into_iter().map(|node| sealed(node, key)).collect();
+            let targets: Vec<_> = located.nodes.into_iter().map(|node| sealed_address(node, key)).collect();
             if targets.is_empty() {
                 return None;
             }

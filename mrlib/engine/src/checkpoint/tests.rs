@@ -152,7 +152,7 @@ fn read_some(run: Run, records: u32) -> Run {
     for _ in 0..records {
         assert!(reader.next().unwrap());
     }
-    Run { start: Some(reader.place()), ..run }
+    Run { start: Some(reader.position()), ..run }
 }
 
 #[test]

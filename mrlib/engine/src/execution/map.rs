@@ -150,7 +150,7 @@ fn finish(
     for (name, value) in [
         ("MAP_INPUT_RECORDS", run.records),
         ("MAP_INPUT_BYTES", position.saturating_sub(range.start)),
-        ("SKIPPED_RECORDS", run.skipped + records.skipped().records),
+        ("SKIPPED_RECORDS", run.skipped + records.unreadable().records),
     ] {
         context.count(name, value);
     }
@@ -229,7 +229,7 @@ impl MapRun<'_> {
                 short = self.control.preempt_request()? != PreemptRequest::None && self.preemptible;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
-            let unreadable = records.skipped();
+            let unreadable = records.unreadable();
             if let Some((offset, why)) = &unreadable.last
                 && self.skipped + unreadable.records > self.skipped_records.max
             {
@@ -357,7 +357,7 @@ fn partitioning(
     io: &mut dyn TaskIo,
 ) -> Result<Partitioning, TaskError> {
     if let Some(make) = &job.partitioner {
-        return Ok(Partitioning::Own(make(&task.conf)?));
+        return Ok(Partitioning::Custom(make(&task.conf)?));
     }
     if !job.total_order || task.reduces == 1 {
         return Ok(Partitioning::Hash);
@@ -413,7 +413,7 @@ impl MapOutput {
             }
             MapOutputKind::Sorted(mut buffer) => {
                 if control.preempt_request()? != PreemptRequest::None {
-                    buffer.parallel();
+                    buffer.allow_second_thread();
                 }
                 let bytes_out = buffer.bytes();
                 let mut step = || {

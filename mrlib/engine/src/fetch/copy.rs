@@ -50,7 +50,7 @@ fn copy_to(
     let mut offset = 0;
     for partition in 0..partitions {
         remote.token = token(partition);
-        let extent = remote.any(partition, &mut |at, bytes| {
+        let extent = remote.fetch_any_length(partition, &mut |at, bytes| {
             file.write_all_at(bytes, offset + at).map_err(failed("write"))
         })?;
         index.extents.push(Extent { offset, ..extent });

@@ -14,7 +14,7 @@ use std::{
 #[derive(Debug)]
 pub struct MapFeed {
     list: Mutex<List>,
-    /// Has room for one wake-up: the follower then sees all changes before it.
+    /// Has room for one wake-up, which is enough: the follower then sees all earlier changes.
     waker: Sender<()>,
     wakeups: Receiver<()>,
 }
@@ -33,7 +33,7 @@ pub(super) struct NewEvents {
 }
 
 impl MapFeed {
-    /// An empty list for a job with this many maps.
+    /// Creates an empty list for a job with this many maps.
     pub fn new(maps: u32) -> Self {
         let (waker, wakeups) = channel::bounded(1);
         Self { list: Mutex::new(List { events: Vec::new(), maps }), waker, wakeups }
@@ -63,8 +63,8 @@ impl MapFeed {
         let _ = self.waker.try_send(());
     }
 
-    /// The events after entry `seen`. Waits until a wake-up since the last call, or until the
-    /// timeout.
+    /// Waits until there was a wake-up since the last call, or until the timeout. Returns the
+    /// events from entry `seen` on.
     pub(super) fn wait(&self, seen: usize, timeout: Duration) -> NewEvents {
         // After the timeout the list is read, too.
         let _ = self.wakeups.recv_timeout(timeout);

@@ -1,7 +1,7 @@
 //! The fetcher threads. Each uses one host at a time and fetches its outputs one after the other.
 
 use super::{
-    FetchOptions, Fetched, MapFeed,
+    FetchOptions, FetchedOutput, MapFeed,
     shuffle_state::{Arrival, FetchFault, FetchItem, ShuffleState},
     source::{Connection, FetchError, FetchWorker, Output},
 };
@@ -30,6 +30,7 @@ pub(super) struct Fetchers<'a> {
     changed: Condvar,
     /// Bytes of the memory budget in use.
     memory_used: Arc<AtomicU64>,
+    /// Bytes fetched, including failed fetches.
     bytes: AtomicU64,
 }
 
@@ -37,7 +38,7 @@ struct FetchState {
     shuffle_state: ShuffleState<Output>,
     fetch_failed: Vec<FetchFailed>,
     error: Option<TaskError>,
-    ended: bool,
+    has_ended: bool,
     /// The socket of each fetcher, to be shut down at the end.
     sockets: Vec<Option<Stream>>,
 }
@@ -55,7 +56,7 @@ impl<'a> Fetchers<'a> {
             shuffle_state: ShuffleState::new(options.pause),
             fetch_failed: Vec::new(),
             error: None,
-            ended: false,
+            has_ended: false,
             sockets: (0..options.parallel).map(|_| None).collect(),
         };
         Self {
@@ -80,7 +81,7 @@ impl<'a> Fetchers<'a> {
             return Err(error);
         }
         for event in events {
-            if let Err(event) = state.shuffle_state.event(event, now) {
+            if let Err(event) = state.shuffle_state.handle_event(event, now) {
                 return Err(TaskError::Program(format!(
                     "{event:?} is not a map event: this is a bug of the tracker"
                 )));
@@ -96,9 +97,9 @@ impl<'a> Fetchers<'a> {
     }
 
     /// Ends all fetchers, including those that are waiting for data.
-    pub(super) fn end(&self) {
+    pub(super) fn end_all(&self) {
         let mut state = self.state();
-        state.ended = true;
+        state.has_ended = true;
         for socket in state.sockets.iter().flatten() {
             // No thread waits on a socket that is closed already.
             let _ = socket.shutdown(Shutdown::Both);
@@ -110,7 +111,7 @@ impl<'a> Fetchers<'a> {
     pub(super) fn finish_in_flight(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         let mut state = self.state();
-        state.ended = true;
+        state.has_ended = true;
         self.changed.notify_all();
         while state.shuffle_state.is_fetching()
             && let Some(left) = deadline.checked_duration_since(Instant::now())
@@ -119,24 +120,24 @@ impl<'a> Fetchers<'a> {
         }
     }
 
-    /// Adds outputs that were fetched before. Those that do not belong to this job are ignored and
-    /// fetched again.
-    pub(super) fn put(&self, before: Vec<Fetched>) {
+    /// Adds outputs that earlier attempts have fetched. Outputs that do not belong to this job are
+    /// ignored.
+    pub(super) fn add_fetched(&self, before: Vec<FetchedOutput>) {
         let mut state = self.state();
-        for Fetched { attempt, root, start, run } in before {
-            state.shuffle_state.put(Arrival {
+        for FetchedOutput { attempt, root, start, run } in before {
+            state.shuffle_state.add_fetched(Arrival {
                 attempt,
                 root_and_start: (root, start),
-                output: Output::free(run),
+                output: Output::outside_budget(run),
             });
         }
     }
 
-    /// The fetched outputs, in the order of their maps in the input.
-    pub(super) fn into_fetched(self) -> impl Iterator<Item = Fetched> {
+    /// Returns the fetched outputs, in the order of their maps in the input.
+    pub(super) fn into_fetched(self) -> impl Iterator<Item = FetchedOutput> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         state.shuffle_state.into_arrivals().into_iter().map(
-            |Arrival { attempt, root_and_start: (root, start), output }| Fetched {
+            |Arrival { attempt, root_and_start: (root, start), output }| FetchedOutput {
                 attempt,
                 root,
                 start,
@@ -145,7 +146,7 @@ impl<'a> Fetchers<'a> {
         )
     }
 
-    /// The loop of a fetcher.
+    /// Runs a fetcher until the shuffle has ended.
     pub(super) fn run_worker(&self, worker: usize) {
         while let Some(first) = self.first_item() {
             let host = first.host.clone();
@@ -157,16 +158,16 @@ impl<'a> Fetchers<'a> {
             }
             let mut state = self.state();
             state.sockets[worker] = None;
-            state.shuffle_state.leave(&host);
+            state.shuffle_state.release_host(&host);
             self.changed.notify_all();
         }
     }
 
-    /// Waits for work at any host. None when the shuffle has ended.
+    /// Waits for an output to fetch from any host. Returns None when the shuffle has ended.
     fn first_item(&self) -> Option<FetchItem> {
         let mut state = self.state();
         loop {
-            if state.ended {
+            if state.has_ended {
                 return None;
             }
             let now = Instant::now();
@@ -193,35 +194,36 @@ impl<'a> Fetchers<'a> {
             scratch: self.scratch,
             memory_used: &self.memory_used,
             bytes: &self.bytes,
-            opened: &|socket| {
+            on_connect: &|socket| {
                 let mut state = self.state();
                 state.sockets[worker] = Some(socket);
-                !state.ended
+                !state.has_ended
             },
         };
         if item.local_path.is_empty() { worker.fetch(item, connection) } else { worker.fetch_local(item) }
     }
 
-    /// Records the result of a fetch. Returns more work at the same host.
+    /// Records the result of a fetch. Returns the next output to fetch from the same host, if there
+    /// is one.
     fn record_result(&self, item: &FetchItem, fetched: Result<Output, FetchError>) -> Option<FetchItem> {
         let mut state = self.state();
         let now = Instant::now();
         match fetched {
-            Ok(output) => state.shuffle_state.arrived(item, output),
+            Ok(output) => state.shuffle_state.record_arrival(item, output),
             Err(FetchError::Local(error)) => {
                 state.error.get_or_insert(error);
-                state.ended = true;
+                state.has_ended = true;
             }
-            Err(_) if state.ended => {}
+            Err(_) if state.has_ended => {}
             Err(FetchError::Remote { fault, why }) => {
                 if fault != FetchFault::Busy {
                     tracing::warn!(attempt = %item.attempt, host = %item.host, "cannot fetch: {why}");
                 }
-                let reported = state.shuffle_state.failed(item, fault, now, rand::random::<f64>());
+                let reported = state.shuffle_state.record_failure(item, fault, now, rand::random::<f64>());
                 state.fetch_failed.extend(reported);
             }
         }
-        let more = if state.ended { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };
+        let more = if state.has_ended { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };
         self.changed.notify_all();
         drop(state);
         self.feed.wake();

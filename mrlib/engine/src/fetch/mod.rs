@@ -3,7 +3,7 @@
 //!
 //! Small outputs stay in memory within a budget. Larger ones are written to scratch files, or read
 //! in place if they are on this node. Every partition is verified before it counts. Outputs are not
-//! merged before all are fetched, so that a withdrawn one can be replaced. A failed fetch is
+//! merged before all are fetched, so that a withdrawn output can be replaced. A failed fetch is
 //! repeated until the output is withdrawn. A full disk on this node is an error of the attempt.
 
 mod copy;
@@ -43,7 +43,7 @@ pub struct FetchOptions {
     pub partition: u32,
     /// The token of the job for shuffle servers.
     pub token: Vec<u8>,
-    /// Makes streams of connections, with TLS if configured.
+    /// Secures connections, with TLS if configured.
     pub connector: Connector,
     /// Number of connections at a time.
     pub parallel: usize,
@@ -58,7 +58,7 @@ pub struct FetchOptions {
 }
 
 impl FetchOptions {
-    /// Options with default times.
+    /// Creates options with default times.
     pub fn new(partition: u32, token: Vec<u8>, parallel: usize, memory: u64) -> Self {
         let (pause, idle_timeout) = (Duration::from_millis(500), Duration::from_secs(30));
         let connector = Connector::default();
@@ -88,22 +88,22 @@ pub struct FetchProgress {
 
 /// Receives events of a shuffle.
 pub trait FetchListener {
-    /// The shuffle has made progress.
+    /// Called when the shuffle has made progress.
     fn progress(&mut self, progress: FetchProgress);
-    /// An output could not be fetched.
+    /// Called when an output could not be fetched.
     fn fetch_failed(&mut self, fetch_failed: FetchFailed);
-    /// The shuffle fetches, or waits for maps. Called several times per second.
+    /// Called several times per second while the shuffle fetches or waits for maps.
     fn mark_alive(&mut self);
 }
 
 /// A fetched output.
 #[derive(Debug)]
-pub struct Fetched {
+pub struct FetchedOutput {
     /// The attempt of the map.
     pub attempt: String,
     /// The root of the map ([`proto::mr::MapAvailable`]).
     pub root: u32,
-    /// Where the range of the map begins.
+    /// The offset at which the range of the map begins.
     pub start: u64,
     /// The partition of this reduce.
     pub run: Run,
@@ -111,11 +111,11 @@ pub struct Fetched {
 
 /// The result of a shuffle.
 #[derive(Debug)]
-pub struct Shuffled {
+pub struct ShuffleResult {
     /// The outputs in the order of their maps in the input: by root, then start.
-    pub outputs: Vec<Fetched>,
+    pub outputs: Vec<FetchedOutput>,
     /// Whether all outputs were fetched. If not, a pause was requested.
-    pub all: bool,
+    pub is_complete: bool,
 }
 
 /// Fetches this reduce's partition of every map output, except those in `before` that were not
@@ -125,11 +125,11 @@ pub fn fetch_all(
     options: &FetchOptions,
     scratch: &Scratch,
     control: &TaskControl,
-    before: Vec<Fetched>,
+    before: Vec<FetchedOutput>,
     listener: &mut dyn FetchListener,
-) -> Result<Shuffled, TaskError> {
+) -> Result<ShuffleResult, TaskError> {
     let fetchers = Fetchers::new(feed, options, scratch);
-    fetchers.put(before);
+    fetchers.add_fetched(before);
     let followed = thread::scope(|scope| {
         for worker in 0..options.parallel {
             let fetchers = &fetchers;
@@ -140,11 +140,11 @@ pub fn fetch_all(
         if matches!(followed, Ok(false)) {
             fetchers.finish_in_flight(IN_FLIGHT_TIMEOUT);
         }
-        fetchers.end();
+        fetchers.end_all();
         followed
     });
-    let all = followed?;
-    Ok(Shuffled { outputs: fetchers.into_fetched().collect(), all })
+    let is_complete = followed?;
+    Ok(ShuffleResult { outputs: fetchers.into_fetched().collect(), is_complete })
 }
 
 /// Passes events to the fetchers until all outputs are fetched. Returns false if a pause was
@@ -159,7 +159,7 @@ fn follow(
     let (mut seen, mut reported) = (0, FetchProgress::default());
     loop {
         let new_events = feed.wait(seen, POLL_INTERVAL);
-        let leaves_off = control.preempt_request()? == PreemptRequest::Pause && preemptible;
+        let is_pausing = control.preempt_request()? == PreemptRequest::Pause && preemptible;
         listener.mark_alive();
         seen += new_events.events.len();
         let report = fetchers.add_events(new_events.events, Instant::now())?;
@@ -175,7 +175,7 @@ fn follow(
         if report.fetched_count >= new_events.maps {
             return Ok(true);
         }
-        if leaves_off {
+        if is_pausing {
             return Ok(false);
         }
     }

@@ -1,6 +1,6 @@
 //! Copies the checkpoint of a paused reduce from the shuffle server of another node, with the
-//! protocol for map outputs. The attempt is that of the reduce, and the partition is the number of
-//! a part ([`crate::checkpoint`]).
+//! protocol for map outputs. A request contains the attempt of the reduce and, as the partition,
+//! the number of a part ([`crate::checkpoint`]).
 
 use super::wire::{self, Answer};
 use crate::segment::Extent;
@@ -15,12 +15,13 @@ use std::{
 const CHUNK_BYTES: usize = 256 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of tries per part, and the first pause between two tries.
+/// Maximum number of tries per part.
 const TRIES: u32 = 7;
+/// The pause after the first try. It doubles with each further try.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Receives chunks of a part, each with its offset.
-pub(crate) type Put<'a> = dyn FnMut(u64, &[u8]) -> Result<(), TaskError> + 'a;
+pub(crate) type PutChunk<'a> = dyn FnMut(u64, &[u8]) -> Result<(), TaskError> + 'a;
 
 /// A connection to a checkpoint on another node.
 pub struct RemoteCheckpoint<'a> {
@@ -38,7 +39,7 @@ pub struct RemoteCheckpoint<'a> {
     connection: Option<Stream>,
     /// Bytes received.
     pub bytes: u64,
-    /// Makes a stream of the connection, with TLS if configured.
+    /// Secures the connection, with TLS if configured.
     pub connector: Connector,
     /// The first pause between two tries.
     pause: Duration,
@@ -58,7 +59,7 @@ enum RemoteError {
 }
 
 impl<'a> RemoteCheckpoint<'a> {
-    /// Connects when the first part is requested.
+    /// Creates a client that connects when the first part is requested.
     pub fn new(
         addr: &'a str,
         token: &[u8],
@@ -97,14 +98,18 @@ impl<'a> RemoteCheckpoint<'a> {
         part: u32,
         stored: u64,
         crc: u32,
-        put: &mut Put<'_>,
+        put: &mut PutChunk<'_>,
     ) -> Result<(), TaskError> {
         self.retry(part, &|extent| (extent.stored, extent.crc) == (stored, crc), put)?;
         Ok(())
     }
 
     /// Fetches a part of unknown length. Returns its extent.
-    pub(super) fn any(&mut self, part: u32, put: &mut Put<'_>) -> Result<Extent, TaskError> {
+    pub(super) fn fetch_any_length(
+        &mut self,
+        part: u32,
+        put: &mut PutChunk<'_>,
+    ) -> Result<Extent, TaskError> {
         self.retry(part, &|_| true, put)
     }
 
@@ -112,7 +117,7 @@ impl<'a> RemoteCheckpoint<'a> {
         &mut self,
         part: u32,
         fits: &dyn Fn(&Extent) -> bool,
-        put: &mut Put<'_>,
+        put: &mut PutChunk<'_>,
     ) -> Result<Extent, TaskError> {
         let (mut last, mut unreachable, mut wrong) = (String::new(), false, false);
         for attempt in 0..TRIES {
@@ -141,7 +146,8 @@ impl<'a> RemoteCheckpoint<'a> {
         })
     }
 
-    /// A request to pause ends the copy at once, because the checkpoint is safe on the other node.
+    /// Fails if a pause was requested. The checkpoint is safe on the other node, so the copy can
+    /// end at once.
     fn check_preempted(&self) -> Result<(), TaskError> {
         if self.control.preempt_request()? == PreemptRequest::Pause {
             Err(TaskError::NotResumed)
@@ -162,7 +168,7 @@ impl<'a> RemoteCheckpoint<'a> {
         &mut self,
         part: u32,
         fits: &dyn Fn(&Extent) -> bool,
-        put: &mut Put<'_>,
+        put: &mut PutChunk<'_>,
     ) -> Result<Extent, RemoteError> {
         let unreachable = |error: io::Error| RemoteError::Unavailable(error.to_string());
         let mut connection = match self.connection.take() {
@@ -174,8 +180,8 @@ impl<'a> RemoteCheckpoint<'a> {
         connection.write_all(&request).map_err(unreachable)?;
         let extent = match wire::read_answer(&mut connection).map_err(unreachable)? {
             Answer::Data(extent) => extent,
-            Answer::No(wire::BUSY, why) => return Err(RemoteError::Unavailable(why)),
-            Answer::No(_, why) => return Err(RemoteError::Final(why)),
+            Answer::Refused(wire::BUSY, why) => return Err(RemoteError::Unavailable(why)),
+            Answer::Refused(_, why) => return Err(RemoteError::Final(why)),
         };
         if !fits(&extent) {
             return Err(RemoteError::Final("the server sent another part than requested".into()));
@@ -239,7 +245,8 @@ mod tests {
         addr
     }
 
-    /// The node may come back with its checkpoint, so it must not count as corrupt.
+    /// An unreachable node may return with its checkpoint, so the checkpoint must not count as
+    /// corrupt.
     #[test]
     fn unreachable_node_is_not_a_corrupt_checkpoint() {
         let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
@@ -251,11 +258,11 @@ mod tests {
     }
 
     #[test]
-    fn missing_or_always_wrong_part_is_corrupt() {
+    fn missing_or_repeatedly_damaged_part_is_corrupt() {
         let without = answering(wire::refusal(wire::NOT_FOUND, "no such checkpoint"));
         assert!(matches!(remote(&without).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
         let extent = Extent { stored: 3, crc: 1, ..Extent::default() };
-        let mut answer = wire::coming(&extent);
+        let mut answer = wire::data_header(&extent);
         answer.extend_from_slice(b"abc");
         let garbled = answering(answer.clone());
         assert!(matches!(remote(&garbled).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));

@@ -1,8 +1,8 @@
-//! The state of the map outputs of a reduce: queued, being fetched, or fetched. Pure: no clock and
-//! no socket, the time is an argument.
+//! The state of the map outputs of a reduce: queued, being fetched, or fetched. A pure state
+//! machine: it has no clock and no socket, and the time is an argument.
 //!
 //! Each map has one entry, filled from one of its attempts. If that attempt is withdrawn, the entry
-//! is reset in whatever state it is. Work is queued by host, and one fetcher at a time uses a
+//! is reset, whatever its state. Fetches are queued by host, and one fetcher at a time uses a
 //! host. A failed fetch is repeated after a growing pause and reported to the JobTracker, which
 //! decides whether the map runs again. An output that is announced at another address (its tracker
 //! restarted, or another node has a copy) is fetched from there at once.
@@ -14,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Consecutive failures before the JobTracker gets a report. It acts only on several reports.
+/// Number of consecutive failures after which they are reported to the JobTracker, which acts only
+/// on several reports.
 const FAILURES_REPORTED: u32 = 3;
 /// The longest pause is this many times the first.
 const BACKOFF_GROWTH_MAX: u32 = 16;
@@ -29,7 +30,7 @@ pub(super) struct FetchItem {
     /// The announced shuffle address.
     pub(super) addr: String,
     pub(super) local_path: String,
-    /// The root of the map, and where its range begins.
+    /// The root of the map, and the offset at which its range begins.
     pub(super) root_and_start: (u32, u64),
 }
 
@@ -76,7 +77,8 @@ struct Host {
     queue: VecDeque<(FetchItem, Instant)>,
     is_busy: bool,
     failures: u32,
-    ready: Instant,
+    /// When the pause after a failure ends.
+    ready_at: Instant,
 }
 
 #[derive(Debug)]
@@ -84,10 +86,12 @@ pub(super) struct ShuffleState<T> {
     entries: BTreeMap<u32, Entry<T>>,
     hosts: BTreeMap<String, Host>,
     fetched_count: u32,
+    /// The first pause after a failure.
     pause: Duration,
 }
 
-/// Whether a queued item is still wanted: its output may have been withdrawn or queued elsewhere.
+/// Returns whether a queued item must still be fetched: its output may have been withdrawn or
+/// queued at another host.
 fn is_wanted<T>(entries: &BTreeMap<u32, Entry<T>>, item: &FetchItem) -> bool {
     let state = entries.get(&item.map).map(|entry| &entry.state);
     matches!(state, Some(OutputState::Queued { attempt, addr }) if *attempt == item.attempt && *addr == item.addr)
@@ -98,7 +102,7 @@ fn fetch_failed(item: &FetchItem) -> FetchFailed {
 }
 
 impl<T> Entry<T> {
-    /// Whether the item comes from the newest announcement of its output.
+    /// Returns whether the address of the item is still the announced address of its output.
     fn is_current(&self, item: &FetchItem) -> bool {
         self.sources.iter().any(|source| source.attempt == item.attempt && source.shuffle_addr == item.addr)
     }
@@ -114,13 +118,14 @@ impl<T> ShuffleState<T> {
         self.fetched_count
     }
 
-    /// Whether any output is being fetched.
+    /// Returns whether any output is being fetched.
     pub(super) fn is_fetching(&self) -> bool {
         self.entries.values().any(|entry| matches!(entry.state, OutputState::Fetching { .. }))
     }
 
-    /// Adds an output that was fetched before. Returns false if its attempt is not a map.
-    pub(super) fn put(&mut self, arrival: Arrival<T>) -> bool {
+    /// Adds an output that an earlier attempt has fetched. Returns false if its attempt is not a
+    /// map or the map has an output already.
+    pub(super) fn add_fetched(&mut self, arrival: Arrival<T>) -> bool {
         let Some(map) = map_of(&arrival.attempt) else { return false };
         let entry = Entry { sources: Vec::new(), state: OutputState::Fetched(arrival), failures: 0 };
         let is_new = self.entries.insert(map, entry).is_none();
@@ -129,7 +134,7 @@ impl<T> ShuffleState<T> {
     }
 
     /// Handles one map event. Returns it if it is malformed.
-    pub(super) fn event(&mut self, event: MapEvent, now: Instant) -> Result<(), MapEvent> {
+    pub(super) fn handle_event(&mut self, event: MapEvent, now: Instant) -> Result<(), MapEvent> {
         let attempt = match &event.kind {
             Some(map_event::Kind::Available(available)) => &available.attempt,
             Some(map_event::Kind::Withdrawn(attempt)) => attempt,
@@ -137,14 +142,14 @@ impl<T> ShuffleState<T> {
         };
         let Some(map) = map_of(attempt) else { return Err(event) };
         match event.kind {
-            Some(map_event::Kind::Available(available)) => self.available(map, available, now),
-            Some(map_event::Kind::Withdrawn(attempt)) => self.withdrawn(map, &attempt, now),
+            Some(map_event::Kind::Available(available)) => self.add_source(map, available, now),
+            Some(map_event::Kind::Withdrawn(attempt)) => self.remove_source(map, &attempt, now),
             None => {}
         }
         Ok(())
     }
 
-    fn available(&mut self, map: u32, available: MapAvailable, now: Instant) {
+    fn add_source(&mut self, map: u32, available: MapAvailable, now: Instant) {
         let new = || Entry { sources: Vec::new(), state: OutputState::Missing, failures: 0 };
         let entry = self.entries.entry(map).or_insert_with(new);
         let moved = matches!(
@@ -156,11 +161,11 @@ impl<T> ShuffleState<T> {
         entry.sources.push(available);
         if moved || matches!(entry.state, OutputState::Missing) {
             entry.failures = 0;
-            self.queue(map, now);
+            self.queue_fetch(map, now);
         }
     }
 
-    fn withdrawn(&mut self, map: u32, withdrawn: &str, now: Instant) {
+    fn remove_source(&mut self, map: u32, withdrawn: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(&map) else { return };
         entry.sources.retain(|source| source.attempt != withdrawn);
         let (OutputState::Queued { attempt, .. }
@@ -173,12 +178,13 @@ impl<T> ShuffleState<T> {
             self.fetched_count -= u32::from(matches!(entry.state, OutputState::Fetched(_)));
             entry.state = OutputState::Missing;
             entry.failures = 0;
-            self.queue(map, now);
+            self.queue_fetch(map, now);
         }
     }
 
-    /// Queues a map at the host of one of its sources: first the newest, then each in turn.
-    fn queue(&mut self, map: u32, ready: Instant) {
+    /// Queues a map at the host of one of its sources: the newest source first, after a failure the
+    /// next older one.
+    fn queue_fetch(&mut self, map: u32, ready: Instant) {
         let entry = self.entries.get_mut(&map).expect("queued maps have an entry");
         let Some(last) = entry.sources.len().checked_sub(1) else { return };
         let source = &entry.sources[last - entry.failures as usize % entry.sources.len()];
@@ -193,13 +199,14 @@ impl<T> ShuffleState<T> {
             root_and_start: (source.root, source.start),
         };
         entry.state = OutputState::Queued { attempt, addr };
-        let new = || Host { queue: VecDeque::new(), is_busy: false, failures: 0, ready };
+        let new = || Host { queue: VecDeque::new(), is_busy: false, failures: 0, ready_at: ready };
         self.hosts.entry(host).or_insert_with(new).queue.push_back((item, ready));
     }
 
-    /// The next item for a fetcher without a host. The host is reserved for it until `leave`.
+    /// Returns the next item for a fetcher without a host. The host is reserved for the fetcher
+    /// until `release_host`.
     pub(super) fn next_fetch(&mut self, now: Instant) -> Option<FetchItem> {
-        let free = |host: &Host| !host.is_busy && host.ready <= now;
+        let free = |host: &Host| !host.is_busy && host.ready_at <= now;
         let names: Vec<String> =
             self.hosts.iter().filter(|(_, host)| free(host)).map(|(name, _)| name.clone()).collect();
         let item = names.iter().find_map(|name| self.next_fetch_at(name, now))?;
@@ -207,10 +214,10 @@ impl<T> ShuffleState<T> {
         Some(item)
     }
 
-    /// The next item at the host of a fetcher.
+    /// Returns the next item at the host of a fetcher.
     pub(super) fn next_fetch_at(&mut self, host: &str, now: Instant) -> Option<FetchItem> {
         let host = self.hosts.get_mut(host)?;
-        if host.ready > now {
+        if host.ready_at > now {
             return None;
         }
         let entries = &mut self.entries;
@@ -234,25 +241,25 @@ impl<T> ShuffleState<T> {
         Some(item)
     }
 
-    /// A fetcher has finished with a host.
-    pub(super) fn leave(&mut self, host: &str) {
+    /// Releases the host of a fetcher that has no more work there.
+    pub(super) fn release_host(&mut self, host: &str) {
         if let Some(host) = self.hosts.get_mut(host) {
             host.is_busy = false;
         }
     }
 
-    /// When the next item is ready that only waits for its pause.
+    /// Returns when the first pause ends, among the items at hosts that no fetcher uses.
     pub(super) fn next_ready(&self) -> Option<Instant> {
         let idle = self.hosts.values().filter(|host| !host.is_busy);
-        idle.flat_map(|host| host.queue.iter().map(|(_, ready)| (*ready).max(host.ready))).min()
+        idle.flat_map(|host| host.queue.iter().map(|(_, ready)| (*ready).max(host.ready_at))).min()
     }
 
     /// Records a fetched output. It is dropped if it was withdrawn in the meantime.
-    pub(super) fn arrived(&mut self, item: &FetchItem, output: T) {
+    pub(super) fn record_arrival(&mut self, item: &FetchItem, output: T) {
         if let Some(host) = self.hosts.get_mut(&item.host) {
             host.failures = 0;
         }
-        if let Some(entry) = self.fetching(item) {
+        if let Some(entry) = self.fetching_entry(item) {
             let (attempt, root_and_start) = (item.attempt.clone(), item.root_and_start);
             entry.state = OutputState::Fetched(Arrival { attempt, root_and_start, output });
             entry.failures = 0;
@@ -260,14 +267,15 @@ impl<T> ShuffleState<T> {
         }
     }
 
-    fn fetching(&mut self, item: &FetchItem) -> Option<&mut Entry<T>> {
+    /// Returns the entry of an item that is still being fetched.
+    fn fetching_entry(&mut self, item: &FetchItem) -> Option<&mut Entry<T>> {
         let entry = self.entries.get_mut(&item.map)?;
         matches!(&entry.state, OutputState::Fetching { attempt } if *attempt == item.attempt).then_some(entry)
     }
 
     /// Records a failed fetch. `jitter` is from 0 to 1. Returns failures to report to the
     /// JobTracker.
-    pub(super) fn failed(
+    pub(super) fn record_failure(
         &mut self,
         item: &FetchItem,
         fault: FetchFault,
@@ -284,8 +292,8 @@ impl<T> ShuffleState<T> {
         if fault == FetchFault::Host {
             let host = self.hosts.get_mut(&item.host).expect("the host of an item is known");
             host.failures += 1;
-            host.ready = now + pause_after(host.failures);
-            ready = host.ready;
+            host.ready_at = now + pause_after(host.failures);
+            ready = host.ready_at;
             if host.failures >= FAILURES_REPORTED {
                 let entries = &self.entries;
                 let waiting = host.queue.iter().map(|(item, _)| item);
@@ -293,11 +301,11 @@ impl<T> ShuffleState<T> {
             }
         }
         let host_failures = self.hosts.get(&item.host).map_or(0, |host| host.failures);
-        let Some(entry) = self.fetching(item) else { return reported };
+        let Some(entry) = self.fetching_entry(item) else { return reported };
         if !entry.is_current(item) {
             // The output is now available at another address.
             entry.failures = 0;
-            self.queue(item.map, now);
+            self.queue_fetch(item.map, now);
             return reported;
         }
         match fault {
@@ -311,11 +319,12 @@ impl<T> ShuffleState<T> {
                 }
             }
         }
-        self.queue(item.map, ready);
+        self.queue_fetch(item.map, ready);
         reported
     }
 
-    /// All fetched outputs by their position in the input, then by the number of the map.
+    /// Returns all fetched outputs, sorted by their position in the input, then by the index of the
+    /// map.
     pub(super) fn into_arrivals(self) -> Vec<Arrival<T>> {
         let mut placed = Vec::with_capacity(self.entries.len());
         for (map, entry) in self.entries {

@@ -28,7 +28,7 @@ use std::{
 
 /// Bytes per read.
 const CHUNK_BYTES: usize = 256 << 10;
-/// One output may use at most this fraction of the memory budget.
+/// One output may use at most 1 / `MEMORY_DIVISOR` of the memory budget.
 const MEMORY_DIVISOR: u64 = 4;
 /// A host that does not accept a connection in this time is down.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -58,16 +58,16 @@ pub(super) struct Connection(Stream);
 #[derive(Debug)]
 pub(super) struct Output {
     run: Run,
-    _lease: Option<Lease>,
+    _reservation: Option<MemoryReservation>,
 }
 
 impl Output {
-    /// An output that does not count for the memory budget.
-    pub(super) fn free(run: Run) -> Self {
-        Self { run, _lease: None }
+    /// Creates an output that does not count for the memory budget.
+    pub(super) fn outside_budget(run: Run) -> Self {
+        Self { run, _reservation: None }
     }
 
-    /// Releases the memory budget, because the shuffle has ended.
+    /// Returns the run and releases its memory budget. Called when the shuffle has ended.
     pub(super) fn into_run(self) -> Run {
         self.run
     }
@@ -75,12 +75,12 @@ impl Output {
 
 /// Bytes of the memory budget, released when the output is dropped.
 #[derive(Debug)]
-struct Lease {
+struct MemoryReservation {
     used: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Drop for Lease {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.used.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -93,7 +93,7 @@ pub(super) struct FetchWorker<'a> {
     pub(super) memory_used: &'a Arc<AtomicU64>,
     pub(super) bytes: &'a AtomicU64,
     /// Called with each new connection. Returns false if the shuffle has ended.
-    pub(super) opened: &'a dyn Fn(Stream) -> bool,
+    pub(super) on_connect: &'a dyn Fn(Stream) -> bool,
 }
 
 /// Classifies an error of an output on this node. If the file is missing or damaged, the output is
@@ -111,14 +111,14 @@ fn local_error(error: TaskError) -> FetchError {
 }
 
 impl FetchWorker<'_> {
-    /// Verifies an output on this node, to be read in place. A small one is copied into memory,
-    /// because an open file for each of many maps would be too many.
+    /// Verifies an output on this node. A large output is read in place. A small output is copied
+    /// into memory, because one open file per map would be too many.
     pub(super) fn fetch_local(&self, item: &FetchItem) -> Result<Output, FetchError> {
         let path = PathBuf::from(&item.local_path);
         let mut run = Run::of_file(path.clone(), self.options.partition).map_err(local_error)?;
         let extent = run.extent;
         if extent.stored == 0 {
-            return Ok(Output::free(Run::in_memory(&item.attempt, Bytes::new(), extent)));
+            return Ok(Output::outside_budget(Run::in_memory(&item.attempt, Bytes::new(), extent)));
         }
         let unreadable = |error| local_error(TaskError::io(format!("read {}", path.display()))(error));
         let file = File::open(&path).map_err(unreadable)?;
@@ -136,42 +136,44 @@ impl FetchWorker<'_> {
         }
         self.bytes.fetch_add(extent.stored, Ordering::Relaxed);
         let small = extent.stored as usize == buffer.len();
-        let lease = if small { self.reserve(extent.stored) } else { None };
-        if lease.is_some() {
+        let reservation = if small { self.reserve_memory(extent.stored) } else { None };
+        if reservation.is_some() {
             run = Run::in_memory(&item.attempt, Bytes::from(buffer), extent);
         }
         run.name = item.attempt.as_str().into();
         // An output that stays on disk is verified again when it is read.
-        run.verified = lease.is_some();
-        Ok(Output { run, _lease: lease })
+        run.verified = reservation.is_some();
+        Ok(Output { run, _reservation: reservation })
     }
 
-    /// Fetches from a server. Keeps the connection if it can be used again.
+    /// Fetches an output from a server. Leaves the connection in `connection` if it can be used
+    /// again.
     pub(super) fn fetch(
         &self,
         item: &FetchItem,
         connection: &mut Option<Connection>,
     ) -> Result<Output, FetchError> {
         let (mut open, announced) = self.request_output(item, connection.take())?;
-        let lease = self.reserve(announced.stored);
-        let run = match lease {
+        let reservation = self.reserve_memory(announced.stored);
+        let run = match reservation {
             Some(_) => self.to_memory(item, &mut open, announced)?,
             None => self.to_disk(item, &mut open, announced)?,
         };
         *connection = Some(open);
-        Ok(Output { run, _lease: lease })
+        Ok(Output { run, _reservation: reservation })
     }
 
-    fn reserve(&self, bytes: u64) -> Option<Lease> {
+    fn reserve_memory(&self, bytes: u64) -> Option<MemoryReservation> {
         if bytes > self.options.memory / MEMORY_DIVISOR {
             return None;
         }
         let fits = |used: u64| (used + bytes <= self.options.memory).then_some(used + bytes);
         self.memory_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        Some(Lease { used: self.memory_used.clone(), bytes })
+        Some(MemoryReservation { used: self.memory_used.clone(), bytes })
     }
 
-    /// Sends the request. If the server has closed a reused connection, that is not a failure.
+    /// Sends the request and reads the answer. If the server has closed a reused connection,
+    /// connects again.
     fn request_output(
         &self,
         item: &FetchItem,
@@ -186,12 +188,12 @@ impl FetchWorker<'_> {
         if let Some(mut connection) = reused
             && let Ok(answer) = exchange(&mut connection)
         {
-            return announced(connection, answer);
+            return accept_answer(connection, answer);
         }
         let mut connection = self.connect(&item.host)?;
         let answer = exchange(&mut connection)
             .map_err(|error| remote_error(FetchFault::Output, format!("no answer: {error}")))?;
-        announced(connection, answer)
+        accept_answer(connection, answer)
     }
 
     fn connect(&self, host: &str) -> Result<Connection, FetchError> {
@@ -208,7 +210,7 @@ impl FetchWorker<'_> {
             Ok((stream.try_clone()?, stream))
         };
         let (handle, stream) = prepare().map_err(down)?;
-        let wanted = (self.opened)(handle);
+        let wanted = (self.on_connect)(handle);
         if !wanted {
             return Err(remote_error(FetchFault::Busy, "the shuffle has ended"));
         }
@@ -291,13 +293,15 @@ impl FetchWorker<'_> {
     }
 }
 
-fn announced(connection: Connection, answer: Answer) -> Result<(Connection, Extent), FetchError> {
+fn accept_answer(connection: Connection, answer: Answer) -> Result<(Connection, Extent), FetchError> {
     match answer {
         Answer::Data(announced) => Ok((connection, announced)),
-        Answer::No(wire::BUSY, why) => Err(remote_error(FetchFault::Busy, why)),
-        Answer::No(wire::NOT_FOUND | wire::REFUSED | wire::DAMAGED, why) => {
+        Answer::Refused(wire::BUSY, why) => Err(remote_error(FetchFault::Busy, why)),
+        Answer::Refused(wire::NOT_FOUND | wire::REFUSED | wire::DAMAGED, why) => {
             Err(remote_error(FetchFault::OutputGone, why))
         }
-        Answer::No(status, why) => Err(remote_error(FetchFault::Output, format!("status {status}: {why}"))),
+        Answer::Refused(status, why) => {
+            Err(remote_error(FetchFault::Output, format!("status {status}: {why}")))
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Shuffles with misbehaving servers.
+//! Tests of shuffles with misbehaving servers.
 
 mod local_output;
 
@@ -90,7 +90,7 @@ fn serve_one(
     let mut bytes = contents(&attempt);
     let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
     let header =
-        wire::coming(&Extent { offset: 0, stored, raw: stored * 2, records: 7, block_max: stored, crc });
+        wire::data_header(&Extent { offset: 0, stored, raw: stored * 2, records: 7, block_max: stored, crc });
     match behaviour {
         Behaviour::Status(status) => {
             stream.write_all(&[status, 2, 0, b'n', b'o']).ok()?;
@@ -145,7 +145,7 @@ struct Shuffle {
     options: FetchOptions,
     control: TaskControl,
     fetch_failed: Vec<String>,
-    /// The addresses of these outputs.
+    /// The addresses of the outputs in `fetch_failed`.
     unfetched_at: BTreeSet<String>,
     beats: u32,
     seen: u64,
@@ -239,7 +239,7 @@ fn all_outputs_are_fetched_from_misbehaving_servers() {
     let attempts = attempts(60);
     let servers = [0, 1, 2].map(|server| {
         Server::start(move |attempt, before| {
-            let manners = [
+            let behaviours = [
                 Behaviour::Correct,
                 Behaviour::Damaged,
                 Behaviour::Cut,
@@ -247,8 +247,8 @@ fn all_outputs_are_fetched_from_misbehaving_servers() {
                 Behaviour::Status(wire::BUSY),
                 Behaviour::Slow,
             ];
-            let rng = crc32c::crc32c(attempt.as_bytes()) as usize + before * 5 + server;
-            if before > 3 { Behaviour::Correct } else { manners[rng % manners.len()] }
+            let choice = crc32c::crc32c(attempt.as_bytes()) as usize + before * 5 + server;
+            if before > 3 { Behaviour::Correct } else { behaviours[choice % behaviours.len()] }
         })
     });
     let event = |(map, attempt): (usize, &String)| available(attempt, &servers[map % 3].addr);
@@ -261,7 +261,7 @@ fn all_outputs_are_fetched_from_misbehaving_servers() {
 }
 
 #[test]
-fn small_outputs_stay_in_memory() {
+fn outputs_stay_in_memory_only_within_the_budget() {
     let server = Server::start(|_, _| Behaviour::Correct);
     let attempts = attempts(8);
     let events = |addr: &str| attempts.iter().map(|attempt| available(attempt, addr)).collect::<Vec<_>>();
@@ -392,7 +392,7 @@ fn output_in_flight_is_dropped_when_withdrawn() {
 }
 
 #[test]
-fn the_number_of_maps_may_grow() {
+fn shuffle_waits_for_maps_that_are_added_while_it_runs() {
     let server = Server::start(|_, _| Behaviour::Correct);
     let mut shuffle = Shuffle::new(2, vec![available("job_1.m0.0", &server.addr)]);
     let (feed, addr) = (shuffle.feed.clone(), server.addr.clone());
@@ -443,7 +443,7 @@ fn outputs_are_ordered_by_map_position() {
 }
 
 #[test]
-fn stop_ends_a_fetch_from_a_silent_server() {
+fn kill_ends_a_fetch_from_a_silent_server() {
     let server = Server::start(|_, _| Behaviour::Silent);
     let mut shuffle = Shuffle::new(1, vec![available("job_1.m0.0", &server.addr)]);
     shuffle.options.idle_timeout = Duration::from_mins(10);
@@ -459,7 +459,7 @@ fn stop_ends_a_fetch_from_a_silent_server() {
 }
 
 #[test]
-fn map_events_may_overlap_but_not_skip() {
+fn overlapping_map_events_are_merged_and_a_gap_is_an_error() {
     let feed = MapFeed::new(1);
     let new_events = |first, attempts: &[&str]| TaskMapEvents {
         first,

@@ -23,12 +23,12 @@ pub const OK: u8 = 0;
 pub const NOT_FOUND: u8 = 1;
 /// The token is not valid for this job.
 pub const REFUSED: u8 = 2;
-/// The copy of the server is damaged.
+/// The output on the server is damaged.
 pub const DAMAGED: u8 = 3;
 /// The server has too many requests.
 pub const BUSY: u8 = 4;
 
-/// Bytes of the numbers after the status of an answer.
+/// Size of the header after the status of an answer with data.
 const DATA_HEADER_BYTES: usize = 4 * 8 + 4;
 
 /// An answer up to the stored bytes.
@@ -36,8 +36,8 @@ const DATA_HEADER_BYTES: usize = 4 * 8 + 4;
 pub enum Answer {
     /// The stored bytes follow. The offset is 0.
     Data(Extent),
-    /// Status and message.
-    No(u8, String),
+    /// The server refuses: status and message.
+    Refused(u8, String),
 }
 
 /// A decoded request.
@@ -56,9 +56,9 @@ impl<'a> Request<'a> {
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = bytes.strip_prefix(&MAGIC)?;
         let mut text = || {
-            let (length, behind) = rest.split_first()?;
-            let (text, behind) = behind.split_at_checked(usize::from(*length))?;
-            rest = behind;
+            let (length, after) = rest.split_first()?;
+            let (text, after) = after.split_at_checked(usize::from(*length))?;
+            rest = after;
             Some(text)
         };
         let (token, attempt) = (text()?, text()?);
@@ -68,7 +68,7 @@ impl<'a> Request<'a> {
 }
 
 /// Encodes a successful answer up to the stored bytes.
-pub fn coming(extent: &Extent) -> Vec<u8> {
+pub fn data_header(extent: &Extent) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(1 + DATA_HEADER_BYTES);
     bytes.put_u8(OK);
     for number in [extent.stored, extent.raw, extent.records, extent.block_max] {
@@ -118,7 +118,7 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
         let crc = fields.get_u32_le();
         let extent = Extent { offset: 0, stored, raw, records, block_max, crc };
         if !extent.is_plausible() {
-            let why = "the numbers in a shuffle answer are invalid";
+            let why = "the size or record count in a shuffle answer exceeds the maximum";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         return Ok(Answer::Data(extent));
@@ -127,7 +127,7 @@ pub fn read_answer(from: &mut impl Read) -> io::Result<Answer> {
     from.read_exact(&mut length)?;
     let mut message = vec![0; usize::from(u16::from_le_bytes(length))];
     from.read_exact(&mut message)?;
-    Ok(Answer::No(status[0], String::from_utf8_lossy(&message).into_owned()))
+    Ok(Answer::Refused(status[0], String::from_utf8_lossy(&message).into_owned()))
 }
 
 #[cfg(test)]
@@ -146,19 +146,19 @@ mod tests {
             assert_eq!(Request::parse(&asked[..cut]), None, "cut at {cut}");
         }
         let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 0xdead };
-        let answer = read_answer(&mut coming(&Extent { offset: 77, ..extent }).as_slice());
+        let answer = read_answer(&mut data_header(&Extent { offset: 77, ..extent }).as_slice());
         assert_eq!(answer.expect("whole"), Answer::Data(extent));
         let answer = read_answer(&mut refusal(BUSY, "later").as_slice()).expect("whole");
-        assert_eq!(answer, Answer::No(BUSY, "later".into()));
+        assert_eq!(answer, Answer::Refused(BUSY, "later".into()));
         for hostile in [
             Extent { block_max: u64::MAX, ..extent },
             Extent { stored: u64::MAX, ..extent },
             Extent { records: u64::MAX, ..extent },
         ] {
-            assert!(read_answer(&mut coming(&hostile).as_slice()).is_err(), "{hostile:?}");
+            assert!(read_answer(&mut data_header(&hostile).as_slice()).is_err(), "{hostile:?}");
         }
         let long = "ü".repeat(50_000);
-        let Ok(Answer::No(DAMAGED, cut)) = read_answer(&mut refusal(DAMAGED, &long).as_slice()) else {
+        let Ok(Answer::Refused(DAMAGED, cut)) = read_answer(&mut refusal(DAMAGED, &long).as_slice()) else {
             panic!("not an answer with data");
         };
         assert!(cut.len() > 60_000 && long.starts_with(&cut));

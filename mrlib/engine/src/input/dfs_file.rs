@@ -2,8 +2,8 @@
 //! they are read; other blocks are read over the network.
 //!
 //! If a mapped block is damaged or cannot be read, the remainder comes from the reader of the
-//! client. That tries the local replica first with reads, reports it as bad, and then uses another
-//! replica.
+//! client. The client tries the local replica again, without a mapping, reports it as bad, and then
+//! uses another replica.
 
 use super::{ByteSource, local::CHUNK_BYTES};
 use crate::dfs_error::dfs_error;
@@ -21,16 +21,17 @@ const LOCATE_BYTES: u64 = 1 << 30;
 /// so its first `length` bytes have not changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
-    /// The number of the job, for error messages.
+    /// The ID of the job, for error messages.
     pub job: u64,
     /// The ID of the file.
     pub file_id: u64,
-    /// Its length at submission.
+    /// The length of the file at submission.
     pub length: u64,
 }
 
 impl Pin {
-    fn changed(&self, path: &DfsPath, what: &str) -> TaskError {
+    /// Returns the error for a file that has changed since the submission.
+    fn changed_error(&self, path: &DfsPath, what: &str) -> TaskError {
         let job = self.job;
         TaskError::Fatal(format!(
             "input {path} was {what} after job_{job} was submitted: the output would mix old and new input; submit the job again"
@@ -41,17 +42,18 @@ impl Pin {
     fn check(&self, status: &FileStatus) -> Result<(), TaskError> {
         let path = &status.path;
         if status.is_dir || status.file_id.0 != self.file_id {
-            return Err(self.changed(path, "replaced"));
+            return Err(self.changed_error(path, "replaced"));
         }
         if status.length < self.length {
             let (length, now) = (self.length, status.length);
-            return Err(self.changed(path, &format!("truncated from {length} to {now} bytes")));
+            return Err(self.changed_error(path, &format!("truncated from {length} to {now} bytes")));
         }
         Ok(())
     }
 }
 
-/// A file in the distributed file system. Its length is that at opening, or that of its pin.
+/// A file in the distributed file system. Its length is the length when it was opened, or that of
+/// its pin.
 pub struct DfsFile {
     client: Client,
     runtime: Handle,
@@ -70,7 +72,8 @@ enum BlockReader {
         offset: u64,
         block: LocalBlock,
     },
-    /// The network, up to `end` of the file. `bytes` were received last, and begin at `offset`.
+    /// The network, up to the offset `end` of the file. `bytes` were received last, and begin at
+    /// `offset`.
     Stream {
         reader: Box<FileReader>,
         offset: u64,
@@ -124,8 +127,8 @@ impl DfsFile {
         (self.blocks.get(index)?.offset <= at).then_some(index)
     }
 
-    /// The block with byte `at`.
-    fn locate(&mut self) -> Result<LocatedBlock, TaskError> {
+    /// Returns the block with byte `at`.
+    fn locate_block(&mut self) -> Result<LocatedBlock, TaskError> {
         let path = &self.status.path;
         if self.block_at(self.at).is_none() {
             let located = self.runtime.block_on(self.client.locate(path, self.at, LOCATE_BYTES));
@@ -140,16 +143,17 @@ impl DfsFile {
 
     /// Opens the block with byte `at`: locally if possible, otherwise over the network.
     fn open_block_at(&mut self) -> Result<(), TaskError> {
-        let block = self.locate()?;
+        let block = self.locate_block()?;
         let local = self.runtime.block_on(self.client.open_local_block(&block)).map_err(dfs_error)?;
         match local {
             Some(local) => self.block_reader = BlockReader::Mapped { offset: block.offset, block: local },
-            None => self.stream(block.offset + block.length)?,
+            None => self.open_stream(block.offset + block.length)?,
         }
         Ok(())
     }
 
-    fn stream(&mut self, end: u64) -> Result<(), TaskError> {
+    /// Opens a reader over the network, from `at` to `end`.
+    fn open_stream(&mut self, end: u64) -> Result<(), TaskError> {
         let reader = self.runtime.block_on(self.client.open(&self.status.path));
         let mut reader = reader.map_err(|error| missing_input(error, self.pin, &self.status.path))?;
         self.check_same(reader.status())?;
@@ -167,14 +171,14 @@ impl DfsFile {
                     if (*offset..*offset + block.bytes().len() as u64).contains(&self.at) =>
                 {
                     let from = self.at - *offset;
-                    // Up to a multiple of the chunk size, so that no chunk is verified twice.
+                    // Read up to a multiple of the chunk size, so that no chunk is verified twice.
                     let to = (from / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64;
                     let to = to.min(block.bytes().len() as u64);
                     let Err(error) = block.verify(from..to) else { return Ok((to - from) as usize) };
                     let end = *offset + block.bytes().len() as u64;
                     let (path, at) = (&self.status.path, self.at);
                     tracing::warn!(%path, at, %error, "the local replica is damaged: reading another replica");
-                    self.stream(end)?;
+                    self.open_stream(end)?;
                 }
                 BlockReader::Stream { offset, bytes, .. }
                     if (*offset..*offset + bytes.len() as u64).contains(&self.at) =>
@@ -197,11 +201,11 @@ impl DfsFile {
     }
 }
 
-/// If the pinned file does not exist any more, the job fails.
+/// Returns an error that fails the job if the pinned file does not exist any more.
 fn missing_input(error: ClientError, pin: Option<Pin>, path: &DfsPath) -> TaskError {
     let missing = error.is(Kind::NotFound) || error.is(Kind::NotDirectory);
     match pin.filter(|_| missing) {
-        Some(pin) => pin.changed(path, "deleted or moved"),
+        Some(pin) => pin.changed_error(path, "deleted or moved"),
         None => dfs_error(error),
     }
 }

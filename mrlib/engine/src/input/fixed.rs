@@ -1,23 +1,25 @@
 //! Records of a fixed length, starting at the first byte of the file.
 
-use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
+use super::{ByteSource, Each, Flow, Record, RecordSource, SplitSpec, UnreadableRecords};
 use mrlib_api::TaskError;
 
-pub(super) struct Fixed {
+pub(super) struct FixedRecords {
     spec: SplitSpec,
     source: Box<dyn ByteSource>,
+    /// The length of a record.
     record: usize,
+    /// The length of a key.
     key: usize,
     /// The offset of the next record.
     at: u64,
-    /// The bytes of it that were read.
+    /// The bytes of the next record that were read so far.
     carry: Vec<u8>,
     /// Whether the source is at another position than after `carry`.
-    is_source_moved: bool,
-    skipped: Skipped,
+    must_seek: bool,
+    unreadable: UnreadableRecords,
 }
 
-impl Fixed {
+impl FixedRecords {
     pub(super) fn new(
         spec: SplitSpec,
         source: Box<dyn ByteSource>,
@@ -39,28 +41,28 @@ impl Fixed {
             key,
             at,
             carry: Vec::new(),
-            is_source_moved: true,
-            skipped: Skipped::default(),
+            must_seek: true,
+            unreadable: UnreadableRecords::default(),
         })
     }
 }
 
-impl RecordSource for Fixed {
+impl RecordSource for FixedRecords {
     fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
         if self.at >= self.spec.range.end {
             return Ok(false);
         }
-        if self.is_source_moved {
+        if self.must_seek {
             self.source.seek(self.at)?;
             self.carry.clear();
-            self.is_source_moved = false;
+            self.must_seek = false;
         }
         let mut rest = self.source.next()?;
         if rest.is_empty() {
             if !self.carry.is_empty() {
                 let why =
                     format!("the file ends {} bytes into a record of {}", self.carry.len(), self.record);
-                self.spec.bad(self.at, why, &mut self.skipped)?;
+                self.spec.skip_or_fail(self.at, why, &mut self.unreadable)?;
             }
             self.at = self.spec.range.end;
             return Ok(false);
@@ -83,7 +85,7 @@ impl RecordSource for Fixed {
             self.carry.clear();
             self.at += self.record as u64;
             if flow == Flow::Stop {
-                self.is_source_moved = true;
+                self.must_seek = true;
                 break;
             }
         }
@@ -98,7 +100,7 @@ impl RecordSource for Fixed {
         self.source.consumed()
     }
 
-    fn skipped(&self) -> &Skipped {
-        &self.skipped
+    fn unreadable(&self) -> &UnreadableRecords {
+        &self.unreadable
     }
 }

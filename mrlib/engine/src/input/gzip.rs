@@ -11,11 +11,11 @@ use std::{
 
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// The decompressed bytes of another source. They can only be read forward; a seek may go forward,
+/// The decompressed bytes of another source. They can only be read forward: a seek moves forward,
 /// or back within the last chunk.
 pub struct Gunzip {
     /// The decoder of the current member, replaced between two members.
-    decoder: GzDecoder<Stored>,
+    decoder: GzDecoder<CompressedInput>,
     at_end: bool,
     /// Whether a complete member was read.
     any_member: bool,
@@ -23,13 +23,14 @@ pub struct Gunzip {
     buffer: Vec<u8>,
     /// The offset of the first byte of `buffer`.
     offset: u64,
+    /// The offset of the next byte to return.
     at: u64,
 }
 
 impl Gunzip {
-    /// Reads a source, which must be at its start.
+    /// Decompresses a source, which must be at its start.
     pub fn new(source: Box<dyn ByteSource>, path: &str) -> Self {
-        let decoder = GzDecoder::new(Stored { source: Some(source), left: Vec::new(), at: 0 });
+        let decoder = GzDecoder::new(CompressedInput { source: Some(source), chunk: Vec::new(), at: 0 });
         Self {
             decoder,
             at_end: false,
@@ -61,7 +62,7 @@ impl Gunzip {
     /// Continues with the next member, if there is one.
     fn next_member(&mut self) -> Result<(), TaskError> {
         self.any_member = true;
-        let nothing = Stored { source: None, left: Vec::new(), at: 0 };
+        let nothing = CompressedInput { source: None, chunk: Vec::new(), at: 0 };
         let mut stored = mem::replace(&mut self.decoder, GzDecoder::new(nothing)).into_inner();
         let at_end = stored.skip_zeros();
         self.decoder = GzDecoder::new(stored);
@@ -117,25 +118,25 @@ impl ByteSource for Gunzip {
     fn consumed(&self) -> u64 {
         let stored = self.decoder.get_ref();
         let consumed = stored.source.as_ref().map_or(0, |source| source.consumed());
-        consumed - (stored.left.len() - stored.at) as u64
+        consumed - (stored.chunk.len() - stored.at) as u64
     }
 }
 
 /// Adapts a source to `BufRead`.
-struct Stored {
+struct CompressedInput {
     /// None for an empty source.
     source: Option<Box<dyn ByteSource>>,
-    left: Vec<u8>,
+    chunk: Vec<u8>,
     at: usize,
 }
 
-impl Stored {
+impl CompressedInput {
     /// Skips zeros. Returns true if nothing follows them.
     fn skip_zeros(&mut self) -> io::Result<bool> {
         loop {
-            let left = self.fill_buf()?;
-            let zeros = left.iter().take_while(|byte| **byte == 0).count();
-            let (at_end, other) = (left.is_empty(), zeros < left.len());
+            let chunk = self.fill_buf()?;
+            let zeros = chunk.iter().take_while(|byte| **byte == 0).count();
+            let (at_end, other) = (left.is_empty(), zeros < chunk.len());
             self.consume(zeros);
             if at_end || other {
                 return Ok(at_end);
@@ -144,7 +145,7 @@ impl Stored {
     }
 }
 
-impl Read for Stored {
+impl Read for CompressedInput {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.fill_buf()?.read(buffer)?;
         self.consume(length);
@@ -152,17 +153,17 @@ impl Read for Stored {
     }
 }
 
-impl BufRead for Stored {
+impl BufRead for CompressedInput {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.at == self.left.len()
+        if self.at == self.chunk.len()
             && let Some(source) = &mut self.source
         {
             let next = source.next().map_err(io::Error::other)?;
-            self.left.clear();
-            self.left.extend_from_slice(next);
+            self.chunk.clear();
+            self.chunk.extend_from_slice(next);
             self.at = 0;
         }
-        Ok(&self.left[self.at..])
+        Ok(&self.chunk[self.at..])
     }
 
     fn consume(&mut self, length: usize) {

@@ -3,28 +3,29 @@
 //! A split that does not begin at byte 0 of the file skips everything up to the first newline at or
 //! after `start - 1`. If a line starts exactly at `start`, this is the newline before it.
 
-use super::{ByteSource, Each, Flow, Record, RecordSource, Skipped, SplitSpec};
+use super::{ByteSource, Each, Flow, Record, RecordSource, SplitSpec, UnreadableRecords};
 use memchr::memchr;
 use mrlib_api::TaskError;
 
-pub(super) struct Lines {
+pub(super) struct LineRecords {
     spec: SplitSpec,
     source: Box<dyn ByteSource>,
     /// Whether lines are divided at the first tab.
     key_value: bool,
     /// The offset of the next line.
     at: u64,
-    /// The bytes of it that were read.
+    /// The bytes of the next line that were read so far.
     carry: Vec<u8>,
-    /// The number of its bytes that were read; more than in `carry` if the line is too long.
+    /// The number of bytes of the next line that were read so far; more than in `carry` if the line
+    /// is too long.
     seen: u64,
     /// Whether the source is at another position than `at + seen`.
-    is_source_moved: bool,
+    must_seek: bool,
     at_end: bool,
-    skipped: Skipped,
+    unreadable: UnreadableRecords,
 }
 
-impl Lines {
+impl LineRecords {
     pub(super) fn new(spec: SplitSpec, source: Box<dyn ByteSource>, key_value: bool) -> Self {
         let (at, carry) = (spec.range.start, Vec::new());
         let at_end = at >= spec.range.end;
@@ -35,14 +36,14 @@ impl Lines {
             at,
             carry,
             seen: 0,
-            is_source_moved: true,
+            must_seek: true,
             at_end,
-            skipped: Skipped::default(),
+            unreadable: UnreadableRecords::default(),
         }
     }
 
     /// Seeks to the first line that starts in the split.
-    fn find_first(&mut self) -> Result<(), TaskError> {
+    fn seek_first_line(&mut self) -> Result<(), TaskError> {
         let mut at = self.spec.range.start - 1;
         self.source.seek(at)?;
         while at < self.spec.range.end {
@@ -63,9 +64,9 @@ impl Lines {
 
     fn reposition(&mut self) -> Result<(), TaskError> {
         if self.at == self.spec.range.start && self.at > 0 {
-            self.find_first()?;
+            self.seek_first_line()?;
         }
-        self.is_source_moved = false;
+        self.must_seek = false;
         self.source.seek(self.at)
     }
 }
@@ -88,9 +89,9 @@ fn without_return(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-impl RecordSource for Lines {
+impl RecordSource for LineRecords {
     fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError> {
-        if self.is_source_moved && !self.at_end {
+        if self.must_seek && !self.at_end {
             self.reposition()?;
         }
         if self.at_end {
@@ -116,13 +117,13 @@ impl RecordSource for Lines {
             let flow = if let Some(line) = line.filter(|line| line.len() as u64 <= limit) {
                 emit_line(self.key_value, offset, line, each)?
             } else {
-                self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
+                self.spec.skip_or_fail(offset, self.spec.too_long(), &mut self.unreadable)?;
                 Flow::Go
             };
             self.carry.clear();
             self.seen = 0;
             if flow == Flow::Stop {
-                self.is_source_moved = true;
+                self.must_seek = true;
                 return Ok(!self.at_end);
             }
             if self.at_end {
@@ -135,7 +136,7 @@ impl RecordSource for Lines {
             if self.seen <= limit.saturating_add(1) {
                 self.carry.extend_from_slice(rest);
             } else if !self.spec.skip_bad {
-                self.spec.bad(self.at, self.spec.too_long(), &mut self.skipped)?;
+                self.spec.skip_or_fail(self.at, self.spec.too_long(), &mut self.unreadable)?;
             } else {
                 self.carry = Vec::new();
             }
@@ -146,7 +147,7 @@ impl RecordSource for Lines {
         let (offset, length) = (self.at, self.seen);
         self.at += length;
         if length > limit {
-            self.spec.bad(offset, self.spec.too_long(), &mut self.skipped)?;
+            self.spec.skip_or_fail(offset, self.spec.too_long(), &mut self.unreadable)?;
         } else if length > 0 {
             emit_line(self.key_value, offset, &self.carry, each)?;
         }
@@ -161,7 +162,7 @@ impl RecordSource for Lines {
         self.source.consumed()
     }
 
-    fn skipped(&self) -> &Skipped {
-        &self.skipped
+    fn unreadable(&self) -> &UnreadableRecords {
+        &self.unreadable
     }
 }

@@ -5,11 +5,11 @@ use memmap2::Mmap;
 use mrlib_api::TaskError;
 use std::{fs::File, path::Path};
 
-/// Size of the chunks returned, small enough for the cache of a core.
+/// Size of the returned chunks, small enough for the cache of a core.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
 
-/// A memory-mapped local file. Its length is that at opening; it must not be truncated while it is
-/// read.
+/// A memory-mapped local file. Its length is the length when it was opened; the file must not be
+/// truncated while it is read.
 #[derive(Debug)]
 pub struct LocalFile {
     /// None for an empty file, which cannot be mapped.

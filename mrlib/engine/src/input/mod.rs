@@ -1,7 +1,7 @@
 //! Input: the bytes of a file ([`ByteSource`]), and the records of a split ([`RecordSource`]).
 //!
 //! Invariant: however a file is split, each record is read by exactly one split. A split has the
-//! records that *start* in it; the last one may end beyond it.
+//! records that *start* in it; the last record may end beyond the split.
 
 mod dfs_file;
 mod fixed;
@@ -23,8 +23,8 @@ use mrlib_api::{
 };
 use std::ops::Range;
 
-/// Number of unreadable records that are listed in the log of a task.
-const SKIPPED_NAMED_MAX: u64 = 1000;
+/// Maximum number of unreadable records that the log of a task lists.
+const UNREADABLE_LOGGED_MAX: u64 = 1000;
 
 /// The bytes of a file, in chunks.
 pub trait ByteSource: Send {
@@ -39,17 +39,17 @@ pub trait ByteSource: Send {
     /// Sets the position of `next`.
     fn seek(&mut self, at: u64) -> Result<(), TaskError>;
 
-    /// The next chunk, verified. Empty only at the end.
+    /// Returns the next chunk, verified. It is empty only at the end.
     fn next(&mut self) -> Result<&[u8], TaskError>;
 
-    /// Bytes of the stored file up to the position of `next`, for the progress.
+    /// Returns the bytes of the stored file up to the position of `next`, for the progress.
     fn consumed(&self) -> u64;
 }
 
 /// One record, with its offset in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The offset of its first byte.
+    /// The offset of the first byte of the record in the file.
     pub offset: u64,
     /// The key, as the format defines it.
     pub key: &'a [u8],
@@ -74,24 +74,24 @@ pub trait RecordSource {
     /// Passes the records of the next chunk to `each`. Returns false at the end of the split.
     fn pump(&mut self, each: Each<'_>) -> Result<bool, TaskError>;
 
-    /// Where the next record starts: the splits `start..position` and `position..end` have the same
-    /// records as this one. Valid between calls of `pump`; after a `Stop` it is the end of that
-    /// record.
+    /// Returns the offset at which the next record starts: the splits `start..position` and
+    /// `position..end` together have the same records as this split. Valid between calls of `pump`;
+    /// after a `Stop` it is the end of that record.
     fn position(&self) -> u64;
 
-    /// Bytes of the stored file that were read, for the progress.
+    /// Returns the bytes of the stored file that were read, for the progress.
     fn consumed(&self) -> u64;
 
-    /// Records skipped because they could not be read.
-    fn skipped(&self) -> &Skipped;
+    /// Returns the records that were skipped because they could not be read.
+    fn unreadable(&self) -> &UnreadableRecords;
 }
 
 /// Records that could not be read.
 #[derive(Debug, Default)]
-pub struct Skipped {
+pub struct UnreadableRecords {
     /// Number of records.
     pub records: u64,
-    /// The offset of the last one, and the error.
+    /// The offset of the last such record, and the error.
     pub last: Option<(u64, String)>,
 }
 
@@ -136,25 +136,30 @@ pub fn open_split(spec: SplitSpec, source: Box<dyn ByteSource>) -> Result<Box<dy
         (source, spec)
     };
     Ok(match spec.format {
-        InputFormat::Lines => Box::new(lines::Lines::new(spec, source, false)),
-        InputFormat::KeyValueLines => Box::new(lines::Lines::new(spec, source, true)),
-        InputFormat::Fixed { record, key } => Box::new(fixed::Fixed::new(spec, source, record, key)?),
-        InputFormat::WholeFile => Box::new(whole_file::Whole::new(spec, source)),
+        InputFormat::Lines => Box::new(lines::LineRecords::new(spec, source, false)),
+        InputFormat::KeyValueLines => Box::new(lines::LineRecords::new(spec, source, true)),
+        InputFormat::Fixed { record, key } => Box::new(fixed::FixedRecords::new(spec, source, record, key)?),
+        InputFormat::WholeFile => Box::new(whole_file::WholeFileRecords::new(spec, source)),
     })
 }
 
 impl SplitSpec {
-    /// Skips a record that cannot be read, or fails.
+    /// Counts a record that cannot be read, or fails if such records are not skipped.
     #[cold]
-    fn bad(&self, offset: u64, why: String, skipped: &mut Skipped) -> Result<(), TaskError> {
-        skipped.last = Some((offset, why.clone()));
+    fn skip_or_fail(
+        &self,
+        offset: u64,
+        why: String,
+        unreadable: &mut UnreadableRecords,
+    ) -> Result<(), TaskError> {
+        unreadable.last = Some((offset, why.clone()));
         let error =
             TaskError::Record { source_path: self.path.clone(), offset, line: None, why, unreadable: true };
         if !self.skip_bad {
             return Err(error);
         }
-        skipped.records += 1;
-        if skipped.records <= SKIPPED_NAMED_MAX {
+        unreadable.records += 1;
+        if unreadable.records <= UNREADABLE_LOGGED_MAX {
             eprintln!("skipped: {error}");
         }
         Ok(())

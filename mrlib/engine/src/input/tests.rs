@@ -59,11 +59,11 @@ fn drain(records: &mut dyn RecordSource) -> Result<Vec<Found>, TaskError> {
     Ok(found)
 }
 
-fn all(bytes: &[u8], stretch: usize, spec: SplitSpec) -> Vec<Found> {
+fn read_all(bytes: &[u8], stretch: usize, spec: SplitSpec) -> Vec<Found> {
     drain(&mut *open(bytes, stretch, spec)).unwrap()
 }
 
-/// A simple implementation of the formats.
+/// Reads all records of a file with a simple implementation of the formats.
 fn model(bytes: &[u8], format: InputFormat) -> Vec<Found> {
     if let InputFormat::Fixed { record, key } = format {
         let chunks = bytes.chunks(record).enumerate();
@@ -108,31 +108,31 @@ fn file(format: InputFormat) -> impl Strategy<Value = (InputFormat, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn every_split_point_and_many_splits((format, bytes) in format().prop_flat_map(file), stretch in 1usize..50, cuts in prop::collection::vec(0u64..41, 0..8)) {
+    fn all_splits_together_have_the_records_of_the_file((format, bytes) in format().prop_flat_map(file), stretch in 1usize..50, cuts in prop::collection::vec(0u64..41, 0..8)) {
         let length = bytes.len() as u64;
-        let whole = all(&bytes, stretch, spec(0..length, format));
+        let whole = read_all(&bytes, stretch, spec(0..length, format));
         prop_assert_eq!(&whole, &model(&bytes, format));
         for point in 0..=length {
-            let mut parts = all(&bytes, stretch, spec(0..point, format));
-            parts.extend(all(&bytes, stretch, spec(point..length, format)));
+            let mut parts = read_all(&bytes, stretch, spec(0..point, format));
+            parts.extend(read_all(&bytes, stretch, spec(point..length, format)));
             prop_assert_eq!(&parts, &whole, "split at {}", point);
         }
         let mut cuts: Vec<u64> = cuts.into_iter().map(|cut| cut.min(length)).chain([0, length]).collect();
         cuts.sort_unstable();
         let parts: Vec<Found> =
-            cuts.windows(2).flat_map(|cut| all(&bytes, stretch, spec(cut[0]..cut[1], format))).collect();
+            cuts.windows(2).flat_map(|cut| read_all(&bytes, stretch, spec(cut[0]..cut[1], format))).collect();
         prop_assert_eq!(&parts, &whole, "cut at {:?}", cuts);
     }
 
     #[test]
-    fn a_split_can_end_at_any_record(
+    fn stopped_split_and_its_remainder_have_all_records(
         (format, bytes) in format().prop_flat_map(file),
         stretch in 1usize..50,
         range in (0u64..41, 0u64..41),
         stop in 0usize..20,
     ) {
         let range = range.0.min(range.1)..range.0.max(range.1).min(bytes.len() as u64);
-        let wanted = all(&bytes, stretch, spec(range.clone(), format));
+        let wanted = read_all(&bytes, stretch, spec(range.clone(), format));
         let mut records = open(&bytes, stretch, spec(range.clone(), format));
         let mut found = Vec::new();
         let mut stopped = false;
@@ -142,8 +142,8 @@ proptest! {
             Ok(if stopped { Flow::Stop } else { Flow::Go })
         }).unwrap() {}
         let position = records.position();
-        prop_assert_eq!(&all(&bytes, stretch, spec(range.start..position.max(range.start), format)), &found);
-        let rest = all(&bytes, stretch, spec(position..range.end, format));
+        prop_assert_eq!(&read_all(&bytes, stretch, spec(range.start..position.max(range.start), format)), &found);
+        let rest = read_all(&bytes, stretch, spec(position..range.end, format));
         prop_assert_eq!(&drain(&mut *records).unwrap(), &rest, "the same reader can continue");
         found.extend(rest);
         prop_assert_eq!(found, wanted);
@@ -156,7 +156,7 @@ proptest! {
         let range = start..(bytes.len() as u64).max(start);
         let mut limited = spec(range.clone(), InputFormat::Lines);
         limited.record_bytes_max = limit;
-        let all = all(&bytes, stretch, spec(range, InputFormat::Lines));
+        let all = read_all(&bytes, stretch, spec(range, InputFormat::Lines));
         let long = all.iter().filter(|record| record.2.len() as u64 > limit);
         match drain(&mut *open(&bytes, stretch, limited.clone())) {
             Ok(found) => prop_assert_eq!(&found, &all),
@@ -169,13 +169,13 @@ proptest! {
         limited.skip_bad = true;
         let mut records = open(&bytes, stretch, limited);
         let found = drain(&mut *records).unwrap();
-        prop_assert_eq!(records.skipped().records, long.clone().count() as u64);
-        prop_assert_eq!(found.len() as u64 + records.skipped().records, all.len() as u64);
+        prop_assert_eq!(records.unreadable().records, long.clone().count() as u64);
+        prop_assert_eq!(found.len() as u64 + records.unreadable().records, all.len() as u64);
         prop_assert!(found.iter().all(|record| record.2.len() as u64 <= limit));
     }
 
     #[test]
-    fn gzip_of_several_members(
+    fn gzip_members_are_concatenated_and_truncation_is_an_error(
         (_, bytes) in file(InputFormat::Lines),
         cut in any::<prop::sample::Index>(),
         stretch in 1usize..50,
@@ -192,9 +192,9 @@ proptest! {
         }
         let named = |range| SplitSpec { path: "/file.gz".into(), ..spec(range, InputFormat::Lines) };
         let length = stored.len() as u64;
-        prop_assert_eq!(all(&stored, stretch, named(0..length)), model(&bytes, InputFormat::Lines));
+        prop_assert_eq!(read_all(&stored, stretch, named(0..length)), model(&bytes, InputFormat::Lines));
         let padded = [stored.as_slice(), &[0; 700]].concat();
-        prop_assert_eq!(all(&padded, stretch, named(0..length + 700)), model(&bytes, InputFormat::Lines));
+        prop_assert_eq!(read_all(&padded, stretch, named(0..length + 700)), model(&bytes, InputFormat::Lines));
         let garbage = [stored.as_slice(), &[0, 7, 7]].concat();
         let error = drain(&mut *open(&garbage, stretch, named(0..length + 3))).unwrap_err().to_string();
         prop_assert!(error.contains("bytes that are not gzip follow the last member"), "{}", error);
@@ -213,7 +213,7 @@ proptest! {
 }
 
 #[test]
-fn damaged_gzip_is_not_called_another_format() {
+fn error_distinguishes_damaged_gzip_from_other_formats() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let lines: Vec<String> = (0..20_000u64).map(|at| format!("{}\n", at * at)).collect();
     encoder.write_all(lines.concat().as_bytes()).unwrap();
@@ -229,7 +229,7 @@ fn damaged_gzip_is_not_called_another_format() {
 }
 
 #[test]
-fn an_eight_mebibyte_line_and_a_file_of_this_machine() {
+fn line_longer_than_a_chunk_is_read_from_a_local_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let mut bytes = b"first\n".to_vec();
@@ -252,7 +252,7 @@ fn an_eight_mebibyte_line_and_a_file_of_this_machine() {
 }
 
 #[test]
-fn whole_files() {
+fn whole_file_is_one_record_of_its_first_split() {
     let whole = |bytes: &[u8], range, limit| {
         let spec = SplitSpec { record_bytes_max: limit, ..spec(range, InputFormat::WholeFile) };
         drain(&mut *open(bytes, 3, spec))
@@ -264,12 +264,12 @@ fn whole_files() {
 }
 
 #[test]
-fn a_file_that_ends_within_a_record() {
+fn incomplete_last_record_is_an_error_or_is_skipped() {
     let fixed = |record, key| SplitSpec { ..spec(0..8, InputFormat::Fixed { record, key }) };
     let error = drain(&mut *open(b"abcdefgh", 5, fixed(3, 1))).unwrap_err();
     assert_eq!(error.to_string(), "record at /file @ byte 6: the file ends 2 bytes into a record of 3");
     let mut records = open(b"abcdefgh", 5, SplitSpec { skip_bad: true, ..fixed(3, 1) });
-    assert_eq!((drain(&mut *records).unwrap().len(), records.skipped().records), (2, 1));
+    assert_eq!((drain(&mut *records).unwrap().len(), records.unreadable().records), (2, 1));
     for (record, key) in [(0, 0), (3, 4)] {
         let source = Box::new(Memory { bytes: Vec::new(), at: 0, stretch: 1 });
         assert!(open_split(fixed(record, key), source).is_err());

@@ -23,7 +23,7 @@ pub struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Writes to `pieces` in `format`.
+    /// Creates a writer to `pieces` in `format`.
     pub fn new(format: OutputFormat, pieces: PieceWriter) -> Self {
         Self { format, pieces }
     }

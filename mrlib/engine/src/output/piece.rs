@@ -1,4 +1,4 @@
-//! The files for the output of a task: in the file system, in a local folder, or none.
+//! The files for the output of a task: in the file system, in a local folder, or no files.
 //!
 //! A file is created with the first bytes. Bytes are buffered and written in large portions, so
 //! that a record costs only a copy. A writer that is dropped without `finish` discards its file.
@@ -25,8 +25,8 @@ pub enum Target {
         runtime: Handle,
         /// The folder for pieces.
         folder: DfsPath,
-        /// The name of the output after the commit, which error messages show. The number of the
-        /// piece follows it.
+        /// The name of the output after the commit. The name of a piece is this name, a dot and the
+        /// number of the piece.
         part: String,
         /// Number of replicas; None for the default of the NameNode.
         replication: Option<u32>,
@@ -35,7 +35,7 @@ pub enum Target {
     Local(PathBuf),
 }
 
-enum Open {
+enum OpenPiece {
     None,
     Dfs(Box<FileWriter>),
     Local(File),
@@ -44,22 +44,24 @@ enum Open {
 /// Writes the output of a task to pieces.
 pub struct PieceWriter {
     target: Target,
-    open: Open,
+    open: OpenPiece,
     pieces: Vec<String>,
+    /// Bytes that are not written yet.
     portion: Vec<u8>,
+    /// Number of bytes that were written.
     flushed: u64,
 }
 
 impl PieceWriter {
-    /// Writes to `target`.
+    /// Creates a writer to `target`.
     pub fn new(target: Target) -> Self {
-        Self::after(Vec::new(), target)
+        Self::continue_after(Vec::new(), target)
     }
 
-    /// Continues after `pieces` that are complete: new pieces are numbered after them, and `finish`
-    /// returns them first.
-    pub fn after(pieces: Vec<String>, target: Target) -> Self {
-        Self { target, open: Open::None, pieces, portion: Vec::new(), flushed: 0 }
+    /// Creates a writer that continues after complete `pieces`: new pieces are numbered after them,
+    /// and `finish` returns them first.
+    pub fn continue_after(pieces: Vec<String>, target: Target) -> Self {
+        Self { target, open: OpenPiece::None, pieces, portion: Vec::new(), flushed: 0 }
     }
 
     /// Bytes written so far.
@@ -67,7 +69,7 @@ impl PieceWriter {
         self.flushed + self.portion.len() as u64
     }
 
-    /// Whether nothing was written.
+    /// Returns whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -89,28 +91,28 @@ impl PieceWriter {
             self.portion.extend_from_slice(bytes);
             return Ok(());
         }
-        self.send(bytes)
+        self.write_to_piece(bytes)
     }
 
     fn flush_portion(&mut self) -> Result<(), TaskError> {
         let mut portion = std::mem::take(&mut self.portion);
         if !portion.is_empty() {
-            self.send(&portion)?;
+            self.write_to_piece(&portion)?;
         }
         portion.clear();
         self.portion = portion;
         Ok(())
     }
 
-    fn send(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
-        if matches!(self.open, Open::None) {
-            self.open()?;
+    fn write_to_piece(&mut self, bytes: &[u8]) -> Result<(), TaskError> {
+        if matches!(self.open, OpenPiece::None) {
+            self.open_piece()?;
         }
         match (&mut self.open, &self.target) {
-            (Open::Dfs(file), Target::Dfs { runtime, .. }) => {
+            (OpenPiece::Dfs(file), Target::Dfs { runtime, .. }) => {
                 runtime.block_on(file.write(bytes)).map_err(dfs_error)?;
             }
-            (Open::Local(file), Target::Local(path)) => {
+            (OpenPiece::Local(file), Target::Local(path)) => {
                 file.write_all(bytes).map_err(TaskError::io(format!("write {}", path.display())))?;
             }
             _ => {}
@@ -119,7 +121,7 @@ impl PieceWriter {
         Ok(())
     }
 
-    fn open(&mut self) -> Result<(), TaskError> {
+    fn open_piece(&mut self) -> Result<(), TaskError> {
         match &self.target {
             Target::None => {}
             Target::Dfs { client, runtime, folder, part, replication } => {
@@ -133,12 +135,12 @@ impl PieceWriter {
                     ..CreateOptions::default()
                 };
                 let file = runtime.block_on(client.create(&path, options)).map_err(dfs_error)?;
-                self.open = Open::Dfs(Box::new(file));
+                self.open = OpenPiece::Dfs(Box::new(file));
                 self.pieces.push(piece);
             }
             Target::Local(path) => {
                 let what = format!("create {}", path.display());
-                self.open = Open::Local(File::create(path).map_err(TaskError::io(what))?);
+                self.open = OpenPiece::Local(File::create(path).map_err(TaskError::io(what))?);
                 self.pieces.push(path.display().to_string());
             }
         }
@@ -149,11 +151,11 @@ impl PieceWriter {
     /// are then durable.
     pub fn finish(mut self) -> Result<Vec<String>, TaskError> {
         self.flush_portion()?;
-        match (std::mem::replace(&mut self.open, Open::None), &self.target) {
-            (Open::Dfs(file), Target::Dfs { runtime, .. }) => {
+        match (std::mem::replace(&mut self.open, OpenPiece::None), &self.target) {
+            (OpenPiece::Dfs(file), Target::Dfs { runtime, .. }) => {
                 runtime.block_on(file.close()).map_err(dfs_error)?;
             }
-            (Open::Local(file), Target::Local(path)) => {
+            (OpenPiece::Local(file), Target::Local(path)) => {
                 file.sync_all().map_err(TaskError::io(format!("sync {}", path.display())))?;
             }
             _ => {}
@@ -165,8 +167,8 @@ impl PieceWriter {
 impl Drop for PieceWriter {
     fn drop(&mut self) {
         // The client deletes the discarded file, for which it needs its runtime.
-        if let (Open::Dfs(file), Target::Dfs { runtime, .. }) =
-            (std::mem::replace(&mut self.open, Open::None), &self.target)
+        if let (OpenPiece::Dfs(file), Target::Dfs { runtime, .. }) =
+            (std::mem::replace(&mut self.open, OpenPiece::None), &self.target)
             && let Err(error) = runtime.block_on(file.abort())
         {
             tracing::debug!(%error, "cannot delete a discarded piece: its lease will expire");

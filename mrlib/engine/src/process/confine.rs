@@ -15,11 +15,11 @@ use proto::mr::Confinement;
 use std::path::PathBuf;
 
 /// The newest Landlock version that is used. The kernel may support less.
-const NEWEST: ABI = ABI::V6;
+const NEWEST_ABI: ABI = ABI::V6;
 
-/// Programs, libraries and their configuration. Only these files in `/etc`, because others may
-/// contain keys.
-const SYSTEM: [&str; 22] = [
+/// Programs, libraries and their configuration, which a task may read. Only these files in `/etc`
+/// are readable, because other files there may contain keys.
+const SYSTEM_PATHS: [&str; 22] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -43,13 +43,14 @@ const SYSTEM: [&str; 22] = [
     "/etc/resolv.conf",
     "/etc/ssl/certs",
 ];
+/// Devices that a task may read and write.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// The warning if the kernel does not support confinement.
 pub(crate) const NO_LANDLOCK: &str =
     "the kernel has no Landlock: this task is not confined and can access all files of its account";
 
-/// Whether the kernel has Landlock.
+/// Returns whether the kernel has Landlock.
 pub fn is_supported() -> bool {
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     ruleset.handle_access(AccessFs::from_all(ABI::V1)).and_then(Ruleset::create).is_ok()
@@ -62,9 +63,10 @@ pub(crate) fn confine(to: &Confinement) -> Result<bool, TaskError> {
 }
 
 fn restrict(to: &Confinement) -> Result<RulesetStatus, RulesetError> {
-    // By its link in /proc, because the account may have no access to the path of the file.
+    // Allow the executable by its link in /proc, because the account may have no access to the path
+    // of the file.
     let own_program = PathBuf::from("/proc/self/exe");
-    let system = SYSTEM.iter().map(|path| (*path).into()).chain([own_program]);
+    let system = SYSTEM_PATHS.iter().map(|path| (*path).into()).chain([own_program]);
     let reads = to.reads.iter().map(Into::into).chain(system);
     let reads: Vec<PathBuf> = reads.collect();
     // The log files are outside the allowed folders, but scripts may open `/dev/stderr` again.
@@ -72,14 +74,14 @@ fn restrict(to: &Confinement) -> Result<RulesetStatus, RulesetError> {
     let devices = DEVICES.iter().map(PathBuf::from);
     let files = devices.chain(log_files.into_iter().filter(|path| path.is_file()));
     let status = Ruleset::default()
-        .handle_access(AccessFs::from_all(NEWEST))?
-        // Also forbids signals to processes outside.
-        .scope(Scope::from_all(NEWEST))?
+        .handle_access(AccessFs::from_all(NEWEST_ABI))?
+        // This also forbids signals to processes outside of the confinement.
+        .scope(Scope::from_all(NEWEST_ABI))?
         .create()?
         // Missing paths are left out.
-        .add_rules(path_beneath_rules(&reads, AccessFs::from_read(NEWEST)))?
-        .add_rules(path_beneath_rules(files, AccessFs::from_file(NEWEST)))?
-        .add_rules(path_beneath_rules(&to.writes, AccessFs::from_all(NEWEST)))?
+        .add_rules(path_beneath_rules(&reads, AccessFs::from_read(NEWEST_ABI)))?
+        .add_rules(path_beneath_rules(files, AccessFs::from_file(NEWEST_ABI)))?
+        .add_rules(path_beneath_rules(&to.writes, AccessFs::from_all(NEWEST_ABI)))?
         .restrict_self()?;
     Ok(status.ruleset)
 }

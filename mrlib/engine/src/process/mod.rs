@@ -20,7 +20,7 @@ use std::{env, fs, io, os::unix::net::UnixStream, path::Path};
 
 /// The process ID of the tracker, which must be the parent.
 pub const TRACKER_PID_VAR: &str = "FERMATA_TRACKER_PID";
-/// The account that this process changes to, as `UID:GID`, if its tracker runs as root.
+/// The account that this process changes to, as `UID:GID`. Set if the tracker runs as root.
 pub const ACCOUNT_VAR: &str = "FERMATA_TASK_ACCOUNT";
 /// Marks all processes of a tracker; child processes inherit it. It does not begin with `FERMATA_`,
 /// because streaming programs do not get those variables.
@@ -30,7 +30,7 @@ pub const LIMIT_AS_VAR: &str = "FERMATA_RLIMIT_AS";
 /// Limit of open files.
 pub const LIMIT_NOFILE_VAR: &str = "FERMATA_RLIMIT_NOFILE";
 
-/// `/proc` counts in hundredths of a second on every supported Linux.
+/// The unit of times in `/proc`: a hundredth of a second on every supported Linux.
 const TICK_MILLISECONDS: u64 = 10;
 
 /// Changes permanently to the account in the environment. If the tracker started the process with
@@ -56,17 +56,18 @@ pub(crate) fn change_account() -> Result<(), TaskError> {
 /// Has the kernel kill this process when its parent ends. Returns false if the parent has ended
 /// already.
 pub(crate) fn die_with_tracker() -> Result<bool, TaskError> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| TaskError::io("request a signal for the end of the tracker")(error.into()))?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
+        TaskError::io("request the signal that kills this process when the tracker ends")(error.into())
+    })?;
     // If the parent ended before the call above, there will be no signal.
-    let Some(tracker) = number(TRACKER_PID_VAR)? else { return Ok(true) };
+    let Some(tracker) = number_from_env(TRACKER_PID_VAR)? else { return Ok(true) };
     let parent = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
     Ok(u64::try_from(parent) == Ok(tracker))
 }
 
 /// Protects the memory of this process, which contains the token of the job, from other processes
-/// of the same account. Not if that is the account of the tracker; other accounts may be shared
-/// with programs outside the cluster.
+/// of the same account. Does nothing if the account is that of the tracker. Any other account may
+/// be shared with programs outside the cluster.
 pub(crate) fn hide_memory(tracker: &UnixStream) -> io::Result<()> {
     if socket_peercred(tracker)?.uid != geteuid() {
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -83,7 +84,7 @@ pub(crate) fn apply_limits() -> Result<(), TaskError> {
     rustix::thread::set_no_new_privs(true)
         .map_err(|error| TaskError::io("disable new privileges")(io::Error::from(error)))?;
     for (key, resource) in [(LIMIT_AS_VAR, Resource::As), (LIMIT_NOFILE_VAR, Resource::Nofile)] {
-        let Some(max) = number(key)? else { continue };
+        let Some(max) = number_from_env(key)? else { continue };
         // A limit cannot be raised above the current maximum.
         let max = getrlimit(resource).maximum.map_or(max, |allowed| max.min(allowed));
         let limit = Rlimit { current: Some(max), maximum: Some(max) };
@@ -94,24 +95,26 @@ pub(crate) fn apply_limits() -> Result<(), TaskError> {
 }
 
 /// Changes the current folder.
-pub(crate) fn move_to(folder: &Path) -> Result<(), TaskError> {
+pub(crate) fn change_folder(folder: &Path) -> Result<(), TaskError> {
     env::set_current_dir(folder).map_err(TaskError::io(format!("change to folder {}", folder.display())))
 }
 
-fn number(key: &str) -> Result<Option<u64>, TaskError> {
+/// Returns the number in an environment variable, if the variable is set.
+fn number_from_env(key: &str) -> Result<Option<u64>, TaskError> {
     let Ok(text) = env::var(key) else { return Ok(None) };
     text.parse().map(Some).map_err(|_| TaskError::Program(format!("{key}={text}: it must be a number")))
 }
 
-/// CPU time of this process and of its ended children.
+/// Returns the CPU time of this process and of its ended children.
 pub fn cpu_milliseconds() -> u64 {
     let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let own = own.tv_sec as u64 * 1000 + own.tv_nsec as u64 / 1_000_000;
     own + children_ticks().unwrap_or(0) * TICK_MILLISECONDS
 }
 
-/// Fields 16 and 17 of `/proc/self/stat`. The second field may contain spaces, so counting starts
-/// after its bracket.
+/// Returns the CPU time of ended children in ticks: the sum of fields 16 and 17 of
+/// `/proc/self/stat`. The second field may contain spaces, so fields are counted after its closing
+/// bracket.
 fn children_ticks() -> Option<u64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

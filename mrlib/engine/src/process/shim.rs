@@ -25,10 +25,10 @@ use std::{
 const SHIM_VAR: &str = "FERMATA_SHIM";
 /// If set, this process executes the program that it reads from stdin.
 ///
-/// An older `mrtask`, which does not change accounts itself, used another name, and so it launches
-/// nothing.
+/// An older `mrtask`, which cannot change accounts, uses another name, so it does not launch
+/// programs with this variable.
 pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH_PROGRAM";
-/// The exit code of shells for this error.
+/// The exit code if a program cannot be started, the same as that of shells.
 const CANNOT_START: i32 = 127;
 
 /// Whether the main function of this binary has called `enter`.
@@ -51,13 +51,13 @@ pub fn enter() {
     process::exit(CANNOT_START);
 }
 
-/// Returns only on an error.
+/// Executes the program that the tracker sends. Returns only on an error.
 fn launch() -> Result<String, TaskError> {
     if !die_with_tracker()? {
         return Ok("the tracker has ended".into());
     }
     apply_limits()?;
-    // The tracker sends it when it has put this process into its control group.
+    // The tracker sends the program after it has put this process into its control group.
     let order = read_frame::<LaunchProgram>(&mut io::stdin().lock())
         .map_err(TaskError::io("read the program to launch"))?;
     let Some(LaunchProgram { program, confinement }) = order else {
@@ -77,12 +77,12 @@ fn launch() -> Result<String, TaskError> {
     Ok(format!("cannot start {program}: {error}{hint}"))
 }
 
-/// Returns only on an error.
+/// Executes the program in the arguments. Returns only on an error.
 fn become_program(parent: &str) -> String {
     let mut arguments = env::args_os().skip(1);
     let Some(program) = arguments.next() else { return "there is no program in the arguments".into() };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        return format!("request a signal for the end of the task: {error}");
+        return format!("cannot request the signal that kills this process when the task ends: {error}");
     }
     // If the parent ended before the call above, there will be no signal.
     let current_parent = getppid().map_or(0, |parent| parent.as_raw_nonzero().get());
@@ -90,12 +90,13 @@ fn become_program(parent: &str) -> String {
         return "the task has ended".into();
     }
     let error = Command::new(&program).args(arguments).env_remove(SHIM_VAR).exec();
-    let hint = if error.kind() == io::ErrorKind::PermissionDenied { refused() } else { String::new() };
+    let hint =
+        if error.kind() == io::ErrorKind::PermissionDenied { permission_hint() } else { String::new() };
     format!("start {}: {error}{hint}", program.display())
 }
 
-/// Why an existing program may not be started, and what to do.
-fn refused() -> String {
+/// Explains why an existing program may not be started, and what to do.
+fn permission_hint() -> String {
     let account = daemon::account::name_of(rustix::process::geteuid().as_raw());
     format!(
         ": tasks run as account {account}, and a confined task reads only the system's programs, its job's files and the \
@@ -104,8 +105,8 @@ fn refused() -> String {
     )
 }
 
-/// A command that starts `program`, through this binary if possible. It must be spawned by a thread
-/// that lives as long as the program should.
+/// Returns a command that starts `program`, through this binary if possible. The command must be
+/// spawned by a thread that lives as long as the program should.
 pub(crate) fn command(program: &OsStr) -> Command {
     if !ENTERED.load(Ordering::Relaxed) {
         return Command::new(program);

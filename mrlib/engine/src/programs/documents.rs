@@ -4,7 +4,7 @@
 //! wordcount.
 
 use super::{
-    sum::{Combine, ONE, Total, count_of},
+    sum::{ONE, SumCombiner, SumReducer, decode_count},
     text::words,
 };
 use mrlib_api::{Conf, Context, Emit, InputFormat, Job, Mapper, Partitioner, Reducer, TaskError, Values};
@@ -13,9 +13,10 @@ fn file_name(context: &Context) -> Vec<u8> {
     context.source().rsplit('/').next().unwrap_or_default().as_bytes().to_vec()
 }
 
-/// Separates words, and precedes the name of a file. Words cannot contain it, but names can.
+/// Separates words, and precedes the name of a file. Words cannot contain a space, but file names
+/// can.
 const SPACE: u8 = b' ';
-/// Ends the name of a file, which cannot contain it. So all keys of a file sort together.
+/// Ends the name of a file. No name contains this byte, so all keys of a file sort together.
 const END_OF_NAME: u8 = 0;
 
 struct WordToFile;
@@ -37,7 +38,7 @@ impl Mapper for WordToFile {
     }
 }
 
-/// Emits one value for all equal adjacent ones. As a reducer with sorted values it emits each
+/// Emits equal adjacent values only once. As a reducer with sorted values it emits each
 /// distinct value once. As a combiner, whose values are not sorted, it removes some duplicates.
 pub(super) struct Distinct;
 
@@ -62,9 +63,9 @@ impl Reducer for Distinct {
 }
 
 /// Emits the distinct values of a key on one line.
-struct Listed;
+struct ListDistinct;
 
-impl Reducer for Listed {
+impl Reducer for ListDistinct {
     fn reduce(
         &mut self,
         key: &[u8],
@@ -88,7 +89,7 @@ impl Reducer for Listed {
 }
 
 pub(super) fn inverted_index(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(WordToFile)).combine(|_| Ok(Distinct)).reduce(|_| Ok(Listed)).sorted_values())
+    Ok(Job::map(|_| Ok(WordToFile)).combine(|_| Ok(Distinct)).reduce(|_| Ok(ListDistinct)).sorted_values())
 }
 
 /// Emits `FILE NUL WORD` with the count 1. Counts are summed first; the reducer then groups its
@@ -129,9 +130,9 @@ impl Partitioner for ByFile {
     }
 }
 
-/// Collects the words of a file that are frequent enough. A file ends where the next one begins.
+/// Collects the words of a file that are frequent enough. Emits them when the next file begins.
 struct TermVector {
-    at_least: u64,
+    count_min: u64,
     file: Vec<u8>,
     terms: Vec<(u64, Vec<u8>)>,
 }
@@ -170,9 +171,9 @@ impl Reducer for TermVector {
         }
         let mut total = 0;
         while let Some(value) = values.next()? {
-            total += count_of(value)?;
+            total += decode_count(value)?;
         }
-        if total >= self.at_least {
+        if total >= self.count_min {
             self.terms.push((total, word.to_vec()));
         }
         Ok(())
@@ -184,9 +185,9 @@ impl Reducer for TermVector {
 }
 
 pub(super) fn term_vector(conf: &Conf) -> Result<Job, TaskError> {
-    let at_least = conf.parse("termvector.min", 2_u64)?;
-    let job = Job::map(|_| Ok(FileAndWord)).combine(|_| Ok(Combine)).partition(|_| Ok(ByFile));
-    Ok(job.reduce(move |_| Ok(TermVector { at_least, file: Vec::new(), terms: Vec::new() })))
+    let count_min = conf.parse("termvector.min", 2_u64)?;
+    let job = Job::map(|_| Ok(FileAndWord)).combine(|_| Ok(SumCombiner)).partition(|_| Ok(ByFile));
+    Ok(job.reduce(move |_| Ok(TermVector { count_min, file: Vec::new(), terms: Vec::new() })))
 }
 
 /// Emits every three consecutive words of a line, with the file.
@@ -221,7 +222,7 @@ impl Mapper for Sequences {
 }
 
 pub(super) fn sequence_count(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(Sequences)).combine(|_| Ok(Combine)).reduce(|_| Ok(Total)))
+    Ok(Job::map(|_| Ok(Sequences)).combine(|_| Ok(SumCombiner)).reduce(|_| Ok(SumReducer)))
 }
 
 /// Reads `W1 W2 W3 FILE TAB COUNT`. Emits the sequence as the key, and count and file as the value,

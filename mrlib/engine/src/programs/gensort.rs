@@ -10,13 +10,17 @@ pub const RECORD_BYTES: usize = 100;
 /// Bytes of the key of a record.
 pub(super) const KEY_BYTES: usize = 10;
 
+/// The multiplier of the random sequence.
 const A: u128 = 0x2360_ed05_1fc6_5da4_4385_df64_9fcc_f645;
+/// The increment of the random sequence.
 const C: u128 = 0x4a69_6d47_7261_7952_4950_2020_2020_2001;
 
-/// Generates records, starting at any number.
+/// Generates records, starting with any record.
 #[derive(Debug, Clone)]
 pub struct Records {
+    /// The number of the next record.
     next: u128,
+    /// The last random number.
     random: u128,
 }
 
@@ -47,7 +51,7 @@ impl Records {
     }
 }
 
-/// X(n), by repeatedly composing the step x → A·x + C with itself.
+/// Computes X(n) by repeatedly composing the step x → A·x + C with itself.
 fn jump(n: u128) -> u128 {
     let (mut scale, mut shift) = (1_u128, 0_u128);
     let (mut step_scale, mut step_shift) = (A, C);
@@ -97,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_records_are_those_of_the_benchmark() {
+    fn first_records_equal_those_of_the_benchmark() {
         assert!(hex(&record(0)).starts_with("4a696d47726179524950001130303030"));
         assert!(hex(&record(0)).ends_with("30303030303030303131313 1ccddeeff".replace(' ', "").as_str()));
         assert!(hex(&record(1)).starts_with("95e0e48262b3edfe04470011"));
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn any_record_can_be_reached_and_checksums_match() {
+    fn generator_starts_at_any_record_and_checksums_match_the_benchmark() {
         let mut run = Records::from(0);
         let mut sum = Checksum::default();
         let mut one = [0; RECORD_BYTES];

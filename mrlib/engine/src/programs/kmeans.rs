@@ -6,21 +6,21 @@
 
 use mrlib_api::{Conf, Context, Counter, Emit, Job, Mapper, Reducer, TaskError, Values};
 
-fn numbers(line: &str) -> Option<Vec<f64>> {
+fn parse_numbers(line: &str) -> Option<Vec<f64>> {
     let parts = line.split(|c: char| c == ',' || c.is_ascii_whitespace()).filter(|part| !part.is_empty());
     parts.map(|part| part.parse().ok().filter(|number: &f64| number.is_finite())).collect()
 }
 
-/// The file with the centroids.
+/// Returns the name of the file with the centroids.
 pub(crate) fn side_file(conf: &Conf) -> &str {
     conf.get("kmeans.centroids").unwrap_or("centroids")
 }
 
 fn read_centroids(file: &str) -> Result<Vec<Vec<f64>>, TaskError> {
-    let text = std::fs::read_to_string(file).map_err(TaskError::io(format!("centroids {file}")))?;
+    let text = std::fs::read_to_string(file).map_err(TaskError::io(format!("read centroids {file}")))?;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     // The output of a round has the index of the centroid and a tab before the coordinates.
-    let rows = lines.map(|line| numbers(line.split_once('\t').map_or(line, |(_, rest)| rest)));
+    let rows = lines.map(|line| parse_numbers(line.split_once('\t').map_or(line, |(_, rest)| rest)));
     let centroids: Option<Vec<Vec<f64>>> = rows.collect();
     let centroids =
         centroids.filter(|rows| rows.iter().all(|row| !row.is_empty() && row.len() == rows[0].len()));
@@ -44,7 +44,7 @@ impl Mapper for Assign {
         out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
-        let point = std::str::from_utf8(line).ok().and_then(numbers);
+        let point = std::str::from_utf8(line).ok().and_then(parse_numbers);
         let Some(point) = point.filter(|point| point.len() == self.centroids[0].len()) else {
             let skipped = *self.skipped.get_or_insert_with(|| context.counter("POINTS_SKIPPED"));
             context.add(skipped, 1);
@@ -67,6 +67,7 @@ fn encode(points: u64, sums: &[f64]) -> Vec<u8> {
     bytes
 }
 
+/// Adds up encoded sums of points.
 fn add_up(values: &mut dyn Values) -> Result<(u64, Vec<f64>), TaskError> {
     let (mut points, mut sums) = (0, Vec::new());
     while let Some(value) = values.next()? {

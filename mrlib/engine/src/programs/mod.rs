@@ -1,6 +1,7 @@
-//! The built-in programs: common ones, the sort benchmark, and those of the scheduling papers.
+//! The built-in programs: common programs, the sort benchmark, and programs of the scheduling
+//! papers.
 //!
-//! Each is a function from settings to a [`mrlib_api::Job`], written with the public API.
+//! Each program is a function from settings to a [`mrlib_api::Job`], written with the public API.
 
 #![allow(clippy::unnecessary_wraps, reason = "all programs have the same signature")]
 
@@ -32,25 +33,26 @@ pub struct Builtin {
     pub make: fn(&Conf) -> Result<Job, TaskError>,
 }
 
-const ANY: Kind = Kind::Count { min: 0, max: u64::MAX };
+const ANY_COUNT: Kind = Kind::Count { min: 0, max: u64::MAX };
 
-const GREP: &[Setting] = &[
+const GREP_SETTINGS: &[Setting] = &[
     Setting::new("grep.pattern", Kind::Text, "text to search for"),
     Setting::new("grep.invert", Kind::Flag, "true: lines that do not contain the text"),
 ];
-const KMEANS: &[Setting] = &[Setting::new("kmeans.centroids", Kind::Text, "side file with the centroids")];
-const TERM_VECTOR: &[Setting] =
-    &[Setting::new("termvector.min", ANY, "smallest count of a word in the output")];
-const TERAGEN: &[Setting] = &[
-    Setting::new("rows", ANY, "number of 100-byte records to generate"),
-    Setting::new("maps", ANY, "number of maps [default: 2]"),
+const KMEANS_SETTINGS: &[Setting] =
+    &[Setting::new("kmeans.centroids", Kind::Text, "side file with the centroids")];
+const TERM_VECTOR_SETTINGS: &[Setting] =
+    &[Setting::new("termvector.min", ANY_COUNT, "smallest count of a word in the output")];
+const TERAGEN_SETTINGS: &[Setting] = &[
+    Setting::new("rows", ANY_COUNT, "number of 100-byte records to generate"),
+    Setting::new("maps", ANY_COUNT, "number of maps [default: 2]"),
 ];
 
 pub(crate) const ALL: [Builtin; 13] = [
     Builtin {
         name: "grep",
         about: "lines that contain the text grep.pattern (no regular expression)",
-        settings: GREP,
+        settings: GREP_SETTINGS,
         make: text::grep,
     },
     Builtin {
@@ -68,7 +70,7 @@ pub(crate) const ALL: [Builtin; 13] = [
     Builtin {
         name: "kmeans",
         about: "one round of k-means; centroids in the side file kmeans.centroids",
-        settings: KMEANS,
+        settings: KMEANS_SETTINGS,
         make: kmeans::job,
     },
     Builtin {
@@ -98,7 +100,7 @@ pub(crate) const ALL: [Builtin; 13] = [
     Builtin {
         name: "teragen",
         about: "generates 100-byte records for terasort",
-        settings: TERAGEN,
+        settings: TERAGEN_SETTINGS,
         make: tera::generate,
     },
     Builtin {
@@ -116,7 +118,7 @@ pub(crate) const ALL: [Builtin; 13] = [
     Builtin {
         name: "termvector",
         about: "for each file, its most frequent words",
-        settings: TERM_VECTOR,
+        settings: TERM_VECTOR_SETTINGS,
         make: documents::term_vector,
     },
     Builtin { name: "wordcount", about: "counts words", settings: &[], make: text::word_count },

@@ -1,14 +1,14 @@
 //! Self-join: from associations of k fields to associations of k + 1 fields.
 //!
 //! Each line has k sorted fields, separated by commas. Two lines with the same fields except the
-//! last give one line of k + 1 fields: the common fields and both last ones, in order.
+//! last give one line of k + 1 fields: the common fields and both last fields, in order.
 
 use super::documents::Distinct;
 use mrlib_api::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values};
 
-struct CutLast;
+struct SplitLastField;
 
-impl Mapper for CutLast {
+impl Mapper for SplitLastField {
     fn divisible() -> bool {
         true
     }
@@ -27,9 +27,9 @@ impl Mapper for CutLast {
     }
 }
 
-struct Pairs;
+struct JoinLastFields;
 
-impl Reducer for Pairs {
+impl Reducer for JoinLastFields {
     fn reduce(
         &mut self,
         key: &[u8],
@@ -37,8 +37,8 @@ impl Reducer for Pairs {
         out: &mut dyn Emit,
         _context: &mut Context,
     ) -> Result<(), TaskError> {
-        // Values are sorted, so equal ones are adjacent. `bytes` has all distinct values, and
-        // `ends` where each ends.
+        // Values are sorted, so equal values are adjacent. `bytes` has all distinct values, and
+        // `ends` the offset at which each value ends.
         let (mut bytes, mut ends) = (Vec::new(), vec![0]);
         let mut start = 0;
         while let Some(value) = values.next()? {
@@ -67,5 +67,8 @@ impl Reducer for Pairs {
 }
 
 pub(super) fn job(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(CutLast)).combine(|_| Ok(Distinct)).reduce(|_| Ok(Pairs)).sorted_values())
+    Ok(Job::map(|_| Ok(SplitLastField))
+        .combine(|_| Ok(Distinct))
+        .reduce(|_| Ok(JoinLastFields))
+        .sorted_values())
 }

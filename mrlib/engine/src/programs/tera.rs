@@ -68,11 +68,11 @@ impl Mapper for Identity {
     }
 }
 
-const TERA: InputFormat = InputFormat::Fixed { record: RECORD_BYTES, key: KEY_BYTES };
+const TERA_FORMAT: InputFormat = InputFormat::Fixed { record: RECORD_BYTES, key: KEY_BYTES };
 
 pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {
     let job = Job::map(|_| Ok(Identity)).reduce(|_| Ok(IdentityReducer));
-    Ok(job.read(TERA).write(OutputFormat::Raw).totally_ordered())
+    Ok(job.read(TERA_FORMAT).write(OutputFormat::Raw).totally_ordered())
 }
 
 /// Summary of the records that a map has read, enough to check the order across maps.
@@ -80,11 +80,11 @@ pub(super) fn sort(_conf: &Conf) -> Result<Job, TaskError> {
 struct Summary {
     source: String,
     start: u64,
-    first: Vec<u8>,
-    last: Vec<u8>,
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
     records: u64,
     checksum: Checksum,
-    disorder: u64,
+    out_of_order: u64,
 }
 
 /// Checks the order within a split.
@@ -110,12 +110,12 @@ impl Mapper for Validate {
         if summary.records == 0 {
             context.source().clone_into(&mut summary.source);
             summary.start = context.start();
-            summary.first = key.to_vec();
-        } else if key < summary.last.as_slice() {
-            summary.disorder += 1;
+            summary.first_key = key.to_vec();
+        } else if key < summary.last_key.as_slice() {
+            summary.out_of_order += 1;
         }
-        summary.last.clear();
-        summary.last.extend_from_slice(key);
+        summary.last_key.clear();
+        summary.last_key.extend_from_slice(key);
         summary.records += 1;
         self.record.clear();
         self.record.extend_from_slice(key);
@@ -134,10 +134,10 @@ impl Mapper for Validate {
         let mut file_and_offset = summary.source.clone().into_bytes();
         file_and_offset.push(0);
         file_and_offset.extend_from_slice(&summary.start.to_be_bytes());
-        let mut value = [summary.first.as_slice(), &summary.last].concat();
+        let mut value = [summary.first_key.as_slice(), &summary.last_key].concat();
         value.extend_from_slice(&summary.records.to_le_bytes());
         value.extend_from_slice(&summary.checksum.0.to_le_bytes());
-        value.extend_from_slice(&summary.disorder.to_le_bytes());
+        value.extend_from_slice(&summary.out_of_order.to_le_bytes());
         out.emit(&file_and_offset, &value)
     }
 }
@@ -145,10 +145,10 @@ impl Mapper for Validate {
 /// Checks the order between maps, and adds up the counts.
 #[derive(Default)]
 struct ValidateReducer {
-    last: Vec<u8>,
+    last_key: Vec<u8>,
     records: u64,
     checksum: Checksum,
-    disorder: u64,
+    out_of_order: u64,
 }
 
 impl Reducer for ValidateReducer {
@@ -165,16 +165,16 @@ impl Reducer for ValidateReducer {
                 value.try_into().map_err(|_| TaskError::from("a summary has an invalid length"))?;
             let (first, rest) = value.split_at(KEY_BYTES);
             let (last, rest) = rest.split_at(KEY_BYTES);
-            if first < self.last.as_slice() {
-                self.disorder += 1;
+            if first < self.last_key.as_slice() {
+                self.out_of_order += 1;
                 let file = file_and_offset.split(|byte| *byte == 0).next().unwrap_or_default();
                 out.emit(b"misplaced", file)?;
             }
-            self.last = last.to_vec();
+            self.last_key = last.to_vec();
             let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| rest[at + i]));
             self.records += number(0);
             self.checksum.0 += u128::from_le_bytes(std::array::from_fn(|i| rest[8 + i]));
-            self.disorder += number(24);
+            self.out_of_order += number(24);
         }
         Ok(())
     }
@@ -185,32 +185,32 @@ impl Reducer for ValidateReducer {
 
     fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
         let mut state = self.records.to_le_bytes().to_vec();
-        state.extend_from_slice(&self.disorder.to_le_bytes());
+        state.extend_from_slice(&self.out_of_order.to_le_bytes());
         state.extend_from_slice(&self.checksum.0.to_le_bytes());
-        state.extend_from_slice(&self.last);
+        state.extend_from_slice(&self.last_key);
         Ok(state)
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
         let short = || TaskError::from("the saved state has an invalid length");
         let (records, rest) = state.split_first_chunk().ok_or_else(short)?;
-        let (disorder, rest) = rest.split_first_chunk().ok_or_else(short)?;
+        let (out_of_order, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (checksum, last) = rest.split_first_chunk().ok_or_else(short)?;
-        (self.records, self.disorder) = (u64::from_le_bytes(*records), u64::from_le_bytes(*disorder));
-        (self.checksum.0, self.last) = (u128::from_le_bytes(*checksum), last.to_vec());
+        (self.records, self.out_of_order) = (u64::from_le_bytes(*records), u64::from_le_bytes(*out_of_order));
+        (self.checksum.0, self.last_key) = (u128::from_le_bytes(*checksum), last.to_vec());
         Ok(())
     }
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        let disorder = context.counter("RECORDS_OUT_OF_ORDER");
-        context.add(disorder, self.disorder);
+        let out_of_order = context.counter("RECORDS_OUT_OF_ORDER");
+        context.add(out_of_order, self.out_of_order);
         out.emit(b"records", self.records.to_string().as_bytes())?;
         out.emit(b"checksum", self.checksum.to_string().as_bytes())?;
-        out.emit(b"out-of-order", self.disorder.to_string().as_bytes())
+        out.emit(b"out-of-order", self.out_of_order.to_string().as_bytes())
     }
 }
 
 /// Uses one reduce, which sees all summaries in order.
 pub(super) fn validate(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(Validate::default())).reduce(|_| Ok(ValidateReducer::default())).read(TERA))
+    Ok(Job::map(|_| Ok(Validate::default())).reduce(|_| Ok(ValidateReducer::default())).read(TERA_FORMAT))
 }

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Files with words, some of them frequent.
+/// Writes files with words, some of them frequent. Returns their names and texts.
 fn books(folder: &Path) -> Vec<(String, String)> {
     let words =
         ["the", "cat", "sat", "on", "a", "mat", "and", "held", "its", "breath", "Ünder", "a|b", "|", "b|c"];
@@ -66,7 +66,8 @@ fn parts(folder: &Path) -> Vec<PathBuf> {
     parts
 }
 
-fn expect(name: &str, settings: &[(&str, &str)], plain: impl Fn(&[(String, String)]) -> Vec<String>) {
+/// Runs a program with one and three reduces, and compares its output with `plain`.
+fn check_program(name: &str, settings: &[(&str, &str)], plain: impl Fn(&[(String, String)]) -> Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let books = books(folder.path());
     let mut wanted = plain(&books);
@@ -84,15 +85,15 @@ fn count<'a>(items: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u64> {
 }
 
 #[test]
-fn wordcount() {
-    expect("wordcount", &[], |books| {
+fn wordcount_counts_all_words() {
+    check_program("wordcount", &[], |books| {
         let words = books.iter().flat_map(|(_, text)| text.split_ascii_whitespace());
         count(words).into_iter().map(|(word, n)| format!("{word}\t{n}")).collect()
     });
 }
 
 #[test]
-fn grep() {
+fn grep_emits_matching_lines_and_needs_a_pattern() {
     let folder = tempfile::tempdir().unwrap();
     let books = books(folder.path());
     let lines = books.iter().flat_map(|(_, text)| text.lines());
@@ -103,8 +104,8 @@ fn grep() {
 }
 
 #[test]
-fn inverted_index() {
-    expect("invertedindex", &[], |books| {
+fn inverted_index_lists_the_files_of_each_word() {
+    check_program("invertedindex", &[], |books| {
         let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for (file, text) in books {
             text.split_ascii_whitespace().for_each(|word| {
@@ -119,8 +120,8 @@ fn inverted_index() {
 }
 
 #[test]
-fn term_vector() {
-    expect("termvector", &[("termvector.min", "50")], |books| {
+fn term_vector_lists_the_frequent_words_of_each_file() {
+    check_program("termvector", &[("termvector.min", "50")], |books| {
         let line = |(file, text): &(String, String)| {
             let mut terms: Vec<_> =
                 count(text.split_ascii_whitespace()).into_iter().filter(|(_, n)| *n >= 50).collect();
@@ -146,15 +147,15 @@ fn sequences(books: &[(String, String)]) -> BTreeMap<(String, String), u64> {
 }
 
 #[test]
-fn sequence_count() {
-    expect("sequencecount", &[], |books| {
+fn sequence_count_counts_three_words_by_file() {
+    check_program("sequencecount", &[], |books| {
         let line = |((three, file), n): ((String, String), u64)| format!("{three} {file}\t{n}");
         sequences(books).into_iter().map(line).collect()
     });
 }
 
 #[test]
-fn ranked_inverted_index() {
+fn ranked_inverted_index_sorts_files_by_count() {
     let folder = tempfile::tempdir().unwrap();
     let books = books(folder.path());
     let counts = run("sequencecount", &[folder.path().to_owned()], 1, &[]);
@@ -175,7 +176,7 @@ fn ranked_inverted_index() {
 }
 
 #[test]
-fn self_join() {
+fn self_join_joins_lines_that_differ_in_the_last_field() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("sets");
     fs::write(&input, "a,b\na,c\na,d\na,c\nb,c\nc,e\nalone\nc,f\n").unwrap();
@@ -183,7 +184,7 @@ fn self_join() {
 }
 
 #[test]
-fn kmeans() {
+fn kmeans_computes_new_centroids() {
     let folder = tempfile::tempdir().unwrap();
     let (points, centroids) = (folder.path().join("points"), folder.path().join("start"));
     fs::write(&points, "1 1\n2 2\n3,3\n10 10\n12 12\nnot a point\n").unwrap();

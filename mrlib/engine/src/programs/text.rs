@@ -1,9 +1,9 @@
 //! Common programs over lines: wordcount, grep, sort.
 
-use super::sum::{Combine, ONE, Total};
+use super::sum::{ONE, SumCombiner, SumReducer};
 use mrlib_api::{Conf, Context, Counter, Emit, IdentityReducer, Job, Mapper, TaskError};
 
-/// The words of a line, separated by ASCII white space.
+/// Returns the words of a line, separated by ASCII white space.
 #[inline]
 pub(super) fn words(line: &[u8]) -> Words<'_> {
     Words { line, at: 0 }
@@ -29,8 +29,8 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
-/// The end of the word that begins at `start`. Checks eight bytes at a time: no white space is
-/// above a blank.
+/// Returns the end of the word that begins at `start`. Checks eight bytes at a time, because no
+/// white space character is above a blank.
 #[inline]
 fn end_of_word(line: &[u8], start: usize) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
@@ -39,8 +39,8 @@ fn end_of_word(line: &[u8], start: usize) -> usize {
     let mut at = start;
     while let Some(eight) = line.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let eight = u64::from_le_bytes(*eight);
-        // Sets the high bit of each byte that is not above a blank. Later bytes may be set wrongly,
-        // but only the first counts.
+        // Sets the high bit of each byte that is not above a blank. The bits after the first may be
+        // wrong, but only the first is used.
         let low = eight.wrapping_sub(ABOVE) & !eight & HIGH;
         if low == 0 {
             at += 8;
@@ -75,7 +75,7 @@ impl Mapper for WordCount {
 }
 
 pub(super) fn word_count(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(WordCount)).combine(|_| Ok(Combine)).reduce(|_| Ok(Total)))
+    Ok(Job::map(|_| Ok(WordCount)).combine(|_| Ok(SumCombiner)).reduce(|_| Ok(SumReducer)))
 }
 
 /// Emits the lines that contain a text, or those that do not.

@@ -1,8 +1,8 @@
 //! The index of a segment file: where its partitions are.
 //!
 //! On disk: `FMTX`, version u32, count u32; then for each partition offset, stored length, raw
-//! length, records and longest block as u64 and a CRC-32C as u32; last the CRC-32C of all that.
-//! Little endian.
+//! length, records and longest block as u64 and a CRC-32C as u32; last the CRC-32C of all bytes
+//! before it. Numbers are little endian.
 
 use super::LONG_BYTES;
 use bytes::{Buf, BufMut};
@@ -19,7 +19,7 @@ const HEADER_BYTES: usize = 12;
 const EXTENT_BYTES: usize = 44;
 const CRC_BYTES: usize = 4;
 /// Maximum size of an index: more than any job needs.
-const BYTES_MAX: u64 = 64 << 20;
+const INDEX_BYTES_MAX: u64 = 64 << 20;
 /// Maximum size of one partition of one map output, 8 TiB. Sums over a million maps still fit in a
 /// u64.
 const EXTENT_BYTES_MAX: u64 = 8 << 40;
@@ -27,28 +27,28 @@ const EXTENT_BYTES_MAX: u64 = 8 << 40;
 /// The extent of one partition in a segment file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {
-    /// Offset of its first byte in the file.
+    /// Offset in the file of the first byte of the partition.
     pub offset: u64,
-    /// Bytes in the file.
+    /// Size of the partition in the file, in bytes.
     pub stored: u64,
-    /// Bytes of its records.
+    /// Size of the records before compression, in bytes.
     pub raw: u64,
     /// Number of records.
     pub records: u64,
-    /// Raw bytes of its longest block, for which a reader needs memory.
+    /// Raw bytes of the longest block of the partition, for which a reader needs memory.
     pub block_max: u64,
     /// CRC-32C of the stored bytes.
     pub crc: u32,
 }
 
 impl Extent {
-    /// Memory that a reader needs: the longest block as stored and, unless it is too long to be
-    /// compressed, decompressed.
-    pub fn room(&self) -> u64 {
+    /// Returns the memory that a reader needs: the longest block as stored and, unless it is too
+    /// long to be compressed, decompressed.
+    pub fn reader_bytes(&self) -> u64 {
         self.block_max.saturating_add(self.block_max.min(LONG_BYTES as u64))
     }
 
-    /// Whether a map output can have these sizes. Then sums over all maps fit in a u64.
+    /// Returns whether a map output can have these sizes. If so, sums over all maps fit in a u64.
     pub fn is_plausible(&self) -> bool {
         [self.stored, self.raw, self.records, self.block_max].iter().all(|number| *number <= EXTENT_BYTES_MAX)
     }
@@ -62,7 +62,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// `PATH.index`.
+    /// Returns the path of the index of a segment file: `PATH.index`.
     pub fn path_of(segment: &Path) -> PathBuf {
         let mut name = segment.as_os_str().to_owned();
         name.push(".index");
@@ -80,10 +80,10 @@ impl Index {
         let mut bytes = Vec::new();
         // A tracker reads files that a task has written, so links are not followed.
         safe_open::open(&path)
-            .and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes))
+            .and_then(|file| file.take(INDEX_BYTES_MAX + 1).read_to_end(&mut bytes))
             .map_err(reading(&path))?;
-        if bytes.len() as u64 > BYTES_MAX {
-            return damaged(&path, BYTES_MAX, "it is too long for an index");
+        if bytes.len() as u64 > INDEX_BYTES_MAX {
+            return damaged(&path, INDEX_BYTES_MAX, "it is too long for an index");
         }
         let index = Self::decode(&bytes, &path)?;
         let length =
@@ -146,19 +146,22 @@ impl Index {
             end = offset + stored;
             let extent = Extent { offset, stored, raw, records, block_max, crc: rest.get_u32_le() };
             if !extent.is_plausible() {
-                return damaged(HEADER_BYTES + at * EXTENT_BYTES, "the numbers of a partition are invalid");
+                return damaged(
+                    HEADER_BYTES + at * EXTENT_BYTES,
+                    "the size or record count of a partition exceeds the maximum",
+                );
             }
             extents.push(extent);
         }
         Ok(Self { extents })
     }
 
-    /// Number of records in all partitions.
+    /// Returns the number of records in all partitions.
     pub fn records(&self) -> u64 {
         self.extents.iter().map(|extent| extent.records).sum()
     }
 
-    /// Number of stored bytes in all partitions.
+    /// Returns the number of stored bytes in all partitions.
     pub fn stored(&self) -> u64 {
         self.extents.iter().map(|extent| extent.stored).sum()
     }

@@ -28,8 +28,7 @@ pub use writer::SegmentWriter;
 
 /// Raw bytes in a block, unless a single record is longer.
 pub const BLOCK_BYTES: usize = 64 << 10;
-/// A record of this length is written directly, not copied into a block first, and never
-/// compressed.
+/// A record longer than this is written directly, without a copy in a block, and never compressed.
 const LONG_BYTES: usize = 1 << 20;
-/// Bytes of the two lengths before a block.
+/// Size of the header of a block: two lengths.
 const BLOCK_HEADER_BYTES: usize = 8;

@@ -19,9 +19,9 @@ const EXPANSION_MAX: u64 = 256;
 /// Where the stored bytes of a partition are.
 #[derive(Debug, Clone)]
 pub enum Stored {
-    /// In memory, without other bytes.
+    /// In memory. These bytes are the partition and nothing else.
     Memory(Bytes),
-    /// In a file, opened for reading.
+    /// In a file, which is opened to read it.
     File(PathBuf),
     /// In a scratch file, which exists as long as this value.
     Scratch(ScratchFile),
@@ -42,14 +42,14 @@ pub struct Run {
     pub name: Arc<str>,
     /// Whether the checksum was verified, so that readers from memory can skip the check.
     pub verified: bool,
-    /// Where to begin reading, if not at the first record.
+    /// The record to begin with, if it is not the first.
     pub start: Option<RunPosition>,
-    /// Runs that follow this one, in order. Their own `more` is empty.
+    /// Runs that follow this run, in order. Their own `more` is empty.
     pub more: Vec<Run>,
 }
 
 impl Run {
-    /// Partition `partition` of the segment file at `path`, according to its index.
+    /// Returns partition `partition` of the segment file at `path`, according to its index.
     pub fn of_file(path: PathBuf, partition: u32) -> Result<Self, TaskError> {
         let name: Arc<str> = path.display().to_string().into();
         let index = Index::read(&path)?;
@@ -64,23 +64,23 @@ impl Run {
         Ok(Self::new(Stored::File(path), extent, name))
     }
 
-    /// A run whose checksum was not verified yet.
+    /// Creates a run whose checksum was not verified yet.
     pub fn new(stored: Stored, extent: Extent, name: Arc<str>) -> Self {
         Self { stored, extent, name, verified: false, start: None, more: Vec::new() }
     }
 
-    /// A run in memory. `extent.offset` is ignored.
+    /// Creates a run in memory. `extent.offset` is ignored.
     pub fn in_memory(name: &str, bytes: Bytes, extent: Extent) -> Self {
         let extent = Extent { offset: 0, ..extent };
         Self::new(Stored::Memory(bytes), extent, name.into())
     }
 
-    /// This run and those that follow it.
+    /// Returns this run and the runs that follow it.
     pub fn parts(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(&self.more)
     }
 
-    /// Appends another run, whose records come after those of this one.
+    /// Appends another run, whose records come after those of this run.
     #[must_use]
     pub fn followed_by(mut self, mut other: Self) -> Self {
         let more = std::mem::take(&mut other.more);
@@ -89,23 +89,23 @@ impl Run {
         self
     }
 
-    /// Unread stored bytes, including those of the current block.
+    /// Returns the number of unread stored bytes, including those of the current block.
     pub fn unread_bytes(&self) -> u64 {
         let left =
             |run: &Self| run.extent.stored - run.start.map_or(0, |start| start.block.min(run.extent.stored));
         self.parts().map(left).sum()
     }
 
-    /// Opens a reader before the first record, or before the one at `start`. It ends with the first
-    /// part.
+    /// Opens a reader before the first record, or before the record at `start`. The reader ends
+    /// with the first part.
     pub fn open(&self) -> Result<SegmentReader, TaskError> {
         match self.start {
             Some(start) => self.open_at(start),
-            None => self.open_whole(),
+            None => self.open_from_start(),
         }
     }
 
-    fn open_whole(&self) -> Result<SegmentReader, TaskError> {
+    fn open_from_start(&self) -> Result<SegmentReader, TaskError> {
         let open = |path: &Path| -> Result<Source, TaskError> {
             let file = File::open(path).map_err(TaskError::io(format!("open {}", path.display())))?;
             Ok(Source::File(Arc::new(file)))
@@ -126,9 +126,9 @@ impl Run {
             raw: 0,
             records: 0,
             crc: (!trusted).then_some(0),
-            before: (0, 0),
+            start_and_crc: (0, 0),
             block_crc: None,
-            ahead: None,
+            next_header: None,
             block_at: 0,
             start: 0,
             packed: Vec::new(),
@@ -145,7 +145,7 @@ impl Run {
             }
             // Checked before memory is allocated for the data.
             Source::File(file) => {
-                let length = file.metadata().map_err(|error| reader.unreadable(error))?.len();
+                let length = file.metadata().map_err(|error| reader.read_error(error))?.len();
                 let end = self.extent.offset.checked_add(self.extent.stored);
                 if end.is_none_or(|end| end > length) {
                     return Err(reader.damaged("the file ends early"));
@@ -160,13 +160,13 @@ impl Run {
     /// returned. Earlier bytes are not read; the position has their checksum, so damage in the
     /// remainder is still detected at the end.
     pub fn open_at(&self, position: RunPosition) -> Result<SegmentReader, TaskError> {
-        let mut reader = self.open_whole()?;
+        let mut reader = self.open_from_start()?;
         reader.crc = reader.crc.map(|_| position.crc);
         if position.block > self.extent.stored || position.raw > self.extent.raw {
             return Err(reader.damaged("it is too short for the position to continue from"));
         }
         (reader.read, reader.raw) = (position.block, position.raw);
-        reader.before = (position.block, position.crc);
+        reader.start_and_crc = (position.block, position.crc);
         if !reader.next_block()? || position.at >= reader.end as u64 {
             return Err(reader.damaged("no record starts at the position to continue from"));
         }
@@ -178,13 +178,13 @@ impl Run {
 /// The position of a record in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunPosition {
-    /// Stored bytes of the run before the header of its block.
+    /// Stored bytes of the run before the header of the block that contains the record.
     pub block: u64,
     /// Raw bytes of the run before that block.
     pub raw: u64,
     /// Raw bytes of the block before the record.
     pub at: u64,
-    /// Records of the run before it.
+    /// Number of records of the run before the record.
     pub records: u64,
     /// CRC-32C of the stored bytes of the run before that block.
     pub crc: u32,
@@ -215,16 +215,19 @@ pub struct SegmentReader {
     extent: Extent,
     /// Stored bytes read, including headers.
     read: u64,
+    /// Raw bytes of the blocks read.
     raw: u64,
+    /// Number of records returned.
     records: u64,
     /// Checksum of the bytes read; None if it is not needed.
     crc: Option<u32>,
-    /// Where reading began, and the checksum of the bytes before, which may not exist any more.
-    before: (u64, u32),
+    /// The offset at which reading began, and the checksum of the bytes before it, which may not
+    /// exist any more.
+    start_and_crc: (u64, u32),
     /// Checksum of the bytes before the current block.
     block_crc: Option<u32>,
-    /// The header of the next block, read together with the current one.
-    ahead: Option<[u8; BLOCK_HEADER_BYTES]>,
+    /// The header of the next block, read together with the current block.
+    next_header: Option<[u8; BLOCK_HEADER_BYTES]>,
     packed: Vec<u8>,
     unpacked: Vec<u8>,
     /// Offset of the header of the current block.
@@ -253,7 +256,7 @@ impl SegmentReader {
         }
         self.start = self.value_end;
         let block = &self.block()[self.start..];
-        let Some((key_at, key, value)) = lengths(block) else {
+        let Some((key_at, key, value)) = record_lengths(block) else {
             return Err(self.damaged("a record exceeds its block"));
         };
         self.at = self.start + key_at;
@@ -275,13 +278,14 @@ impl SegmentReader {
         &self.block()[self.value_at..self.value_end]
     }
 
-    /// The position of the current record. [`Run::open_at`] continues from there, with that record.
-    pub fn place(&self) -> RunPosition {
+    /// Returns the position of the current record, for [`Run::open_at`], which continues with that
+    /// record.
+    pub fn position(&self) -> RunPosition {
         let (at, records) = (self.start as u64, self.records.saturating_sub(1));
         let crc = match (self.block_crc, &self.source) {
             (Some(crc), _) => crc,
             (None, Source::Memory(bytes)) => {
-                let (from, crc) = self.before;
+                let (from, crc) = self.start_and_crc;
                 crc32c::crc32c_append(crc, &bytes[from as usize..self.block_at.max(from) as usize])
             }
             // Before the first block, or at the end.
@@ -290,7 +294,7 @@ impl SegmentReader {
         RunPosition { block: self.block_at, raw: self.raw - self.end as u64, at, records, crc }
     }
 
-    /// Bytes of memory in use.
+    /// Returns the bytes of memory in use.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.packed.capacity() + self.unpacked.capacity()
@@ -308,16 +312,16 @@ impl SegmentReader {
     /// Advances to the next block. Returns false at the end.
     fn next_block(&mut self) -> Result<bool, TaskError> {
         if self.read == self.extent.stored {
-            self.check()?;
+            self.verify()?;
             // Release the buffers: a merge has many readers, and some end long before others.
             (self.packed, self.unpacked, self.block) = (Vec::new(), Vec::new(), Block::Packed(0..0));
             (self.at, self.value_at, self.value_end, self.end) = (0, 0, 0, 0);
             return Ok(false);
         }
         let left = self.extent.stored - self.read;
-        let header = match self.ahead.take() {
+        let header = match self.next_header.take() {
             Some(header) => header,
-            None => self.header(left)?,
+            None => self.read_header(left)?,
         };
         self.block_at = self.read;
         let both = u64::from_le_bytes(header);
@@ -335,9 +339,9 @@ impl SegmentReader {
         self.block_crc = self.crc;
         self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &header));
         self.read += BLOCK_HEADER_BYTES as u64;
-        self.load(stored as usize)?;
+        self.load_block(stored as usize)?;
         if stored < raw {
-            self.unpack(raw as usize)?;
+            self.decompress_block(raw as usize)?;
         }
         self.read += stored;
         self.raw += raw;
@@ -345,7 +349,7 @@ impl SegmentReader {
         Ok(true)
     }
 
-    fn header(&mut self, left: u64) -> Result<[u8; BLOCK_HEADER_BYTES], TaskError> {
+    fn read_header(&mut self, left: u64) -> Result<[u8; BLOCK_HEADER_BYTES], TaskError> {
         let mut header = [0; BLOCK_HEADER_BYTES];
         if left < BLOCK_HEADER_BYTES as u64 {
             return Err(self.damaged("it ends within the header of a block"));
@@ -356,14 +360,14 @@ impl SegmentReader {
             }
             Source::File(file) => {
                 let got = file.read_exact_at(&mut header, self.extent.offset + self.read);
-                got.map_err(|error| self.unreadable(error))?;
+                got.map_err(|error| self.read_error(error))?;
             }
         }
         Ok(header)
     }
 
     /// Loads the block of `stored` bytes at `read` without decompressing it.
-    fn load(&mut self, stored: usize) -> Result<(), TaskError> {
+    fn load_block(&mut self, stored: usize) -> Result<(), TaskError> {
         let start = self.read as usize;
         match &self.source {
             Source::Memory(bytes) => {
@@ -379,8 +383,8 @@ impl SegmentReader {
                 }
                 self.packed.resize(stored + more, 0);
                 let got = file.read_exact_at(&mut self.packed, self.extent.offset + self.read);
-                got.map_err(|error| self.unreadable(error))?;
-                self.ahead = self.packed[stored..].try_into().ok();
+                got.map_err(|error| self.read_error(error))?;
+                self.next_header = self.packed[stored..].try_into().ok();
                 self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &self.packed[..stored]));
                 self.block = Block::Packed(0..stored);
             }
@@ -388,7 +392,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    fn unpack(&mut self, raw: usize) -> Result<(), TaskError> {
+    fn decompress_block(&mut self, raw: usize) -> Result<(), TaskError> {
         let mut unpacked = std::mem::take(&mut self.unpacked);
         unpacked.resize(raw, 0);
         let got = lz4_flex::block::decompress_into(self.block(), &mut unpacked);
@@ -401,7 +405,7 @@ impl SegmentReader {
     }
 
     /// Verifies the run at its end.
-    fn check(&self) -> Result<(), TaskError> {
+    fn verify(&self) -> Result<(), TaskError> {
         if self.crc.is_some_and(|crc| crc != self.extent.crc) {
             return Err(self.damaged("its checksum does not match"));
         }
@@ -411,7 +415,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    fn unreadable(&self, error: std::io::Error) -> TaskError {
+    fn read_error(&self, error: std::io::Error) -> TaskError {
         if error.kind() == ErrorKind::UnexpectedEof {
             return self.damaged("the file ends early");
         }
@@ -425,10 +429,10 @@ impl SegmentReader {
     }
 }
 
-/// The start of the key of the record at the front of `block`, and the lengths of key and value.
-/// None if the record exceeds the block.
+/// Returns the offset of the key of the record at the front of `block`, and the lengths of key and
+/// value. None if the record exceeds the block.
 #[inline]
-fn lengths(block: &[u8]) -> Option<(usize, usize, usize)> {
+fn record_lengths(block: &[u8]) -> Option<(usize, usize, usize)> {
     let (at, key, value) = match block {
         [key, value, ..] if key | value < 0x80 => (2, *key as usize, *value as usize),
         _ => {
@@ -440,7 +444,7 @@ fn lengths(block: &[u8]) -> Option<(usize, usize, usize)> {
     (block.len() - at >= key + value).then_some((at, key, value))
 }
 
-/// A number and its length in bytes.
+/// Decodes a varint. Returns the number and its length in bytes.
 fn varint(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut number = 0u64;
     for (at, byte) in bytes.iter().enumerate().take(5) {

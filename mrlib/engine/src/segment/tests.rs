@@ -1,4 +1,4 @@
-//! Segments are read as they were written, and damage is detected.
+//! Checks that segments are read as they were written, and that damage is detected.
 
 use super::*;
 use bytes::Bytes;
@@ -50,7 +50,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn round_trip(records in records(), compress: bool) {
+    fn written_records_are_read_from_file_and_memory(records in records(), compress: bool) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let index = write(&path, 5, compress, &records);
@@ -93,7 +93,7 @@ proptest! {
         for _ in 0..=at {
             prop_assert!(reader.next().unwrap());
         }
-        let place = reader.place();
+        let place = reader.position();
         let mut again = run.open_at(place).unwrap();
         for (_, key, value) in &records[at..] {
             prop_assert!(again.next().unwrap());
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_reported_never_returned(
+    fn damaged_segment_is_an_error(
         records in records(),
         compress: bool,
         at in any::<prop::sample::Index>(),
@@ -134,7 +134,7 @@ proptest! {
 
     /// A matching checksum must not lead to a panic: a malicious tracker could send malformed data.
     #[test]
-    fn malformed_data_is_an_error(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
+    fn malformed_data_with_a_matching_checksum_does_not_panic(bytes in prop::collection::vec(0u8..20, 0..60), raw in 0u64..100) {
         let (stored, crc) = (bytes.len() as u64, crc32c::crc32c(&bytes));
         let extent = Extent { offset: 0, stored, raw, records: 1, block_max: raw, crc };
         let _ = read(&Run::in_memory("memory", bytes.into(), extent));
@@ -153,7 +153,7 @@ proptest! {
 }
 
 #[test]
-fn verified_run_skips_the_checksum_but_is_still_checked() {
+fn verified_run_skips_the_checksum_but_checks_the_record_count() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let index = write(&path, 1, false, &[(0, b"key".to_vec(), b"value".to_vec())]);
@@ -168,13 +168,13 @@ fn verified_run_skips_the_checksum_but_is_still_checked() {
 }
 
 #[test]
-fn a_long_block_does_not_stay_in_memory() {
+fn reader_releases_the_memory_of_a_long_block() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let long = vec![7; 3 << 20];
     write(&path, 1, true, &[(0, b"a".to_vec(), long), (0, b"b".to_vec(), b"1".to_vec())]);
     let run = Run::of_file(path, 0).unwrap();
-    assert_eq!(run.extent.room(), run.extent.block_max + (1 << 20));
+    assert_eq!(run.extent.reader_bytes(), run.extent.block_max + (1 << 20));
     let mut reader = run.open().unwrap();
     assert!(reader.next().unwrap() && reader.memory() > 3 << 20);
     assert!(reader.next().unwrap() && reader.memory() < 1 << 20);
@@ -183,7 +183,7 @@ fn a_long_block_does_not_stay_in_memory() {
 }
 
 #[test]
-fn long_records_and_empty_partitions() {
+fn long_records_and_empty_partitions_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let long = vec![7; 3 << 20];
@@ -198,7 +198,7 @@ fn long_records_and_empty_partitions() {
 }
 
 #[test]
-fn compression_is_used_where_it_pays() {
+fn only_compressible_blocks_are_compressed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let even: Vec<Record> = (0..9000u32).map(|at| (0, at.to_be_bytes().to_vec(), vec![b'x'; 60])).collect();
@@ -214,9 +214,9 @@ fn compression_is_used_where_it_pays() {
     assert_eq!(read(&Run::of_file(path, 0).unwrap()).unwrap().len(), odd.len());
 }
 
-/// Found by the fuzz target `segment`: 69 bytes that requested 825 MB.
+/// The fuzz target `segment` found 69 bytes for which the reader allocated 825 MB.
 #[test]
-fn a_run_longer_than_its_file_is_refused_before_it_takes_memory() {
+fn run_longer_than_its_file_is_refused_before_memory_is_allocated() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let index = write(&path, 1, false, &[(0, b"key".to_vec(), b"value".to_vec())]);
@@ -225,9 +225,9 @@ fn a_run_longer_than_its_file_is_refused_before_it_takes_memory() {
     assert!(matches!(run.open(), Err(TaskError::Damaged { why: "the file ends early", .. })));
 }
 
-/// A reader allocates memory as the index says, not as a block claims.
+/// A reader allocates memory for the longest block in the index, whatever length a block claims.
 #[test]
-fn a_block_longer_than_the_longest_is_damage() {
+fn block_longer_than_the_index_allows_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     let index = write(&path, 1, true, &[(0, b"key".to_vec(), vec![7; 300])]);
@@ -237,9 +237,9 @@ fn a_block_longer_than_the_longest_is_damage() {
     assert!(matches!(read(&Run::in_memory("run", bytes, extent)), Err(TaskError::Damaged { .. })));
 }
 
-/// Sums of these numbers must not overflow.
+/// Sizes are limited, so that sums over all partitions cannot overflow.
 #[test]
-fn an_index_with_impossible_numbers_is_refused() {
+fn index_with_impossible_sizes_is_refused() {
     let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 1 };
     let decoded =
         |extent: Extent| Index::decode(&Index { extents: vec![extent] }.encode(), Path::new("index"));

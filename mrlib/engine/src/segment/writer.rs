@@ -13,7 +13,7 @@ use std::{
 
 /// Bytes per write to the file.
 const WRITE_BYTES: usize = 1 << 20;
-/// Maximum number of blocks that are not compressed after one that did not become smaller.
+/// Maximum number of blocks that are left uncompressed after a block that did not become smaller.
 const SKIP_MAX: u32 = 32;
 
 /// Writes sorted records. If it is dropped before `finish`, the file is incomplete and has no
@@ -27,27 +27,27 @@ pub struct SegmentWriter {
     /// Stored bytes that are not written yet: complete blocks, then the empty header and the raw
     /// records of the current block.
     out: Vec<u8>,
-    /// The offset of that header in `out`.
-    block: usize,
+    /// The offset of the header of the current block in `out`.
+    block_start: usize,
     /// The offset of `out` in the file.
     offset: u64,
-    pack: Pack,
+    compressor: BlockCompressor,
 }
 
 /// Decides for which blocks compression is tried.
 #[derive(Debug)]
-struct Pack {
-    wanted: bool,
+struct BlockCompressor {
+    is_enabled: bool,
     /// Number of blocks to leave uncompressed before the next try.
-    skip: u32,
-    /// The value of `skip` after the next unsuccessful try.
+    blocks_to_skip: u32,
+    /// The value of `blocks_to_skip` after the next unsuccessful try.
     next_skip: u32,
     packed: Vec<u8>,
 }
 
 impl SegmentWriter {
-    /// Creates a file with this number of partitions, or replaces it. `compress` compresses blocks
-    /// if that saves enough.
+    /// Creates or replaces a file with this number of partitions. With `compress`, blocks are
+    /// compressed if that saves enough.
     pub fn create(path: &Path, partitions: u32, compress: bool) -> Result<Self, TaskError> {
         let file = File::create(path).map_err(TaskError::io(format!("create {}", path.display())))?;
         Ok(Self {
@@ -56,9 +56,14 @@ impl SegmentWriter {
             extents: vec![Extent::default(); partitions as usize],
             partition: 0,
             out: vec![0; BLOCK_HEADER_BYTES],
-            block: 0,
+            block_start: 0,
             offset: 0,
-            pack: Pack { wanted: compress, skip: 0, next_skip: 1, packed: Vec::new() },
+            compressor: BlockCompressor {
+                is_enabled: compress,
+                blocks_to_skip: 0,
+                next_skip: 1,
+                packed: Vec::new(),
+            },
         })
     }
 
@@ -66,11 +71,11 @@ impl SegmentWriter {
     #[inline]
     pub fn append(&mut self, partition: u32, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if partition as usize != self.partition {
-            self.go_to(partition as usize)?;
+            self.start_partition(partition as usize)?;
         }
         let length = key.len() + value.len();
-        if self.raw() + length + 10 > BLOCK_BYTES {
-            self.seal()?;
+        if self.block_raw_bytes() + length + 10 > BLOCK_BYTES {
+            self.end_block()?;
             if length > LONG_BYTES {
                 return self.append_long(key, value);
             }
@@ -83,23 +88,24 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Raw bytes of the current block.
+    /// Returns the raw bytes of the current block.
     #[inline]
-    fn raw(&self) -> usize {
-        self.out.len() - self.block - BLOCK_HEADER_BYTES
+    fn block_raw_bytes(&self) -> usize {
+        self.out.len() - self.block_start - BLOCK_HEADER_BYTES
     }
 
     /// Writes the remaining blocks. Returns the index, which the caller may `write`.
     pub fn finish(mut self) -> Result<Index, TaskError> {
-        self.go_to(self.extents.len())?;
+        self.start_partition(self.extents.len())?;
         self.flush()?;
         Ok(Index { extents: self.extents })
     }
 
-    fn go_to(&mut self, partition: usize) -> Result<(), TaskError> {
+    /// Ends the current partition and starts another.
+    fn start_partition(&mut self, partition: usize) -> Result<(), TaskError> {
         assert!(partition > self.partition || self.extents.is_empty(), "partitions come in order");
-        self.seal()?;
-        let end = self.offset + self.block as u64;
+        self.end_block()?;
+        let end = self.offset + self.block_start as u64;
         for extent in self.extents.iter_mut().take(partition + 1).skip(self.partition + 1) {
             extent.offset = end;
         }
@@ -107,21 +113,21 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Ends the current block, unless it is empty, and starts the next one.
-    fn seal(&mut self) -> Result<(), TaskError> {
-        let raw = self.raw();
+    /// Ends the current block, unless it is empty, and starts the next block.
+    fn end_block(&mut self) -> Result<(), TaskError> {
+        let raw = self.block_raw_bytes();
         if raw == 0 {
             return Ok(());
         }
-        let records = self.block + BLOCK_HEADER_BYTES;
-        if let Some(packed) = self.pack.compress(&self.out[records..]) {
+        let records = self.block_start + BLOCK_HEADER_BYTES;
+        if let Some(packed) = self.compressor.compress(&self.out[records..]) {
             self.out.truncate(records);
             self.out.extend_from_slice(packed);
         }
         let stored = self.out.len() - records;
-        self.out[self.block..records].copy_from_slice(&header(stored as u32, raw as u32));
-        self.account(raw);
-        if self.block >= WRITE_BYTES { self.flush() } else { Ok(()) }
+        self.out[self.block_start..records].copy_from_slice(&header(stored as u32, raw as u32));
+        self.add_block_to_extent(raw);
+        if self.block_start >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
     /// Writes a block with one record, without copying it. The current block must be empty.
@@ -132,10 +138,10 @@ impl SegmentWriter {
         }
         put_varint(&mut self.out, key.len() as u32);
         put_varint(&mut self.out, value.len() as u32);
-        let raw = self.raw() + key.len() + value.len();
-        let records = self.block + BLOCK_HEADER_BYTES;
-        self.out[self.block..records].copy_from_slice(&header(raw as u32, raw as u32));
-        self.account(raw);
+        let raw = self.block_raw_bytes() + key.len() + value.len();
+        let records = self.block_start + BLOCK_HEADER_BYTES;
+        self.out[self.block_start..records].copy_from_slice(&header(raw as u32, raw as u32));
+        self.add_block_to_extent(raw);
         self.flush()?;
         for part in [key, value] {
             let extent = &mut self.extents[self.partition];
@@ -150,44 +156,44 @@ impl SegmentWriter {
 
     /// Adds the block at the end of `out`, with `raw` raw bytes, to the extent. The next block
     /// begins after it.
-    fn account(&mut self, raw: usize) {
+    fn add_block_to_extent(&mut self, raw: usize) {
         let extent = &mut self.extents[self.partition];
-        extent.crc = crc32c::crc32c_append(extent.crc, &self.out[self.block..]);
-        extent.stored += (self.out.len() - self.block) as u64;
+        extent.crc = crc32c::crc32c_append(extent.crc, &self.out[self.block_start..]);
+        extent.stored += (self.out.len() - self.block_start) as u64;
         extent.raw += raw as u64;
         extent.block_max = extent.block_max.max(raw as u64);
-        self.block = self.out.len();
+        self.block_start = self.out.len();
         self.out.extend_from_slice(&[0; BLOCK_HEADER_BYTES]);
     }
 
     /// Writes all complete blocks. The current block must be empty.
     fn flush(&mut self) -> Result<(), TaskError> {
-        let written = self.file.write_all(&self.out[..self.block]);
+        let written = self.file.write_all(&self.out[..self.block_start]);
         written.map_err(TaskError::io(format!("write {}", self.path.display())))?;
-        self.offset += self.block as u64;
+        self.offset += self.block_start as u64;
         self.out.clear();
         self.out.resize(BLOCK_HEADER_BYTES, 0);
-        self.block = 0;
+        self.block_start = 0;
         Ok(())
     }
 }
 
-impl Pack {
+impl BlockCompressor {
     /// Compresses a block if that saves half of it: smaller savings cost more time than they gain
     /// with current disks and networks. After an unsuccessful try the next blocks are not tried,
     /// first one and then more and more, so that incompressible data costs almost nothing.
     fn compress(&mut self, block: &[u8]) -> Option<&[u8]> {
-        if !self.wanted || block.len() > LONG_BYTES {
+        if !self.is_enabled || block.len() > LONG_BYTES {
             return None;
         }
-        if self.skip > 0 {
-            self.skip -= 1;
+        if self.blocks_to_skip > 0 {
+            self.blocks_to_skip -= 1;
             return None;
         }
         self.packed.resize(lz4_flex::block::get_maximum_output_size(block.len()), 0);
         let length = lz4_flex::block::compress_into(block, &mut self.packed).unwrap_or(usize::MAX);
         let pays = length <= block.len() / 2;
-        self.skip = if pays { 0 } else { self.next_skip };
+        self.blocks_to_skip = if pays { 0 } else { self.next_skip };
         self.next_skip = if pays { 1 } else { (self.next_skip * 2).min(SKIP_MAX) };
         pays.then(|| &self.packed[..length])
     }

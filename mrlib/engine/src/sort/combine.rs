@@ -5,13 +5,14 @@ use mrlib_api::{Context, Emit, Reducer, TaskError, Values, error::quoted};
 use std::cmp::Ordering;
 
 /// Receives a pair.
-pub(crate) type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), TaskError>;
+pub(crate) type PutPair<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), TaskError>;
 
 /// A combiner with its counts.
 pub(crate) struct Combiner {
     reducer: Box<dyn Reducer>,
+    /// Whether the combiner only adds eight-byte numbers.
     adds: bool,
-    /// A separate context, because the mapper uses that of the task while it emits pairs.
+    /// A context of its own, because the mapper uses that of the task while it emits pairs.
     pub(crate) context: Context,
     pub(crate) records_in: u64,
     pub(crate) records_out: u64,
@@ -23,7 +24,7 @@ pub(crate) struct Combiner {
 #[derive(Default)]
 struct SortedOutput {
     bytes: Vec<u8>,
-    /// For each pair: start of the value, start of the key, end of both.
+    /// For each pair: start of the value, start of the key, end of the key.
     pairs: Vec<(usize, usize, usize)>,
 }
 
@@ -39,7 +40,7 @@ impl Combiner {
         }
     }
 
-    /// Whether it only adds eight-byte numbers.
+    /// Returns whether the combiner only adds eight-byte numbers.
     #[inline]
     pub(crate) fn adds(&self) -> bool {
         self.adds
@@ -56,16 +57,16 @@ impl Combiner {
         self.reducer.fold(into, value)
     }
 
-    /// Combines the values of one key. The output is in order.
+    /// Combines the values of one key. The output is in sort order.
     pub(crate) fn run(
         &mut self,
         key: &[u8],
         values: &mut dyn Values,
         order: SortOrder,
-        put: Put<'_>,
+        put: PutPair<'_>,
     ) -> Result<(), TaskError> {
         if !order.values {
-            let mut out = Checked { key, order, put };
+            let mut out = SameKeyOutput { key, order, put };
             return self.reducer.reduce(key, values, &mut out, &mut self.context);
         }
         let sorted_output = &mut self.sorted_output;
@@ -73,7 +74,7 @@ impl Combiner {
             sorted_output.add(key, value);
             Ok(())
         };
-        let mut out = Checked { key, order, put: &mut keep };
+        let mut out = SameKeyOutput { key, order, put: &mut keep };
         let reduced = self.reducer.reduce(key, values, &mut out, &mut self.context);
         reduced.and_then(|()| self.sorted_output.drain_to(put)).inspect_err(|_| self.sorted_output.clear())
     }
@@ -88,7 +89,7 @@ impl SortedOutput {
     }
 
     /// Passes all pairs to `put`, sorted by value, and clears them.
-    fn drain_to(&mut self, put: Put<'_>) -> Result<(), TaskError> {
+    fn drain_to(&mut self, put: PutPair<'_>) -> Result<(), TaskError> {
         let bytes = &self.bytes;
         self.pairs.sort_by(|a, b| bytes[a.0..a.1].cmp(&bytes[b.0..b.1]));
         for (value, key, end) in &self.pairs {
@@ -105,13 +106,13 @@ impl SortedOutput {
 }
 
 /// Accepts only pairs that do not change the sort order.
-struct Checked<'a, 'b> {
+struct SameKeyOutput<'a, 'b> {
     key: &'a [u8],
     order: SortOrder,
-    put: Put<'b>,
+    put: PutPair<'b>,
 }
 
-impl Emit for Checked<'_, '_> {
+impl Emit for SameKeyOutput<'_, '_> {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if self.order.keys.compare(self.key, key) != Ordering::Equal {
             let text = format!(

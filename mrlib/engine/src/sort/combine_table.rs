@@ -11,7 +11,7 @@
 use super::{
     STEP_RECORDS,
     combine::Combiner,
-    key::Packed,
+    key::PackedKey,
     slots::{PARTITIONS_MAX, Slot, Slots},
 };
 use crate::{
@@ -21,32 +21,34 @@ use crate::{
 use mrlib_api::{KeyOrder, Liveness, Pair, TaskError, Values};
 
 /// `value_length` of a slot whose values are a list.
-const LIST: u8 = u8::MAX;
+const VALUE_LIST: u8 = u8::MAX;
 /// `value_length` of a slot without a value.
-const NONE: u8 = LIST - 1;
+const NO_VALUE: u8 = VALUE_LIST - 1;
 /// Marks the end of a list, instead of an offset in the arena.
-const END: u32 = u32::MAX;
-/// Bytes before a value in a list: the offset of the next value, and the length of this one.
+const END_OF_LIST: u32 = u32::MAX;
+/// Size of the header of a value in a list: the offset of the next value, and the length of the
+/// value.
 const NODE_BYTES: usize = 8;
 
 /// Maximum bytes in the arena for a record with a short key and a number.
-const SHORT_BYTES: usize = 8 + 8 + 2 * NODE_BYTES + 8;
+const SHORT_RECORD_BYTES: usize = 8 + 8 + 2 * NODE_BYTES + 8;
 
-/// The first and last offset of the list of a slot, if its values are a list.
+/// Returns the offsets of the first and the last value of a slot, if its values are a list.
 fn list_of(slot: &Slot) -> Option<(u32, u32)> {
     let both = u64::from_le_bytes(slot.payload);
     let (first, last) = (both as u32, (both >> 32) as u32);
-    (slot.value_length == LIST).then_some((first, last))
+    (slot.value_length == VALUE_LIST).then_some((first, last))
 }
 
 fn set_list(slot: &mut Slot, first: u32, last: u32) {
     slot.payload = (u64::from(first) | u64::from(last) << 32).to_le_bytes();
-    slot.value_length = LIST;
+    slot.value_length = VALUE_LIST;
 }
 
-/// Adds a value: in the slot if it is the first and short, otherwise to the list.
+/// Adds a value to a slot: in the slot itself if it is the first value and short, otherwise to the
+/// list.
 fn add(slot: &mut Slot, arena: &mut Vec<u8>, value: &[u8]) {
-    if slot.value_length == NONE {
+    if slot.value_length == NO_VALUE {
         if value.len() <= 8 {
             slot.payload[..value.len()].copy_from_slice(value);
             slot.value_length = value.len() as u8;
@@ -65,9 +67,10 @@ fn add(slot: &mut Slot, arena: &mut Vec<u8>, value: &[u8]) {
     set_list(slot, first, node);
 }
 
+/// Appends a value to the arena, as the last value of a list. Returns its offset.
 fn put_node(arena: &mut Vec<u8>, value: &[u8]) -> u32 {
     let at = arena.len() as u32;
-    arena.extend_from_slice(&END.to_le_bytes());
+    arena.extend_from_slice(&END_OF_LIST.to_le_bytes());
     arena.extend_from_slice(&(value.len() as u32).to_le_bytes());
     arena.extend_from_slice(value);
     at
@@ -108,48 +111,49 @@ const PREFETCH_DISTANCE: usize = 8;
 
 /// A record with a short key and a number to add.
 #[derive(Debug, Clone, Copy, Default)]
-struct Waiting {
-    key: Packed,
+struct WaitingRecord {
+    key: PackedKey,
     value: [u8; 8],
 }
 
-/// The table.
+/// A hash table of records by key.
 pub(crate) struct CombineTable {
     slots: Slots,
     /// A ring buffer of waiting records. The table has enough free space for all of them.
-    waiting: [Waiting; PREFETCH_DISTANCE],
-    /// Number of waiting records, and the position of the next one.
-    prefetched: usize,
-    next_slot: usize,
+    waiting: [WaitingRecord; PREFETCH_DISTANCE],
+    /// Number of waiting records.
+    waiting_count: usize,
+    /// The index in `waiting` for the next record.
+    next_waiting: usize,
     arena: Vec<u8>,
     /// Bytes of lists, which compaction may free.
-    listed: usize,
-    arena_max: usize,
+    list_bytes: usize,
+    arena_bytes_max: usize,
     order: SortOrder,
     /// Whether a key always has the same partition.
     by_key: bool,
-    /// Records added since the table was empty.
+    /// Number of records added since the table was empty.
     pub(crate) records: u64,
 }
 
 impl CombineTable {
-    /// None if the keys are not sorted by bytes, or there are too many partitions. `bytes_max` must
-    /// be below 4 GiB.
+    /// Creates an empty table. Returns None if the keys are not sorted by bytes, or there are too
+    /// many partitions. `bytes_max` must be below 4 GiB.
     pub(crate) fn new(order: SortOrder, partitions: u32, bytes_max: usize, by_key: bool) -> Option<Self> {
         if matches!(order.keys, KeyOrder::By(_)) || partitions > PARTITIONS_MAX {
             return None;
         }
-        // Half of the memory: growing and sorting the slots needs a copy, and so does compacting
-        // the arena.
+        // Use half of the memory: growing and sorting the slots needs a copy, and so does
+        // compacting the arena.
         let slots_max = (bytes_max / 32 * 9 / size_of::<Slot>()).max(1);
         Some(Self {
             slots: Slots::new(1 << slots_max.ilog2()),
-            waiting: [Waiting::default(); PREFETCH_DISTANCE],
-            prefetched: 0,
-            next_slot: 0,
+            waiting: [WaitingRecord::default(); PREFETCH_DISTANCE],
+            waiting_count: 0,
+            next_waiting: 0,
             arena: Vec::new(),
-            listed: 0,
-            arena_max: bytes_max / 32 * 7,
+            list_bytes: 0,
+            arena_bytes_max: bytes_max / 32 * 7,
             order,
             by_key,
             records: 0,
@@ -160,14 +164,14 @@ impl CombineTable {
         self.records == 0
     }
 
-    /// Number of keys, without waiting records.
+    /// Returns the number of keys, without those of waiting records.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether a record fits in an empty table.
+    /// Returns whether a record fits in an empty table.
     pub(crate) fn fits(&self, key: &[u8], value: &[u8]) -> bool {
-        key.len() + value.len() + 2 * NODE_BYTES + 8 <= self.arena_max
+        key.len() + value.len() + 2 * NODE_BYTES + 8 <= self.arena_bytes_max
     }
 
     /// Adds a record. `choose` returns the partition of its key. Returns false if the table is
@@ -180,10 +184,10 @@ impl CombineTable {
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<bool, TaskError> {
-        let need = key.len() + value.len() + PREFETCH_DISTANCE * SHORT_BYTES;
-        let tight = self.slots.free() <= PREFETCH_DISTANCE || self.arena.len() + need > self.arena_max;
+        let need = key.len() + value.len() + PREFETCH_DISTANCE * SHORT_RECORD_BYTES;
+        let tight = self.slots.free() <= PREFETCH_DISTANCE || self.arena.len() + need > self.arena_bytes_max;
         let known = if self.by_key { None } else { Some(choose(key)?) };
-        let packed = Packed::new(key, known);
+        let packed = PackedKey::new(key, known);
         // Additions commute, so their order does not matter.
         if packed.is_short()
             && known.is_none()
@@ -191,7 +195,7 @@ impl CombineTable {
             && combiner.adds()
             && let Ok(value) = value.try_into()
         {
-            self.put_prefetched(Waiting { key: packed, value }, combiner, choose)?;
+            self.put_after_prefetch(WaitingRecord { key: packed, value }, combiner, choose)?;
             self.records += 1;
             return Ok(true);
         }
@@ -205,31 +209,37 @@ impl CombineTable {
 
     /// Prefetches the slot of this record, and adds the oldest waiting record.
     #[inline]
-    fn put_prefetched(
+    fn put_after_prefetch(
         &mut self,
-        record: Waiting,
+        record: WaitingRecord,
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<(), TaskError> {
         self.slots.prefetch(record.key.hash);
-        let oldest = std::mem::replace(&mut self.waiting[self.next_slot], record);
-        self.next_slot = (self.next_slot + 1) % PREFETCH_DISTANCE;
-        if self.prefetched == PREFETCH_DISTANCE {
+        let oldest = std::mem::replace(&mut self.waiting[self.next_waiting], record);
+        self.next_waiting = (self.next_waiting + 1) % PREFETCH_DISTANCE;
+        if self.waiting_count == PREFETCH_DISTANCE {
             return self.add_waiting(&oldest, combiner, choose);
         }
-        self.prefetched += 1;
+        self.waiting_count += 1;
         Ok(())
     }
 
     #[inline]
     fn add_waiting(
         &mut self,
-        record: &Waiting,
+        record: &WaitingRecord,
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<(), TaskError> {
-        let taken =
-            self.put_immediately(record.key, None, record.key.short(), &record.value, combiner, choose)?;
+        let taken = self.put_immediately(
+            record.key,
+            None,
+            record.key.short_bytes(),
+            &record.value,
+            combiner,
+            choose,
+        )?;
         debug_assert!(taken, "there was enough space when it was queued");
         Ok(())
     }
@@ -240,11 +250,11 @@ impl CombineTable {
         combiner: &mut Combiner,
         choose: impl Fn(&[u8]) -> Result<u32, TaskError>,
     ) -> Result<(), TaskError> {
-        while self.prefetched > 0 {
-            let oldest =
-                self.waiting[(self.next_slot + PREFETCH_DISTANCE - self.prefetched) % PREFETCH_DISTANCE];
+        while self.waiting_count > 0 {
+            let oldest = self.waiting
+                [(self.next_waiting + PREFETCH_DISTANCE - self.waiting_count) % PREFETCH_DISTANCE];
             self.add_waiting(&oldest, combiner, &choose)?;
-            self.prefetched -= 1;
+            self.waiting_count -= 1;
         }
         Ok(())
     }
@@ -252,7 +262,7 @@ impl CombineTable {
     #[inline]
     fn put_immediately(
         &mut self,
-        packed: Packed,
+        packed: PackedKey,
         known: Option<u32>,
         key: &[u8],
         value: &[u8],
@@ -267,19 +277,19 @@ impl CombineTable {
             let inline = slot.value_length as usize;
             if inline > 8 || !combiner.fold(&mut slot.payload[..inline], value) {
                 let need = value.len() + 2 * NODE_BYTES + 8;
-                if self.arena.len() + need > self.arena_max {
+                if self.arena.len() + need > self.arena_bytes_max {
                     return Ok(false);
                 }
                 add(slot, &mut self.arena, value);
-                self.listed += need;
+                self.list_bytes += need;
             }
         } else {
             let need = key.len() + value.len() + NODE_BYTES;
-            if self.arena.len() + need > self.arena_max || self.slots.free() == 0 {
+            if self.arena.len() + need > self.arena_bytes_max || self.slots.free() == 0 {
                 return Ok(false);
             }
             let partition = known.map_or_else(|| choose(key), Ok)?;
-            let mut slot = packed.slot(key, partition, NONE, &mut self.arena);
+            let mut slot = packed.new_slot(key, partition, NO_VALUE, &mut self.arena);
             add(&mut slot, &mut self.arena, value);
             let rehash = rehash(&self.arena, self.by_key);
             self.slots.insert(packed.hash, slot, rehash);
@@ -287,10 +297,11 @@ impl CombineTable {
         Ok(true)
     }
 
-    /// Combines lists to free space in the arena. Returns false if it is still more than half full.
+    /// Combines lists to free space in the arena. Returns false if the arena is still more than
+    /// half full.
     pub(crate) fn compact(&mut self, combiner: &mut Combiner) -> Result<bool, TaskError> {
         // Without lists there is nothing to combine, and the number of keys does not change.
-        if self.listed < self.arena.len() / 2 || self.slots.free() == 0 {
+        if self.list_bytes < self.arena.len() / 2 || self.slots.free() == 0 {
             return Ok(false);
         }
         let old = std::mem::take(&mut self.arena);
@@ -300,7 +311,7 @@ impl CombineTable {
             let key = before.key(&old);
             slot.move_key(key, new);
             let Some((first, last)) = list_of(slot) else { continue };
-            slot.value_length = NONE;
+            slot.value_length = NO_VALUE;
             let mut list = List { arena: &old, key, next: first };
             if first == last {
                 list.take().into_iter().for_each(|value| add(slot, new, value));
@@ -313,9 +324,9 @@ impl CombineTable {
         }
         // The combiner may have dropped keys.
         let rehash = rehash(&self.arena, self.by_key);
-        self.slots.retain(|slot| slot.value_length != NONE, rehash);
-        self.listed = 0;
-        Ok(self.arena.len() <= self.arena_max / 2)
+        self.slots.retain(|slot| slot.value_length != NO_VALUE, rehash);
+        self.list_bytes = 0;
+        Ok(self.arena.len() <= self.arena_bytes_max / 2)
     }
 
     /// Writes all records in order. They stay in the table, so that writing can be repeated on
@@ -359,14 +370,14 @@ impl CombineTable {
 
     pub(crate) fn clear(&mut self) {
         self.slots.clear();
-        (self.prefetched, self.next_slot) = (0, 0);
+        (self.waiting_count, self.next_waiting) = (0, 0);
         self.arena.clear();
-        self.listed = 0;
+        self.list_bytes = 0;
         self.records = 0;
     }
 }
 
-/// The hash of the key of a slot.
+/// Returns a function that computes the hash of the key of a slot.
 fn rehash(arena: &[u8], by_key: bool) -> impl Fn(&Slot) -> u64 {
-    move |slot| Packed::new(slot.key(arena), (!by_key).then(|| slot.partition())).hash
+    move |slot| PackedKey::new(slot.key(arena), (!by_key).then(|| slot.partition())).hash
 }

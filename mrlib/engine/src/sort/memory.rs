@@ -1,10 +1,10 @@
 //! Allocation of large memory with fewer page faults and TLB misses, and prefetching.
 
-/// Size from which memory is allocated at once and in large pages. For smaller tasks, clearing the
-/// pages would cost more.
+/// Vectors of at least this many bytes are allocated at once and in large pages. For smaller
+/// vectors, clearing the pages would cost more than it saves.
 const LARGE_BYTES: usize = 4 << 20;
 
-/// Reserves memory for `more` items in a vector that never has more than `max`.
+/// Reserves memory for `more` items in a vector that never has more than `max` items.
 #[cold]
 pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, max: usize) {
     let rest = max.saturating_sub(items.len()).max(more);
@@ -18,14 +18,14 @@ pub(super) fn grow<T>(items: &mut Vec<T>, more: usize, max: usize) {
     }
 }
 
-/// A vector with `count` copies of an item.
-pub(super) fn filled<T: Copy>(item: T, count: usize) -> Vec<T> {
+/// Returns a vector with `count` copies of an item.
+pub(super) fn vec_of_copies<T: Copy>(item: T, count: usize) -> Vec<T> {
     let mut items = with_capacity_for(count);
     items.resize(count, item);
     items
 }
 
-/// An empty vector with capacity for `count` items.
+/// Returns an empty vector with capacity for `count` items.
 pub(crate) fn with_capacity_for<T>(count: usize) -> Vec<T> {
     let mut items = Vec::with_capacity(count);
     if count * size_of::<T>() >= LARGE_BYTES {

@@ -35,9 +35,9 @@ use std::{
     sync::Arc,
 };
 
-/// Limit because offsets in memory have 32 bits.
-const MEMORY_MAX: u64 = 4 << 30;
-/// Records between two calls of `step`.
+/// Maximum memory of the buffer, because offsets in memory have 32 bits.
+const MEMORY_BYTES_MAX: u64 = 4 << 30;
+/// Number of records between two calls of `step`.
 const STEP_RECORDS: u64 = 4096;
 
 /// Called regularly during long work, to check for kills and report progress.
@@ -65,30 +65,33 @@ pub(crate) struct SortCounts {
     pub(crate) combiner: Context,
 }
 
+/// A sorted scratch file with all partitions.
 struct Spill {
     file: ScratchFile,
     index: Index,
 }
 
 impl Spill {
-    /// Memory for one reader of the spill.
+    /// Returns the memory for one reader of the spill.
     fn reader_bytes(&self) -> u64 {
-        self.index.extents.iter().map(Extent::room).max().unwrap_or(0)
+        self.index.extents.iter().map(Extent::reader_bytes).max().unwrap_or(0)
     }
 }
 
+/// The sort buffer of a map.
 pub(crate) struct MapBuffer {
     spec: SortSpec,
     partitioning: Partitioning,
     scratch: Scratch,
     liveness: Liveness,
     combiner: Option<Combiner>,
-    /// Used as long as many keys repeat.
+    /// The table that combines pairs, used as long as many keys repeat.
     table: Option<CombineTable>,
     record_buffer: RecordBuffer,
     spills: Vec<Spill>,
-    /// Whether a split was requested, so that the slot is needed soon.
-    parallel: bool,
+    /// Whether a second thread may help to sort, because a split was requested and the slot is
+    /// needed soon.
+    second_thread: bool,
     records: u64,
     bytes: u64,
     spilled: u64,
@@ -102,10 +105,10 @@ impl MapBuffer {
         scratch: Scratch,
         liveness: Liveness,
     ) -> Self {
-        let bytes_max = spec.memory_bytes.min(MEMORY_MAX - 1) as usize;
-        let table = combiner
-            .as_ref()
-            .and_then(|_| CombineTable::new(spec.order, spec.partitions, bytes_max, partitioning.by_key()));
+        let bytes_max = spec.memory_bytes.min(MEMORY_BYTES_MAX - 1) as usize;
+        let table = combiner.as_ref().and_then(|_| {
+            CombineTable::new(spec.order, spec.partitions, bytes_max, partitioning.depends_only_on_key())
+        });
         Self {
             spec,
             partitioning,
@@ -116,21 +119,21 @@ impl MapBuffer {
             table,
             record_buffer: RecordBuffer::new(spec.order, bytes_max),
             spills: Vec::new(),
-            parallel: false,
+            second_thread: false,
             records: 0,
             bytes: 0,
             spilled: 0,
         }
     }
 
-    /// Bytes of pairs so far.
+    /// Returns the bytes of all pairs so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Allows more than one thread from now on, because the slot is needed soon.
-    pub(crate) fn parallel(&mut self) {
-        self.parallel = true;
+    /// Allows a second thread for sorting from now on, because the slot is needed soon.
+    pub(crate) fn allow_second_thread(&mut self) {
+        self.second_thread = true;
     }
 
     /// Writes the map output and its index to the first of these paths whose disk has enough space.
@@ -199,7 +202,7 @@ impl MapBuffer {
         let mut writer = self.writer(path)?;
         self.write(&mut writer)?;
         let index = writer.finish()?;
-        self.combined(self.records_in_memory(), index.records());
+        self.count_combined(self.records_in_memory(), index.records());
         Ok(index)
     }
 
@@ -216,7 +219,7 @@ impl MapBuffer {
             table.add_all_waiting(combiner, |key| self.partitioning.choose(key, &[], partitions))?;
             return table.write(writer, combiner, &self.liveness);
         }
-        self.record_buffer.write(writer, self.combiner.as_mut(), &self.liveness, self.parallel)
+        self.record_buffer.write(writer, self.combiner.as_mut(), &self.liveness, self.second_thread)
     }
 
     /// Spills the records in memory to a scratch file.
@@ -232,22 +235,22 @@ impl MapBuffer {
             self.write(&mut writer)?;
             writer.finish()
         })?;
-        self.combined(taken, index.records());
+        self.count_combined(taken, index.records());
         self.spilled += index.records();
         self.spills.push(Spill { file, index });
         self.record_buffer.clear();
         if let Some(table) = &mut self.table {
             // If most keys occur once, the table only costs time.
-            let gathers = table.len() as u64 * 4 <= table.records * 3;
+            let keys_repeat = table.len() as u64 * 4 <= table.records * 3;
             table.clear();
-            if !gathers {
+            if !keys_repeat {
                 self.table = None;
             }
         }
         Ok(())
     }
 
-    /// The counters of the combiner and its record counts, for `restore_combiner`.
+    /// Returns the counters of the combiner and its record counts, for `restore_combiner`.
     fn combiner_values(&self) -> (Vec<u64>, u64, u64) {
         let values = |one: &Combiner| (one.context.values(), one.records_in, one.records_out);
         self.combiner.as_ref().map(values).unwrap_or_default()
@@ -262,20 +265,21 @@ impl MapBuffer {
         }
     }
 
-    /// Records added since memory was empty.
+    /// Returns the number of records added since memory was empty.
     fn records_in_memory(&self) -> u64 {
         self.record_buffer.len() as u64 + self.table.as_ref().map_or(0, |table| table.records)
     }
 
-    fn combined(&mut self, records_in: u64, records_out: u64) {
+    /// Adds to the record counts of the combiner.
+    fn count_combined(&mut self, records_in: u64, records_out: u64) {
         if let Some(combiner) = &mut self.combiner {
             combiner.records_in += records_in;
             combiner.records_out += records_out;
         }
     }
 
-    /// Spills a pair that is longer than the memory.
-    fn spill_alone(&mut self, partition: u32, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+    /// Spills a single pair that does not fit in memory.
+    fn spill_single_pair(&mut self, partition: u32, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.spill()?;
         let (file, index) = self.scratch.clone().create("spill", |path| {
             let mut writer = self.writer(path)?;
@@ -295,7 +299,7 @@ impl MapBuffer {
             if table.put(key, value, combiner, choose)? {
                 return Ok(());
             }
-            return self.put_slowly(key, value);
+            return self.put_in_full_table(key, value);
         }
         let partition = self.partitioning.choose(key, value, partitions)?;
         if self.record_buffer.put(partition, key, value) {
@@ -305,16 +309,16 @@ impl MapBuffer {
         if self.record_buffer.put(partition, key, value) {
             return Ok(());
         }
-        self.spill_alone(partition, key, value)
+        self.spill_single_pair(partition, key, value)
     }
 
     /// Adds a pair when the table is full.
     #[cold]
-    fn put_slowly(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
+    fn put_in_full_table(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner) {
             if !table.fits(key, value) {
                 let partition = self.partitioning.choose(key, value, self.spec.partitions)?;
-                return self.spill_alone(partition, key, value);
+                return self.spill_single_pair(partition, key, value);
             }
             if !table.compact(combiner)? {
                 self.spill()?;
@@ -363,7 +367,7 @@ impl MapBuffer {
             }
         }
         let index = writer.finish()?;
-        self.combined(records, index.records());
+        self.count_combined(records, index.records());
         Ok(index)
     }
 }

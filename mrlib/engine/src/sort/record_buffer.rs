@@ -1,4 +1,5 @@
-//! Records in the order of arrival in one arena, sorted by small entries that refer to them.
+//! Records in the order of arrival in one arena. Small entries that refer to the records are
+//! sorted.
 
 use super::{STEP_RECORDS, combine::Combiner, memory};
 use crate::{
@@ -8,21 +9,22 @@ use crate::{
 use mrlib_api::{KeyOrder, Liveness, TaskError};
 use std::thread;
 
-/// Number of records that are prefetched before they are written.
+/// How many records ahead of the record that is written are prefetched.
 const PREFETCH_DISTANCE: usize = 16;
-/// Minimum number of entries for a second thread.
+/// Minimum number of entries that are sorted with a second thread.
 const PARALLEL_SORT_MIN: usize = 10_000;
 /// Size of a cache line.
-const LINE_BYTES: usize = 64;
+const CACHE_LINE_BYTES: usize = 64;
 
 /// The sort key of a record. The record itself is read only if prefixes are equal.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     prefix: u64,
     partition: u32,
+    /// The offset of the record in the arena.
     at: u32,
-    key: u32,
-    value: u32,
+    key_bytes: u32,
+    value_bytes: u32,
 }
 
 impl Entry {
@@ -35,7 +37,7 @@ impl Entry {
     #[inline]
     fn prefetch(&self, arena: &[u8]) {
         let start = self.at as usize;
-        for at in [start, start + LINE_BYTES] {
+        for at in [start, start + CACHE_LINE_BYTES] {
             if let Some(byte) = arena.get(at) {
                 memory::prefetch(byte);
             }
@@ -44,35 +46,40 @@ impl Entry {
 
     #[inline]
     fn record<'a>(&self, arena: &'a [u8]) -> (&'a [u8], &'a [u8]) {
-        arena[self.at as usize..][..(self.key + self.value) as usize].split_at(self.key as usize)
+        arena[self.at as usize..][..(self.key_bytes + self.value_bytes) as usize]
+            .split_at(self.key_bytes as usize)
     }
 }
 
 /// Sorts by partition, then by the order. Equal records keep their order, so that a map gives the
 /// same output each time.
 fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder, parallel: bool) {
-    // First by the entries alone, with a comparison that has no mispredicted branches.
+    // Sort by the entries alone first, with a comparison that has no mispredicted branches.
     if parallel {
-        sort_in_two(entries);
+        sort_with_two_threads(entries);
     } else {
         entries.sort_unstable_by_key(Entry::rank);
     }
     let full = |a: &Entry, b: &Entry| match order.keys {
         // Keys of at most eight bytes are completely in the prefix; with equal prefixes they differ
         // only in trailing zeros, so comparing the lengths is enough.
-        KeyOrder::Bytes if a.key.max(b.key) <= 8 && !order.values => a.key.cmp(&b.key),
-        KeyOrder::Reverse if a.key.max(b.key) <= 8 && !order.values => b.key.cmp(&a.key),
+        KeyOrder::Bytes if a.key_bytes.max(b.key_bytes) <= 8 && !order.values => {
+            a.key_bytes.cmp(&b.key_bytes)
+        }
+        KeyOrder::Reverse if a.key_bytes.max(b.key_bytes) <= 8 && !order.values => {
+            b.key_bytes.cmp(&a.key_bytes)
+        }
         _ => order.compare(a.record(arena), b.record(arena)),
     };
-    // A pair without bytes has the same offset as the next one.
-    let arrival = |a: &Entry, b: &Entry| (a.at, a.value).cmp(&(b.at, b.value));
+    // A pair with an empty key and an empty value has the same offset as the next pair.
+    let arrival = |a: &Entry, b: &Entry| (a.at, a.value_bytes).cmp(&(b.at, b.value_bytes));
     for same in entries.chunk_by_mut(|a, b| a.rank() == b.rank()).filter(|same| same.len() > 1) {
         same.sort_unstable_by(|a, b| full(a, b).then_with(|| arrival(a, b)));
     }
 }
 
 /// Sorts by rank with two threads.
-fn sort_in_two(entries: &mut [Entry]) {
+fn sort_with_two_threads(entries: &mut [Entry]) {
     if entries.len() < PARALLEL_SORT_MIN {
         return entries.sort_unstable_by_key(Entry::rank);
     }
@@ -90,8 +97,8 @@ fn sort_in_two(entries: &mut [Entry]) {
     }
 }
 
-/// Bytes of memory for a record.
-pub(crate) fn cost(key: &[u8], value: &[u8]) -> usize {
+/// Returns the bytes of memory that a record needs.
+pub(crate) fn memory_bytes(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + size_of::<Entry>()
 }
 
@@ -104,7 +111,7 @@ pub(crate) struct RecordBuffer {
 }
 
 impl RecordBuffer {
-    /// `bytes_max` must be below 4 GiB.
+    /// Creates an empty buffer. `bytes_max` must be below 4 GiB.
     pub(crate) fn new(order: SortOrder, bytes_max: usize) -> Self {
         Self { arena: Vec::new(), entries: Vec::new(), order, bytes_max }
     }
@@ -113,7 +120,7 @@ impl RecordBuffer {
     #[inline]
     pub(crate) fn put(&mut self, partition: u32, key: &[u8], value: &[u8]) -> bool {
         let used = self.arena.len() + self.entries.len() * size_of::<Entry>();
-        if used + cost(key, value) > self.bytes_max {
+        if used + memory_bytes(key, value) > self.bytes_max {
             return false;
         }
         if self.entries.len() == self.entries.capacity() {
@@ -127,8 +134,8 @@ impl RecordBuffer {
             prefix: self.order.prefix(key),
             partition,
             at: self.arena.len() as u32,
-            key: key.len() as u32,
-            value: value.len() as u32,
+            key_bytes: key.len() as u32,
+            value_bytes: value.len() as u32,
         });
         self.arena.extend_from_slice(key);
         self.arena.extend_from_slice(value);
@@ -163,7 +170,8 @@ impl RecordBuffer {
         };
         for own in self.entries.chunk_by(|a, b| a.partition == b.partition) {
             let partition = own[0].partition;
-            let mut groups = Groups::new(Sorted { arena, rest: own.iter(), now: None }, order.keys);
+            let mut groups =
+                Groups::new(SortedRecords { arena, rest: own.iter(), current: None }, order.keys);
             while let Some((key, mut values)) = groups.next()? {
                 let put = &mut |key: &[u8], value: &[u8]| {
                     liveness.mark_alive();
@@ -186,24 +194,24 @@ impl RecordBuffer {
 }
 
 /// The sorted records of one partition.
-struct Sorted<'a> {
+struct SortedRecords<'a> {
     arena: &'a [u8],
     rest: std::slice::Iter<'a, Entry>,
-    now: Option<&'a Entry>,
+    current: Option<&'a Entry>,
 }
 
-impl Cursor for Sorted<'_> {
+impl Cursor for SortedRecords<'_> {
     fn next(&mut self) -> Result<bool, TaskError> {
-        self.now = self.rest.next();
-        Ok(self.now.is_some())
+        self.current = self.rest.next();
+        Ok(self.current.is_some())
     }
 
     fn key(&self) -> &[u8] {
-        self.now.map_or(&[], |entry| entry.record(self.arena).0)
+        self.current.map_or(&[], |entry| entry.record(self.arena).0)
     }
 
     fn value(&self) -> &[u8] {
-        self.now.map_or(&[], |entry| entry.record(self.arena).1)
+        self.current.map_or(&[], |entry| entry.record(self.arena).1)
     }
 }
 
@@ -215,7 +223,7 @@ mod tests {
     fn parallel_sort_gives_the_same_order() {
         let mut record_buffer = RecordBuffer::new(SortOrder::default(), 8 << 20);
         for number in 0..3 * PARALLEL_SORT_MIN as u32 {
-            // Many equal ranks, also around the middle.
+            // Many entries have equal ranks, also around the middle, where the entries are divided.
             let key = (number.wrapping_mul(2_654_435_761) >> 22).to_be_bytes();
             assert!(record_buffer.put(
                 number % 3,
@@ -223,10 +231,10 @@ mod tests {
                 &number.to_le_bytes()
             ));
         }
-        let (mut calm, mut hurried) = (record_buffer.entries.clone(), record_buffer.entries);
-        sort(&mut calm, &record_buffer.arena, record_buffer.order, false);
-        sort(&mut hurried, &record_buffer.arena, record_buffer.order, true);
+        let (mut sequential, mut parallel) = (record_buffer.entries.clone(), record_buffer.entries);
+        sort(&mut sequential, &record_buffer.arena, record_buffer.order, false);
+        sort(&mut parallel, &record_buffer.arena, record_buffer.order, true);
         let places = |entries: &[Entry]| entries.iter().map(|entry| entry.at).collect::<Vec<_>>();
-        assert!(places(&calm) == places(&hurried));
+        assert!(places(&sequential) == places(&parallel));
     }
 }

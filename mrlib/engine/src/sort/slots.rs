@@ -5,34 +5,41 @@
 
 use super::memory;
 
-/// Maximum length of a key that is stored in the slot.
-pub(super) const SHORT_KEY: usize = 16;
+/// Maximum length of a key that is stored in its slot.
+pub(super) const SHORT_KEY_BYTES: usize = 16;
 /// A key and its values.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(32))]
 pub(super) struct Slot {
-    /// Encoded by [`super::key::Packed`].
-    pub(super) key: [u8; SHORT_KEY],
-    /// The value if it is short; otherwise the first and last offset of the list, as two u32.
+    /// Encoded by [`super::key::PackedKey`].
+    pub(super) key: [u8; SHORT_KEY_BYTES],
+    /// The value if it is short; otherwise the offsets of the first and last value of the list, as
+    /// two u32.
     pub(super) payload: [u8; 8],
     pub(super) key_length: u32,
-    /// Below [`PARTITIONS_MAX`].
+    /// The partition, below [`PARTITIONS_MAX`].
     partition: [u8; 3],
     /// Length of the value in `payload`, or a marker.
     pub(super) value_length: u8,
 }
 
-/// Limit of the three bytes for the partition.
+/// Limit of the number of partitions, because a slot has three bytes for the partition.
 pub(super) const PARTITIONS_MAX: u32 = 1 << 24;
 /// `key_length` of an empty slot. No key has this length.
 const NO_KEY: u32 = u32::MAX;
-const EMPTY: Slot =
-    Slot { key: [0; SHORT_KEY], payload: [0; 8], key_length: NO_KEY, partition: [0; 3], value_length: 0 };
-const FIRST: usize = 16;
+const EMPTY_SLOT: Slot = Slot {
+    key: [0; SHORT_KEY_BYTES],
+    payload: [0; 8],
+    key_length: NO_KEY,
+    partition: [0; 3],
+    value_length: 0,
+};
+/// Number of slots of the smallest table.
+const SLOTS_MIN: usize = 16;
 
 impl Slot {
-    /// A slot without a value.
-    pub(super) fn new(key: [u8; SHORT_KEY], key_length: u32, partition: u32, value_length: u8) -> Self {
+    /// Creates a slot without a value.
+    pub(super) fn new(key: [u8; SHORT_KEY_BYTES], key_length: u32, partition: u32, value_length: u8) -> Self {
         let [a, b, c, _] = partition.to_le_bytes();
         Self { key, payload: [0; 8], key_length, partition: [a, b, c], value_length }
     }
@@ -47,23 +54,23 @@ impl Slot {
 /// The table of slots.
 pub(super) struct Slots {
     /// Empty, or a power of two long.
-    all: Vec<Slot>,
+    slots: Vec<Slot>,
     used: usize,
     max: usize,
 }
 
 impl Slots {
-    /// At most `max` slots, a power of two.
+    /// Creates a table of at most `max` slots, a power of two.
     pub(super) fn new(max: usize) -> Self {
-        Self { all: Vec::new(), used: 0, max: max.max(FIRST) }
+        Self { slots: Vec::new(), used: 0, max: max.max(SLOTS_MIN) }
     }
 
-    /// Number of slots in use.
+    /// Returns the number of slots in use.
     pub(super) fn len(&self) -> usize {
         self.used
     }
 
-    /// Number of slots that may still be added.
+    /// Returns the number of slots that may still be added.
     #[inline]
     pub(super) fn free(&self) -> usize {
         (self.max / 4 * 3).saturating_sub(self.used)
@@ -72,7 +79,7 @@ impl Slots {
     /// Prefetches the slot for a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        if let Some(slot) = self.all.get(hash as usize & self.all.len().wrapping_sub(1)) {
+        if let Some(slot) = self.slots.get(hash as usize & self.slots.len().wrapping_sub(1)) {
             memory::prefetch(slot);
         }
     }
@@ -80,12 +87,12 @@ impl Slots {
     /// Finds the slot of a key.
     #[inline]
     pub(super) fn find(&mut self, hash: u64, same: impl Fn(&Slot) -> bool) -> Option<&mut Slot> {
-        let mask = self.all.len().checked_sub(1)?;
+        let mask = self.slots.len().checked_sub(1)?;
         let mut at = hash as usize & mask;
         loop {
-            let slot = &self.all[at];
+            let slot = &self.slots[at];
             if same(slot) {
-                return Some(&mut self.all[at]);
+                return Some(&mut self.slots[at]);
             }
             if slot.key_length == NO_KEY {
                 return None;
@@ -96,32 +103,33 @@ impl Slots {
 
     /// Adds the slot of a new key. There must be a free slot.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot, hash_of: impl Fn(&Slot) -> u64) {
-        if self.used >= self.all.len() / 2 && self.all.len() < self.max {
-            let larger = (2 * self.all.len()).max(FIRST);
-            let old = std::mem::replace(&mut self.all, memory::filled(EMPTY, larger));
+        if self.used >= self.slots.len() / 2 && self.slots.len() < self.max {
+            let larger = (2 * self.slots.len()).max(SLOTS_MIN);
+            let old = std::mem::replace(&mut self.slots, memory::vec_of_copies(EMPTY_SLOT, larger));
             for slot in old.into_iter().filter(|slot| slot.key_length != NO_KEY) {
-                self.place(hash_of(&slot), slot);
+                self.store(hash_of(&slot), slot);
             }
         }
-        self.place(hash, slot);
+        self.store(hash, slot);
         self.used += 1;
     }
 
-    fn place(&mut self, hash: u64, slot: Slot) {
-        let mask = self.all.len() - 1;
+    /// Stores a slot in the first empty place for its hash.
+    fn store(&mut self, hash: u64, slot: Slot) {
+        let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
-        while self.all[at].key_length != NO_KEY {
+        while self.slots[at].key_length != NO_KEY {
             at = (at + 1) & mask;
         }
-        self.all[at] = slot;
+        self.slots[at] = slot;
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
-        self.all.iter().filter(|slot| slot.key_length != NO_KEY)
+        self.slots.iter().filter(|slot| slot.key_length != NO_KEY)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
-        self.all.iter_mut().filter(|slot| slot.key_length != NO_KEY)
+        self.slots.iter_mut().filter(|slot| slot.key_length != NO_KEY)
     }
 
     /// Removes all slots for which `keep` returns false.
@@ -133,12 +141,12 @@ impl Slots {
         self.clear();
         self.used = kept.len();
         for slot in kept {
-            self.place(hash_of(&slot), slot);
+            self.store(hash_of(&slot), slot);
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.all.fill(EMPTY);
+        self.slots.fill(EMPTY_SLOT);
         self.used = 0;
     }
 }
@@ -148,7 +156,7 @@ mod tests {
     use super::*;
 
     fn slot(key: u64) -> Slot {
-        let mut bytes = [0; SHORT_KEY];
+        let mut bytes = [0; SHORT_KEY_BYTES];
         bytes[..8].copy_from_slice(&key.to_le_bytes());
         Slot::new(bytes, 8, 70_000 + key as u32, 0)
     }

@@ -1,4 +1,4 @@
-//! Compares the buffer with a sort in memory.
+//! Compares the output of the sort buffer with a sort in memory.
 
 use super::*;
 use crate::partition::HashPartitioner;
@@ -85,14 +85,16 @@ struct Case {
     combiner: Option<Box<dyn Reducer>>,
 }
 
-/// Returns the pairs of each partition, the counts and the bytes of the output.
+/// Sorts pairs with the buffer. Returns the pairs of each partition, the counts and the bytes of
+/// the output.
 fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let disks = [dir.path().join("a"), dir.path().join("b")];
     for disk in &disks {
         std::fs::create_dir(disk).unwrap();
     }
-    let partitioning = if case.by_value { Partitioning::Own(Box::new(ByValue)) } else { Partitioning::Hash };
+    let partitioning =
+        if case.by_value { Partitioning::Custom(Box::new(ByValue)) } else { Partitioning::Hash };
     let mut buffer = MapBuffer::new(
         case.spec,
         partitioning,
@@ -125,7 +127,7 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
     ((0..case.spec.partitions).map(read).collect(), counts, std::fs::read(&path).unwrap())
 }
 
-/// A simple implementation.
+/// Partitions and sorts pairs in memory.
 fn model(case: &Case, pairs: &[Pair]) -> Vec<Vec<Pair>> {
     let SortSpec { partitions, order, .. } = case.spec;
     let mut all = vec![Vec::new(); partitions as usize];
@@ -140,7 +142,7 @@ fn model(case: &Case, pairs: &[Pair]) -> Vec<Vec<Pair>> {
     all
 }
 
-/// The sums of adjacent values with equal keys.
+/// Returns the sums of adjacent values with equal keys.
 fn summed(parts: &[Vec<Pair>], order: SortOrder) -> Vec<Vec<(Vec<u8>, u64)>> {
     let one = |own: &Vec<Pair>| {
         let same = |a: &Pair, b: &Pair| order.keys.compare(&a.0, &b.0).is_eq();
@@ -184,7 +186,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn a_stable_sort_by_partition(
+    fn output_is_a_stable_sort_by_partition(
         case in case(),
         pairs in prop::collection::vec((key(), prop::collection::vec(any::<u8>(), 0..30)), 0..200),
     ) {
@@ -196,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn a_combiner_changes_nothing(
+    fn combiner_does_not_change_the_sums(
         case in case(),
         in_place: bool,
         pairs in prop::collection::vec((key(), prop::collection::vec(any::<u8>(), 0..9)), 0..300),
@@ -213,8 +215,8 @@ proptest! {
         prop_assert!(counts.combine_in >= counts.combine_out);
         let (_, _, again) = sort(with(Box::new(Sum { in_place })), &pairs);
         prop_assert_eq!(bytes, again, "a map run again gives the same bytes");
-        // Compared as sets of values: the input of a combiner has no order within a key unless the
-        // job requests it.
+        // Compare the values of a key as a set: the input of a combiner has no order within a key
+        // unless the job requests it.
         let (same, _, _) = sort(with(Box::new(Identity)), &pairs);
         let in_order = |mut parts: Vec<Vec<Pair>>| {
             for own in &mut parts {
@@ -232,7 +234,7 @@ fn spec(memory_bytes: u64) -> SortSpec {
 }
 
 #[test]
-fn thousands_of_spills() {
+fn thousands_of_spills_are_merged_in_several_passes() {
     let pairs: Vec<Pair> =
         (0..20_000u32).map(|n| (n.wrapping_mul(2_654_435_761).to_be_bytes().into(), b"v".into())).collect();
     let case = Case { spec: spec(290), by_value: false, combiner: None };
@@ -243,7 +245,7 @@ fn thousands_of_spills() {
 }
 
 #[test]
-fn ten_times_memory_and_records_longer_than_it() {
+fn pairs_that_exceed_the_memory_are_sorted() {
     let mut pairs: Vec<Pair> = (0..40_000u64)
         .map(|n| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes().into(), vec![7; 60]))
         .collect();
@@ -260,7 +262,7 @@ fn ten_times_memory_and_records_longer_than_it() {
 }
 
 #[test]
-fn few_keys_never_leave_memory() {
+fn few_distinct_keys_are_combined_without_spills() {
     for in_place in [true, false] {
         let pairs: Vec<Pair> = (0..100_000u32)
             .map(|n| (format!("key number {}", n % 100).into_bytes(), 1u64.to_le_bytes().into()))
@@ -276,7 +278,7 @@ fn few_keys_never_leave_memory() {
 }
 
 #[test]
-fn repeated_spill_counts_once() {
+fn spill_repeated_after_a_full_disk_counts_once() {
     let counted = |full: bool| {
         let dir = tempfile::tempdir().unwrap();
         let disks = [dir.path().join("a"), dir.path().join("b")];
@@ -326,7 +328,7 @@ fn misbehaving_partitioner_or_combiner_is_an_error() {
     let scratch = Scratch::new(vec![dir.path().into()]);
     let mut buffer = MapBuffer::new(
         spec(1000),
-        Partitioning::Own(Box::new(Wild)),
+        Partitioning::Custom(Box::new(Wild)),
         None,
         scratch.clone(),
         Liveness::default(),

@@ -7,7 +7,7 @@ use mrlib_api::{Conf, Context, Emit, Reducer as _, TaskError};
 const PORTION_BYTES: usize = 16 << 20;
 
 /// Collects pairs. Each full portion is processed by a new combiner process.
-pub(super) struct Combining {
+pub(super) struct PortionCombiner {
     conf: Conf,
     bytes: Vec<u8>,
     pairs: Vec<Pair>,
@@ -19,7 +19,7 @@ struct Pair {
     value_bytes: usize,
 }
 
-impl Combining {
+impl PortionCombiner {
     pub(super) fn new(conf: Conf) -> Self {
         Self { conf, bytes: Vec::new(), pairs: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl Combining {
         let key = |pair: &Pair| &bytes[pair.start..pair.start + pair.key_bytes];
         self.pairs.sort_by(|a, b| key(a).cmp(key(b)));
         let mut combiner = StreamReducer::of(COMBINER, &self.conf)?;
-        let mut counted = Counted { out, records: 0 };
+        let mut counted = CountedOutput { out, records: 0 };
         for pair in &self.pairs {
             let value_start = pair.start + pair.key_bytes;
             let value = &bytes[value_start..value_start + pair.value_bytes];
@@ -66,12 +66,12 @@ impl Combining {
     }
 }
 
-struct Counted<'a> {
+struct CountedOutput<'a> {
     out: &'a mut dyn Emit,
     records: u64,
 }
 
-impl Emit for Counted<'_> {
+impl Emit for CountedOutput<'_> {
     fn emit(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError> {
         self.records += 1;
         self.out.emit(key, value)

@@ -27,7 +27,7 @@ pub fn split_command(command: &str) -> Result<Vec<String>, String> {
             }
             (None, '|' | '&' | ';' | '<' | '>') => {
                 return Err(format!(
-                    "there is no shell that would know what {character} means: write sh -c '...' around the command, or put \
+                    "there is no shell, so {character} has no meaning: write sh -c '...' around the command, or put \
                      {character} in quotes"
                 ));
             }

@@ -26,8 +26,8 @@ mod tests;
 pub use command::split_command;
 
 use crate::settings::record_bytes_max;
-use combine::Combining;
-use lines::{Lines, cut};
+use combine::PortionCombiner;
+use lines::{LineSplitter, cut};
 use mrlib_api::{
     Conf, Context, Emit, InputFormat, Job, Mapper, Reducer, StateBetweenKeys, TaskError, Values,
     settings::{Kind, Setting},
@@ -78,27 +78,27 @@ pub fn job(conf: &Conf) -> Result<Job, TaskError> {
 /// Passes records to a program and emits its output.
 struct StreamMapper {
     program: Program,
-    lines: Lines,
+    lines: LineSplitter,
     /// Whether the program gets the keys of records.
     keyed: bool,
     /// Whether its lines are the output of the job.
     last: bool,
-    combining: Option<Combining>,
+    combining: Option<PortionCombiner>,
 }
 
 impl StreamMapper {
     fn new(conf: &Conf) -> Result<Self, TaskError> {
         let keyed = conf.parse("input.format", InputFormat::Lines)? != InputFormat::Lines;
         let last = conf.get(task_settings::JOB_REDUCES) == Some("0");
-        let combining = conf.get(COMBINER).filter(|_| !last).map(|_| Combining::new(conf.clone()));
-        let lines = Lines::new(record_bytes_max(conf)?);
+        let combining = conf.get(COMBINER).filter(|_| !last).map(|_| PortionCombiner::new(conf.clone()));
+        let lines = LineSplitter::new(record_bytes_max(conf)?);
         Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
     }
 
     fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         let Self { program, lines, combining, last, .. } = self;
         program.exchange(all, context, &mut |bytes, context| {
-            lines.feed(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
+            lines.push_chunk(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
         })
     }
 }
@@ -107,7 +107,7 @@ impl StreamMapper {
 fn emit(
     line: &[u8],
     last: bool,
-    combining: Option<&mut Combining>,
+    combining: Option<&mut PortionCombiner>,
     out: &mut dyn Emit,
     context: &mut Context,
 ) -> Result<(), TaskError> {
@@ -129,9 +129,9 @@ impl Mapper for StreamMapper {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         if self.keyed {
-            self.program.feed(&[key, b"\t", value, b"\n"]);
+            self.program.push_chunk(&[key, b"\t", value, b"\n"]);
         } else {
-            self.program.feed(&[value, b"\n"]);
+            self.program.push_chunk(&[value, b"\n"]);
         }
         if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
     }
@@ -150,7 +150,7 @@ impl Mapper for StreamMapper {
 /// Passes sorted pairs to a program and emits its output.
 pub(super) struct StreamReducer {
     program: Program,
-    lines: Lines,
+    lines: LineSplitter,
     /// Whether its lines are the output of the job. Those of a combiner are pairs.
     last: bool,
     restartable: bool,
@@ -162,14 +162,16 @@ impl StreamReducer {
     }
 
     fn of(setting: &'static str, conf: &Conf) -> Result<Self, TaskError> {
-        let lines = Lines::new(record_bytes_max(conf)?);
+        let lines = LineSplitter::new(record_bytes_max(conf)?);
         let restartable = conf.parse(RESTARTABLE, false)?;
         Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER, restartable })
     }
 
     fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         let Self { program, lines, last, .. } = self;
-        program.exchange(all, context, &mut |bytes, _| lines.feed(bytes, &mut |line| put(line, *last, out)))
+        program.exchange(all, context, &mut |bytes, _| {
+            lines.push_chunk(bytes, &mut |line| put(line, *last, out))
+        })
     }
 
     fn add(
@@ -179,7 +181,7 @@ impl StreamReducer {
         out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
-        self.program.feed(&[key, b"\t", value, b"\n"]);
+        self.program.push_chunk(&[key, b"\t", value, b"\n"]);
         if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
     }
 }

@@ -154,7 +154,7 @@ impl TaskIo for ProcessIo {
             let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
             Target::Dfs { client, runtime, folder, part: part_of(&self.spec.attempt)?, replication }
         };
-        Ok(Box::new(RecordWriter::new(format, PieceWriter::after(earlier_pieces, target))))
+        Ok(Box::new(RecordWriter::new(format, PieceWriter::continue_after(earlier_pieces, target))))
     }
 
     fn connector(&self) -> Connector {

@@ -141,7 +141,7 @@ impl AttemptRun {
         let umbilical = Arc::new(Umbilical::new(stream.try_clone()?, maps));
         let next = listen(umbilical.clone(), stream.try_clone()?);
         if !self.first
-            && let Err(error) = process::move_to(Path::new(&start.work_dir))
+            && let Err(error) = process::change_folder(Path::new(&start.work_dir))
         {
             umbilical.send(from_task::Kind::Failed(error.to_string()))?;
             return Ok(None);
@@ -153,7 +153,7 @@ impl AttemptRun {
         umbilical.send(last)?;
         // After any irregularity the process is not reused. Its output must be flushed to the log
         // of this attempt.
-        let reusable = succeeded && umbilical.control().check().is_ok() && !panics::seen();
+        let reusable = succeeded && umbilical.control().check().is_ok() && !panics::any_caught();
         if !reuse || !reusable || std::io::stdout().flush().is_err() {
             return Ok(None);
         }

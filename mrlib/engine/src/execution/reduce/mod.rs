@@ -19,7 +19,7 @@ use super::{Meter, Progress, TaskIo, TaskOutcome};
 use crate::{
     checkpoint::{self, CheckpointSource, ReduceState, SHUFFLE_COUNTER, SourceRun, Stage},
     fetch::{
-        FetchListener, FetchOptions, FetchProgress, Fetched, MapFeed, Shuffled, fetch_all,
+        FetchListener, FetchOptions, FetchProgress, FetchedOutput, MapFeed, ShuffleResult, fetch_all,
         remote_checkpoint::RemoteCheckpoint,
     },
     merge::{MergeResult, OpenPass, SortOrder, factor_for, merge_down},
@@ -190,13 +190,13 @@ fn run_stages(
     io: &mut dyn TaskIo,
 ) -> Result<StagesEnd, TaskError> {
     if state.stage == Stage::Shuffle {
-        let Shuffled { outputs, all } =
+        let ShuffleResult { outputs, is_complete } =
             shuffle(task, settings, fraction_of(memory, SHUFFLE_FRACTION), &mut state, io)?;
-        let source_runs = outputs.into_iter().map(|Fetched { attempt, root, start, run }| SourceRun {
+        let source_runs = outputs.into_iter().map(|FetchedOutput { attempt, root, start, run }| SourceRun {
             run,
             map: Some((attempt, root, start)),
         });
-        if !all {
+        if !is_complete {
             state.runs = source_runs.collect();
             return Ok(state.into());
         }
@@ -324,13 +324,14 @@ fn shuffle(
     budget: u64,
     state: &mut ReduceState,
     io: &mut dyn TaskIo,
-) -> Result<Shuffled, TaskError> {
+) -> Result<ShuffleResult, TaskError> {
     let (scratch, control) = (io.scratch(), io.control());
     let fetched = |SourceRun { run, map }: SourceRun| {
         let (attempt, root, start) = map?;
-        Some(Fetched { attempt, root, start, run })
+        Some(FetchedOutput { attempt, root, start, run })
     };
-    let before: Vec<Fetched> = std::mem::take(&mut state.runs).into_iter().filter_map(fetched).collect();
+    let before: Vec<FetchedOutput> =
+        std::mem::take(&mut state.runs).into_iter().filter_map(fetched).collect();
     let in_memory = before.iter().filter(|fetched| matches!(fetched.run.stored, Stored::Memory(_)));
     let memory = budget.saturating_sub(in_memory.map(|fetched| fetched.run.extent.stored).sum());
     let mut options = FetchOptions::new(task.partition, task.token.clone(), settings.fetch_parallel, memory);
@@ -355,7 +356,7 @@ fn merge(
     io: &mut dyn TaskIo,
 ) -> Result<MergeResult, TaskError> {
     let stored: u64 = runs.iter().map(Run::unread_bytes).sum();
-    let buffer = |run: &Run| run.parts().map(|part| part.extent.room()).max().unwrap_or(0);
+    let buffer = |run: &Run| run.parts().map(|part| part.extent.reader_bytes()).max().unwrap_or(0);
     let buffers: Vec<u64> = runs.iter().map(buffer).collect();
     let (budget, for_blocks) = (fraction_of(memory, SHUFFLE_FRACTION), fraction_of(memory, BLOCKS_FRACTION));
     let (scratch, control) = (io.scratch(), io.control());

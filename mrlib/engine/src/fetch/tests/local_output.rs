@@ -1,16 +1,16 @@
-//! Outputs on the disks of this node.
+//! Tests of outputs on the disks of this node.
 
 use super::*;
 use crate::segment::{Index, SegmentWriter};
 
-fn local(attempt: &str, path: &std::path::Path) -> MapEvent {
+fn available_locally(attempt: &str, path: &std::path::Path) -> MapEvent {
     let (attempt, local_path) = (attempt.to_owned(), path.display().to_string());
     let available = MapAvailable { attempt, local_path, ..MapAvailable::default() };
     MapEvent { kind: Some(map_event::Kind::Available(available)) }
 }
 
 #[test]
-fn output_on_this_node_is_read_in_place_after_it_was_verified() {
+fn local_output_is_verified_and_a_damaged_one_is_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |attempt: &str| {
         let path = folder.path().join(attempt);
@@ -24,8 +24,9 @@ fn output_on_this_node_is_read_in_place_after_it_was_verified() {
     let mut bytes = std::fs::read(&bad).expect("a disk");
     *bytes.last_mut().expect("not empty") ^= 1;
     std::fs::write(&bad, bytes).expect("a disk");
-    let mut shuffle = Shuffle::new(2, vec![local("job_1.m0.0", &good), local("job_1.m1.0", &bad)]);
-    let replacement = local("job_1.m1.1", &again);
+    let mut shuffle =
+        Shuffle::new(2, vec![available_locally("job_1.m0.0", &good), available_locally("job_1.m1.0", &bad)]);
+    let replacement = available_locally("job_1.m1.1", &again);
     let mut rerun = false;
     shuffle.on_events = Box::new(move |fetch_failed, _| {
         if fetch_failed.is_empty() || std::mem::replace(&mut rerun, true) {
@@ -47,14 +48,14 @@ fn local_read_error_is_no_fault_of_a_host() {
     let path = folder.path().join("output");
     std::fs::write(&path, b"").expect("a disk");
     std::fs::create_dir(Index::path_of(&path)).expect("a disk");
-    let mut shuffle = Shuffle::new(1, vec![local("job_1.m0.0", &path)]);
+    let mut shuffle = Shuffle::new(1, vec![available_locally("job_1.m0.0", &path)]);
     let error = shuffle.run().expect_err("a folder cannot be read");
     assert!(matches!(error, TaskError::Io { .. }), "{error}");
     assert!(shuffle.fetch_failed.is_empty(), "the map does not have to run again");
 }
 
 #[test]
-fn local_output_is_not_kept_open() {
+fn small_local_output_is_copied_to_memory_and_a_large_one_is_opened_when_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |map: u32, bytes: usize| {
         let path = folder.path().join(format!("m{map}"));
@@ -63,7 +64,7 @@ fn local_output_is_not_kept_open() {
             writer.append(PARTITION, b"key", &vec![b'x'; bytes]).expect("a disk");
         }
         writer.finish().and_then(|index| index.write(&path)).expect("a disk");
-        local(&format!("job_1.m{map}.0"), &path)
+        available_locally(&format!("job_1.m{map}.0"), &path)
     };
     let events = vec![write(0, 0), write(1, 10), write(2, 3 << 20)];
     let mut shuffle = Shuffle::new(3, events);
@@ -75,7 +76,7 @@ fn local_output_is_not_kept_open() {
     let kinds: Vec<_> = runs.iter().map(|fetched| (&fetched.run.stored, fetched.run.verified)).collect();
     // An output that is read again from disk is verified again.
     assert!(matches!(kinds[..], [(Stored::Memory(_), true), (Stored::File(_), false)]), "{kinds:?}");
-    for Fetched { run, .. } in &runs {
+    for FetchedOutput { run, .. } in &runs {
         assert!(run.open().and_then(|mut reader| reader.next()).expect("a valid run"));
     }
 }

@@ -3,7 +3,7 @@
 use super::TOKEN;
 use crate::{
     checkpoint,
-    fetch::wire::{self, Request, coming, refusal},
+    fetch::wire::{self, Request, data_header, refusal},
     segment::{Extent, Index},
 };
 use std::{
@@ -83,7 +83,7 @@ fn serve(stream: &mut TcpStream, files: &Files) -> Option<()> {
     };
     match found.and_then(read) {
         Ok((extent, bytes)) => {
-            stream.write_all(&coming(&extent)).ok()?;
+            stream.write_all(&data_header(&extent)).ok()?;
             stream.write_all(&bytes).ok()
         }
         Err(why) => stream.write_all(&refusal(wire::DAMAGED, &why)).ok(),
