@@ -14,36 +14,15 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use types::{PreemptKind, PreemptRefusal};
 
-/// A preemption request other than a kill. A later variant replaces an earlier one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PreemptRequest {
-    /// No request: continue to the end.
-    None,
-    /// End soon with the output so far. A new task gets the remainder of the range.
-    Split,
-    /// End soon with a checkpoint, to be resumed later.
-    Pause,
-}
-
-/// Why a preemption request is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PreemptRefusal {
-    /// No disk has enough space for the checkpoint.
-    NoSpace,
-    /// The state of the reducer between keys cannot be saved.
-    ReducerNotSavable,
-    /// The mapper must see its whole range.
-    MapperNotDivisible,
-}
-
-/// Shared by a task and the threads that may stop it.
+/// Shared by a task and the threads that may preempt it.
 #[derive(Debug, Clone, Default)]
 pub struct TaskControl(Arc<Control>);
 
 #[derive(Debug, Default)]
 struct Control {
-    /// A [`PreemptRequest`] as a number, or `KILL`. Only grows, except when a request is refused.
+    /// `NONE`, `SPLIT`, `PAUSE` or `KILL`. Only grows, except when a request is refused.
     state: AtomicU8,
     /// Number of refused requests.
     refusals: AtomicU32,
@@ -60,6 +39,10 @@ struct Control {
     changed: Condvar,
 }
 
+/// No preemption is requested: the task continues to its end.
+const NONE: u8 = 0;
+const SPLIT: u8 = 1;
+const PAUSE: u8 = 2;
 const KILL: u8 = u8::MAX;
 
 impl TaskControl {
@@ -69,15 +52,21 @@ impl TaskControl {
         self.raise_state(KILL);
     }
 
-    /// Requests a preemption.
-    pub fn request_preemption(&self, preempt_request: PreemptRequest) {
+    /// Requests a preemption. A pause replaces a split, and a kill replaces both. Use
+    /// [`TaskControl::kill`] to kill with a reason.
+    pub fn request_preemption(&self, kind: PreemptKind) {
+        let state = match kind {
+            PreemptKind::Split => SPLIT,
+            PreemptKind::Pause => PAUSE,
+            PreemptKind::Kill => return self.kill("preempted"),
+        };
         let refuse_all = self.0.refuse_all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((why, text)) = *refuse_all {
             eprintln!("preemption refused: {text}");
             return self.refuse(why);
         }
         self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Instant::now);
-        self.raise_state(preempt_request as u8);
+        self.raise_state(state);
     }
 
     /// Returns when a preemption was first requested after the last refusal.
@@ -90,7 +79,7 @@ impl TaskControl {
         self.0.last_refusal.store(why as u8, Ordering::Relaxed);
         *self.0.requested_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.0.refusals.fetch_add(1, Ordering::Relaxed);
-        let quiet = |state: u8| (state != KILL).then_some(PreemptRequest::None as u8);
+        let quiet = |state: u8| (state != KILL).then_some(NONE);
         let _ = self.0.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, quiet);
     }
 
@@ -145,19 +134,19 @@ impl TaskControl {
 
     /// Returns the current request. Fails if the task was killed.
     #[inline]
-    pub fn preempt_request(&self) -> Result<PreemptRequest, TaskError> {
+    pub fn preempt_request(&self) -> Result<Option<PreemptKind>, TaskError> {
         match self.state() {
-            0 => Ok(PreemptRequest::None),
+            NONE => Ok(None),
+            SPLIT => Ok(Some(PreemptKind::Split)),
             KILL => Err(self.killed_error()),
-            state if state == PreemptRequest::Split as u8 => Ok(PreemptRequest::Split),
-            _ => Ok(PreemptRequest::Pause),
+            _ => Ok(Some(PreemptKind::Pause)),
         }
     }
 
     /// Sleeps for `time`, or until the task is killed or, with `preemptible`, a preemption is
     /// requested.
     pub fn sleep(&self, time: Duration, preemptible: bool) {
-        let least = if preemptible { PreemptRequest::Split as u8 } else { KILL };
+        let least = if preemptible { SPLIT } else { KILL };
         let sleep = self.0.sleep_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let quiet = |(): &mut ()| self.0.state.load(Ordering::Acquire) < least;
         drop(self.0.changed.wait_timeout_while(sleep, time, quiet));
@@ -165,7 +154,7 @@ impl TaskControl {
 
     #[cold]
     fn killed_error(&self) -> TaskError {
-        TaskError::Stopped(self.0.kill_reason.get().cloned().unwrap_or_default())
+        TaskError::Killed(self.0.kill_reason.get().cloned().unwrap_or_default())
     }
 }
 
@@ -176,15 +165,15 @@ mod tests {
     #[test]
     fn kill_overrides_preemption_and_keeps_the_first_reason() {
         let control = TaskControl::default();
-        assert_eq!(control.preempt_request().expect("alive"), PreemptRequest::None);
-        control.request_preemption(PreemptRequest::Pause);
-        control.request_preemption(PreemptRequest::Split);
-        assert_eq!(control.preempt_request().expect("alive"), PreemptRequest::Pause);
+        assert_eq!(control.preempt_request().expect("alive"), None);
+        control.request_preemption(PreemptKind::Pause);
+        control.request_preemption(PreemptKind::Split);
+        assert_eq!(control.preempt_request().expect("alive"), Some(PreemptKind::Pause));
         control.check().expect("alive");
         control.kill("first");
         control.kill("second");
-        control.request_preemption(PreemptRequest::Split);
-        assert_eq!(control.preempt_request().expect_err("killed").to_string(), "stopped: first");
+        control.request_preemption(PreemptKind::Split);
+        assert_eq!(control.preempt_request().expect_err("killed").to_string(), "killed: first");
         assert!(control.check().is_err() && control.is_killed());
         control.refuse(PreemptRefusal::NoSpace);
         assert!(control.check().is_err(), "a kill cannot be refused");
@@ -193,17 +182,17 @@ mod tests {
     #[test]
     fn refused_preemption_can_be_repeated() {
         let control = TaskControl::default();
-        control.request_preemption(PreemptRequest::Pause);
+        control.request_preemption(PreemptKind::Pause);
         assert_eq!(control.last_refusal(), None);
         control.refuse(PreemptRefusal::ReducerNotSavable);
         assert_eq!(
             (control.preempt_request().expect("alive"), control.refusals(), control.requested_at()),
-            (PreemptRequest::None, 1, None)
+            (None, 1, None)
         );
         assert_eq!(control.last_refusal(), Some(PreemptRefusal::ReducerNotSavable));
-        control.request_preemption(PreemptRequest::Pause);
+        control.request_preemption(PreemptKind::Pause);
         assert!(
-            control.preempt_request().expect("alive") == PreemptRequest::Pause
+            control.preempt_request().expect("alive") == Some(PreemptKind::Pause)
                 && control.requested_at().is_some()
         );
     }
@@ -213,18 +202,18 @@ mod tests {
         let control = TaskControl::default();
         control.refuse_all(PreemptRefusal::ReducerNotSavable, "test");
         assert_eq!((control.refusals(), control.last_refusal()), (0, None));
-        control.request_preemption(PreemptRequest::Pause);
-        control.request_preemption(PreemptRequest::Pause);
+        control.request_preemption(PreemptKind::Pause);
+        control.request_preemption(PreemptKind::Pause);
         assert_eq!(
             (control.refusals(), control.last_refusal()),
             (2, Some(PreemptRefusal::ReducerNotSavable))
         );
-        assert_eq!(control.preempt_request().expect("alive"), PreemptRequest::None);
+        assert_eq!(control.preempt_request().expect("alive"), None);
         control.kill("killed");
         assert!(control.check().is_err());
         // A request that was made before `refuse_all` is refused too.
         let control = TaskControl::default();
-        control.request_preemption(PreemptRequest::Split);
+        control.request_preemption(PreemptKind::Split);
         control.refuse_all(PreemptRefusal::MapperNotDivisible, "test");
         assert_eq!((control.refusals(), control.requested_at()), (1, None));
     }
@@ -235,7 +224,7 @@ mod tests {
         let (other, long) = (control.clone(), Duration::from_mins(10));
         let started = Instant::now();
         let sleeper = std::thread::spawn(move || other.sleep(long, true));
-        control.request_preemption(PreemptRequest::Split);
+        control.request_preemption(PreemptKind::Split);
         sleeper.join().expect("the thread has ended");
         control.sleep(Duration::from_millis(20), false);
         assert!(started.elapsed() >= Duration::from_millis(20));

@@ -75,8 +75,8 @@ pub enum TaskError {
     #[error("a pause was requested before the attempt had resumed; the checkpoint is unchanged")]
     NotResumed,
     /// The tracker has killed the task.
-    #[error("stopped: {0}")]
-    Stopped(String),
+    #[error("killed: {0}")]
+    Killed(String),
 }
 
 /// Returns the location of a record: `path:line`, as compilers print it, or the byte offset if the

@@ -19,7 +19,7 @@ mod traits;
 
 pub use conf::Conf;
 pub use context::{Context, Counter};
-pub use control::{PreemptRefusal, PreemptRequest, TaskControl};
+pub use control::TaskControl;
 pub use error::TaskError;
 pub use format::{InputFormat, OutputFormat};
 pub use job::Job;
@@ -27,3 +27,4 @@ pub use liveness::Liveness;
 pub use traits::{
     Emit, IdentityReducer, KeyOrder, Mapper, Pair, Partitioner, Reducer, StateBetweenKeys, Values,
 };
+pub use types::{PreemptKind, PreemptRefusal};

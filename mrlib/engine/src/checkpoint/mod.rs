@@ -25,6 +25,7 @@ mod tests;
 
 pub use restore::{CheckpointSource, restore};
 pub use save::{SavedRuns, begin_save, save, sync};
+pub use types::Stage;
 
 use crate::{
     merge::OpenPass,
@@ -62,31 +63,9 @@ pub(crate) const MEMORY_PART: u32 = 1;
 /// The number of the first run in fetch requests. The other runs follow.
 pub(crate) const FIRST_RUN_PART: u32 = 2;
 
-/// The stage of a reduce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Stage {
-    /// Fetching map outputs.
-    #[default]
-    Shuffle,
-    /// Merging runs until few enough are left.
-    Merge,
-    /// Calling the reducer.
-    Reduce,
-}
-
-impl Stage {
-    /// Returns the name of the stage in messages and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shuffle => "shuffle",
-            Self::Merge => "merge",
-            Self::Reduce => "reduce",
-        }
-    }
-
-    fn of(name: &str) -> Option<Self> {
-        [Self::Shuffle, Self::Merge, Self::Reduce].into_iter().find(|stage| stage.name() == name)
-    }
+/// Parses the stage of a checkpoint. Only a reduce has checkpoints.
+fn stage_of(name: &str) -> Option<Stage> {
+    name.parse().ok().filter(|stage| *stage != Stage::Map)
 }
 
 /// A run, and during the shuffle the map that it comes from.
@@ -99,7 +78,7 @@ pub struct SourceRun {
 }
 
 /// The position of a reduce between two steps.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ReduceState {
     /// The current stage.
     pub stage: Stage,
@@ -117,6 +96,22 @@ pub struct ReduceState {
     pub consumed_bytes: u64,
     /// Whether the reduce was restored in its last stage and has not processed a record since.
     pub is_resuming: bool,
+}
+
+impl Default for ReduceState {
+    /// Returns the state of a reduce that has not fetched anything yet.
+    fn default() -> Self {
+        Self {
+            stage: Stage::Shuffle,
+            runs: Vec::new(),
+            counters: BTreeMap::new(),
+            pieces: Vec::new(),
+            reducer: Vec::new(),
+            open_pass: None,
+            consumed_bytes: 0,
+            is_resuming: false,
+        }
+    }
 }
 
 /// Reads and verifies the `state` of the checkpoint in these folders.
@@ -244,7 +239,7 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     let checkpoint =
         checkpoint.map_err(|_| damaged(path, HEADER_BYTES as u64, "its contents are invalid"))?;
     let plain = |name: &str| !name.contains('/') && name != "." && name != "..";
-    let named = Stage::of(&checkpoint.stage).is_some() && checkpoint.runs.iter().all(|run| plain(&run.file));
+    let named = stage_of(&checkpoint.stage).is_some() && checkpoint.runs.iter().all(|run| plain(&run.file));
     if !named || !is_consistent(&checkpoint) {
         return Err(damaged(path, HEADER_BYTES as u64, "its contents are invalid"));
     }

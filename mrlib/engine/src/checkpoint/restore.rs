@@ -5,7 +5,7 @@
 
 use super::{
     FIRST_RUN_PART, MEMORY_FILE, MEMORY_PART, ReduceState, STATE_PART, SourceRun, Stage, decode, find, read,
-    remainder_of, remaining_extent, run_of,
+    remainder_of, remaining_extent, run_of, stage_of,
 };
 use crate::{
     fetch::remote_checkpoint::RemoteCheckpoint,
@@ -50,23 +50,23 @@ fn as_corrupt(error: TaskError) -> TaskError {
     if is_corrupt { corrupt(error.to_string()) } else { error }
 }
 
-/// Restores the checkpoint at `origin` for the reduce of `partition`. Files on this node are read
+/// Restores the checkpoint at `resume_from` for the reduce of `partition`. Files on this node are read
 /// where they are and must stay until the reduce has ended; files from another node are copied to
 /// `scratch`.
 pub fn restore(
-    origin: &CheckpointSource,
+    resume_from: &CheckpointSource,
     partition: u32,
     scratch: &Scratch,
     remote: &mut RemoteCheckpoint<'_>,
 ) -> Result<ReduceState, TaskError> {
-    let checkpoint = if origin.dirs.is_empty() {
+    let checkpoint = if resume_from.dirs.is_empty() {
         decode(&remote.fetch_whole(STATE_PART, super::STATE_BYTES_MAX)?, Path::new(super::STATE_FILE))
             .map_err(as_corrupt)?
     } else {
-        read(&origin.dirs).map_err(as_corrupt)?
+        read(&resume_from.dirs).map_err(as_corrupt)?
     };
-    if checkpoint.attempt != origin.attempt || checkpoint.partition != partition {
-        return Err(corrupt(format!("it belongs to {}, not to {}", checkpoint.attempt, origin.attempt)));
+    if checkpoint.attempt != resume_from.attempt || checkpoint.partition != partition {
+        return Err(corrupt(format!("it belongs to {}, not to {}", checkpoint.attempt, resume_from.attempt)));
     }
     let mut remote_runs =
         RemoteRuns { checkpoint: &checkpoint, memory: None, consumed_bytes: checkpoint.consumed_bytes };
@@ -74,10 +74,10 @@ pub fn restore(
     for (number, entry) in checkpoint.runs.iter().enumerate() {
         let run = if let Some(empty_run) = empty_run(entry) {
             empty_run
-        } else if origin.dirs.is_empty() {
+        } else if resume_from.dirs.is_empty() {
             remote_runs.copy_run(entry, FIRST_RUN_PART + number as u32, scratch, remote)?
         } else {
-            local_run(entry, &origin.dirs)?
+            local_run(entry, &resume_from.dirs)?
         };
         if let Some(whole) = runs.last_mut().filter(|_| entry.more) {
             whole.run.more.push(run);
@@ -94,7 +94,7 @@ pub fn restore(
         consumed_bytes: remote_runs.consumed_bytes,
         open_pass: (inputs > 0).then_some(OpenPass { output_run, inputs }),
         is_resuming: checkpoint.stage == Stage::Reduce.name(),
-        stage: Stage::of(&checkpoint.stage).expect("checked by decode"),
+        stage: stage_of(&checkpoint.stage).expect("checked by decode"),
         runs,
         counters: checkpoint.counters.into_iter().collect(),
         pieces: checkpoint.pieces,

@@ -66,10 +66,10 @@ fn contents(state: &ReduceState) -> Result<impl PartialEq + std::fmt::Debug + us
 }
 
 fn restore_from(dirs: &[PathBuf], attempt: &str, partition: u32) -> Result<ReduceState, TaskError> {
-    let origin = CheckpointSource { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
+    let source = CheckpointSource { attempt: attempt.into(), dirs: dirs.to_vec(), addr: String::new() };
     let scratch = Scratch::new(vec!["/nowhere".into()]);
     let mut remote = RemoteCheckpoint::new("", b"", attempt, TaskControl::default(), Liveness::default());
-    restore(&origin, partition, &scratch, &mut remote)
+    restore(&source, partition, &scratch, &mut remote)
 }
 
 #[test]
@@ -250,6 +250,7 @@ fn invalid_checkpoint_is_rejected() {
     let run = |file: &str| mr::CheckpointRun { file: file.into(), ..mr::CheckpointRun::default() };
     let bad = [
         mr::Checkpoint { stage: "lunch".into(), ..sound.clone() },
+        mr::Checkpoint { stage: "map".into(), ..sound.clone() },
         mr::Checkpoint { runs: vec![run("../run")], ..sound.clone() },
         mr::Checkpoint { runs: vec![run("..")], ..sound.clone() },
     ];

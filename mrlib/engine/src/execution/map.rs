@@ -15,10 +15,10 @@ use crate::{
     streaming,
 };
 use mrlib_api::{
-    Context, Emit, Job, Liveness, Mapper, PreemptRefusal, PreemptRequest, TaskControl, TaskError,
-    codec::Coding,
+    Context, Emit, Job, Liveness, Mapper, PreemptRefusal, TaskControl, TaskError, codec::Coding,
 };
 use std::ops::Range;
+use types::Stage;
 
 /// The counter of milliseconds from the request to split until the output was complete, over all
 /// splits.
@@ -226,7 +226,7 @@ impl MapRun<'_> {
                     self.context.check()?;
                     self.report(read, output, io);
                 }
-                short = self.control.preempt_request()? != PreemptRequest::None && self.preemptible;
+                short = self.control.preempt_request()?.is_some() && self.preemptible;
                 Ok(if short { Flow::Stop } else { Flow::Go })
             })?;
             let unreadable = records.unreadable();
@@ -288,7 +288,7 @@ impl MapRun<'_> {
     fn report(&mut self, read: u64, output: &MapOutput, io: &mut dyn TaskIo) {
         io.progress(&Progress {
             done: read as f64 / self.span.max(1) as f64,
-            stage: "map",
+            stage: Stage::Map,
             bytes_in: read,
             bytes_out: output.bytes(),
             status: self.context.take_status(),
@@ -412,14 +412,20 @@ impl MapOutput {
                 context.count("OUTPUT_BYTES", outcome.bytes_out);
             }
             MapOutputKind::Sorted(mut buffer) => {
-                if control.preempt_request()? != PreemptRequest::None {
+                if control.preempt_request()?.is_some() {
                     buffer.allow_second_thread();
                 }
                 let bytes_out = buffer.bytes();
                 let mut step = || {
                     if meter.tick(0, &control)? {
                         let status = context.take_status();
-                        io.progress(&Progress { done: 1.0, stage: "sort", bytes_in: 0, bytes_out, status });
+                        io.progress(&Progress {
+                            done: 1.0,
+                            stage: Stage::Map,
+                            bytes_in: 0,
+                            bytes_out,
+                            status,
+                        });
                     }
                     liveness.mark_alive();
                     control.check()

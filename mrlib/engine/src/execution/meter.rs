@@ -1,6 +1,6 @@
 //! The clock of a task: decides when to report progress, and delays a paced task.
 
-use mrlib_api::{Liveness, PreemptRequest, TaskControl, TaskError};
+use mrlib_api::{Liveness, TaskControl, TaskError};
 use std::time::{Duration, Instant};
 
 /// Time between two reports of progress.
@@ -80,7 +80,7 @@ impl Meter {
         let Some(pace) = self.pace else { return Ok(()) };
         let due = Duration::from_secs_f64(bytes as f64 / pace as f64);
         while let Some(early) = due.checked_sub(self.started.elapsed()).filter(|early| !early.is_zero()) {
-            if control.preempt_request()? != PreemptRequest::None && self.preemptible {
+            if control.preempt_request()?.is_some() && self.preemptible {
                 break;
             }
             control.sleep(early.min(ALIVE_EVERY), self.preemptible);

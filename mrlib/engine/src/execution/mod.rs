@@ -22,14 +22,15 @@ use crate::{
 use mrlib_api::{Conf, Liveness, OutputFormat, TaskControl, TaskError};
 use security::Connector;
 use std::{collections::BTreeMap, path::PathBuf};
+use types::Stage;
 
 /// The progress of a task, reported about five times per second.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Progress {
     /// From 0 to 1.
     pub done: f64,
-    /// The stage: map, sort, shuffle, merge or reduce.
-    pub stage: &'static str,
+    /// The current stage. A map has only one.
+    pub stage: Stage,
     /// Bytes read so far.
     pub bytes_in: u64,
     /// Bytes emitted so far.

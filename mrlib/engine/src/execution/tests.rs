@@ -10,7 +10,7 @@ use crate::{
     segment::Run,
     settings::Settings,
 };
-use mrlib_api::{Conf, Context, Emit, InputFormat, Job, Mapper, PreemptRequest, Reducer, Values};
+use mrlib_api::{Conf, Context, Emit, InputFormat, Job, Mapper, PreemptKind, Reducer, Values};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
@@ -136,7 +136,7 @@ impl Mapper for Words {
         if let Some((left, control)) = &mut self.split_after {
             *left = left.saturating_sub(1);
             if *left == 0 {
-                control.request_preemption(PreemptRequest::Split);
+                control.request_preemption(PreemptKind::Split);
             }
         }
         line.split(|byte| *byte == b' ')
@@ -349,7 +349,7 @@ fn paced_map_is_throttled_and_reports_progress() {
     assert!(!here.progress_reports.is_empty());
     assert!(
         here.progress_reports.iter().all(|progress_reports| (0.0..=1.0).contains(&progress_reports.done)
-            && progress_reports.stage == "map")
+            && progress_reports.stage == Stage::Map)
     );
     assert!(here.progress_reports.is_sorted_by_key(|progress_reports| progress_reports.bytes_in));
     // A waiting map can be killed, and marks itself alive so that it does not look hung.
@@ -363,7 +363,7 @@ fn paced_map_is_throttled_and_reports_progress() {
         }
         control.kill("enough");
     });
-    assert!(matches!(run_map(&words(None), &task, &mut here), Err(TaskError::Stopped(_))));
+    assert!(matches!(run_map(&words(None), &task, &mut here), Err(TaskError::Killed(_))));
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 

@@ -23,7 +23,7 @@ pub use remote_checkpoint::RemoteCheckpoint;
 
 use crate::{scratch::Scratch, segment::Run};
 use fetcher::Fetchers;
-use mrlib_api::{PreemptRequest, TaskControl, TaskError};
+use mrlib_api::{PreemptKind, TaskControl, TaskError};
 use proto::mr::FetchFailed;
 use security::Connector;
 use std::{
@@ -159,7 +159,7 @@ fn follow(
     let (mut seen, mut reported) = (0, FetchProgress::default());
     loop {
         let new_events = feed.wait(seen, POLL_INTERVAL);
-        let is_pausing = control.preempt_request()? == PreemptRequest::Pause && preemptible;
+        let is_pausing = control.preempt_request()? == Some(PreemptKind::Pause) && preemptible;
         listener.mark_alive();
         seen += new_events.events.len();
         let report = fetchers.add_events(new_events.events, Instant::now())?;

@@ -4,7 +4,7 @@
 
 use super::wire::{self, Answer};
 use crate::segment::Extent;
-use mrlib_api::{Liveness, PreemptRequest, TaskControl, TaskError};
+use mrlib_api::{Liveness, PreemptKind, TaskControl, TaskError};
 use security::{Connector, Stream};
 use std::{
     io::{self, Read as _, Write as _},
@@ -149,7 +149,7 @@ impl<'a> RemoteCheckpoint<'a> {
     /// Fails if a pause was requested. The checkpoint is safe on the other node, so the copy can
     /// end at once.
     fn check_preempted(&self) -> Result<(), TaskError> {
-        if self.control.preempt_request()? == PreemptRequest::Pause {
+        if self.control.preempt_request()? == Some(PreemptKind::Pause) {
             Err(TaskError::NotResumed)
         } else {
             Ok(())

@@ -454,7 +454,7 @@ fn kill_ends_a_fetch_from_a_silent_server() {
     });
     let error = shuffle.run().expect_err("the task was killed");
     reporter.join().expect("no panic");
-    assert_eq!(error.to_string(), "stopped: preempted");
+    assert_eq!(error.to_string(), "killed: preempted");
     assert!(shuffle.beats > 0, "a waiting shuffle marks the task alive");
 }
 

@@ -20,10 +20,10 @@ fn conf(settings: &[(&str, &str)]) -> Conf {
 }
 
 /// Pairs, counters, status.
-type Mapped = (CollectedPairs, BTreeMap<String, u64>, Option<String>);
+type MapperOutput = (CollectedPairs, BTreeMap<String, u64>, Option<String>);
 
-/// The output of a mapper for these lines.
-fn mapped<'a>(conf: &Conf, lines: impl IntoIterator<Item = &'a [u8]>) -> Result<Mapped, TaskError> {
+/// Runs a mapper with these lines. Returns its output.
+fn run_mapper<'a>(conf: &Conf, lines: impl IntoIterator<Item = &'a [u8]>) -> Result<MapperOutput, TaskError> {
     let (mut out, mut context) = (CollectedPairs::default(), Context::default());
     let mut mapper = StreamMapper::new(conf)?;
     for line in lines {
@@ -55,23 +55,23 @@ fn command_is_split_like_a_shell() {
 #[test]
 fn lines_are_values_and_output_is_split_at_the_first_tab() {
     let lines: [&[u8]; 4] = [b"a\tb\tc", b"plain", b"", b"\tv"];
-    let (out, _, _) = mapped(&conf(&[(MAPPER, "cat")]), lines).expect("cat");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, "cat")]), lines).expect("cat");
     assert_eq!(out.0, pairs(&[("a", "b\tc"), ("plain", ""), ("", ""), ("", "v")]));
 }
 
 #[test]
 fn records_with_keys_include_the_key() {
     let conf = conf(&[(MAPPER, "cat"), ("input.format", "keyvalue")]);
-    let (out, _, _) = mapped(&conf, [b"v".as_slice()]).expect("cat");
+    let (out, _, _) = run_mapper(&conf, [b"v".as_slice()]).expect("cat");
     assert_eq!(out.0, pairs(&[("offset", "v")]));
     let conf = self::conf(&[(MAPPER, "cat"), ("input.format", " lines ")]);
-    let (out, _, _) = mapped(&conf, [b"v".as_slice()]).expect("cat");
+    let (out, _, _) = run_mapper(&conf, [b"v".as_slice()]).expect("cat");
     assert_eq!(out.0, pairs(&[("v", "")]));
 }
 
 #[test]
 fn last_line_needs_no_newline() {
-    let (out, _, _) = mapped(&conf(&[(MAPPER, "printf 'a\\tb\\nc'")]), []).expect("printf");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, "printf 'a\\tb\\nc'")]), []).expect("printf");
     assert_eq!(out.0, pairs(&[("a", "b"), ("c", "")]));
 }
 
@@ -85,31 +85,31 @@ fn data_beyond_the_pipe_capacity_passes_both_ways() {
         ("sh -c 'x=$(cat); echo \"$x\"'", 1, 0),
     ] {
         let (out, _, _) =
-            mapped(&conf(&[(MAPPER, command)]), (0..3000).map(|_| line.as_slice())).expect(command);
+            run_mapper(&conf(&[(MAPPER, command)]), (0..3000).map(|_| line.as_slice())).expect(command);
         assert_eq!(out.0.len(), 3000 * factor + extra, "{command}");
     }
 }
 
 #[test]
-fn a_program_may_stop_reading() {
+fn program_that_stops_reading_succeeds() {
     let line = vec![b'x'; 1000];
     let lines = || (0..3000).map(|_| line.as_slice());
-    let (out, _, _) = mapped(&conf(&[(MAPPER, "head -n 2")]), lines()).expect("head");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, "head -n 2")]), lines()).expect("head");
     assert_eq!(out.0.len(), 2);
-    let (out, _, _) = mapped(&conf(&[(MAPPER, "true")]), lines()).expect("true");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, "true")]), lines()).expect("true");
     assert!(out.0.is_empty());
     let (out, _, _) =
-        mapped(&conf(&[(MAPPER, "sh -c 'exec <&-; sleep 0.2; echo late'")]), lines()).expect("sh");
+        run_mapper(&conf(&[(MAPPER, "sh -c 'exec <&-; sleep 0.2; echo late'")]), lines()).expect("sh");
     assert_eq!(out.0, pairs(&[("late", "")]));
     // A background process keeps stdout open.
     let script = "sh -c 'sleep 600 & read x; echo done'";
-    let (out, _, _) = mapped(&conf(&[(MAPPER, script)]), lines()).expect("sh");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, script)]), lines()).expect("sh");
     assert_eq!(out.0, pairs(&[("done", "")]));
 }
 
-/// A reducer that is paused first processes the input that it has.
+/// A reducer must process the input that it has before it can be paused, so it must not have much.
 #[test]
-fn a_slow_program_gets_little_input_in_advance() {
+fn slow_program_gets_little_input_in_advance() {
     let script = "sh -c 'while read x; do sleep 0.02; echo $x; done'";
     let (mut out, mut context) = (CollectedPairs::default(), Context::default());
     let mut reducer = StreamReducer::new(&conf(&[(REDUCER, script), (RESTARTABLE, "true")])).expect("sh");
@@ -124,30 +124,30 @@ fn a_slow_program_gets_little_input_in_advance() {
 }
 
 #[test]
-fn failed_program_shows_the_reason() {
+fn error_of_a_failed_program_shows_the_cause() {
     let script = "sh -c 'echo first >&2; echo the real reason >&2; exit 3'";
-    let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("code 3").to_string();
+    let error = run_mapper(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("code 3").to_string();
     let expected = format!("stream.mapper `{script}` ended with exit status 3:\nfirst\nthe real reason");
     assert_eq!(error, expected);
-    // A command of several lines does not hide how it has ended.
-    let error = mapped(&conf(&[(MAPPER, "sh -c '\techo why >&2\nexit 3'")]), []).err().expect("code 3");
+    // The error of a command of several lines shows how the program ended.
+    let error = run_mapper(&conf(&[(MAPPER, "sh -c '\techo why >&2\nexit 3'")]), []).err().expect("code 3");
     let error = mrlib_api::error::one_line(&error.to_string());
     assert_eq!(error, "stream.mapper `sh -c '\\techo why >&2\\nexit 3'` ended with exit status 3: why");
-    let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
+    let error = run_mapper(&conf(&[(MAPPER, "sh -c 'kill -9 $$'")]), []).err().expect("killed").to_string();
     let hint = "(out of memory? the limit of a task is tasktracker.task_memory_max)";
     assert!(error.ends_with(&format!("was killed by signal 9 (SIGKILL) {hint}")), "{error}");
-    let error = mapped(&conf(&[(MAPPER, "sh -c 'kill -15 $$'")]), []).err().expect("killed").to_string();
+    let error = run_mapper(&conf(&[(MAPPER, "sh -c 'kill -15 $$'")]), []).err().expect("killed").to_string();
     assert!(error.ends_with("was killed by signal 15 (SIGTERM)"), "{error}");
     // The failure is detected while there is input left, not only at the end.
     let endless = std::iter::repeat_n([b'x'; 1000].as_slice(), 1 << 30);
-    let error = mapped(&conf(&[(MAPPER, "false")]), endless).err().expect("code 1");
-    // Such an error does not count as an error of a record, which could be skipped.
+    let error = run_mapper(&conf(&[(MAPPER, "false")]), endless).err().expect("code 1");
+    // The failure of a program is not the error of a record, which could be skipped.
     assert!(matches!(error, TaskError::Crashed { .. }), "{error}");
 }
 
 #[test]
-fn missing_program_is_named() {
-    let error = mapped(&conf(&[(MAPPER, "no-such-program-here")]), []).err().expect("nothing there");
+fn error_names_the_missing_program() {
+    let error = run_mapper(&conf(&[(MAPPER, "no-such-program-here")]), []).err().expect("nothing there");
     assert!(error.to_string().contains("no-such-program-here"), "{error}");
     assert!(job(&conf(&[])).expect_err("no mapper").to_string().contains("--mapper"));
     let error = job(&conf(&[(MAPPER, "cat 'x")])).expect_err("an open quote").to_string();
@@ -159,26 +159,26 @@ fn counters_and_status_are_taken_from_stderr() {
     let script = "sh -c 'while read x; do echo reporter:counter:My group,lines,2 >&2; done; \
                   echo reporter:status:nearly done >&2; echo reporter:counter:nonsense >&2'";
     let lines: [&[u8]; 3] = [b"a", b"b", b"c"];
-    let (_, counters, status) = mapped(&conf(&[(MAPPER, script)]), lines).expect("sh");
+    let (_, counters, status) = run_mapper(&conf(&[(MAPPER, script)]), lines).expect("sh");
     assert_eq!(counters, BTreeMap::from([("My group:lines".to_owned(), 6)]));
     assert_eq!(status.as_deref(), Some("nearly done"));
 }
 
 #[test]
-fn too_many_counters_give_a_clear_error() {
+fn too_many_counters_or_long_names_are_an_error() {
     let script =
         "awk '{ for (n = 0; n < 20000; n++) print \"reporter:counter:words,w\" n \",1\" > \"/dev/stderr\" }'";
-    let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
+    let error = run_mapper(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
     assert!(error.contains("more than 1000 counters"), "{error}");
     let script = "awk '{ for (n = 0; n < 300; n++) x = x \"x\"; print \"reporter:counter:g,\" x \",1\" > \"/dev/stderr\" }'";
-    let error = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
+    let error = run_mapper(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).err().expect("refused").to_string();
     assert!(error.contains("the limit is 256"), "{error}");
 }
 
 #[test]
-fn endless_line_is_an_error() {
+fn too_long_output_line_is_an_error() {
     let conf = conf(&[(MAPPER, "head -c 300000 /dev/zero"), ("record.bytes.max", "100000")]);
-    let error = mapped(&conf, []).err().expect("too long").to_string();
+    let error = run_mapper(&conf, []).err().expect("too long").to_string();
     assert!(error.contains("record.bytes.max = 100000"), "{error}");
 }
 
@@ -187,7 +187,7 @@ fn output_lines_are_unchanged() {
     let lines: [&[u8]; 4] = [b"a\tb\tc", b"a\t", b"\tb", b""];
     let as_keys = pairs(&[("a\tb\tc", ""), ("a\t", ""), ("\tb", ""), ("", "")]);
     let only_maps = conf(&[(MAPPER, "cat"), (COMBINER, "false"), ("job.reduces", "0")]);
-    assert_eq!(mapped(&only_maps, lines).expect("cat").0.0, as_keys);
+    assert_eq!(run_mapper(&only_maps, lines).expect("cat").0.0, as_keys);
     let mut reducer =
         StreamReducer::new(&conf(&[(REDUCER, "printf 'a\\tb\\tc\\na\\t\\n\\tb\\n\\n'")])).expect("printf");
     let (mut out, mut context) = (CollectedPairs::default(), Context::default());
@@ -196,37 +196,37 @@ fn output_lines_are_unchanged() {
 }
 
 #[test]
-fn background_processes_are_not_waited_for() {
+fn task_does_not_wait_for_background_processes() {
     let started = std::time::Instant::now();
     for redirect in ["", ">/dev/null", "2>/dev/null"] {
         let script = format!("sh -c 'sleep 600 {redirect} & echo done'");
-        let (out, _, _) = mapped(&conf(&[(MAPPER, &script)]), []).expect("sh");
+        let (out, _, _) = run_mapper(&conf(&[(MAPPER, &script)]), []).expect("sh");
         assert_eq!(out.0, pairs(&[("done", "")]));
     }
     assert!(started.elapsed() < std::time::Duration::from_mins(1));
 }
 
 #[test]
-fn a_background_process_that_keeps_stdin_open_is_not_waited_for() {
+fn task_does_not_wait_for_a_background_process_with_open_stdin() {
     let started = std::time::Instant::now();
     let line = vec![b'x'; 1000];
     let lines = || (0..3000).map(|_| line.as_slice());
-    // A shell gives background processes another stdin, so this one inherits descriptor 3.
+    // A shell gives background processes another stdin, so the test passes stdin as descriptor 3.
     let script = "sh -c 'exec 3<&0; sleep 60 & read x; echo done'";
-    let (out, _, _) = mapped(&conf(&[(MAPPER, script)]), lines()).expect("sh");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, script)]), lines()).expect("sh");
     assert_eq!(out.0, pairs(&[("done", "")]));
     let script = "sh -c 'exec 3<&0; sleep 60 & exit 3'";
-    let error = mapped(&conf(&[(MAPPER, script)]), lines()).err().expect("code 3");
+    let error = run_mapper(&conf(&[(MAPPER, script)]), lines()).err().expect("code 3");
     assert!(error.to_string().ends_with("ended with exit status 3"), "{error}");
     assert!(started.elapsed() < std::time::Duration::from_secs(45));
 }
 
 #[test]
 fn late_output_of_a_silent_program_is_read() {
-    // The output comes at the very end, from many programs at once, so that the reading threads are
-    // late.
+    // Many programs write their output at the very end at the same time, so that the reading
+    // threads are late.
     let script = "sh -c 'cat >/dev/null; sleep 1.2; echo the last message'";
-    let one = || mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh").0.0;
+    let one = || run_mapper(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh").0.0;
     let all = || {
         std::thread::scope(|scope| {
             let running: Vec<_> = (0..100).map(|_| scope.spawn(one)).collect();
@@ -240,14 +240,14 @@ fn late_output_of_a_silent_program_is_read() {
 }
 
 #[test]
-fn a_program_that_ends_with_a_full_pipe_and_leaves_it_open_loses_nothing() {
+fn output_is_complete_if_a_background_process_keeps_stdout_open() {
     let script = "sh -c 'sleep 600 & cat >/dev/null; sleep 1.2; seq 10000 19999'";
-    let (out, _, _) = mapped(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh");
+    let (out, _, _) = run_mapper(&conf(&[(MAPPER, script)]), [b"x".as_slice()]).expect("sh");
     assert_eq!(out.0.len(), 10_000);
 }
 
 #[test]
-fn task_waiting_for_a_program_can_be_stopped() {
+fn task_waiting_for_a_program_can_be_killed() {
     let (liveness, control) = (Liveness::default(), TaskControl::default());
     let mut context = Context::new(liveness.clone(), control.clone());
     let mut mapper =
@@ -262,12 +262,12 @@ fn task_waiting_for_a_program_can_be_stopped() {
     });
     let error = mapper.finish(&mut CollectedPairs::default(), &mut context).expect_err("the task was killed");
     reporter.join().expect("no panic");
-    assert_eq!(error.to_string(), "stopped: enough");
+    assert_eq!(error.to_string(), "killed: enough");
     assert_eq!(context.take_status().as_deref(), Some("ready"));
 }
 
 #[test]
-fn settings_are_in_the_environment() {
+fn program_gets_settings_as_environment_variables() {
     let script = "sh -c 'echo \"$my_key_1 $mapreduce_task_attempt_id $mapreduce_map_input_file \
                   $mapreduce_task_ismap $mapreduce_job_name\"'";
     let conf = conf(&[
@@ -278,7 +278,7 @@ fn settings_are_in_the_environment() {
         ("map.input.file", "/in/a"),
         ("job.name", "try"),
     ]);
-    let (out, _, _) = mapped(&conf, []).expect("sh");
+    let (out, _, _) = run_mapper(&conf, []).expect("sh");
     assert_eq!(out.0, pairs(&[("value job_7.m3.0 /in/a true try", "")]));
 }
 
@@ -290,15 +290,15 @@ fn settings_do_not_override_reserved_variables() {
     for name in names {
         conf.set(name, "mine");
     }
-    let (out, _, _) = mapped(&conf, []).expect("sh");
+    let (out, _, _) = run_mapper(&conf, []).expect("sh");
     assert_eq!(out.0, pairs(&[("()", "")]));
 }
 
 #[test]
-fn a_combiner_sees_sorted_pairs() {
+fn combiner_program_gets_sorted_pairs() {
     let conf = conf(&[(MAPPER, "tr ' ' '\\n'"), (COMBINER, "uniq -c")]);
     let lines: [&[u8]; 2] = [b"b a b", b"a c b"];
-    let (out, counters, _) = mapped(&conf, lines).expect("uniq");
+    let (out, counters, _) = run_mapper(&conf, lines).expect("uniq");
     let counted: Vec<String> = out.0.iter().map(|(key, _)| key.trim().to_owned()).collect();
     assert_eq!(counted, ["2 a", "3 b", "1 c"]);
     assert_eq!(counters["COMBINE_INPUT_RECORDS"], 6);

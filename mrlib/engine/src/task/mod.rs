@@ -45,20 +45,20 @@ pub const PROTOCOL: u32 = 7;
 
 /// Minimum time between two progress messages.
 const REPORT_INTERVAL: Duration = Duration::from_millis(200);
-/// Time after which a killed task that has not ended is ended with its process.
-const STOP_GRACE: Duration = Duration::from_secs(2);
+/// Time after which a killed task that has not ended is reported as failed, and its process ends.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Creates the job of a task: by name for built-in programs, otherwise that of the job binary.
+/// Creates the job of a task: a built-in program by its name, or the job of the job binary.
 pub type MakeJob = dyn Fn(&Program, &Conf) -> Result<Job, TaskError> + Send + Sync;
 
-type Ended = Receiver<Result<ReduceEnd, TaskError>>;
+type ResultReceiver = Receiver<Result<ReduceEnd, TaskError>>;
 
-/// The path of the umbilical, if this process is a task process.
+/// Returns the path of the umbilical, if this process is a task process.
 pub fn umbilical_path() -> Option<PathBuf> {
     env::var_os(UMBILICAL_VAR).map(PathBuf::from)
 }
 
-/// The main function of a task process. Exits the process on success.
+/// Runs a task process: call it in the main function. Exits the process on success.
 pub fn serve(socket: &Path, make_job: Arc<MakeJob>) -> ExitCode {
     // A job binary may have set up its own logging.
     if !tracing::dispatcher::has_been_set() {
@@ -96,18 +96,18 @@ fn serve_attempts(socket: &Path, make_job: &Arc<MakeJob>) -> Result<(), TaskErro
     // Never dropped, so that the process does not wait for the threads of the client.
     let dfs = ManuallyDrop::new(Arc::new(Dfs::new(start.client.as_ref())));
     let (mut next, mut cpu_before) = (Some(start), 0);
-    let mut first = true;
+    let mut is_first = true;
     while let Some(start) = next {
         let attempt = AttemptRun {
             make_job: make_job.clone(),
             dfs: Arc::clone(&dfs),
             cpu_before,
-            first,
+            is_first,
             started: Instant::now(),
         };
         next = attempt.run_attempt(&stream, start).map_err(broken())?;
         cpu_before = process::cpu_milliseconds();
-        first = false;
+        is_first = false;
     }
     Ok(())
 }
@@ -120,16 +120,16 @@ fn hello() -> from_task::Kind {
 struct AttemptRun {
     make_job: Arc<MakeJob>,
     dfs: Arc<Dfs>,
-    /// CPU time of the process when it began to wait for this attempt. The first attempt includes
-    /// the start.
+    /// CPU time of the process when it began to wait for this attempt. 0 for the first attempt,
+    /// whose CPU time includes the start of the process.
     cpu_before: u64,
-    /// Whether this is the first attempt, whose folder is the current one already.
-    first: bool,
+    /// Whether this is the first attempt, whose folder is the current folder already.
+    is_first: bool,
     started: Instant,
 }
 
 impl AttemptRun {
-    /// Runs the attempt and reports its end. Returns the next attempt if the process is reused.
+    /// Runs the attempt and reports its result. Returns the next attempt if the process is reused.
     fn run_attempt(self, stream: &UnixStream, start: TaskStart) -> std::io::Result<Option<TaskStart>> {
         let spec = start.spec.clone().unwrap_or_default();
         let reuse = start.reuse;
@@ -140,19 +140,19 @@ impl AttemptRun {
         };
         let umbilical = Arc::new(Umbilical::new(stream.try_clone()?, maps));
         let next = listen(umbilical.clone(), stream.try_clone()?);
-        if !self.first
+        if !self.is_first
             && let Err(error) = process::change_folder(Path::new(&start.work_dir))
         {
             umbilical.send(from_task::Kind::Failed(error.to_string()))?;
             return Ok(None);
         }
         let cpu_before = self.cpu_before;
-        let ended = work(umbilical.clone(), start, spec, self);
+        let ended = spawn_task(umbilical.clone(), start, spec, self);
         let last = supervise(&umbilical, &ended, end, cpu_before)?;
         let succeeded = matches!(last, from_task::Kind::Done(_) | from_task::Kind::Paused(_));
         umbilical.send(last)?;
-        // After any irregularity the process is not reused. Its output must be flushed to the log
-        // of this attempt.
+        // After a failure, a kill or a panic the process is not reused. Its output must be flushed
+        // to the log of this attempt.
         let reusable = succeeded && umbilical.control().check().is_ok() && !panics::any_caught();
         if !reuse || !reusable || std::io::stdout().flush().is_err() {
             return Ok(None);
@@ -163,13 +163,13 @@ impl AttemptRun {
     }
 }
 
-/// Receives messages of the tracker on another thread, up to the next attempt. If the connection is
-/// lost, the process ends.
+/// Receives messages of the tracker on another thread until it sends the next attempt. If the
+/// connection is lost, the process ends.
 fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> Receiver<TaskStart> {
     let (sender, next) = channel::bounded(1);
     thread::spawn(move || match umbilical.listen(reader) {
-        Received::End(error) => {
-            if umbilical.is_ended() {
+        Received::Closed(error) => {
+            if umbilical.final_message_sent() {
                 std::process::exit(0);
             }
             eprintln!("task process: the tracker has closed the connection: {error}");
@@ -184,8 +184,13 @@ fn listen(umbilical: Arc<Umbilical>, reader: UnixStream) -> Receiver<TaskStart> 
     next
 }
 
-/// Runs the task on another thread. Its result comes through the channel.
-fn work(umbilical: Arc<Umbilical>, start: TaskStart, spec: TaskSpec, attempt: AttemptRun) -> Ended {
+/// Runs the task on another thread, which sends its result through the returned channel.
+fn spawn_task(
+    umbilical: Arc<Umbilical>,
+    start: TaskStart,
+    spec: TaskSpec,
+    attempt: AttemptRun,
+) -> ResultReceiver {
     let (sender, ended) = channel::bounded(1);
     thread::spawn(move || {
         let outcome = panics::catch(|| run(&umbilical, &start, &spec, &attempt));
@@ -232,7 +237,7 @@ fn run(
                     let _ = reporter.send(from_task::Kind::FetchFailed(fetch_failed));
                 }),
                 checkpoint_dirs: start.checkpoint_dirs.iter().map(PathBuf::from).collect(),
-                resume_from: origin(start),
+                resume_from: checkpoint_source(start),
                 started: attempt.started,
             };
             run_reduce(&job, &task, &mut io)
@@ -241,7 +246,7 @@ fn run(
     }
 }
 
-/// The identity of the input file at submission. File IDs start at 1.
+/// Returns the identity of the input file at submission, if the split has it. File IDs start at 1.
 fn pin(spec: &TaskSpec, split: &Split) -> Option<Pin> {
     let job = spec.attempt.split('.').next()?.strip_prefix("job_")?.parse().ok()?;
     (split.file_id > 0).then_some(Pin { job, file_id: split.file_id, length: split.file_length })
@@ -251,7 +256,7 @@ fn pin(spec: &TaskSpec, split: &Split) -> Option<Pin> {
 /// range of a map, if it has one.
 fn supervise(
     umbilical: &Umbilical,
-    ended: &Ended,
+    ended: &ResultReceiver,
     end: Option<u64>,
     cpu_before: u64,
 ) -> std::io::Result<from_task::Kind> {
@@ -265,14 +270,14 @@ fn supervise(
             Err(RecvTimeoutError::Timeout) => umbilical.send_progress()?,
         }
         if let Err(error) = umbilical.control().check()
-            && stopped.get_or_insert_with(Instant::now).elapsed() >= STOP_GRACE
+            && stopped.get_or_insert_with(Instant::now).elapsed() >= KILL_TIMEOUT
         {
             return Ok(from_task::Kind::Failed(error.to_string()));
         }
     }
 }
 
-/// The final message of an attempt. `end` is the end of the range of a map, if it has one.
+/// Returns the final message of an attempt. `end` is the end of the range of a map, if it has one.
 fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_before: u64) -> from_task::Kind {
     match ended {
         Ok(ReduceEnd::Done(TaskOutcome { mut counters, pieces, bytes_out, position })) => {
@@ -311,12 +316,12 @@ fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_befo
     }
 }
 
-/// The checkpoint that a reduce resumes from.
-fn origin(start: &TaskStart) -> Option<CheckpointSource> {
+/// Returns the checkpoint that a reduce resumes from.
+fn checkpoint_source(start: &TaskStart) -> Option<CheckpointSource> {
     let dirs = start.resume_dirs.iter().map(PathBuf::from).collect();
-    let origin =
+    let source =
         CheckpointSource { attempt: start.resumed_from.clone(), dirs, addr: start.resume_addr.clone() };
-    Some(origin).filter(|origin| !origin.attempt.is_empty())
+    Some(source).filter(|source| !source.attempt.is_empty())
 }
 
 #[cfg(test)]
@@ -325,7 +330,7 @@ mod tests {
     use crate::dfs_error::dfs_error;
 
     #[test]
-    fn errors_that_every_attempt_would_have_are_fatal() {
+    fn only_errors_that_every_attempt_would_have_are_fatal() {
         let is_fatal = |error| matches!(final_message(Err(error), None, 0), from_task::Kind::Fatal(_));
         let record = |unreadable| TaskError::Record {
             source_path: "/in".into(),
@@ -337,14 +342,15 @@ mod tests {
         let refused = |kind| dfs_error(dfs_client::error::Error::new(kind, "refused").into());
         assert!(is_fatal(TaskError::Fatal("never".into())));
         assert!(is_fatal(record(true)) && !is_fatal(record(false)));
-        // A speculative attempt, or other files, may fill the quota for a while.
+        // The quota may be full only for a while, because of a speculative attempt or other files.
         assert!(!is_fatal(refused(dfs_client::error::Kind::Quota)));
         assert!(!is_fatal(TaskError::Program("perhaps".into())));
     }
 
-    /// The position is reported whatever request is pending at that time.
+    /// A map that ended before the end of its range reports its position, whatever request is
+    /// pending at that time.
     #[test]
-    fn shortened_map_reports_its_position() {
+    fn split_map_reports_its_position() {
         let position_of = |position, end| {
             let outcome = TaskOutcome { position, ..TaskOutcome::default() };
             match final_message(Ok(ReduceEnd::Done(outcome)), end, 0) {
@@ -354,7 +360,7 @@ mod tests {
         };
         assert_eq!(position_of(5, Some(10)), Some(5));
         assert_eq!(position_of(10, Some(10)), None);
-        // A file that is read as a whole, or a reduce.
+        // A map of a whole file, or a reduce, has no end of a range.
         assert_eq!(position_of(5, None), None);
     }
 }

@@ -1,12 +1,12 @@
-//! The task's end of the umbilical, the connection to the tracker.
+//! The task process's side of the umbilical, the connection to the tracker.
 
 use crate::{
     execution::Progress,
     fetch::MapFeed,
     frame::{read_frame, write_frame},
 };
-use mrlib_api::{Liveness, PreemptRefusal, PreemptRequest, TaskControl, TaskError};
-use proto::mr::{self, FromTask, PreemptKind, TaskStart, ToTask, from_task, to_task};
+use mrlib_api::{Liveness, PreemptKind, PreemptRefusal, TaskControl, TaskError};
+use proto::mr::{self, FromTask, TaskStart, ToTask, from_task, to_task};
 use std::{
     io,
     os::unix::net::UnixStream,
@@ -23,27 +23,29 @@ const REPORT_INTERVAL_MAX: Duration = Duration::from_secs(2);
 /// Shared by the threads that run the task, read messages, and send reports.
 pub(super) struct Umbilical {
     writer: Mutex<UnixStream>,
-    latest: Mutex<Latest>,
+    latest: Mutex<LatestProgress>,
     control: TaskControl,
     liveness: Liveness,
     feed: Arc<MapFeed>,
     /// Whether the final message was sent.
-    ended: AtomicBool,
+    is_final_sent: AtomicBool,
 }
 
-struct Latest {
+struct LatestProgress {
     progress: mr::Progress,
+    /// Whether the progress has changed since it was sent.
     changed: bool,
+    /// When the progress was last sent.
     sent: Instant,
 }
 
-/// The result of listening.
+/// Why [`Umbilical::listen`] has returned.
 pub(super) enum Received {
     /// The connection was closed or failed.
-    End(io::Error),
+    Closed(io::Error),
     /// The tracker sent a malformed message.
     Malformed(TaskError),
-    /// Another attempt; this one has ended.
+    /// The tracker sent the next attempt.
     Start(Box<TaskStart>),
 }
 
@@ -52,20 +54,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Umbilical {
-    /// The account of the tracker.
+    /// Returns the account of the tracker.
     pub(super) fn tracker_account(&self) -> io::Result<u32> {
         Ok(rustix::net::sockopt::socket_peercred(&*locked(&self.writer))?.uid.as_raw())
     }
 
     pub(super) fn new(writer: UnixStream, maps: u32) -> Self {
-        let latest = Latest { progress: mr::Progress::default(), changed: false, sent: Instant::now() };
+        let latest =
+            LatestProgress { progress: mr::Progress::default(), changed: false, sent: Instant::now() };
         Self {
             writer: Mutex::new(writer),
             latest: Mutex::new(latest),
             control: TaskControl::default(),
             liveness: Liveness::default(),
             feed: Arc::new(MapFeed::new(maps)),
-            ended: AtomicBool::new(false),
+            is_final_sent: AtomicBool::new(false),
         }
     }
 
@@ -89,8 +92,8 @@ impl Umbilical {
         known.done = progress.done;
         known.bytes_in = progress.bytes_in;
         known.bytes_out = progress.bytes_out;
-        if known.stage != progress.stage {
-            progress.stage.clone_into(&mut known.stage);
+        if known.stage != progress.stage.name() {
+            progress.stage.name().clone_into(&mut known.stage);
         }
         if let Some(status) = &progress.status {
             status.clone_into(&mut known.status);
@@ -99,7 +102,7 @@ impl Umbilical {
     }
 
     /// Sends the progress if it has changed, if a preemption was refused, or if nothing was sent
-    /// for long.
+    /// for `REPORT_INTERVAL_MAX`.
     pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
             let mut latest = locked(&self.latest);
@@ -111,20 +114,21 @@ impl Umbilical {
             latest.sent = Instant::now();
             latest.progress.activity = self.liveness.count();
             latest.progress.refusals = self.control.refusals();
-            latest.progress.set_refused(refused(&self.control));
+            latest.progress.set_refused(last_refusal(&self.control));
             latest.progress.clone()
         };
         self.send(from_task::Kind::Progress(progress))
     }
 
-    /// Whether the final message was sent.
-    pub(super) fn is_ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
+    /// Returns whether the final message was sent.
+    pub(super) fn final_message_sent(&self) -> bool {
+        self.is_final_sent.load(Ordering::Relaxed)
     }
 
+    /// Sends a message. Any message other than progress and failed fetches is the final message.
     pub(super) fn send(&self, kind: from_task::Kind) -> io::Result<()> {
         if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::FetchFailed(_)) {
-            self.ended.store(true, Ordering::Relaxed);
+            self.is_final_sent.store(true, Ordering::Relaxed);
         }
         write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
     }
@@ -134,8 +138,8 @@ impl Umbilical {
         loop {
             let received = match read_frame::<ToTask>(&mut reader) {
                 Ok(Some(received)) => received,
-                Ok(None) => return Received::End(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) => return Received::End(error),
+                Ok(None) => return Received::Closed(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) => return Received::Closed(error),
             };
             match received.kind {
                 Some(to_task::Kind::MapEvents(map_events)) => {
@@ -145,23 +149,24 @@ impl Umbilical {
                 }
                 Some(to_task::Kind::Preempt(preempt)) => {
                     match preempt.kind() {
-                        // A kind of a newer tracker, which ends this process if necessary.
-                        PreemptKind::Unspecified => continue,
-                        PreemptKind::Kill => self.control.kill(preempt.why),
-                        PreemptKind::Split => self.control.request_preemption(PreemptRequest::Split),
-                        PreemptKind::Pause => self.control.request_preemption(PreemptRequest::Pause),
+                        // The kind is unknown to this version. The newer tracker ends this process
+                        // if necessary.
+                        mr::PreemptKind::Unspecified => continue,
+                        mr::PreemptKind::Kill => self.control.kill(preempt.why),
+                        mr::PreemptKind::Split => self.control.request_preemption(PreemptKind::Split),
+                        mr::PreemptKind::Pause => self.control.request_preemption(PreemptKind::Pause),
                     }
                     self.feed.wake();
                 }
                 Some(to_task::Kind::Start(start)) => return Received::Start(start.into()),
-                // A message of a newer tracker.
+                // A message of a newer tracker that this version does not know.
                 None => {}
             }
         }
     }
 }
 
-fn refused(control: &TaskControl) -> proto::mr::PreemptRefusal {
+fn last_refusal(control: &TaskControl) -> proto::mr::PreemptRefusal {
     match control.last_refusal() {
         None => proto::mr::PreemptRefusal::Unspecified,
         Some(PreemptRefusal::NoSpace) => proto::mr::PreemptRefusal::NoSpace,

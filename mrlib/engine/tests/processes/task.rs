@@ -37,7 +37,7 @@ pub(crate) struct Tracker {
 }
 
 /// How a task process has ended: its last message and its exit status.
-pub(crate) type End = (Option<from_task::Kind>, ExitStatus);
+pub(crate) type ProcessEnd = (Option<from_task::Kind>, ExitStatus);
 
 impl Tracker {
     /// Starts `mrtask`.
@@ -96,8 +96,8 @@ impl Tracker {
         self.send(to_task::Kind::Start(TaskStart { reuse: self.reuse, ..start }));
     }
 
-    /// The result of an attempt after which the process is reused.
-    fn done_and_waits(&mut self) -> TaskResult {
+    /// Returns the result of an attempt after which the process waits for the next attempt.
+    fn wait_for_done(&mut self) -> TaskResult {
         let mut result = None;
         loop {
             match read_frame(&mut self.stream).expect("a frame").and_then(|message: FromTask| message.kind) {
@@ -110,7 +110,7 @@ impl Tracker {
     }
 
     /// Creates a map output with these words on this node and sends it as entry `map` of the list.
-    fn map_output(&mut self, map: u32, words: &[&str]) {
+    fn add_map_output(&mut self, map: u32, words: &[&str]) {
         let path: PathBuf = self.folder.path().join(format!("map{map}"));
         let mut writer = SegmentWriter::create(&path, 1, true).expect("a disk");
         for word in words {
@@ -144,7 +144,8 @@ impl Tracker {
         }
     }
 
-    pub(crate) fn end(mut self) -> End {
+    /// Waits for the end of the process. Returns its last message and its exit status.
+    pub(crate) fn wait_for_end(mut self) -> ProcessEnd {
         let mut last = None;
         while let Ok(Some(FromTask { kind: Some(kind) })) = read_frame(&mut self.stream) {
             if !matches!(kind, from_task::Kind::Progress(_)) {
@@ -155,7 +156,7 @@ impl Tracker {
     }
 }
 
-pub(crate) fn done(end: End) -> TaskResult {
+pub(crate) fn expect_done(end: ProcessEnd) -> TaskResult {
     assert!(end.1.success());
     match end.0 {
         Some(from_task::Kind::Done(result)) => result,
@@ -163,14 +164,14 @@ pub(crate) fn done(end: End) -> TaskResult {
     }
 }
 
-pub(crate) fn fatal(end: End) -> String {
+pub(crate) fn expect_fatal(end: ProcessEnd) -> String {
     match end.0 {
         Some(from_task::Kind::Fatal(why)) => why,
         other => panic!("{other:?}"),
     }
 }
 
-pub(crate) fn failed(end: End) -> String {
+pub(crate) fn expect_failed(end: ProcessEnd) -> String {
     assert!(end.1.success(), "the process of a failed task exits with 0");
     match end.0 {
         Some(from_task::Kind::Failed(why)) => why,
@@ -179,13 +180,13 @@ pub(crate) fn failed(end: End) -> String {
 }
 
 #[test]
-fn a_reduce_runs_to_its_end() {
+fn reduce_in_a_task_process_returns_its_result() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start("wordcount", 2);
-    tracker.map_output(0, &["a", "b", "b"]);
+    tracker.add_map_output(0, &["a", "b", "b"]);
     tracker.wait_for_stage("shuffle");
-    tracker.map_output(1, &["b", "c"]);
-    let result = done(tracker.end());
+    tracker.add_map_output(1, &["b", "c"]);
+    let result = expect_done(tracker.wait_for_end());
     assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], 5);
     assert_eq!(result.counters["REDUCE_INPUT_GROUPS"], 3);
     assert_eq!(result.counters["REDUCE_OUTPUT_RECORDS"], 3);
@@ -195,7 +196,7 @@ fn a_reduce_runs_to_its_end() {
 }
 
 #[test]
-fn attempts_in_one_process_are_independent() {
+fn reused_process_runs_independent_attempts() {
     let mut tracker = Tracker::with_mrtask();
     tracker.reuse = true;
     for log in ["stdout", "stderr"] {
@@ -203,31 +204,31 @@ fn attempts_in_one_process_are_independent() {
     }
     for round in 1..=3_u64 {
         tracker.start("wordcount", 1);
-        tracker.map_output(0, &["a", "b", "b"][..round as usize]);
-        let result = tracker.done_and_waits();
+        tracker.add_map_output(0, &["a", "b", "b"][..round as usize]);
+        let result = tracker.wait_for_done();
         assert_eq!(result.counters["REDUCE_INPUT_RECORDS"], round);
         // These messages come too late and must not affect the next attempt.
         tracker.send(to_task::Kind::Preempt(TaskPreempt {
             why: "too late".into(),
             kind: proto::mr::PreemptKind::Kill.into(),
         }));
-        tracker.map_output(1, &["x"]);
+        tracker.add_map_output(1, &["x"]);
     }
     tracker.start_with("wordcount", 0, &[("pace.reduce", "nonsense")]);
-    let (last, status) = tracker.end();
+    let (last, status) = tracker.wait_for_end();
     assert!(matches!(last, Some(from_task::Kind::Failed(_))), "{last:?}");
     assert!(status.success());
 }
 
 #[test]
-fn missing_work_folder_is_reported() {
+fn missing_work_folder_fails_the_attempt() {
     let mut tracker = Tracker::with_mrtask();
     tracker.reuse = true;
     tracker.start("wordcount", 0);
-    tracker.done_and_waits();
+    tracker.wait_for_done();
     std::fs::remove_dir_all(tracker.folder.path()).expect("a disk");
     tracker.start("wordcount", 0);
-    let why = failed(tracker.end());
+    let why = expect_failed(tracker.wait_for_end());
     assert!(why.contains("change to folder"), "{why}");
 }
 
@@ -235,21 +236,21 @@ fn missing_work_folder_is_reported() {
 fn unknown_program_fails_with_a_message() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start("no-such", 0);
-    let why = failed(tracker.end());
+    let why = expect_failed(tracker.wait_for_end());
     assert!(why.contains("no-such") && why.contains("wordcount"), "{why}");
 }
 
 #[test]
-fn panic_is_reported_with_its_location() {
+fn failure_of_a_panicking_reducer_shows_its_location() {
     let mut tracker = Tracker::with_own_program();
     tracker.start("panic", 1);
-    tracker.map_output(0, &["a"]);
-    let why = failed(tracker.end());
+    tracker.add_map_output(0, &["a"]);
+    let why = expect_failed(tracker.wait_for_end());
     assert!(why.contains("tests/processes/task.rs:") && why.ends_with("this reducer panics"), "{why}");
 }
 
 #[test]
-fn unfetchable_output_is_reported() {
+fn missing_map_output_is_reported() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start("wordcount", 1);
     let available = MapAvailable {
@@ -272,22 +273,22 @@ fn unfetchable_output_is_reported() {
         why: "enough".into(),
         kind: proto::mr::PreemptKind::Kill.into(),
     }));
-    assert_eq!(failed(tracker.end()), "stopped: enough");
+    assert_eq!(expect_failed(tracker.wait_for_end()), "killed: enough");
 }
 
 #[test]
-fn task_stops_on_request_even_if_its_program_does_not() {
+fn killed_task_ends_even_if_its_program_hangs() {
     for (program, stage) in [("wait", "shuffle"), ("hang", "reduce")] {
         let mut tracker = Tracker::with_own_program();
         tracker.start(program, if program == "wait" { 2 } else { 1 });
-        tracker.map_output(0, &["a"]);
+        tracker.add_map_output(0, &["a"]);
         tracker.wait_for_stage(stage);
         tracker.send(to_task::Kind::Preempt(TaskPreempt {
             why: "preempted".into(),
             kind: proto::mr::PreemptKind::Kill.into(),
         }));
         let started = Instant::now();
-        assert_eq!(failed(tracker.end()), "stopped: preempted");
+        assert_eq!(expect_failed(tracker.wait_for_end()), "killed: preempted");
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }
@@ -300,9 +301,9 @@ fn waiting_task_is_alive_and_hung_program_is_not() {
     while waiting.progress().activity <= first {}
     let mut hanging = Tracker::with_own_program();
     hanging.start("hang", 1);
-    hanging.map_output(0, &["a"]);
+    hanging.add_map_output(0, &["a"]);
     hanging.wait_for_stage("reduce");
-    // The last sign of life may have been just before it hung.
+    // The last sign of life may have been just before the program hung.
     let activity = hanging.progress().activity;
     assert_eq!(hanging.progress().activity, activity);
     for mut tracker in [waiting, hanging] {
@@ -310,27 +311,27 @@ fn waiting_task_is_alive_and_hung_program_is_not() {
             why: "enough".into(),
             kind: proto::mr::PreemptKind::Kill.into(),
         }));
-        failed(tracker.end());
+        expect_failed(tracker.wait_for_end());
     }
 }
 
 #[test]
-fn long_messages_are_truncated() {
+fn long_failure_message_is_truncated() {
     let mut tracker = Tracker::with_own_program();
     tracker.start("talk", 1);
-    tracker.map_output(0, &["a"]);
-    let why = failed(tracker.end());
+    tracker.add_map_output(0, &["a"]);
+    let why = expect_failed(tracker.wait_for_end());
     assert!(why.len() <= mrlib_api::limits::FAILURE_BYTES_MAX, "{}", why.len());
     assert!(why.starts_with("begin") && why.ends_with("end"), "{why}");
 }
 
 #[test]
-fn a_streaming_program_dies_with_its_task() {
+fn streaming_program_is_killed_with_its_task() {
     let mut tracker = Tracker::with_mrtask();
     let pid_file = tracker.folder.path().join("pid");
     let reducer = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 600'", pid_file.display());
     tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", &reducer)]);
-    tracker.map_output(0, &["a"]);
+    tracker.add_map_output(0, &["a"]);
     let deadline = Instant::now() + Duration::from_mins(1);
     let pid = loop {
         if let Ok(pid) = std::fs::read_to_string(&pid_file) {
@@ -353,16 +354,16 @@ fn a_streaming_program_dies_with_its_task() {
 }
 
 #[test]
-fn missing_streaming_program_is_named() {
+fn error_names_the_missing_streaming_program() {
     let mut tracker = Tracker::with_mrtask();
     tracker.start_with("streaming", 1, &[("stream.mapper", "cat"), ("stream.reducer", "no-such-program x")]);
-    tracker.map_output(0, &["a"]);
-    let why = failed(tracker.end());
+    tracker.add_map_output(0, &["a"]);
+    let why = expect_failed(tracker.wait_for_end());
     assert!(why.contains("start no-such-program"), "{why}");
 }
 
 #[test]
-fn without_a_tracker_a_task_process_ends() {
+fn task_process_ends_when_the_tracker_closes_the_connection() {
     // An idle process before an attempt.
     let Tracker { stream, mut child, .. } = Tracker::with_mrtask();
     drop(stream);
@@ -370,7 +371,7 @@ fn without_a_tracker_a_task_process_ends() {
     // A process during an attempt.
     let mut tracker = Tracker::with_own_program();
     tracker.start("hang", 1);
-    tracker.map_output(0, &["a"]);
+    tracker.add_map_output(0, &["a"]);
     tracker.wait_for_stage("reduce");
     let Tracker { stream, mut child, .. } = tracker;
     drop(stream);
@@ -378,7 +379,7 @@ fn without_a_tracker_a_task_process_ends() {
 }
 
 #[test]
-fn a_process_that_is_not_the_trackers_child_ends() {
+fn task_process_that_is_not_a_child_of_the_tracker_ends() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mrtask"));
     command.env(UMBILICAL_VAR, "/no/such/socket").env(TRACKER_PID_VAR, "1");
     let output = command.output().expect("a program");
@@ -392,13 +393,13 @@ fn process_memory_is_limited() {
     command.env(LIMIT_AS_VAR, (2_u64 << 30).to_string());
     let mut tracker = Tracker::with(command);
     tracker.start("eat", 1);
-    tracker.map_output(0, &["a"]);
-    let (last, status) = tracker.end();
+    tracker.add_map_output(0, &["a"]);
+    let (last, status) = tracker.wait_for_end();
     assert_eq!(last, None, "it cannot send a message");
     assert_eq!(status.signal(), Some(6), "aborted");
 }
 
-/// A command that runs only the function below in this binary.
+/// Returns a command that runs only `own_program_main` of this binary.
 fn own_program() -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", "task::own_program_main", "--nocapture"]);
@@ -414,7 +415,7 @@ fn own_program_main() {
             return Err("the test uses names of programs".into());
         };
         let name = name.clone();
-        Ok(Job::map(|_| Ok(Nothing)).reduce(move |_| Ok(Misbehaved(name.clone()))))
+        Ok(Job::map(|_| Ok(Nothing)).reduce(move |_| Ok(MisbehavingReducer(name.clone()))))
     });
     let code = task::serve(&socket, make);
     process::exit(i32::from(code != process::ExitCode::SUCCESS));
@@ -429,9 +430,9 @@ impl Mapper for Nothing {
     }
 }
 
-struct Misbehaved(String);
+struct MisbehavingReducer(String);
 
-impl Reducer for Misbehaved {
+impl Reducer for MisbehavingReducer {
     fn reduce(
         &mut self,
         _: &[u8],

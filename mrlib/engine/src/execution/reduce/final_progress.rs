@@ -5,7 +5,8 @@ use super::{
     super::{Meter, OutputSink, Progress, TaskIo},
     STAGES,
 };
-use mrlib_api::{Context, Emit, Liveness, Pair, PreemptRequest, TaskControl, TaskError, Values};
+use mrlib_api::{Context, Emit, Liveness, Pair, PreemptKind, TaskControl, TaskError, Values};
+use types::Stage;
 
 /// Typical size in bytes of the two length fields of a record.
 const LENGTHS_BYTES: usize = 2;
@@ -88,7 +89,7 @@ impl<'a> ReduceProgress<'a> {
             self.status = Some(status);
         }
         context.check()?;
-        Ok(self.preemptible && self.control.preempt_request()? == PreemptRequest::Pause)
+        Ok(self.preemptible && self.control.preempt_request()? == Some(PreemptKind::Pause))
     }
 
     #[cold]
@@ -96,7 +97,7 @@ impl<'a> ReduceProgress<'a> {
         let part = (self.byte_progress.before + self.read) as f64 / self.byte_progress.total.max(1) as f64;
         self.io.progress(&Progress {
             done: (STAGES - 1.0 + part.min(1.0)) / STAGES,
-            stage: "reduce",
+            stage: Stage::Reduce,
             bytes_in: self.byte_progress.shuffled,
             bytes_out: self.bytes_out,
             status: self.status.take(),

@@ -2,7 +2,7 @@
 
 use super::{
     super::{TaskIo, TaskOutcome},
-    CountersAndPieces, ReduceTask, StagesEnd, StoppedReduce,
+    CountersAndPieces, PausedReduce, ReduceTask, StagesEnd,
     final_progress::{ByteProgress, Output, ReduceProgress},
 };
 use crate::{
@@ -125,6 +125,6 @@ impl FinalStage {
         let consumed_bytes = total_bytes - unread_bytes.min(total_bytes);
         let state =
             ReduceState { stage: Stage::Reduce, runs, reducer, consumed_bytes, ..ReduceState::default() };
-        Ok(StagesEnd::Stopped(StoppedReduce { state, close_output: Some(Box::new(|| self.close())) }))
+        Ok(StagesEnd::Paused(PausedReduce { state, close_output: Some(Box::new(|| self.close())) }))
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     segment::{Run, Stored},
     settings::Settings,
 };
-use mrlib_api::{Conf, Job, Liveness, PreemptRefusal, PreemptRequest, TaskError, task_settings};
+use mrlib_api::{Conf, Job, Liveness, PreemptKind, PreemptRefusal, TaskError, task_settings};
 use proto::mr::FetchFailed;
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc, thread, time::Instant};
 
@@ -112,7 +112,7 @@ pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<R
 /// Turns errors about damaged, missing or truncated files of the checkpoint into
 /// `CheckpointCorrupt`.
 fn as_checkpoint_error(task: &ReduceTask, error: TaskError) -> TaskError {
-    let dirs = task.resume_from.iter().flat_map(|origin| &origin.dirs);
+    let dirs = task.resume_from.iter().flat_map(|source| &source.dirs);
     let is_in_checkpoint = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));
     let gone =
         |source: &io::Error| matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof);
@@ -131,7 +131,7 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
     loop {
         let left = match run_stages(job, task, (&settings, memory), state, io)? {
             StagesEnd::Done(outcome) => return Ok(ReduceEnd::Done(outcome)),
-            StagesEnd::Stopped(left) => left,
+            StagesEnd::Paused(left) => left,
         };
         let (closed, entry) = save_checkpoint(task, left, io)?;
         let error = match entry {
@@ -162,14 +162,14 @@ enum StagesEnd {
     /// The reduce is complete.
     Done(TaskOutcome),
     /// A checkpoint is to be saved.
-    Stopped(Stopped),
+    Paused(PausedReduce),
 }
 
 /// The counters over all attempts so far, and the pieces.
 type CountersAndPieces = (BTreeMap<String, u64>, Vec<String>);
 
 /// A reduce that has stopped because a checkpoint is to be saved.
-struct StoppedReduce {
+struct PausedReduce {
     state: ReduceState,
     /// Closes the output and returns the final counters and pieces.
     close_output: Option<Box<dyn FnOnce() -> Result<CountersAndPieces, TaskError>>>,
@@ -177,7 +177,7 @@ struct StoppedReduce {
 
 impl From<ReduceState> for StagesEnd {
     fn from(state: ReduceState) -> Self {
-        Self::Stopped(StoppedReduce { state, close_output: None })
+        Self::Paused(PausedReduce { state, close_output: None })
     }
 }
 
@@ -228,17 +228,17 @@ fn fraction_of(memory: u64, part: f64) -> u64 {
 
 /// Returns whether a checkpoint is requested and possible.
 fn pause_requested(task: &ReduceTask, io: &dyn TaskIo) -> Result<bool, TaskError> {
-    Ok(io.control().preempt_request()? == PreemptRequest::Pause && !task.checkpoint_dirs.is_empty())
+    Ok(io.control().preempt_request()? == Some(PreemptKind::Pause) && !task.checkpoint_dirs.is_empty())
 }
 
 /// Returns the state to start from: that of the checkpoint, or the initial state.
 fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskError> {
-    let Some(origin) = &task.resume_from else { return Ok(ReduceState::default()) };
+    let Some(source) = &task.resume_from else { return Ok(ReduceState::default()) };
     let (control, liveness, scratch) = (io.control(), io.liveness(), io.scratch());
-    io.progress(&Progress { stage: "shuffle", ..Progress::default() });
-    let mut remote = RemoteCheckpoint::new(&origin.addr, &task.token, &origin.attempt, control, liveness);
+    io.progress(&Progress { stage: Stage::Shuffle, ..Progress::default() });
+    let mut remote = RemoteCheckpoint::new(&source.addr, &task.token, &source.attempt, control, liveness);
     remote.connector = io.connector();
-    let mut state = checkpoint::restore(origin, task.partition, &scratch, &mut remote)?;
+    let mut state = checkpoint::restore(source, task.partition, &scratch, &mut remote)?;
     *state.counters.entry(COPIED_COUNTER.into()).or_default() += remote.bytes;
     if state.stage != Stage::Reduce {
         for (counter, more) in task.resume_counters() {
@@ -252,10 +252,10 @@ fn restore(task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceState, TaskEr
 /// or the error. The JobTracker waits for the slot, so runs are saved while the output is closed.
 fn save_checkpoint(
     task: &ReduceTask,
-    left: StoppedReduce,
+    left: PausedReduce,
     io: &mut dyn TaskIo,
 ) -> Result<(ReduceState, Result<u64, TaskError>), TaskError> {
-    let StoppedReduce { mut state, close_output, .. } = left;
+    let PausedReduce { mut state, close_output, .. } = left;
     io.liveness().mark_alive();
     let runs = &state.runs;
     let (started, closed) = thread::scope(|scope| {
@@ -303,7 +303,7 @@ impl FetchListener for ShuffleListener<'_> {
         let done = part.min(1.0) / STAGES;
         self.io.progress(&Progress {
             done,
-            stage: "shuffle",
+            stage: Stage::Shuffle,
             bytes_in: self.before + progress.bytes,
             ..Progress::default()
         });
@@ -338,7 +338,7 @@ fn shuffle(
     options.connector = io.connector();
     options.preemptible = !task.checkpoint_dirs.is_empty();
     let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
-    io.progress(&Progress { stage: "shuffle", bytes_in: *counted, ..Progress::default() });
+    io.progress(&Progress { stage: Stage::Shuffle, bytes_in: *counted, ..Progress::default() });
     let mut listener = ShuffleListener { liveness: io.liveness(), io, task, before: *counted, bytes: 0 };
     let shuffled = fetch_all(&task.feed, &options, &scratch, &control, before, &mut listener)?;
     *counted += listener.bytes;
@@ -360,7 +360,8 @@ fn merge(
     let buffers: Vec<u64> = runs.iter().map(buffer).collect();
     let (budget, for_blocks) = (fraction_of(memory, SHUFFLE_FRACTION), fraction_of(memory, BLOCKS_FRACTION));
     let (scratch, control) = (io.scratch(), io.control());
-    let at_merge = Progress { done: 1.0 / STAGES, stage: "merge", bytes_in: stored, ..Progress::default() };
+    let at_merge =
+        Progress { done: 1.0 / STAGES, stage: Stage::Merge, bytes_in: stored, ..Progress::default() };
     io.progress(&at_merge);
     if open_pass.is_none() && stored <= budget && buffers.iter().sum::<u64>() <= for_blocks {
         return Ok(MergeResult { runs, open_pass, is_done: true });
@@ -373,7 +374,7 @@ fn merge(
             io.progress(&at_merge);
         }
         liveness.mark_alive();
-        Ok(control.preempt_request()? != PreemptRequest::Pause || !preemptible)
+        Ok(control.preempt_request()? != Some(PreemptKind::Pause) || !preemptible)
     };
     let factor = factor_for(buffers, for_blocks, settings.merge_factor);
     merge_down(runs, open_pass, order, factor, settings.compress, &scratch, &mut step)

@@ -56,7 +56,7 @@ fn count_down(left: &RefCell<Option<(u32, TaskControl)>>) {
     if let Some((left, control)) = left.borrow_mut().as_mut() {
         *left = left.saturating_sub(1);
         if *left == 0 {
-            control.request_preemption(PreemptRequest::Pause);
+            control.request_preemption(PreemptKind::Pause);
         }
     }
 }
@@ -172,8 +172,9 @@ impl OutputSink for Sink {
 impl TaskIo for Node {
     fn progress(&mut self, progress: &Progress) {
         let here = (progress.done * STAGES * f64::from(self.maps)).round() as u32;
-        if progress.stage == "shuffle" && self.pause_after_fetched.is_some_and(|fetched| here >= fetched) {
-            self.control.request_preemption(PreemptRequest::Pause);
+        if progress.stage == Stage::Shuffle && self.pause_after_fetched.is_some_and(|fetched| here >= fetched)
+        {
+            self.control.request_preemption(PreemptKind::Pause);
         }
     }
 
@@ -334,8 +335,8 @@ impl Case {
                     return (output, outcome.counters, pauses);
                 }
                 Ok(ReduceEnd::Paused(paused)) => {
-                    pauses[paused.stage as usize] += 1;
-                    from = Some(self.origin(step.expect("a pause was requested")));
+                    pauses[paused.stage as usize - Stage::Shuffle as usize] += 1;
+                    from = Some(self.checkpoint_source(step.expect("a pause was requested")));
                 }
                 Err(TaskError::CheckpointCorrupt(_)) => {
                     pauses[3] += 1;
@@ -350,7 +351,7 @@ impl Case {
     }
 
     /// The location of the checkpoint that was just saved, after it was damaged.
-    fn origin(&self, step: &Step) -> CheckpointSource {
+    fn checkpoint_source(&self, step: &Step) -> CheckpointSource {
         let dir = self.checkpoint_dirs(self.node.attempt);
         damage(&dir, step.damage);
         let attempt = format!("job_1.r0.{}", self.node.attempt);

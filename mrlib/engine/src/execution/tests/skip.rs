@@ -17,7 +17,7 @@ fn bad_records_are_skipped_up_to_the_limit_and_a_kill_is_an_error() {
     assert!(error.contains("more bad records than skip.bad.records = 1"), "{error}");
     here.control.kill("killed by its user");
     let error = run_map(&words(None), &task, &mut here).unwrap_err().to_string();
-    assert_eq!(error, "stopped: killed by its user");
+    assert_eq!(error, "killed: killed by its user");
 }
 
 #[test]

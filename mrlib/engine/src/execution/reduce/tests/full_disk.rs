@@ -25,9 +25,9 @@ fn reduce_without_disk_space_continues_and_can_be_paused_again() {
                 let ended = case.attempt(None, Some(when)).unwrap();
                 assert!(matches!(ended, ReduceEnd::Paused(_)), "{when:?}: {ended:?}");
                 assert_eq!(case.node.control.refusals(), 1, "{when:?}");
-                let origin = case.origin(&Step { when, elsewhere: false, damage: Damage::None });
+                let source = case.checkpoint_source(&Step { when, elsewhere: false, damage: Damage::None });
                 case.node.attempt += 1;
-                let ended = case.attempt(Some(origin), None).unwrap();
+                let ended = case.attempt(Some(source), None).unwrap();
                 let ReduceEnd::Done(outcome) = ended else { panic!("{when:?}: {ended:?}") };
                 let written = case.node.written.lock().unwrap();
                 let bytes: Vec<u8> = outcome.pieces.iter().flat_map(|piece| written[piece].clone()).collect();

@@ -37,12 +37,12 @@ fn checkpoint_with_a_missing_file_is_corrupt() {
     let mut case = Case::new(&maps, 1, StateBetweenKeys::None);
     let when = When::Compared(90);
     assert!(matches!(case.attempt(None, Some(when)).unwrap(), ReduceEnd::Paused(_)));
-    let origin = case.origin(&Step { when, elsewhere: false, damage: Damage::None });
-    let dir = origin.dirs[0].clone();
+    let source = case.checkpoint_source(&Step { when, elsewhere: false, damage: Damage::None });
+    let dir = source.dirs[0].clone();
     let error =
         TaskError::io(format!("open {}", dir.join("run-0").display()))(io::ErrorKind::NotFound.into());
     case.node.attempt += 1;
-    let task = case.task(Some(origin), MapFeed::new(6));
+    let task = case.task(Some(source), MapFeed::new(6));
     assert!(matches!(as_checkpoint_error(&task, error), TaskError::CheckpointCorrupt(_)));
     let own = TaskError::io("open /elsewhere/spill-0")(io::ErrorKind::NotFound.into());
     assert!(matches!(as_checkpoint_error(&task, own), TaskError::Io { .. }));
