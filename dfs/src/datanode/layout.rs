@@ -5,7 +5,7 @@
 //! VERSION                 layout, cluster, node, its last start, last start of the NameNode (toml)
 //! VOLUMES                 all data folders of the node (daemon::data_dirs)
 //! NEW                     created by an operator for a folder that is expected to be empty;
-//!                         removed at start
+//!                         removed when the NameNode has accepted the node
 //! CLUSTER                 written by `mrctl cluster`: the cluster that it started here
 //! local.sock              socket for readers on this machine
 //! current/2a/blk_298      a finalised block; the folder is the low byte of the block ID

@@ -43,8 +43,8 @@ impl Node {
     }
 }
 
-/// Tells the threads of the node to stop. Nothing is sent on the channel: it is closed when the
-/// node stops.
+/// Signals the threads of the node that it stops. Nothing is sent on the channel: it is closed when
+/// the node stops.
 #[derive(Debug)]
 pub(super) struct StopSignal {
     sender: Mutex<Option<Sender<Infallible>>>,

@@ -21,7 +21,7 @@ use dfs_client::ids::NodeUuid;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -94,7 +94,8 @@ impl Store {
         let store = Self {
             uuid: version.node_uuid,
             incarnation: version.incarnation,
-            declared_new: dirs.iter().any(|dir| data_dirs::is_declared_new(dir)),
+            // One replaced disk does not mean that all other folders may be empty.
+            declared_new: dirs.iter().all(|dir| data_dirs::is_declared_new(dir)),
             pending_reports: PendingReports::default(),
             volumes,
             state: Mutex::new(state),
@@ -117,9 +118,18 @@ impl Store {
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure_space(index);
         }
-        let usable = (0..dirs.len()).filter(|index| !store.is_failed(*index));
-        data_dirs::remember(dirs, usable.map(|index| store.volumes[index].paths.root()));
+        data_dirs::remember(dirs, store.roots_in_use());
+        // Before the node has joined a cluster, `NEW` must survive a restart: the NameNode has not
+        // accepted the declaration yet.
+        if !version.cluster_id.is_empty() {
+            data_dirs::forget_declared_new(store.roots_in_use());
+        }
         Ok(store)
+    }
+
+    /// Returns the data folders that have not failed.
+    fn roots_in_use(&self) -> impl Iterator<Item = &Path> {
+        self.volumes.iter().enumerate().filter(|(index, _)| !self.is_failed(*index)).map(|(_, volume)| volume.paths.root())
     }
 
     /// Writes `VERSION`. If the disk is full, the start continues, because the replicas can be
@@ -174,9 +184,9 @@ impl Store {
         Ok(())
     }
 
-    /// Stores the cluster and the start of the NameNode in `VERSION` of every folder. One
-    /// successful write is enough, because the next start uses the newest `VERSION`. If all writes
-    /// fail, nothing changes.
+    /// Stores the cluster and the start of the NameNode in `VERSION` of every folder, and removes
+    /// `NEW`, because the NameNode has accepted the node. One successful write is enough, because
+    /// the next start uses the newest `VERSION`. If all writes fail, nothing changes.
     pub(super) fn join_cluster(
         &self,
         cluster_id: &str,
@@ -205,6 +215,7 @@ impl Store {
             }
         }
         stored?;
+        data_dirs::forget_declared_new(self.roots_in_use());
         let mut state = self.state.lock();
         state.cluster_id = version.cluster_id;
         state.namenode_start = version.namenode_start;
@@ -270,4 +281,42 @@ fn check_same_node(
         return mismatch("clusters", has.cluster_id.clone(), version.cluster_id);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::disk::RealDisk, *};
+
+    fn open(dirs: &[PathBuf]) -> Store {
+        let (fatal_error, _) = tokio::sync::mpsc::unbounded_channel();
+        Store::open(dirs, &Settings::default(), Arc::new(RealDisk), fatal_error).unwrap()
+    }
+
+    #[test]
+    fn node_is_declared_new_only_if_every_folder_has_the_file() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = ["a", "b"].map(|name| home.path().join(name));
+        data_dirs::declare_new(&dirs[0]).unwrap();
+        assert!(!open(&dirs).declared_new);
+        assert!(data_dirs::is_declared_new(&dirs[0]));
+        data_dirs::declare_new(&dirs[1]).unwrap();
+        assert!(open(&dirs).declared_new);
+    }
+
+    #[test]
+    fn declaration_survives_restarts_until_the_node_has_joined_a_cluster() {
+        let home = tempfile::tempdir().unwrap();
+        let dirs = [home.path().join("a")];
+        data_dirs::declare_new(&dirs[0]).unwrap();
+        assert!(open(&dirs).declared_new);
+        let store = open(&dirs);
+        assert!(store.declared_new);
+        store.join_cluster("c1", NameNodeStart::default()).unwrap();
+        assert!(!data_dirs::is_declared_new(&dirs[0]));
+        drop(store);
+        // The node has joined: a start removes the file of a replaced disk.
+        data_dirs::declare_new(&dirs[0]).unwrap();
+        drop(open(&dirs));
+        assert!(!data_dirs::is_declared_new(&dirs[0]));
+    }
 }

@@ -248,6 +248,7 @@ pub struct Heartbeat {
     /// The sequence number, which increases within an incarnation. A repeated heartbeat has the
     /// same.
     pub seq: u64,
+    /// The usage of its data folders.
     pub usage: Usage,
     /// Replicas that were finalised since the last heartbeat.
     pub received: Vec<Replica>,

@@ -1,5 +1,5 @@
-//! Permission checks with owner, group and mode, as in POSIX. They are read-only and run before an
-//! operation is planned.
+//! Checks permissions with owner, group and mode, as in POSIX. The checks are read-only and run
+//! before an operation is planned.
 //!
 //! The caller needs execute permission on every folder in the path. Creating, moving and deleting
 //! an entry needs write permission on its folder. In a sticky folder (mode 1777) only the owner of
@@ -24,7 +24,7 @@ const WRITE: u32 = 2;
 const EXECUTE: u32 = 1;
 const STICKY: u32 = 0o1000;
 
-/// What a query needs.
+/// The permission that a query needs on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Permission to reach the path.
@@ -87,7 +87,8 @@ impl Namespace {
             Op::Concat { target, sources } => {
                 check.may_write(target)?;
                 sources.iter().try_for_each(|source| {
-                    // Otherwise the caller could read the source through the target.
+                    // The caller must be able to read the source, because it could read the data
+                    // through the target afterwards.
                     check.may_read(source)?;
                     check.may_remove(source, false)
                 })
@@ -116,7 +117,8 @@ struct PermissionCheck<'a> {
     caller: &'a Caller,
 }
 
-/// The inode at a path, if it exists, and the nearest existing folder in the path.
+/// The result of a lookup: the inode at the path, if it exists, and the last existing folder above
+/// it.
 struct PathLookup<'a> {
     inode: Option<&'a Inode>,
     folder: &'a Inode,
@@ -139,7 +141,7 @@ impl<'a> PermissionCheck<'a> {
         self.require_with_subject("", inode, bits, path, what)
     }
 
-    /// Like [`Self::demand`], for an ancestor folder of `path`.
+    /// Checks like [`Self::require`], but for an ancestor folder of `path`, which the error names.
     fn require_of_ancestor(
         &self,
         folder: (&Inode, &str),
@@ -166,8 +168,8 @@ impl<'a> PermissionCheck<'a> {
         Err(denied(self.caller, &what, &format!("{subject}owner {owner}, group {group}, mode {mode:o}")))
     }
 
-    /// Looks up the path as far as it exists. Fails if the caller may not traverse one of its
-    /// folders.
+    /// Looks up the path as far as it exists. Fails if the caller may not traverse a folder in the
+    /// path.
     fn find(&self, path: &DfsPath) -> Result<PathLookup<'a>, Error> {
         let root = self.namespace.inode(ROOT).expect("there is always a root");
         let (mut id, mut at) = (ROOT, root);
@@ -200,7 +202,8 @@ impl<'a> PermissionCheck<'a> {
         inode.map_or(Ok(()), |inode| self.check_sticky(folder, inode, path))
     }
 
-    /// Checks that the caller may remove the path. With `destroy`, also its contents.
+    /// Checks that the caller may remove the path. With `destroy`, also checks that the caller may
+    /// delete its contents.
     fn may_remove(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
         let PathLookup { inode, folder, folder_path } = self.find(path)?;
         let Some(inode) = inode else { return Ok(()) };
@@ -218,7 +221,7 @@ impl<'a> PermissionCheck<'a> {
         Err(denied(self.caller, &format!("remove {path}"), &why))
     }
 
-    /// Checks that the caller may empty all non-empty folders below the inode.
+    /// Checks that the caller may delete the contents of the inode and of all folders below it.
     fn may_delete_contents(&self, inode: &'a Inode, path: &DfsPath) -> Result<(), Error> {
         let mut left = vec![inode];
         while let Some(inode) = left.pop() {
@@ -244,7 +247,8 @@ impl<'a> PermissionCheck<'a> {
         inode.map_or(Ok(()), |inode| self.require(inode, WRITE, path, "write"))
     }
 
-    /// Like [`Self::write`], by file ID. The folders were checked when the writer opened the file.
+    /// Checks that the caller may change the file with this ID. The folders in its path were
+    /// checked when the writer opened the file.
     fn may_write_by_id(&self, file: FileId) -> Result<(), Error> {
         let Some((inode, path)) = self.namespace.inode(file).zip(self.namespace.path_of(file)) else {
             return Ok(());

@@ -1,5 +1,5 @@
-//! A damaged edit log on a real disk: it is refused with its position, and after `--recover` no old
-//! replica is taken for a new one.
+//! Tests with a damaged edit log on a real disk: the start is refused with the position of the
+//! damage, and after `--recover` no replica of an old block counts as one of a new block.
 
 use super::{
     driver::now_since,
@@ -21,7 +21,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 const RETRY_CACHE_LIMIT: usize = 1000;
 const NONCE: Nonce = Nonce(7);
 
-/// A NameNode without its threads, and a DataNode.
+/// A NameNode without its threads, and a clock that stands still.
 struct Bench {
     storage: Storage,
     state: State,
@@ -112,7 +112,7 @@ impl Bench {
     }
 }
 
-/// Changes a byte in the middle of the only segment.
+/// Changes a byte in the middle of the only log segment. Returns the file name of the segment.
 fn damage(folder: &Path) -> String {
     let mut segments = fs::read_dir(folder.join("edits")).unwrap().flatten();
     let path =
@@ -179,7 +179,7 @@ fn new_namespace_has_tmp_and_user_and_each_start_raises_epoch_and_ids() {
     assert!(mode(&bench, "/tmp").is_err(), "only a new namespace gets its folders");
     bench.register(1);
     let (later_file, later_block) = bench.file("/g");
-    assert!(later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19), "ids jump");
+    assert!(later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19), "a start skips IDs");
     drop(bench);
 
     // The epoch of an accepted namespace is higher than any that a DataNode can have stored.
@@ -194,7 +194,8 @@ fn a_recovery_that_was_interrupted_is_finished_by_the_next_start() {
     bench.register(1);
     let (_, block) = bench.file("/f");
     drop(bench);
-    // As after a crash between dropping the damaged records and finishing the recovery.
+    // Create the file that remains after a crash between dropping the damaged records and finishing
+    // the recovery.
     fs::write(folder.path().join("RECOVERING"), "recover\n").unwrap();
     let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     assert!(bench.state.namespace().next_block() > block.0 + (1 << 31));
@@ -220,7 +221,7 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     assert!(new.0 > block.0 + (1 << 31), "{new} is far above the lost IDs");
     assert!(bench.state.safemode().reason.contains("future_blocks 1"), "and the old block is kept");
 
-    // The same again, at another time.
+    // Lose the edit log again, at another time.
     drop(bench);
     fs::remove_dir_all(folder.path().join("edits")).unwrap();
     let before = now_since(Instant::now()).wall_ms;
@@ -233,7 +234,7 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     assert!(bench.state.safemode().reason.contains("future_blocks 2"), "and the old ones are kept");
 }
 
-/// A disk on which writes block until it is released.
+/// A disk on which writes block as long as `hung` is locked for writing.
 #[derive(Clone)]
 struct HungDisk {
     real: std::sync::Arc<journal::disk::RealDisk>,
@@ -316,11 +317,11 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
             driver.log().append(&vec![0; bytes]).unwrap();
         }
     }
-    // The refusal is also returned only after the disk works again, so it is read afterwards.
+    // The refusal is returned only after the disk works again, so it is checked afterwards.
     let asked = std::thread::scope(|scope| {
         let asked = scope.spawn(|| runtime.block_on(driver.submit(request(), |_, outcome| Ok(outcome))));
-        // Long enough to reach the refusal. Without it, the operation would be applied later and be
-        // visible below.
+        // Wait long enough for the operation to be refused. If it were not refused, it would be
+        // applied later and be visible below.
         std::thread::sleep(std::time::Duration::from_millis(300));
         drop(hanging);
         asked.join().unwrap()

@@ -79,8 +79,8 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         enforces,
         lost_edits: lost,
     };
-    // A request may be as large as a record of the log, because the commit of a job with many parts
-    // is one request.
+    // A request may be as large as a record of the log, because the commit of a job with many
+    // output files is one request.
     let server = guard
         .server()?
         .add_service(health_service)
@@ -102,12 +102,13 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     }
     // All answered requests are durable. Clients retry the others.
     tracing::info!("NameNode stops");
-    // The log is closed with a seal. At the next start an incomplete record is then a loss and not
-    // a torn write.
+    // Closing seals the log. An incomplete record at the next start then means that data was lost,
+    // and not that a write was interrupted.
     Ok(driver.log().close()?)
 }
 
-/// Ticks forever, and starts a snapshot when the edits since the last one have grown enough.
+/// Runs the periodic work forever, and starts a snapshot when there are enough edits since the last
+/// one.
 async fn housekeeping(
     driver: &Arc<Driver>,
     settings: &NameNodeConfig,

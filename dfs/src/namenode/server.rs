@@ -26,7 +26,7 @@ pub(crate) struct ClientService {
     pub(crate) driver: Arc<Driver>,
     pub(crate) lease_ms: u64,
     pub(crate) blocks: BlockKey,
-    /// The active jobs, whose tasks have valid tokens.
+    /// The active jobs. Only tokens of their tasks are valid.
     pub(crate) jobs: Arc<Jobs>,
     /// Whether permissions are enforced. If so, each user needs a home folder.
     pub(crate) enforces: bool,
@@ -45,8 +45,8 @@ fn page_limit(limit: u32) -> usize {
     if limit == 0 { PAGE_ENTRIES_MAX } else { (limit as usize).min(PAGE_ENTRIES_MAX) }
 }
 
-/// An outcome that the operation cannot have. This is a bug of the state machine and not an error
-/// of the caller.
+/// Returns the error for an outcome that the operation cannot have. This is a bug of the state
+/// machine and not an error of the caller.
 fn unexpected_outcome(outcome: &Outcome) -> Error {
     Error::new(Kind::Unavailable, format!("internal error: unexpected outcome {outcome:?}"))
 }
@@ -67,7 +67,7 @@ impl ClientService {
         Ok(Response::new(self.driver.submit(request, answer).await?))
     }
 
-    /// Returns the caller. The first call of a person creates their home folder.
+    /// Returns the caller. Creates the home folder at the first call of a user.
     fn caller<M>(&self, request: &Request<M>) -> Result<Caller, Error> {
         self.ensure_home(request);
         wire::caller(request)
@@ -238,7 +238,9 @@ impl NameNode for ClientService {
 
     async fn commit(&self, request: Request<pb::CommitRequest>) -> Answer<pb::CommitReply> {
         self.submit(request, |_, outcome| {
-            let Outcome::Committed { already_done } = outcome else { return Err(unexpected_outcome(&outcome)) };
+            let Outcome::Committed { already_done } = outcome else {
+                return Err(unexpected_outcome(&outcome));
+            };
             Ok(pb::CommitReply { already_done })
         })
         .await

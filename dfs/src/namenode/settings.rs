@@ -1,9 +1,9 @@
-//! The settings of the state of the NameNode, in milliseconds and bytes.
+//! The settings of the state machine of the NameNode, in milliseconds and bytes.
 
 use super::op::Quota;
 use daemon::config::NameNodeConfig;
 
-/// Limits and periods, documented as `[namenode]` of `fermata.toml`.
+/// Limits and periods from the section `[namenode]` of `fermata.toml`.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "daemon::config::NameNodeConfig documents the fields")]
 pub struct Settings {
@@ -49,7 +49,7 @@ impl From<&NameNodeConfig> for Settings {
     }
 }
 
-/// The quota of a new home folder and of `/tmp`. A 0 in the configuration means no limit.
+/// Returns the quota of a new home folder and of `/tmp`. A 0 in the configuration means no limit.
 pub(super) fn default_quota(config: &NameNodeConfig) -> Quota {
     let limit = |value: u64| (value > 0).then_some(value);
     Quota { files: limit(config.default_quota_files), space: limit(config.default_quota_space.0) }

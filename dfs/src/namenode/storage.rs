@@ -1,5 +1,5 @@
-//! The folder of the NameNode: identity, loading of the namespace from snapshot and edits, and new
-//! snapshots.
+//! The folder of the NameNode: loads the namespace from the snapshot and the edit log, and writes
+//! new snapshots.
 //!
 //! A snapshot is made from the files and not from memory (ADR 0007). The live state is not blocked,
 //! and each snapshot proves that the files on disk can be replayed.
@@ -29,7 +29,8 @@ pub enum StorageError {
     /// The log failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
-    /// A record is readable but does not fit: another build or another cluster has written it.
+    /// A record can be read but does not fit the namespace: another build or another cluster has
+    /// written it.
     #[error(
         "edit log: record {seq} does not fit: {why}; the files are not damaged, so another build or another cluster \
          has written them: use that build, or restore the folder from a copy"
@@ -62,9 +63,10 @@ impl Storage {
         let home = Home::open(OWNER, folder, recovery)?;
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace, lost: home.lost };
-        // Dropped records may contain the latest starts. Then DataNodes must accept the namespace
-        // only if an operator has requested the recovery. An incomplete write at the end of the log
-        // was never acknowledged to a DataNode.
+        // The dropped records may include the latest starts, with which DataNodes have registered.
+        // Such DataNodes may accept the namespace only if an operator has requested the recovery.
+        // An incomplete record at the end of the log does not matter, because no DataNode has
+        // registered with a start that was not durable.
         storage.start(home.recovery_requested, default_quota(config))?;
         if let Some(lost) = &storage.lost {
             tracing::error!("{lost}: the last changes may be lost");
@@ -74,7 +76,8 @@ impl Storage {
         Ok(storage)
     }
 
-    /// Makes a new start durable: a higher epoch, and IDs that no lost record can have used.
+    /// Records a new start durably: with a higher epoch, and with new IDs that no lost record can
+    /// have used.
     pub(crate) fn start(&mut self, accept: bool, tmp_quota: Quota) -> Result<(), StorageError> {
         let at_ms = now_since(Instant::now()).wall_ms;
         let record = self.namespace.start_record(at_ms, StartId::random(), accept, tmp_quota);
@@ -103,7 +106,7 @@ impl Storage {
         }
     }
 
-    /// For crash tests: opens the log on any disk and replays it. Also returns whether records may
+    /// Opens the log on any disk and replays it, for crash tests. Also returns whether records may
     /// have been dropped; if so, [`Self::start`] must accept the namespace.
     #[cfg(test)]
     pub(crate) fn open_log(

@@ -1,7 +1,7 @@
-//! The results of queries to the state of the NameNode, with the same fields as in
+//! The results of queries to the state machine of the NameNode, with the same fields as in
 //! `namenode.proto`.
 //!
-//! Deliberately absent: wire types. The driver converts to them.
+//! Deliberately absent: wire types. `wire` converts to them.
 
 use crate::namenode::op::Quota;
 use dfs_client::{
@@ -12,7 +12,7 @@ use dfs_client::{
 /// A file or folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileStatus {
-    /// The present path of the file.
+    /// The current path of the file.
     pub path: DfsPath,
     /// Whether this is a folder.
     pub is_dir: bool,
@@ -91,7 +91,7 @@ pub struct Usage {
     pub quota: Option<Quota>,
 }
 
-/// A page of a check.
+/// A page of the result of an fsck.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FsckPage {
     /// The files that have a problem.
@@ -176,7 +176,7 @@ pub struct DrainStatus {
     pub stuck: bool,
     /// Number of DataNodes that are neither dead nor draining.
     pub staying: u32,
-    /// Some of the blocks that are not done.
+    /// Some of the blocks that need more replicas.
     pub examples: Vec<DrainBlock>,
 }
 
@@ -273,7 +273,7 @@ pub struct Report {
     pub corrupt_found_total: u64,
     /// Number of damaged replicas replaced since the start.
     pub corrupt_replaced_total: u64,
-    /// Number of running copies.
+    /// Number of copies that were ordered and are not complete.
     pub copies_pending: u64,
     /// Number of copies completed since the start.
     pub copies_done_total: u64,
@@ -289,13 +289,12 @@ pub struct Report {
     pub future_replicas: u64,
     /// Number of replicas with the ID of a known block but another nonce.
     pub stale_replicas: u64,
-    /// DataNodes that were refused because they have registered with a later start of the NameNode,
-    /// with the reason.
+    /// The reasons why registrations of DataNodes were refused.
     pub refused_nodes: Vec<String>,
     /// Number of requested checks without a result.
     pub checks_pending: u64,
     /// Results of the requested checks since the start.
     pub checks: Checked,
-    /// The number of this start.
+    /// The epoch of this start.
     pub epoch: u64,
 }

@@ -362,7 +362,7 @@ async fn block_with_the_same_id_and_another_nonce_is_another_block() {
     let node = bench.node("n1").await;
     put(&chain(&[&node]), 1, b"first").unwrap();
     let mut stream = connect(node.data_addr());
-    // A writer with another nonce must not be told that its block is already finalised.
+    // A writer with another nonce must not get the reply that its block is already finalised.
     let other = WriteBlock { block_id: 1, expected_length: 5, nonce: NONCE + 1, ..WriteBlock::default() };
     request(&mut stream, Op::Write(other));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<WriteStatus>(FrameKind::Status);

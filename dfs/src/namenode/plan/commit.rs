@@ -1,5 +1,5 @@
-//! Rules of the fenced commit: the output of a job appears completely and once, and never from an
-//! older epoch.
+//! Plans fenced commits: the output of a job appears completely and once, and never from an older
+//! epoch.
 
 use super::{FILE_MODE, Plan, check_label, refuse};
 use crate::namenode::{
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const FENCES_MAX: usize = 100_000;
 
 impl Plan<'_> {
-    /// Sets the fence of a scope: lower epochs are refused from now on.
+    /// Plans to set the fence of a scope: lower epochs are refused from now on.
     pub(in crate::namenode) fn fence(&mut self, scope: &str, epoch: u64) -> Result<Outcome, Error> {
         check_label("scope", scope)?;
         self.raise_fence(scope, epoch)?;
@@ -46,7 +46,8 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Moves the pieces, then deletes. Either all of it is done or nothing.
+    /// Plans a fenced commit: first the pieces are moved, then the deletes are done. Either all of
+    /// it is done or nothing.
     pub(in crate::namenode) fn commit(
         &mut self,
         scope: &str,
@@ -86,7 +87,9 @@ impl Plan<'_> {
     ) -> Result<(), Error> {
         let to = &step.to;
         let target = self.resolve(to, true)?;
-        if self.inode_at(&target).is_some() || self.created_entries.contains_key(&(target.folder, target.name.clone())) {
+        if self.inode_at(&target).is_some()
+            || self.created_entries.contains_key(&(target.folder, target.name.clone()))
+        {
             return refuse(Kind::Exists, format!("{to} exists: choose another output path"));
         }
         let mut found: Vec<(FileId, &Inode)> = Vec::new();
@@ -109,8 +112,9 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Refuses a commit into a folder with files of others. The output folder of a commit is a
-    /// folder that gets files and from which the commit deletes its work folder.
+    /// Refuses a commit if an output folder contains entries that are not from this commit. An
+    /// output folder is one in which the commit creates files and from which it deletes its work
+    /// folder.
     fn check_output_folders(
         &self,
         moves: &[CommitMove],
@@ -159,8 +163,8 @@ impl Plan<'_> {
         self.edits.push(Edit::FileClosed { file: id });
     }
 
-    /// The pieces have been moved already: deleting one has no effect, and deleting its folder does
-    /// not delete it.
+    /// Plans the deletes of a commit. The pieces have been moved already: deleting the old path of
+    /// a piece has no effect, and deleting its old folder does not delete the piece.
     fn commit_deletes(
         &mut self,
         deletes: &[DfsPath],

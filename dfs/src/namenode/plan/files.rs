@@ -1,4 +1,4 @@
-//! Rules of operations on files and their writers.
+//! Plans operations on files and their writers.
 
 use super::{FILE_MODE, Plan, check_label, check_mode, refuse};
 use crate::namenode::{
@@ -88,10 +88,10 @@ impl<'a> Plan<'a> {
         Ok(Outcome::File(file))
     }
 
-    /// Commits lengths and adds `block` at the end of the file. Returns the block size and the
-    /// replication of the file. No quota is reserved for the block: it counts when it is committed.
-    /// It is refused now only if its `expected` length (one byte, if unknown) already exceeds a
-    /// quota.
+    /// Commits the blocks in `commits` and adds `block` at the end of the file. Returns the block
+    /// size and the replication of the file. No quota is reserved for the block, because it counts
+    /// when it is committed. It is refused now only if its `expected` length (one byte, if unknown)
+    /// would exceed a quota.
     pub(in crate::namenode) fn add_block(
         &mut self,
         id: FileId,
@@ -129,8 +129,8 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Commits lengths, closes the file, and moves it if requested. All blocks must be committed by
-    /// then.
+    /// Commits the blocks in `commits`, closes the file, and moves it if requested. Refuses if
+    /// another block of the file is not committed.
     pub(in crate::namenode) fn close(
         &mut self,
         id: FileId,
@@ -175,7 +175,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Plans the commits and returns the new lengths. A repeated commit is ignored.
+    /// Plans the commits of blocks. Returns the lengths of the blocks that were not committed
+    /// before. A repeated commit is ignored.
     fn commit_lengths(
         &mut self,
         id: FileId,

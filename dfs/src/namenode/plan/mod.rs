@@ -1,12 +1,12 @@
-//! Rules. Each operation is planned against the namespace, which is only read. Every refusal
-//! happens here, before anything has changed. The result is a list of edits that can be applied.
+//! Plans operations: checks an operation with the namespace, which is only read, and makes the list
+//! of edits that carry it out. An operation is refused here, before anything has changed.
 //!
-//! A plan records the entries that it adds and the changes of the totals. An operation of several
-//! steps (a fenced commit) is therefore checked as one, including quotas. Entries that a plan
+//! A plan records the entries that it adds and the changes of the totals. An operation with several
+//! steps (a fenced commit) is therefore checked as a whole, including quotas. Entries that a plan
 //! removes still count as existing: an operation never creates an entry at a path that it removes,
 //! except when it replaces a file.
 //!
-//! Deliberately absent: permissions, which are checked before (`permit`), and replicas and nodes
+//! Deliberately absent: permissions, which are checked earlier (`permit`), and replicas and nodes
 //! (`state`).
 
 mod commit;
@@ -31,8 +31,8 @@ use std::collections::BTreeMap;
 const FOLDER_MODE: u32 = 0o755;
 /// Default mode of a file.
 const FILE_MODE: u32 = 0o644;
-/// Maximum number of blocks of a file. A snapshot has a file in one record, and so has the log the
-/// recovery of a file, with up to 29 bytes per block.
+/// Maximum number of blocks of a file. It is limited because all blocks of a file must fit into one
+/// record, in a snapshot and when the file is recovered, with up to 29 bytes per block.
 const FILE_BLOCKS_MAX: usize = 500_000;
 /// Maximum length of a holder, owner, group, scope or commit ID.
 const LABEL_BYTES_MAX: usize = 255;
@@ -45,13 +45,15 @@ pub(super) struct Plan<'a> {
     user: &'a str,
     edits: Vec<Edit>,
     next_file: u64,
-    /// Entries that this plan adds.
+    /// Entries that this plan creates, by folder and name.
     created_entries: BTreeMap<(FileId, String), NewEntry>,
-    /// Folders that this plan adds, each with its nearest existing ancestor.
+    /// Folders that this plan creates, each with its nearest existing ancestor.
     existing_ancestor: BTreeMap<FileId, FileId>,
+    /// The change of the totals of each existing folder.
     totals_changes: BTreeMap<FileId, Totals>,
+    /// The change of the number of entries of each folder.
     entry_changes: BTreeMap<FileId, i64>,
-    /// Number of blocks that this plan adds to files.
+    /// Number of blocks that this plan adds to each file.
     added_blocks: BTreeMap<FileId, usize>,
 }
 
@@ -61,7 +63,7 @@ enum NewEntry {
     File,
 }
 
-/// A path: a folder, which exists or is created by the plan, and a name in it.
+/// A path as a folder, which exists or is created by the plan, and a name in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     folder: FileId,
@@ -72,7 +74,7 @@ fn refuse<T>(kind: Kind, message: impl Into<String>) -> Result<T, Error> {
     Err(Error::new(kind, message))
 }
 
-/// Checks a holder, owner, group, scope or commit ID.
+/// Checks the length and characters of a holder, owner, group, scope or commit ID.
 fn check_label(what: &str, word: &str) -> Result<(), Error> {
     if word.is_empty() {
         return refuse(Kind::Invalid, format!("{what} is empty: give one"));
@@ -207,7 +209,8 @@ impl<'a> Plan<'a> {
         self.namespace.inode(base).map_or_else(String::new, |inode| inode.group.to_string())
     }
 
-    /// Returns the folder and the name of `path`. With `make`, missing parent folders are created.
+    /// Returns the folder and the name of `path`. With `make`, plans to create missing parent
+    /// folders.
     fn resolve(&mut self, path: &DfsPath, make: bool) -> Result<Target, Error> {
         let Some((above, name)) = path.split_last() else {
             return refuse(Kind::IsDirectory, "/ is the root folder: give a path below it");
@@ -243,7 +246,8 @@ impl<'a> Plan<'a> {
         Ok(Target { folder: at, name: name.to_owned() })
     }
 
-    /// Returns the present entry of a folder; `None` for a folder that the plan creates.
+    /// Returns the entry `name` that a folder has before the plan. A folder that the plan creates
+    /// has none. The error is the ID of `folder` if that is a file.
     fn existing_child(&self, folder: FileId, name: &str) -> Result<Option<FileId>, FileId> {
         if self.existing_ancestor.contains_key(&folder) {
             return Ok(None);
@@ -251,7 +255,7 @@ impl<'a> Plan<'a> {
         self.namespace.child(folder, name).map_err(|_| folder)
     }
 
-    /// Returns the inode that exists at the target now.
+    /// Returns the inode that exists at the target before the plan.
     fn inode_at(&self, target: &Target) -> Option<(FileId, &'a Inode)> {
         let id = self.existing_child(target.folder, &target.name).ok().flatten()?;
         Some((id, self.namespace.inode(id)?))
@@ -273,12 +277,13 @@ impl<'a> Plan<'a> {
         id
     }
 
-    /// Returns the totals of an inode and its descendants after the plan so far.
+    /// Returns the totals of an inode and its descendants, including the changes of this plan.
     fn totals_of(&self, id: FileId, inode: &Inode) -> Totals {
         inode.totals() + self.totals_changes.get(&id).copied().unwrap_or_default()
     }
 
-    /// Subtracts an inode from the totals of its ancestors.
+    /// Subtracts an inode from the planned totals of its ancestors. Returns the totals of the
+    /// inode.
     fn detach(&mut self, id: FileId, inode: &Inode) -> Totals {
         let totals = self.totals_of(id, inode);
         *self.entry_changes.entry(inode.parent).or_default() -= 1;

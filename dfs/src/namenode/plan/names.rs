@@ -1,4 +1,4 @@
-//! Rules of operations on folders, names and attributes.
+//! Plans operations on folders, names and attributes.
 
 use super::{FOLDER_MODE, NewEntry, Plan, Target, check_label, check_mode, refuse};
 use crate::namenode::{
@@ -48,7 +48,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Creates a home folder with the default quota. Its parent must exist, because only a
-    /// superuser may create it.
+    /// superuser may create the parent.
     pub(in crate::namenode) fn make_home(&mut self, path: &DfsPath, mode: u32) -> Result<(), Error> {
         check_label("user", self.user)?;
         let target = self.resolve(path, false)?;
@@ -72,7 +72,7 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Like [`Self::rename`], for an inode that is already found.
+    /// Moves a file or folder like [`Self::rename`], if its inode is already known.
     pub(super) fn rename_inode(
         &mut self,
         id: FileId,
@@ -112,7 +112,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Deletes the file at the new path of another file, if that is allowed.
+    /// Deletes the file `old` at `path`, to which another inode is moved. Refuses if it must not be
+    /// replaced.
     fn replace_file(
         &mut self,
         old_id: FileId,
@@ -196,7 +197,7 @@ impl<'a> Plan<'a> {
         Ok(Outcome::Done)
     }
 
-    /// Sets the quota of a folder. A quota below the present size only prevents growth.
+    /// Sets the quota of a folder. A quota below the current size only prevents growth.
     pub(in crate::namenode) fn set_quota(&mut self, path: &DfsPath, quota: Quota) -> Result<Outcome, Error> {
         let (id, inode) = self.namespace.get(path)?;
         if inode.folder().is_none() {
@@ -237,8 +238,8 @@ impl<'a> Plan<'a> {
         self.detach(source_id, source);
         let more = Totals { bytes, space: bytes * i128::from(replication), ..Totals::default() };
         self.charge(inode.parent, more);
-        // The file is not a folder, but a later move in the same plan must move the added totals
-        // too.
+        // Also record the totals for the file itself, so that a later move in the same plan moves
+        // the added bytes too.
         let totals = self.totals_changes.entry(id).or_default();
         *totals = *totals + more;
         *self.added_blocks.entry(id).or_default() += source.file().map_or(0, |file| file.blocks.len());

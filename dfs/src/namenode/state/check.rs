@@ -1,8 +1,8 @@
-//! Checks the invariants of the state. For tests: it visits everything.
+//! Checks the invariants of the state. Used only in tests, because it visits all blocks and nodes.
 
 use super::{
     State,
-    nodes::{NodeIx, Liveness, Traffic},
+    nodes::{Liveness, NodeIx, Traffic},
     repair::RunningCopy,
 };
 use dfs_client::ids::{BlockId, FileId};
@@ -22,7 +22,7 @@ impl State {
         self.check_leases()
     }
 
-    /// Returns the blocks whose readers are sent to this node.
+    /// Returns the blocks for which readers get this node as a location.
     #[cfg(test)]
     pub(in crate::namenode) fn located_on(&self, node: dfs_client::ids::NodeUuid) -> Vec<BlockId> {
         let ix = self.nodes.find(node);
@@ -98,7 +98,9 @@ impl State {
         demand(surplus == self.surplus, || format!("surplus {:?}, should be {surplus:?}", self.surplus))?;
         for (ix, node) in self.nodes.iter() {
             let should = left.remove(&ix).unwrap_or_default();
-            demand(node.undrained_blocks == should, || format!("node {ix} has left {:?}, should {should:?}", node.undrained_blocks))?;
+            demand(node.undrained_blocks == should, || {
+                format!("node {ix} has left {:?}, should {should:?}", node.undrained_blocks)
+            })?;
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
-//! Checks on request. A client reports a replica that it could not read, and the DataNode verifies
-//! the replica.
+//! Checks of replicas on request. A client reports a replica that it could not read, and the
+//! DataNode verifies the replica.
 //!
 //! A check is a full read of a block, so there are limits. One replica is checked once per
 //! [`RECHECK_MS`], the number of replicas that are checked at a time is limited, and so is the
-//! number of requests per user and minute. A report of a client is no proof: only the DataNode
+//! number of requests per user and minute. The report of a client is not proof: only the DataNode
 //! decides that a replica is corrupt. A check is pending until the DataNode has reported the
 //! result. The command is sent again every [`RECHECK_MS`], because a reply to a heartbeat can be
 //! lost.
@@ -25,7 +25,8 @@ const RECHECK_MS: u64 = 60_000;
 /// Maximum number of replicas that are being checked or were checked recently. Superusers may
 /// request more (`fsck --verify`).
 const CHECKS_MAX: usize = 10_000;
-/// Maximum number of commands that wait for one DataNode.
+/// Maximum number of commands in the outbox of one DataNode. At this number no more checks are
+/// accepted.
 const NODE_CHECKS_MAX: usize = 1000;
 /// Maximum number of replicas that one user may report within [`RECHECK_MS`]. Superusers are not
 /// limited.
@@ -33,8 +34,8 @@ const USER_CHECKS_MAX: u32 = 100;
 /// Maximum length of a logged reason, in characters.
 const REASON_MAX: usize = 200;
 
-/// Returns text from a client in a form that is safe to log: bounded, on one line, without control
-/// characters.
+/// Returns text from a client in a form that is safe to log: shortened, on one line, without
+/// control characters.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().take(REASON_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -42,21 +43,24 @@ pub(crate) fn printable(text: &str) -> String {
 /// The running and recent checks, and the number of reports per user.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
+    /// For each replica with a running or recent check: when it may be checked again.
     recheck_at: BTreeMap<(BlockId, NodeIx), u64>,
+    /// The entries of `recheck_at`, and outdated ones, in order of time.
     recheck_order: VecDeque<(u64, (BlockId, NodeIx))>,
     /// Checks whose result is not reported yet.
     pending: BTreeSet<(BlockId, NodeIx)>,
-    /// The pending checks that no client has requested: they prove that a replica is good before
-    /// damaged ones are deleted.
+    /// The pending checks that no client has requested. Each verifies a good replica before the
+    /// damaged replicas of the same block are deleted.
     internal: BTreeSet<(BlockId, NodeIx)>,
     /// Results of checks since the start.
     pub(super) checked: Checked,
-    /// The number of reports per user, and when the count is reset.
+    /// For each user, the time when the count is reset, and the number of reports.
     by_user: BTreeMap<String, (u64, u32)>,
 }
 
 impl Checks {
-    /// Removes old checks. Returns those that are still pending, to be requested again.
+    /// Removes checks whose time is over. Returns those that are still pending, which must be
+    /// requested again.
     fn forget_old(&mut self, now_ms: u64) -> Vec<(BlockId, NodeIx)> {
         let mut again = Vec::new();
         while let Some((until, key)) = self.recheck_order.front().copied()
@@ -86,7 +90,8 @@ impl Checks {
         self.pending.insert(key);
     }
 
-    /// The DataNode has reported on the replica. Returns whether a requested check was pending.
+    /// Ends the check of a replica, because the DataNode has reported its result. Returns whether a
+    /// check that a client requested was pending.
     pub(super) fn finish(&mut self, block: BlockId, ix: NodeIx) -> bool {
         self.pending.remove(&(block, ix)) && !self.internal.remove(&(block, ix))
     }
@@ -98,7 +103,7 @@ impl Checks {
         self.internal.retain(|(_, at)| *at != ix);
     }
 
-    /// Returns the number of pending checks that were requested.
+    /// Returns the number of pending checks that clients have requested.
     pub(super) fn pending(&self) -> u64 {
         (self.pending.len() - self.internal.len()) as u64
     }
@@ -116,7 +121,7 @@ impl Checks {
 }
 
 impl State {
-    /// Removes old checks, and requests those again that are still pending.
+    /// Removes checks whose time is over, and requests those that are still pending again.
     pub(super) fn repeat_checks(&mut self, now: Now) {
         for (block, ix) in self.checks.forget_old(now.mono_ms) {
             match self.namespace.block(block).map(|known| known.nonce) {
@@ -126,7 +131,8 @@ impl State {
         }
     }
 
-    /// Requests a check of a replica that counts as good, because damaged ones depend on it.
+    /// Requests a check of a replica that counts as good. If it is good, damaged replicas of the
+    /// block can be deleted.
     pub(super) fn verify_good(&mut self, ix: NodeIx, block: BlockId) {
         let key = (block, ix);
         let Some(nonce) = self.namespace.block(block).map(|known| known.nonce) else { return };
@@ -137,8 +143,8 @@ impl State {
         }
     }
 
-    /// A client could not read a replica, or an operator requests a check. Returns whether the
-    /// check is new.
+    /// Requests a check of a replica that a client could not read, or that an operator wants
+    /// checked. Returns false if a check is already pending or was done recently.
     pub fn report_bad_replica(
         &mut self,
         now: Now,
@@ -149,7 +155,7 @@ impl State {
         let unknown = || Error::new(Kind::NotFound, format!("DataNode {node} has no {block}"));
         if !caller.superuser {
             self.checks.count_report_of_user(now.mono_ms, &caller.user)?;
-            // Only users registration may read the file can have found a bad replica.
+            // Only users who may read the file can have found a bad replica.
             let file = self.namespace.block(block).ok_or_else(unknown)?.file;
             let path = self.namespace.path_of(file).ok_or_else(unknown)?;
             self.namespace.permit(caller, &path, Need::Read)?;
@@ -170,7 +176,8 @@ impl State {
         }
         let waiting = self.nodes.get(ix).outbox.len();
         if !caller.superuser && self.checks.recheck_at.len() >= CHECKS_MAX || waiting >= NODE_CHECKS_MAX {
-            let message = format!("{} replicas are being checked: try again later", self.checks.recheck_at.len());
+            let message =
+                format!("{} replicas are being checked: try again later", self.checks.recheck_at.len());
             return Err(Error::new(Kind::Unavailable, message));
         }
         self.checks.schedule(now.mono_ms, key);

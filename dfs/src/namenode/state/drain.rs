@@ -5,7 +5,7 @@
 
 use super::{
     Event, State,
-    nodes::{NodeIx, Liveness},
+    nodes::{Liveness, NodeIx},
 };
 use crate::namenode::{
     namespace::Edit,
@@ -20,7 +20,7 @@ use dfs_client::{
 const EXAMPLES_MAX: usize = 5;
 
 impl State {
-    /// Returns the edits of a drain; none if nothing changes.
+    /// Returns the edits that start or cancel a drain; none if nothing changes.
     pub(super) fn plan_drain(&self, node: &str, cancel: bool) -> Result<Vec<Edit>, Error> {
         let draining = self.namespace.is_draining(node);
         if self.nodes.find_name(node).is_none() && !(cancel && draining) {
@@ -35,7 +35,8 @@ impl State {
         Ok(vec![Edit::DrainSet { node: node.to_owned(), on: !cancel }])
     }
 
-    /// Refuses a drain that could never finish, or that would prevent another drain from finishing.
+    /// Refuses a drain that could never be completed, or that would prevent the completion of
+    /// another drain.
     fn check_drain(&self, name: &str) -> Result<(), Error> {
         let Some((ix, node)) = self.nodes.iter().find(|(_, node)| node.registration.node == name) else {
             return Ok(());
@@ -69,7 +70,7 @@ impl State {
         ))
     }
 
-    /// The drain of the node with this name was started or stopped.
+    /// Updates the node after its drain was started or cancelled.
     pub(super) fn drain_changed(&mut self, name: &str) {
         let Some(ix) = self.nodes.find_name(name) else { return };
         let draining = self.namespace.is_draining(name);
@@ -101,8 +102,10 @@ impl State {
             };
         };
         let node = self.nodes.get(ix);
-        let stuck = !node.undrained_blocks.is_empty() && node.undrained_blocks.iter().all(|block| self.is_stuck(*block));
-        let examples = node.undrained_blocks.iter().take(EXAMPLES_MAX).filter_map(|block| self.drain_block(*block));
+        let stuck = !node.undrained_blocks.is_empty()
+            && node.undrained_blocks.iter().all(|block| self.is_stuck(*block));
+        let examples =
+            node.undrained_blocks.iter().take(EXAMPLES_MAX).filter_map(|block| self.drain_block(*block));
         DrainStatus {
             state: node.state(),
             blocks_left: node.undrained_blocks.len() as u64,
@@ -112,7 +115,7 @@ impl State {
         }
     }
 
-    /// Returns whether a block has as many replicas as the staying nodes can store, but fewer than
+    /// Returns whether each staying node has a replica of the block, but there are fewer than
     /// wanted.
     fn is_stuck(&self, block: BlockId) -> bool {
         let staying = self.nodes.staying() as u32;

@@ -15,24 +15,24 @@ pub enum Event {
     NodeBack(String),
     /// A DataNode has sent no heartbeat for `suspect_after`.
     NodeSuspect(String),
-    /// A DataNode is dead; the number of its replicas.
+    /// A DataNode is dead. The number is that of its replicas.
     NodeDead(String, usize),
-    /// A DataNode was refused; the reason.
+    /// The registration of a DataNode was refused. The text is the reason.
     NodeRefused(String),
-    /// A replica is corrupt: block, node, reason.
+    /// A replica is corrupt. The text has the block, the node and the reason.
     ReplicaCorrupt(String),
     /// A drain was started (true) or cancelled (false).
     Drain(String, bool),
     /// A drain is complete: the node may be stopped.
     Drained(String),
-    /// Safemode is on; the reason.
+    /// Safemode is on. The text is the reason.
     SafemodeEntered(String),
-    /// Safemode is off; the reason.
+    /// Safemode is off. The text is the reason.
     SafemodeLeft(String),
 }
 
 impl Event {
-    /// Returns whether an operator may have to act.
+    /// Returns whether the event is a warning: an operator may have to act.
     pub fn is_warning(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! Heartbeats of DataNodes and the replies to them.
+//! Processes the heartbeats of DataNodes and makes the replies.
 
 use super::{State, checks::printable};
 use crate::namenode::{
@@ -11,7 +11,8 @@ use dfs_client::ids::{Incarnation, NodeUuid};
 const DELETES_MAX: usize = 1000;
 
 impl State {
-    /// Processes a heartbeat. A repeat (the same `seq`) gets the same answer and changes nothing.
+    /// Processes a heartbeat. A repeated heartbeat (with the same `seq`) gets the same answer and
+    /// changes nothing.
     pub fn heartbeat(
         &mut self,
         now: Now,
@@ -23,7 +24,7 @@ impl State {
         let node = self.nodes.get_mut(ix);
         node.last_heartbeat_ms = now.mono_ms;
         if heartbeat.leaving {
-            // The contents of the last heartbeat do not matter. If the node returns, it registers
+            // Ignore the reports in the last heartbeat of a node. If the node returns, it registers
             // again.
             self.wait_for_return(now, ix);
             self.remove_dead(ix);

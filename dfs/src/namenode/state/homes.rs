@@ -1,7 +1,7 @@
 //! Home folders: `/user/NAME`, mode 700, owned by the user, with the default quota.
 //!
-//! The driver creates one at the first call of a user. This is an operation like others: it is
-//! planned read-only and then recorded.
+//! The driver creates the home folder of a user at the first call of the user, like other
+//! operations: the creation is planned without changes, and then recorded.
 
 use super::{Entry, State, encode_for_log};
 use crate::namenode::{namespace::Record, op::Now, plan::Plan};
@@ -24,7 +24,7 @@ fn home_of(user: &str) -> Result<DfsPath, Error> {
 }
 
 impl State {
-    /// Returns whether a file or folder exists at the path of the home folder.
+    /// Returns whether a file or folder exists at the path of the home folder of the user.
     pub(crate) fn has_home(&self, user: &str) -> Result<bool, Error> {
         Ok(self.namespace.find(&home_of(user)?)?.is_some())
     }

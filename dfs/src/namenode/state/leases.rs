@@ -14,7 +14,7 @@ use dfs_client::{
 };
 use std::collections::BTreeSet;
 
-/// Number of edits after which a tick recovers no further file.
+/// Once a tick has made this many edits, it recovers no further file.
 const RECOVERY_EDITS: usize = 100_000;
 
 /// The open files of a holder, and when the lease expires.
@@ -40,8 +40,8 @@ impl State {
         }
     }
 
-    /// The process was paused for this time and could not receive messages. Extends all leases by
-    /// it.
+    /// Extends all leases by the time for which the process was paused and could not receive
+    /// messages.
     pub(super) fn extend_leases_after_pause(&mut self, now: Now, pause_ms: u64) {
         let max = now.mono_ms + self.settings.lease_ms;
         for lease in self.leases.values_mut() {
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Gives every writer a full lease after a restart.
+    /// Gives the writer of every open file a full lease after a restart.
     pub(super) fn lease_all(&mut self, now: Now) {
         let open: Vec<FileId> = self.namespace.open_files().map(|(file, _)| file).collect();
         for file in open {
@@ -70,7 +70,7 @@ impl State {
         lease.files.insert(id);
     }
 
-    /// Removes a file that has no writer any more from the lease.
+    /// Removes a file that has no writer any more from the lease of its holder.
     pub(super) fn release(&mut self, file: FileId, holder: &str) {
         if let Some(lease) = self.leases.get_mut(holder) {
             lease.files.remove(&file);

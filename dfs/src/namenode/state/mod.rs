@@ -40,7 +40,7 @@ pub use events::Event;
 use journal::{codec, log::RECORD_BYTES_MAX};
 use leases::Lease;
 use nodes::{NodeIx, Nodes, Traffic};
-use repair::{RunningCopy, Queue};
+use repair::{Queue, RunningCopy};
 use safemode::Safemode;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,14 +75,13 @@ pub struct State {
     uncommitted: BTreeMap<BlockId, Vec<(NodeIx, u64)>>,
     /// Damaged replicas of known blocks.
     bad: BTreeSet<(BlockId, NodeIx)>,
-    /// Replicas of deleted blocks, with their nonces.
+    /// Replicas whose blocks were deleted, with their nonces.
     orphans: BTreeMap<(BlockId, NodeIx), Nonce>,
-    /// Replicas with the ID of a known block but another nonce: they have data of another history.
-    /// They never count as replicas. They are kept unless an operator has declared this namespace
-    /// the valid one.
+    /// Replicas with the ID of a known block but another nonce: they contain data from another
+    /// history. They never count as replicas. They are kept unless an operator has declared this
+    /// namespace the valid one.
     stale: BTreeMap<(BlockId, NodeIx), Nonce>,
-    /// DataNodes that were refused because they have registered with a NameNode of a newer or
-    /// another history, with the reason.
+    /// Names of DataNodes whose registration was refused, with the reason.
     refused_nodes: BTreeMap<String, String>,
     /// Replicas of blocks that were never assigned: they come from a history that this NameNode has
     /// lost. They are never deleted.
@@ -91,30 +90,32 @@ pub struct State {
     queue: Queue,
     /// Blocks with more replicas than wanted.
     surplus: BTreeSet<BlockId>,
+    /// The last block that `delete_surplus` has processed.
     surplus_after: BlockId,
     /// Running copies, by block and target.
     copies: BTreeMap<(BlockId, NodeIx), RunningCopy>,
     /// The sum of all running copies.
     copying: Traffic,
-    /// A copy has ended, and its source has capacity for another.
+    /// Whether a copy has ended and its source has capacity for another.
     slot_freed: bool,
     /// The nodes to which uncommitted blocks are being written.
     writing: BTreeMap<BlockId, SmallVec<[NodeIx; 4]>>,
-    /// Blocks that are not copied before this time, because their other replicas may still be
-    /// reported, or their node may return.
+    /// Blocks that are not copied before the given time, because their other replicas may still be
+    /// reported, or a node with a replica may return.
     not_copied_before: BTreeMap<BlockId, u64>,
     leases: BTreeMap<Box<str>, Lease>,
     safemode: Safemode,
     counters: Counters,
     started: Now,
+    /// Monotonic time of the last tick.
     last_tick_ms: u64,
     events: Vec<Event>,
-    /// Replicas that are known to be missing, by block: they are lost, or wanted because of a
-    /// higher replication. Used only in the time of grace after a start. Their copies need not wait
-    /// for DataNodes that have not registered yet.
+    /// Number of replicas of each block that are known to be missing: they were lost, or the
+    /// replication was increased. Copies for them need not wait for DataNodes that have not
+    /// registered yet. Used only for a limited time after a start (`dead_after`).
     known_missing: BTreeMap<BlockId, u32>,
-    /// Blocks from this ID on were created since the start: DataNodes that register later have no
-    /// replicas of them.
+    /// The first block ID assigned since the start. DataNodes that have not registered since the
+    /// start have no replicas of blocks from this ID on.
     first_block: BlockId,
     checks: Checks,
 }
@@ -128,8 +129,8 @@ struct Counters {
 }
 
 impl State {
-    /// Creates the state from the namespace in the log. It is in safemode if there are blocks to
-    /// wait for. Every open file gets a full lease.
+    /// Creates the state from the namespace in the log. Safemode is on if there are blocks to wait
+    /// for. Every open file gets a full lease.
     pub fn new(settings: Settings, mut namespace: Namespace, now: Now) -> State {
         namespace.set_retry_cache_limit(settings.retry_cache);
         let mut state = State {
@@ -232,7 +233,7 @@ impl State {
         Ok((outcome, plan.finish()?))
     }
 
-    /// Applies a record that was just planned, and updates the volatile half.
+    /// Applies a record that was just planned for this namespace, and updates the volatile half.
     fn take(&mut self, now: Now, record: &Record) {
         let mut changes = Changes::default();
         self.namespace
@@ -344,7 +345,7 @@ fn plan_in_namespace(plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
 }
 
 impl Op {
-    /// Returns the writer, if this is an operation of a writer.
+    /// Returns the holder of the lease, if this is an operation of a writer.
     fn holder(&self) -> Option<&str> {
         match self {
             Op::Create { holder, .. }

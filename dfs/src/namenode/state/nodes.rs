@@ -1,6 +1,6 @@
 //! The table of DataNodes.
 //!
-//! A node keeps its index as long as its name is known, so that replica lists need only four bytes
+//! A node keeps its index as long as it is in the table, so that replica lists need only four bytes
 //! per replica. A dead node has no replicas, no commands and no copies.
 
 use crate::namenode::{
@@ -10,8 +10,8 @@ use crate::namenode::{
 use dfs_client::ids::{BlockId, NodeUuid, Nonce};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A copy of this size or more uses a slot (`copies_max`, `copies_per_node_max`). Smaller copies
-/// share slots, so that a node has enough of them until its next heartbeat.
+/// A copy of this size or more uses a complete slot (`copies_max`, `copies_per_node_max`). Smaller
+/// copies share a slot, so that a node has enough copies to do until its next heartbeat.
 pub(super) const SLOT_BYTES: u64 = 4 << 20;
 
 /// The index of a node in the table.
@@ -22,7 +22,8 @@ pub(super) type NodeIx = u32;
 pub(super) struct Nodes {
     slots: Vec<Node>,
     by_uuid: BTreeMap<NodeUuid, NodeIx>,
-    /// Number of nodes that are expected to keep their replicas: neither dead nor draining.
+    /// Number of staying nodes, which are expected to keep their replicas: they are neither dead
+    /// nor draining.
     staying: usize,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Node {
     pub(super) liveness: Liveness,
     pub(super) draining: bool,
     pub(super) last_heartbeat_ms: u64,
-    /// The sequence number and the answer of the last heartbeat, in case it is repeated.
+    /// The sequence number of the last heartbeat and the answer to it, in case it is repeated.
     pub(super) last_answer: Option<(u64, Vec<Command>)>,
     /// Good replicas of committed blocks.
     pub(super) blocks: BTreeSet<BlockId>,
@@ -56,22 +57,22 @@ pub(super) struct Node {
     pub(super) sending: Traffic,
     /// Running copies to this node.
     pub(super) receiving: Traffic,
-    /// The last copy to this node timed out. Other nodes may not be able to reach it, although its
-    /// heartbeats arrive.
+    /// Whether the last copy to this node timed out. Other nodes may not be able to reach it,
+    /// although its heartbeats arrive.
     pub(super) missed_copy: bool,
     /// Number of blocks that are being written to this node.
     pub(super) writes: u32,
     pub(super) incoming_report: Option<IncomingReport>,
-    /// The full report is complete.
+    /// Whether the full report of the node is complete.
     pub(super) reported: bool,
-    /// The end of its drain has been logged.
+    /// Whether the end of its drain has been logged.
     pub(super) drained_reported: bool,
 }
 
 /// The running copies of the cluster, or of a node in one direction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traffic {
-    /// The used share of slots of `SLOT_BYTES`.
+    /// The used capacity in bytes, of which a slot has `SLOT_BYTES`.
     pub(super) share: u64,
 }
 
@@ -99,7 +100,7 @@ impl Traffic {
         2 * self.share <= u64::from(slots) * SLOT_BYTES
     }
 
-    /// Returns whether the limit is kept, for the invariants.
+    /// Returns whether at most `slots` slots are used. Used to check the invariants.
     pub(super) fn is_within(self, slots: u32) -> bool {
         self.share <= u64::from(slots) * SLOT_BYTES
     }
@@ -110,17 +111,22 @@ impl Traffic {
 pub(super) struct IncomingReport {
     pub(super) next_chunk: u32,
     pub(super) replicas: Vec<Replica>,
-    /// Blocks that were in heartbeats since: these are newer than the report.
+    /// Blocks that heartbeats have reported since the report began. The heartbeats are newer than
+    /// the report.
     pub(super) reported_since: BTreeSet<BlockId>,
 }
 
 /// Replicas that a node must delete, with their nonces. They no longer count as replicas.
 #[derive(Debug, Default)]
 pub(super) struct Deletes {
+    /// Deletions to send.
     pending: BTreeMap<BlockId, Nonce>,
-    /// Members of `pending` that are good and were never sent.
+    /// Blocks in `pending` whose replica is good and is deleted only because there are too many.
+    /// The deletion was never sent and can be cancelled.
     surplus: BTreeSet<BlockId>,
+    /// Deletions that were sent and are not reported as done.
     sent: BTreeMap<BlockId, Nonce>,
+    /// When each deletion was sent, in order of time.
     sent_at: VecDeque<(u64, BlockId)>,
 }
 
@@ -141,7 +147,7 @@ impl Deletes {
         self.pending.contains_key(&block) || self.sent.contains_key(&block)
     }
 
-    /// The node has reported the deletion. Returns whether it was ordered.
+    /// Removes a deletion that the node has reported. Returns whether it was ordered.
     pub(super) fn done(&mut self, block: BlockId) -> bool {
         self.surplus.remove(&block);
         self.pending.remove(&block).is_some() | self.sent.remove(&block).is_some()
@@ -155,8 +161,7 @@ impl Deletes {
         }
     }
 
-    /// Cancels a deletion because the replica is needed. Returns whether the replica still exists
-    /// and stays.
+    /// Cancels a deletion because the replica is needed. Returns false if it cannot be cancelled.
     pub(super) fn cancel(&mut self, block: BlockId) -> bool {
         self.surplus.remove(&block) && self.pending.remove(&block).is_some()
     }
@@ -207,12 +212,12 @@ impl Node {
         }
     }
 
-    /// Its space, as last reported.
+    /// Returns the usage that the node has last reported.
     pub(super) fn usage(&self) -> &Usage {
         &self.registration.usage
     }
 
-    /// Returns whether this is an unused slot. Every node has a name.
+    /// Returns whether this entry of the table is unused. Every node in use has a name.
     pub(super) fn is_vacant(&self) -> bool {
         self.registration.node.is_empty()
     }
@@ -287,7 +292,7 @@ impl Nodes {
         std::mem::replace(&mut self.staying, staying) != staying
     }
 
-    /// Adds a node, in an unused slot if there is one.
+    /// Adds a node, in an unused entry if there is one.
     pub(super) fn add(&mut self, node: Node) {
         let vacant = self.slots.iter().position(Node::is_vacant);
         let ix = vacant.unwrap_or(self.slots.len());
@@ -299,7 +304,7 @@ impl Nodes {
         }
     }
 
-    /// Removes a dead node from the table. Its slot is unused from then on.
+    /// Removes a dead node from the table. Its entry is unused from then on.
     pub(super) fn vacate(&mut self, ix: NodeIx) {
         let node = &mut self.slots[ix as usize];
         node.registration.node.clear();
@@ -311,8 +316,8 @@ impl Nodes {
         self.by_uuid.len()
     }
 
-    /// The process was paused for this time and could not receive heartbeats. Moves the times of
-    /// the last heartbeats forward, but not into the future.
+    /// Moves the times of the last heartbeats forward by the time for which the process was paused
+    /// and could not receive heartbeats, but not into the future.
     pub(super) fn extend_after_pause(&mut self, now_ms: u64, pause_ms: u64) {
         for node in &mut self.slots {
             node.last_heartbeat_ms = (node.last_heartbeat_ms + pause_ms).min(now_ms);

@@ -1,8 +1,9 @@
-//! Queries on names and locations. They change nothing and run under the read lock of the driver.
+//! Queries about files and the locations of blocks. They change nothing and run under the read lock
+//! of the driver.
 
 use super::{
     State,
-    nodes::{NodeIx, Liveness},
+    nodes::{Liveness, NodeIx},
 };
 use crate::namenode::{
     namespace::{Block, Body, File, Folder, Inode, Totals},
@@ -26,9 +27,8 @@ impl State {
         Ok(self.status(path.clone(), id, inode))
     }
 
-    /// Checks that the quotas of the ancestors of a path that does not exist allow `entries` more
-    /// files and folders and one more byte. The result is only an early check: quotas may change
-    /// before the path is created.
+    /// Checks that quotas allow `entries` more files and folders and one more byte at a path that
+    /// does not exist. This is only an early check: quotas may change before the path is created.
     pub(in crate::namenode) fn check_quotas(&self, path: &DfsPath, entries: u64) -> Result<(), Error> {
         let mut missing = 0_u64;
         let mut at = path.clone();
@@ -122,8 +122,7 @@ impl State {
         }
     }
 
-    /// Returns the committed blocks before the first uncommitted one. These are what readers can
-    /// read.
+    /// Returns the blocks that can be read: the committed blocks before the first uncommitted one.
     fn readable_blocks<'a>(&'a self, file: &'a File) -> impl Iterator<Item = (BlockId, Nonce, u64)> + 'a {
         file.blocks.iter().map_while(|block| {
             let known = self.namespace.block(*block)?;
@@ -174,8 +173,9 @@ impl State {
         Ok((self.status(path.clone(), id, inode), blocks))
     }
 
-    /// Returns the nodes of a block: live before suspect, then the host of the reader, then its
-    /// rack. The order of the others differs from block to block, so that readers are distributed.
+    /// Returns the nodes with a good replica of a block: live nodes before suspect ones, then by
+    /// distance (the host of the reader, its rack, others). Nodes at the same distance are in
+    /// another order for each block, so that readers are distributed.
     fn nodes_by_distance(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
         let key = |ix: &NodeIx| {
             let node = self.nodes.get(*ix);
@@ -206,8 +206,8 @@ impl State {
         let known = self.namespace.block(block).ok_or_else(gone)?;
         let file = self.namespace.file(known.file).ok_or_else(gone)?;
         let length = |block: &BlockId| self.namespace.block(*block).and_then(Block::length).unwrap_or(0);
-        // Sums the blocks after this one. There are few, because the block was the last when it was
-        // added.
+        // Sum the lengths of the blocks after this one. There are few of them, because the block
+        // was the last when it was added.
         let from_here = file.blocks.iter().rev().take_while(|other| **other != block).map(length);
         let own = known.length().unwrap_or(0);
         Ok(LocatedBlock {

@@ -2,7 +2,7 @@
 
 use super::{
     Event, State,
-    nodes::{IncomingReport, NodeIx, Liveness, Node},
+    nodes::{IncomingReport, Liveness, Node, NodeIx},
 };
 use crate::namenode::{
     namespace::StartMismatch,
@@ -22,14 +22,15 @@ const REPORT_CHUNKS_MAX: u32 = 1 << 16;
 const REPORT_REPLICAS_MAX: usize = 20_000_000;
 
 impl State {
-    /// Registers a DataNode. Its earlier commands are void. Its known replicas stay known until its
-    /// full report replaces them, but no replica is deleted because of them until then. If two
-    /// DataNodes have the same name, the one that started later is accepted. The other one is
-    /// removed, and is refused when it registers again.
+    /// Registers a DataNode. Its earlier commands are cancelled. Its known replicas stay known
+    /// until its full report replaces them, but until then no other replica is deleted because of
+    /// them. If two DataNodes have the same name, the one that started later is accepted. The other
+    /// DataNode is removed, and is refused when it registers again.
     pub fn register(&mut self, now: Now, registration: Registration) -> Result<(), Error> {
         self.check_registration(&registration)?;
         self.check_history(&registration)?;
         self.check_lost_replicas(&registration)?;
+        self.refused_nodes.remove(&registration.node);
         let draining = self.namespace.is_draining(&registration.node);
         let known = self.nodes.find(registration.uuid);
         if let Some(other) = self.nodes.find_name(&registration.node)
@@ -52,7 +53,6 @@ impl State {
                 node.last_answer = None;
                 node.incoming_report = Some(IncomingReport::default());
                 node.reported = false;
-                node.replicas_at_death = 0;
                 if node.draining != draining {
                     let name = node.registration.node.clone();
                     self.drain_changed(&name);
@@ -106,13 +106,12 @@ impl State {
         Ok(())
     }
 
-    /// Refuses a DataNode that has registered with a newer NameNode or with one of another history.
-    /// This NameNode was started from an older copy of its folder, and would delete or ignore
-    /// replicas that belong to the other history.
+    /// Refuses a DataNode that has registered with a later start of the NameNode, or with a start
+    /// of another history. This NameNode then runs from an older copy of its folder, and would
+    /// delete or ignore replicas that belong to the other history.
     fn check_history(&mut self, registration: &Registration) -> Result<(), Error> {
         let Err(mismatch) = self.namespace.check_start(registration.seen_epoch, registration.seen_start)
         else {
-            self.refused_nodes.remove(&registration.node);
             return Ok(());
         };
         let (node, seen, ours) = (&registration.node, registration.seen_epoch, self.namespace.epoch());
@@ -132,30 +131,43 @@ impl State {
         Err(Error::new(Kind::OlderNameNode, why))
     }
 
-    /// Refuses a DataNode with new data folders under the name of one that had replicas: probably
-    /// its disks are not mounted. The NameNode knows this only of DataNodes that have registered
-    /// since its start. A draining node may be emptied.
+    /// Refuses a DataNode with new, empty data folders if the DataNode with the same name had
+    /// replicas: its disks are probably not mounted. The NameNode knows this only for DataNodes
+    /// that have registered since its start. The folders of a draining node may be empty.
     fn check_lost_replicas(&mut self, registration: &Registration) -> Result<(), Error> {
-        let Registration { uuid, node, cluster_id, declared_new, .. } = registration;
+        let Registration { uuid, node, cluster_id, host, declared_new, .. } = registration;
         let is_new = cluster_id.is_empty() && self.nodes.find(*uuid).is_none();
-        let before = self.nodes.find_name(node).filter(|_| is_new && !declared_new);
-        let Some(before) = before.map(|ix| self.nodes.get(ix)).filter(|before| !before.draining) else {
-            return Ok(());
-        };
+        let before = self.nodes.find_name(node).filter(|_| is_new);
+        let Some(before) = before.map(|ix| self.nodes.get(ix)) else { return Ok(()) };
         let replicas = before.blocks.len().max(before.replicas_at_death);
         if replicas == 0 {
             return Ok(());
         }
+        let replicas = daemon::count(replicas as u64, "replica");
+        // Not a replaced disk, but a second machine whose settings have the name of the first.
+        if before.liveness != Liveness::Dead && before.registration.host != *host {
+            return Err(Error::new(
+                Kind::Refused,
+                format!(
+                    "the name {node} is in use by the DataNode at {}, which has {replicas}: choose another name \
+                     (datanode.node), or stop that DataNode first",
+                    before.registration.data_addr
+                ),
+            ));
+        }
+        if *declared_new || before.draining {
+            return Ok(());
+        }
         let why = format!(
-            "{node} had {}, but its data folders are empty: mount its disks, or create the file NEW in a data folder if \
-             the disks were replaced by empty ones",
-            daemon::count(replicas as u64, "replica")
+            "{node} had {replicas}, but its data folders are empty: mount its disks, or create the file NEW in each data \
+             folder if the disks were replaced by empty ones"
         );
         self.note_refused(node, &why);
         Err(Error::new(Kind::Refused, why))
     }
 
-    /// Lists a refused DataNode in the report, and logs the first refusal with this reason.
+    /// Adds a refused DataNode to the report. Logs the refusal, unless the last one had the same
+    /// reason.
     fn note_refused(&mut self, node: &str, why: &str) {
         if self.refused_nodes.get(node).is_none_or(|known| known != why) {
             self.note(Event::NodeRefused(why.to_owned()));
@@ -208,7 +220,7 @@ impl State {
                 report.next_chunk += 1;
                 report.replicas.extend(replicas);
             }
-            // The reply to this chunk was lost, and the DataNode sends it again.
+            // Ignore a chunk that is sent again because the reply to it was lost.
             Some(report) if chunk.checked_add(1) == Some(report.next_chunk) => {}
             None if last => {}
             _ => {
@@ -239,7 +251,10 @@ impl State {
         for gone in before.difference(&report.reported_since) {
             self.lose_replica(ix, *gone);
         }
-        // Uncommitted blocks count for a draining node only after its full report.
+        // Not at the registration: the node may die before its report.
+        self.nodes.get_mut(ix).replicas_at_death = 0;
+        // Recheck the uncommitted blocks: a draining node must keep those that its full report
+        // contains.
         self.nodes_changed();
     }
 
@@ -257,7 +272,8 @@ impl State {
         all
     }
 
-    /// Returns the node, if this incarnation is the current one and the node is not dead.
+    /// Returns the index of the node, if this incarnation is the current one and the node is not
+    /// dead.
     pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<NodeIx> {
         let ix = self.nodes.find(uuid)?;
         let node = self.nodes.get(ix);
@@ -292,7 +308,7 @@ impl State {
         }
     }
 
-    /// Marks a node as dead and removes everything that it has.
+    /// Marks a node as dead and removes its replicas, commands and copies.
     pub(super) fn remove_dead(&mut self, ix: NodeIx) {
         self.cancel_orders(ix);
         let node = self.nodes.get_mut(ix);
@@ -339,8 +355,8 @@ impl State {
         }
     }
 
-    /// Rechecks the blocks that depend on the number of nodes: damaged replicas and blocks of
-    /// draining nodes.
+    /// Counts the staying nodes again, and rechecks the blocks that depend on their number: blocks
+    /// with damaged replicas and blocks of draining nodes.
     pub(super) fn nodes_changed(&mut self) {
         self.nodes.recount();
         let mut blocks: BTreeSet<BlockId> = self.bad.iter().map(|(block, _)| *block).collect();
@@ -356,8 +372,9 @@ impl State {
         }
     }
 
-    /// Refuses a requested replication that is higher than the number of DataNodes. Soon after the
-    /// start more DataNodes may register, so the caller may retry.
+    /// Refuses a requested replication that is higher than the number of known DataNodes. Soon
+    /// after a start more DataNodes may register, so the error is then one that the caller may
+    /// retry.
     pub(super) fn check_requested_replication(&self, now: Now, op: &Op) -> Result<(), Error> {
         let (Op::Create { replication: Some(asked), .. }
         | Op::SetAttributes { replication: Some(asked), .. }) = op

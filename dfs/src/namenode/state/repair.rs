@@ -1,15 +1,15 @@
-//! Repair: copies blocks with too few replicas, the most endangered first, and deletes surplus
-//! replicas.
+//! Orders copies of blocks with too few replicas, the most endangered first, and deletions of
+//! surplus replicas.
 //!
-//! Everything is incremental: `recheck` maintains the queues, and each pass processes a limited
-//! number of entries and continues where the last one stopped. After a start, copies that may be
-//! unnecessary wait until a DataNode that has not registered would count as dead, because its
-//! replicas may only be late. Copies that replace corrupt, draining or lost replicas, or that a
-//! higher replication requires, do not wait.
+//! The work is incremental: `recheck` maintains the queues, and each pass processes a limited
+//! number of entries and continues where the last pass stopped. After a start, a copy waits until
+//! the time `dead_after` has passed if the missing replica may be on a DataNode that has not
+//! registered yet. Copies that replace corrupt, draining or lost replicas, or that a higher
+//! replication requires, do not wait.
 
 use super::{
     State,
-    nodes::{NodeIx, Liveness, Node, SLOT_BYTES},
+    nodes::{Liveness, Node, NodeIx, SLOT_BYTES},
     replicas::Tally,
 };
 use crate::namenode::{
@@ -23,12 +23,13 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
-/// After a start, a block with only one replica waits this many times `suspect_after` for late
-/// DataNodes, if that is shorter than `dead_after`.
+/// After a start, the copy of a block with only one replica waits this many times `suspect_after`
+/// for DataNodes that have not registered yet, if that is shorter than `dead_after`.
 const ENDANGERED_WAITS: u64 = 10;
-/// Number of queue entries per pass.
+/// Maximum number of blocks that are processed per pass.
 const PASS_BLOCKS_MAX: usize = 1024;
-/// Minimum share of a copy, because even a small copy needs syncs and a connection.
+/// Minimum capacity in bytes that a copy uses of a slot, because even a small copy needs syncs and
+/// a connection.
 const SHARE_MIN: u64 = 64 << 10;
 
 /// A running copy.
@@ -36,15 +37,18 @@ const SHARE_MIN: u64 = 64 << 10;
 pub(super) struct RunningCopy {
     pub(super) source: NodeIx,
     pub(super) until_ms: u64,
+    /// The capacity in bytes that the copy uses of a slot.
     pub(super) share: u64,
 }
 
 /// Blocks with too few replicas, the most endangered first.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Queue {
+    /// The urgency of each block, most urgent first.
     order: BTreeSet<(u8, BlockId)>,
+    /// The urgency of each block, by block.
     urgency: BTreeMap<BlockId, u8>,
-    /// The last entry of the previous pass.
+    /// The last entry that the previous pass processed.
     after: Option<(u8, BlockId)>,
 }
 
@@ -68,7 +72,8 @@ impl Queue {
         }
     }
 
-    /// Returns the next entries. Starts from the beginning after the last one.
+    /// Returns the next blocks to process. Continues with the most endangered block after the end
+    /// of the queue.
     fn next_pass(&mut self) -> Vec<BlockId> {
         let from = self.after.map_or(Unbounded, Excluded);
         let pass: Vec<_> = self.order.range((from, Unbounded)).take(PASS_BLOCKS_MAX).copied().collect();
@@ -107,7 +112,8 @@ impl State {
         now.mono_ms.saturating_sub(self.started.mono_ms) >= ms
     }
 
-    /// Records that replicas of a block are known to be missing: no late DataNode has them.
+    /// Records that replicas of a block are known to be missing: no DataNode that registers later
+    /// has them.
     pub(super) fn add_known_missing(&mut self, block: BlockId, replicas: u32) {
         let in_grace = !self.has_waited_at_tick();
         if in_grace && replicas > 0 && block < self.first_block {
@@ -119,9 +125,9 @@ impl State {
         self.last_tick_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
     }
 
-    /// Returns the number of missing replicas that need not be waited for. Soon after a start, a
-    /// DataNode that has not registered may have the others. A block with only one replica waits
-    /// for a shorter time.
+    /// Returns how many of the `short` missing replicas are to be copied now. Soon after a start,
+    /// the other missing replicas may be on a DataNode that has not registered yet. A block with
+    /// only one replica waits for a shorter time.
     fn copies_due(&self, now: Now, block: BlockId, tally: Tally, short: u32) -> u32 {
         let last_one = tally.live + tally.draining == 1;
         let short_grace_ms =
@@ -134,16 +140,16 @@ impl State {
         short.min(bad + tally.draining + self.known_missing.get(&block).copied().unwrap_or(0))
     }
 
-    /// Orders more copies if copies have ended since the last pass, without waiting for the next
-    /// tick.
+    /// Orders more copies if copies have ended since the last pass, so that they do not wait for
+    /// the next tick.
     pub(super) fn repair_after_copies(&mut self, now: Now) {
         if std::mem::take(&mut self.slot_freed) && !self.safemode.is_on() {
             self.repair(now);
         }
     }
 
-    /// A node stops, and may only be restarting. Its blocks that still have two replicas are not
-    /// copied for a short time.
+    /// Delays copies of the blocks of a node that stops, because it may only be restarting. Only
+    /// blocks that still have two other replicas are delayed, and only for a short time.
     pub(super) fn wait_for_return(&mut self, now: Now, ix: NodeIx) {
         let until_ms = now.mono_ms + self.settings.suspect_after_ms;
         let blocks: Vec<BlockId> = self.nodes.get(ix).blocks.iter().copied().collect();
@@ -161,7 +167,8 @@ impl State {
         else {
             return;
         };
-        // Check this first: while all nodes are busy, most entries of a long queue end here.
+        // Check first whether a node can send the copy. While all nodes are busy, most entries of a
+        // long queue end here.
         if self.copy_source(block).is_none() {
             return;
         }
@@ -190,8 +197,9 @@ impl State {
         }
     }
 
-    /// Returns nodes for new replicas: with free space, a free slot, and no replica of this block.
-    /// Nodes whose last copy timed out are used only if there are too few others.
+    /// Returns up to `count` nodes for new replicas: nodes with free space, a free slot, and no
+    /// replica of this block. Nodes whose last copy timed out are used only if there are too few
+    /// others.
     fn copy_targets(&self, block: BlockId, length: u64, count: usize, pending: &[NodeIx]) -> Vec<NodeIx> {
         let reached = self.place_copies(block, length, count, pending, |node| !node.missed_copy);
         if reached.len() == count || !self.nodes.iter().any(|(_, node)| node.missed_copy) {
@@ -230,7 +238,8 @@ impl State {
         place(&candidates, &placing).into_iter().map(|index| index as NodeIx).collect()
     }
 
-    /// Returns the least busy live node that has the block. Draining nodes are included.
+    /// Returns the live node with a good replica of the block that sends the fewest copies.
+    /// Draining nodes are included.
     fn copy_source(&self, block: BlockId) -> Option<NodeIx> {
         let slots = self.settings.copies_per_node_max;
         let able = |ix: &NodeIx| {
@@ -249,7 +258,8 @@ impl State {
         self.nodes.get_mut(target).receiving.remove(copy.share);
         let node = self.nodes.get_mut(copy.source);
         node.sending.remove(copy.share);
-        // Small copies are ordered in groups, and not one for each that ends.
+        // After a small copy, order more only if at most half of the slots are used, so that small
+        // copies are ordered in groups.
         let few = node.sending.uses_at_most_half_of(self.settings.copies_per_node_max);
         self.slot_freed |= few || copy.share == SLOT_BYTES;
         node.outbox.retain(|command| {
@@ -257,7 +267,7 @@ impl State {
         });
     }
 
-    /// Gives up copies that were not reported in time. Their blocks are still in the queue.
+    /// Gives up copies that were not reported in time. Their blocks stay in the queue.
     pub(super) fn drop_late_copies(&mut self, now: Now) {
         let late = self.copies.iter().filter(|(_, copy)| copy.until_ms <= now.mono_ms);
         for (block, target) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
@@ -266,12 +276,13 @@ impl State {
         }
     }
 
-    /// Deletes replicas beyond the wanted number. Only live nodes with a full report count: if a
-    /// suspect node dies, its replica must not have been one of those to keep.
+    /// Orders the deletion of replicas beyond the wanted number. Only replicas on live nodes with a
+    /// complete full report count as kept, because a suspect node may die.
     pub(super) fn delete_surplus(&mut self) {
         let from = (Excluded(self.surplus_after), Unbounded);
         let pass: Vec<BlockId> = self.surplus.range(from).take(PASS_BLOCKS_MAX).copied().collect();
-        self.surplus_after = if pass.len() == PASS_BLOCKS_MAX { pass[PASS_BLOCKS_MAX - 1] } else { BlockId(0) };
+        self.surplus_after =
+            if pass.len() == PASS_BLOCKS_MAX { pass[PASS_BLOCKS_MAX - 1] } else { BlockId(0) };
         for block in pass {
             let Some(tally) = self.tally(block) else { continue };
             let confirmed = |ix: &NodeIx| {
@@ -288,8 +299,8 @@ impl State {
         }
     }
 
-    /// Returns the replica to delete: the one whose loss leaves the most racks, then the one on the
-    /// fullest node.
+    /// Returns the node whose replica is to be deleted: the one whose loss leaves replicas in the
+    /// most racks and, among these, the one with the least free space.
     fn least_useful(&self, on: &[NodeIx]) -> Option<NodeIx> {
         let racks_without = |gone: NodeIx| {
             let rest = on.iter().filter(|ix| **ix != gone);
@@ -300,7 +311,8 @@ impl State {
             .max_by_key(|ix| (racks_without(*ix), u64::MAX - self.nodes.get(*ix).usage().free, *ix))
     }
 
-    /// Deletes replicas of deleted blocks, when the nodes have had time to register after safemode.
+    /// Orders the deletion of replicas of deleted blocks, once the nodes have had time to register
+    /// after safemode.
     pub(super) fn delete_orphans(&mut self, now: Now) {
         if !self.safemode.has_been_off_for(now, self.settings.orphan_grace_ms) {
             return;
@@ -311,8 +323,8 @@ impl State {
         self.delete_stale();
     }
 
-    /// Deletes replicas of other histories, but only if an operator has declared this namespace the
-    /// valid one, and the block with that ID has all of its replicas.
+    /// Orders the deletion of replicas of other histories, but only if an operator has declared
+    /// this namespace the valid one, and the block with the same ID has all of its replicas.
     fn delete_stale(&mut self) {
         if !self.namespace.is_accepted() {
             return;
@@ -331,7 +343,8 @@ impl State {
     }
 }
 
-/// Converts a node for the placement. The space for running writes and copies is subtracted.
+/// Converts a node to a candidate for the placement of a replica. The space for running writes and
+/// copies is subtracted from its free space.
 pub(super) fn candidate(node: &Node, block_bytes: u64) -> Candidate<'_> {
     let load = node.writes + node.receiving.slots();
     Candidate {

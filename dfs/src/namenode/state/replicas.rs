@@ -1,10 +1,10 @@
-//! The replicas of each block. A replica is good, uncommitted (its block is not committed yet),
-//! damaged, an orphan (its block was deleted), stale (its nonce is not that of its block), or of a
-//! block that this NameNode never assigned (the NameNode runs from an older copy of its folder).
-//! After each change of a block, [`State::recheck`] updates the queues.
+//! Tracks the replicas of each block. A replica is good, uncommitted (its block is not committed
+//! yet), damaged, an orphan (its block was deleted), stale (its nonce is not that of its block), or
+//! future (this NameNode never assigned the block ID, because it runs from an older copy of its
+//! folder). After each change of the replicas of a block, [`State::recheck`] updates the queues.
 //!
 //! Invariants: `good` and the `blocks` of all nodes contain the same replicas. A replica whose
-//! deletion was ordered is in none of the maps. A damaged replica is never counted.
+//! deletion was ordered is in none of the maps. A damaged replica never counts as a replica.
 
 use super::{State, nodes::NodeIx};
 use crate::namenode::{
@@ -13,16 +13,17 @@ use crate::namenode::{
 };
 use dfs_client::ids::{BlockId, Nonce};
 
-/// Numbers of replicas of a committed block.
+/// The numbers of replicas of a committed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) wanted: u32,
-    /// Good replicas on staying nodes.
+    /// Number of good replicas on staying nodes.
     pub(super) live: u32,
-    /// The part of `live` that is on nodes with a complete full report. Only these count when other
-    /// replicas are deleted because of them: a node that was just restarted may have lost replicas.
+    /// Number of these replicas that are on nodes with a complete full report. Only these count
+    /// when surplus replicas are deleted, because a node that was just restarted may have lost
+    /// replicas.
     pub(super) confirmed: u32,
-    /// Good replicas on draining nodes.
+    /// Number of good replicas on draining nodes.
     pub(super) draining: u32,
 }
 
@@ -38,8 +39,8 @@ impl Tally {
         }
     }
 
-    /// Returns whether this block allows a node to be drained: the staying nodes have the wanted
-    /// number of replicas.
+    /// Returns whether the staying nodes have the wanted number of replicas, so that a draining
+    /// node does not have to keep the block.
     pub(super) fn is_drainable(self) -> bool {
         self.confirmed >= self.wanted
     }
@@ -69,7 +70,7 @@ impl State {
         self.bad.range((block, 0)..=(block, NodeIx::MAX)).map(|(_, ix)| *ix)
     }
 
-    /// A node has finalised a replica.
+    /// Records a replica that a node has finalised.
     pub(super) fn received_replica(&mut self, ix: NodeIx, replica: Replica) {
         if !self.nodes.get(ix).deletes.contains(replica.block, replica.nonce) {
             self.bad.remove(&(replica.block, ix));
@@ -77,8 +78,8 @@ impl State {
         }
     }
 
-    /// The full report of a node contains a replica. A replica that is known to be damaged stays
-    /// so.
+    /// Records a replica in the full report of a node. A replica that is known to be damaged stays
+    /// damaged.
     pub(super) fn reported_replica(&mut self, ix: NodeIx, replica: Replica) {
         let deleting = self.nodes.get(ix).deletes.contains(replica.block, replica.nonce);
         if !self.bad.contains(&(replica.block, ix)) && !deleting {
@@ -121,9 +122,9 @@ impl State {
         self.recheck(block);
     }
 
-    /// Records a replica with the ID of a known block but other contents. It does not count. It may
-    /// be the only copy from another history, so it is not deleted until an operator has decided
-    /// (`delete_stale`).
+    /// Records a stale replica: one with the ID of a known block but another nonce. It does not
+    /// count as a replica. It may be the only copy from another history, so it is not deleted until
+    /// an operator has decided (`delete_stale`).
     fn record_stale(&mut self, ix: NodeIx, block: BlockId, nonce: Nonce) {
         if self.copies.contains_key(&(block, ix)) {
             self.drop_copy(block, ix);
@@ -133,7 +134,8 @@ impl State {
         self.recheck(block);
     }
 
-    /// Records a damaged replica. It does not count, and is deleted when it is replaced.
+    /// Records a damaged replica. It does not count as a replica, and is deleted when it has been
+    /// replaced.
     pub(super) fn record_corrupt(&mut self, ix: NodeIx, block: BlockId) {
         if self.nodes.get(ix).deletes.contains_block(block) {
             return;
@@ -153,7 +155,7 @@ impl State {
         self.recheck(block);
     }
 
-    /// A node does not have a replica any more.
+    /// Removes a replica that a node does not have any more.
     pub(super) fn lose_replica(&mut self, ix: NodeIx, block: BlockId) {
         self.nodes.get_mut(ix).deletes.done(block);
         self.forget_replica(ix, block);
@@ -189,8 +191,8 @@ impl State {
         }
     }
 
-    /// The last good replica is lost. Cancels deletions of surplus replicas that were not sent yet,
-    /// because these replicas are needed now.
+    /// Cancels deletions of surplus replicas that were not sent yet. Is called when the last good
+    /// replica is lost, so that the surplus replicas are needed.
     fn cancel_deletes(&mut self, block: BlockId) {
         if self.namespace.wanted(block).is_none() {
             return;
@@ -211,14 +213,15 @@ impl State {
         self.nodes.get_mut(ix).deletes.mark_cancellable(block);
     }
 
-    /// Orders the deletion of a replica. It does not count from now on.
+    /// Orders the deletion of a replica, which does not count from now on.
     pub(super) fn order_delete(&mut self, ix: NodeIx, block: BlockId, nonce: Nonce) {
         self.forget_replica(ix, block);
         self.bad.remove(&(block, ix));
         self.nodes.get_mut(ix).deletes.add(block, nonce);
     }
 
-    /// A block was committed: its reported replicas become good or damaged.
+    /// Updates the replicas of a block that was committed: those with the committed length become
+    /// good, the others damaged.
     pub(super) fn block_committed(&mut self, now: Now, block: BlockId) {
         self.forget_write(block);
         self.not_copied_before.insert(block, now.mono_ms + self.settings.suspect_after_ms);
@@ -230,7 +233,7 @@ impl State {
         self.recheck(block);
     }
 
-    /// A block was deleted: orders the deletion of all of its replicas.
+    /// Orders the deletion of all replicas of a block that was deleted.
     pub(super) fn drop_block(&mut self, block: BlockId, nonce: Nonce) {
         self.forget_write(block);
         self.not_copied_before.remove(&block);
@@ -247,7 +250,8 @@ impl State {
         self.recheck(block);
     }
 
-    /// Updates the queues for a block.
+    /// Updates the queues after a change of the replicas of a block. If damaged replicas are
+    /// replaced, also requests the check of a good replica.
     pub(super) fn recheck(&mut self, block: BlockId) {
         let tally = self.tally(block);
         self.queue.set(block, tally.and_then(Tally::urgency));
@@ -274,8 +278,8 @@ impl State {
         }
     }
 
-    /// Returns whether damaged replicas of a block can be deleted, once a good replica is verified:
-    /// there are enough good ones, or no other node is available for one.
+    /// Returns whether the damaged replicas of a block can be deleted, once a good replica is
+    /// verified: there are enough good replicas, or no other node is available for one.
     fn are_bad_replaced(&self, block: BlockId) -> bool {
         let mut bad = self.bad_holders(block).peekable();
         if bad.peek().is_none() || self.safemode.is_on() {
@@ -292,9 +296,9 @@ impl State {
         !node.draining && node.reported
     }
 
-    /// Every byte of a replica was read and is good. Deletes damaged replicas that are replaced.
-    /// Without this proof they are kept: the replicas that count as good may be damaged too, in
-    /// other places.
+    /// Orders the deletion of the damaged replicas of a block, if they are replaced. Is called when
+    /// a good replica was completely read and verified. Before that they are kept, because the
+    /// replicas that count as good may also be damaged, in other places.
     pub(super) fn good_verified(&mut self, ix: NodeIx, block: BlockId) {
         let holds = self.nodes.get(ix).blocks.contains(&block) && self.is_confirmed(ix);
         if !holds || !self.are_bad_replaced(block) {

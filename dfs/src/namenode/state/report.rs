@@ -1,4 +1,4 @@
-//! The state of the cluster: the summary report, and the check of files.
+//! Reports the state of the cluster: a summary, and the check of files (fsck).
 
 use super::{
     State,
@@ -143,9 +143,9 @@ impl State {
     }
 }
 
-/// Returns the free space of each file system. Nodes of a host on the same device share its space,
-/// and the highest value that one of them reports is used. A node that reports no device counts as
-/// one file system, unless it has no free space.
+/// Returns the free space of each file system. If several nodes of a host report the same device,
+/// they share its space, and the highest reported value is used. A node that reports no device
+/// counts as one file system, unless it has no free space.
 fn shared_disks<'a>(nodes: impl Iterator<Item = &'a Node>) -> BTreeMap<(&'a str, Option<u64>, &'a str), u64> {
     let mut disks = BTreeMap::new();
     for node in nodes {

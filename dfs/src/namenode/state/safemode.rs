@@ -5,16 +5,19 @@
 use super::{Event, State, nodes::Liveness};
 use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
 
-/// Maximum number of dead DataNodes that are named.
+/// Maximum number of dead DataNodes that the advice names.
 const NAMED_MAX: usize = 3;
 
 /// Why safemode is on, or since when it is off.
 #[derive(Debug)]
 pub(super) struct Safemode {
+    /// Whether the NameNode waits for blocks after a start.
     waiting: bool,
+    /// Whether an operator has turned safemode on.
     manual: bool,
+    /// The free space of the disk of the edit log, if it is too low.
     disk_free: Option<u64>,
-    /// Monotonic time of the end of safemode, set by the first tick after it.
+    /// Monotonic time of the first tick after the end of safemode. `None` while safemode is on.
     left_ms: Option<u64>,
     /// Whether safemode was on at the last recorded event.
     last_noted_on: bool,
@@ -30,7 +33,7 @@ impl Safemode {
         self.waiting || self.manual || self.disk_free.is_some()
     }
 
-    /// Returns whether only an operator ends it.
+    /// Returns whether an operator has turned safemode on, so that only an operator can end it.
     pub(super) fn is_manual(&self) -> bool {
         self.manual
     }
@@ -41,14 +44,14 @@ impl Safemode {
     }
 }
 
-/// Number of committed blocks that must be reported. Committed blocks of open files count too,
-/// because their writers have received confirmations.
+/// Returns the number of committed blocks that must be reported before safemode ends. Committed
+/// blocks of open files count too, because their writers have received confirmations.
 fn blocks_needed(settings: &Settings, namespace: &Namespace) -> u64 {
     (namespace.committed_blocks() as f64 * settings.safemode_threshold).ceil() as u64
 }
 
 impl State {
-    /// Turns safemode on or off by command. Off also ends the wait for blocks.
+    /// Turns safemode on or off by command. Turning it off also ends the wait for blocks.
     pub fn set_safemode(&mut self, on: bool) {
         self.safemode.manual = on;
         if !on {
@@ -62,8 +65,8 @@ impl State {
         self.safemode.disk_free = free;
     }
 
-    /// Ends the wait when enough blocks are reported, and continues the work that safemode has
-    /// delayed.
+    /// Ends the wait for blocks when enough are reported. After safemode has ended, starts the work
+    /// that it has delayed.
     pub(super) fn tick_safemode(&mut self, now: Now) {
         if self.safemode.waiting {
             let enough = self.good.len() as u64 >= blocks_needed(&self.settings, &self.namespace);
@@ -96,7 +99,7 @@ impl State {
         self.nodes.iter().filter(|(_, node)| node.reported && node.liveness != Liveness::Dead).count() as u32
     }
 
-    /// Returns what to do about blocks that are not reported.
+    /// Returns advice on what to do about blocks that are not reported.
     fn missing_nodes_advice(&self) -> String {
         let dead = self.nodes.iter().filter(|(_, node)| node.liveness == Liveness::Dead);
         let dead: Vec<&str> = dead.map(|(_, node)| node.registration.node.as_str()).collect();
@@ -108,8 +111,8 @@ impl State {
         }
     }
 
-    /// Returns whether changes are refused, and why. The reason may contain warnings if changes are
-    /// not refused.
+    /// Returns whether safemode is on, and why. If safemode is off, the reason may contain
+    /// warnings.
     pub fn safemode(&self) -> SafemodeStatus {
         let (seen, needed) = (self.good.len() as u64, blocks_needed(&self.settings, &self.namespace));
         let mut reasons = Vec::new();

@@ -1,4 +1,4 @@
-//! New blocks: on which nodes they are written, and whether replicas are reported.
+//! New blocks: chooses the nodes that they are written to, and checks that replicas are reported.
 
 use super::{State, nodes::NodeIx, repair::candidate};
 use crate::namenode::{
@@ -13,12 +13,12 @@ use dfs_client::{
 use placement::{Candidate, Placing, place, shortage};
 use std::collections::BTreeMap;
 
-/// A block ID that is this much higher than the next one is considered invalid and not part of a
-/// lost history.
+/// A block ID that is higher than the next one by more than this is considered invalid and not part
+/// of a lost history.
 const FUTURE_MAX: u64 = 1 << 40;
 
 impl State {
-    /// Plans `AddBlock`: first in the namespace, then the nodes.
+    /// Plans `AddBlock`: first the change of the namespace, then the choice of the nodes.
     pub(super) fn plan_block(&self, plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
         let Op::AddBlock {
             file,
@@ -58,12 +58,13 @@ impl State {
                 ),
             ));
         }
-        let nodes = chosen.into_iter().map(|index| self.nodes.get(index as NodeIx).registration.uuid).collect();
+        let nodes =
+            chosen.into_iter().map(|index| self.nodes.get(index as NodeIx).registration.uuid).collect();
         Ok(Outcome::Block { block, nodes })
     }
 
-    /// Returns the next block ID. It is higher than those of replicas from a lost history, so that
-    /// no old replica has the ID of a new block.
+    /// Returns the ID for a new block. It is higher than the block IDs of known replicas from a
+    /// lost history, so that no old replica has the ID of a new block.
     fn next_block(&self) -> BlockId {
         let next = self.namespace.next_block();
         let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_MAX)), 0)).next_back();
@@ -78,14 +79,15 @@ impl State {
         }
     }
 
-    /// The block is committed or abandoned.
+    /// Records that a block is not being written any more, because it is committed or abandoned.
     pub(super) fn forget_write(&mut self, block: BlockId) {
         for ix in self.writing.remove(&block).unwrap_or_default() {
             self.nodes.get_mut(ix).writes -= 1;
         }
     }
 
-    /// Checks that each block of a file has a reported replica. Only then may the file be closed.
+    /// Checks that each block of a file has a reported replica. Otherwise the file may not be
+    /// closed.
     pub(super) fn check_reported(&self, file: FileId, commits: &[BlockLength]) -> Result<(), Error> {
         let lengths: BTreeMap<BlockId, u64> =
             commits.iter().map(|commit| (commit.block, commit.length)).collect();

@@ -1,5 +1,5 @@
-//! The test bench: a state, a clock, and DataNodes that are maps. Every request is sent twice, and
-//! the invariants are checked after every step.
+//! The test bench: the state machine, a simulated clock, and fake DataNodes. Every request is sent
+//! twice, and the invariants are checked after every step.
 
 use crate::namenode::{
     Edit, Namespace, Record, Settings, State,
@@ -74,8 +74,8 @@ impl Bench {
         self.ask_as(Caller::superuser("ann"), op)
     }
 
-    /// Sends a request twice: the second time must have the same outcome and no record. A refusal
-    /// must change nothing.
+    /// Sends a request twice, and checks that the second answer has the same outcome and no record.
+    /// Checks that a refusal changes nothing.
     pub(super) fn ask_as(&mut self, caller: Caller, op: Op) -> Result<Outcome, Error> {
         self.requests += 1;
         let id = RequestId(self.requests);
@@ -203,7 +203,8 @@ impl Bench {
         self.nodes.iter_mut().find(|node| node.uuid == uuid).unwrap()
     }
 
-    /// Sends a heartbeat twice. Registers first if the NameNode requests it.
+    /// Sends a heartbeat of a node twice, and executes the commands in the reply. Registers first
+    /// if the NameNode requests it.
     pub(super) fn beat(&mut self, index: usize) {
         let node = &mut self.nodes[index];
         if !node.up {
@@ -231,8 +232,8 @@ impl Bench {
         self.check();
     }
 
-    /// Registers and sends a full report in two chunks, one of them twice. Damaged replicas are
-    /// reported again.
+    /// Registers a node and sends its full report in two chunks, one of them twice. The next
+    /// heartbeat reports its damaged replicas again.
     pub(super) fn register(&mut self, index: usize) -> Result<(), Error> {
         let node = &self.nodes[index];
         let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
@@ -292,8 +293,8 @@ impl Bench {
         }
     }
 
-    /// Checks that the last good replica of a needed block is never deleted, and no replica in
-    /// safemode.
+    /// Checks that a deletion is allowed: it is not ordered in safemode, and does not delete the
+    /// last good replica of a block or a replica of another history.
     fn check_delete(&self, index: usize, block: BlockId, nonce: Nonce) {
         assert!(!self.state.safemode().on, "{block} deleted in safemode");
         let meant = self.nodes[index].nonce(block) == nonce;
@@ -324,7 +325,8 @@ impl Bench {
         assert!(!good(&self.nodes[index]) || others, "the last good replica of {block} is deleted");
     }
 
-    /// Sends a heartbeat of every node, and another one of the nodes with something to report.
+    /// Sends a heartbeat of every node, and then another one of each node that has something to
+    /// report.
     pub(super) fn beat_all(&mut self) {
         for index in 0..self.nodes.len() {
             self.beat(index);
@@ -344,7 +346,7 @@ impl Bench {
         self.check();
     }
 
-    /// Ticks, with a heartbeat of every node per second.
+    /// Advances the clock by `ms` in ticks of 200 ms. Every node sends a heartbeat per second.
     pub(super) fn run_ms(&mut self, ms: u64) {
         for step in 0..ms / 200 {
             self.tick();
@@ -354,7 +356,7 @@ impl Bench {
         }
     }
 
-    /// Returns the namespace from a replay of the log.
+    /// Replays the log and returns the resulting namespace.
     pub(super) fn replayed(&self) -> Namespace {
         let mut namespace = Namespace::new("c1");
         for record in &self.records {
@@ -363,32 +365,34 @@ impl Bench {
         namespace
     }
 
-    /// The NameNode crashes and starts again from its log.
+    /// Restarts the NameNode from its log, as after a crash.
     pub(super) fn restart(&mut self) {
         assert_eq!(&self.replayed(), self.state.namespace());
         self.start(false);
     }
 
-    /// The NameNode crashes and starts again from an older copy of its log with this many records.
+    /// Restarts the NameNode from an older copy of its log, which has only this many records.
     pub(super) fn restore(&mut self, records: usize) {
         self.records.truncate(records);
         self.start(false);
     }
 
-    /// The NameNode crashes and starts again with other settings.
+    /// Restarts the NameNode from its log with other settings.
     pub(super) fn restart_with(&mut self, settings: &Settings) {
         self.restart();
         let namespace = self.state.namespace().clone();
         self.state = State::new(settings.clone(), namespace, self.now);
     }
 
-    /// Starts from the log. With `accept`, an operator declares it the valid one.
+    /// Starts the NameNode from its log. With `accept`, an operator declares the namespace the
+    /// valid one.
     pub(super) fn start(&mut self, accept: bool) {
         self.requests += 1;
         let mut namespace = self.replayed();
         let start = StartId(self.requests as u64);
         let mut record = namespace.start_record(self.now.wall_ms, start, accept, Quota::default());
-        // Without the folders of a new namespace, which the tests do not expect.
+        // Remove the edits that create the folders of a new namespace, which the tests do not
+        // expect.
         record.edits.truncate(1);
         namespace.apply(&record).unwrap();
         self.records.push(record);
@@ -396,7 +400,7 @@ impl Bench {
         self.check();
     }
 
-    /// Returns the nodes (by index) with a good replica on disk.
+    /// Returns the indexes of the nodes with a good replica on disk.
     pub(super) fn good_on(&self, block: BlockId) -> Vec<usize> {
         let known = self.state.namespace().block(block);
         let length = known.and_then(Block::length);

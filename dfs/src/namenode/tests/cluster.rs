@@ -1,7 +1,8 @@
-//! A random cluster with many faults: nodes fail and return, replicas are damaged, writers
-//! disappear, and the NameNode restarts, also from an older copy of its log. The first phase checks
-//! safety: invariants after every event, no last good replica is deleted, replay equals memory. The
-//! second phase checks liveness: without faults, the cluster repairs everything.
+//! Simulates a cluster with many random faults: nodes fail and return, replicas are damaged,
+//! writers disappear, and the NameNode restarts, also from an older copy of its log. The first
+//! phase checks safety: the invariants hold after every event, the last good replica of a block is
+//! never deleted, and a replay of the log gives the namespace in memory. The second phase checks
+//! liveness: without faults, the cluster repairs everything.
 
 use super::{
     bench::{Bench, path},
@@ -26,8 +27,9 @@ struct RandomCluster {
     random: Random,
     writers: Vec<Writer>,
     files_created: u32,
-    /// Number of records in an older copy of the log.
+    /// Number of records in the copy of the log, if an operator has made one.
     copied_records: Option<usize>,
+    /// How often each kind of fault has happened.
     fault_counts: [u32; 9],
 }
 
@@ -75,7 +77,7 @@ impl RandomCluster {
         }
     }
 
-    /// A pipeline in which all nodes except one may fail.
+    /// Writes a block through a pipeline in which all nodes except one may fail.
     fn write(&mut self) {
         if self.writers.is_empty() {
             return;
@@ -122,7 +124,7 @@ impl RandomCluster {
         }
     }
 
-    /// At most two nodes are down at a time.
+    /// Stops a node, or starts it if it is down. At most two nodes are down at a time.
     fn stop_or_start(&mut self) {
         let down = self.bench.nodes.iter().filter(|node| !node.up).count();
         let at = self.random.below(NODES);
@@ -143,7 +145,8 @@ impl RandomCluster {
         self.fault_counts[2] += 1;
     }
 
-    /// Chooses a replica with two other good ones on nodes that are up.
+    /// Chooses a replica on a node that is up, if another node that is up has a good replica of the
+    /// same block.
     fn choose_replica(&mut self) -> Option<(usize, BlockId)> {
         let at = self.random.below(NODES);
         let blocks: Vec<BlockId> = self.bench.nodes[at].disk.keys().copied().collect();
@@ -201,9 +204,9 @@ impl RandomCluster {
         self.fault_counts[6] += 1;
     }
 
-    /// An operator copies the log or restores a copy. DataNodes that have registered with a later
-    /// start refuse it until it is accepted. Files that have lost a block in the lost history are
-    /// then deleted, as an operator would do.
+    /// Copies the log, or restores the copy as an operator would. DataNodes that have registered
+    /// with a later start are refused until the operator accepts the older namespace. Then deletes
+    /// the files without a good replica of a block, as the operator would.
     fn copy_or_restore(&mut self) {
         let Some(copy) = self.copied_records.take() else {
             self.copied_records = Some(self.bench.records.len());
@@ -212,8 +215,8 @@ impl RandomCluster {
         self.fault_counts[8] += 1;
         self.writers.clear();
         if self.random.once_in(2) {
-            // The clock is set back: the IDs of the lost history are assigned again, with other
-            // nonces.
+            // Set the clock back, so that the IDs of the lost history are assigned again, with
+            // other nonces.
             self.bench.now.wall_ms = 1_700_000_000_000;
         }
         self.bench.restore(copy);
@@ -252,7 +255,7 @@ impl RandomCluster {
         self.fault_counts[7] += 1;
     }
 
-    /// Ends all faults. The cluster must recover without help.
+    /// Ends all faults, and checks that the cluster recovers without help.
     fn end_faults_and_check_recovery(&mut self) {
         for node in &mut self.bench.nodes {
             (node.up, node.loses_replies) = (true, false);
@@ -286,8 +289,8 @@ impl RandomCluster {
             for block in node.disk.keys() {
                 match namespace.block(*block) {
                     Some(known) if known.nonce == node.nonce(*block) => wanted += 1,
-                    // Stale replicas are deleted after the decision of an operator. Blocks that
-                    // this history never assigned are kept.
+                    // An operator has accepted this history, so stale replicas must have been
+                    // deleted. Replicas of blocks that it never assigned are kept.
                     Some(_) => panic!("{block} on {at} is of another history"),
                     None => assert!(namespace.is_future(*block), "{block} on {at} should have been deleted"),
                 }
@@ -300,8 +303,14 @@ impl RandomCluster {
 
 fn run(seed: u64) -> [u32; 9] {
     let bench = Bench::with_nodes(NODES);
-    let mut cluster =
-        RandomCluster { bench, random: Random(seed), writers: vec![], files_created: 0, copied_records: None, fault_counts: [0; 9] };
+    let mut cluster = RandomCluster {
+        bench,
+        random: Random(seed),
+        writers: vec![],
+        files_created: 0,
+        copied_records: None,
+        fault_counts: [0; 9],
+    };
     for _ in 0..STEPS {
         cluster.step();
     }

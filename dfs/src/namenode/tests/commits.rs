@@ -50,7 +50,7 @@ fn commit_is_atomic_and_done_once() {
     let success = bench.stat("/out/_SUCCESS").unwrap();
     assert_eq!((success.length, success.open), (0, false));
     assert_eq!(bench.stat("/tmp").unwrap_err(), Kind::NotFound);
-    // The same commit with another request ID, for example of a restarted JobTracker.
+    // Send the same commit with another request ID, as a restarted JobTracker does.
     assert_eq!(bench.ask(commit(4, "c1", MOVES, &["/out"])), REPEATED);
     assert_eq!(bench.refusal_kind(commit(3, "c1", MOVES, &[])), Kind::Fenced);
     assert_eq!(bench.refusal_kind(commit(4, "c2", MOVES, &[])), Kind::Exists);
@@ -100,7 +100,8 @@ fn refused_commit_changes_nothing() {
     assert_eq!(bench.state.namespace(), &before);
 }
 
-/// The work folder is in the output folder, as that of a job.
+/// Commits into an output folder that contains a file of another user. The work folder is in the
+/// output folder, as for a job.
 #[test]
 fn commit_into_a_folder_with_foreign_files_is_refused() {
     let mut bench = Bench::with_nodes(1);
@@ -114,7 +115,7 @@ fn commit_into_a_folder_with_foreign_files_is_refused() {
     assert_eq!(bench.state.namespace(), &before);
     bench.ask(Op::Delete { path: path("/out/part-9"), recursive: false }).unwrap();
     assert_eq!(bench.ask(op()), DONE);
-    // A commit that was carried out is recognised, although its folder is not empty any more.
+    // A commit that was done is recognised, although its output folder is not empty any more.
     assert_eq!(bench.ask(op()), REPEATED);
     bench.file("/out/part-9", 1, &[3]);
     assert_eq!(bench.ask(op()), REPEATED);
@@ -169,7 +170,7 @@ fn repeated_commit_is_recognised_after_output_changes() {
     }
     bench.file("/out/part-1", 1, &[7]);
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), REPEATED);
-    // Also for a restarted JobTracker and a restarted NameNode.
+    // It is also recognised if a restarted JobTracker sends it to a restarted NameNode.
     bench.restart();
     bench.beat_all();
     bench.tick();

@@ -1,10 +1,10 @@
-//! A DataNode of the test bench: a map of replicas, and pending reports.
+//! A fake DataNode of the test bench, which stores its replicas in a map.
 
 use crate::namenode::op::{Command, Heartbeat, Registration, Replica, Usage};
 use dfs_client::ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A DataNode: its disk, and its pending reports.
+/// A fake DataNode.
 #[derive(Debug, Clone)]
 pub(super) struct FakeNode {
     pub(super) name: String,
@@ -13,16 +13,16 @@ pub(super) struct FakeNode {
     pub(super) incarnation: u64,
     pub(super) seq: u64,
     pub(super) up: bool,
-    /// The replies to this node are lost.
+    /// Whether the replies to this node are lost.
     pub(super) loses_replies: bool,
-    /// Other nodes cannot reach this node.
+    /// Whether other nodes cannot reach this node.
     pub(super) isolated: bool,
     pub(super) capacity: u64,
-    /// Length, and whether the replica is damaged.
+    /// The length of each replica, and whether it is damaged.
     pub(super) disk: BTreeMap<BlockId, (u64, bool)>,
     /// The nonces of the replicas that are or were on disk.
     pub(super) nonces: BTreeMap<BlockId, Nonce>,
-    /// The nonces of the blocks that writers send.
+    /// The nonces that writers send for new blocks.
     pub(super) offered_nonces: BTreeMap<BlockId, Nonce>,
     /// The start of the NameNode that the node last registered with.
     pub(super) last_namenode_start: (u64, StartId),
@@ -77,8 +77,7 @@ impl FakeNode {
         Usage { capacity: self.capacity, used, free, volumes: 1, ..Usage::default() }
     }
 
-    /// Receives a replica from a writer, unless another block with this ID is on disk, which is
-    /// kept.
+    /// Stores a replica from a writer, unless another block with the same ID is on disk.
     pub(super) fn receive(&mut self, block: BlockId, length: u64) {
         let nonce = self.offered_nonces.get(&block).copied().unwrap_or(Nonce(0));
         if self.disk.contains_key(&block) && self.nonce(block) != nonce {

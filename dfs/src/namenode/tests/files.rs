@@ -260,8 +260,8 @@ fn operations_beyond_a_quota_are_refused() {
         expected,
         nonce: Nonce(1),
     };
-    // 450 bytes allow 225 bytes with two replicas; blocks have 100 bytes. Open blocks reserve
-    // nothing, so small files fit.
+    // The quota of 450 bytes allows 225 bytes with two replicas. Uncommitted blocks reserve
+    // nothing, so the three blocks are accepted although three full blocks would exceed the quota.
     let blocks = [bench.write(file, 100), bench.write(file, 100), bench.write(file, 5)];
     let usage = bench.state.usage(&path("/q")).unwrap();
     assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 0));
@@ -293,8 +293,8 @@ fn lease_recovery_respects_quotas() {
     let quota = Quota { files: None, space: Some(250) };
     bench.ask(Op::SetQuota { path: path("/q"), quota }).unwrap();
     let file = bench.create("/q/sub/f");
-    // Two replicas of 125 bytes fit: the first two blocks, but not the third and the small one
-    // after it.
+    // The quota allows two replicas of 125 bytes: the first two blocks, but not the third and the
+    // empty block after it.
     let blocks =
         [bench.write(file, 100), bench.write(file, 25), bench.write(file, 100), bench.write(file, 0)];
     assert_eq!(bench.close(file, blocks.to_vec()).unwrap_err().kind, Kind::Quota);
@@ -333,8 +333,8 @@ fn expired_lease_closes_the_file_with_its_leading_blocks() {
             nonce: Nonce(1),
         })
         .unwrap();
-    // The second block was finalised but never committed, the third was never reported, the fourth
-    // is committed.
+    // The second block is finalised but not committed, the third is never reported, and the fourth
+    // is finalised.
     let second = bench.state.locate(&path("/f"), 0, 1000, "").unwrap().0.blocks;
     assert_eq!(second, 2);
     let unfinished = BlockId(committed.block.0 + 1);

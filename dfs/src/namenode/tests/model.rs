@@ -1,5 +1,6 @@
-//! Compares the namespace with a simple model: a flat map from path to entry, sums by visiting all
-//! entries, and operations of several steps on a copy. All results and listings must be equal.
+//! Compares the namespace with a simple model: a flat map from path to entry, which visits all
+//! entries to compute a sum, and applies operations with several steps to a copy. All results and
+//! listings must be equal.
 
 use super::{
     bench::{BLOCK, Bench, path},
@@ -110,7 +111,7 @@ impl Model {
         1 + self.flat.keys().filter(|at| *at != folder && is_within(at, folder)).count() as u64
     }
 
-    /// Returns whether a folder that has grown exceeds its quota.
+    /// Returns whether a folder that has grown since `before` exceeds its quota.
     fn over_quota(&self, before: &Model) -> bool {
         let over = |at: &str, quota: Option<u64>| {
             quota.is_some_and(|max| self.entries_in(at) > before.entries_in(at) && self.entries_in(at) > max)
@@ -242,7 +243,8 @@ impl Model {
         self.closed_file_blocks(target)?;
         let mut used = vec![target];
         for source in sources {
-            self.closed_file_blocks(source).map_err(|kind| if used.contains(source) { Kind::Invalid } else { kind })?;
+            self.closed_file_blocks(source)
+                .map_err(|kind| if used.contains(source) { Kind::Invalid } else { kind })?;
             if used.contains(source) {
                 return Err(Kind::Invalid);
             }
@@ -317,11 +319,13 @@ struct RandomModel {
     bench: Bench,
     model: Model,
     random: Random,
+    /// For each kind of operation, how many succeeded and how many were refused.
     outcome_counts: BTreeMap<&'static str, [u32; 2]>,
 }
 
 impl RandomModel {
-    /// Uses few names, and often an existing one, so that operations affect the same paths.
+    /// Returns a random path. Uses few names, and often an existing path, so that operations affect
+    /// the same paths.
     fn path(&mut self) -> String {
         let known: Vec<String> = self.model.flat.keys().cloned().collect();
         if !known.is_empty() && self.random.once_in(2) {
@@ -333,7 +337,7 @@ impl RandomModel {
         if at.is_empty() { "/".into() } else { at }
     }
 
-    /// Usually returns a file that is not open for writing.
+    /// Returns a file that is not open for writing or, sometimes, any path.
     fn closed_file(&mut self) -> String {
         let closed: Vec<String> =
             self.model.flat.keys().filter(|at| self.model.closed_file_blocks(at).is_ok()).cloned().collect();
@@ -363,7 +367,9 @@ impl RandomModel {
             ),
             4 => ("append", Op::Append { path: at, holder }),
             5..=7 => ("mkdir", Op::Mkdir { path: at, parents: self.coin_flip(), mode: None }),
-            8..=10 => ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.coin_flip() }),
+            8..=10 => {
+                ("rename", Op::Rename { from: at, to: path(&self.path()), overwrite: self.coin_flip() })
+            }
             11 | 12 => ("delete", Op::Delete { path: at, recursive: self.random.once_in(3) }),
             13 => {
                 let files = (!self.random.once_in(3)).then(|| 2 + self.random.below(9) as u64);
@@ -468,8 +474,12 @@ fn random_operations_match_the_model() {
     let mut done: BTreeMap<&str, [u32; 2]> = BTreeMap::new();
     for seed in 0..40 {
         let bench = Bench::with_nodes(1);
-        let mut play =
-            RandomModel { bench, model: Model::default(), random: Random(seed), outcome_counts: BTreeMap::new() };
+        let mut play = RandomModel {
+            bench,
+            model: Model::default(),
+            random: Random(seed),
+            outcome_counts: BTreeMap::new(),
+        };
         for step in 0..400 {
             play.step();
             if step % 10 == 0 {

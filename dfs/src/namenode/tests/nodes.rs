@@ -40,7 +40,8 @@ fn a_disk_that_nodes_of_a_host_share_counts_once() {
     assert_eq!(report.capacity, report.used + report.free);
 }
 
-/// Regression: it was live with 0 bytes free, and got no blocks, until its first heartbeat.
+/// Registers a node and checks its usage before its first heartbeat. Regression: the node was live
+/// with 0 bytes free, and got no blocks, until its first heartbeat.
 #[test]
 fn registered_node_has_its_usage_and_gets_blocks_before_its_first_heartbeat() {
     let mut bench = Bench::with_nodes(0);
@@ -71,7 +72,8 @@ fn of_two_nodes_with_one_name_only_the_later_start_is_accepted() {
     let error = bench.register(1).unwrap_err();
     assert!(error.kind == Kind::Refused && error.message.contains("n1:1"), "{error}");
     bench.beat(0);
-    // The one that started last is accepted, and the replicas of the other do not count any more.
+    // The node that started last is accepted, and the replicas of the other node do not count any
+    // more.
     bench.nodes[1].incarnation = 2;
     bench.register(1).unwrap();
     assert!(!bench.has_known_replica(blocks[0]));
@@ -114,7 +116,7 @@ fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new()
         assert_eq!(bench.state.report(bench.now).refused_nodes, [error.message]);
         bench.state.register(bench.now, Registration { declared_new: true, ..empty.clone() }).unwrap();
         assert!(bench.state.report(bench.now).refused_nodes.is_empty());
-        // It is known from now on, also if it did not get the answer.
+        // The node is known from now on, so it may register again without the declaration.
         bench.state.register(bench.now, empty).unwrap();
         // A node that had no replicas can start with an empty folder.
         let other = bench.nodes[1 - ours].name.clone();
@@ -235,7 +237,7 @@ fn restarted_node_causes_no_copies() {
     assert_eq!(bench.good_on(blocks[0]).len(), 3);
     leave(&mut bench);
     bench.run_ms(5_000);
-    assert_eq!(copied(&bench), 1, "it stays away");
+    assert_eq!(copied(&bench), 1, "the node does not return, so its block is copied");
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
 }
 
@@ -267,7 +269,7 @@ fn paused_namenode_does_not_expire_nodes() {
     bench.tick();
     assert_eq!(state_of(&bench, "n1"), NodeState::Live);
     assert!(bench.state.stat_id(file).unwrap().open);
-    // No node gets more than a full lease or a full timeout in addition.
+    // The pause extends leases and heartbeat timeouts at most to their full duration.
     for node in &mut bench.nodes {
         node.up = false;
     }
@@ -291,10 +293,10 @@ fn heartbeat_during_a_full_report_is_newer_than_the_report() {
         blocks.iter().map(|block| (*block, bench.state.namespace().block(*block).unwrap().nonce)).collect();
     let nonce_of = |block| nonces[&block];
     let reported = |block| Replica { block, nonce: nonce_of(block), length: 10 };
-    // The node restarts. Its report (made when its disk was empty) arrives after a heartbeat that
-    // reports a replica.
+    // The node restarts. It reports a replica in a heartbeat before its full report, which does not
+    // contain the replica, is complete.
     bench.state.register(bench.now, node.registration()).unwrap();
-    assert!(bench.has_known_replica(mine[0]), "known until the report is in");
+    assert!(bench.has_known_replica(mine[0]), "known until the full report is complete");
     let heartbeat =
         Heartbeat { seq: 1, usage: node.usage(), received: vec![reported(mine[0])], ..Heartbeat::default() };
     bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
@@ -470,7 +472,7 @@ fn unreported_check_stays_pending_and_is_requested_again() {
     bench.nodes[0].loses_replies = false;
     bench.run_ms(20_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 0);
-    // Checks on a dead node are not waited for.
+    // A check on a node that dies does not stay pending.
     bench.nodes[0].loses_replies = true;
     bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid).unwrap();
     bench.nodes[0].up = false;
@@ -522,8 +524,8 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
     assert!(bench.state.safemode().reason.contains("stale_replicas 1"));
     let located = |bench: &Bench| bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.clone();
     assert_eq!(located(&bench).iter().map(|node| node.uuid).collect::<Vec<_>>(), [bench.nodes[holder].uuid]);
-    // Without the node of the good replica there is no replica: readers get an error and never
-    // other data.
+    // Without the node of the good replica there is no replica: readers get an error and never the
+    // data of the other history.
     bench.nodes[holder].up = false;
     bench.run_ms(20_000);
     assert!(located(&bench).is_empty());
@@ -552,7 +554,7 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
     bench.restart();
     bench.run_ms(2_000);
     let copy = bench.records.len();
-    // The lost history: two more starts and a file.
+    // Make the history that will be lost: two more starts and a file.
     for _ in 0..2 {
         bench.restart();
         bench.run_ms(2_000);
@@ -570,7 +572,7 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
     assert!(events.iter().any(|event| matches!(event, Event::NodeRefused(_))), "{events:?}");
     refused(&mut bench).unwrap_err();
     assert!(bench.state.take_events().is_empty(), "reported once");
-    // The second start has the number that the DataNode has stored, but it is another start.
+    // The next start has the epoch that the DataNode has stored, but another start ID.
     bench.restart();
     assert_eq!(bench.state.namespace().epoch(), later.0);
     assert!(refused(&mut bench).unwrap_err().1.contains("of another history"));

@@ -43,8 +43,8 @@ struct PermissionTest {
 }
 
 impl PermissionTest {
-    /// Creates `/home/ann` (750, group lab), `/home/bob` (700), and `/tmp`, which all users can
-    /// write and is sticky.
+    /// Creates `/home/ann` (mode 750, group lab), `/home/bob` (mode 700), and `/tmp`, which is
+    /// world-writable and sticky.
     fn new() -> Self {
         let mut bench = Bench::with_nodes(1);
         for (at, owner, mode) in [
@@ -92,7 +92,7 @@ fn changing_entries_needs_write_permission_on_the_folder() {
     }
     test.may_not(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/bob/a"), overwrite: false });
     test.may(&ann, Op::Rename { from: path("/home/ann/a"), to: path("/home/ann/b"), overwrite: false });
-    // A non-empty folder of another user inside an own folder is not deleted.
+    // A user may not delete a folder that contains a non-empty folder of another user.
     test.may(&ann, mkdir("/home/ann/shared"));
     test.may(&ann, set("/home/ann/shared", Some(0o777), None, None));
     test.may_not(&bob, mkdir("/home/ann/shared/of-bob"));

@@ -1,6 +1,6 @@
 //! A seeded random number generator for tests.
 
-/// Pseudo-random numbers that depend only on the seed.
+/// Returns pseudo-random numbers that depend only on the seed.
 #[derive(Debug, Clone)]
 pub(super) struct Random(pub(super) u64);
 

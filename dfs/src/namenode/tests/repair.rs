@@ -1,4 +1,4 @@
-//! Tests of repair, surplus replicas, damage and drains.
+//! Tests of copies of missing replicas, surplus replicas, damage and drains.
 
 use super::bench::{Bench, path, settings};
 use crate::namenode::{
@@ -41,7 +41,8 @@ fn large_blocks(nodes: usize, copies_max: u32, copies_per_node_max: u32) -> Benc
     bench
 }
 
-/// Returns the number of running copies one tick after the drain of the first node was ordered.
+/// Writes a file with these blocks, drains the first node, and returns the number of running copies
+/// one tick later.
 fn pending_in_drain(bench: &mut Bench, lengths: &[u64]) -> u64 {
     bench.file("/f", 2, lengths);
     bench.run_ms(11_000);
@@ -57,8 +58,8 @@ fn small_copies_share_a_slot_and_large_ones_do_not() {
         (2..=3).contains(&pending),
         "{pending} copies are running, at most two per node and three in total"
     );
-    // About sixty copies of 64 KiB or less fit into a slot, and one of two slots must be completely
-    // free for another.
+    // A copy of 64 KiB or less uses 64 KiB of a slot of 4 MiB, so 64 copies fill one slot. No
+    // further copy starts then, because one of the two slots must stay completely free.
     let pending = pending_in_drain(&mut large_blocks(3, 2, 2), &[1000; 200]);
     assert!((60..=66).contains(&pending), "{pending} copies are running");
 }
@@ -68,7 +69,8 @@ fn completed_copy_starts_the_next_one_without_a_tick() {
     let mut bench = large_blocks(3, 1, 1);
     let pending = pending_in_drain(&mut bench, &[LARGE; 12]);
     assert_eq!(pending, 1);
-    // Only heartbeats, while the clock stands still: each report of a copy leads to the next copy.
+    // Send only heartbeats, while the clock stands still: each report of a copy starts the next
+    // copy.
     for _ in 0..12 {
         bench.beat_all();
     }
@@ -109,10 +111,11 @@ fn most_endangered_blocks_are_copied_first() {
     bench.beat_all();
     bench.tick();
     bench.beat_all();
-    let first = bench.nodes.iter().flat_map(|node| &node.received_commands).find_map(|command| match command {
-        Command::Copy { block, .. } => Some(*block),
-        _ => None,
-    });
+    let first =
+        bench.nodes.iter().flat_map(|node| &node.received_commands).find_map(|command| match command {
+            Command::Copy { block, .. } => Some(*block),
+            _ => None,
+        });
     assert_eq!(first, Some(weak));
     bench.run_ms(6_000);
     assert_eq!((bench.good_on(safe).len(), bench.good_on(weak).len()), (4, 2));
@@ -136,7 +139,8 @@ fn a_copy_that_never_arrives_is_tried_again() {
     assert_eq!(bench.good_on(block).len(), 2);
 }
 
-/// The heartbeats of the node arrive, so only failed copies show that other nodes cannot reach it.
+/// Isolates a node from the other nodes while its heartbeats still arrive, so that only failed
+/// copies show the fault. Checks that all blocks are copied to other nodes.
 #[test]
 fn node_that_others_cannot_reach_gets_no_more_copies() {
     let mut bench = Bench::with_nodes(8);
@@ -200,7 +204,8 @@ fn damage_is_repaired_in_place_when_there_is_no_other_place() {
     assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0);
 }
 
-/// The replicas are damaged in different places, and the damage of the second is found later.
+/// Damages all replicas of a block, and lets one of them be found. Checks that no replica is
+/// deleted, because none of the others is good.
 #[test]
 fn damaged_replicas_are_kept_until_a_good_one_is_verified() {
     for (nodes, replication) in [(2, 2), (3, 3), (3, 2)] {
@@ -293,7 +298,10 @@ fn refused_drain_changes_nothing() {
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
     // Without the second node, only one node would be left for each block.
     assert_eq!(bench.refusal_kind(drain("n2", false)), Kind::Refused);
-    assert_eq!((drain_progress(&bench, "n1").0, drain_progress(&bench, "n2").0), (NodeState::Drained, NodeState::Live));
+    assert_eq!(
+        (drain_progress(&bench, "n1").0, drain_progress(&bench, "n2").0),
+        (NodeState::Drained, NodeState::Live)
+    );
     assert!(!bench.state.namespace().is_draining("n2"));
     // With a lower replication both can be drained.
     bench.ask(setrep("/f", 1)).unwrap();
@@ -352,7 +360,7 @@ fn drain_progress(bench: &Bench, node: &str) -> (NodeState, u64) {
     (status.state, status.blocks_left)
 }
 
-/// Returns the deletions that are sent to a node, without executing them.
+/// Sends a heartbeat of a node, and returns the deletions in the reply without executing them.
 fn sent_deletes(bench: &mut Bench, index: usize) -> Vec<BlockId> {
     let node = &mut bench.nodes[index];
     node.seq += 1;
@@ -465,8 +473,8 @@ fn after_a_start_only_copies_of_replicas_that_may_still_be_reported_wait() {
     bench.beat_all();
     bench.state.set_safemode(false);
     bench.run_ms(1_000);
-    // A replica is damaged, a file gets a higher replication, a node is drained: none of these
-    // waits for `dead_after` (ten minutes).
+    // Damage a replica, increase the replication of a file, and drain a node. The copies for these
+    // must not wait for `dead_after` (ten minutes).
     let rotten = bench.good_on(corrupt[0]).into_iter().find(|at| *at != late).unwrap();
     bench.nodes[rotten].move_to_bad(corrupt[0]);
     bench.ask(setrep("/raised", 3)).unwrap();

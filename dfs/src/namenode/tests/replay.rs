@@ -1,5 +1,5 @@
-//! Replay gives the same state as live operation, both from the complete log and from a snapshot
-//! and the later records.
+//! Tests that a replay gives the same namespace as in memory, both from the complete log and from a
+//! snapshot and the later records.
 
 use super::bench::{Bench, path};
 use crate::namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op};

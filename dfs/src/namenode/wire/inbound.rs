@@ -1,4 +1,4 @@
-//! Converts requests to operations and validates them. No malformed request gets past this module.
+//! Converts gRPC requests to operations and validates them. Malformed requests are refused here.
 
 use crate::namenode::op::{
     BlockLength, Caller, CommitMove, Heartbeat, OnAbandon, Op, Quota, Registration, Replica, Request, Usage,
@@ -25,7 +25,7 @@ pub(crate) trait Mutation {
     fn op(self) -> Result<Op, Error>;
 }
 
-/// Converts a request with its caller, ID and operation.
+/// Converts a gRPC request to a [`Request`]: its caller, ID and operation.
 pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request, Error> {
     let caller = caller(&request)?;
     let message = request.into_inner();
@@ -88,6 +88,7 @@ fn lengths(commits: Vec<pb::BlockLength>) -> Result<Vec<BlockLength>, Error> {
         .collect())
 }
 
+/// Returns `None` for the default value, which stands for a missing field in a message.
 fn non_default<T: Default + PartialEq>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }

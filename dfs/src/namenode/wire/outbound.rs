@@ -1,4 +1,4 @@
-//! Converts the results of the state to replies.
+//! Converts the results of the state machine to gRPC replies.
 
 use crate::namenode::{
     op::{Command, HeartbeatAnswer, Quota},
@@ -47,13 +47,14 @@ fn address(address: NodeAddress) -> pb::DataNodeAddress {
     }
 }
 
-/// The address of a node that is to be written to, with the signature of the NameNode.
+/// Converts the address of a node to which a caller may write, and adds the signature of the
+/// NameNode.
 fn sealed_address(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
     let seal = key.seal(&node.data_addr);
     pb::DataNodeAddress { seal, ..address(node) }
 }
 
-/// A block for reading, with its token.
+/// Converts a block for a reader, and adds the token to read it.
 pub(crate) fn block_for_reading(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     pb::LocatedBlock {
         token: key.to_read(block.block.0, block.nonce.0).to_bytes(),
@@ -66,7 +67,7 @@ pub(crate) fn block_for_reading(block: LocatedBlock, key: &BlockKey) -> pb::Loca
     }
 }
 
-/// A block for writing at most `max` bytes, with its token.
+/// Converts a block for a writer, and adds the token to write at most `max` bytes.
 pub(crate) fn block_for_writing(block: LocatedBlock, key: &BlockKey, max: u64) -> pb::LocatedBlock {
     pb::LocatedBlock {
         token: key.to_write(block.block.0, block.nonce.0, max).to_bytes(),
@@ -169,7 +170,7 @@ fn node_report(node: NodeReport) -> pb::NodeReport {
     }
 }
 
-/// The part of a report that is returned for `safemode_only`.
+/// Returns the part of a report that is sent if only safemode is requested.
 pub(crate) fn safemode_report(state: &State) -> pb::ReportReply {
     pb::ReportReply {
         cluster_id: state.cluster_id().to_owned(),
