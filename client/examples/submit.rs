@@ -11,9 +11,9 @@ use fermata_client::{
 use std::{error::Error, io::Write as _, time::Duration};
 
 /// Prints the progress of a job.
-struct Printed;
+struct ProgressPrinter;
 
-impl Observer for Printed {
+impl Observer for ProgressPrinter {
     fn status(&mut self, job: &Job) {
         let percent = |progress: f64| progress * 100.0;
         eprintln!("maps {:.0} %, reduces {:.0} %", percent(job.maps.progress), percent(job.reduces.progress));
@@ -24,7 +24,7 @@ impl Observer for Printed {
     }
 
     fn reachable(&mut self, tracker: &JobTracker) {
-        eprintln!("{} answers again", tracker.addr());
+        eprintln!("{} is reachable again", tracker.addr());
     }
 
     fn waits(&mut self, job: &str, reasons: &[Reason]) {
@@ -37,7 +37,7 @@ impl Observer for Printed {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [config, input, output] = &args[..] else { return Err("use: submit CONFIG INPUT OUTPUT".into()) };
+    let [config, input, output] = &args[..] else { return Err("usage: submit CONFIG INPUT OUTPUT".into()) };
     let cluster = Cluster::load(config.as_ref())?;
     let jobs = cluster.jobtracker().await?;
     let id = jobs
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
             ..Submission::default()
         })
         .await?;
-    let job = jobs.follow(&id, &mut Printed).await?;
+    let job = jobs.follow(&id, &mut ProgressPrinter).await?;
     if job.state != "succeeded" {
         return Err(format!("{id} {}: {}", job.state, job.why).into());
     }

@@ -16,8 +16,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reads the configuration file of a cluster, and the credentials that it names. The folder of
-    /// `mrctl up` has this file, and so has the folder of `mrctl cluster init` or `cluster user`.
+    /// Reads the configuration file of a cluster, and the credentials that the file names. `mrctl
+    /// up`, `mrctl cluster init` and `mrctl cluster user` write this file to their folders.
     pub fn load(file: &Path) -> Result<Self> {
         let config = Config::load(Some(file)).map_err(|error| Error::Invalid(error.to_string()))?;
         let Config { cluster, client, security, .. } = config;
@@ -37,7 +37,7 @@ impl Cluster {
     }
 }
 
-/// The credentials that these settings describe, for the account of this process.
+/// Reads the credentials that these settings describe, for the account of this process.
 pub fn credentials(security: &SecurityConfig) -> Result<Credentials, SecurityError> {
     Credentials::of_client(security, &daemon::account::user())
 }

@@ -11,24 +11,24 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The failure of a call to a daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No answer: the daemon is down or frozen, or the network is interrupted.
-    #[error("the {daemon} at {addr} does not answer ({why}){}", clause(advice))]
+    /// There is no answer: the daemon is down or frozen, or the network is interrupted.
+    #[error("the {daemon} at {addr} does not answer ({why}){}", advice_clause(advice))]
     Unreachable {
         /// The kind of daemon, for people.
         daemon: &'static str,
-        /// Its address.
+        /// The address of the daemon.
         addr: String,
         /// The error of the transport.
         why: String,
         /// What to do, or empty ([`crate::JobTracker::with_advice`]).
         advice: String,
     },
-    /// An answer, but not from a JobTracker.
+    /// There is an answer, but not from a JobTracker.
     #[error("the server at {addr} is not a Fermata JobTracker ({why})")]
     NotJobTracker {
-        /// Its address.
+        /// The address of the server.
         addr: String,
-        /// The error in its answer.
+        /// The error in the answer of the server.
         why: String,
     },
     /// The JobTracker refused with a gRPC status.
@@ -53,7 +53,7 @@ pub enum Error {
     /// The file system refused, or it was unreachable.
     #[error("{0}")]
     Files(#[source] ClientError),
-    /// A submission without a reply: the JobTracker may have accepted the job or not.
+    /// A submission got no reply: the JobTracker may have accepted the job or not.
     #[error("no reply to the submission from the JobTracker at {addr}: {why}")]
     NoReply {
         /// The address of the JobTracker.
@@ -64,12 +64,12 @@ pub enum Error {
     /// The JobTracker stayed unreachable while a job was followed. The job may still be running.
     #[error(
         "the JobTracker at {addr} has not answered for {seconds} s{}; {job} continues when it is up again",
-        clause(advice)
+        advice_clause(advice)
     )]
     ConnectionLost {
         /// The address of the JobTracker.
         addr: String,
-        /// For how long it was retried.
+        /// For how long the connection was retried.
         seconds: u64,
         /// What to do, or empty ([`crate::JobTracker::with_advice`]).
         advice: String,
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The failure for a status that a call to `addr` returned.
+    /// Returns the error for a status that a call to `addr` returned.
     pub(crate) fn of(addr: &str, status: &Status) -> Self {
         let other_server =
             status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
@@ -100,7 +100,8 @@ impl Error {
         }
     }
 
-    /// A connection to a daemon failed or broke, or it has not answered in time.
+    /// Returns the error for a daemon whose connection failed or broke, or that has not answered in
+    /// time.
     pub fn unreachable(daemon: Role, addr: &str, why: impl Into<String>) -> Self {
         let (addr, why, advice) = (addr.into(), why.into(), String::new());
         Self::Unreachable { daemon: daemon.title(), addr, why, advice }
@@ -115,7 +116,7 @@ impl Error {
         self
     }
 
-    /// Whether a retry may succeed.
+    /// Returns whether a retry may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable { .. }
@@ -129,18 +130,18 @@ impl Error {
         }
     }
 
-    /// Whether the request was invalid.
+    /// Returns whether the request was invalid.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Invalid(_) | Self::Status { code: Code::InvalidArgument, .. })
     }
 }
 
-/// The advice as a clause of a message.
-fn clause(advice: &str) -> String {
+/// Formats the advice as the end of a message.
+fn advice_clause(advice: &str) -> String {
     if advice.is_empty() { String::new() } else { format!("; {advice}") }
 }
 
-/// The innermost cause, such as "connection refused" instead of "transport error".
+/// Returns the innermost cause, such as "connection refused" instead of "transport error".
 pub(crate) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_differs_from_no_reply() {
+    fn only_errors_without_an_answer_are_transient() {
         let refused = Error::of("h:1", &Status::invalid_argument("no such id"));
         assert!(refused.is_usage() && !refused.is_transient());
         assert_eq!(refused.to_string(), "no such id");

@@ -1,5 +1,5 @@
-//! Follows a job until it has ended. Reconnects if the JobTracker restarts, because its jobs
-//! continue.
+//! Follows a job until it has ended. Reconnects if the JobTracker restarts, reason_with_rule its
+//! jobs continue.
 
 use crate::{Error, JobTracker, Result, Watch, model::Job, scheduling::Reason};
 use std::{
@@ -10,22 +10,24 @@ use std::{
 
 /// How long to retry after the connection to the JobTracker is lost.
 const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a connection is lost, or a job waits, before the observer is told.
+/// How long a connection is lost, or a job waits, before the observer is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(300);
+/// Interval between two attempts to reconnect.
+const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Is told what happens to a job that is followed.
+/// Is notified of what happens to a job that is followed.
 pub trait Observer {
-    /// A new status of the job.
+    /// Called with each new status of the job.
     fn status(&mut self, job: &Job);
 
-    /// The JobTracker does not answer. It is retried for up to `timeout`.
+    /// Called when the JobTracker does not answer. The connection is retried for up to `timeout`.
     fn unreachable(&mut self, tracker: &JobTracker, job: &str, timeout: Duration);
 
-    /// The JobTracker answers again.
+    /// Called when the JobTracker answers again.
     fn reachable(&mut self, tracker: &JobTracker);
 
-    /// The job waits for these reasons: it has no running attempt, or its output cannot be written.
+    /// Called when the job waits for these reasons: it has no running attempt, or its output cannot
+    /// be written.
     fn waits(&mut self, job: &str, reasons: &[Reason]);
 }
 
@@ -43,17 +45,18 @@ impl Observer for Unobserved {
 impl JobTracker {
     /// Follows a job until it has ended. If the caller drops the future, the job continues.
     pub async fn follow(&self, id: &str, observer: &mut impl Observer) -> Result<Job> {
-        let mut silence = DisconnectedTime::default();
-        // An error is no reason: the next query may have an answer.
+        let mut disconnected = DisconnectedTime::default();
+        // An error counts as no reasons: the next query may have an answer.
         let ask = move |job: String| async move {
             self.why(&job).await.map_or_else(|_| Vec::new(), |why| why.waiting_for)
         };
-        let mut waits = Waits::new(NOTICE_AFTER, ask);
+        let mut waits = WaitReasons::new(NOTICE_AFTER, ask);
         loop {
-            let asked =
-                silence.during(self.watch(id), || observer.unreachable(self, id, RECONNECT_TIMEOUT)).await;
+            let asked = disconnected
+                .during(self.watch(id), || observer.unreachable(self, id, RECONNECT_TIMEOUT))
+                .await;
             let watched = match asked {
-                Ok(watch) => watch_on(watch, self, observer, &mut silence, &mut waits).await,
+                Ok(watch) => follow_watch(watch, self, observer, &mut disconnected, &mut waits).await,
                 Err(refusal) => Err(refusal),
             };
             match watched {
@@ -61,7 +64,7 @@ impl JobTracker {
                 Err(refusal) if !refusal.is_transient() => return Err(refusal),
                 Ok(None) | Err(_) => {}
             }
-            let since = *silence.since.get_or_insert_with(Instant::now);
+            let since = *disconnected.since.get_or_insert_with(Instant::now);
             if since.elapsed() > RECONNECT_TIMEOUT {
                 return Err(Error::ConnectionLost {
                     addr: self.addr().to_owned(),
@@ -70,14 +73,16 @@ impl JobTracker {
                     job: id.into(),
                 });
             }
-            silence
-                .during(tokio::time::sleep(RETRY), || observer.unreachable(self, id, RECONNECT_TIMEOUT))
+            disconnected
+                .during(tokio::time::sleep(RETRY_INTERVAL), || {
+                    observer.unreachable(self, id, RECONNECT_TIMEOUT)
+                })
                 .await;
         }
     }
 }
 
-/// Since when the JobTracker has been unreachable, and whether the observer was told.
+/// Since when the JobTracker has been unreachable, and whether the observer was notified.
 #[derive(Debug, Default)]
 struct DisconnectedTime {
     since: Option<Instant>,
@@ -85,9 +90,9 @@ struct DisconnectedTime {
 }
 
 impl DisconnectedTime {
-    /// The JobTracker is reachable. Returns whether the observer was told about the lost
-    /// connection.
-    fn is_over(&mut self) -> bool {
+    /// Called when the JobTracker is reachable. Returns whether the observer was notified of the
+    /// lost connection.
+    fn end(&mut self) -> bool {
         std::mem::take(self).is_reported
     }
 
@@ -106,8 +111,8 @@ impl DisconnectedTime {
     }
 }
 
-/// A job that waits, and the reasons that the observer was told.
-struct Waits<Ask, Query> {
+/// A job that waits, and the reasons that the observer was notified of.
+struct WaitReasons<Ask, Query> {
     ask: Ask,
     /// The time from the start of the wait to the first query, and from one query to the next.
     interval: Duration,
@@ -118,7 +123,7 @@ struct Waits<Ask, Query> {
     reported: BTreeSet<String>,
 }
 
-impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> Waits<Ask, Query> {
+impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> WaitReasons<Ask, Query> {
     fn new(interval: Duration, ask: Ask) -> Self {
         Self { ask, interval, job: None, query: None, reported: BTreeSet::new() }
     }
@@ -133,8 +138,8 @@ impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> Waits<Ask, Q
         }
     }
 
-    /// The job and its reasons, when one of them was not reported before. If the future is dropped,
-    /// the next call continues its query.
+    /// Waits until the job has a reason that was not reported before. Returns the job and all its
+    /// reasons. If the future is dropped, the next call continues its query.
     async fn next(&mut self) -> (String, Vec<Reason>) {
         loop {
             let Some((job, query_at)) = &mut self.job else { return std::future::pending().await };
@@ -151,12 +156,13 @@ impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> Waits<Ask, Q
     }
 }
 
-async fn watch_on<Query: Future<Output = Vec<Reason>>>(
+/// Follows a job over one connection. Returns None if the connection breaks.
+async fn follow_watch<Query: Future<Output = Vec<Reason>>>(
     mut watch: Watch,
     tracker: &JobTracker,
     observer: &mut impl Observer,
-    silence: &mut DisconnectedTime,
-    waits: &mut Waits<impl Fn(String) -> Query, Query>,
+    disconnected: &mut DisconnectedTime,
+    waits: &mut WaitReasons<impl Fn(String) -> Query, Query>,
 ) -> Result<Option<Job>> {
     loop {
         let job = tokio::select! {
@@ -169,7 +175,7 @@ async fn watch_on<Query: Future<Output = Vec<Reason>>>(
         };
         let Some(job) = job else { return Ok(None) };
         waits.update(&job);
-        if silence.is_over() {
+        if disconnected.end() {
             observer.reachable(tracker);
         }
         observer.status(&job);
@@ -192,63 +198,69 @@ mod tests {
         let printed = Cell::new(0);
         let report = || printed.set(printed.get() + 1);
         let nap = || tokio::time::sleep(Duration::from_millis(50));
-        let mut silence = DisconnectedTime::default();
-        silence.during(nap(), report).await;
+        let mut disconnected = DisconnectedTime::default();
+        disconnected.during(nap(), report).await;
         assert_eq!(printed.get(), 0, "nothing was lost");
-        silence.since = Some(Instant::now());
-        silence.during(nap(), report).await;
+        disconnected.since = Some(Instant::now());
+        disconnected.during(nap(), report).await;
         assert_eq!(printed.get(), 0, "too short");
-        silence.since = Instant::now().checked_sub(NOTICE_AFTER);
+        disconnected.since = Instant::now().checked_sub(NOTICE_AFTER);
         for _ in 0..2 {
-            silence.during(nap(), report).await;
+            disconnected.during(nap(), report).await;
             assert_eq!(printed.get(), 1);
         }
-        assert!(silence.is_over() && !silence.is_over());
+        assert!(disconnected.end() && !disconnected.end());
     }
 
-    fn because(rule: &str) -> Vec<Reason> {
+    fn reason_with_rule(rule: &str) -> Vec<Reason> {
         vec![Reason { rule: rule.into(), ..Reason::default() }]
     }
 
-    fn waiting() -> Job {
+    fn waiting_job() -> Job {
         Job { job: "job_1".into(), state: "running".into(), ..Job::default() }
     }
 
     #[tokio::test]
     async fn each_reason_of_a_wait_is_reported_once() {
-        let answers = [vec![], because("a"), because("a"), because("b"), because("a")];
+        let answers = [
+            vec![],
+            reason_with_rule("a"),
+            reason_with_rule("a"),
+            reason_with_rule("b"),
+            reason_with_rule("a"),
+        ];
         let answers = RefCell::new(VecDeque::from(answers));
-        let mut waits = Waits::new(Duration::from_millis(1), |_| {
+        let mut waits = WaitReasons::new(Duration::from_millis(1), |_| {
             let answer = answers.borrow_mut().pop_front().unwrap();
             async { answer }
         });
-        let mut job = waiting();
+        let mut job = waiting_job();
         waits.update(&job);
-        assert_eq!(waits.next().await, ("job_1".into(), because("a")), "after an empty answer");
-        assert_eq!(waits.next().await.1, because("b"));
+        assert_eq!(waits.next().await, ("job_1".into(), reason_with_rule("a")), "after an empty answer");
+        assert_eq!(waits.next().await.1, reason_with_rule("b"));
         job.maps.running = 1;
         waits.update(&job);
         job.maps.running = 0;
         waits.update(&job);
-        assert_eq!(waits.next().await.1, because("a"), "a new wait");
+        assert_eq!(waits.next().await.1, reason_with_rule("a"), "a new wait");
     }
 
     #[tokio::test]
-    async fn a_status_does_not_interrupt_the_query() {
+    async fn query_continues_when_a_status_arrives() {
         let (answer, answered) = tokio::sync::oneshot::channel();
         let answered = Cell::new(Some(answered));
-        let mut waits = Waits::new(Duration::ZERO, |_| {
+        let mut waits = WaitReasons::new(Duration::ZERO, |_| {
             let answered = answered.take().expect("it is asked once");
             async { answered.await.unwrap() }
         });
-        waits.update(&waiting());
+        waits.update(&waiting_job());
         for _ in 0..3 {
             tokio::select! {
                 _ = waits.next() => panic!("there is no answer yet"),
-                () = tokio::time::sleep(Duration::from_millis(10)) => waits.update(&waiting()),
+                () = tokio::time::sleep(Duration::from_millis(10)) => waits.update(&waiting_job()),
             }
         }
-        answer.send(because("a")).unwrap();
-        assert_eq!(waits.next().await.1, because("a"));
+        answer.send(reason_with_rule("a")).unwrap();
+        assert_eq!(waits.next().await.1, reason_with_rule("a"));
     }
 }

@@ -24,8 +24,10 @@ use tonic::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A frozen or disconnected server is noticed after the sum of these.
-const PING_EVERY: Duration = Duration::from_secs(2);
+/// Interval of HTTP/2 pings. A frozen or disconnected server is detected after this time and
+/// [`PONG_TIMEOUT`].
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// How long to wait for the answer to a ping.
 const PONG_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a call waits before the listener is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
@@ -45,7 +47,7 @@ pub struct JobTracker {
     listener: Option<Arc<Listener>>,
 }
 
-/// Is notified at most once, of a call without a reply.
+/// Is notified at most once, when a call has no reply after two seconds.
 struct Listener {
     notify: Box<dyn Fn(&str) + Send + Sync>,
     is_notified: AtomicBool,
@@ -58,15 +60,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The next status; None after the last one of an ended job.
+    /// Returns the next status; None after the last status of an ended job.
     pub async fn next(&mut self) -> Result<Option<Job>> {
         let message = self.stream.message().await.map_err(|status| Error::of(&self.from, &status))?;
         Ok(message.map(job))
     }
 }
 
-/// Awaits `work`. Calls `notify` with a line about the server at `addr` if that takes two seconds.
-pub async fn noticed<T>(
+/// Awaits `work`. Calls `notify` with a line about the server at `addr` if `work` takes longer than
+/// two seconds.
+pub async fn notify_if_slow<T>(
     server: Role,
     addr: &str,
     work: impl Future<Output = T>,
@@ -90,14 +93,14 @@ pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Res
             endpoint
                 .connect_timeout(CONNECT_TIMEOUT)
                 .tcp_nodelay(true)
-                .http2_keep_alive_interval(PING_EVERY)
+                .http2_keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PONG_TIMEOUT)
         });
     endpoint.connect().await.map_err(|error| Error::unreachable(server, addr, innermost(&error)))
 }
 
 impl JobTracker {
-    /// Connects, as `user` if given.
+    /// Connects to the JobTracker at `addr`, as `user` if given.
     pub async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
         let client = JobTrackerClient::new(channel(addr, &credentials, Role::JobTracker).await?);
         let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
@@ -121,12 +124,12 @@ impl JobTracker {
         Self { listener: Some(Arc::new(listener)), ..self }
     }
 
-    /// The address of the JobTracker.
+    /// Returns the address of the JobTracker.
     pub fn addr(&self) -> &str {
         &self.addr
     }
 
-    /// What to do if the JobTracker is unreachable; empty if there is no advice.
+    /// Returns what to do if the JobTracker is unreachable; empty if there is no advice.
     pub fn advice(&self) -> String {
         self.advice.as_ref().map_or_else(String::new, |advice| advice())
     }
@@ -144,7 +147,7 @@ impl JobTracker {
                 (listener.notify)(line);
             }
         };
-        let reply = noticed(Role::JobTracker, &self.addr, call, notify).await;
+        let reply = notify_if_slow(Role::JobTracker, &self.addr, call, notify).await;
         Ok(reply.map_err(|status| self.refusal(&status))?.into_inner())
     }
 
@@ -207,7 +210,7 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Preempts an attempt. The program may refuse; [`JobTracker::why`] shows that.
+    /// Preempts an attempt. The program may refuse; [`JobTracker::why`] shows the refusal.
     pub async fn preempt(&self, attempt: &str, kind: PreemptKind) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let kind = match kind {
@@ -229,13 +232,14 @@ impl JobTracker {
         Ok(())
     }
 
-    /// The active jobs; with `all`, also ended ones that the JobTracker has not forgotten.
+    /// Returns the active jobs; with `all`, also the ended jobs that the JobTracker has not
+    /// forgotten.
     pub async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
         let reply = self.reply(self.client.clone().jobs(self.request(pb::JobsRequest { all }))).await?;
         Ok(reply.jobs.into_iter().map(job).collect())
     }
 
-    /// A job.
+    /// Returns the status of a job.
     pub async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
         Ok(job(self.reply(self.client.clone().job(self.request(message))).await?))
@@ -249,13 +253,13 @@ impl JobTracker {
         Ok(Watch { from: self.addr.clone(), stream })
     }
 
-    /// All tasks of a job.
+    /// Returns all tasks of a job.
     pub async fn tasks(&self, id: &str) -> Result<Vec<Task>> {
         let mut tasks: Vec<Task> = Vec::new();
         loop {
             let after = tasks.last().map_or_else(String::new, |last| last.task.clone());
             let page = pb::TasksRequest { job: id.into(), after, only: String::new() };
-            let pb::TasksReply { tasks: page, more } = self.some_tasks(page).await?;
+            let pb::TasksReply { tasks: page, more } = self.query_tasks(page).await?;
             let end = page.is_empty() || !more;
             tasks.extend(page.into_iter().map(task));
             if end {
@@ -266,23 +270,23 @@ impl JobTracker {
         Ok(tasks)
     }
 
-    /// One task. `tail_of` is not set, because that needs all tasks.
+    /// Returns one task. `tail_of` is not set, because that needs all tasks.
     pub async fn task(&self, id: &str) -> Result<Option<Task>> {
         let job = id.split('.').next().unwrap_or_default().to_owned();
         let one = pb::TasksRequest { job, after: String::new(), only: id.into() };
-        Ok(self.some_tasks(one).await?.tasks.pop().map(task))
+        Ok(self.query_tasks(one).await?.tasks.pop().map(task))
     }
 
-    async fn some_tasks(&self, which: pb::TasksRequest) -> Result<pb::TasksReply> {
+    async fn query_tasks(&self, which: pb::TasksRequest) -> Result<pb::TasksReply> {
         self.reply(self.client.clone().tasks(self.request(which))).await
     }
 
-    /// All trackers.
+    /// Returns all trackers.
     pub async fn trackers(&self) -> Result<Vec<Tracker>> {
         Ok(self.trackers_and_notices().await?.0)
     }
 
-    /// The trackers, and the warnings of the JobTracker for its operator, one per line.
+    /// Returns the trackers, and the warnings of the JobTracker for its operator, one per line.
     pub async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
         let reply = self.reply(self.client.clone().trackers(message)).await?;
@@ -456,10 +460,10 @@ mod tests {
     #[tokio::test]
     async fn slow_reply_is_reported_with_the_server() {
         let (notify, notified) = tokio::sync::oneshot::channel();
-        let tell = |line: &str| notify.send(line.to_owned()).unwrap();
-        // The work ends when the line was reported.
-        let line = noticed(Role::JobTracker, "h:1", notified, tell).await.unwrap();
+        let notify_line = |line: &str| notify.send(line.to_owned()).unwrap();
+        // The work ends when `notify` was called.
+        let line = notify_if_slow(Role::JobTracker, "h:1", notified, notify_line).await.unwrap();
         assert_eq!(line, "waiting for the JobTracker at h:1: no answer for 2 s");
-        noticed(Role::JobTracker, "h:1", async {}, |line| panic!("{line}")).await;
+        notify_if_slow(Role::JobTracker, "h:1", async {}, |line| panic!("{line}")).await;
     }
 }

@@ -43,7 +43,7 @@ pub use dfs_client as files;
 pub use cluster::{Cluster, credentials};
 pub use error::{Error, Result};
 pub use follow::{Observer, Unobserved};
-pub use jobtracker::{JobTracker, Watch, channel, noticed};
+pub use jobtracker::{JobTracker, Watch, channel, notify_if_slow};
 pub use security::Role;
 pub use stage::Stage;
 pub use submission::{PreemptKind, Submission};

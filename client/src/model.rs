@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// The progress of a phase of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Phase {
-    /// All tasks.
+    /// Number of tasks.
     pub total: u32,
     /// Tasks that wait for a slot.
     pub pending: u32,
@@ -29,7 +29,8 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`, or `none`.
+    /// Describes the phase: `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`,
+    /// or `none`.
     pub fn describe(&self) -> String {
         if self.total == 0 {
             return "none".into();
@@ -65,25 +66,25 @@ pub struct Job {
     pub program: String,
     /// `running`, `committing`, `succeeded`, `failed` or `killed`.
     pub state: String,
-    /// Why it failed or was killed; why the output of an active job cannot be written now.
+    /// Why the job failed or was killed. For an active job: why its output cannot be written now.
     pub why: String,
-    /// When it was submitted, in milliseconds since 1970.
+    /// When the job was submitted, in milliseconds since 1970.
     pub submitted_ms: u64,
-    /// When its first attempt started; 0 before that.
+    /// When the first attempt of the job started; 0 before that.
     pub started_ms: u64,
-    /// When it ended; 0 before that.
+    /// When the job ended; 0 before that.
     pub ended_ms: u64,
     /// The progress of its maps.
     pub maps: Phase,
     /// The progress of its reduces.
     pub reduces: Phase,
-    /// Maps that were node-local.
+    /// Number of maps that were node-local.
     pub local_maps: u64,
-    /// Maps that were rack-local.
+    /// Number of maps that were rack-local.
     pub rack_maps: u64,
     /// The inputs, as submitted.
     pub inputs: Vec<String>,
-    /// The folder of the output; empty if it is discarded.
+    /// The folder of the output; empty if the output is discarded.
     pub output: String,
     /// The sums of the counters of its tasks.
     pub counters: BTreeMap<String, u64>,
@@ -110,49 +111,49 @@ pub struct Preemption {
     pub checkpoints_lost: u32,
     /// Bytes processed that did not have to be processed again.
     pub bytes_saved: u64,
-    /// The time for these bytes.
+    /// The time in which `bytes_saved` were processed.
     pub ms_saved: u64,
     /// Bytes processed that had to be processed again.
     pub bytes_lost: u64,
-    /// The time for these bytes.
+    /// The time in which `bytes_lost` were processed.
     pub ms_lost: u64,
     /// The size of all checkpoints.
     pub checkpoint_bytes: u64,
-    /// The sum of the times from requests to free slots.
+    /// The sum of the times from a preemption request until its slot was free.
     pub latency_ms: u64,
 }
 
 impl Job {
-    /// Whether the job has ended.
+    /// Returns whether the job has ended.
     pub fn is_over(&self) -> bool {
         !matches!(self.state.as_str(), "running" | "committing")
     }
 
-    /// From submission to end.
+    /// Returns the seconds from the submission to the end of the job.
     pub fn seconds(&self) -> f64 {
         self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
     }
 
-    /// How many maps were node-local or rack-local. None for a job without real input: the maps of
-    /// teragen read only a line that describes the rows to generate.
+    /// Describes how many maps were node-local or rack-local. None for a job without real input:
+    /// the maps of teragen read only a line that describes the rows to generate.
     pub fn locality(&self) -> Option<String> {
         let reads = self.maps.total > 0 && self.program.rsplit(':').next() != Some("teragen");
         reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
     }
 
-    /// The state for users: "waiting" if no attempt runs.
+    /// Returns the state for users: "waiting" if no attempt runs.
     pub fn display_state(&self) -> &str {
         if self.is_waiting() { "waiting" } else { &self.state }
     }
 
-    /// Whether it is running but has no slot.
+    /// Returns whether the job is active but has no slot.
     pub fn is_waiting(&self) -> bool {
         self.state == "running" && self.maps.running + self.reduces.running == 0
     }
 }
 
-/// Whether the JobTracker may have forgotten older jobs, judged by the job numbers. Their number is
-/// unknown, because a recovered JobTracker skips numbers.
+/// Returns whether the JobTracker may have forgotten older jobs, judged by gaps in the job IDs. How
+/// many is unknown, because a recovered JobTracker skips IDs.
 pub fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool {
     let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
     let (count, newest) = jobs.into_iter().fold((0, 0), |(count, newest), job| {
@@ -161,7 +162,7 @@ pub fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool {
     newest > count
 }
 
-/// The attempt with this ID, or the newest attempt of the task with this ID.
+/// Returns the attempt with this ID, or the newest attempt of the task with this ID.
 pub fn attempt_of<'a>(tasks: &'a [Task], id: &str) -> Option<&'a Attempt> {
     let exact = tasks.iter().find_map(|task| task.attempt(id));
     exact.or_else(|| tasks.iter().find(|task| task.task == id)?.attempts.last())
@@ -182,13 +183,13 @@ pub struct Task {
     pub end: u64,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// The number of the submitted split that the range is a part of.
+    /// The index of the submitted split that the range is a part of.
     pub root: u32,
     /// The map that was split, if this task is the remainder of its range.
     pub tail_of: Option<String>,
-    /// Whether it waits until a user resumes it.
+    /// Whether the task waits until a user resumes it.
     pub on_hold: bool,
-    /// The paused attempt that the next one resumes from; empty if there is none.
+    /// The paused attempt that the next attempt resumes from; empty if there is none.
     pub paused: String,
     /// The tracker that has the checkpoint.
     pub paused_on: String,
@@ -197,12 +198,12 @@ pub struct Task {
 }
 
 impl Task {
-    /// The attempts that occupy a slot.
+    /// Returns the attempts that occupy a slot.
     pub fn running(&self) -> impl Iterator<Item = &Attempt> {
         self.attempts.iter().filter(|attempt| attempt.ended_ms == 0 && attempt.state != "succeeded")
     }
 
-    /// The attempt of this task with this ID.
+    /// Returns the attempt of this task with this ID.
     pub fn attempt(&self, id: &str) -> Option<&Attempt> {
         self.attempts.iter().find(|attempt| attempt.attempt == id)
     }
@@ -213,7 +214,7 @@ impl Task {
 pub struct Attempt {
     /// The ID, `job_7.m3.0`.
     pub attempt: String,
-    /// The tracker that runs it.
+    /// The tracker that runs the attempt.
     pub tracker: String,
     /// The address of the log server of that tracker.
     #[serde(skip)]
@@ -222,38 +223,39 @@ pub struct Attempt {
     pub state: String,
     /// From 0 to 1.
     pub progress: f64,
-    /// What it is doing: `map`, `shuffle`, `merge` or `reduce`.
+    /// What the attempt is doing: `map`, `shuffle`, `merge` or `reduce`.
     pub stage: String,
-    /// When it was launched, in milliseconds since 1970.
+    /// When the attempt was launched, in milliseconds since 1970.
     pub launched_ms: u64,
     /// When it ended; 0 before that.
     pub ended_ms: u64,
-    /// Whether it is a duplicate of a straggler.
+    /// Whether the attempt is a duplicate of a straggler.
     pub speculative: bool,
-    /// How near the input of a map is.
+    /// Locality of the input of a map: `node-local`, `rack-local` or `off-rack`; empty for a
+    /// reduce.
     pub locality: String,
-    /// Why the scheduler launched it.
+    /// Why the scheduler launched the attempt.
     pub why: String,
-    /// Why it failed or was killed.
+    /// Why the attempt failed or was killed.
     pub error: String,
-    /// The attempt whose checkpoint it resumed from.
+    /// The attempt whose checkpoint this attempt resumed from.
     pub resumed_from: String,
     /// `split`, `pause` or `kill`; empty if it was not preempted.
     pub preempt_kind: String,
     /// When the preemption was requested.
     pub preempted_ms: u64,
-    /// Its counters.
+    /// The counters of the attempt.
     pub counters: BTreeMap<String, u64>,
 }
 
 /// A TaskTracker.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Tracker {
-    /// Its name.
+    /// The name of the tracker.
     pub name: String,
-    /// Its host.
+    /// The host of the tracker.
     pub host: String,
-    /// Its rack.
+    /// The rack of the tracker.
     pub rack: String,
     /// `live`, `suspect`, `awaited`, `lost`, `draining` or `drained`.
     pub state: String,
@@ -273,8 +275,7 @@ pub struct Tracker {
     pub reduce_rates: Throughput,
 }
 
-/// The progress of the drain of a tracker. For a tracker that is not draining: what a drain would
-/// have to move.
+/// The progress of the drain of a tracker, or what a drain of the tracker would have to move.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DrainState {
     /// The state of the tracker.
@@ -310,18 +311,18 @@ pub struct DrainCost {
     pub ms_lost: u64,
     /// Map outputs that other trackers copied.
     pub outputs: u32,
-    /// Their size.
+    /// The size of the copied map outputs.
     pub output_bytes: u64,
     /// Checkpoints that other trackers copied.
     pub checkpoints: u32,
-    /// Their size.
+    /// The size of the copied checkpoints.
     pub checkpoint_bytes: u64,
     /// Tasks that run again, because their data could not be copied.
     pub redone: u32,
 }
 
-/// Finds the parent of each map that is the remainder of a split. A split creates a new task with
-/// the next number, so the parent is the map whose range contained the first byte of the new one at
+/// Sets the parent of each map that is the remainder of a split. A split creates a new task with
+/// the next index, so the parent is the map whose range contained the first byte of the new task at
 /// that time.
 pub fn find_tails(tasks: &mut [Task]) {
     // For each root, the tasks so far by the start of their range.
@@ -338,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_phase_without_tasks_has_none() {
+    fn phase_without_tasks_is_described_as_none() {
         assert_eq!(Phase { progress: 1.0, ..Phase::default() }.describe(), "none");
         let maps =
             Phase { total: 8, pending: 3, running: 2, paused: 1, done: 2, progress: 0.41, ..<_>::default() };
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_in_job_numbers_mean_forgotten_jobs() {
+    fn gaps_in_job_ids_mean_forgotten_jobs() {
         let jobs = |numbers: &[u64]| -> Vec<Job> {
             numbers.iter().map(|number| Job { job: format!("job_{number}"), ..Job::default() }).collect()
         };

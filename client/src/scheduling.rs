@@ -16,10 +16,10 @@ pub struct Reason {
     pub text: String,
 }
 
-/// A scheduling decision about a job, or another event of it.
+/// A scheduling decision about a job, or another event of the job.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobEvent {
-    /// When it happened, in milliseconds since 1970.
+    /// When the event happened, in milliseconds since 1970.
     pub at_ms: u64,
     /// The kind of event.
     pub what: String,
@@ -38,18 +38,18 @@ pub struct JobEvent {
 pub struct Why {
     /// The ID of the job or task.
     pub of: String,
-    /// Its state.
+    /// The state of the job or task.
     pub state: String,
     /// The policy in use.
     pub scheduler: String,
-    /// The reasons; empty if it does not wait.
+    /// Why the job or task waits; empty if it does not wait.
     pub waiting_for: Vec<Reason>,
     /// The last events, oldest first.
     pub recent_events: Vec<JobEvent>,
 }
 
 impl Why {
-    /// Whether the job or task has ended.
+    /// Returns whether the job or task has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state.as_str(), "succeeded" | "failed" | "killed" | "done")
     }
@@ -80,7 +80,7 @@ pub struct DecisionStats {
 }
 
 impl DecisionStats {
-    /// The time for people.
+    /// Describes the time for people.
     pub fn describe(&self) -> String {
         let mean = self.total_us as f64 / self.rounds.max(1) as f64;
         let rounds = daemon::count(self.rounds, "decision round");
@@ -91,13 +91,13 @@ impl DecisionStats {
 /// A policy and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Policy {
-    /// Its name.
+    /// The name of the policy.
     pub name: String,
-    /// What it does.
+    /// What the policy does.
     pub about: String,
     /// The section of its parameters in `fermata.toml`.
     pub section: String,
-    /// Whether it is in use, alone or as a part.
+    /// Whether the policy is in use, alone or as a part of a composed policy.
     pub in_use: bool,
     /// Its parameters.
     pub parameters: Vec<Parameter>,
@@ -106,11 +106,11 @@ pub struct Policy {
 /// A parameter of a policy.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Parameter {
-    /// Its name.
+    /// The name of the parameter.
     pub key: String,
-    /// Its value.
+    /// The current value.
     pub value: String,
-    /// Its default.
+    /// The default value.
     pub default: String,
     /// What it does.
     pub about: String,
@@ -125,7 +125,7 @@ pub struct Comparison {
     pub shadow: String,
     /// Slots that both policies gave to the same job.
     pub same: u64,
-    /// Slots that the shadow would have given to another job.
+    /// Slots that the shadow policy would have given to another job.
     pub other: u64,
     /// Slots that the policy used and the shadow would have left free.
     pub left_free: u64,
@@ -144,7 +144,7 @@ pub struct Comparison {
 /// One decision in which the two policies differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Difference {
-    /// When it was made, in milliseconds since 1970.
+    /// When the decision was made, in milliseconds since 1970.
     pub at_ms: u64,
     /// The tracker.
     pub tracker: String,
@@ -161,7 +161,7 @@ pub struct Difference {
 pub struct Choice {
     /// The task that was launched, or the attempt that was preempted.
     pub task: String,
-    /// Whether it is a preemption.
+    /// Whether the decision is a preemption.
     pub preempted: bool,
     /// The reason.
     pub why: Reason,
@@ -172,13 +172,14 @@ pub struct Choice {
 pub struct Throughput {
     /// The number of attempts that were measured.
     pub attempts: u32,
-    /// Of one attempt: input of maps, output of reduces.
+    /// Bytes per second of one attempt: input of maps, output of reduces.
     pub bytes_per_second: Option<f64>,
-    /// Relative to other trackers that ran the same jobs, 1 on average.
+    /// Speed relative to other trackers that ran the same jobs; 1 on average.
     pub speed: Option<f64>,
 }
 
-/// The names of the policies in the description of a composed one, such as `chronos(fair)`.
+/// Returns the names of the policies in the description of a composed policy, such as
+/// `chronos(fair)`.
 pub fn policy_names(description: &str) -> impl Iterator<Item = &str> {
     description.split(['(', ')']).map(str::trim).filter(|name| !name.is_empty())
 }

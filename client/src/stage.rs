@@ -14,7 +14,7 @@ pub struct Stage<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// A staging folder with a new name. It is created with the first file.
+    /// Chooses a staging folder with a new name, which is created with the first file.
     pub fn new(client: &'a Client) -> Self {
         let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
         Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false }
@@ -52,7 +52,7 @@ impl<'a> Stage<'a> {
         Ok(to)
     }
 
-    /// Tells the JobTracker which folder to remove when the job ends.
+    /// Adds the folder to a submission, so that the JobTracker removes it when the job ends.
     pub fn add_to(&self, submission: &mut Submission) {
         if self.used {
             submission.conf.insert("staging".into(), self.folder.to_string());

@@ -1,7 +1,7 @@
 //! Answers HTTP requests: access, choice of the page, and the headers of all responses.
 
 use super::{
-    guard::{Guard, Verdict, asked},
+    guard::{Guard, Verdict, query_parameter},
     page::{self, Frame},
 };
 use http_body_util::Full;
@@ -14,13 +14,13 @@ use sim::report::html::Html;
 use std::sync::Arc;
 use view::status_cache::{JobDetails, QueryError, StatusCache};
 
-/// Pages load nothing from other servers, send nothing to them, and cannot be embedded in other
-/// pages.
-const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
+/// The content security policy: pages load nothing from other servers, send nothing to them, and
+/// cannot be embedded in other pages.
+const CONTENT_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Static files. They contain no data of the cluster, so they need no token.
-const FILES: [(&str, &str, &str); 3] = [
+const STATIC_FILES: [(&str, &str, &str); 3] = [
     ("/style.css", "text/css; charset=utf-8", include_str!("style.css")),
     ("/live.js", "text/javascript; charset=utf-8", include_str!("live.js")),
     ("/icon.svg", "image/svg+xml", include_str!("icon.svg")),
@@ -35,10 +35,10 @@ pub(super) struct WebServer {
 }
 
 impl WebServer {
-    /// The response to a request.
+    /// Returns the response to a request.
     pub(super) async fn answer(&self, request: &Request<Incoming>) -> Answer {
         let path = request.uri().path();
-        let file = FILES.iter().find(|(name, ..)| *name == path);
+        let file = STATIC_FILES.iter().find(|(name, ..)| *name == path);
         match self.guard.judge(request.method(), request.uri(), request.headers(), file.is_some()) {
             Verdict::Allowed => {}
             Verdict::SetCookie { cookie } => return set_cookie(path, &cookie),
@@ -61,15 +61,16 @@ impl WebServer {
             }
         }
         if let Some((_, kind, text)) = file {
-            return reply(StatusCode::OK, kind, (*text).into());
+            return response(StatusCode::OK, kind, (*text).into());
         }
-        let (status, frame) = self.page(path, request.uri()).await;
-        self.framed(status, frame)
+        let (status, frame) = self.find_page(path, request.uri()).await;
+        self.page_response(status, frame)
     }
 
-    async fn page(&self, path: &str, uri: &Uri) -> (StatusCode, Frame) {
+    /// Returns the page at a path.
+    async fn find_page(&self, path: &str, uri: &Uri) -> (StatusCode, Frame) {
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-        let number = |name| asked(uri, name).and_then(|text| text.parse::<usize>().ok());
+        let number = |name| query_parameter(uri, name).and_then(|text| text.parse::<usize>().ok());
         let found = |frame| (StatusCode::OK, frame);
         match parts.as_slice() {
             [] => found(page::cluster::page(&*self.status_cache.overview().await)),
@@ -79,12 +80,12 @@ impl WebServer {
             }
             ["job", id] => match &*self.status_cache.job(id).await {
                 Ok(details) => {
-                    let view = page::tasks::View::new(asked(uri, "state"), number("page"));
+                    let view = page::tasks::View::new(query_parameter(uri, "state"), number("page"));
                     found(page::job::page(details, &view))
                 }
                 Err(error) => error_page(id, error),
             },
-            ["task", id] => self.task(id, uri).await,
+            ["task", id] => self.task_page(id, uri).await,
             _ => {
                 let text = QueryError::Unknown("There is no such page.".into());
                 error_page("Page not found", &text)
@@ -92,7 +93,8 @@ impl WebServer {
         }
     }
 
-    async fn task(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
+    /// Returns the page of a task or of one of its attempts.
+    async fn task_page(&self, id: &str, uri: &Uri) -> (StatusCode, Frame) {
         let job = id.split('.').next().unwrap_or_default();
         let details: Arc<Result<JobDetails, QueryError>> = self.status_cache.job(job).await;
         let (owner, tasks) = match &*details {
@@ -104,12 +106,12 @@ impl WebServer {
             return error_page(id, &QueryError::Unknown(format!("{job} has no task {id}.")));
         };
         let remembered = details.as_ref().as_ref().is_ok_and(|details| details.past.is_none());
-        let wanted = asked(uri, "attempt").or_else(|| (id != task.task).then(|| id.to_owned()));
+        let wanted = query_parameter(uri, "attempt").or_else(|| (id != task.task).then(|| id.to_owned()));
         let attempt = match wanted {
             Some(wanted) => task.attempt(&wanted),
             None => task.attempts.last(),
         };
-        let stderr = asked(uri, "stream").as_deref() != Some("stdout");
+        let stderr = query_parameter(uri, "stream").as_deref() != Some("stdout");
         let (why, log) = if remembered {
             let log = async {
                 match attempt {
@@ -127,19 +129,19 @@ impl WebServer {
     }
 
     fn refusal(&self, status: StatusCode, title: &str, text: &str) -> Answer {
-        self.framed(status, page::message(title, text, false))
+        self.page_response(status, page::message(title, text, false))
     }
 
-    fn framed(&self, status: StatusCode, frame: Frame) -> Answer {
+    fn page_response(&self, status: StatusCode, frame: Frame) -> Answer {
         let user = if self.guard.is_closed() { self.status_cache.user() } else { String::new() };
         // A refused caller does not learn the name of the user.
         let user = if status == StatusCode::FORBIDDEN { String::new() } else { user };
         let page: Html = frame.render(&user);
-        reply(status, "text/html; charset=utf-8", page.into_string().into())
+        response(status, "text/html; charset=utf-8", page.into_string().into())
     }
 }
 
-/// The page for an error. If a master is unreachable, the page reloads regularly.
+/// Returns the page for an error. If a master is unreachable, the page reloads regularly.
 fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
     match error {
         QueryError::Unknown(text) => (StatusCode::NOT_FOUND, page::message(what, text, false)),
@@ -148,9 +150,9 @@ fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
     }
 }
 
-/// Redirects to the same page without the token in its address.
+/// Sets the cookie and redirects to the same page without the token in its address.
 fn set_cookie(path: &str, cookie: &str) -> Answer {
-    let mut answer = reply(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Bytes::new());
+    let mut answer = response(StatusCode::SEE_OTHER, "text/plain; charset=utf-8", Bytes::new());
     // A path that begins with `//` would be an address of another host.
     let to = format!("/{}", path.trim_start_matches('/'));
     for (name, value) in [(header::LOCATION, to.as_str()), (header::SET_COOKIE, cookie)] {
@@ -161,12 +163,12 @@ fn set_cookie(path: &str, cookie: &str) -> Answer {
     answer
 }
 
-fn reply(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+fn response(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
     let headers: [(HeaderName, &'static str); 7] = [
         (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),

@@ -1,7 +1,7 @@
 //! The attempts of a job over time, by node: maps, reduces, pauses of reduces, and splits of maps.
 //!
 //! Each node has as many lines as it ran attempts at the same time. A resumed reduce keeps its line
-//! if that is free. The size is limited: the chart shows the longest attempts up to a number of
+//! if the line is free. The size is limited: the chart shows the longest attempts up to a number of
 //! lines, and counts the others. Colours are defined in the style sheet.
 
 use client::model::{Attempt, Task};
@@ -13,35 +13,41 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
 };
-use view::nodes::natural;
+use view::nodes::natural_sort_key;
 
 /// The largest number of attempts in the chart.
-pub(super) const SHOWN_MAX: usize = 2000;
+pub(super) const ATTEMPTS_MAX: usize = 2000;
 /// The largest number of lines, over all nodes.
 const LINES_MAX: usize = 400;
 
+/// The width of the chart. All sizes are in units of the SVG.
 const WIDTH: f64 = 1000.0;
-const LEFT: f64 = 96.0;
-const RIGHT: f64 = 18.0;
-const TOP: f64 = 8.0;
-const LINE: f64 = 12.0;
-const THICK: f64 = 9.0;
-const BETWEEN: f64 = 7.0;
-const AXIS: f64 = 22.0;
+const LEFT_MARGIN: f64 = 96.0;
+const RIGHT_MARGIN: f64 = 18.0;
+const TOP_MARGIN: f64 = 8.0;
+/// The height of a line, with the space below its bars.
+const LINE_HEIGHT: f64 = 12.0;
+/// The height of the bar of an attempt.
+const BAR_HEIGHT: f64 = 9.0;
+/// The space between the lines of two nodes.
+const NODE_GAP: f64 = 7.0;
+/// The height of the time axis.
+const AXIS_HEIGHT: f64 = 22.0;
 /// The largest number of characters of the name of a node.
-const NAME_MAX: usize = 14;
+const NAME_CHARS_MAX: usize = 14;
 
-/// A chart, with the numbers of attempts that are in it and that are left out.
+/// A chart, with the numbers of attempts that it shows and omits.
 pub(super) struct Chart {
     pub(super) svg: Html,
     pub(super) shown: usize,
     pub(super) omitted: usize,
 }
 
+/// An attempt in the chart.
 struct Bar<'a> {
     task: &'a Task,
     attempt: &'a Attempt,
-    map: bool,
+    is_map: bool,
     from_ms: u64,
     until_ms: u64,
 }
@@ -50,18 +56,18 @@ struct Bar<'a> {
 #[derive(Clone, Copy)]
 struct Scale {
     from_ms: u64,
-    most_s: f64,
+    span_s: f64,
 }
 
 impl Scale {
     fn x(self, at_ms: u64) -> f64 {
         let at_s = at_ms.saturating_sub(self.from_ms) as f64 / 1000.0;
-        LEFT + (at_s / self.most_s).min(1.0) * (WIDTH - LEFT - RIGHT)
+        LEFT_MARGIN + (at_s / self.span_s).min(1.0) * (WIDTH - LEFT_MARGIN - RIGHT_MARGIN)
     }
 }
 
-/// Draws the attempts between the two times; None if there are none. `until_ms` is the end of the
-/// job, or now.
+/// Draws the attempts between the two times. Returns None if there are no attempts. `until_ms` is
+/// the end of the job, or now.
 pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart> {
     let mut bars: Vec<Bar<'_>> = tasks.iter().flat_map(|task| bars(task, until_ms)).collect();
     if bars.is_empty() {
@@ -70,52 +76,52 @@ pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart>
     let all = bars.len();
     let until_ms = bars.iter().map(|bar| bar.until_ms).max().unwrap_or(0).max(until_ms);
     bars.sort_by_key(|bar| Reverse(bar.until_ms - bar.from_ms));
-    bars.truncate(SHOWN_MAX);
+    bars.truncate(ATTEMPTS_MAX);
     bars.sort_by_key(|bar| bar.from_ms);
-    let most_s = (until_ms.saturating_sub(from_ms) as f64 / 1000.0).max(0.1);
-    let scale = Scale { from_ms, most_s };
+    let span_s = (until_ms.saturating_sub(from_ms) as f64 / 1000.0).max(0.1);
+    let scale = Scale { from_ms, span_s };
 
     let mut by_node = BTreeMap::<_, Vec<&Bar<'_>>>::new();
     for bar in &bars {
-        by_node.entry(natural(&bar.attempt.tracker)).or_default().push(bar);
+        by_node.entry(natural_sort_key(&bar.attempt.tracker)).or_default().push(bar);
     }
-    let (mut places, mut bands) = (HashMap::<&str, f64>::new(), Vec::new());
-    let mut y = TOP;
+    let (mut y_by_attempt, mut node_bands) = (HashMap::<&str, f64>::new(), Vec::new());
+    let mut y = TOP_MARGIN;
     for ((.., name), own) in by_node {
-        let lines = lay(&own);
+        let lines = assign_lines(&own);
         let count = lines.iter().map(|(_, line)| line + 1).max().unwrap_or(1);
-        if (y + count as f64 * LINE) / LINE > LINES_MAX as f64 && !bands.is_empty() {
+        if (y + count as f64 * LINE_HEIGHT) / LINE_HEIGHT > LINES_MAX as f64 && !node_bands.is_empty() {
             break;
         }
         for (bar, line) in lines {
-            places.insert(&bar.attempt.attempt, y + line as f64 * LINE);
+            y_by_attempt.insert(&bar.attempt.attempt, y + line as f64 * LINE_HEIGHT);
         }
-        bands.push((name, y, count as f64 * LINE));
-        y += count as f64 * LINE + BETWEEN;
+        node_bands.push((name, y, count as f64 * LINE_HEIGHT));
+        y += count as f64 * LINE_HEIGHT + NODE_GAP;
     }
-    let shown = places.len();
-    let svg = picture(scale, &bars, &places, &bands, y, until_ms);
+    let shown = y_by_attempt.len();
+    let svg = draw_svg(scale, &bars, &y_by_attempt, &node_bands, y, until_ms);
     Some(Chart { svg, shown, omitted: all - shown })
 }
 
 fn bars(task: &Task, now_ms: u64) -> impl Iterator<Item = Bar<'_>> {
-    let map = task.task.contains(".m");
+    let is_map = task.task.contains(".m");
     let started = task.attempts.iter().filter(|attempt| attempt.launched_ms > 0);
     started.map(move |attempt| {
         let until_ms = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
         let from_ms = attempt.launched_ms;
-        Bar { task, attempt, map, from_ms, until_ms: until_ms.max(from_ms) }
+        Bar { task, attempt, is_map, from_ms, until_ms: until_ms.max(from_ms) }
     })
 }
 
 /// Assigns a line to each attempt of a node: maps above, reduces below.
-fn lay<'a>(bars: &[&'a Bar<'a>]) -> Vec<(&'a Bar<'a>, usize)> {
+fn assign_lines<'a>(bars: &[&'a Bar<'a>]) -> Vec<(&'a Bar<'a>, usize)> {
     let mut laid = Vec::with_capacity(bars.len());
     let mut above = 0;
     for maps in [true, false] {
         let mut free_from: Vec<u64> = Vec::new();
         let mut lines = HashMap::<&str, usize>::new();
-        for bar in bars.iter().filter(|bar| bar.map == maps) {
+        for bar in bars.iter().filter(|bar| bar.is_map == maps) {
             let is_free = |line: &usize| free_from[*line] <= bar.from_ms;
             let before = lines.get(bar.attempt.resumed_from.as_str()).copied().filter(is_free);
             let line = before.or_else(|| (0..free_from.len()).find(is_free)).unwrap_or(free_from.len());
@@ -131,11 +137,11 @@ fn lay<'a>(bars: &[&'a Bar<'a>]) -> Vec<(&'a Bar<'a>, usize)> {
     laid
 }
 
-fn picture(
+fn draw_svg(
     scale: Scale,
     bars: &[Bar<'_>],
-    places: &HashMap<&str, f64>,
-    bands: &[(&str, f64, f64)],
+    y_by_attempt: &HashMap<&str, f64>,
+    node_bands: &[(&str, f64, f64)],
     bottom: f64,
     until_ms: u64,
 ) -> Html {
@@ -144,19 +150,19 @@ fn picture(
         out,
         "<svg class='chart' viewBox='0 0 {} {}' role='img' aria-label='attempts over time by node'>",
         WIDTH,
-        bottom + AXIS
+        bottom + AXIS_HEIGHT
     );
-    for (at, (name, y, height)) in bands.iter().enumerate() {
+    for (at, (name, y, height)) in node_bands.iter().enumerate() {
         if at % 2 == 0 {
             html!(
                 out,
                 "<rect class='band' x='0' y='{}' width='{}' height='{}'/>",
-                y - BETWEEN / 2.0,
+                y - NODE_GAP / 2.0,
                 WIDTH,
-                height + BETWEEN
+                height + NODE_GAP
             );
         }
-        let short: String = name.chars().take(NAME_MAX).collect();
+        let short: String = name.chars().take(NAME_CHARS_MAX).collect();
         html!(
             out,
             "<text class='node' x='8' y='{}'>{}<title>{}</title></text>",
@@ -165,43 +171,43 @@ fn picture(
             *name
         );
     }
-    for (at_s, label) in ticks(scale.most_s) {
-        if at_s > scale.most_s * 1.0001 {
+    for (at_s, label) in ticks(scale.span_s) {
+        if at_s > scale.span_s * 1.0001 {
             continue;
         }
-        let x = LEFT + at_s / scale.most_s * (WIDTH - LEFT - RIGHT);
+        let x = LEFT_MARGIN + at_s / scale.span_s * (WIDTH - LEFT_MARGIN - RIGHT_MARGIN);
         html!(out, "<line class='grid' x1='{}' y1='0' x2='{}' y2='{}'/>", x, x, bottom);
         html!(out, "<text x='{}' y='{}' text-anchor='middle'>{} s</text>", x, bottom + 14.0, label);
     }
     let ends: HashMap<&str, u64> =
         bars.iter().map(|bar| (bar.attempt.attempt.as_str(), bar.until_ms)).collect();
     for bar in bars {
-        let Some(&y) = places.get(bar.attempt.attempt.as_str()) else { continue };
+        let Some(&y) = y_by_attempt.get(bar.attempt.attempt.as_str()) else { continue };
         let from = bar.attempt.resumed_from.as_str();
-        if let (Some(&before), Some(&end)) = (places.get(from), ends.get(from)) {
-            paused_line(&mut out, (scale.x(end), before), (scale.x(bar.from_ms), y));
+        if let (Some(&before), Some(&end)) = (y_by_attempt.get(from), ends.get(from)) {
+            draw_paused_line(&mut out, (scale.x(end), before), (scale.x(bar.from_ms), y));
         }
         if bar.task.paused == bar.attempt.attempt && bar.attempt.state == "paused" {
-            paused_line(&mut out, (scale.x(bar.until_ms), y), (scale.x(until_ms), y));
+            draw_paused_line(&mut out, (scale.x(bar.until_ms), y), (scale.x(until_ms), y));
         }
-        attempt(&mut out, scale, bar, y);
+        draw_attempt(&mut out, scale, bar, y);
     }
     html!(out, "</svg>");
     out
 }
 
-/// A line from the pause of a reduce to its continuation.
-fn paused_line(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
-    let middle = THICK / 2.0;
+/// Draws a line from the pause of a reduce to its continuation.
+fn draw_paused_line(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+    let middle = BAR_HEIGHT / 2.0;
     html!(out, "<line class='gap' x1='{}' y1='{}' x2='{}' y2='{}'/>", x1, y1 + middle, x2, y2 + middle);
 }
 
-fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
+fn draw_attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
     let Bar { attempt, .. } = bar;
     let class = match attempt.state.as_str() {
         "failed" => "failed",
         "killed" => "killed",
-        _ if bar.map => "map",
+        _ if bar.is_map => "map",
         _ => "reduce",
     };
     let running = if attempt.ended_ms == 0 { "running" } else { "" };
@@ -219,11 +225,11 @@ fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
         x,
         y,
         (end - x).max(1.2),
-        THICK,
+        BAR_HEIGHT,
         text
     );
     if split {
-        let (top, side) = (y - 1.0, THICK / 2.0 + 1.0);
+        let (top, side) = (y - 1.0, BAR_HEIGHT / 2.0 + 1.0);
         html!(
             out,
             "<path class='split' d='M{},{} l{},{} l{},{} l{},{} z'/>",
@@ -243,7 +249,7 @@ fn attempt(out: &mut Html, scale: Scale, bar: &Bar<'_>, y: f64) {
             "<rect class='pause' x='{}' y='{}' width='3' height='{}'/>",
             end - 1.5,
             y - 1.5,
-            THICK + 3.0
+            BAR_HEIGHT + 3.0
         );
     }
 }
@@ -262,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_a_gap_and_a_split_a_mark() {
+    fn chart_shows_pauses_as_gaps_and_splits_as_marks() {
         let split =
             Attempt { preempt_kind: "split".into(), ..attempt("j.m0.0", "node1", "succeeded", 1000, 3000) };
         let resumed =
@@ -280,7 +286,8 @@ mod tests {
         assert_eq!((chart.shown, chart.omitted), (5, 0));
         assert_eq!(svg.matches("class='split'").count(), 1, "{svg}");
         assert_eq!(svg.matches("class='pause'").count(), 3, "{svg}");
-        // Two reduces that were resumed, and one that still waits.
+        // There is a gap for each of the two resumed reduces, and for the reduce that is still
+        // paused.
         assert_eq!(svg.matches("class='gap'").count(), 3, "{svg}");
         assert!(svg.contains("reduce running") && svg.contains("node1") && !svg.contains("NaN"), "{svg}");
     }
@@ -306,7 +313,7 @@ mod tests {
         }
         let all: Vec<Bar<'_>> = bars.iter().flat_map(|task| super::bars(task, 30)).collect();
         let lines: Vec<usize> =
-            lay(&all.iter().collect::<Vec<_>>()).into_iter().map(|(_, line)| line).collect();
+            assign_lines(&all.iter().collect::<Vec<_>>()).into_iter().map(|(_, line)| line).collect();
         assert_eq!(lines, [0, 1, 0, 2, 3, 2]);
     }
 
@@ -315,9 +322,9 @@ mod tests {
         let one = |at: u64| {
             task(&format!("j.m{at}"), vec![attempt(&format!("j.m{at}.0"), "n", "succeeded", 1, 2 + at)])
         };
-        let tasks: Vec<Task> = (0..SHOWN_MAX as u64 + 7).map(one).collect();
+        let tasks: Vec<Task> = (0..ATTEMPTS_MAX as u64 + 7).map(one).collect();
         let chart = draw(&tasks, 0, 10).unwrap();
-        assert_eq!((chart.shown, chart.omitted), (SHOWN_MAX, 7));
+        assert_eq!((chart.shown, chart.omitted), (ATTEMPTS_MAX, 7));
         assert!(!chart.svg.as_str().contains("j.m3.0"), "the shortest are omitted");
         assert!(draw(&[task("j.m0", Vec::new())], 0, 10).is_none());
         // The number of lines is limited too: use many nodes.

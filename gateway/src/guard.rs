@@ -13,8 +13,9 @@ use hyper::{HeaderMap, Method, Uri, header};
 use sha2::{Digest, Sha256};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The largest numbers of unused tokens and of sessions. The oldest are dropped.
+/// The largest number of unused tokens. The oldest tokens are dropped.
 const TOKENS_MAX: usize = 16;
+/// The largest number of sessions. The oldest sessions are dropped.
 const SESSIONS_MAX: usize = 64;
 
 /// The decision about a request.
@@ -35,32 +36,32 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Guard {
     port: u16,
-    admitted: Option<Mutex<Admitted>>,
+    access: Option<Mutex<TokensAndSessions>>,
 }
 
 #[derive(Debug, Default)]
-struct Admitted {
+struct TokensAndSessions {
     /// Tokens that are valid once.
     tokens: Vec<String>,
     /// The cookies of browsers.
     sessions: Vec<String>,
 }
 
-impl Admitted {
+impl TokensAndSessions {
     fn is_session(&self, shown: &str) -> bool {
-        self.sessions.iter().any(|session| same(shown, session))
+        self.sessions.iter().any(|session| equal_by_hash(shown, session))
     }
 
-    /// Exchanges a token for a new session.
+    /// Exchanges a valid token for a new session. Returns the session.
     fn exchange(&mut self, shown: &str) -> Option<String> {
-        let at = self.tokens.iter().position(|token| same(shown, token))?;
+        let at = self.tokens.iter().position(|token| equal_by_hash(shown, token))?;
         self.tokens.remove(at);
-        Some(add(&mut self.sessions, SESSIONS_MAX))
+        Some(add_random(&mut self.sessions, SESSIONS_MAX))
     }
 }
 
-/// Adds a random string. Drops the oldest if there are too many.
-fn add(to: &mut Vec<String>, most: usize) -> String {
+/// Adds a random string to a list and returns it. Drops the oldest string if there are too many.
+fn add_random(to: &mut Vec<String>, most: usize) -> String {
     if to.len() >= most {
         to.remove(0);
     }
@@ -70,48 +71,48 @@ fn add(to: &mut Vec<String>, most: usize) -> String {
 }
 
 impl Guard {
-    /// `closed`: every request needs a token or a session.
+    /// Creates the guard. If `closed`, every request needs a token or a session.
     pub(super) fn new(port: u16, closed: bool) -> Self {
-        Self { port, admitted: closed.then(Mutex::default) }
+        Self { port, access: closed.then(Mutex::default) }
     }
 
-    fn admitted(&self) -> Option<MutexGuard<'_, Admitted>> {
-        Some(self.admitted.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
+    fn access(&self) -> Option<MutexGuard<'_, TokensAndSessions>> {
+        Some(self.access.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The address to open, with a new token if one is needed.
+    /// Returns the address to open, with a new token if one is needed.
     pub(super) fn address(&self) -> String {
-        let token = self.admitted().map(|mut admitted| add(&mut admitted.tokens, TOKENS_MAX));
+        let token = self.access().map(|mut access| add_random(&mut access.tokens, TOKENS_MAX));
         let token = token.map_or_else(String::new, |token| format!("?token={token}"));
         format!("http://127.0.0.1:{}/{token}", self.port)
     }
 
-    /// Whether requests need a token or a session.
+    /// Returns whether requests need a token or a session.
     pub(super) fn is_closed(&self) -> bool {
-        self.admitted.is_some()
+        self.access.is_some()
     }
 
-    /// Decides about a request. `public`: the file contains no data of the cluster, so no token is
-    /// needed.
+    /// Decides about a request. If `public`, the file contains no data of the cluster, so no token
+    /// is needed.
     pub(super) fn judge(&self, method: &Method, uri: &Uri, headers: &HeaderMap, public: bool) -> Verdict {
         let mut hosts = headers.get_all(header::HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok());
-        let one = hosts.next().is_none() && host.is_some_and(|host| self.is_ours(host));
-        if !one || uri.authority().is_some_and(|name| !self.is_ours(name.as_str())) {
+        let one = hosts.next().is_none() && host.is_some_and(|host| self.is_own_host(host));
+        if !one || uri.authority().is_some_and(|name| !self.is_own_host(name.as_str())) {
             return Verdict::WrongOrigin;
         }
         if method != Method::GET && method != Method::HEAD {
             return Verdict::NotGet;
         }
-        let Some(mut admitted) = self.admitted() else { return Verdict::Allowed };
+        let Some(mut access) = self.access() else { return Verdict::Allowed };
         let name = format!("fermata_{}", self.port);
         let cookies = headers.get_all(header::COOKIE).iter().filter_map(|cookie| cookie.to_str().ok());
         let mut pairs = cookies.flat_map(|all| all.split(';')).filter_map(|one| one.trim().split_once('='));
-        if pairs.any(|(key, value)| key == name && admitted.is_session(value)) || public {
+        if pairs.any(|(key, value)| key == name && access.is_session(value)) || public {
             return Verdict::Allowed;
         }
-        let token = asked(uri, "token").filter(|_| method == Method::GET);
-        match token.and_then(|shown| admitted.exchange(&shown)) {
+        let token = query_parameter(uri, "token").filter(|_| method == Method::GET);
+        match token.and_then(|shown| access.exchange(&shown)) {
             Some(session) => {
                 Verdict::SetCookie { cookie: format!("{name}={session}; Path=/; HttpOnly; SameSite=Strict") }
             }
@@ -119,7 +120,7 @@ impl Guard {
         }
     }
 
-    fn is_ours(&self, host: &str) -> bool {
+    fn is_own_host(&self, host: &str) -> bool {
         let (name, port) = match host.rsplit_once(':') {
             Some((name, port)) if !port.contains(']') => (name, port.parse().ok()),
             _ => (host, Some(80)),
@@ -129,14 +130,15 @@ impl Guard {
     }
 }
 
-/// Compares the hashes, so that the duration of the comparison reveals nothing.
-fn same(one: &str, other: &str) -> bool {
+/// Compares two secrets by their hashes, so that the duration of the comparison reveals nothing
+/// about them.
+fn equal_by_hash(one: &str, other: &str) -> bool {
     Sha256::digest(one) == Sha256::digest(other)
 }
 
-/// The value of a query parameter. Values are not percent-decoded, because those of our own links
-/// contain no special characters.
-pub(super) fn asked(uri: &Uri, name: &str) -> Option<String> {
+/// Returns the value of a query parameter. Values are not percent-decoded, because the links of the
+/// pages contain no special characters.
+pub(super) fn query_parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = uri.query()?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).next()
 }
@@ -211,7 +213,7 @@ mod tests {
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", &shown)]), Verdict::Allowed);
         let wrong = ("cookie", "fermata_81=x");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, wrong]), Verdict::NoToken);
-        // A new token admits another browser; the first one stays signed in.
+        // A new token admits another browser; the first browser stays signed in.
         let fresh = guard.address();
         let (_, path) = fresh.split_once(":81").unwrap();
         assert!(matches!(judge(&guard, &Method::GET, path, &[host]), Verdict::SetCookie { .. }));
@@ -219,6 +221,6 @@ mod tests {
         for _ in 0..2 * TOKENS_MAX {
             guard.address();
         }
-        assert_eq!(guard.admitted().unwrap().tokens.len(), TOKENS_MAX);
+        assert_eq!(guard.access().unwrap().tokens.len(), TOKENS_MAX);
     }
 }

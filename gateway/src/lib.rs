@@ -1,7 +1,7 @@
 //! Read-only pages on loopback, with the data that the masters return for one user. `mrctl web`
 //! serves them.
 //!
-//! It is a client like all other commands, with the same calls and credentials, so a page shows
+//! The gateway is a client like all commands, with the same calls and credentials, so a page shows
 //! only what its user may see. It has no pages that change the cluster, and it listens only on
 //! loopback. It uses neither standard output nor standard input, so that any program can embed it.
 
@@ -22,13 +22,15 @@ use tokio::{
 };
 use view::status_cache::{Masters, StatusCache};
 
-/// The largest number of parallel connections; further ones wait.
+/// The largest number of parallel connections. Further connections wait.
 const CONNECTIONS_MAX: usize = 64;
-/// Timeouts for the head of a request, and for the complete response.
+/// Timeout for the request line and headers.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for a connection, with the complete response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Limits for the request line and headers.
+/// The largest size of the request line and headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// The largest number of headers.
 const HEADERS_MAX: usize = 64;
 
 /// The pages, at a port of 127.0.0.1.
@@ -53,7 +55,7 @@ impl Gateway {
         Ok(Self { listener, server })
     }
 
-    /// The source of addresses to open.
+    /// Returns the source of addresses to open.
     pub fn addresses(&self) -> Addresses {
         Addresses(self.server.clone())
     }
@@ -65,13 +67,13 @@ impl Gateway {
 }
 
 impl Addresses {
-    /// Whether an address is valid once. In a closed cluster it contains a token, because other
-    /// accounts of this machine could open it too.
+    /// Returns whether each address is valid only once. In a closed cluster an address contains a
+    /// token, because other accounts of this machine could open it too.
     pub fn are_valid_once(&self) -> bool {
         self.0.guard.is_closed()
     }
 
-    /// An address, with a new token if one is needed.
+    /// Returns an address, with a new token if one is needed.
     pub fn make(&self) -> String {
         self.0.guard.address()
     }

@@ -234,7 +234,7 @@ pub trait TypedMapper: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// Called at the end of the input.
+    /// See [`Mapper::finish`].
     fn finish(
         &mut self,
         _out: &mut TypedOut<'_, Self::Key, Self::Value>,
@@ -268,7 +268,7 @@ pub trait TypedReducer: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// Called at the end of the input.
+    /// See [`Reducer::finish`].
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
@@ -331,7 +331,7 @@ pub struct TypedValues<'a, V> {
 }
 
 impl<V: DeserializeOwned> TypedValues<'_, V> {
-    /// The next value.
+    /// Returns the next value.
     #[allow(clippy::should_implement_trait, reason = "an Iterator could not return an error")]
     pub fn next(&mut self) -> Result<Option<V>, TaskError> {
         self.values.next()?.map(decode_value).transpose()

@@ -9,7 +9,7 @@ use proto::mr as pb;
 use std::time::Duration;
 
 impl JobTracker {
-    /// Starts the drain of a tracker; attempts that cannot be saved are killed after `within`.
+    /// Starts the drain of a tracker. Attempts that cannot be saved are killed after `within`.
     pub async fn drain(&self, node: &str, within: Duration) -> Result<DrainState> {
         let within_ms = within.as_millis() as u64;
         self.call_drain(pb::DrainTrackerRequest { node: node.into(), within_ms, ..Default::default() }).await
@@ -21,7 +21,7 @@ impl JobTracker {
             .await
     }
 
-    /// The progress of the drain of a tracker.
+    /// Returns the progress of the drain of a tracker.
     pub async fn drain_status(&self, node: &str) -> Result<DrainState> {
         self.call_drain(pb::DrainTrackerRequest {
             node: node.into(),

@@ -11,7 +11,7 @@ use crate::{
 use proto::mr as pb;
 
 impl JobTracker {
-    /// Why a job or a task waits.
+    /// Returns why a job or a task waits.
     pub async fn why(&self, of: &str) -> Result<Why> {
         let message = self.request(pb::WhyRequest { of: of.into() });
         let reply = self.reply(self.client.clone().why(message)).await?;
@@ -24,7 +24,7 @@ impl JobTracker {
         })
     }
 
-    /// All policies, and those in use.
+    /// Returns all policies, and those in use.
     pub async fn schedulers(&self) -> Result<Schedulers> {
         let message = self.request(pb::SchedulersRequest {});
         let reply = self.reply(self.client.clone().schedulers(message)).await?;
@@ -35,7 +35,7 @@ impl JobTracker {
         Ok(Schedulers { scheduler: Some(reply.scheduler), shadow, deciding: Some(deciding), policies })
     }
 
-    /// How the decisions of the shadow policy differ.
+    /// Returns how the decisions of the shadow policy differ from those of the policy in use.
     pub async fn shadow(&self) -> Result<Comparison> {
         let message = self.request(pb::ShadowRequest {});
         let reply = self.reply(self.client.clone().shadow(message)).await?;

@@ -4,14 +4,14 @@ use crate::output;
 use anyhow::{Context, Result};
 use sim::{JobFigures, Span, workload::history};
 
-/// The figures of a job, from the text of its history, as sentences.
+/// Computes the figures of a job from the text of its history. Returns them as sentences.
 pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
     let metrics = history::figures(id, text)?;
     let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
     Ok(describe(figures))
 }
 
-/// The figures of a job as sentences.
+/// Describes the figures of a job as sentences.
 pub fn describe(job: &JobFigures) -> Vec<String> {
     let known = |span: Span| format!("{:.2} s", span.as_secs_f64());
     let span = |span: Option<Span>| span.map_or("-".to_owned(), known);

@@ -2,7 +2,7 @@
 
 use crate::output;
 
-/// Space on disks. The NameNode counts a disk that several DataNodes share once.
+/// Describes the space on disks. The NameNode counts a disk that several DataNodes share only once.
 fn disks(report: &dfs_client::Report) -> String {
     format!(
         "{} used, {} free of {} on {}",
@@ -13,7 +13,7 @@ fn disks(report: &dfs_client::Report) -> String {
     )
 }
 
-/// The state of the file system, as rows of a table.
+/// Returns the state of the file system as rows of a table.
 pub fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let (safemode, human) = (&report.safemode, output::human);
     let folders = output::count(report.dirs, "folder");
@@ -49,8 +49,8 @@ pub fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Warnings about possible loss of data and about replicas or nodes that do not belong to this
-/// namespace. Empty in a healthy cluster.
+/// Returns warnings about possible loss of data and about replicas or nodes that do not belong to
+/// this namespace. Empty in a healthy cluster.
 pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !report.lost_edits.is_empty() {

@@ -91,12 +91,12 @@ impl Observer for Display {
     }
 
     fn waits(&mut self, job: &str, reasons: &[Reason]) {
-        let words: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
-        self.print_line(&format!("{job} waits: {}", words.join("; ")));
+        let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
+        self.print_line(&format!("{job} waits: {}", texts.join("; ")));
     }
 }
 
-/// ID, name, elapsed time and estimated remaining time of the job.
+/// Returns ID, name, elapsed time and estimated remaining time of the job.
 fn headline(job: &Job, now_ms: u64) -> String {
     let elapsed = Duration::from_millis(now_ms.saturating_sub(job.submitted_ms));
     let phases = [&job.maps, &job.reduces].into_iter().filter(|phase| phase.total > 0);
@@ -108,7 +108,7 @@ fn headline(job: &Job, now_ms: u64) -> String {
     format!("{} ({}): {} s{left}", job.job, job.name, elapsed.as_secs())
 }
 
-/// A short text about a phase.
+/// Describes a phase in a short text.
 fn describe(phase: &Phase) -> String {
     let Phase { done, total, running, paused, failed_attempts, .. } = phase;
     if *total == 0 {
@@ -119,13 +119,14 @@ fn describe(phase: &Phase) -> String {
     format!("{done}/{total} done, {running} running{paused}{failed}")
 }
 
-/// Follows a job until it has ended. None if the user interrupts first; the job then continues.
+/// Follows a job until it has ended. Returns None if the user interrupts first; the job then
+/// continues.
 pub async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Option<Job>> {
     follow_until(tracker, id, quiet, daemon::lifecycle::end_signal()).await
 }
 
-/// Does the same until `stop`, for a caller that already listens for signals: a signal between two
-/// listeners would be lost.
+/// Follows a job until it has ended or `stop` is ready. For a caller that already listens for
+/// signals: a signal between two listeners would be lost.
 pub async fn follow_until(
     tracker: &JobTracker,
     id: &str,
@@ -156,9 +157,9 @@ pub fn summary(job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// Where the output of a job is, and how to print it.
+/// Describes where the output of a job is, and how to print it.
 fn output_hint(job: &Job) -> String {
-    // A counter of 0 is not listed.
+    // A counter that is 0 is absent.
     let is_empty = !job.partial && job.counters.get("OUTPUT_BYTES").is_none_or(|bytes| *bytes == 0);
     match &job.output {
         output if output.is_empty() => "its output was discarded, as requested".into(),
@@ -167,7 +168,7 @@ fn output_hint(job: &Job) -> String {
     }
 }
 
-/// A word in quotation marks for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }

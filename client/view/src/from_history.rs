@@ -23,7 +23,7 @@ pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
             past.add_fact(at_us / 1000, fact);
         }
     }
-    Ok(past.end())
+    Ok(past.finish())
 }
 
 struct JobFromHistory {
@@ -88,16 +88,16 @@ impl JobFromHistory {
                 }
             }
             HistoryFact::AttemptSucceeded { attempt, .. } => {
-                self.ended(&attempt.to_string(), "succeeded", String::new(), at_ms);
+                self.end_attempt(&attempt.to_string(), "succeeded", String::new(), at_ms);
             }
             HistoryFact::AttemptFailed { attempt, error } => {
-                self.ended(&attempt.to_string(), "failed", error, at_ms);
+                self.end_attempt(&attempt.to_string(), "failed", error, at_ms);
             }
             HistoryFact::AttemptKilled { attempt, why, .. } => {
-                self.ended(&attempt.to_string(), "killed", why, at_ms);
+                self.end_attempt(&attempt.to_string(), "killed", why, at_ms);
             }
             HistoryFact::AttemptPaused { attempt, stage, .. } => {
-                self.ended(&attempt.to_string(), "paused", String::new(), at_ms);
+                self.end_attempt(&attempt.to_string(), "paused", String::new(), at_ms);
                 if let Some(attempt) = self.attempt(&attempt.to_string()) {
                     attempt.stage = stage.to_string();
                 }
@@ -106,7 +106,7 @@ impl JobFromHistory {
         }
     }
 
-    fn ended(&mut self, id: &str, state: &str, error: String, at_ms: u64) {
+    fn end_attempt(&mut self, id: &str, state: &str, error: String, at_ms: u64) {
         if let Some(attempt) = self.attempt(id) {
             (attempt.state, attempt.error, attempt.ended_ms) = (state.into(), error, at_ms);
         }
@@ -132,10 +132,10 @@ impl JobFromHistory {
         }
     }
 
-    /// The remainder of the range becomes a new map with the next index.
+    /// Splits a map. The remainder of its range becomes a new map with the next index.
     fn split(&mut self, id: &str, position: u64, at_ms: u64) {
         let name = format!("{}.m{}", self.job.job, self.maps.len());
-        self.ended(id, "succeeded", String::new(), at_ms);
+        self.end_attempt(id, "succeeded", String::new(), at_ms);
         let Some(task) = id.rsplit_once('.').and_then(|(task, _)| self.task(task)) else { return };
         let remainder = Task {
             task: name,
@@ -149,9 +149,9 @@ impl JobFromHistory {
         self.maps.push(remainder);
     }
 
-    fn end(mut self) -> (Job, Vec<Task>) {
-        self.job.maps = finish(&mut self.maps);
-        self.job.reduces = finish(&mut self.reduces);
+    fn finish(mut self) -> (Job, Vec<Task>) {
+        self.job.maps = set_states(&mut self.maps);
+        self.job.reduces = set_states(&mut self.reduces);
         let mut tasks = self.maps;
         tasks.append(&mut self.reduces);
         client::model::find_tails(&mut tasks);
@@ -160,7 +160,7 @@ impl JobFromHistory {
 }
 
 /// Sets the state of each task and returns the totals of the phase.
-fn finish(tasks: &mut [Task]) -> Phase {
+fn set_states(tasks: &mut [Task]) -> Phase {
     let mut phase = Phase { total: tasks.len() as u32, ..Phase::default() };
     for task in tasks {
         let ended_as = |state: &str| task.attempts.iter().filter(|one| one.state == state).count() as u32;

@@ -3,7 +3,7 @@
 use crate::{output, preempted};
 use client::model::Job;
 
-/// The properties of a job as rows of a table.
+/// Returns the properties of a job as rows of a table.
 pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
     let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
     let mut rows = vec![

@@ -5,7 +5,7 @@ use client::model::Tracker;
 use dfs_client::{NodeReport, NodeState};
 use serde::Serialize;
 
-/// A node as JSON: its datanode, its tracker, or both.
+/// A node as JSON: its DataNode, its tracker, or both.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Row<'a> {
@@ -27,16 +27,16 @@ pub enum Row<'a> {
 }
 
 impl Row<'_> {
-    fn name(&self) -> (&str, u64, &str) {
+    fn sort_key(&self) -> (&str, u64, &str) {
         match self {
-            Self::Datanode { datanode, .. } => natural(&datanode.address.node),
-            Self::Tracker { node, .. } => natural(node),
+            Self::Datanode { datanode, .. } => natural_sort_key(&datanode.address.node),
+            Self::Tracker { node, .. } => natural_sort_key(node),
         }
     }
 }
 
-/// The nodes by name, each with its DataNode, its tracker, or both.
-pub fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
+/// Merges DataNodes and trackers of the same name. Returns the nodes sorted by name.
+pub fn merge_by_name<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'a>> {
     let mut all: Vec<Row<'_>> = nodes
         .iter()
         .map(|datanode| {
@@ -44,13 +44,14 @@ pub fn merged<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Vec<Row<'
             Row::Datanode { datanode, tracker: trackers.iter().find(|tracker| tracker.name == node) }
         })
         .collect();
-    let alone = trackers.iter().filter(|tracker| nodes.iter().all(|node| node.address.node != tracker.name));
-    all.extend(alone.map(|tracker| Row::Tracker { node: &tracker.name, tracker }));
-    all.sort_by(|one, other| one.name().cmp(&other.name()));
+    let without_datanode =
+        trackers.iter().filter(|tracker| nodes.iter().all(|node| node.address.node != tracker.name));
+    all.extend(without_datanode.map(|tracker| Row::Tracker { node: &tracker.name, tracker }));
+    all.sort_by(|one, other| one.sort_key().cmp(&other.sort_key()));
     all
 }
 
-/// The state for people.
+/// Returns the name of a state for people.
 pub fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Live => "live",
@@ -61,13 +62,13 @@ pub fn state_name(state: NodeState) -> &'static str {
     }
 }
 
-/// The sort key of a node name: `node10` sorts after `node9`.
-pub fn natural(name: &str) -> (&str, u64, &str) {
+/// Returns the sort key of a node name: `node10` sorts after `node9`.
+pub fn natural_sort_key(name: &str) -> (&str, u64, &str) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     (stem, name[stem.len()..].parse().unwrap_or(0), name)
 }
 
-/// What is unusual about a DataNode.
+/// Describes what is unusual about a DataNode.
 pub fn note(node: &NodeReport) -> String {
     let mut notes = Vec::new();
     if node.state == NodeState::Draining {
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn numbered_names_sort_by_number() {
         let mut names = ["node10", "node9", "web", "node1", "b2"];
-        names.sort_by(|one, other| natural(one).cmp(&natural(other)));
+        names.sort_by(|one, other| natural_sort_key(one).cmp(&natural_sort_key(other)));
         assert_eq!(names, ["b2", "node1", "node9", "node10", "web"]);
     }
 }

@@ -4,8 +4,8 @@ use crate::output::{count, human, took};
 use client::model::{Attempt, Job, Preemption, Task};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The tasks in list order: the parts of a split map follow each other in the order of their
-/// ranges, each with its depth in the tree.
+/// Returns the tasks in list order: the parts of a split map follow each other in the order of
+/// their ranges, each with its depth in the tree.
 pub fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     let here: BTreeSet<&str> = tasks.iter().map(|task| task.task.as_str()).collect();
     // If `tasks` is only a part of all tasks, the parent may be missing.
@@ -29,7 +29,7 @@ pub fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     listed
 }
 
-/// A note about the preemption of an attempt, or about the checkpoint that it resumed from.
+/// Returns a note about the preemption of an attempt, or about the checkpoint that it resumed from.
 pub fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     let mut notes = Vec::new();
     if !attempt.resumed_from.is_empty() {
@@ -50,7 +50,7 @@ pub fn note(task: &Task, attempt: &Attempt) -> Option<String> {
     (!notes.is_empty()).then(|| notes.join(", "))
 }
 
-/// The preemption figures of a job in one line; None if it was never preempted.
+/// Returns the preemption figures of a job in one line; None if it was never preempted.
 pub fn summary(job: &Job) -> Option<String> {
     let of = &job.preemption;
     let Preemption { splits, pauses, resumes, migrations, kills, checkpoints_lost, .. } = *of;
@@ -59,7 +59,7 @@ pub fn summary(job: &Job) -> Option<String> {
     }
     let (asked, count) = (u64::from(splits + pauses), |number: u32, thing| count(number.into(), thing));
     let soon = of.latency_ms.checked_div(asked).map(|each| format!("; slots free after {each} ms"));
-    let again = resuming_ms(job).map(|each| format!("; resumed in {each} ms"));
+    let again = mean_resume_ms(job).map(|each| format!("; resumed in {each} ms"));
     let lost = if checkpoints_lost > 0 { format!(" ({checkpoints_lost} lost)") } else { String::new() };
     let checkpoints = format!("; checkpoints of {}{lost}", human(of.checkpoint_bytes));
     Some(format!(
@@ -78,14 +78,15 @@ pub fn summary(job: &Job) -> Option<String> {
     ))
 }
 
-/// The mean time that a resumed reduce needs until its first record. Only completed tasks report
-/// it.
-pub fn resuming_ms(job: &Job) -> Option<u64> {
+/// Returns the mean time that a resumed reduce needs until its first record. Only completed tasks
+/// report this time.
+pub fn mean_resume_ms(job: &Job) -> Option<u64> {
     let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
     counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"))
 }
 
-/// The preemption latency of this kind (`split` or `pause`) in milliseconds: median and maximum.
+/// Returns the preemption latency of this kind (`split` or `pause`) in milliseconds: median and
+/// maximum.
 pub fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
     let ended_so = |attempt: &&Attempt| {
         let released = matches!((kind, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
@@ -98,7 +99,7 @@ pub fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
     Some((*elapsed.get(elapsed.len() / 2)?, *elapsed.last()?))
 }
 
-/// The counters of the job, with the preemption figures that are not zero.
+/// Returns the counters of the job, with the preemption figures that are not zero.
 pub fn counters(job: &Job) -> BTreeMap<String, u64> {
     let of = &job.preemption;
     let named = [
@@ -119,8 +120,8 @@ pub fn counters(job: &Job) -> BTreeMap<String, u64> {
     job.counters.clone().into_iter().chain(own).collect()
 }
 
-/// The numbers of splits, pauses and kills.
-pub fn briefly(job: &Job) -> String {
+/// Describes the numbers of splits, pauses and kills.
+pub fn short_summary(job: &Job) -> String {
     let of = &job.preemption;
     let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];
     let parts = parts.into_iter().filter(|(number, _)| *number > 0);
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_cover_requested_preemptions() {
+    fn latency_counts_only_attempts_that_ended_as_requested() {
         let attempt = |preempt_kind: &str, state: &str, ended_ms| Attempt {
             preempt_kind: preempt_kind.into(),
             state: state.into(),

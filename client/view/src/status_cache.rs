@@ -21,7 +21,7 @@ use std::{
 };
 use tonic::Code;
 
-/// After this time without an answer, a master counts as unreachable, and so does a TaskTracker.
+/// After this time without an answer, a master or a TaskTracker counts as unreachable.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout for a list of tasks, which may be long, and for a history.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +29,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// longer, so that queries about a large job do not keep its master busy. A query that ended with
 /// an error does not count as long: it waited for a master that may answer again at any time.
 const FRESH: Duration = Duration::from_millis(900);
+/// Maximum time for which a cached answer is valid.
 const FRESH_MAX: Duration = Duration::from_secs(10);
 /// The number of jobs in the cache.
 const CACHED_JOBS_MAX: usize = 32;
@@ -44,7 +45,7 @@ pub const LOG_BYTES_MAX: u64 = 32 << 10;
 pub enum QueryError {
     /// The job, task or attempt does not exist.
     Unknown(String),
-    /// It belongs to another user.
+    /// The job belongs to another user.
     Forbidden(String),
     /// The master is unreachable.
     Unavailable(String),
@@ -64,7 +65,7 @@ impl QueryError {
         }
     }
 
-    /// The text for the user.
+    /// Returns the text for the user.
     pub fn describe(&self) -> &str {
         let (Self::Unknown(reason_text) | Self::Forbidden(reason_text) | Self::Unavailable(reason_text)) =
             self;
@@ -91,7 +92,7 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// The slots in use and in total, without those of lost and awaited trackers.
+    /// Returns the slots in use and in total, without those of lost and awaited trackers.
     pub fn slots(&self) -> Slots {
         let trackers = self.trackers.as_deref().unwrap_or_default();
         let here = trackers.iter().filter(|own| !matches!(own.state.as_str(), "lost" | "awaited"));
@@ -101,7 +102,7 @@ impl Overview {
         })
     }
 
-    /// The error of each master that is unreachable.
+    /// Returns the error of each master that is unreachable.
     pub fn query_errors(&self) -> impl Iterator<Item = &QueryError> {
         [self.jobs.as_ref().err(), self.files.as_ref().err()].into_iter().flatten()
     }
@@ -140,10 +141,10 @@ pub trait Masters: Send + Sync {
     /// Connects to the NameNode, with this deadline for connections and calls.
     fn namenode(&self, timeout: Period) -> Connecting<'_, Client>;
 
-    /// The authenticated name of the caller; None if the cluster is open.
+    /// Returns the authenticated name of the caller; None if the cluster is open.
     fn proved_name(&self) -> Result<Option<String>>;
 
-    /// The error for a master that does not answer: its address, why, and what to do.
+    /// Returns the error for a master that does not answer: its address, why, and what to do.
     fn no_answer(&self, master: Role, why: &str) -> anyhow::Error;
 }
 
@@ -158,7 +159,8 @@ pub struct StatusCache {
 }
 
 impl StatusCache {
-    /// `name` is the authenticated name of the user; None in an open cluster.
+    /// Creates an empty cache. `name` is the authenticated name of the user; None in an open
+    /// cluster.
     pub fn new(masters: Box<dyn Masters>, name: Option<String>) -> Self {
         Self {
             masters,
@@ -170,29 +172,29 @@ impl StatusCache {
         }
     }
 
-    /// The user whose credentials the queries use.
+    /// Returns the user whose credentials the queries use.
     pub fn user(&self) -> String {
         self.name.clone().unwrap_or_else(daemon::account::user)
     }
 
-    /// The state of the cluster.
+    /// Returns the state of the cluster.
     pub async fn overview(&self) -> Arc<Overview> {
         let is_complete = |all: &Overview| all.query_errors().next().is_none();
         self.overviews.get("", Box::pin(self.refresh()), is_complete).await
     }
 
-    /// A job and its tasks.
+    /// Returns a job and its tasks.
     pub async fn job(&self, id: &str) -> Arc<QueryResult<JobDetails>> {
         self.jobs.get(id, Box::pin(self.query_job(id)), Result::is_ok).await
     }
 
-    /// Why a task waits, and the scheduling decisions about it.
+    /// Returns why a task waits, and the scheduling decisions about it.
     pub async fn why(&self, of: &str) -> QueryResult<Why> {
         let of = of.to_owned();
         self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.why(&of).await?) }).await
     }
 
-    /// The end of the output of an attempt.
+    /// Returns the last part of the output of an attempt.
     pub async fn log(&self, attempt: &Attempt, stderr: bool) -> QueryResult<String> {
         let attempt = attempt.clone();
         let read = |tracker: JobTracker| async move {
@@ -362,7 +364,7 @@ impl StatusCache {
     }
 }
 
-/// The first reason that says more than that the policy leaves slots free.
+/// Returns the first reason other than that the policy leaves slots free, if there is one.
 fn most_specific(reasons: Vec<Reason>) -> Option<Reason> {
     let at = reasons.iter().position(|reason| reason.rule != "policy-keeps-slots").unwrap_or(0);
     reasons.into_iter().nth(at)

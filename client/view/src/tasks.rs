@@ -28,20 +28,21 @@ pub fn retain_state(tasks: &mut Vec<Task>, state: &str) {
     });
 }
 
-/// The number of rows of a task among those in this state: one for each attempt in this state. If
-/// there is none and no attempt runs, one for a task in this state: the attempts of an unfinished
-/// task were killed, for example.
+/// Returns the number of rows of a task in a list of this state: one for each attempt in this
+/// state. If there is no such attempt and no attempt runs, a task in this state has one row. (The
+/// attempts of an unfinished task were killed, for example.)
 pub fn count_in_state(task: &Task, state: &str) -> usize {
     let attempts = task.attempts.iter().filter(|attempt| attempt.state == state).count();
     attempts.max(usize::from(task.state == state && task.running().next().is_none()))
 }
 
-/// A name, indented by its depth in the tree of split maps.
+/// Indents a name by its depth in the tree of split maps.
 pub fn indented(depth: usize, name: &str) -> String {
     if depth > 0 { format!("{:>1$} {name}", "└", 2 * depth) } else { name.into() }
 }
 
-/// The number of tasks in each state: `30 maps: 28 succeeded, 2 running; 1 reduce: 1 waiting`.
+/// Describes the number of tasks in each state: `30 maps: 28 succeeded, 2 running; 1 reduce: 1
+/// waiting`.
 pub fn totals(tasks: &[Task]) -> String {
     let mut parts = Vec::new();
     for (letter, kind) in [(".m", "map"), (".r", "reduce")] {
@@ -59,7 +60,7 @@ pub fn totals(tasks: &[Task]) -> String {
     if parts.is_empty() { "no tasks".into() } else { parts.join("; ") }
 }
 
-/// The state of an attempt, with the progress of a running one.
+/// Describes the state of an attempt, with the progress if it is running.
 pub fn state(attempt: &Attempt) -> String {
     if attempt.ended_ms != 0 || attempt.state == "succeeded" {
         return attempt.state.clone();
@@ -67,13 +68,13 @@ pub fn state(attempt: &Attempt) -> String {
     format!("{} {:.0}%", attempt.state, attempt.progress * 100.0)
 }
 
-/// How long the attempt took, or has run so far.
+/// Describes how long the attempt took, or has run so far.
 pub fn elapsed(attempt: &Attempt, now_ms: u64) -> String {
     let until = if attempt.ended_ms == 0 { now_ms } else { attempt.ended_ms };
     output::took(until.saturating_sub(attempt.launched_ms))
 }
 
-/// The input range of a map; empty for a reduce.
+/// Describes the input range of a map; empty for a reduce.
 pub fn input(task: &Task) -> String {
     if task.source.is_empty() {
         return String::new();
@@ -81,7 +82,7 @@ pub fn input(task: &Task) -> String {
     format!("{} {}..{}", task.source, task.start, task.end)
 }
 
-/// What is unusual about an attempt. `describe` puts its failure into one line.
+/// Describes what is unusual about an attempt. `describe` puts its failure into one line.
 pub fn note(task: &Task, attempt: &Attempt, describe: impl FnOnce(&str) -> String) -> String {
     let mut notes = Vec::new();
     if attempt.ended_ms == 0 && !attempt.stage.is_empty() {
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_are_shown_briefly() {
+    fn attempt_is_described_by_state_time_and_note() {
         let done = attempt("succeeded");
         assert_eq!(
             (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done, one_line)),

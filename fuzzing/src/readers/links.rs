@@ -1,7 +1,8 @@
-//! Readers of messages between processes on the data path: the umbilical and the shuffle protocol.
+//! Targets for readers of messages between processes on the data path: the umbilical and the
+//! shuffle protocol.
 
 use super::{
-    SMALL,
+    SMALL_LIMIT,
     tasks::{records_of, sample_segment},
 };
 use crate::{Damage, Limit, Target};
@@ -26,17 +27,17 @@ pub(super) const TARGETS: &[Target] = &[
         name: "umbilical_to_task",
         reads: "engine::frame::read_frame of ToTask and LaunchProgram, MapFeed::push",
         seeds: to_task_seeds,
-        body: to_task,
+        body: check_to_task,
         damage: Damage::Unnoticed,
-        memory: FRAME,
+        memory: FRAME_LIMIT,
     },
     Target {
         name: "umbilical_from_task",
         reads: "tasktracker::umbilical: messages of a task, and the checks of `talk`",
         seeds: from_task_seeds,
-        body: from_task,
+        body: check_from_task,
         damage: Damage::Unnoticed,
-        memory: FRAME,
+        memory: FRAME_LIMIT,
     },
     Target {
         name: "shuffle_request",
@@ -46,24 +47,24 @@ pub(super) const TARGETS: &[Target] = &[
                 |token: &[u8], attempt| wire::request(token, attempt, 9).expect("short")[4..].to_vec();
             vec![request(b"secret", "job_7.m3.0"), request(b"", "job_1.r2.11"), request(&[1; 255], "x")]
         },
-        body: request,
+        body: check_request,
         damage: Damage::Unnoticed,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
     Target {
         name: "shuffle_answer",
         reads: "engine::fetch::wire::read_answer, and the fetched run",
-        seeds: answers,
-        body: answer,
+        seeds: answer_seeds,
+        body: check_answer,
         damage: Damage::Unnoticed,
         memory: Limit { fixed: 8 << 20, per_byte: 2048 },
     },
 ];
 
-/// One frame of the maximum length, and the messages that it can contain.
-const FRAME: Limit = Limit { fixed: FRAME_BYTES_MAX + (1 << 20), per_byte: 1024 };
+/// Memory for one frame of the maximum length, and for the messages that it can contain.
+const FRAME_LIMIT: Limit = Limit { fixed: FRAME_BYTES_MAX + (1 << 20), per_byte: 1024 };
 
-fn frames<M: Message>(messages: &[M]) -> Vec<u8> {
+fn encode_frames<M: Message>(messages: &[M]) -> Vec<u8> {
     let mut out = Vec::new();
     for message in messages {
         write_frame(&mut out, message).expect("memory");
@@ -96,21 +97,24 @@ fn to_task_seeds() -> Vec<Vec<u8>> {
     let stop = TaskPreempt { why: "no space".into(), kind: 1 };
     let launch = LaunchProgram { program: "/bin/cat".into(), confinement: None };
     vec![
-        frames(&[to(to_task::Kind::Start(start)), to(to_task::Kind::MapEvents(map_events))]),
-        frames(&[to(to_task::Kind::Preempt(stop))]),
-        frames(&[launch]),
+        encode_frames(&[to(to_task::Kind::Start(start)), to(to_task::Kind::MapEvents(map_events))]),
+        encode_frames(&[to(to_task::Kind::Preempt(stop))]),
+        encode_frames(&[launch]),
     ]
 }
 
-/// Reads frames of one kind to the end of the input, and checks that each message reads back as the
-/// same.
+/// Reads frames of one kind to the end of the input. Checks that encoding and decoding each message
+/// again gives the same message. Returns whether all frames are valid.
 fn read_all<M: Message + Default + PartialEq>(mut input: &[u8], mut each: impl FnMut(M)) -> bool {
     loop {
         match read_frame::<M>(&mut input) {
             Ok(Some(message)) => {
-                let again = frames(std::slice::from_ref(&message));
+                let again = encode_frames(std::slice::from_ref(&message));
                 let read: Option<M> = read_frame(&mut again.as_slice()).expect("what we wrote");
-                assert!(read.is_some_and(|read| read == message), "a message does not read back");
+                assert!(
+                    read.is_some_and(|read| read == message),
+                    "encoding and decoding a message again gives another message"
+                );
                 each(message);
             }
             Ok(None) => return true,
@@ -119,7 +123,7 @@ fn read_all<M: Message + Default + PartialEq>(mut input: &[u8], mut each: impl F
     }
 }
 
-fn to_task(input: &[u8]) -> Option<Vec<u8>> {
+fn check_to_task(input: &[u8]) -> Option<Vec<u8>> {
     let feed = MapFeed::new(3);
     let whole = read_all(input, |message: ToTask| {
         if let Some(to_task::Kind::MapEvents(map_events)) = message.kind {
@@ -142,38 +146,38 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
     };
     let unfetched = FetchFailed { attempt: "job_1.m3.0".into(), addr: "node2:7000".into() };
     vec![
-        frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
-        frames(&[from(from_task::Kind::FetchFailed(unfetched)), from(from_task::Kind::Done(result))]),
-        frames(&[
+        encode_frames(&[from(from_task::Kind::Hello(hello)), from(from_task::Kind::Progress(progress))]),
+        encode_frames(&[from(from_task::Kind::FetchFailed(unfetched)), from(from_task::Kind::Done(result))]),
+        encode_frames(&[
             from(from_task::Kind::Failed("it failed".into())),
             from(from_task::Kind::Fatal("always".into())),
         ]),
     ]
 }
 
-fn from_task(input: &[u8]) -> Option<Vec<u8>> {
+fn check_from_task(input: &[u8]) -> Option<Vec<u8>> {
     let messages = tasktracker::fuzzing::messages_of_a_task(input).ok()?;
-    let again = tasktracker::fuzzing::messages_of_a_task(&frames(&messages)).expect("what we wrote");
+    let again = tasktracker::fuzzing::messages_of_a_task(&encode_frames(&messages)).expect("what we wrote");
     // NaN does not equal itself.
     assert!(
         again == messages || format!("{messages:?}").contains("NaN"),
-        "{messages:?} reads back as {again:?}"
+        "encoding and decoding {messages:?} again gives {again:?}"
     );
     Some(Vec::new())
 }
 
-fn request(input: &[u8]) -> Option<Vec<u8>> {
+fn check_request(input: &[u8]) -> Option<Vec<u8>> {
     let Request { token, attempt, partition } = Request::parse(input)?;
     let again = wire::request(token, attempt, partition).expect("what was read is not too long");
-    assert_eq!(&again[4..], input, "an accepted input encodes differently");
+    assert_eq!(&again[4..], input, "encoding an accepted input again gives other bytes");
     assert!(input.len() <= wire::REQUEST_BYTES_MAX);
     if let Ok(parsed) = attempt.parse::<types::AttemptId>() {
-        assert_eq!(parsed.to_string(), attempt, "an attempt has one name");
+        assert_eq!(parsed.to_string(), attempt, "an attempt ID has a second spelling");
     }
     Some(input.to_vec())
 }
 
-fn answers() -> Vec<Vec<u8>> {
+fn answer_seeds() -> Vec<Vec<u8>> {
     let coming = |records, compress| {
         let (bytes, extent) = sample_segment(records, b"value", compress);
         [wire::data_header(&extent), bytes].concat()
@@ -186,19 +190,27 @@ fn answers() -> Vec<Vec<u8>> {
     ]
 }
 
-/// An answer, and the run as a fetcher reads it: the announced bytes, if their checksum matches.
-fn answer(input: &[u8]) -> Option<Vec<u8>> {
+/// Reads an answer, and the run like a fetcher: the announced bytes, if their checksum matches.
+fn check_answer(input: &[u8]) -> Option<Vec<u8>> {
     let mut rest = input;
     let answer = wire::read_answer(&mut rest).ok()?;
     let read = input.len() - rest.len();
     match answer {
         Answer::Refused(status, message) => {
             if !message.contains(char::REPLACEMENT_CHARACTER) {
-                assert_eq!(wire::refusal(status, &message), input[..read], "a refusal does not read back");
+                assert_eq!(
+                    wire::refusal(status, &message),
+                    input[..read],
+                    "re-encoding the refusal does not give the original bytes"
+                );
             }
         }
         Answer::Data(extent) => {
-            assert_eq!(wire::data_header(&extent), input[..read], "an answer does not read back");
+            assert_eq!(
+                wire::data_header(&extent),
+                input[..read],
+                "re-encoding the answer does not give the original bytes"
+            );
             let _ = extent.reader_bytes();
             let stored = usize::try_from(extent.stored).ok().and_then(|stored| rest.get(..stored))?;
             // A peer that sends wrong bytes can also send their checksum.

@@ -1,7 +1,7 @@
-//! Readers of files that tasks write or read: map outputs, their index, checkpoints, split keys,
-//! input files.
+//! Targets for readers of files that tasks write or read: map outputs and their index, checkpoints,
+//! split keys, input files.
 
-use super::{SMALL, Scratch, sealed};
+use super::{SMALL_LIMIT, Scratch, with_valid_crc};
 use crate::{
     Damage, Limit, Target,
     folder::{pack, unpack},
@@ -27,26 +27,26 @@ pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "segment",
         reads: "engine::segment::SegmentReader, from memory and from a file",
-        seeds: segments,
-        body: segment,
+        seeds: segment_seeds,
+        body: check_segment,
         damage: Damage::Refused,
-        // lz4 expands a block at most 256 times. Two copies are in memory at a time, and their
-        // records are compared.
+        // lz4 expands a block at most 256 times. Two copies of the records are in memory at a time,
+        // to compare them.
         memory: Limit { fixed: 8 << 20, per_byte: 2048 },
     },
     Target {
         name: "segment_index",
         reads: "engine::segment::Index::decode",
-        seeds: indexes,
-        body: index,
+        seeds: index_seeds,
+        body: check_index,
         damage: Damage::Refused,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
     Target {
         name: "checkpoint",
         reads: "engine::checkpoint: decode, parts, restore, and the restored runs",
-        seeds: checkpoints,
-        body: checkpoint,
+        seeds: checkpoint_seeds,
+        body: check_checkpoint,
         damage: Damage::Refused,
         memory: Limit { fixed: 8 << 20, per_byte: 2048 },
     },
@@ -57,17 +57,17 @@ pub(super) const TARGETS: &[Target] = &[
             let sample: Vec<Vec<u8>> = (0..50u32).map(|key| key.to_be_bytes().to_vec()).collect();
             vec![encode_splits(sample, 7, KeyOrder::Bytes), encode_splits(Vec::new(), 3, KeyOrder::Bytes)]
         },
-        body: split_keys,
+        body: check_split_keys,
         damage: Damage::Unnoticed,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
     Target {
         name: "input_records",
         reads: "engine::input::open_split: lines, fixed records, gzip",
-        seeds: inputs,
-        body: input_records,
+        seeds: input_seeds,
+        body: check_input_records,
         damage: Damage::Unnoticed,
-        // Two records of the maximum length, and the windows of gzip.
+        // Memory for two records of the maximum length, and for the windows of gzip.
         memory: Limit { fixed: 4 << 20, per_byte: 64 },
     },
 ];
@@ -80,13 +80,14 @@ fn put_extent(extent: &Extent, out: &mut Vec<u8>) {
     out.put_u32_le(extent.crc);
 }
 
+/// Reads the extent at the start of an input.
 fn take_extent(input: &mut &[u8]) -> Option<Extent> {
     let mut number = || input.try_get_u64_le().ok();
     let (offset, stored, raw, records, block_max) = (number()?, number()?, number()?, number()?, number()?);
     Some(Extent { offset, stored, raw, records, block_max, crc: input.try_get_u32_le().ok()? })
 }
 
-/// A segment with one partition: its bytes and its extent.
+/// Returns a segment with one partition: its bytes and its extent.
 pub(super) fn sample_segment(records: u32, value: &[u8], compress: bool) -> (Vec<u8>, Extent) {
     Scratch::with(|scratch| {
         let path = scratch.path().join("made");
@@ -99,7 +100,7 @@ pub(super) fn sample_segment(records: u32, value: &[u8], compress: bool) -> (Vec
     })
 }
 
-fn segments() -> Vec<Vec<u8>> {
+fn segment_seeds() -> Vec<Vec<u8>> {
     let with = |records, value: &[u8], compress| {
         let (bytes, extent) = sample_segment(records, value, compress);
         let mut input = Vec::new();
@@ -115,8 +116,8 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// Offsets, keys and values.
 type Records = Vec<(u64, Vec<u8>, Vec<u8>)>;
 
-/// Reads the records of a run. Also checks that reading from the position of one record gives the
-/// same following records.
+/// Reads the records of a run. Also checks that reading from the position of a record gives the
+/// same records from there on.
 pub(super) fn records_of(run: &Run) -> Result<Pairs, TaskError> {
     let (mut records, mut positions) = (Vec::new(), Vec::new());
     let mut reader = run.open()?;
@@ -128,27 +129,32 @@ pub(super) fn records_of(run: &Run) -> Result<Pairs, TaskError> {
         let from = run.extent.crc as usize % positions.len();
         let mut reader = run.open_at(positions[from]).expect("a position from a reader");
         for (key, value) in &records[from..] {
-            assert!(reader.next().expect("what was read before"), "a position has fewer records");
+            assert!(
+                reader.next().expect("what was read before"),
+                "reading from a position gives fewer records"
+            );
             assert_eq!(
                 (reader.key(), reader.value()),
                 (&key[..], &value[..]),
-                "a position has other records"
+                "reading from a position gives other records"
             );
         }
-        assert!(!reader.next().expect("the same end"), "a position has more records");
+        assert!(!reader.next().expect("the same end"), "reading from a position gives more records");
     }
     Ok(records)
 }
 
-fn typed(error: &TaskError) {
+/// Checks that an error is of kind `Damaged`.
+fn assert_damaged(error: &TaskError) {
     assert!(matches!(error, TaskError::Damaged { .. }), "not an error of kind Damaged: {error}");
 }
 
-fn flat(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+/// Packs records into one byte string, for comparison.
+fn pack_records(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     pack(records.iter().flat_map(|(key, value)| [("key", key), ("value", value)]))
 }
 
-fn segment(input: &[u8]) -> Option<Vec<u8>> {
+fn check_segment(input: &[u8]) -> Option<Vec<u8>> {
     let mut rest = input;
     let extent = take_extent(&mut rest)?;
     let read = |extent: Extent| {
@@ -157,21 +163,25 @@ fn segment(input: &[u8]) -> Option<Vec<u8>> {
         let open = Stored::Open(Arc::new(File::open(file).expect("our own file")));
         let file = records_of(&Run::new(open, Extent { offset: 0, ..extent }, "file".into()));
         for error in [memory.as_ref().err(), file.as_ref().err()].into_iter().flatten() {
-            typed(error);
+            assert_damaged(error);
         }
         // A file may be longer than its partition.
         if rest.len() as u64 == extent.stored {
-            assert_eq!(memory.as_ref().ok(), file.as_ref().ok(), "memory and file read differently");
+            assert_eq!(
+                memory.as_ref().ok(),
+                file.as_ref().ok(),
+                "reading from memory and from a file gives different records"
+            );
         }
         let _ = extent.reader_bytes();
         memory.ok()
     };
-    // With a valid checksum and length, as another program could write it.
+    // Also reads the segment with a correct checksum and length, as another program could write it.
     read(Extent { stored: rest.len() as u64, crc: crc32c::crc32c(rest), ..extent });
-    read(extent).map(|records| flat(&records))
+    read(extent).map(|records| pack_records(&records))
 }
 
-fn indexes() -> Vec<Vec<u8>> {
+fn index_seeds() -> Vec<Vec<u8>> {
     let extents = |count: u64| {
         let extent =
             |at: u64| Extent { offset: at * 50, stored: 50, raw: 90, records: at, block_max: 80, crc: 7 };
@@ -180,10 +190,10 @@ fn indexes() -> Vec<Vec<u8>> {
     [0, 1, 5].map(|count| extents(count).encode()).to_vec()
 }
 
-fn index(input: &[u8]) -> Option<Vec<u8>> {
+fn check_index(input: &[u8]) -> Option<Vec<u8>> {
     let read = |bytes: &[u8]| match Index::decode(bytes, Path::new("index")) {
         Ok(index) => {
-            assert_eq!(index.encode(), bytes, "an accepted input encodes differently");
+            assert_eq!(index.encode(), bytes, "encoding an accepted input again gives other bytes");
             let _ = (index.records(), index.stored());
             for extent in &index.extents {
                 let _ = extent.reader_bytes();
@@ -191,17 +201,17 @@ fn index(input: &[u8]) -> Option<Vec<u8>> {
             Some(bytes.to_vec())
         }
         Err(error) => {
-            typed(&error);
+            assert_damaged(&error);
             None
         }
     };
-    read(&sealed(input));
+    read(&with_valid_crc(input));
     read(input)
 }
 
 const ATTEMPT: &str = "job_1.r2.0";
 
-fn checkpoints() -> Vec<Vec<u8>> {
+fn checkpoint_seeds() -> Vec<Vec<u8>> {
     let (bytes, extent) = sample_segment(30, b"value", true);
     let memory = Run::in_memory("memory", Bytes::from(bytes), extent);
     let empty = Run::in_memory("nothing", Bytes::new(), Extent::default());
@@ -239,12 +249,12 @@ fn checkpoints() -> Vec<Vec<u8>> {
         .collect()
 }
 
-fn checkpoint(input: &[u8]) -> Option<Vec<u8>> {
+fn check_checkpoint(input: &[u8]) -> Option<Vec<u8>> {
     let files = unpack(input);
     let content =
         |name: &str| files.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, bytes)| bytes);
     let (state, memory) = (content("state"), content("memory"));
-    restore(&sealed(state), memory);
+    restore(&with_valid_crc(state), memory);
     restore(state, memory)
 }
 
@@ -253,7 +263,7 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
     let entry = match checkpoint::decode(state, Path::new("state")) {
         Ok(entry) => entry,
         Err(error) => {
-            typed(&error);
+            assert_damaged(&error);
             return None;
         }
     };
@@ -265,11 +275,11 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let dirs = vec![scratch.path().to_owned()];
         let parts = checkpoint::parts(&dirs).expect("it was just decoded");
         assert_eq!(parts.len(), entry.runs.len() + 2);
-        let origin = CheckpointSource { attempt: entry.attempt.clone(), dirs, addr: String::new() };
+        let source = CheckpointSource { attempt: entry.attempt.clone(), dirs, addr: String::new() };
         let nowhere = scratch::Scratch::new(vec!["/nowhere".into()]);
         let mut start_transfer =
             RemoteCheckpoint::new("", b"", ATTEMPT, TaskControl::default(), Liveness::default());
-        let state = checkpoint::restore(&origin, entry.partition, &nowhere, &mut start_transfer);
+        let state = checkpoint::restore(&source, entry.partition, &nowhere, &mut start_transfer);
         let state = match state {
             Ok(state) => state,
             Err(TaskError::CheckpointCorrupt(_)) => return None,
@@ -278,11 +288,11 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let mut content = Vec::new();
         for run in state.runs.iter().flat_map(|run_of_map| run_of_map.run.parts()) {
             match records_of(run) {
-                Ok(records) => content.extend(flat(&records)),
+                Ok(records) => content.extend(pack_records(&records)),
                 Err(error) => {
-                    // A run may name a file that is not a run. A file that is too short is reported
-                    // as damaged.
-                    typed(&error);
+                    // A run may name a file that contains no run. A file that is too short is
+                    // reported as damaged.
+                    assert_damaged(&error);
                     return None;
                 }
             }
@@ -292,11 +302,11 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-fn split_keys(input: &[u8]) -> Option<Vec<u8>> {
+fn check_split_keys(input: &[u8]) -> Option<Vec<u8>> {
     let ranges = match RangePartitioner::decode(input, KeyOrder::Bytes) {
         Ok(ranges) => ranges,
         Err(error) => {
-            typed(&error);
+            assert_damaged(&error);
             return None;
         }
     };
@@ -308,14 +318,14 @@ fn split_keys(input: &[u8]) -> Option<Vec<u8>> {
     Some(input.to_vec())
 }
 
-/// A file in memory that is read in pieces.
-struct Memory {
+/// A file in memory that is read in pieces of `stretch` bytes.
+struct MemorySource {
     bytes: Vec<u8>,
     at: usize,
-    stretch: usize,
+    piece_bytes: usize,
 }
 
-impl ByteSource for Memory {
+impl ByteSource for MemorySource {
     fn len(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -327,7 +337,7 @@ impl ByteSource for Memory {
 
     fn next(&mut self) -> Result<&[u8], TaskError> {
         let from = self.at;
-        self.at = (from + self.stretch).min(self.bytes.len());
+        self.at = (from + self.piece_bytes).min(self.bytes.len());
         Ok(&self.bytes[from..self.at])
     }
 
@@ -336,7 +346,7 @@ impl ByteSource for Memory {
     }
 }
 
-fn inputs() -> Vec<Vec<u8>> {
+fn input_seeds() -> Vec<Vec<u8>> {
     let text = b"first line\r\nsecond\tline\n\nlast without an end".to_vec();
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     packer.write_all(&text.repeat(40)).expect("memory");
@@ -347,15 +357,15 @@ fn inputs() -> Vec<Vec<u8>> {
 
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
-/// The records of a range of a file: offset, key, value.
+/// Returns the records in a range of a file: offset, key, value.
 fn records_in(
     bytes: &[u8],
     path: &str,
     format: InputFormat,
     range: std::ops::Range<u64>,
 ) -> Result<Records, TaskError> {
-    let stretch = 1 + bytes.len() % 700;
-    let source = Box::new(Memory { bytes: bytes.to_vec(), at: 0, stretch });
+    let piece_bytes = 1 + bytes.len() % 700;
+    let source = Box::new(MemorySource { bytes: bytes.to_vec(), at: 0, piece_bytes });
     let spec = SplitSpec {
         path: path.into(),
         range,
@@ -369,7 +379,7 @@ fn records_in(
     while records.pump(&mut |record| {
         assert!(record.value.len() as u64 <= RECORD_BYTES_MAX, "a record longer than the limit");
         total += record.value.len();
-        // Only the first records are kept, because this measures the memory of the reader.
+        // Only the first records are kept, because the test measures the memory of the reader.
         if total < 1 << 20 && found.len() < 1 << 12 {
             found.push((record.offset, record.key.to_vec(), record.value.to_vec()));
         }
@@ -378,14 +388,14 @@ fn records_in(
     Ok(found)
 }
 
-fn input_records(input: &[u8]) -> Option<Vec<u8>> {
+fn check_input_records(input: &[u8]) -> Option<Vec<u8>> {
     let length = input.len() as u64;
     for format in [InputFormat::Lines, InputFormat::KeyValueLines, InputFormat::Fixed { record: 7, key: 2 }] {
         let Ok(whole) = records_in(input, "/in", format, 0..length) else { continue };
         if whole.len() == 1 << 12 {
             continue;
         }
-        // For any split, each record is read once.
+        // Checks that each record is read once, for a split at any position.
         let middle = u64::from(crc32c::crc32c(input)) % (length + 1);
         let mut parts = records_in(input, "/in", format, 0..middle).expect("it was readable as a whole");
         parts.extend(records_in(input, "/in", format, middle..length).expect("it was readable as a whole"));

@@ -1,6 +1,8 @@
 //! `/`: masters, slots, jobs that run, wait or have just ended, nodes, the policy.
 
-use super::{Cell, Frame, Tile, cell, chip, job_cells, nodes, note, num, progress, table, tiles};
+use super::{
+    Cell, Frame, Tile, cell, chip, error_note, job_cells, nodes, number_cell, progress_cell, table, tiles,
+};
 use client::{
     model::{Job, Tracker},
     scheduling::Schedulers,
@@ -12,8 +14,9 @@ use view::{
     status_cache::{Overview, QueryResult, Slots},
 };
 
-/// The number of jobs in each list. The page of jobs has all.
+/// The largest number of jobs in the lists of running and waiting jobs. The page of jobs has all.
 const JOBS_MAX: usize = 100;
+/// The largest number of jobs in the list of ended jobs.
 const ENDED_MAX: usize = 12;
 
 pub(crate) fn page(all: &Overview) -> Frame {
@@ -21,20 +24,20 @@ pub(crate) fn page(all: &Overview) -> Frame {
     html!(main, "<h1>Cluster</h1>");
     overview_section(&mut main, all);
     for error in all.query_errors() {
-        note(&mut main, error);
+        error_note(&mut main, error);
     }
     if let Ok(jobs) = &all.jobs {
-        of_jobs(&mut main, all, jobs);
+        jobs_section(&mut main, all, jobs);
     }
     html!(main, "<h2>Nodes</h2>");
     nodes::slots_table(&mut main, all);
     if let Ok(schedulers) = &all.schedulers {
-        policy(&mut main, schedulers);
+        policy_section(&mut main, schedulers);
     }
     Frame::new("", "/", true, main)
 }
 
-fn master<T>(name: &'static str, answer: &QueryResult<T>, more: String) -> Tile<'static> {
+fn master_tile<T>(name: &'static str, answer: &QueryResult<T>, more: String) -> Tile<'static> {
     match answer {
         Ok(_) => Tile::new(name, "up", more).severity("good"),
         Err(_) => Tile::new(name, "down", "retrying").severity("bad"),
@@ -46,8 +49,12 @@ fn overview_section(out: &mut Html, all: &Overview) {
     let jobs = all.jobs.as_deref().unwrap_or_default();
     let active = jobs.iter().filter(|job| !job.is_over()).count();
     let mut tiles_of = vec![
-        master("JobTracker", &all.jobs, format!("{} active", output::count(active as u64, "job"))),
-        master("NameNode", &all.files, all.files.as_ref().map_or_else(|_| String::new(), safemode)),
+        master_tile("JobTracker", &all.jobs, format!("{} active", output::count(active as u64, "job"))),
+        master_tile(
+            "NameNode",
+            &all.files,
+            all.files.as_ref().map_or_else(|_| String::new(), safemode_or_files),
+        ),
     ];
     if let Some(policy) = policy {
         let shadow = all.schedulers.as_ref().ok().and_then(|all| all.shadow.clone());
@@ -73,14 +80,14 @@ fn overview_section(out: &mut Html, all: &Overview) {
     tiles(out, tiles_of);
 }
 
-fn safemode(report: &dfs_client::Report) -> String {
+fn safemode_or_files(report: &dfs_client::Report) -> String {
     if report.safemode.on {
         return "in safemode".into();
     }
     output::count(report.files, "file")
 }
 
-fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
+fn jobs_section(out: &mut Html, all: &Overview, jobs: &[Job]) {
     let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
     let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.is_waiting());
     html!(out, "<h2>Running <small>{}</small></h2>", running.len());
@@ -91,8 +98,8 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
         let row = |job: &&Job| {
             let mut state = Html::new();
             html!(state, "{}", chip(job.display_state()));
-            let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
-            let bars = [progress(&job.maps), progress(&job.reduces), Cell("", state), since];
+            let since = number_cell(output::age(now_ms.saturating_sub(job.submitted_ms)));
+            let bars = [progress_cell(&job.maps), progress_cell(&job.reduces), Cell("", state), since];
             job_cells(job).into_iter().chain(bars).collect()
         };
         let rows = running.iter().take(JOBS_MAX).map(row).collect();
@@ -105,7 +112,7 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
             let why = all.reasons.get(&job.job).map_or("", String::as_str);
             let paused = job.maps.paused + job.reduces.paused;
             let paused = if paused > 0 { format!("{paused} paused. ") } else { String::new() };
-            let since = num(output::age(now_ms.saturating_sub(job.submitted_ms)));
+            let since = number_cell(output::age(now_ms.saturating_sub(job.submitted_ms)));
             let more = [cell("wide", &format!("{paused}{why}")), since];
             job_cells(job).into_iter().chain(more).collect()
         };
@@ -116,7 +123,7 @@ fn of_jobs(out: &mut Html, all: &Overview, jobs: &[Job]) {
     if !over.is_empty() {
         html!(out, "<h2>Ended <small>the newest of {}</small></h2>", over.len());
         let rows = newest_first(&over).into_iter().take(ENDED_MAX).map(ended_row).collect();
-        table(out, "ended", &ENDED, rows);
+        table(out, "ended", &ENDED_COLUMNS, rows);
         html!(out, "<p><a href='/jobs'>All jobs</a></p>");
     }
 }
@@ -127,7 +134,9 @@ fn more_jobs(out: &mut Html, count: usize, shown: usize) {
     }
 }
 
-pub(super) const ENDED: [&str; 8] = ["Job", "Name", "User", "State", "Ended", "Took#", "Preempted", "Why"];
+/// The columns of a table of ended jobs.
+pub(super) const ENDED_COLUMNS: [&str; 8] =
+    ["Job", "Name", "User", "State", "Ended", "Took#", "Preempted", "Why"];
 
 pub(super) fn newest_first<'a>(jobs: &[&'a Job]) -> Vec<&'a Job> {
     let mut jobs = jobs.to_vec();
@@ -144,13 +153,18 @@ pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     } else {
         String::new()
     };
-    let (preempted, why) = (preempted::briefly(job), one_line(&job.why));
-    let more =
-        [Cell("", state), cell("flat", &ended), num(elapsed), cell("", &preempted), cell("wide", &why)];
+    let (preempted, why) = (preempted::short_summary(job), one_line(&job.why));
+    let more = [
+        Cell("", state),
+        cell("flat", &ended),
+        number_cell(elapsed),
+        cell("", &preempted),
+        cell("wide", &why),
+    ];
     job_cells(job).into_iter().chain(more).collect()
 }
 
-fn policy(out: &mut Html, all: &Schedulers) {
+fn policy_section(out: &mut Html, all: &Schedulers) {
     let Some(name) = &all.scheduler else { return };
     html!(out, "<h2>Scheduler <small>{}", name);
     if let Some(shadow) = &all.shadow {
@@ -166,7 +180,7 @@ fn policy(out: &mut Html, all: &Schedulers) {
         .map(|(policy, own)| {
             let key = format!("{}.{}", policy.section, own.key);
             let default = if own.value == own.default { "" } else { own.default.as_str() };
-            vec![cell("id", &key), num(&own.value), num(default), cell("wide", &own.about)]
+            vec![cell("id", &key), number_cell(&own.value), number_cell(default), cell("wide", &own.about)]
         })
         .collect();
     if rows.is_empty() {

@@ -1,8 +1,8 @@
-//! `/job/ID`: progress, preemptions and their cost, attempts over time, why it waits, tasks and
-//! counters.
+//! `/job/ID`: progress, preemptions and their cost, attempts over time, why the job waits, tasks
+//! and counters.
 
 use super::{
-    Frame, Tile, bar, chip, facts, note,
+    Frame, Tile, bar, chip, error_note, facts,
     tasks::{self, View},
     tiles,
 };
@@ -41,11 +41,11 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
         from_history(&mut main, figures);
     } else {
         html!(main, "<h2>Preemptions</h2>");
-        preemption(&mut main, job, tasks.as_deref().unwrap_or_default());
+        preemption_section(&mut main, job, tasks.as_deref().unwrap_or_default());
     }
     match tasks {
         // If the user may not see the tasks, one note replaces all sections about them.
-        Err(error) => note(&mut main, error),
+        Err(error) => error_note(&mut main, error),
         Ok(tasks) => {
             timeline_section(&mut main, job, tasks);
             if past.is_none() {
@@ -55,7 +55,7 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
             tasks::section(&mut main, &job.job, tasks, view);
         }
     }
-    counters(&mut main, job);
+    counters_section(&mut main, job);
     Frame::new(&format!("{} {}", job.job, job.name), "/jobs", !job.is_over(), main)
 }
 
@@ -82,8 +82,8 @@ fn from_history(out: &mut Html, figures: &[String]) {
     html!(out, "</ul>");
 }
 
-/// Preemptions by kind, work saved and lost, latencies, checkpoints.
-fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
+/// Renders preemptions by kind, work saved and lost, latencies and checkpoints.
+fn preemption_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     let of = &job.preemption;
     if preempted::summary(job).is_none() {
         html!(out, "<p class='soft'>None: this job was not preempted.</p>");
@@ -97,7 +97,7 @@ fn preemption(out: &mut Html, job: &Job, tasks: &[Task]) {
         })
     };
     let mean = |ms: u64, times: u32| ms.checked_div(times.into()).map(|each| format!("{each} ms"));
-    let resuming = preempted::resuming_ms(job).map(|each| format!("{each} ms"));
+    let resuming = preempted::mean_resume_ms(job).map(|each| format!("{each} ms"));
     let asked = mean(of.latency_ms, of.splits + of.pauses);
     let lost = if of.ms_lost + of.bytes_lost > 0 { "bad" } else { "good" };
     let mut all = vec![
@@ -152,12 +152,12 @@ fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     }
 }
 
-/// Why the job or task waits, and the recent events of it.
+/// Renders why the job or task waits, and its recent events.
 pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     html!(out, "<h2>Why</h2>");
     let why = match why {
         Ok(why) => why,
-        Err(error) => return note(out, error),
+        Err(error) => return error_note(out, error),
     };
     if why.waiting_for.is_empty() {
         html!(out, "<p>It is not waiting.</p>");
@@ -184,7 +184,7 @@ pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
     html!(out, "</ul></details>");
 }
 
-fn counters(out: &mut Html, job: &Job) {
+fn counters_section(out: &mut Html, job: &Job) {
     let all = preempted::counters(job);
     if all.is_empty() || job.partial {
         return;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_of_an_error_are_kept() {
+    fn page_keeps_the_line_breaks_of_an_error() {
         let job =
             Job { state: "failed".into(), why: "Traceback:\n  line 1\nKeyError".into(), ..Job::default() };
         let unknown = QueryError::Forbidden(String::new());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_job_hides_private_fields() {
+    fn page_of_a_job_of_another_user_has_one_note_instead_of_its_tasks() {
         let job = Job {
             job: "job_1".into(),
             name: "<script>alert(1)</script>".into(),

@@ -27,7 +27,7 @@ impl Frame {
         Self { title: title.into(), section, live, main }
     }
 
-    /// The complete page. `user`: the authenticated user, or empty.
+    /// Renders the complete page. `user` is the authenticated user, or empty.
     pub(crate) fn render(self, user: &str) -> Html {
         let mut page = Html::new();
         let title =
@@ -68,7 +68,7 @@ impl Frame {
     }
 }
 
-/// A page with only a message.
+/// Returns a page with only a message.
 pub(super) fn message(title: &str, text: &str, live: bool) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1><bdi>{}</bdi></h1><div class='note bad'>{}</div>", title, text);
@@ -83,6 +83,7 @@ struct Tile<'a> {
     value: String,
     /// The colour of the value: good, bad, warn, or empty.
     severity: &'a str,
+    /// A remark below the value.
     more: String,
 }
 
@@ -120,25 +121,26 @@ fn cell(class: &'static str, text: &str) -> Cell {
     Cell(class, own)
 }
 
-/// A cell with a number, aligned to the right.
-fn num(text: impl ToString) -> Cell {
+/// Returns a cell with a number, aligned to the right.
+fn number_cell(text: impl ToString) -> Cell {
     cell("num", &text.to_string())
 }
 
-/// A cell with a name that a user has chosen, isolated from the text direction of the page.
-fn named(text: &str) -> Cell {
+/// Returns a cell with a name that a user has chosen, isolated from the text direction of the page.
+fn name_cell(text: &str) -> Cell {
     let mut own = Html::new();
     html!(own, "<bdi>{}</bdi>", text);
     Cell("", own)
 }
 
-fn linked(class: &'static str, page: &'static str, id: &str, shown: &str) -> Cell {
+fn link_cell(class: &'static str, page: &'static str, id: &str, shown: &str) -> Cell {
     let mut own = Html::new();
     html!(own, "<a href='/{}/{}'>{}</a>", page, id, shown);
     Cell(class, own)
 }
 
-/// A table that scrolls if it is too wide. The columns whose names end with `#` contain numbers.
+/// Renders a table that scrolls if it is too wide. The columns whose names end with `#` contain
+/// numbers.
 fn table(out: &mut Html, id: &'static str, head: &[&'static str], rows: Vec<Vec<Cell>>) {
     html!(out, "<div class='scroll' id='{}' tabindex='0'><table><thead><tr>", id);
     for name in head {
@@ -158,7 +160,7 @@ fn table(out: &mut Html, id: &'static str, head: &[&'static str], rows: Vec<Vec<
     html!(out, "</tbody></table></div>");
 }
 
-/// A list of names and values.
+/// Renders a list of names and values.
 fn facts(out: &mut Html, rows: impl IntoIterator<Item = (&'static str, String)>) {
     html!(out, "<dl>");
     for (name, value) in rows {
@@ -167,12 +169,12 @@ fn facts(out: &mut Html, rows: impl IntoIterator<Item = (&'static str, String)>)
     html!(out, "</dl>");
 }
 
-fn note(out: &mut Html, error: &QueryError) {
+fn error_note(out: &mut Html, error: &QueryError) {
     let severity = if matches!(error, QueryError::Unavailable(_)) { "bad" } else { "" };
     html!(out, "<div class='note {}'>{}</div>", severity, error.describe());
 }
 
-/// A coloured label for a state.
+/// Renders a coloured label for a state.
 fn chip(state: &str) -> Html {
     let severity = match state {
         "running" | "committing" | "launching" => "run",
@@ -187,7 +189,7 @@ fn chip(state: &str) -> Html {
     out
 }
 
-/// A progress bar of a phase: done, running, paused.
+/// Renders a progress bar of a phase: done, running, paused.
 fn bar(phase: &Phase) -> Html {
     let mut out = Html::new();
     let total = f64::from(phase.total.max(1));
@@ -211,8 +213,8 @@ fn bar(phase: &Phase) -> Html {
     out
 }
 
-/// A cell with the progress bar and the numbers.
-fn progress(phase: &Phase) -> Cell {
+/// Returns a cell with the progress bar and the numbers of a phase.
+fn progress_cell(phase: &Phase) -> Cell {
     let mut out = Html::new();
     if phase.total == 0 {
         html!(out, "<span class='soft'>none</span>");
@@ -225,12 +227,12 @@ fn progress(phase: &Phase) -> Cell {
     Cell("", out)
 }
 
-/// The cells for ID, name and user of a job.
+/// Returns the cells for ID, name and user of a job.
 fn job_cells(job: &Job) -> [Cell; 3] {
-    [linked("id", "job", &job.job, &job.job), named(&job.name), named(&job.user)]
+    [link_cell("id", "job", &job.job, &job.job), name_cell(&job.name), name_cell(&job.user)]
 }
 
-/// Links to the other pages of a long list.
+/// Renders links to the other pages of a long list.
 fn pager(out: &mut Html, (page, pages): (usize, usize), address: &str) {
     if pages < 2 {
         return;
@@ -247,8 +249,8 @@ fn pager(out: &mut Html, (page, pages): (usize, usize), address: &str) {
     html!(out, "</p>");
 }
 
-/// The entries of one page of a list, with the number of the page and of all pages.
-fn cut<T>(all: &[T], page: usize, size: usize) -> (&[T], (usize, usize)) {
+/// Returns the entries of one page of a list, with the number of the page and the number of pages.
+fn page_of<T>(all: &[T], page: usize, size: usize) -> (&[T], (usize, usize)) {
     let pages = all.len().div_ceil(size).max(1);
     let page = page.clamp(1, pages);
     let from = (page - 1) * size;
@@ -260,20 +262,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_cut_into_pages() {
+    fn long_list_is_divided_into_pages() {
         let all: Vec<u32> = (0..25).collect();
-        assert_eq!(cut(&all, 1, 10), (&all[..10], (1, 3)));
-        assert_eq!(cut(&all, 3, 10), (&all[20..], (3, 3)));
-        assert_eq!(cut(&all, 99, 10).1, (3, 3));
-        assert_eq!(cut(&all, 0, 10).1, (1, 3));
-        assert_eq!(cut::<u32>(&[], 7, 10), (&[][..], (1, 1)));
+        assert_eq!(page_of(&all, 1, 10), (&all[..10], (1, 3)));
+        assert_eq!(page_of(&all, 3, 10), (&all[20..], (3, 3)));
+        assert_eq!(page_of(&all, 99, 10).1, (3, 3));
+        assert_eq!(page_of(&all, 0, 10).1, (1, 3));
+        assert_eq!(page_of::<u32>(&[], 7, 10), (&[][..], (1, 1)));
         let mut out = Html::new();
         pager(&mut out, (2, 3), "/job/job_1?state=failed");
         assert!(out.as_str().contains("href='/job/job_1?state=failed&amp;page=3'>next"), "{}", out.as_str());
     }
 
     #[test]
-    fn page_is_complete_and_marks_static_content() {
+    fn page_is_complete_escaped_and_reloads_only_if_live() {
         let page = message("<b>", "x & y", false).render("ann<").into_string();
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert!(page.contains("&lt;b&gt;") && page.contains("x &amp; y") && page.contains("ann&lt;"));
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_never_leave_their_track() {
+    fn progress_bar_stays_within_its_track() {
         let phase = Phase { total: 4, done: 4, paused: 9, progress: f64::NAN, ..Phase::default() };
         let shown = bar(&phase).into_string();
         assert!(

@@ -1,6 +1,6 @@
 //! `/nodes`: the data and attempts of each node, and the state of the file system.
 
-use super::{Cell, Frame, Tile, cell, chip, facts, named, note, num, table, tiles};
+use super::{Cell, Frame, Tile, cell, chip, error_note, facts, name_cell, number_cell, table, tiles};
 use client::model::Tracker;
 use dfs_client::{NodeReport, Report};
 use sim::{html, report::html::Html};
@@ -11,29 +11,29 @@ use view::{
     status_cache::Overview,
 };
 
-/// More slots than this are shown as a number.
-const SLOTS_DRAWN: u32 = 24;
-/// The number of nodes in a table.
+/// The largest number of slots that are drawn. More slots are shown as a number.
+const SLOTS_DRAWN_MAX: u32 = 24;
+/// The largest number of nodes in a table.
 const NODES_MAX: usize = 1000;
 
 pub(crate) fn page(all: &Overview) -> Frame {
     let mut main = Html::new();
     html!(main, "<h1>Nodes</h1>");
     for error in all.query_errors() {
-        note(&mut main, error);
+        error_note(&mut main, error);
     }
     slots_table(&mut main, all);
     if let Ok(report) = &all.files {
         html!(main, "<h2>File system</h2>");
-        figures(&mut main, report);
-        stored_table(&mut main, &report.nodes);
+        file_system_tiles(&mut main, report);
+        datanodes_table(&mut main, &report.nodes);
         html!(main, "<h2>Report</h2>");
         facts(&mut main, files::facts(report));
     }
     Frame::new("Nodes", "/nodes", true, main)
 }
 
-fn figures(out: &mut Html, report: &Report) {
+fn file_system_tiles(out: &mut Html, report: &Report) {
     let live = report.nodes.iter().filter(|node| nodes::state_name(node.state) == "live").count();
     let severity = |count: u64, bad: &'static str| if count > 0 { bad } else { "good" };
     let percent = 100.0 * report.used as f64 / report.capacity.max(1) as f64;
@@ -51,18 +51,18 @@ fn figures(out: &mut Html, report: &Report) {
         Tile::new(
             "Missing",
             report.missing.to_string(),
-            format!("{} with all replicas corrupt", report.corrupt),
+            format!("and {} with all replicas corrupt", report.corrupt),
         )
         .severity(severity(report.missing + report.corrupt, "bad")),
     ];
     tiles(out, all);
 }
 
-/// The table of nodes with the use of their slots.
+/// Renders the table of nodes with the use of their slots.
 pub(super) fn slots_table(out: &mut Html, all: &Overview) {
     let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
     let trackers = all.trackers.as_deref().unwrap_or_default();
-    let rows = nodes::merged(datanodes, trackers);
+    let rows = nodes::merge_by_name(datanodes, trackers);
     if rows.is_empty() {
         html!(out, "<p class='soft'>No node is known.</p>");
         return;
@@ -90,31 +90,31 @@ fn node_row(name: &str, datanode: Option<&NodeReport>, tracker: Option<&Tracker>
         html!(out, "{}", chip(state));
         Cell("", out)
     };
-    let mut row = vec![named(name)];
+    let mut row = vec![name_cell(name)];
     match tracker {
         Some(own) => row.extend([
             state(&own.state),
             slots("map", own.maps_running, own.map_slots),
             slots("reduce", own.reduces_running, own.reduce_slots),
-            num(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
+            number_cell(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
         ]),
         None => row.extend([none(), none(), none(), none()]),
     }
     match datanode {
         Some(own) => row.extend([
             state(nodes::state_name(own.state)),
-            num(output::human(own.used)),
-            num(output::human(own.free)),
+            number_cell(output::human(own.used)),
+            number_cell(output::human(own.free)),
         ]),
         None => row.extend([none(), none(), none()]),
     }
     row
 }
 
-/// A square for each slot, filled if an attempt runs in it.
+/// Renders a square for each slot, filled if an attempt runs in it.
 fn slots(kind: &'static str, used: u32, all: u32) -> Cell {
     let mut out = Html::new();
-    if all > SLOTS_DRAWN {
+    if all > SLOTS_DRAWN_MAX {
         html!(out, "{} of {}", used, all);
         return Cell("flat", out);
     }
@@ -140,7 +140,7 @@ fn slots(kind: &'static str, used: u32, all: u32) -> Cell {
     Cell("flat", out)
 }
 
-fn stored_table(out: &mut Html, all: &[NodeReport]) {
+fn datanodes_table(out: &mut Html, all: &[NodeReport]) {
     if all.is_empty() {
         html!(out, "<p class='soft'>No DataNode has registered yet.</p>");
         return;
@@ -148,17 +148,17 @@ fn stored_table(out: &mut Html, all: &[NodeReport]) {
     let row = |row: Row<'_>| match row {
         Row::Tracker { .. } => None,
         Row::Datanode { datanode: own, .. } => Some(vec![
-            named(&own.address.node),
-            named(&own.address.host),
-            named(&own.address.rack),
-            num(output::human(own.capacity)),
-            num(output::human(own.used)),
-            num(own.blocks),
-            num(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
+            name_cell(&own.address.node),
+            name_cell(&own.address.host),
+            name_cell(&own.address.rack),
+            number_cell(output::human(own.capacity)),
+            number_cell(output::human(own.used)),
+            number_cell(own.blocks),
+            number_cell(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
             cell("", &nodes::note(own)),
         ]),
     };
-    let rows = nodes::merged(all, &[]).into_iter().filter_map(row).take(NODES_MAX).collect();
+    let rows = nodes::merge_by_name(all, &[]).into_iter().filter_map(row).take(NODES_MAX).collect();
     let head = ["DataNode", "Host", "Rack", "Capacity#", "Used#", "Blocks#", "Heartbeat#", "Note"];
     table(out, "stored", &head, rows);
 }

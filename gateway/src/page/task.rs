@@ -1,7 +1,7 @@
 //! `/task/ID`: the attempts of a task, why each ran on its node, why the task waits, and the end of
 //! a log.
 
-use super::{Cell, Frame, cell, chip, facts, job::reasons, named, note, num, table, tasks};
+use super::{Cell, Frame, cell, chip, error_note, facts, job::reasons, name_cell, number_cell, table, tasks};
 use client::{
     model::{Attempt, Job, Task},
     scheduling::Why,
@@ -33,7 +33,7 @@ pub(crate) fn page(
     let mut main = Html::new();
     html!(main, "<p class='crumb'><a href='/job/{}'>{}</a></p>", job, job);
     html!(main, "<h1>{} {}</h1>", task.task, chip(&task.state));
-    facts(&mut main, about(all, task));
+    facts(&mut main, task_facts(all, task));
     attempts(&mut main, owner, task);
     if let Some(why) = &why {
         reasons(&mut main, why);
@@ -41,12 +41,12 @@ pub(crate) fn page(
     if let Some(log) = &log {
         show_log(&mut main, task, log);
     }
-    let over = matches!(task.state.as_str(), "done" | "succeeded" | "failed" | "killed" | "unfinished");
-    Frame::new(&task.task, "/jobs", !over, main)
+    let has_ended = matches!(task.state.as_str(), "done" | "succeeded" | "failed" | "killed" | "unfinished");
+    Frame::new(&task.task, "/jobs", !has_ended, main)
 }
 
-/// The input of the task, its relation to other parts of a split map, and its checkpoint.
-fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
+/// Returns the input of the task, its relation to other parts of a split map, and its checkpoint.
+fn task_facts(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !task.source.is_empty() {
         let bytes = output::human(task.end.saturating_sub(task.start));
@@ -70,9 +70,9 @@ fn about(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Why an attempt was placed on its node, as a sentence. The pool is assumed to be the user, which
-/// is the default.
-fn placed(job: &Job, why: &str) -> String {
+/// Describes why an attempt was placed on its node. Assumes that the pool has the name of the user,
+/// which is the default.
+fn describe_placement(job: &Job, why: &str) -> String {
     let Job { user, queue, .. } = job;
     describe_text(why, &Names { user, queue, pool: user, tracker: &|id| format!("tracker {id}") })
 }
@@ -89,11 +89,11 @@ fn attempts(out: &mut Html, job: &Job, task: &Task) {
         html!(id, "<a href='/task/{}?attempt={}#log'>{}</a>", task.task, attempt.attempt, attempt.attempt);
         vec![
             Cell("id", id),
-            tasks::state(attempt),
-            named(&attempt.tracker),
+            tasks::state_cell(attempt),
+            name_cell(&attempt.tracker),
             cell("flat", &output::time(attempt.launched_ms)),
-            num(job_tasks::elapsed(attempt, now_ms)),
-            cell("wide", &placed(job, &attempt.why)),
+            number_cell(job_tasks::elapsed(attempt, now_ms)),
+            cell("wide", &describe_placement(job, &attempt.why)),
             cell("wide", &job_tasks::note(task, attempt, one_line)),
         ]
     };
@@ -130,7 +130,7 @@ fn show_log(out: &mut Html, task: &Task, log: &Log<'_>) {
         other
     );
     match &log.text {
-        Err(error) => note(out, error),
+        Err(error) => error_note(out, error),
         Ok(text) if text.is_empty() => html!(out, "<p class='soft'>The attempt has printed nothing.</p>"),
         Ok(text) => {
             html!(out, "<div class='scroll' id='log-text' tabindex='0'><pre>{}</pre></div>", text);

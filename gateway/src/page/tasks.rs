@@ -1,16 +1,17 @@
 //! The tasks of a job: the tree of split maps, the pauses of reduces, and the failures.
 
-use super::{Cell, cell, chip, cut, linked, num, pager, table};
+use super::{Cell, cell, chip, link_cell, number_cell, page_of, pager, table};
 use client::model::{Attempt, Task};
 use mrlib_api::error::one_line;
 use sim::{html, report::html::Html};
 use std::collections::BTreeMap;
 use view::{output, preempted, tasks};
 
-/// Rows per page.
+/// Number of rows per page.
 const PAGE_ROWS: usize = 200;
+/// The largest number of failures that are shown.
 const FAILURES_MAX: usize = 20;
-/// Lines of an error.
+/// The largest number of lines of an error that are shown.
 const ERROR_LINES: usize = 12;
 
 /// The part of the tasks to show.
@@ -20,14 +21,14 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// An unknown state means no filter.
+    /// Creates a view. An unknown state means no filter.
     pub(crate) fn new(state: Option<String>, page: Option<usize>) -> Self {
         let known = |state: String| tasks::STATES.into_iter().find(|known| *known == state);
         Self { state: state.and_then(known), page: page.unwrap_or(1) }
     }
 }
 
-/// The table of all tasks, or of those in one state.
+/// Renders the table of all tasks, or of those in one state.
 pub(super) fn section(out: &mut Html, job: &str, all: &[Task], view: &View) {
     html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::totals(all));
     filters(out, job, all, view);
@@ -47,17 +48,17 @@ pub(super) fn section(out: &mut Html, job: &str, all: &[Task], view: &View) {
         html!(out, "<p class='soft'>None.</p>");
         return;
     }
-    let (shown, place) = cut(&rows, view.page, PAGE_ROWS);
+    let (shown, place) = page_of(&rows, view.page, PAGE_ROWS);
     let now_ms = output::now_ms();
     let cells = shown.iter().map(|(depth, task, attempt)| {
         row(task, *attempt, &tasks::indented(*depth, id(task, *attempt)), &roots, now_ms)
     });
-    table(out, "task-table", &HEAD, cells.collect());
+    table(out, "task-table", &COLUMNS, cells.collect());
     let state = view.state.map_or_else(String::new, |state| format!("?state={state}"));
     pager(out, place, &format!("/job/{job}{state}"));
 }
 
-pub(super) const HEAD: [&str; 6] = ["Attempt", "State", "Node", "Took#", "Input", "Note"];
+pub(super) const COLUMNS: [&str; 6] = ["Attempt", "State", "Node", "Took#", "Input", "Note"];
 
 fn id<'a>(task: &'a Task, attempt: Option<&'a Attempt>) -> &'a str {
     attempt.map_or(&task.task, |attempt| &attempt.attempt)
@@ -70,8 +71,8 @@ fn row(
     roots: &BTreeMap<u32, (u64, u64, usize)>,
     now_ms: u64,
 ) -> Vec<Cell> {
-    let name = linked("id", "task", id(task, attempt), shown);
-    let input = input(task, roots);
+    let name = link_cell("id", "task", id(task, attempt), shown);
+    let input = input_cell(task, roots);
     match attempt {
         None => {
             let mut state = Html::new();
@@ -80,17 +81,17 @@ fn row(
         }
         Some(own) => vec![
             name,
-            state(own),
-            super::named(&own.tracker),
-            num(tasks::elapsed(own, now_ms)),
+            state_cell(own),
+            super::name_cell(&own.tracker),
+            number_cell(tasks::elapsed(own, now_ms)),
             input,
             cell("wide", &tasks::note(task, own, one_line)),
         ],
     }
 }
 
-/// The state of an attempt, with its progress.
-pub(super) fn state(attempt: &Attempt) -> Cell {
+/// Returns a cell with the state of an attempt, and its progress.
+pub(super) fn state_cell(attempt: &Attempt) -> Cell {
     let mut out = Html::new();
     html!(out, "{}", chip(&attempt.state));
     let text = tasks::state(attempt);
@@ -100,8 +101,8 @@ pub(super) fn state(attempt: &Attempt) -> Cell {
     Cell("flat", out)
 }
 
-/// For each root: start and end of the split as submitted, and the number of maps that it consists
-/// of now.
+/// Returns for each root: start and end of the split as submitted, and the number of maps that
+/// share its range now.
 fn roots(all: &[Task]) -> BTreeMap<u32, (u64, u64, usize)> {
     let mut roots = BTreeMap::new();
     for task in all.iter().filter(|task| !task.source.is_empty()) {
@@ -111,8 +112,8 @@ fn roots(all: &[Task]) -> BTreeMap<u32, (u64, u64, usize)> {
     roots
 }
 
-/// The input of a map. For a part of a split map, also a picture of its range.
-fn input(task: &Task, roots: &BTreeMap<u32, (u64, u64, usize)>) -> Cell {
+/// Returns a cell with the input of a map. For a part of a split map, also a picture of its range.
+fn input_cell(task: &Task, roots: &BTreeMap<u32, (u64, u64, usize)>) -> Cell {
     let mut out = Html::new();
     if let Some((start, end, parts)) = roots.get(&task.root).filter(|_| !task.source.is_empty())
         && *parts > 1
@@ -148,7 +149,7 @@ fn filters(out: &mut Html, job: &str, all: &[Task], view: &View) {
     html!(out, "</p>");
 }
 
-/// The failed attempts with their errors, newest first.
+/// Renders the failed attempts with their errors, newest first.
 pub(super) fn failures(out: &mut Html, all: &[Task]) {
     let attempts = all.iter().flat_map(|task| &task.attempts);
     let mut failed: Vec<&Attempt> = attempts.filter(|attempt| attempt.state == "failed").collect();
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_counts_the_tasks_of_the_total() {
+    fn filters_count_tasks_without_running_attempts() {
         // The attempt of the second task was killed with the job.
         let mut killed = map("job_1.m1", 40, 100, "killed");
         killed.attempts[0].ended_ms = 5;
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_show_the_reason() {
+    fn failures_show_the_escaped_error() {
         let mut task = map("job_1.m0", 0, 1, "failed");
         task.attempts[0].error = "<b>no room</b>\nmore".into();
         let mut out = Html::new();

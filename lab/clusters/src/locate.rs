@@ -168,7 +168,7 @@ impl Target {
         let notify = |line: &str| eprintln!("mrctl: {line}");
         let addr = self.find_jobtracker()?.0;
         let connecting = self.jobtracker_briefly(user);
-        Ok(client::noticed(Role::JobTracker, &addr, connecting, notify).await?.with_listener(notify))
+        Ok(client::notify_if_slow(Role::JobTracker, &addr, connecting, notify).await?.with_listener(notify))
     }
 
     /// Connects to the JobTracker without messages about waits, for callers that poll.

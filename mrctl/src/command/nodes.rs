@@ -7,7 +7,7 @@ use clusters::locate::Target;
 use std::process::ExitCode;
 use view::{
     files,
-    nodes::{merged, natural},
+    nodes::{merge_by_name, natural_sort_key},
 };
 
 /// List the nodes, the data they store and the attempts they run
@@ -83,7 +83,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         eprintln!("mrctl: warning: {notice}");
     }
     if args.json {
-        output::json(&merged(&report.nodes, &trackers))?;
+        output::json(&merge_by_name(&report.nodes, &trackers))?;
     } else {
         if report.nodes.is_empty() {
             output::line("no DataNode has registered yet")?;
@@ -108,7 +108,7 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
     let mut table =
         output::table(&["TASKTRACKER", "RACK", "STATE", "MAPS", "REDUCES", "HEARTBEAT"], &[3, 4, 5]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
-    trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
+    trackers.sort_by(|one, other| natural_sort_key(&one.name).cmp(&natural_sort_key(&other.name)));
     for tracker in trackers {
         table.add_row([
             tracker.name.clone(),
@@ -141,7 +141,7 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
         ["TASKTRACKER", "MAPS", "MAP INPUT", "MAP SPEED", "REDUCES", "REDUCE OUTPUT", "REDUCE SPEED"];
     let mut table = output::table(&header, &[1, 2, 3, 4, 5, 6]);
     let mut trackers: Vec<&Tracker> = trackers.iter().collect();
-    trackers.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
+    trackers.sort_by(|one, other| natural_sort_key(&one.name).cmp(&natural_sort_key(&other.name)));
     let cells = |pace: &Throughput| {
         let known = |shown: Option<String>| shown.unwrap_or_else(|| "-".to_owned());
         let rate = pace.bytes_per_second.map(|rate| format!("{}/s", output::human(rate as u64)));

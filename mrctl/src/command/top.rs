@@ -274,7 +274,7 @@ fn note(job: &Job, waiting_for: Option<&String>) -> String {
     if !job.is_over() && !job.why.is_empty() {
         return job.why.clone();
     }
-    waiting_for.cloned().unwrap_or_else(|| preempted::briefly(job))
+    waiting_for.cloned().unwrap_or_else(|| preempted::short_summary(job))
 }
 
 /// `41% 3/8`
@@ -286,7 +286,7 @@ fn part(phase: &Phase) -> String {
 }
 
 fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
-    let rows = nodes::merged(datanodes, trackers);
+    let rows = nodes::merge_by_name(datanodes, trackers);
     if rows.is_empty() {
         return Vec::new();
     }

@@ -195,7 +195,7 @@ impl Missing {
         let (number, first) = (self.missing.len(), &self.missing[0].0);
         outcome.note(anyhow::anyhow!(
             "{number} paths ({first}, ...) are on this machine but not in the file system: {}",
-            output::QUOTE_IT
+            output::QUOTING_ADVICE
         ))
     }
 }

@@ -7,7 +7,7 @@ use comfy_table::Table;
 use dfs_client::{Client, FileStatus, LocatedBlock, NodeReport};
 use serde::Serialize;
 use std::process::ExitCode;
-use view::nodes::{natural, note, state_name};
+use view::nodes::{natural_sort_key, note, state_name};
 
 /// Show the properties of a file or folder
 #[derive(Debug, clap::Args)]
@@ -143,7 +143,9 @@ pub(crate) fn print_nodes(nodes: &[NodeReport]) -> Result<()> {
     let header = ["DATANODE", "HOST", "RACK", "STATE", "USED", "FREE", "BLOCKS", "HEARTBEAT", "NOTE"];
     let mut table = output::table(&header, &[4, 5, 6, 7]);
     let mut nodes: Vec<&NodeReport> = nodes.iter().collect();
-    nodes.sort_by(|one, other| natural(&one.address.node).cmp(&natural(&other.address.node)));
+    nodes.sort_by(|one, other| {
+        natural_sort_key(&one.address.node).cmp(&natural_sort_key(&other.address.node))
+    });
     for node in nodes {
         table.add_row([
             node.address.node.clone(),

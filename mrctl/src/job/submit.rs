@@ -372,7 +372,7 @@ fn with_hint(error: anyhow::Error, inputs: &[String]) -> anyhow::Error {
     let missing = inputs.iter().find(|input| text.starts_with(&format!("input {input} does not exist")));
     match missing {
         Some(path) if inputs.len() > 1 && Path::new(path).exists() => {
-            error.context(format!("{text}, but it exists on this machine: {}", output::QUOTE_IT))
+            error.context(format!("{text}, but it exists on this machine: {}", output::QUOTING_ADVICE))
         }
         _ => error,
     }

@@ -42,7 +42,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job with this mapper and no reducer.
+    /// Creates a job with this mapper and no reducer.
     pub fn map<M: Mapper + 'static>(
         make: impl Fn(&Conf) -> Result<M, TaskError> + Send + Sync + 'static,
     ) -> Self {

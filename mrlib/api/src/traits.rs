@@ -43,7 +43,7 @@ pub trait Mapper: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// Called at the end of the input.
+    /// Ends the work of the mapper, which may emit more pairs. Called at the end of the input.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
@@ -86,21 +86,22 @@ pub trait Reducer: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// For a combiner that can work in place: merges `value` into `into`, the value for the same
-    /// key so far (for example a sum in eight bytes), and returns true. If it returns false, it
+    /// Merges `value` into `into`, the value for the same key so far (for example a sum in eight
+    /// bytes), and returns true. For a combiner that can work in place. If it returns false, it
     /// must not change `into`; the engine then calls `reduce` with both values.
     #[inline]
     fn fold(&mut self, _into: &mut [u8], _value: &[u8]) -> bool {
         false
     }
 
-    /// For a combiner whose `fold` adds eight-byte little-endian numbers with wrap-around and
-    /// refuses all other values: the engine may then add the numbers itself, which is faster.
+    /// Returns whether `fold` adds eight-byte little-endian numbers with wrap-around and refuses
+    /// all other values. If so, the engine may add the numbers itself, which is faster.
     fn adds(&self) -> bool {
         false
     }
 
-    /// Called at the end of the input. Not called on a combiner.
+    /// Ends the work of the reducer, which may emit more pairs. Called at the end of the input, but
+    /// not on a combiner.
     fn finish(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<(), TaskError> {
         Ok(())
     }
@@ -111,15 +112,15 @@ pub trait Reducer: Send {
         StateBetweenKeys::None
     }
 
-    /// For [`StateBetweenKeys::Savable`], called between two key groups: returns the state that
-    /// another instance needs to continue. It may also emit output that it has buffered. It gets no
-    /// more keys after this call.
+    /// Returns the state that another instance needs to continue. Called between two key groups for
+    /// [`StateBetweenKeys::Savable`]. The reducer may also emit output that it has buffered. It
+    /// gets no more keys after this call.
     fn save(&mut self, _out: &mut dyn Emit, _context: &mut Context) -> Result<Vec<u8>, TaskError> {
         Ok(Vec::new())
     }
 
-    /// For [`StateBetweenKeys::Savable`], called before the first key with the bytes that `save`
-    /// returned.
+    /// Restores the state that `save` returned. Called before the first key for
+    /// [`StateBetweenKeys::Savable`].
     fn restore(&mut self, _state: &[u8]) -> Result<(), TaskError> {
         Ok(())
     }

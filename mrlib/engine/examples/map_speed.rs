@@ -17,7 +17,7 @@ use mrlib_api::{
 use rustix::time::{ClockId, clock_gettime};
 use std::path::{Path, PathBuf};
 
-/// CPU time of all threads of this process. Other processes do not distort the result.
+/// Returns the CPU time of all threads of this process, which other processes do not distort.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -116,7 +116,7 @@ impl Random {
     }
 }
 
-/// Text in which few words are frequent and many are rare.
+/// Generates text in which few words are frequent and many are rare.
 fn text(bytes: usize) -> Vec<u8> {
     let mut random = Random(1);
     let mut text = Vec::with_capacity(bytes + 100);

@@ -3,7 +3,7 @@
 use dfs_client::ClientError;
 use mrlib_api::TaskError;
 
-/// The error of a task that could not read or write the distributed file system.
+/// Converts an error of the file system client to the error of a task.
 pub(crate) fn dfs_error(error: ClientError) -> TaskError {
     if error.is_unavailable() {
         TaskError::DfsUnavailable(error.into())

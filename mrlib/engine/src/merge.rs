@@ -65,9 +65,9 @@ pub(crate) fn prefix(key: &[u8]) -> u64 {
 pub trait Cursor {
     /// Advances to the next record. Returns false at the end.
     fn next(&mut self) -> Result<bool, TaskError>;
-    /// The key of the current record.
+    /// Returns the key of the current record.
     fn key(&self) -> &[u8];
-    /// The value of the current record.
+    /// Returns the value of the current record.
     fn value(&self) -> &[u8];
 }
 

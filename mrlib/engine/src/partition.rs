@@ -55,7 +55,7 @@ impl RangePartitioner {
         Ok(Self { splits, prefixes, order })
     }
 
-    /// The number of partitions.
+    /// Returns the number of partitions.
     pub fn partitions(&self) -> u32 {
         self.splits.len() as u32 + 1
     }

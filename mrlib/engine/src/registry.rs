@@ -16,22 +16,22 @@ const STREAMING_PROGRAM: Builtin = Builtin {
     make: streaming::job,
 };
 
-/// All built-in programs.
+/// Returns all built-in programs.
 pub fn builtins() -> impl Iterator<Item = &'static Builtin> {
     programs::ALL.iter().chain([&STREAMING_PROGRAM])
 }
 
-/// The program with this name.
+/// Returns the program with this name.
 pub fn find(name: &str) -> Option<&'static Builtin> {
     builtins().find(|builtin| builtin.name == name)
 }
 
-/// The side file that a built-in program reads, and the setting with its name.
+/// Returns the setting that names the side file of a built-in program, and the name.
 pub fn side_file<'a>(name: &str, conf: &'a Conf) -> Option<(&'static str, &'a str)> {
     (name == "kmeans").then(|| ("kmeans.centroids", programs::kmeans::side_file(conf)))
 }
 
-/// The job of a built-in program.
+/// Creates the job of a built-in program.
 pub fn job(name: &str, conf: &Conf) -> Result<Job, TaskError> {
     let Some(builtin) = find(name) else {
         let known: Vec<&str> = builtins().map(|builtin| builtin.name).collect();

@@ -27,7 +27,7 @@ use std::{
 
 /// What the function passed to [`run`] may return: a job or an error.
 pub trait IntoJob {
-    /// The job, or the error.
+    /// Returns the job, or the error.
     fn into_job(self) -> Result<Job, TaskError>;
 }
 

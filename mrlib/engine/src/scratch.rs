@@ -34,7 +34,7 @@ pub struct ScratchFile(Arc<OwnedPath>);
 struct OwnedPath(PathBuf);
 
 impl ScratchFile {
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.0.0
     }

@@ -10,10 +10,10 @@ use mrlib_api::{
 };
 use proto::mr::{TaskSpec, task_spec};
 
-/// The settings of the job, with those that describe the task.
+/// Returns the settings of the job, with those that describe the task.
 pub(crate) fn conf_of(spec: &TaskSpec) -> Result<Conf, TaskError> {
     let mut conf: Conf = spec.conf.clone().into_iter().collect();
-    let (task, job, index) = parts(&spec.attempt)?;
+    let (task, job, index) = parse_attempt(&spec.attempt)?;
     conf.set(TASK_ATTEMPT, &spec.attempt);
     conf.set(TASK_ID, task);
     conf.set(TASK_INDEX, index);
@@ -40,8 +40,8 @@ pub(crate) fn conf_of(spec: &TaskSpec) -> Result<Conf, TaskError> {
     Ok(conf)
 }
 
-/// Task, job and index of an attempt.
-fn parts(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
+/// Returns the task ID, the job ID and the task index of an attempt.
+fn parse_attempt(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
     let split = || {
         let (task, _) = attempt.rsplit_once('.')?;
         let (job, name) = task.rsplit_once('.')?;
@@ -53,16 +53,17 @@ fn parts(attempt: &str) -> Result<(&str, &str, &str), TaskError> {
     })
 }
 
-/// The name of the output of an attempt, as its user sees it: `part-r-00003` for `job_7.r3.0`.
-pub(crate) fn part_of(attempt: &str) -> Result<String, TaskError> {
-    let (task, _, index) = parts(attempt)?;
+/// Returns the name of the output of an attempt, as its user sees it: `part-r-00003` for
+/// `job_7.r3.0`.
+pub(crate) fn part_name_of(attempt: &str) -> Result<String, TaskError> {
+    let (task, _, index) = parse_attempt(attempt)?;
     let phase = task.strip_suffix(index).and_then(|task| task.chars().last()).unwrap_or('m');
     Ok(format!("part-{phase}-{index:0>5}"))
 }
 
-/// The index of the map that an attempt belongs to: 3 for `job_7.m3.0`.
-pub(crate) fn map_of(attempt: &str) -> Option<u32> {
-    let (task, _, index) = parts(attempt).ok()?;
+/// Returns the index of the map that an attempt belongs to: 3 for `job_7.m3.0`.
+pub(crate) fn map_index_of(attempt: &str) -> Option<u32> {
+    let (task, _, index) = parse_attempt(attempt).ok()?;
     task.rsplit_once(".m").and_then(|_| index.parse().ok())
 }
 
@@ -71,15 +72,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempt_settings_name_job_and_task() {
-        assert_eq!(parts("job_7.m3.0").expect("sound"), ("job_7.m3", "job_7", "3"));
-        assert_eq!(parts("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
-        assert_eq!(part_of("job_7.m3.0").expect("sound"), "part-m-00003");
-        assert_eq!(part_of("job_7.r12.4").expect("sound"), "part-r-00012");
+    fn attempt_ids_are_parsed_and_malformed_ids_are_refused() {
+        assert_eq!(parse_attempt("job_7.m3.0").expect("sound"), ("job_7.m3", "job_7", "3"));
+        assert_eq!(parse_attempt("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
+        assert_eq!(part_name_of("job_7.m3.0").expect("sound"), "part-m-00003");
+        assert_eq!(part_name_of("job_7.r12.4").expect("sound"), "part-r-00012");
         for bad in ["", "job_7", "job_7.m3", "a.b.c"] {
-            assert!(parts(bad).is_err() && part_of(bad).is_err(), "{bad}");
-            assert_eq!(map_of(bad), None);
+            assert!(parse_attempt(bad).is_err() && part_name_of(bad).is_err(), "{bad}");
+            assert_eq!(map_index_of(bad), None);
         }
-        assert_eq!((map_of("job_7.m3.0"), map_of("job_7.r3.0"), map_of("job_7.mx.0")), (Some(3), None, None));
+        assert_eq!(
+            (map_index_of("job_7.m3.0"), map_index_of("job_7.r3.0"), map_index_of("job_7.mx.0")),
+            (Some(3), None, None)
+        );
     }
 }

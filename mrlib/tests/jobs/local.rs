@@ -13,7 +13,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Pseudo-random text with different line endings.
+/// Generates pseudo-random text with different line endings.
 fn text(lines: usize, seed: u64) -> String {
     let mut state = seed;
     let mut random = || {

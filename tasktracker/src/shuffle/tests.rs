@@ -1,7 +1,7 @@
 //! Valid and invalid fetches over a real connection.
 
 use super::*;
-use crate::disks::{Found, tests::write};
+use crate::disks::{FoundFiles, tests::write_output};
 use engine::{
     fetch::wire::{Answer, MAGIC, read_answer, request},
     segment::Index,
@@ -19,7 +19,7 @@ impl World {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let output = dir.path().join("m0.out");
-        write(&output, &[b"first partition", b"", b"third"]);
+        write_output(&output, &[b"first partition", b"", b"third"]);
         let folders = vec![dir.path().join("checkpoints")];
         let bytes = b"in memory".to_vec();
         let extent = Extent { stored: bytes.len() as u64, crc: crc32c::crc32c(&bytes), ..Extent::default() };
@@ -29,11 +29,11 @@ impl World {
             ..Default::default()
         };
         checkpoint::save(&folders, "job_1.r0.0", 0, &state).unwrap();
-        let found = Found {
+        let found = FoundFiles {
             checkpoints: [("job_1.r0.0".parse().unwrap(), folders)].into(),
             outputs: [("job_1.m0.0".parse().unwrap(), output)].into(),
             tokens: [(JobId(1), b"secret".to_vec())].into(),
-            ..Found::default()
+            ..FoundFiles::default()
         };
         let shuffle = Arc::new(Shuffle::new(Arc::new(ShuffleStore::new(found)), Guard::open()));
         let runtime =

@@ -13,28 +13,29 @@ use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
 /// Advice for an error about a local path where a path of the cluster was expected.
-pub const QUOTE_IT: &str = "did your shell expand a pattern? quote it, as in '/in/*'";
+pub const QUOTING_ADVICE: &str = "did your shell expand a pattern? quote it, as in '/in/*'";
 
-/// Standard output. Its errors contain the words "standard output".
-pub fn stdout() -> Named<io::StdoutLock<'static>> {
-    Named(io::stdout().lock())
+/// Returns standard output. Its errors contain the words "standard output".
+pub fn stdout() -> StdoutWriter<io::StdoutLock<'static>> {
+    StdoutWriter(io::stdout().lock())
 }
 
 /// The writer that `stdout` returns.
-pub struct Named<W>(W);
+pub struct StdoutWriter<W>(W);
 
-impl<W: Write> Write for Named<W> {
+impl<W: Write> Write for StdoutWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(of_stdout)
+        self.0.write(bytes).map_err(stdout_error)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(of_stdout)
+        self.0.flush().map_err(stdout_error)
     }
 }
 
-/// Keeps the kind of the error, because callers check for `BrokenPipe` and `Interrupted`.
-fn of_stdout(error: io::Error) -> io::Error {
+/// Adds "standard output" to an error. Keeps the kind of the error, because callers check for
+/// `BrokenPipe` and `Interrupted`.
+fn stdout_error(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot write to standard output: {error}"))
 }
 
@@ -44,8 +45,8 @@ pub fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(())
 }
 
-/// The text of an error and of its causes, and what to do. A cause whose text is already part of
-/// the message is not repeated.
+/// Returns the text of an error and of its causes, and what to do. A cause whose text is already
+/// part of the message is not repeated.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -61,7 +62,7 @@ pub fn chain(error: &anyhow::Error) -> String {
     }
 }
 
-/// What to do after a failed call, as a command or flag of mrctl.
+/// Returns what to do after a failed call, as a command or flag of mrctl.
 fn remedy(error: &client::Error) -> Option<String> {
     use client::Error;
     match error {
@@ -73,8 +74,8 @@ fn remedy(error: &client::Error) -> Option<String> {
     }
 }
 
-/// A failure in one line of a table on standard output: its cause and its last line. Only a
-/// terminal gets a shortened line.
+/// Formats a failure as one line of a table on standard output: its cause and its last line. The
+/// line is shortened only for a terminal.
 pub fn brief(failure: &str) -> String {
     if io::stdout().is_terminal() { shortened(failure) } else { one_line(failure) }
 }
@@ -107,8 +108,8 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     Ok(())
 }
 
-/// A table whose columns are separated by two spaces, without lines, so that `cut` and `awk` can
-/// process it.
+/// Creates a table whose columns are separated by two spaces, without lines, so that `cut` and
+/// `awk` can process it. `right` lists the columns that are aligned to the right.
 pub fn table(header: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).force_no_tty();
@@ -128,14 +129,14 @@ pub fn print_table(table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// The lines of a table as they are printed.
+/// Returns the lines of a table as they are printed.
 pub fn table_lines(table: &Table) -> Vec<String> {
     // The preset pads each cell by a space on both sides.
     let plain = |row: &str| row.strip_prefix(' ').unwrap_or(row).trim_end().to_owned();
     table.to_string().lines().map(plain).collect()
 }
 
-/// Aligns columns to the right; for tables without a header, once they have rows.
+/// Aligns columns to the right. A table without a header must have rows before.
 pub fn align_right(table: &mut Table, columns: &[usize]) {
     for at in columns {
         if let Some(column) = table.column_mut(*at) {
@@ -152,10 +153,10 @@ mod tests {
     #[test]
     fn full_disk_on_stdout_is_reported() {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let error = Named(full).write_all(b"x").unwrap_err();
+        let error = StdoutWriter(full).write_all(b"x").unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("cannot write to standard output: No space left"), "{text}");
-        assert_eq!(of_stdout(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(stdout_error(io::ErrorKind::BrokenPipe.into()).kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

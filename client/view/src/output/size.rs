@@ -16,7 +16,7 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// The size as text.
+    /// Formats a size.
     pub fn of(self, bytes: u64) -> String {
         match self {
             Self::Exact => bytes.to_string(),
@@ -25,7 +25,7 @@ impl Sizes {
     }
 }
 
-/// About three digits and a binary unit: `1.50 GiB`.
+/// Formats a size with about three digits and a binary unit: `1.50 GiB`.
 pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -42,7 +42,7 @@ pub fn human(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// A path for a shell command, quoted if necessary.
+/// Formats a path for a shell command, quoted if necessary.
 pub fn shell(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
@@ -52,7 +52,7 @@ pub fn shell(path: &Path) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// A duration in a short form: `0.4 s`, `12 s`, `3 min`.
+/// Formats a duration in a short form: `0.4 s`, `12 s`, `3 min`.
 pub fn age(ms: u64) -> String {
     match ms {
         0..10_000 => format!("{:.1} s", ms as f64 / 1000.0),
@@ -62,7 +62,7 @@ pub fn age(ms: u64) -> String {
     }
 }
 
-/// A duration in milliseconds or seconds.
+/// Formats a duration in milliseconds or seconds.
 pub fn millis(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
@@ -71,28 +71,28 @@ pub fn millis(duration: Duration) -> String {
     }
 }
 
-/// How long a job or an attempt took: the same form in all tables and pages.
+/// Formats how long a job or an attempt took, in the same form for all tables and pages.
 pub fn took(ms: u64) -> String {
     format!("{:.2} s", ms as f64 / 1000.0)
 }
 
-/// The current time in milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// A time with its zone, for text outside of tables.
+/// Formats a time with its zone, for text outside of tables.
 pub fn utc(ms: u64) -> String {
     format!("{} UTC", time(ms))
 }
 
-/// A wall-clock time in UTC, to the second, for tables and lists.
+/// Formats a time in UTC, to the second, for tables and lists.
 pub fn time(ms: u64) -> String {
     let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.map_or("?".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
 }
 
-/// Permissions in the format of `ls`: `drwxr-xr-x`.
+/// Formats permissions as `ls` does: `drwxr-xr-x`.
 pub fn permissions(is_dir: bool, mode: u32) -> String {
     let bits = (0..9).map(|at| if mode >> (8 - at) & 1 == 1 { char::from(b"rwx"[at % 3]) } else { '-' });
     let mut shown: String = std::iter::once(if is_dir { 'd' } else { '-' }).chain(bits).collect();
@@ -108,13 +108,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_for_the_shell() {
+    fn paths_are_quoted_for_the_shell() {
         let quoted = ["/a/b-c", "a b", "it's", ""].map(|word| shell(word.as_ref()));
         assert_eq!(quoted, ["/a/b-c", "'a b'", r"'it'\''s'", "''"]);
     }
 
     #[test]
-    fn sizes_have_about_three_figures() {
+    fn sizes_have_about_three_digits() {
         let cases: [(u64, &str); 9] = [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_and_times() {
+    fn durations_and_times_are_formatted() {
         assert_eq!(age(420), "0.4 s");
         assert_eq!(age(12_000), "12 s");
         assert_eq!(age(180_000), "3 min");
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn permission_bits() {
+    fn permissions_have_the_format_of_ls() {
         assert_eq!(permissions(true, 0o755), "drwxr-xr-x");
         assert_eq!(permissions(false, 0o640), "-rw-r-----");
         assert_eq!(permissions(true, 0o1777), "drwxrwxrwt");

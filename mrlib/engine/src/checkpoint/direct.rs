@@ -66,7 +66,7 @@ impl DirectFile {
         self.write_chunk()
     }
 
-    /// The free part of the chunk, which is never empty.
+    /// Returns the free part of the chunk, which is never empty.
     fn free(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start + self.filled..][..CHUNK_BYTES - self.filled]
     }

@@ -43,7 +43,7 @@ fn failed(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
 pub struct SavedRuns(Result<CheckpointWriter, TaskError>);
 
 impl SavedRuns {
-    /// Bytes of runs that were in memory.
+    /// Returns the bytes of the runs that were in memory.
     pub fn memory_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |writer| writer.memory.0)
     }

@@ -99,8 +99,8 @@ fn saved_checkpoint_restores_and_owns_its_files() {
     assert!(save(&dirs[..1], "job_1.r2.2", 2, &again).is_err(), "the folder cannot be created");
 }
 
-/// With sorted input most maps have no records for most reduces. Then the checkpoint has no
-/// `memory` file.
+/// Saves a checkpoint with empty runs in memory, as after a map without records for the reduce.
+/// Checks that it has no `memory` file and can be restored.
 #[test]
 fn empty_runs_restore_without_a_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -289,7 +289,7 @@ fn full_disk_is_skipped_and_is_an_error_if_it_is_the_only_disk() {
     }
 }
 
-/// A state that is too large to be read again is not saved; the reduce continues.
+/// A state that is too large to be restored is not saved, and the refusal lets the reduce continue.
 #[test]
 fn oversized_state_is_not_saved() {
     let dir = tempfile::tempdir().unwrap();

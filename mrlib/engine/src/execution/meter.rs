@@ -50,8 +50,8 @@ impl Meter {
         }
     }
 
-    /// Called at each record, when `bytes` of the input were read. Waits if the task is ahead of
-    /// its pace. Returns true if it is time to report progress.
+    /// Waits if the task is ahead of its pace. Called at each record, when `bytes` of the input
+    /// were read. Returns true if it is time to report progress.
     #[inline]
     pub fn tick(&mut self, bytes: u64, control: &TaskControl) -> Result<bool, TaskError> {
         self.records_left -= 1;

@@ -7,7 +7,7 @@
 //! decides whether the map runs again. An output that is announced at another address (its tracker
 //! restarted, or another node has a copy) is fetched from there at once.
 
-use crate::task_conf::map_of;
+use crate::task_conf::map_index_of;
 use proto::mr::{FetchFailed, MapAvailable, MapEvent, map_event};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -126,7 +126,7 @@ impl<T> ShuffleState<T> {
     /// Adds an output that an earlier attempt has fetched. Returns false if its attempt is not a
     /// map or the map has an output already.
     pub(super) fn add_fetched(&mut self, arrival: Arrival<T>) -> bool {
-        let Some(map) = map_of(&arrival.attempt) else { return false };
+        let Some(map) = map_index_of(&arrival.attempt) else { return false };
         let entry = Entry { sources: Vec::new(), state: OutputState::Fetched(arrival), failures: 0 };
         let is_new = self.entries.insert(map, entry).is_none();
         self.fetched_count += u32::from(is_new);
@@ -140,7 +140,7 @@ impl<T> ShuffleState<T> {
             Some(map_event::Kind::Withdrawn(attempt)) => attempt,
             None => return Err(event),
         };
-        let Some(map) = map_of(attempt) else { return Err(event) };
+        let Some(map) = map_index_of(attempt) else { return Err(event) };
         match event.kind {
             Some(map_event::Kind::Available(available)) => self.add_source(map, available, now),
             Some(map_event::Kind::Withdrawn(attempt)) => self.remove_source(map, &attempt, now),

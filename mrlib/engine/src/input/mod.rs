@@ -28,10 +28,10 @@ const UNREADABLE_LOGGED_MAX: u64 = 1000;
 
 /// The bytes of a file, in chunks.
 pub trait ByteSource: Send {
-    /// The length of the file.
+    /// Returns the length of the file.
     fn len(&self) -> u64;
 
-    /// Whether the file is empty.
+    /// Returns whether the file is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

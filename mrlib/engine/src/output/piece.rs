@@ -64,7 +64,7 @@ impl PieceWriter {
         Self { target, open: OpenPiece::None, pieces, portion: Vec::new(), flushed: 0 }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> u64 {
         self.flushed + self.portion.len() as u64
     }

@@ -34,8 +34,8 @@ const CANNOT_START: i32 = 127;
 /// Whether the main function of this binary has called `enter`.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Must be called first in the main function of a binary that runs tasks. Does not return if this
-/// process was started to execute another program.
+/// Executes another program if this process was started for that, and does not return then. Must be
+/// called first in the main function of a binary that runs tasks.
 pub fn enter() {
     ENTERED.store(true, Ordering::Relaxed);
     if let Err(error) = change_account() {

@@ -266,13 +266,13 @@ impl SegmentReader {
         Ok(true)
     }
 
-    /// The key of the current record.
+    /// Returns the key of the current record.
     #[inline]
     pub fn key(&self) -> &[u8] {
         &self.block()[self.at..self.value_at]
     }
 
-    /// The value of the current record.
+    /// Returns the value of the current record.
     #[inline]
     pub fn value(&self) -> &[u8] {
         &self.block()[self.value_at..self.value_end]

@@ -49,14 +49,14 @@ impl LineSplitter {
     }
 
     /// Passes a last line without a newline to `take`.
-    pub(super) fn end(&mut self, take: &mut LineSink<'_>) -> Result<(), TaskError> {
+    pub(super) fn finish(&mut self, take: &mut LineSink<'_>) -> Result<(), TaskError> {
         let last = std::mem::take(&mut self.partial_line);
         if last.is_empty() { Ok(()) } else { take(&last) }
     }
 }
 
 /// Splits a line at the first tab into key and value. A line without a tab is a key.
-pub(super) fn cut(line: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split_pair(line: &[u8]) -> (&[u8], &[u8]) {
     match memchr(b'\t', line) {
         Some(tab) => (&line[..tab], &line[tab + 1..]),
         None => (line, b""),

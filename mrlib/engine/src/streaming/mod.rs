@@ -27,7 +27,7 @@ pub use command::split_command;
 
 use crate::settings::record_bytes_max;
 use combine::PortionCombiner;
-use lines::{LineSplitter, cut};
+use lines::{LineSplitter, split_pair};
 use mrlib_api::{
     Conf, Context, Emit, InputFormat, Job, Mapper, Reducer, StateBetweenKeys, TaskError, Values,
     settings::{Kind, Setting},
@@ -41,8 +41,9 @@ pub const MAPPER: &str = "stream.mapper";
 pub const COMBINER: &str = "stream.combiner";
 /// The setting with the command of the reducer.
 pub const REDUCER: &str = "stream.reducer";
-/// The setting that promises that the reducer has no state between keys. Then it may be ended
-/// between two keys, as at the end of its input, and a new process continues with the next key.
+/// The setting that promises that the reducer has no state between keys. Then the reducer may be
+/// ended between two keys, as at the end of its input, and a new process continues with the next
+/// key.
 pub const RESTARTABLE: &str = "stream.reducer.restartable";
 
 /// The setting that promises that the input of the mapper may be divided at any line, between two
@@ -81,24 +82,25 @@ struct StreamMapper {
     lines: LineSplitter,
     /// Whether the program gets the keys of records.
     keyed: bool,
-    /// Whether its lines are the output of the job.
-    last: bool,
-    combining: Option<PortionCombiner>,
+    /// Whether the lines of the program are the output of the job, because there are no reduces.
+    is_job_output: bool,
+    combiner: Option<PortionCombiner>,
 }
 
 impl StreamMapper {
     fn new(conf: &Conf) -> Result<Self, TaskError> {
         let keyed = conf.parse("input.format", InputFormat::Lines)? != InputFormat::Lines;
-        let last = conf.get(task_settings::JOB_REDUCES) == Some("0");
-        let combining = conf.get(COMBINER).filter(|_| !last).map(|_| PortionCombiner::new(conf.clone()));
+        let is_job_output = conf.get(task_settings::JOB_REDUCES) == Some("0");
+        let combiner =
+            conf.get(COMBINER).filter(|_| !is_job_output).map(|_| PortionCombiner::new(conf.clone()));
         let lines = LineSplitter::new(record_bytes_max(conf)?);
-        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, last, combining })
+        Ok(Self { program: Program::start(MAPPER, conf)?, lines, keyed, is_job_output, combiner })
     }
 
     fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        let Self { program, lines, combining, last, .. } = self;
+        let Self { program, lines, combiner, is_job_output, .. } = self;
         program.exchange(all, context, &mut |bytes, context| {
-            lines.push_chunk(bytes, &mut |line| emit(line, *last, combining.as_mut(), out, context))
+            lines.push_chunk(bytes, &mut |line| emit(line, *is_job_output, combiner.as_mut(), out, context))
         })
     }
 }
@@ -106,17 +108,17 @@ impl StreamMapper {
 /// Emits one line of the mapper program, through the combiner if there is one.
 fn emit(
     line: &[u8],
-    last: bool,
-    combining: Option<&mut PortionCombiner>,
+    is_job_output: bool,
+    combiner: Option<&mut PortionCombiner>,
     out: &mut dyn Emit,
     context: &mut Context,
 ) -> Result<(), TaskError> {
-    match combining {
-        Some(combining) => {
-            let (key, value) = cut(line);
-            combining.add(key, value, out, context)
+    match combiner {
+        Some(combiner) => {
+            let (key, value) = split_pair(line);
+            combiner.add(key, value, out, context)
         }
-        None => put(line, last, out),
+        None => put(line, is_job_output, out),
     }
 }
 
@@ -129,19 +131,19 @@ impl Mapper for StreamMapper {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         if self.keyed {
-            self.program.push_chunk(&[key, b"\t", value, b"\n"]);
+            self.program.add_input(&[key, b"\t", value, b"\n"]);
         } else {
-            self.program.push_chunk(&[value, b"\n"]);
+            self.program.add_input(&[value, b"\n"]);
         }
         if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
     }
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         self.exchange(true, out, context)?;
-        let Self { lines, combining, last, .. } = self;
-        lines.end(&mut |line| emit(line, *last, combining.as_mut(), out, context))?;
-        match combining {
-            Some(combining) => combining.flush(out, context),
+        let Self { lines, combiner, is_job_output, .. } = self;
+        lines.finish(&mut |line| emit(line, *is_job_output, combiner.as_mut(), out, context))?;
+        match combiner {
+            Some(combiner) => combiner.flush(out, context),
             None => Ok(()),
         }
     }
@@ -151,8 +153,9 @@ impl Mapper for StreamMapper {
 pub(super) struct StreamReducer {
     program: Program,
     lines: LineSplitter,
-    /// Whether its lines are the output of the job. Those of a combiner are pairs.
-    last: bool,
+    /// Whether the lines of the program are the output of the job. The lines of a combiner are
+    /// pairs.
+    is_job_output: bool,
     restartable: bool,
 }
 
@@ -164,13 +167,18 @@ impl StreamReducer {
     fn of(setting: &'static str, conf: &Conf) -> Result<Self, TaskError> {
         let lines = LineSplitter::new(record_bytes_max(conf)?);
         let restartable = conf.parse(RESTARTABLE, false)?;
-        Ok(Self { program: Program::start(setting, conf)?, lines, last: setting == REDUCER, restartable })
+        Ok(Self {
+            program: Program::start(setting, conf)?,
+            lines,
+            is_job_output: setting == REDUCER,
+            restartable,
+        })
     }
 
     fn exchange(&mut self, all: bool, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        let Self { program, lines, last, .. } = self;
+        let Self { program, lines, is_job_output, .. } = self;
         program.exchange(all, context, &mut |bytes, _| {
-            lines.push_chunk(bytes, &mut |line| put(line, *last, out))
+            lines.push_chunk(bytes, &mut |line| put(line, *is_job_output, out))
         })
     }
 
@@ -181,15 +189,15 @@ impl StreamReducer {
         out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
-        self.program.push_chunk(&[key, b"\t", value, b"\n"]);
+        self.program.add_input(&[key, b"\t", value, b"\n"]);
         if self.program.needs_exchange() { self.exchange(false, out, context) } else { Ok(()) }
     }
 }
 
-/// Emits a line. A line of the output is not split, because joining it again would lose empty keys
-/// or values.
-fn put(line: &[u8], last: bool, out: &mut dyn Emit) -> Result<(), TaskError> {
-    let (key, value) = if last { (line, &[][..]) } else { cut(line) };
+/// Emits a line. A line of the job output is not split into key and value, because joining it again
+/// would lose empty keys or values.
+fn put(line: &[u8], is_job_output: bool, out: &mut dyn Emit) -> Result<(), TaskError> {
+    let (key, value) = if is_job_output { (line, &[][..]) } else { split_pair(line) };
     out.emit(key, value)
 }
 
@@ -209,8 +217,8 @@ impl Reducer for StreamReducer {
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         self.exchange(true, out, context)?;
-        let last = self.last;
-        self.lines.end(&mut |line| put(line, last, out))
+        let is_job_output = self.is_job_output;
+        self.lines.finish(&mut |line| put(line, is_job_output, out))
     }
 
     fn state_between_keys(&self) -> StateBetweenKeys {

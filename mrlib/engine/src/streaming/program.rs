@@ -4,7 +4,7 @@
 //! and the task. The task never waits to write without also reading, so no deadlock is possible
 //! whatever the sizes of pipes and the behaviour of the program. A program may stop reading early;
 //! the remaining input is dropped. If it leaves background processes that have its pipes open, the
-//! task does not wait for them, but reads all output of the program itself. Data in either
+//! task does not wait for them, but still reads all output of the program. Data in either
 //! direction and reports are signs of life. A slow program gets only little input in advance
 //! ([`Window`]).
 
@@ -32,14 +32,16 @@ use std::{
 
 /// Bytes per chunk.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Chunks in the queue of each direction.
+/// Maximum number of chunks in the queue of each direction.
 const CHUNKS_WAITING: usize = 4;
 /// Interval at which a task that waits for a program checks whether it is killed.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The same interval, for `poll`.
+/// `POLL_INTERVAL` in the type that `poll` needs.
 const POLL_TIMESPEC: Timespec = Timespec { tv_sec: 0, tv_nsec: POLL_INTERVAL.as_nanos() as i64 };
-/// Interval at which a task checks whether a program has read its input: first, and longest.
+/// First interval at which a task checks whether a program has read its input. It doubles with each
+/// check.
 const READ_INTERVAL: Duration = Duration::from_micros(250);
+/// Longest interval at which a task checks whether a program has read its input.
 const READ_INTERVAL_MAX: Duration = Duration::from_millis(10);
 /// How long the pipes may stay open without data after the program has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -62,7 +64,7 @@ const HADOOP_NAMES: [(&str, &str); 11] = [
 ];
 
 /// Receives the output of a program.
-type Take<'a> = dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError> + 'a;
+type TakeOutput<'a> = dyn FnMut(&[u8], &mut Context) -> Result<(), TaskError> + 'a;
 
 /// A running program.
 pub(super) struct Program {
@@ -75,9 +77,9 @@ pub(super) struct Program {
     chunk: Vec<u8>,
     /// Queued input. None after the last chunk; disconnected if the program has closed its stdin.
     to: Option<Sender<Vec<u8>>>,
-    /// Bytes that were ever queued.
+    /// Number of bytes queued since the start.
     queued: u64,
-    /// The pipe until it is closed, to find out how much of it is unread.
+    /// The pipe to stdin until it is closed, to find out how much of its data is unread.
     stdin: Weak<ChildStdin>,
     /// Output of the program. Disconnected after the last chunk.
     from: Receiver<Vec<u8>>,
@@ -85,7 +87,7 @@ pub(super) struct Program {
     /// Disconnected when all threads have ended.
     threads: Receiver<()>,
     /// Whether the exit status was read.
-    ended: bool,
+    has_ended: bool,
 }
 
 /// What the task and the threads of the pipes share, besides the data.
@@ -95,10 +97,11 @@ struct Pipes {
     written: AtomicU64,
     /// Chunks moved in either direction.
     moved: AtomicU64,
-    /// The program has ended.
-    ended: AtomicBool,
-    /// Since the end of the program its stdout was empty, and all its output was queued.
+    /// Whether the program has ended.
+    program_ended: AtomicBool,
+    /// Whether stdout was empty after the end of the program, so that all its output was queued.
     drained: AtomicBool,
+    /// Whether the task does not need the program any more, so that the threads end.
     abandoned: AtomicBool,
 }
 
@@ -129,38 +132,39 @@ impl Program {
         run(Box::new(move || reading.read(stdout.expect("stdout is piped"), &output)));
         run(Box::new(move || reporting.read(stderr)));
         let (chunk, to, queued) = (Vec::with_capacity(CHUNK_BYTES), Some(to), 0);
-        let (window, ended) = (Window::new(Instant::now()), false);
-        Ok(Self { name, child, pipes, reports, chunk, to, queued, stdin, from, window, threads, ended })
+        let (window, has_ended) = (Window::new(Instant::now()), false);
+        Ok(Self { name, child, pipes, reports, chunk, to, queued, stdin, from, window, threads, has_ended })
     }
 
     /// Adds bytes to the input of the program.
     #[inline]
-    pub(super) fn feed(&mut self, parts: &[&[u8]]) {
+    pub(super) fn add_input(&mut self, parts: &[&[u8]]) {
         for part in parts {
             self.chunk.extend_from_slice(part);
         }
     }
 
-    /// Whether enough input was added to call `exchange`.
+    /// Returns whether enough input was added to call `exchange`.
     #[inline]
     pub(super) fn needs_exchange(&self) -> bool {
         self.chunk.len() >= self.window.part_bytes(CHUNK_BYTES)
     }
 
-    /// Queues the added input and takes the available output. With `all`, closes stdin, takes all
-    /// output, and waits for the end of the program, which must be successful.
+    /// Queues the added input and passes the available output to `take`. With `all`, closes stdin,
+    /// passes all output, and waits for the end of the program, which must be successful.
     pub(super) fn exchange(
         &mut self,
         all: bool,
         context: &mut Context,
-        take: &mut Take<'_>,
+        take: &mut TakeOutput<'_>,
     ) -> Result<(), TaskError> {
         let room = self.window.part_bytes(CHUNK_BYTES);
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(room)));
         let (mut last_output, mut ended) = (Instant::now(), None::<Instant>);
         let (mut read_interval, mut moved) = (READ_INTERVAL, self.pipes.moved.load(Ordering::Relaxed));
         let gone = loop {
-            // Read before the queue, which has all output of a drained pipe.
+            // Read this flag before the queue: if it is set, the queue has all output of the
+            // program.
             let drained = self.pipes.drained.load(Ordering::Acquire);
             let gone = match self.from.try_recv() {
                 Ok(output) => {
@@ -181,10 +185,10 @@ impl Program {
             let waits = all || chunk.is_some();
             if ended.is_none() && waits && matches!(self.child.try_wait(), Ok(Some(_))) {
                 ended = Some(Instant::now());
-                self.pipes.ended.store(true, Ordering::Relaxed);
+                self.pipes.program_ended.store(true, Ordering::Relaxed);
             }
             if ended.is_some() {
-                // A background process may keep the stdin of a program open that has ended.
+                // The program has ended, but a background process may keep its stdin open.
                 chunk = None;
             }
             if chunk.is_none() {
@@ -234,12 +238,12 @@ impl Program {
         if let Some(to) = self.to.as_ref().filter(|_| for_room) {
             select.send(to);
         }
-        // After the interval the caller checks both, too.
+        // A timeout is not an error: the caller checks output and queue in any case.
         let _ = select.ready_timeout(interval);
     }
 
-    /// Queued bytes that the program has not read, and may read. Approximate while a chunk is being
-    /// written.
+    /// Returns the queued bytes that the program has not read but still can; 0 if its stdin is
+    /// closed. Approximate while a chunk is being written.
     fn unread(&self) -> u64 {
         let Some(stdin) = self.stdin.upgrade() else { return 0 };
         let mut wanted = [PollFd::new(&stdin, PollFlags::empty())];
@@ -252,8 +256,8 @@ impl Program {
         (self.queued - self.pipes.written.load(Ordering::Relaxed) + in_pipe).min(self.queued)
     }
 
-    /// Checks how the program has ended. A program that has only closed its stdout is waited for at
-    /// the end of the input.
+    /// Checks how the program has ended. At the end of the input, waits for a program that has only
+    /// closed its stdout.
     fn check_end(&mut self, all: bool, context: &mut Context) -> Result<(), TaskError> {
         let failed = |name: &str| TaskError::io(format!("wait for {name}"));
         let mut pause = Duration::from_millis(1);
@@ -269,17 +273,18 @@ impl Program {
             context.check()?;
         };
         if all || !status.success() {
-            self.ended = true;
+            self.has_ended = true;
             self.close_pipes();
             self.reports.apply_to(context);
         }
         if status.success() {
             return context.check();
         }
-        // Not an error of the current record: the program may have failed at a much earlier one.
+        // This is not an error of the current record, because the program may have failed at a much
+        // earlier one.
         Err(TaskError::Crashed {
             program: self.name.clone(),
-            how: how(status),
+            how: describe_exit(status),
             stderr: self.reports.last_lines(),
         })
     }
@@ -294,8 +299,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        if !self.ended {
-            // The program was abandoned. If it has ended by itself, the kill fails.
+        if !self.has_ended {
+            // The task does not need the program any more. If it has ended already, the kill fails.
             let _ = self.child.kill();
             let _ = self.child.wait();
             // Threads may wait for pipes that a background process keeps open, so they are not
@@ -306,8 +311,8 @@ impl Drop for Program {
 }
 
 impl Pipes {
-    /// Writes the queued chunks. The pipe is closed when this ends: the program gets the end of its
-    /// input.
+    /// Writes the queued chunks to stdin. The pipe is closed when this method returns, and the
+    /// program gets the end of its input.
     fn write(&self, mut stdin: &ChildStdin, input: &Receiver<Vec<u8>>) {
         for chunk in input {
             // After any write error the program reads no more. Its exit status tells whether that
@@ -320,11 +325,11 @@ impl Pipes {
         }
     }
 
-    /// Waits for output. Returns false if it is no longer needed. A blocking read could not be
-    /// interrupted while the pipe is open.
+    /// Waits for output. Returns false if no more output is needed. Polls, because a blocking read
+    /// could not be interrupted while the pipe is open.
     fn wait_for_bytes(&self, stdout: &ChildStdout) -> bool {
         while !self.abandoned.load(Ordering::Relaxed) {
-            let ended = self.ended.load(Ordering::Relaxed);
+            let ended = self.program_ended.load(Ordering::Relaxed);
             let mut wanted = [PollFd::new(stdout, PollFlags::IN)];
             match poll(&mut wanted, Some(&POLL_TIMESPEC)) {
                 Ok(0) if ended => self.drained.store(true, Ordering::Release),
@@ -336,7 +341,7 @@ impl Pipes {
         false
     }
 
-    /// Queues the output up to its end.
+    /// Reads stdout to its end and queues the output.
     fn read(&self, mut stdout: ChildStdout, output: &Sender<Vec<u8>>) {
         while self.wait_for_bytes(&stdout) {
             let mut chunk = vec![0; CHUNK_BYTES];
@@ -356,7 +361,8 @@ impl Pipes {
     }
 }
 
-/// The path to execute. A side file may be given without `./`, because it is in this folder.
+/// Returns the path to execute. A side file may be given without `./`, because it is in the current
+/// folder.
 fn executable(word: &str) -> PathBuf {
     let word = Path::new(word);
     let side_file = Path::new(".").join(word.strip_prefix(".").unwrap_or(word));
@@ -372,7 +378,7 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
         }
     }
     for (key, value) in conf.iter() {
-        let variable = variable(key);
+        let variable = variable_name(key);
         if !variable.starts_with(RESERVED_PREFIX) && variable != MARK_VAR {
             command.env(variable, value);
         }
@@ -397,16 +403,17 @@ fn spawn(name: &str, argv: &[String], conf: &Conf) -> Result<Child, TaskError> {
     command.spawn().map_err(TaskError::io(format!("start {name}")))
 }
 
-/// A command with its line breaks and other control characters escaped: the first line of an error
-/// message must contain the cause.
+/// Escapes line breaks and other control characters of a command, because the first line of an
+/// error message must contain the cause.
 fn in_one_line(command: &str) -> String {
     let escaped =
         |one: char| if one.is_control() { one.escape_default().collect() } else { String::from(one) };
     command.chars().map(escaped).collect()
 }
 
-/// How a program has ended: `ended with exit status 1`, `was killed by signal 15 (SIGTERM)`.
-fn how(status: ExitStatus) -> String {
+/// Describes how a program has ended: `ended with exit status 1`, `was killed by signal 15
+/// (SIGTERM)`.
+fn describe_exit(status: ExitStatus) -> String {
     let verb = if status.code().is_some() { "ended with" } else { "was killed by" };
     let hint = match status.signal() {
         Some(9) => " (out of memory? the limit of a task is tasktracker.task_memory_max)",
@@ -415,9 +422,9 @@ fn how(status: ExitStatus) -> String {
     format!("{verb} {}{hint}", status.to_string().replacen(": ", " ", 1))
 }
 
-/// The name of a setting as the name of a variable: every character except letters and digits
+/// Returns the environment variable for a setting: every character except letters and digits
 /// becomes an underscore.
-fn variable(key: &str) -> String {
+fn variable_name(key: &str) -> String {
     key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
@@ -426,7 +433,7 @@ mod tests {
     use super::executable;
 
     #[test]
-    fn the_path_of_a_side_file_begins_with_one_dot() {
+    fn path_of_a_side_file_begins_with_a_dot() {
         // The folder of this crate is the working folder of its tests.
         for (word, path) in [
             ("./Cargo.toml", "./Cargo.toml"),

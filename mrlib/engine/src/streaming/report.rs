@@ -1,5 +1,5 @@
-//! The stderr of a program: extracts reports, and passes other lines to the log and remembers the
-//! last ones.
+//! The stderr of a program: extracts reports, passes other lines to the log, and remembers the last
+//! lines.
 
 use mrlib_api::{
     Context,
@@ -11,11 +11,11 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Number of last lines shown when a program fails.
+/// Number of last lines that are shown when a program fails.
 const LAST_LINES: usize = 10;
-/// Maximum length of each of these lines.
-const LINE_BYTES_MAX: usize = 1000;
-/// Longer lines are read in pieces of this length.
+/// Maximum length of each of the last lines, in characters.
+const LINE_CHARS_MAX: usize = 1000;
+/// Maximum bytes that are read as one line. A longer line is read in pieces.
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 
 /// The reports on the stderr of a program.
@@ -26,7 +26,8 @@ pub(super) struct Reports(Mutex<StderrState>);
 struct StderrState {
     counters: BTreeMap<String, u64>,
     status: Option<String>,
-    last: VecDeque<String>,
+    /// The last lines that are not reports.
+    last_lines: VecDeque<String>,
 }
 
 impl Reports {
@@ -38,14 +39,14 @@ impl Reports {
             line.clear();
             match from.by_ref().take(PIECE_BYTES_MAX).read_until(b'\n', &mut line) {
                 Ok(0) => return,
-                Ok(_) => self.line(&line),
+                Ok(_) => self.handle_line(&line),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return,
             }
         }
     }
 
-    fn line(&self, line: &[u8]) {
+    fn handle_line(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let text = text.trim_end_matches(['\n', '\r']);
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +54,7 @@ impl Reports {
             && let Some((name, by)) = counter.rsplit_once(',')
             && let Ok(by) = by.trim().parse::<u64>()
         {
-            // Too many counters or too long names are refused when they are added.
+            // Too many counters or too long names are refused when they are added to the context.
             let name = start_of(name, COUNTER_NAME_BYTES_MAX + 4);
             if state.counters.len() <= COUNTERS_MAX {
                 let counter = state.counters.entry(name.replacen(',', ":", 1)).or_default();
@@ -65,16 +66,16 @@ impl Reports {
             state.status = Some(truncate_status(status.to_owned()));
             return;
         }
-        if state.last.len() == LAST_LINES {
-            state.last.pop_front();
+        if state.last_lines.len() == LAST_LINES {
+            state.last_lines.pop_front();
         }
-        state.last.push_back(text.chars().take(LINE_BYTES_MAX).collect());
+        state.last_lines.push_back(text.chars().take(LINE_CHARS_MAX).collect());
         drop(state);
         // The log may be unavailable, which must not fail the program.
         let _ = io::stderr().write_all(line);
     }
 
-    /// Adds the counters and the status since the last call. They are signs of life.
+    /// Adds the counters and the status since the last call to `context`, as signs of life.
     pub(super) fn apply_to(&self, context: &mut Context) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (counters, status) = (std::mem::take(&mut state.counters), state.status.take());
@@ -91,10 +92,10 @@ impl Reports {
         }
     }
 
-    /// The last lines, for an error message.
+    /// Returns the last lines, for an error message.
     pub(super) fn last_lines(&self) -> String {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Vec::from(state.last.clone()).join("\n")
+        Vec::from(state.last_lines.clone()).join("\n")
     }
 }
 
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_amounts_that_are_not_negative_are_counted() {
+    fn negative_or_malformed_amounts_are_not_counted() {
         let (reports, mut context) = (Reports::default(), Context::default());
         reports.read(&b"reporter:counter:a,b,5\nreporter:counter:a,b,-5\nreporter:counter:a,b,x\n"[..]);
         assert_eq!(reports.0.lock().unwrap().counters, BTreeMap::from([("a:b".to_owned(), 5)]));

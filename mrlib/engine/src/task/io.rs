@@ -9,7 +9,7 @@ use crate::{
     process,
     scratch::Scratch,
     settings::output_replication,
-    task_conf::{conf_of, part_of},
+    task_conf::{conf_of, part_name_of},
 };
 use daemon::{Period, config::ClientConfig};
 use dfs_client::{Client, ClientOptions, path::DfsPath};
@@ -23,7 +23,7 @@ use std::{
 };
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Threads of the runtime for the client. Heavy work runs on blocking threads.
+/// Number of threads of the runtime for the client. Heavy work runs on blocking threads.
 const RUNTIME_THREADS: usize = 1;
 
 /// The file system client, shared by all attempts of this process, which belong to one job. It is
@@ -34,7 +34,7 @@ pub(super) struct Dfs {
 }
 
 impl Dfs {
-    /// With the client settings of the tracker.
+    /// Prepares a client with the client settings of the tracker.
     pub(super) fn new(settings: Option<&ClientSettings>) -> Self {
         let mut config = ClientConfig::default();
         if let Some(&ClientSettings { deadline_ms, connect_timeout_ms, parallel_blocks, short_circuit }) =
@@ -50,7 +50,8 @@ impl Dfs {
         Self { config, connection: OnceLock::new() }
     }
 
-    fn reach(&self, spec: &TaskSpec, credentials: &Credentials) -> Result<(Client, Handle), TaskError> {
+    /// Returns the client, which connects when it is first needed, and the handle of its runtime.
+    fn connect(&self, spec: &TaskSpec, credentials: &Credentials) -> Result<(Client, Handle), TaskError> {
         if self.connection.get().is_none() {
             let runtime = Builder::new_multi_thread()
                 .worker_threads(RUNTIME_THREADS)
@@ -78,6 +79,7 @@ pub(super) struct ProcessIo {
     scratch: Scratch,
     memory_bytes: u64,
     dfs: Arc<Dfs>,
+    /// CPU time of the process before this attempt.
     cpu_before: u64,
     credentials: Credentials,
 }
@@ -131,13 +133,13 @@ impl TaskIo for ProcessIo {
 
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError> {
         let path = dfs_path(path)?;
-        let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
+        let (client, runtime) = self.dfs.connect(&self.spec, &self.credentials)?;
         Ok(Box::new(DfsFile::open(client, runtime, path)?))
     }
 
     fn open_split(&mut self, path: &str, pin: Option<Pin>) -> Result<Box<dyn ByteSource>, TaskError> {
         let path = dfs_path(path)?;
-        let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
+        let (client, runtime) = self.dfs.connect(&self.spec, &self.credentials)?;
         Ok(Box::new(DfsFile::open_pinned(client, runtime, path, pin)?))
     }
 
@@ -151,8 +153,8 @@ impl TaskIo for ProcessIo {
         } else {
             let folder = dfs_path(&self.spec.work_output)?;
             let replication = output_replication(&conf_of(&self.spec)?)?;
-            let (client, runtime) = self.dfs.reach(&self.spec, &self.credentials)?;
-            Target::Dfs { client, runtime, folder, part: part_of(&self.spec.attempt)?, replication }
+            let (client, runtime) = self.dfs.connect(&self.spec, &self.credentials)?;
+            Target::Dfs { client, runtime, folder, part: part_name_of(&self.spec.attempt)?, replication }
         };
         Ok(Box::new(RecordWriter::new(format, PieceWriter::continue_after(earlier_pieces, target))))
     }

@@ -4,9 +4,9 @@ use daemon::{Bytes, Period, config::Config, lifecycle::DaemonArgs};
 use dfs::datanode::DataNode;
 use std::time::Duration;
 
-pub(crate) const BLOCK: u64 = 64 << 10;
+pub(crate) const BLOCK_BYTES: u64 = 64 << 10;
 
-/// A NameNode and DataNodes; every block is on all of them.
+/// A NameNode and DataNodes. Every block is on all DataNodes.
 pub(crate) struct Daemons {
     pub(crate) folder: tempfile::TempDir,
     pub(crate) config: Config,
@@ -20,7 +20,7 @@ impl Daemons {
         config.namenode.listen = "127.0.0.1:0".into();
         config.namenode.dir = folder.path().join("names");
         config.namenode.replication = names.len() as u32;
-        config.namenode.block_size = Bytes(BLOCK);
+        config.namenode.block_size = Bytes(BLOCK_BYTES);
         config.namenode.block_size_min = Bytes(1024);
         config.namenode.heartbeat = Period::millis(100);
         let ready = folder.path().join("ready");
@@ -57,7 +57,7 @@ impl Daemons {
         Self { folder, config, _nodes: nodes }
     }
 
-    /// The address of the NameNode.
+    /// Returns the address of the NameNode.
     pub(crate) fn namenode(&self) -> &str {
         &self.config.cluster.namenode
     }

@@ -1,8 +1,8 @@
 //! Maps and reduces in real task processes, with a file system whose daemons run in this process.
 
 use crate::{
-    daemons::{BLOCK, Daemons},
-    task::{Tracker, done, failed, fatal},
+    daemons::{BLOCK_BYTES, Daemons},
+    task::{Tracker, expect_done, expect_failed, expect_fatal},
 };
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use proto::mr::{
@@ -116,7 +116,7 @@ impl FileSystem {
         };
         let events = (0..maps).map(event).collect();
         tracker.send(to_task::Kind::MapEvents(TaskMapEvents { first: 0, events, maps: maps as u32 }));
-        done(tracker.end())
+        expect_done(tracker.wait_for_end())
     }
 }
 
@@ -125,16 +125,16 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn wordcount_from_file_to_pieces() {
+fn wordcount_reads_a_file_and_writes_pieces() {
     let runtime = runtime();
     let files = runtime.block_on(start_file_system());
     let text: String = (0..40_000_u32).map(|n| ["w", &(n * n % 997).to_string(), "\n"].concat()).collect();
     runtime.block_on(files.write("/in", text.as_bytes()));
     let (length, reduces) = (text.len() as u64, 2);
-    let maps = length.div_ceil(BLOCK);
+    let maps = length.div_ceil(BLOCK_BYTES);
     for map in 0..maps {
-        let range = (map * BLOCK, ((map + 1) * BLOCK).min(length));
-        let result = done(files.map(map, "wordcount", reduces, range).end());
+        let range = (map * BLOCK_BYTES, ((map + 1) * BLOCK_BYTES).min(length));
+        let result = expect_done(files.map(map, "wordcount", reduces, range).wait_for_end());
         assert!(result.pieces.is_empty() && result.counters["MAP_OUTPUT_RECORDS"] > 0);
         assert!(Path::new(&files.map_output(&format!("job_1.m{map}.0"))).exists());
     }
@@ -157,19 +157,19 @@ fn wordcount_from_file_to_pieces() {
 }
 
 #[test]
-fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
+fn map_only_job_writes_pieces_and_a_failed_map_leaves_none() {
     let runtime = runtime();
     let files = runtime.block_on(start_file_system());
     let text = "a line of words\n".repeat(100_000);
     runtime.block_on(files.write("/in", text.as_bytes()));
-    let result = done(files.map(0, "identity", 0, (0, text.len() as u64)).end());
+    let result = expect_done(files.map(0, "identity", 0, (0, text.len() as u64)).wait_for_end());
     assert_eq!(runtime.block_on(files.read(&result.pieces[0])), text);
     // A map that writes more than one portion and then fails.
     let split =
         Split { source: "/in".into(), start: 0, end: text.len() as u64, whole: false, ..Split::default() };
     let conf = [("stream.mapper", "sh -c 'cat; echo too bad >&2; exit 3'")];
     let input = task_spec::Input::Split(split);
-    let why = failed(files.run("job_1.m1.0", "streaming", 0, input, &conf).end());
+    let why = expect_failed(files.run("job_1.m1.0", "streaming", 0, input, &conf).wait_for_end());
     assert!(why.contains("exit status 3") && why.contains("too bad"), "{why}");
     let left = runtime.block_on(files.client.walk(&path("/out"))).expect("a folder");
     let left: Vec<&str> = left.iter().filter(|status| !status.is_dir).map(|s| s.path.as_str()).collect();
@@ -177,18 +177,18 @@ fn map_only_output_goes_to_pieces_and_a_failed_map_leaves_none() {
 }
 
 #[test]
-fn a_record_that_a_mapper_panics_at_is_named() {
+fn failure_names_the_record_at_which_the_mapper_panics() {
     let runtime = runtime();
     let files = runtime.block_on(start_file_system());
     runtime.block_on(files.write("/in", b"good\ngood\npanic\ngood\n"));
     let split = Split { source: "/in".into(), start: 0, end: 21, whole: false, ..Split::default() };
     let (own, input) = (Tracker::with_own_program(), task_spec::Input::Split(split));
-    let why = failed(files.run_in(own, "job_1.m0.0", "any", 1, input, &[]).end());
+    let why = expect_failed(files.run_in(own, "job_1.m0.0", "any", 1, input, &[]).wait_for_end());
     assert!(why.starts_with("record at /in:3: panicked") && why.ends_with("this mapper panics"), "{why}");
 }
 
 #[test]
-fn a_pinned_input_that_was_replaced_or_deleted_is_fatal() {
+fn replaced_or_deleted_input_fails_the_job() {
     let runtime = runtime();
     let files = runtime.block_on(start_file_system());
     runtime.block_on(files.write("/in", b"old\n"));
@@ -202,24 +202,24 @@ fn a_pinned_input_that_was_replaced_or_deleted_is_fatal() {
         file_length: 4,
     };
     let run = |attempt: &str, split: &Split| {
-        files.run(attempt, "identity", 0, task_spec::Input::Split(split.clone()), &[]).end()
+        files.run(attempt, "identity", 0, task_spec::Input::Split(split.clone()), &[]).wait_for_end()
     };
-    done(run("job_7.m0.0", &split));
+    expect_done(run("job_7.m0.0", &split));
     let longer = Split { file_length: 5, ..split.clone() };
-    let why = fatal(run("job_7.m1.0", &longer));
+    let why = expect_fatal(run("job_7.m1.0", &longer));
     assert!(why.contains("truncated from 5 to 4 bytes after job_7 was submitted"), "{why}");
     runtime.block_on(files.client.delete(&path("/in"), false)).expect("the file exists");
-    let why = fatal(run("job_7.m2.0", &split));
+    let why = expect_fatal(run("job_7.m2.0", &split));
     assert!(why.contains("input /in was deleted or moved after job_7 was submitted"), "{why}");
     runtime.block_on(files.write("/in", b"new\n"));
-    let why = fatal(run("job_7.m3.0", &split));
+    let why = expect_fatal(run("job_7.m3.0", &split));
     assert!(why.contains("input /in was replaced after job_7 was submitted"), "{why}");
 }
 
 #[test]
-fn a_missing_input_is_named() {
+fn failure_names_the_missing_input() {
     let files_runtime = runtime();
     let files = files_runtime.block_on(start_file_system());
-    let why = failed(files.map(0, "wordcount", 1, (0, 10)).end());
+    let why = expect_failed(files.map(0, "wordcount", 1, (0, 10)).wait_for_end());
     assert!(why.contains("/in"), "{why}");
 }

@@ -1,7 +1,7 @@
-//! Splits of a file in the distributed file system, with its daemons in this process:
+//! Tests of splits of a file in the distributed file system, with its daemons in this process:
 //! memory-mapped, over the network, and with damaged local replicas.
 
-use crate::daemons::{BLOCK, Daemons};
+use crate::daemons::{BLOCK_BYTES, Daemons};
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use fermata_engine::input::{ByteSource, DfsFile, Flow, SplitSpec, open_split};
 use mrlib_api::InputFormat;
@@ -39,6 +39,7 @@ fn lines(runtime: &Runtime, client: &Client, path: &DfsPath, range: Range<u64>) 
     found
 }
 
+/// Splits a text into lines, each with its offset.
 fn model(text: &[u8]) -> Vec<(u64, Vec<u8>)> {
     let mut at = 0;
     let line = |line: &[u8]| {
@@ -60,7 +61,7 @@ fn block_files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn lines_over_blocks_wherever_they_are() {
+fn all_splits_have_the_same_lines_with_local_remote_and_damaged_replicas() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let cluster = runtime.block_on(Daemons::start(&["n1", "n2"]));
     let mut text: Vec<u8> = (0..9000u32)
@@ -82,22 +83,22 @@ fn lines_over_blocks_wherever_they_are() {
         let starts = (0..length).step_by(size as usize);
         starts.flat_map(|start| lines(&runtime, client, &path, start..start + size)).collect()
     };
-    for size in [BLOCK, length, 100_003] {
+    for size in [BLOCK_BYTES, length, 100_003] {
         assert!(splits(&near, size) == wanted, "mapped, splits of {size}");
         assert!(splits(&far, size) == wanted, "over the network, splits of {size}");
     }
-    // A byte in the middle of one replica of each block is changed.
+    // Damage one replica of each block: change a byte in the middle.
     let mut replicas = Vec::new();
     block_files(&cluster.folder.path().join("n1"), &mut replicas);
-    assert!(replicas.len() as u64 >= length / BLOCK);
+    assert!(replicas.len() as u64 >= length / BLOCK_BYTES);
     for replica in &replicas {
         let mut bytes = std::fs::read(replica).unwrap();
         let middle = bytes.len() / 2;
         bytes[middle] ^= 1;
-        // In place, like a failing disk.
+        // Change the file in place, as a failing disk does.
         std::fs::write(replica, bytes).unwrap();
     }
-    assert!(splits(&near, BLOCK) == wanted, "with damaged replicas");
+    assert!(splits(&near, BLOCK_BYTES) == wanted, "with damaged replicas");
     let missing = DfsFile::open(near, runtime.handle().clone(), DfsPath::parse("/none").unwrap());
     assert!(missing.is_err_and(|error| error.to_string().contains("/none")));
 }
