@@ -2,8 +2,11 @@
 //! pages use the same facts.
 //!
 //! The journal contains every fact, in order. Applying all of them with [`crate::Cluster::apply`]
-//! restores the durable half of the cluster. Names are in the past tense. Existing facts are never
-//! changed, only new ones are added.
+//! restores the durable half of the cluster. Names are in the past tense.
+//!
+//! The journal encodes facts by the positions of variants and fields. A new fact goes to the end of
+//! [`Fact`]. Any other change, also of a type that facts contain, changes the encoding: it needs a
+//! new layout of the journal folder, and folders of earlier builds are then refused.
 
 use crate::{
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
@@ -58,7 +61,7 @@ pub enum Fact {
     JobSubmitted { job: JobId, request: RequestId, spec: Arc<JobSpec> },
     /// All tasks of a job are done and its output is being committed.
     JobCommitting { job: JobId },
-    /// A job ended. Its running attempts were ordered to stop.
+    /// A job ended. Its running attempts are to be killed.
     JobEnded { job: JobId, outcome: JobOutcome },
     /// A finished job was removed from memory.
     JobForgotten { job: JobId },
@@ -84,11 +87,11 @@ pub enum Fact {
     TaskReleased { task: TaskId },
     /// The checkpoint of a paused attempt is gone or unusable, and its task starts over.
     CheckpointLost { attempt: AttemptId, why: String },
-    /// An attempt succeeded and its result counts. Other attempts of its task were ordered to stop.
+    /// An attempt succeeded and its result counts. Other attempts of its task are to be killed.
     AttemptSucceeded { attempt: AttemptId, result: AttemptResult },
     /// An attempt failed. This counts towards the maximum number of attempts of its task.
     AttemptFailed { attempt: AttemptId, error: String },
-    /// An attempt was stopped or lost. This does not count as a failure. The `bytes_in` bytes that
+    /// An attempt was killed or lost. This does not count as a failure. The `bytes_in` bytes that
     /// it had read are lost work.
     AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64 },
     /// The output of a map is gone and the map runs again. With `unfetched`, reduces have reported

@@ -15,8 +15,8 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{borrow::Cow, collections::BTreeMap};
 
-/// The version of the format. It is incremented when a reader of the older format would misunderstand
-/// the newer one.
+/// The version of the format. It is incremented when a reader of the older format would
+/// misunderstand the newer one.
 pub const FORMAT: u32 = 3;
 
 /// Maximum number of maps that a reader accepts. It ignores further maps.
@@ -94,8 +94,8 @@ pub struct SplitRun {
     pub hosts: Vec<u32>,
 }
 
-/// Any line after the first. The fact is a [`HistoryFact`], or undecoded JSON while a reader does not know
-/// whether its kind is among [`KINDS`].
+/// Any line after the first. The fact is a [`HistoryFact`], or undecoded JSON while a reader does
+/// not know whether its kind is among [`KINDS`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record<F> {
     /// When it happened, in microseconds.

@@ -112,8 +112,8 @@ pub struct JobSpec {
     pub slow_start: f64,
     /// Whether stragglers may be duplicated or split.
     pub speculation: bool,
-    /// Whether slow maps may be split; otherwise they are duplicated. Users disable it if the output
-    /// of the mapper may depend on where its input begins and ends.
+    /// Whether slow maps may be split; otherwise they are duplicated. Users disable it if the
+    /// output of the mapper may depend on where its input begins and ends.
     pub split_slow: bool,
     /// The job fails when a task has failed this often.
     pub attempts_max: u32,
@@ -131,7 +131,7 @@ pub enum JobState {
     Running,
     /// All tasks are done and the output is being committed.
     Committing,
-    /// The job has ended. Attempts that were ordered to stop may still hold their slots for a short
+    /// The job has ended. Attempts that are being killed may still hold their slots for a short
     /// time.
     Ended(JobOutcome),
 }
@@ -149,9 +149,9 @@ pub enum JobOutcome {
 }
 
 /// Counts of the preemptions of a job, and the work that was saved and lost. Saved and lost work
-/// together are the work of all attempts that ended because they were preempted. When a checkpoint or
-/// the output of a split map is lost later, its work moves from saved to lost. The time of an attempt
-/// is the time from its launch to its end.
+/// together are the work of all attempts that ended because they were preempted. When a checkpoint
+/// or the output of a split map is lost later, its work moves from saved to lost. The time of an
+/// attempt is the time from its launch to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Preemption {
@@ -386,7 +386,9 @@ impl FromStr for Program {
             return Ok(Self::Builtin(name.to_owned()));
         }
         let path = text.strip_prefix(EXECUTABLE_PREFIX).map(|path| Self::Executable(path.to_owned()));
-        path.ok_or_else(|| format!("program {text:?} begins neither with {BUILTIN_PREFIX} nor with {EXECUTABLE_PREFIX}"))
+        path.ok_or_else(|| {
+            format!("program {text:?} begins neither with {BUILTIN_PREFIX} nor with {EXECUTABLE_PREFIX}")
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pending tasks of one job and phase, indexed by host.
 //!
-//! A task without preferred hosts (a reduce, or a map whose input has no known hosts) is only in `all`.
+//! A task without preferred hosts (a reduce, or a map whose input has no known hosts) is only in
+//! `all`.
 
 use crate::ids::HostId;
 use std::collections::{BTreeMap, BTreeSet};

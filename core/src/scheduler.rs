@@ -1,11 +1,11 @@
 //! The interface of scheduling policies.
 //!
-//! A policy observes every fact ([`Scheduler::observe`]), decides when a slot is free and periodically
-//! ([`Scheduler::decide`]), and explains why a job waits ([`Scheduler::explain`]).
+//! A policy observes every fact ([`Scheduler::observe`]), decides when a slot is free and
+//! periodically ([`Scheduler::decide`]), and explains why a job waits ([`Scheduler::explain`]).
 //!
 //! **After a restart** the journal is replayed into `observe`, fact by fact, before the first
-//! round. A compacted journal contains neither the facts of forgotten jobs nor facts that later facts
-//! made void. Therefore the order of jobs must depend only on the [`Cluster`] and on facts of
+//! round. A compacted journal contains neither the facts of forgotten jobs nor facts that later
+//! facts made void. Therefore the order of jobs must depend only on the [`Cluster`] and on facts of
 //! jobs that are in it. What a policy has learned from forgotten jobs (averages, classes) may be
 //! gone. Waiting times start again at `JobTrackerStarted`, which is always the last fact of a
 //! replay.

@@ -10,8 +10,8 @@
 //! following rounds; it is counted once.
 //!
 //! Cost: every round is decided twice. Memory: that of the second policy, [`DIFFERENCES_MAX`]
-//! differences, and [`WANTED_TASKS_MAX`] tasks that the shadow wants to launch. Not durable: the counts
-//! start at zero with the process.
+//! differences, and [`WANTED_TASKS_MAX`] tasks that the shadow wants to launch. Not durable: the
+//! counts start at zero with the process.
 
 use crate::{
     cluster::Cluster,
@@ -199,12 +199,18 @@ impl Shadow {
                     Some(_) => self.tally.other += 1,
                     None => self.tally.left_free += 1,
                 }
-                self.add_difference(now, Difference::Slot { on, phase, policy: Some(choice), shadow: instead });
+                self.add_difference(
+                    now,
+                    Difference::Slot { on, phase, policy: Some(choice), shadow: instead },
+                );
             }
             for choice in shadow {
                 if self.wanted_tasks.insert(choice.0) {
                     self.tally.sooner += 1;
-                    self.add_difference(now, Difference::Slot { on, phase, policy: None, shadow: Some(choice) });
+                    self.add_difference(
+                        now,
+                        Difference::Slot { on, phase, policy: None, shadow: Some(choice) },
+                    );
                 }
             }
         }
@@ -222,7 +228,10 @@ impl Shadow {
             let agreed = self.wanted_preemptions.contains(&attempt);
             self.tally.both_preempted += u64::from(agreed);
             if !agreed && !shadow.iter().filter_map(preemption_of).any(|(other, _)| other == attempt) {
-                self.add_difference(now, Difference::Preempted { attempt, by_shadow: false, why: why.clone() });
+                self.add_difference(
+                    now,
+                    Difference::Preempted { attempt, by_shadow: false, why: why.clone() },
+                );
             }
         }
         for (attempt, why) in shadow.iter().filter_map(preemption_of) {
@@ -233,7 +242,10 @@ impl Shadow {
             if self.policy_preemptions.contains(&attempt) {
                 self.tally.both_preempted += 1;
             } else {
-                self.add_difference(now, Difference::Preempted { attempt, by_shadow: true, why: why.clone() });
+                self.add_difference(
+                    now,
+                    Difference::Preempted { attempt, by_shadow: true, why: why.clone() },
+                );
             }
         }
     }

@@ -1,12 +1,12 @@
-//! Measures how fast trackers are, from facts. After a restart the values are the same, as far as the
-//! journal goes back.
+//! Measures how fast trackers are, from facts. After a restart the values are the same, as far as
+//! the journal goes back.
 //!
 //! The rate of a map is the size of its range divided by its duration. The rate of a reduce is the
 //! number of bytes that it wrote divided by the time since the last map ended. Programs differ by
 //! orders of magnitude, so rates are compared within a job: the speed of an attempt is its rate
 //! divided by the geometric mean of all attempts of its job so far. The speed of a tracker is the
-//! geometric mean of the speeds of its attempts, so the mean over all attempts is 1. A job that ran on
-//! only one tracker gives no speed.
+//! geometric mean of the speeds of its attempts, so the mean over all attempts is 1. A job that ran
+//! on only one tracker gives no speed.
 //!
 //! Deliberately absent: ageing. A machine that was repaired registers with the same name and keeps
 //! its old measurements until its tracker is forgotten.
@@ -59,8 +59,8 @@ impl Throughput {
     }
 }
 
-/// The rates of the attempts of a job and phase: the number of attempts and the sum of the logarithms
-/// of their rates, for each tracker and in total.
+/// The rates of the attempts of a job and phase: the number of attempts and the sum of the
+/// logarithms of their rates, for each tracker and in total.
 #[derive(Debug, Default)]
 struct JobRates {
     trackers: BTreeMap<TrackerId, (u32, f64)>,

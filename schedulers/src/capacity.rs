@@ -16,10 +16,10 @@
 mod queues;
 
 use crate::{
-    fill::{SlotOrder, fill_in_order, with_locality},
+    fill::{SlotOrder, fill_in_order, locality_reason},
     params::Section,
     shares::should_move,
-    victims::{Claim, Overdue, Victims, level},
+    victims::{Claim, HeldConditions, Victims, preempt_for_claim},
 };
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Span, Time, Why,
@@ -57,7 +57,7 @@ pub struct Capacity {
     queues: Queues,
     preempt_mode: PreemptMode,
     reclaim_after: Option<Span>,
-    below: Overdue<(usize, Phase)>,
+    below_guarantee: HeldConditions<(usize, Phase)>,
 }
 
 impl Capacity {
@@ -68,7 +68,7 @@ impl Capacity {
             queues: Queues::new(section),
             preempt_mode: section.preempt_mode(),
             reclaim_after: section.span_or_never("reclaim_after", Some(Span::secs(15)), about),
-            below: Overdue::default(),
+            below_guarantee: HeldConditions::default(),
         }
     }
 
@@ -79,8 +79,13 @@ impl Capacity {
         for (number, queue) in self.queues.leaves() {
             let below_minimum = queue.guaranteed(phase, cluster).min(queue.demand(phase, cluster)).floor();
             let held = f64::from(queue.held[phase]);
-            if self.below.is_over((number, phase), held < below_minimum, now, self.reclaim_after) {
-                let why = numbers(Why::rule("queue-below-guarantee"), queue, phase, cluster);
+            if self.below_guarantee.has_held_for(
+                (number, phase),
+                held < below_minimum,
+                now,
+                self.reclaim_after,
+            ) {
+                let why = with_queue_numbers(Why::rule("queue-below-guarantee"), queue, phase, cluster);
                 let jobs: Vec<JobId> = queue.in_order(phase).collect();
                 let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
                 claims.push((number, Claim { jobs, phase, deficit: (below_minimum - held) as u32, why }));
@@ -92,8 +97,8 @@ impl Capacity {
         let mut victims = Victims::youngest_first(phase, plan);
         for (number, claim) in claims {
             let mut excess = self.queues.excess_of_others(number, phase, plan);
-            let of = |job| self.queues.number(job);
-            level(&claim, &mut victims, &mut excess, of, self.preempt_mode, plan);
+            let of = |job| self.queues.queue_number(job);
+            preempt_for_claim(&claim, &mut victims, &mut excess, of, self.preempt_mode, plan);
         }
     }
 }
@@ -110,11 +115,11 @@ impl SlotOrder for Capacity {
                     let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
                     let rules =
                         ["queue-capacity,node-local", "queue-capacity,rack-local", "queue-capacity,off-rack"];
-                    Some((task, with_locality(rules, near)))
+                    Some((task, locality_reason(rules, near)))
                 }
                 Phase::Reduce => Some((plan.next_reduce(job, tracker)?, Why::rule("queue-capacity"))),
             })?;
-            Some((task, numbers(why, queue, phase, cluster)))
+            Some((task, with_queue_numbers(why, queue, phase, cluster)))
         })
     }
 
@@ -127,7 +132,7 @@ impl SlotOrder for Capacity {
     }
 }
 
-fn numbers(why: Why, queue: &Queue, phase: Phase, cluster: &Cluster) -> Why {
+fn with_queue_numbers(why: Why, queue: &Queue, phase: Phase, cluster: &Cluster) -> Why {
     let guaranteed = queue.guaranteed(phase, cluster);
     why.with("held", f64::from(queue.held[phase])).with("guaranteed", guaranteed)
 }
@@ -139,7 +144,7 @@ impl Scheduler for Capacity {
 
     fn observe(&mut self, _now: Time, fact: &Fact, cluster: &Cluster) {
         if let Fact::JobTrackerStarted { .. } = fact {
-            self.below.reset();
+            self.below_guarantee.reset();
         }
         self.queues.observe(fact, cluster);
     }
@@ -161,7 +166,7 @@ impl Scheduler for Capacity {
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let queues = &self.queues;
-        let Some((of_a, of_b)) = queues.number(a).zip(queues.number(b)) else { return false };
+        let Some((of_a, of_b)) = queues.queue_number(a).zip(queues.queue_number(b)) else { return false };
         let Some((side_a, side_b)) = queues.diverging_queues(of_a, of_b) else {
             let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
@@ -170,11 +175,11 @@ impl Scheduler for Capacity {
     }
 
     fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        self.queues.number(job).is_none_or(|number| self.queues.has_room(number, phase, plan))
+        self.queues.queue_number(job).is_none_or(|number| self.queues.has_room(number, phase, plan))
     }
 
     fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
-        let Some(queue) = self.queues.of(job.id) else { return Vec::new() };
+        let Some(queue) = self.queues.queue_of(job.id) else { return Vec::new() };
         let mut reasons = Vec::new();
         for phase in Phase::BOTH.into_iter().filter(|phase| !job.pending[*phase].is_empty()) {
             let (held, max) = (queue.user_held(&job.spec.user, phase), queue.user_max(phase, cluster));
@@ -185,7 +190,7 @@ impl Scheduler for Capacity {
                 Phase::Map => "queue-share-of-map-slots",
                 Phase::Reduce => "queue-share-of-reduce-slots",
             };
-            let why = numbers(Why::rule(rule), queue, phase, cluster);
+            let why = with_queue_numbers(Why::rule(rule), queue, phase, cluster);
             let ahead = queue.ahead_of(job, phase) as f64;
             reasons.push(why.with("at_most", queue.max(phase, cluster)).with("jobs_ahead", ahead));
         }

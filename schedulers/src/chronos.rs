@@ -1,17 +1,18 @@
 //! Chronos: tasks that were lost with a node get slots at once, near their input, under the ranking
 //! of any other policy.
 //!
-//! Yildiz et al. (2015). When a tracker is lost, its attempts, and maps whose output was lost with
-//! it and is needed, are *recovery tasks*. Each gets a victim: a running attempt on a host of its
-//! input (for a reduce, on any host) of a job that the job of the task outranks under the inner
-//! policy. Among these, an attempt of the lowest-ranked job is chosen, then the one with the least
-//! progress. The victim is split or paused, and its slot is reserved. When no victim is outranked
-//! any more, the remaining recovery tasks wait like other pending tasks. Victims continue later
-//! like other pending tasks.
+//! Yildiz et al. (2015). When a tracker is lost, the tasks that ran on it, and the maps whose
+//! output was lost with it and is still needed, are *recovery tasks*. Each gets a victim: a running
+//! attempt on a host of its input (for a reduce, on any host) of a job that the job of the task
+//! outranks under the inner policy. Among these, an attempt of the lowest-ranked job is chosen,
+//! then the one with the least progress. The victim is split or paused, and its slot is reserved.
+//! When no outranked attempt is left, the remaining recovery tasks wait like other pending tasks. A
+//! victim resumes later as an ordinary pending task.
 //!
 //! Differs from the paper: with `early = suspect`, it acts when a tracker becomes suspect, by
-//! launching duplicates (only for jobs that allow them), which end if the tracker recovers. If no
-//! live host has the input of a task, its victim may be anywhere.
+//! launching duplicates of its tasks (only for jobs that allow duplicates). If the tracker
+//! recovers, the first attempt of a task to finish counts. If no live host has the input of a task,
+//! its victim may be anywhere.
 //!
 //! Deliberately absent: a ranking of its own.
 
@@ -47,7 +48,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The wrapper.
+/// The policy, which wraps another policy.
 #[derive(Debug)]
 pub struct Chronos {
     inner: Box<dyn Scheduler>,
@@ -56,9 +57,9 @@ pub struct Chronos {
     acts_on_suspicion: bool,
     preempt_mode: PreemptMode,
     /// Recovery tasks that have not been launched since.
-    lost: BTreeSet<TaskId>,
+    lost_tasks: BTreeSet<TaskId>,
     /// Whether there are new recovery tasks.
-    has_new_work: bool,
+    has_new_lost_tasks: bool,
 }
 
 impl Chronos {
@@ -67,11 +68,18 @@ impl Chronos {
         let about = "act when a tracker is suspect, or only when it is lost";
         let acts_on_suspicion = section.choice("early", &[("suspect", true), ("lost", false)], about);
         let (name, preempt_mode) = (format!("chronos({})", inner.name()), section.preempt_mode());
-        Self { inner, name, acts_on_suspicion, preempt_mode, lost: BTreeSet::new(), has_new_work: false }
+        Self {
+            inner,
+            name,
+            acts_on_suspicion,
+            preempt_mode,
+            lost_tasks: BTreeSet::new(),
+            has_new_lost_tasks: false,
+        }
     }
 
     /// Updates the list of recovery tasks.
-    fn note(&mut self, fact: &Fact, cluster: &Cluster) {
+    fn update_lost_tasks(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::TrackerSuspected { tracker, .. } if self.acts_on_suspicion => {
                 let running = cluster.tracker(*tracker).map(|tracker| &tracker.running);
@@ -89,38 +97,37 @@ impl Chronos {
                 self.add_lost_task(attempt.task);
             }
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
-                self.lost.remove(&attempt.task);
+                self.lost_tasks.remove(&attempt.task);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.lost.retain(|task| task.job != *job);
+                self.lost_tasks.retain(|task| task.job != *job);
             }
             // After a restart, the inner policy places tasks that were lost before it.
-            Fact::JobTrackerStarted { .. } => self.lost.clear(),
+            Fact::JobTrackerStarted { .. } => self.lost_tasks.clear(),
             _ => {}
         }
     }
 
     fn add_lost_task(&mut self, task: TaskId) {
-        self.has_new_work |= self.lost.insert(task);
+        self.has_new_lost_tasks |= self.lost_tasks.insert(task);
     }
 
     /// Finds slots for recovery tasks, as far as the ranking of the inner policy allows.
     fn recover(&mut self, plan: &mut Plan<'_>) {
         let cluster = plan.cluster();
         let urgency = |task: &TaskId| (Reverse(cluster.job(task.job).map(|job| job.spec.priority)), *task);
-        let mut tasks: Vec<TaskId> = self.lost.iter().copied().collect();
+        let mut tasks: Vec<TaskId> = self.lost_tasks.iter().copied().collect();
         tasks.sort_by_key(urgency);
-        // Jobs and phases whose tasks can run anywhere and for which no slot was found in this
-        // round.
+        // Jobs and phases for whose tasks no slot was found on any tracker in this round.
         let mut without_slot: BTreeSet<(JobId, Phase)> = BTreeSet::new();
         for task in tasks {
             let kind = (task.job, task.phase);
             if plan.reserved_place(task).is_some() || without_slot.contains(&kind) {
                 continue;
             }
-            match self.place(task, plan) {
+            match self.find_slot(task, plan) {
                 Placement::Done => {
-                    self.lost.remove(&task);
+                    self.lost_tasks.remove(&task);
                 }
                 Placement::Impossible => {
                     without_slot.insert(kind);
@@ -131,32 +138,32 @@ impl Chronos {
     }
 
     /// Finds a slot for one task, or preempts an attempt for it.
-    fn place(&self, task: TaskId, plan: &mut Plan<'_>) -> Placement {
-        // A maximum applies to recovery tasks, too.
+    fn find_slot(&self, task: TaskId, plan: &mut Plan<'_>) -> Placement {
+        // The maximum of the inner policy applies to recovery tasks, too.
         if !self.inner.may_have_slot(task.job, task.phase, plan) {
             return Placement::Waiting;
         }
         let (candidate_trackers, anywhere) = candidate_trackers(task, plan);
-        let free = candidate_trackers
-            .iter()
-            .find(|tracker| plan.free_slots(**tracker, task.phase) > 0 && plan.could_run(task, **tracker).is_ok());
+        let free = candidate_trackers.iter().find(|tracker| {
+            plan.free_slots(**tracker, task.phase) > 0 && plan.could_run(task, **tracker).is_ok()
+        });
         if let Some(tracker) = free {
-            let assigned = plan.assign(task, *tracker, recovery(task, *tracker, plan));
+            let assigned = plan.assign(task, *tracker, recovery_reason(task, *tracker, plan));
             return if assigned.is_ok() { Placement::Done } else { Placement::Waiting };
         }
-        // It already runs, or its tracker has recovered.
+        // The task already runs, or its tracker has recovered.
         if candidate_trackers
             .iter()
             .any(|tracker| matches!(plan.could_run(task, *tracker), Err(Refused::NotPending(_))))
         {
             return Placement::Done;
         }
-        let Some((victim, tracker)) = self.victim(task, &candidate_trackers, plan) else {
+        let Some((victim, tracker)) = self.choose_victim(task, &candidate_trackers, plan) else {
             return if anywhere { Placement::Impossible } else { Placement::Waiting };
         };
         let why = Why::rule("recovery").with_beneficiary(task.job);
-        if plan.reserve(task, tracker, recovery(task, tracker, plan)).is_ok() {
-            // This cannot fail. If it did, the reservation would lapse.
+        if plan.reserve(task, tracker, recovery_reason(task, tracker, plan)).is_ok() {
+            // The preemption cannot fail. If it did, the reservation would lapse.
             let _ = plan.preempt_in_mode(victim, self.preempt_mode, why);
         }
         Placement::Waiting
@@ -164,7 +171,7 @@ impl Chronos {
 
     /// Returns the attempt to preempt for a task: an attempt of the lowest-ranked job, and among
     /// those the one with the least progress.
-    fn victim(
+    fn choose_victim(
         &self,
         task: TaskId,
         candidate_trackers: &[TrackerId],
@@ -229,7 +236,7 @@ fn has_less_progress((a, done_a): (&Attempt, f32), (b, done_b): (&Attempt, f32))
 enum Placement {
     /// Nothing more to do for the task.
     Done,
-    /// To be tried again.
+    /// No slot was found near the input, or a slot is being released. The task is tried again.
     Waiting,
     /// No tracker has a free slot or a victim.
     Impossible,
@@ -248,7 +255,7 @@ fn candidate_trackers(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     (cluster.trackers().filter(|tracker| tracker.accepts_work()).map(|tracker| tracker.id).collect(), true)
 }
 
-fn recovery(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {
+fn recovery_reason(task: TaskId, on: TrackerId, plan: &Plan<'_>) -> Why {
     match plan.locality(task, on) {
         Locality::NodeLocal => Why::rule("recovery,node-local"),
         _ => Why::rule("recovery"),
@@ -266,14 +273,14 @@ impl Scheduler for Chronos {
     }
 
     fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
-        self.note(fact, cluster);
+        self.update_lost_tasks(fact, cluster);
         self.inner.observe(now, fact, cluster);
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
         // The inner policy decides about offered slots.
         if round.cause == Cause::Tick {
-            self.has_new_work = false;
+            self.has_new_lost_tasks = false;
             self.recover(plan);
         }
         self.inner.decide(round, plan);
@@ -288,16 +295,16 @@ impl Scheduler for Chronos {
     }
 
     fn tick_every(&self) -> Option<Span> {
-        let own = (!self.lost.is_empty()).then_some(RETRY_INTERVAL);
+        let own = (!self.lost_tasks.is_empty()).then_some(RETRY_INTERVAL);
         [own, self.inner.tick_every()].into_iter().flatten().min()
     }
 
     fn needs_round(&self) -> bool {
-        self.has_new_work || self.inner.needs_round()
+        self.has_new_lost_tasks || self.inner.needs_round()
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let lost = self.lost.iter().filter(|task| task.job == job.id).count();
+        let lost = self.lost_tasks.iter().filter(|task| task.job == job.id).count();
         let own = (lost > 0).then(|| Why::rule("lost-with-tracker").with("tasks", lost as f64));
         own.into_iter().chain(self.inner.explain(job, now, cluster)).collect()
     }

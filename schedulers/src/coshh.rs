@@ -1,13 +1,13 @@
 //! COSHH: matches classes of jobs with nodes, for heterogeneous jobs on heterogeneous machines.
 //!
-//! Rasooli and Down. Jobs with the same user, program, size and priority are a kind. Kinds that
+//! By Rasooli and Down. Jobs with the same user, program, size and priority are a kind. Kinds that
 //! take about the same time on every node form a class (`classes`). A linear program suggests
 //! classes for each node. In stage 1, a free slot goes to a job of a suggested class whose user is
 //! farthest below its minimum share, by weight. In stage 2, it goes to a job of a suggested class
-//! whose user holds the fewest slots relative to its weight. Slots that the round has assigned
-//! count. Classes are computed outside of the core, and only when a job fits no class, when nodes
-//! join or leave, or when the predictions have changed by more than the radius. Until then the last
-//! solution is used.
+//! whose user holds the fewest slots relative to its weight. Slots that the same round has assigned
+//! count as held. Classes are computed outside of the core, and only when a job fits no class, when
+//! nodes join or leave, or when the predictions have changed by more than the radius. Until then
+//! the last solution is used.
 //!
 //! Differs from the paper: if no suggested class has a task, the slot goes to any job (`literal =
 //! true` leaves it free). With `slowest`, no task runs where it would take many times longer than
@@ -25,7 +25,7 @@ mod tests;
 mod users;
 
 use crate::{
-    fill::{SlotOrder, fill_in_order, with_locality},
+    fill::{SlotOrder, fill_in_order, locality_reason},
     params::Section,
 };
 use kinds::Kinds;
@@ -93,9 +93,9 @@ pub struct Coshh {
 /// The rule that assigns a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShareStage {
-    /// A user below its minimum share, and a class suggested for minimum shares.
+    /// Stage 1: a user below its minimum share, and a class of the first classification.
     MinShare,
-    /// The user with the smallest share, and a class suggested for all.
+    /// Stage 2: the user with the smallest share, and a class of the classification of all kinds.
     Share,
     /// No suggested class has a task: any job.
     Any,
@@ -103,7 +103,7 @@ enum ShareStage {
 
 impl ShareStage {
     /// Returns the index of the classification that this stage uses.
-    fn number(self) -> Option<usize> {
+    fn classification(self) -> Option<usize> {
         match self {
             ShareStage::MinShare => Some(0),
             ShareStage::Share => Some(1),
@@ -119,7 +119,7 @@ impl ShareStage {
             ShareStage::Share => ["smallest-share,node-local", "smallest-share,rack-local", "smallest-share"],
             ShareStage::Any => ["any-class,node-local", "any-class,rack-local", "any-class"],
         };
-        with_locality(rules, near.unwrap_or(Locality::OffRack))
+        locality_reason(rules, near.unwrap_or(Locality::OffRack))
     }
 }
 
@@ -143,7 +143,7 @@ impl Coshh {
         let literal = section.flag("literal", false, "leave a slot free if no suggested class has work");
         let slowest = if literal { 0.0 } else { slowest };
         let seed = section.count("seed", 1, "seed of the clustering and of `error`");
-        let about = "for experiments: random error of predictions, as a part";
+        let about = "for experiments: maximum random error that is added to predictions, as a part of them";
         let error = section.number("error", 0.0, 0.0..=0.9, about);
         let default = PerPhase {
             map: section.span(
@@ -190,45 +190,45 @@ impl Coshh {
         }
     }
 
-    fn submitted(&mut self, id: JobId, now: Time, cluster: &Cluster) {
+    fn job_submitted(&mut self, id: JobId, now: Time, cluster: &Cluster) {
         let Some(job) = cluster.job(id) else { return };
-        let number = self.users.number(&job.spec.user);
-        let user = self.users.get(number);
-        let facts = (number, user.weight, user.min != PerPhase::default());
-        let tables = predictor::tables(&job.spec, predictor::size(&job.spec));
-        let kind = self.kinds.arrive(job, tables, facts, now, &self.predictor);
-        self.users.join(job, number, kind);
+        let number = self.users.user_number(&job.spec.user);
+        let user = self.users.user(number);
+        let facts = (number, user.weight, user.min_slots != PerPhase::default());
+        let levels = predictor::levels(&job.spec, predictor::size_class(&job.spec));
+        let kind = self.kinds.add_job(job, levels, facts, now, &self.predictor);
+        self.users.add_job(job, number, kind);
     }
 
-    fn over(&mut self, job: JobId) {
-        if self.users.leave(job)
+    fn job_ended(&mut self, job: JobId) {
+        if self.users.end_job(job)
             && let Some(kind) = self.users.kind_of(job)
         {
-            self.kinds.depart(kind);
+            self.kinds.end_job(kind);
         }
     }
 
-    fn observe_time(&mut self, attempt: mrcore::ids::AttemptId, now: Time, cluster: &Cluster) {
-        let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.get(kind));
+    fn observe_duration(&mut self, attempt: mrcore::ids::AttemptId, now: Time, cluster: &Cluster) {
+        let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.kind(kind));
         let seconds = cluster.job(attempt.job()).and_then(|job| predictor::sample(job, attempt));
         let on = cluster.attempt(attempt).map(|attempt| attempt.tracker);
         if let (Some(kind), Some(seconds), Some(on)) = (kind, seconds, on) {
-            self.predictor.observe_time(&kind.tables, attempt.phase(), on, seconds, now);
+            self.predictor.observe_duration(&kind.levels, attempt.phase(), on, seconds, now);
         }
     }
 
     /// Uses the elapsed time of running tasks as a lower bound of their duration. Without it, a
     /// node on which tasks take a hundred times longer would be detected a hundred times later.
-    fn watch(&mut self, now: Time, cluster: &Cluster) {
+    fn observe_running_tasks(&mut self, now: Time, cluster: &Cluster) {
         self.predictor.forget_running();
         for tracker in cluster.trackers() {
             for phase in Phase::BOTH {
                 for attempt in &tracker.running[phase] {
-                    let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.get(kind));
+                    let kind = self.users.kind_of(attempt.job()).and_then(|kind| self.kinds.kind(kind));
                     let snapshot =
                         cluster.job(attempt.job()).and_then(|job| predictor::snapshot(job, *attempt, now));
                     if let (Some(kind), Some(seconds)) = (kind, snapshot) {
-                        self.predictor.runs(&kind.tables[0], phase, tracker.id, seconds);
+                        self.predictor.observe_running(&kind.levels[0], phase, tracker.id, seconds);
                     }
                 }
             }
@@ -245,12 +245,12 @@ impl Coshh {
         tracker: TrackerId,
         plan: &Plan<'_>,
     ) -> Option<(TaskId, Why)> {
-        let user = self.users.get(number);
-        let suggested = |kind: usize| match stage.number() {
+        let user = self.users.user(number);
+        let suggested = |kind: usize| match stage.classification() {
             Some(stage) => self.kinds.is_suggested(kind, stage, phase, tracker),
             None => self.kinds.is_fit(kind, tracker),
         };
-        let (task, near) = user.first(phase, suggested, |suggested, id| {
+        let (task, near) = user.find_job(phase, suggested, |suggested, id| {
             let job = plan.cluster().job(id)?;
             let (task, near) = match phase {
                 Phase::Map => {
@@ -262,8 +262,8 @@ impl Coshh {
             let tried = || job.task(task).is_some_and(|task| !task.attempts.is_empty());
             (suggested || tried() || !job.blacklist.is_empty()).then_some((task, near))
         })?;
-        let why = self.with_class(stage.why(near), task.job, stage.number().unwrap_or(1));
-        Some((task, shares(why, user, phase)))
+        let why = self.with_class(stage.why(near), task.job, stage.classification().unwrap_or(1));
+        Some((task, with_user_numbers(why, user, phase)))
     }
 
     fn with_class(&self, why: Why, job: JobId, stage: usize) -> Why {
@@ -316,8 +316,9 @@ pub(crate) fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
     classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
 }
 
-fn shares(why: Why, user: &User, phase: Phase) -> Why {
-    let why = why.with("held", f64::from(user.held[phase])).with("min", f64::from(user.min[phase]));
+fn with_user_numbers(why: Why, user: &User, phase: Phase) -> Why {
+    let why =
+        why.with("held", f64::from(user.held_slots[phase])).with("min", f64::from(user.min_slots[phase]));
     why.with("weight", user.weight)
 }
 
@@ -332,9 +333,9 @@ impl Scheduler for Coshh {
             self.tracker_changed(tracker, cluster);
         }
         match fact {
-            Fact::JobSubmitted { job, .. } => self.submitted(*job, now, cluster),
-            Fact::AttemptSucceeded { attempt, .. } => self.observe_time(*attempt, now, cluster),
-            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.over(*job),
+            Fact::JobSubmitted { job, .. } => self.job_submitted(*job, now, cluster),
+            Fact::AttemptSucceeded { attempt, .. } => self.observe_duration(*attempt, now, cluster),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.job_ended(*job),
             Fact::TrackerForgotten { tracker, .. } => {
                 self.predictor.forget_tracker(*tracker);
                 self.kinds.forget_tracker(*tracker);
@@ -345,7 +346,7 @@ impl Scheduler for Coshh {
             self.users.refresh(job, cluster);
         }
         if let Fact::JobForgotten { job } = fact {
-            self.users.forget(*job);
+            self.users.forget_job(*job);
         }
     }
 
@@ -355,9 +356,9 @@ impl Scheduler for Coshh {
             Cause::Tick => {
                 self.now = round.now;
                 if self.slowest > 0.0 {
-                    self.watch(round.now, plan.cluster());
+                    self.observe_running_tasks(round.now, plan.cluster());
                 }
-                self.kinds.check(&self.predictor);
+                self.kinds.check_predictions(&self.predictor);
             }
         }
     }
@@ -367,22 +368,24 @@ impl Scheduler for Coshh {
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let (Some(user_a), Some(user_b)) = (self.users.of(a), self.users.of(b)) else { return false };
+        let (Some(user_a), Some(user_b)) = (self.users.user_of(a), self.users.user_of(b)) else {
+            return false;
+        };
         if std::ptr::eq(user_a, user_b) {
             let place =
                 |id: JobId| plan.cluster().job(id).map(|job| (std::cmp::Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         }
         let (has_a, has_b) = (user_a.retained(phase, plan), user_b.retained(phase, plan));
-        if has_b <= user_b.min[phase] {
+        if has_b <= user_b.min_slots[phase] {
             return false;
         }
         let share = |held: u32, user: &User| f64::from(held) / user.weight;
-        has_a < user_a.min[phase] || share(has_a + 1, user_a) < share(has_b, user_b)
+        has_a < user_a.min_slots[phase] || share(has_a + 1, user_a) < share(has_b, user_b)
     }
 
     fn explain(&self, job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
-        let (Some(user), Some(kind)) = (self.users.of(job.id), self.users.kind_of(job.id)) else {
+        let (Some(user), Some(kind)) = (self.users.user_of(job.id), self.users.kind_of(job.id)) else {
             return Vec::new();
         };
         let mut reasons = Vec::new();
@@ -392,21 +395,21 @@ impl Scheduler for Coshh {
                 Phase::Reduce => "users-share-of-reduce-slots",
             };
             let ahead = self.users.ahead_of(job.id, phase) as f64;
-            reasons.push(shares(Why::rule(rule), user, phase).with("users_ahead", ahead));
+            reasons.push(with_user_numbers(Why::rule(rule), user, phase).with("users_ahead", ahead));
         }
         if self.kinds.class(kind, 1).is_none() {
             reasons.push(Why::rule("not-classified"));
             return reasons;
         }
         let mut why = self.with_class(Why::rule("class-suggested-nodes"), job.id, 1);
-        why = why.with("nodes", self.kinds.suggested(kind).len() as f64);
+        why = why.with("nodes", self.kinds.suggested_nodes(kind).len() as f64);
         if self.literal {
             why = why.with("literal", 1.0);
         }
         if let Some(lambda) = self.kinds.lambda(1) {
             why = why.with("lambda", lambda);
         }
-        if let Some(error) = self.kinds.get(kind).and_then(|kind| self.predictor.error(&kind.tables)) {
+        if let Some(error) = self.kinds.kind(kind).and_then(|kind| self.predictor.error(&kind.levels)) {
             why = why.with("prediction_error", error);
         }
         reasons.push(why);

@@ -1,4 +1,4 @@
-//! Estimates of task durations: measured for tasks that are done, projected for running tasks.
+//! Estimates task durations: measured for tasks that are done, projected for running tasks.
 
 use mrcore::{
     Cluster, Fact, Phase, Time,
@@ -36,9 +36,10 @@ impl Mean {
     }
 }
 
-/// A reduce with less progress than this since the maps were done is ignored. Its progress consists
-/// of three equal parts for its stages, which do not take equal times.
-const PREDICTABLE: f64 = 0.1;
+/// A running reduce with less progress than this since the maps were done is not used for a
+/// projection. Its progress consists of three equal parts for its stages, which do not take equal
+/// times.
+const PROJECTED_PROGRESS_MIN: f64 = 0.1;
 
 /// Returns the mean duration of the maps of a job in seconds. The duration is measured for maps
 /// that are done, and projected from their progress for running maps. Returns `None` if there are
@@ -61,8 +62,9 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
     for (attempt, done) in running(job, Phase::Reduce, cluster) {
-        if let (Some(time), done) = (job.reduce_time(attempt.id, now), since_maps(job, attempt, done))
-            && done >= PREDICTABLE
+        if let (Some(time), done) =
+            (job.reduce_time(attempt.id, now), progress_since_maps(job, attempt, done))
+            && done >= PROJECTED_PROGRESS_MIN
         {
             mean.add(time.as_secs_f64() / done);
         }
@@ -73,8 +75,8 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
 /// Returns the part of its work after the end of the maps that a reduce has done. A reduce that
 /// started before the end of the maps had already fetched most of its input by then, which is the
 /// first third of its progress.
-fn since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {
-    let began = chain_began(job, attempt);
+fn progress_since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {
+    let began = first_launch_in_chain(job, attempt);
     match job.maps_done {
         Some(maps_done) if began < maps_done => ((done - 1.0 / 3.0) * 1.5).max(0.0),
         _ => done,
@@ -83,7 +85,7 @@ fn since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {
 
 /// Returns when the first attempt in the chain of attempts that resumed from each other was
 /// launched.
-fn chain_began(job: &Job, attempt: &Attempt) -> Time {
+fn first_launch_in_chain(job: &Job, attempt: &Attempt) -> Time {
     let Some(task) = job.task(attempt.id.task) else { return attempt.launched };
     let mut first = attempt;
     while let Some(before) = first.resumed_from.and_then(|paused| task.attempts.get(paused.number as usize)) {
@@ -98,59 +100,62 @@ fn running<'a>(job: &'a Job, phase: Phase, cluster: &'a Cluster) -> impl Iterato
     running.filter_map(|(attempt, progress)| Some((attempt, f64::from(progress?.done))))
 }
 
-/// Input bytes of each job, and bytes read and written by its maps: the basis for the input of its
-/// reduces.
+/// Input bytes of each job, and bytes read and written by its maps. The input of its reduces is
+/// estimated from them.
 #[derive(Debug, Default)]
-pub struct Flow {
-    jobs: BTreeMap<JobId, (f64, f64)>,
-    inputs: BTreeMap<JobId, f64>,
+pub struct DataFlow {
+    /// Bytes read and bytes written by the maps of each job that are done.
+    map_bytes: BTreeMap<JobId, (f64, f64)>,
+    /// Input bytes of each job.
+    input_bytes: BTreeMap<JobId, f64>,
 }
 
-impl Flow {
+impl DataFlow {
     /// Observes a fact. Must be called with every fact.
     pub fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => {
                 let bytes = spec.splits.iter().map(|split| (split.end - split.start) as f64);
-                self.inputs.insert(*job, bytes.sum());
+                self.input_bytes.insert(*job, bytes.sum());
             }
             Fact::AttemptSucceeded { attempt, result } | Fact::MapSplit { attempt, result, .. }
                 if attempt.phase() == Phase::Map =>
             {
-                // The range of a split task ends where it was split, so it is what was read.
+                // The range of a task that was split ends at the split, so it is what the attempt
+                // has read.
                 let read = cluster.task(attempt.task).map_or(0, mrcore::task::Task::bytes);
-                let (bytes_in, bytes_out) = self.jobs.entry(attempt.job()).or_default();
+                let (bytes_in, bytes_out) = self.map_bytes.entry(attempt.job()).or_default();
                 *bytes_in += read as f64;
                 *bytes_out += result.bytes_out as f64;
             }
             Fact::JobEnded { job, .. } | Fact::JobForgotten { job } => {
-                self.jobs.remove(job);
-                self.inputs.remove(job);
+                self.map_bytes.remove(job);
+                self.input_bytes.remove(job);
             }
             _ => {}
         }
     }
 
     /// Returns the number of input bytes of a job.
-    pub fn input(&self, job: JobId) -> f64 {
-        self.inputs.get(&job).copied().unwrap_or(0.0)
+    pub fn input_bytes(&self, job: JobId) -> f64 {
+        self.input_bytes.get(&job).copied().unwrap_or(0.0)
     }
 
     /// Returns the output bytes of the maps of a job per input byte; 1 before any map is done.
     pub fn selectivity(&self, job: JobId) -> f64 {
-        let known = self.jobs.get(&job).filter(|(bytes_in, _)| *bytes_in > 0.0);
+        let known = self.map_bytes.get(&job).filter(|(bytes_in, _)| *bytes_in > 0.0);
         known.map_or(1.0, |(bytes_in, bytes_out)| bytes_out / bytes_in)
     }
 
     /// Returns the number of bytes that each reduce of a job will get, estimated from the maps that
     /// are done.
     pub fn bytes_per_reduce(&self, job: &Job) -> f64 {
-        self.input(job.id) * self.selectivity(job.id) / f64::from(job.spec.reduces.max(1))
+        self.input_bytes(job.id) * self.selectivity(job.id) / f64::from(job.spec.reduces.max(1))
     }
 }
 
 /// Returns the number of tasks of a phase that are not done.
-pub fn left(job: &Job, phase: Phase) -> f64 {
+pub fn remaining_tasks(job: &Job, phase: Phase) -> f64 {
     (job.tasks[phase].len() - job.succeeded[phase] as usize) as f64
 }
 

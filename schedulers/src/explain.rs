@@ -2,8 +2,8 @@
 //!
 //! A rule is `base` or `base,detail`. The text of the base is in the file of its policy or in
 //! [`RULE_TEXTS`], the text of the detail in [`RULE_DETAILS`]. A rule without a text is shown by
-//! its name and numbers, so that the reasons of a new policy are readable. A test lists rules
-//! without texts.
+//! its name and numbers, so that the reasons of a new policy are readable. A test fails if a rule
+//! has no text.
 //!
 //! | in a text | is replaced by |
 //! |---|---|
@@ -54,7 +54,7 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ),
     (
         "suspect-tracker",
-        "{on_tracker:node} has sent no heartbeat for {silent_s:s}[ (and {others other node|other nodes})]: the tasks of the job there restart elsewhere in {lost_in_s:s}",
+        "no heartbeat from {on_tracker:node} for {silent_s:s}[ (nor from {others other node|other nodes})]: tasks of this job there are restarted elsewhere in {lost_in_s:s}",
     ),
     (
         "slots-unreachable",
@@ -134,8 +134,8 @@ pub fn has_rule_text(rule: &str) -> bool {
 /// Formats a reason as a sentence, without a full stop.
 pub fn describe(why: &Why, names: &Names<'_>) -> String {
     let (base, detail) = why.rule.split_once(',').map_or((&*why.rule, ""), |(base, detail)| (base, detail));
-    let Some(rule_text) = rule_text(base) else { return by_name(why) };
-    let mut text = fill(rule_text, why, names);
+    let Some(rule_text) = rule_text(base) else { return describe_by_name(why) };
+    let mut text = fill_in(rule_text, why, names);
     if !detail.is_empty() {
         text.push_str("; ");
         text.push_str(lookup(RULE_DETAILS, detail).unwrap_or(detail));
@@ -151,8 +151,8 @@ pub fn describe_text(text: &str, names: &Names<'_>) -> String {
     }
 }
 
-fn by_name(why: &Why) -> String {
-    // Not a rule, but a text from another source.
+fn describe_by_name(why: &Why) -> String {
+    // The reason is not a rule, but a text from another source.
     if why.rule.contains(' ') || why.rule.is_empty() {
         return why.rule.to_string();
     }
@@ -164,7 +164,7 @@ fn by_name(why: &Why) -> String {
 }
 
 /// Fills in a rule text. Parts in brackets are left out if a number in them is missing.
-fn fill(rule_text: &str, why: &Why, names: &Names<'_>) -> String {
+fn fill_in(rule_text: &str, why: &Why, names: &Names<'_>) -> String {
     let mut text = String::new();
     let mut rest = rule_text;
     while let Some((before, after)) = rest.split_once('[') {
@@ -191,7 +191,7 @@ fn fill_placeholders(text: &str, why: &Why, names: &Names<'_>) -> (String, bool)
     while let Some((before, after)) = rest.split_once('{') {
         let (place, after) = after.split_once('}').unwrap_or((after, ""));
         filled.push_str(before);
-        let value = value(place, why, names);
+        let value = placeholder_value(place, why, names);
         is_complete &= value.is_some();
         filled.push_str(value.as_deref().unwrap_or("?"));
         rest = after;
@@ -200,7 +200,7 @@ fn fill_placeholders(text: &str, why: &Why, names: &Names<'_>) -> (String, bool)
     (filled, is_complete)
 }
 
-fn value(place: &str, why: &Why, names: &Names<'_>) -> Option<String> {
+fn placeholder_value(place: &str, why: &Why, names: &Names<'_>) -> Option<String> {
     match place {
         "pool" => return Some(names.pool.to_owned()),
         "user" => return Some(names.user.to_owned()),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_class_is_formatted() {
+    fn job_class_rules_are_described() {
         let suits = Why::rule("class-suggested-nodes").with("class", 3.0).with("nodes", 4.0);
         let suits = suits.with("lambda", 7.21).with("prediction_error", 0.2);
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_preemption_is_explained() {
+    fn reasons_for_no_preemption_are_described() {
         let new = Why::rule("longer-jobs-just-launched").with("tasks", 4.0).with("at_most", 10.0);
         assert_eq!(
             describe_why(&new.with("next", 6.0)),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_trackers_are_explained() {
+    fn reasons_about_trackers_that_are_down_are_described() {
         let waits = Why::rule("no-tracker").with("maps_waiting", 2.0);
         assert_eq!(
             describe_why(&waits),

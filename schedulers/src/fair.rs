@@ -17,7 +17,7 @@ mod pools;
 mod reclaim;
 
 use crate::{
-    fill::{LocalityDelay, SlotOrder, fill_in_order, with_locality},
+    fill::{LocalityDelay, SlotOrder, fill_in_order, locality_reason},
     params::Section,
     shares::should_move,
 };
@@ -82,7 +82,7 @@ impl Fair {
 
     /// Preempts attempts of these phases for pools that have been below their shares for too long.
     pub(crate) fn reclaim(&mut self, phases: &[Phase], plan: &mut Plan<'_>) {
-        self.pools.divide(plan.cluster());
+        self.pools.compute_shares(plan.cluster());
         self.reclaim.run(phases, &self.pools, plan);
     }
 
@@ -93,7 +93,7 @@ impl Fair {
 
     /// Returns what the tasks of a job in these phases wait for.
     pub(crate) fn reasons(&self, phases: &[Phase], job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let Some(pool) = self.pools.of(job.id) else { return Vec::new() };
+        let Some(pool) = self.pools.pool_of(job.id) else { return Vec::new() };
         if pool.is_waiting_for_pool(job.id) {
             let most = f64::from(pool.max_jobs.unwrap_or(0));
             return vec![Why::rule("pool-job-limit").with("max_jobs", most)];
@@ -104,11 +104,11 @@ impl Fair {
                 Phase::Map => "pool-share-of-map-slots",
                 Phase::Reduce => "pool-share-of-reduce-slots",
             };
-            let why = numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
+            let why = with_pool_numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
             let ahead = self.pools.ahead_of(job.id, phase);
             let why = why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64);
             let preempts_in =
-                self.pools.number(job.id).and_then(|pool| self.reclaim.preempts_in(pool, phase, now));
+                self.pools.pool_number(job.id).and_then(|pool| self.reclaim.preempts_in(pool, phase, now));
             reasons.push(match preempts_in {
                 Some(wait) => why.with("preempts_in", wait.as_secs_f64()),
                 None => why,
@@ -120,7 +120,8 @@ impl Fair {
     /// Returns the reason that the maps of a job wait for slots near their input, while they wait.
     fn locality_wait(&self, job: &Job, now: Time, cluster: &Cluster) -> Option<Why> {
         let delay = &self.locality_delay;
-        let since = delay.since(job.id).filter(|_| delay.limit(job.id, now) < Locality::OffRack)?;
+        let since =
+            delay.since(job.id).filter(|_| delay.accepted_locality(job.id, now) < Locality::OffRack)?;
         if cluster.slots(Phase::Map) == 0 || job.pending.map.is_empty() {
             return None;
         }
@@ -141,15 +142,15 @@ impl SlotOrder for Fair {
                     let (task, near) = locality_delay.next_map(
                         job,
                         tracker,
-                        reclaim.is_reclaiming(pools.number(id)),
+                        reclaim.is_reclaiming(pools.pool_number(id)),
                         plan,
                     )?;
                     let rules = ["fair-share,node-local", "fair-share,rack-local", "fair-share,off-rack"];
-                    (task, with_locality(rules, near))
+                    (task, locality_reason(rules, near))
                 }
                 Phase::Reduce => (plan.next_reduce(job, tracker)?, Why::rule("fair-share")),
             };
-            Some((task, numbers(why, pool, phase)))
+            Some((task, with_pool_numbers(why, pool, phase)))
         })
     }
 
@@ -163,7 +164,7 @@ impl SlotOrder for Fair {
 }
 
 /// Adds the slots and the share of a pool. The share is left out if it has not been computed yet.
-fn numbers(why: Why, pool: &Pool, phase: Phase) -> Why {
+fn with_pool_numbers(why: Why, pool: &Pool, phase: Phase) -> Why {
     let why = why.with("held", f64::from(pool.held[phase]));
     if pool.share[phase] > 0.0 { why.with("share", pool.share[phase]) } else { why }
 }
@@ -197,7 +198,9 @@ impl Scheduler for Fair {
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let (Some(pool_a), Some(pool_b)) = (self.pools.of(a), self.pools.of(b)) else { return false };
+        let (Some(pool_a), Some(pool_b)) = (self.pools.pool_of(a), self.pools.pool_of(b)) else {
+            return false;
+        };
         if pool_a.name != pool_b.name {
             let retained = |pool: &Pool| (pool.retained(phase, plan), pool.share[phase]);
             return should_move(retained(pool_a), retained(pool_b));

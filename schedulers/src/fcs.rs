@@ -20,7 +20,7 @@ mod victims;
 mod work;
 
 use crate::{
-    estimate::{self, Flow, Mean},
+    estimate::{self, DataFlow, Mean},
     fair::Fair,
     fill::{SlotOrder, fill_in_order},
     params::Section,
@@ -35,9 +35,9 @@ use mrcore::{
     task::Attempt,
     tracker::Tracker,
 };
-use paused::Paused;
+use paused::PausedReduces;
 use std::collections::BTreeMap;
-use work::{Form, JobEstimate, OrderKey, Rank, RemainingWork};
+use work::{JobEstimate, OrderKey, Rank, RemainingWork, SlackForm};
 
 /// The texts of its rules.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
@@ -82,36 +82,38 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 pub struct Fcs {
     maps: Fair,
     settings: Settings,
-    flow: Flow,
+    flow: DataFlow,
     jobs: BTreeMap<JobId, JobEstimate>,
     /// Running jobs with reduces, ordered by remaining work.
-    queue: RankedQueue<JobId, Rank>,
-    /// Those with pending reduces that may start. Overdue jobs come first.
+    by_remaining_work: RankedQueue<JobId, Rank>,
+    /// Jobs with pending reduces that may start. Overdue jobs come first.
     waiting: RankedQueue<JobId, OrderKey>,
-    paused: Paused,
+    paused: PausedReduces,
     /// The number of offers that a paused reduce skips before it migrates (D in the paper).
     skips: u64,
-    /// Mean durations of maps and reduces of other jobs, for jobs without measurements.
+    /// The mean duration of a map in seconds, for jobs without measurements.
     typical_map: f64,
+    /// The mean duration of a reduce in seconds, for jobs without measurements.
     typical_reduce: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     literal: bool,
-    form: Form,
+    form: SlackForm,
     slack_max: f64,
     newly_launched: Span,
     nearly_done: f64,
     tolerance: Span,
     skips: Skips,
-    every: Span,
+    interval: Span,
 }
 
+/// How D is determined, the number of offers that a paused reduce skips before it migrates.
 #[derive(Debug, Clone, Copy)]
 enum Skips {
     Fixed(u64),
-    /// By the number of nodes, for this locality.
+    /// Computed from the number of nodes, so that this part of the paused reduces resume locally.
     Formula(f64),
 }
 
@@ -119,7 +121,7 @@ impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
         let about = "as the paper prints it: T_rs, slack and tolerance unless they are set, and no precedence for overdue jobs";
         let literal = section.flag("literal", false, about);
-        let mut words = [("projected", Form::Projected), ("printed", Form::Printed)];
+        let mut words = [("projected", SlackForm::Projected), ("printed", SlackForm::Printed)];
         if literal {
             words.reverse();
         }
@@ -166,7 +168,11 @@ impl Settings {
             nearly_done,
             tolerance,
             skips: if by_formula { Skips::Formula(locality) } else { Skips::Fixed(u64::from(fixed)) },
-            every: section.period("every", Span::secs(1), "how often estimates and preemptions are computed"),
+            interval: section.period(
+                "every",
+                Span::secs(1),
+                "how often estimates and preemptions are computed",
+            ),
         }
     }
 
@@ -195,11 +201,11 @@ impl Fcs {
         Self {
             maps: Fair::new(section),
             settings,
-            flow: Flow::default(),
+            flow: DataFlow::default(),
             jobs: BTreeMap::new(),
-            queue: RankedQueue::default(),
+            by_remaining_work: RankedQueue::default(),
             waiting: RankedQueue::default(),
-            paused: Paused::default(),
+            paused: PausedReduces::default(),
             skips: settings.skips(&Cluster::default()),
             typical_map: default_map.as_secs_f64(),
             typical_reduce: None,
@@ -210,14 +216,14 @@ impl Fcs {
     fn refresh(&mut self, id: JobId, now: Time, cluster: &Cluster) {
         let job = cluster.job(id).filter(|job| job.is_running() && job.spec.reduces > 0);
         let (Some(job), Some(known)) = (job, self.jobs.get_mut(&id)) else {
-            self.queue.set(id, None);
+            self.by_remaining_work.set(id, None);
             self.waiting.set(id, None);
             return;
         };
         known.update_remaining(job, &self.flow, self.typical_map, self.settings.literal, now);
         let order = known.order_key(self.settings.tolerance);
         let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
-        self.queue.set(id, Some(order.2));
+        self.by_remaining_work.set(id, Some(order.2));
         self.waiting.set(id, waits.then_some(order));
     }
 
@@ -226,7 +232,7 @@ impl Fcs {
         let (mut maps, mut reduces) = (Mean::default(), Mean::default());
         for job in cluster.active_jobs() {
             let Some(known) = self.jobs.get_mut(&job.id) else { continue };
-            known.refresh(job, self.paused.of(job.id), now, cluster);
+            known.refresh(job, self.paused.tasks_of(job.id), now, cluster);
             if let Some(seconds) = known.map_s {
                 maps.add(seconds);
             }
@@ -255,16 +261,17 @@ impl Fcs {
         let own = || estimate::reduce_seconds(job, now, cluster).or(self.typical_reduce);
         let reports = cluster.reports(job.id, Phase::Reduce);
         let done = |attempt: &Attempt| reports.progress(attempt).done;
-        let paused = self.paused.of(job.id).any(|index| {
-            let times = job.tasks.reduce.get(index as usize).and_then(|task| work::times(task, now, done));
+        let paused = self.paused.tasks_of(job.id).any(|index| {
+            let times =
+                job.tasks.reduce.get(index as usize).and_then(|task| work::reduce_times(task, now, done));
             times.is_some_and(|(total, service, estimate)| {
                 let estimate = estimate.or_else(own);
                 estimate.is_some_and(|estimate| self.settings.is_overdue(total, service, estimate))
             })
         });
         let has_fresh = job.pending.reduce.len() > self.paused.count(job.id);
-        // If a job has more reduces than there are slots, the last ones wait for reduces of their
-        // own job.
+        // If a job has more reduces than there are slots, its last reduces wait for other reduces
+        // of the same job.
         let waves = f64::from(job.spec.reduces) / f64::from(cluster.slots(Phase::Reduce).max(1));
         paused
             || has_fresh
@@ -293,13 +300,13 @@ impl Fcs {
             };
             if let Some((task, place)) = plan.next_reduce_at(job, tracker, limit) {
                 let rule = rules[usize::from(place == CheckpointPlace::Local)];
-                return Some((task, numbers(Why::rule(rule), known.left)));
+                return Some((task, with_remaining_work(Why::rule(rule), known.remaining)));
             }
             if checkpoint == 0 {
                 continue;
             }
-            if let Some(task) = migrant(job, paused.skipped_more_than(id, *skips), tracker, plan) {
-                return Some((task, numbers(Why::rule(rules[2]), known.left)));
+            if let Some(task) = reduce_to_migrate(job, paused.skipped_more_than(id, *skips), tracker, plan) {
+                return Some((task, with_remaining_work(Why::rule(rules[2]), known.remaining)));
             }
             paused.skip(id);
         }
@@ -329,7 +336,7 @@ impl SlotOrder for Fcs {
 
 /// Returns the first of some paused reduces that can resume on `tracker` and cannot resume on the
 /// tracker of its checkpoint.
-fn migrant(
+fn reduce_to_migrate(
     job: &Job,
     skipped_more_than: impl Iterator<Item = u32>,
     tracker: TrackerId,
@@ -338,13 +345,14 @@ fn migrant(
     let mut tasks = skipped_more_than.filter_map(|index| job.tasks.reduce.get(index as usize));
     let found = tasks.find(|task| {
         let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
-        let could = |on: TrackerId| plan.free_slots(on, Phase::Reduce) > 0 && plan.could_run(task.id, on).is_ok();
+        let could =
+            |on: TrackerId| plan.free_slots(on, Phase::Reduce) > 0 && plan.could_run(task.id, on).is_ok();
         !home.is_some_and(could) && could(tracker)
     });
     found.map(|task| task.id)
 }
 
-fn numbers(why: Why, left: RemainingWork) -> Why {
+fn with_remaining_work(why: Why, left: RemainingWork) -> Why {
     why.with("shuffle_left", left.shuffle).with("bytes_left", left.bytes)
 }
 
@@ -386,13 +394,15 @@ impl Scheduler for Fcs {
     }
 
     fn tick_every(&self) -> Option<Span> {
-        Some(self.settings.every)
+        Some(self.settings.interval)
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         match phase {
             Phase::Map => self.maps.outranks(a, b, phase, plan),
-            Phase::Reduce => self.queue.key(a).zip(self.queue.key(b)).is_some_and(|(a, b)| a < b),
+            Phase::Reduce => {
+                self.by_remaining_work.key(a).zip(self.by_remaining_work.key(b)).is_some_and(|(a, b)| a < b)
+            }
         }
     }
 
@@ -402,8 +412,8 @@ impl Scheduler for Fcs {
         if self.waiting.key(job.id).is_some() {
             let ahead = self.waiting.ahead_of(job.id).count() as f64;
             let rule = if known.overdue.is_some() { "overdue-first" } else { "least-remaining-work-first" };
-            reasons.push(numbers(Why::rule(rule), known.left).with("jobs_ahead", ahead));
-            reasons.extend(self.explain_no_preemption(job.id, known.left, now, cluster));
+            reasons.push(with_remaining_work(Why::rule(rule), known.remaining).with("jobs_ahead", ahead));
+            reasons.extend(self.explain_no_preemption(job.id, known.remaining, now, cluster));
         }
         if let Some(skipped) = self.paused.skipped(job.id) {
             let why = Why::rule("paused-reduces-wait-for-nodes");

@@ -7,7 +7,7 @@
 //!
 //! Deliberately absent: preemption, shares, users, queues.
 
-use crate::fill::{fill, with_locality};
+use crate::fill::{fill, locality_reason};
 use mrcore::{
     Cluster, Fact, Phase, Plan, Scheduler, Time, Why,
     ids::{JobId, TaskId, TrackerId},
@@ -84,7 +84,7 @@ impl Fifo {
                 let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
                 let rules =
                     ["first-in-queue,node-local", "first-in-queue,rack-local", "first-in-queue,off-rack"];
-                Some((task, with_locality(rules, near)))
+                Some((task, locality_reason(rules, near)))
             }
             Phase::Reduce => {
                 let held_up = maps_wait && plan.has_pending(job, Phase::Map);

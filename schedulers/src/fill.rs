@@ -1,4 +1,5 @@
-//! Code that policies share: filling the slots of a tracker one by one, and waiting for locality.
+//! Code that policies share: it fills the slots of a tracker one by one, and lets jobs wait for
+//! locality.
 
 use mrcore::{
     Cluster, Phase, Plan, Span, Time, Why,
@@ -17,7 +18,7 @@ pub fn fill(
 ) {
     for phase in Phase::BOTH {
         while plan.free_slots(tracker, phase) > 0 {
-            let Some((task, why)) = next(plan, phase).or_else(|| straggler(plan, phase, tracker)) else {
+            let Some((task, why)) = next(plan, phase).or_else(|| next_straggler(plan, phase, tracker)) else {
                 break;
             };
             if plan.assign(task, tracker, why).is_err() {
@@ -52,14 +53,14 @@ pub fn fill_in_order(policy: &mut impl SlotOrder, tracker: TrackerId, plan: &mut
 }
 
 /// Returns a straggler of the oldest job that has one which may be duplicated on the tracker.
-fn straggler(plan: &Plan<'_>, phase: Phase, tracker: TrackerId) -> Option<(TaskId, Why)> {
+fn next_straggler(plan: &Plan<'_>, phase: Phase, tracker: TrackerId) -> Option<(TaskId, Why)> {
     let mut jobs = plan.cluster().jobs_with_stragglers(phase);
     jobs.find_map(|job| plan.next_straggler(job, phase, tracker)).map(|task| (task, Why::rule("straggler")))
 }
 
 /// Returns a reason with the rule for a locality. `rules` are those for node-local, rack-local and
 /// off-rack.
-pub fn with_locality(rules: [&'static str; 3], near: Locality) -> Why {
+pub fn locality_reason(rules: [&'static str; 3], near: Locality) -> Why {
     Why::rule(rules[near as usize])
 }
 
@@ -82,7 +83,7 @@ impl LocalityDelay {
     }
 
     /// Returns the worst locality that a job accepts now.
-    pub fn limit(&self, job: JobId, now: Time) -> Locality {
+    pub fn accepted_locality(&self, job: JobId, now: Time) -> Locality {
         let waited = self.since.get(&job).map_or(Span(0), |since| now.since(*since));
         if waited >= self.node_wait + self.rack_wait {
             Locality::OffRack
@@ -97,7 +98,7 @@ impl LocalityDelay {
     /// yet, it starts to wait.
     pub fn is_over(&mut self, job: JobId, now: Time) -> bool {
         self.since.entry(job).or_insert(now);
-        self.limit(job, now) == Locality::OffRack
+        self.accepted_locality(job, now) == Locality::OffRack
     }
 
     /// Returns the map that a job launches on a tracker now, if the job accepts its locality.
@@ -111,7 +112,7 @@ impl LocalityDelay {
     ) -> Option<(TaskId, Locality)> {
         // Maps without preferred hosts do not wait.
         let anywhere = ignore_locality || job.pending.map.host_count() == 0;
-        let limit = if anywhere { Locality::OffRack } else { self.limit(job.id, plan.now()) };
+        let limit = if anywhere { Locality::OffRack } else { self.accepted_locality(job.id, plan.now()) };
         let mut found = plan.next_map(job, tracker, limit);
         if found.is_none() && limit < Locality::OffRack {
             // If a map has failed on the hosts of its input, or these are suspect or draining,
@@ -128,7 +129,7 @@ impl LocalityDelay {
             Some((_, Locality::NodeLocal)) => {
                 self.since.remove(&job.id);
             }
-            // It has waited for the node level and may wait again for the rack level.
+            // The job has waited for a node-local slot, and may wait again for a rack-local one.
             Some((_, Locality::RackLocal)) => {
                 let since = Time(plan.now().0.saturating_sub(self.node_wait.0));
                 self.since.insert(job.id, since);

@@ -23,7 +23,7 @@ use crate::{
     params::Section,
     ranked_queue::{RankedQueue, Real},
     shares::should_move,
-    victims::{Skipped, Victims},
+    victims::{SkippedCandidates, Victims},
 };
 use estimator::{Estimate, Estimator};
 use mrcore::{
@@ -70,7 +70,8 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// Who gets slots, and whether attempts are preempted.
+/// How slots are divided (`Pu`: all to the shortest job, `Pr`: in proportion), and whether attempts
+/// are preempted (`P` at the end).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the paper's")]
 pub enum Mode {
@@ -88,20 +89,20 @@ pub struct Hsrtf {
     preempt_mode: PreemptMode,
     /// A job without a slot yields to shorter jobs for at most this many times its remaining time.
     starvation_factor: f64,
-    /// How much longer the remaining time of a victim must be, as a factor.
+    /// How many times longer the remaining time of the job of a victim must be.
     margin: f64,
-    /// How long a victim must have run.
+    /// How long a victim must have run since its launch.
     newly_launched: Span,
     /// How long reduces wait for a tracker near the input of their job.
     colocation: LocalityDelay,
     /// Hosts of the input of each job.
-    hosts: BTreeMap<JobId, BTreeSet<HostId>>,
+    input_hosts: BTreeMap<JobId, BTreeSet<HostId>>,
     /// Jobs that can use a slot, in order.
-    order: PerPhase<RankedQueue<JobId, (Real, Real)>>,
+    waiting_jobs: PerPhase<RankedQueue<JobId, (Real, Real)>>,
     /// Jobs that have arrived since the last preemption.
     arrivals: BTreeSet<JobId>,
     /// When remaining times were last estimated.
-    last: Option<Time>,
+    last_estimate: Option<Time>,
 }
 
 impl Hsrtf {
@@ -123,10 +124,10 @@ impl Hsrtf {
             margin,
             newly_launched,
             colocation: LocalityDelay::new(section.span("colocate_wait", Span::secs(3), about), Span(0)),
-            hosts: BTreeMap::new(),
-            order: PerPhase::default(),
+            input_hosts: BTreeMap::new(),
+            waiting_jobs: PerPhase::default(),
             arrivals: BTreeSet::new(),
-            last: None,
+            last_estimate: None,
         }
     }
 
@@ -141,7 +142,7 @@ impl Hsrtf {
     /// Returns the position of a job: by its remaining time, or by the part of its share that it
     /// would hold with one more slot.
     fn key(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
-        let Estimate { remaining, share, .. } = self.estimator.of(job.id);
+        let Estimate { remaining, share, .. } = self.estimator.estimate_of(job.id);
         if self.is_pure() {
             return (Real(0.0), Real(remaining));
         }
@@ -160,7 +161,7 @@ impl Hsrtf {
         for phase in Phase::BOTH {
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let key = waits.map(|job| self.key(job, job.running[phase].len() as u32, phase));
-            self.order[phase].set(id, key);
+            self.waiting_jobs[phase].set(id, key);
         }
     }
 
@@ -173,9 +174,9 @@ impl Hsrtf {
     /// Preempts attempts for jobs with shorter remaining times, at most for the slots that they
     /// miss: for all jobs, or only for `only`.
     fn preempt(&self, phase: Phase, only: Option<&BTreeSet<JobId>>, plan: &mut Plan<'_>) {
-        let remaining = |job: JobId| self.estimator.of(job).remaining;
+        let remaining = |job: JobId| self.estimator.estimate_of(job).remaining;
         let asked = |job: &JobId| only.is_none_or(|only| only.contains(job));
-        let mut in_need: Vec<JobId> = self.order[phase].iter().filter(asked).collect();
+        let mut in_need: Vec<JobId> = self.waiting_jobs[phase].iter().filter(asked).collect();
         in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
         if in_need.is_empty() {
             return;
@@ -188,15 +189,15 @@ impl Hsrtf {
         // Reserved slots that are being released do not count for other jobs.
         let reserved_slots: u32 =
             plan.cluster().active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
-        let mut being_freed = victims.slots_being_freed().saturating_sub(reserved_slots);
+        let mut being_freed = victims.expected_slot_count().saturating_sub(reserved_slots);
         for id in in_need {
             let Some(job) = plan.cluster().job(id) else { continue };
             let deficit = self.deficit(job, phase, plan);
             let spared = being_freed.min(deficit);
             being_freed -= spared;
-            // If a job may not preempt another one, it may not later in this round: with every slot
-            // both get nearer to their shares.
-            let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), Skipped::default());
+            // If this job may not preempt another job, it may not do so later in this round either:
+            // with every slot that moves, both get nearer to their shares.
+            let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), SkippedCandidates::default());
             for _ in spared..deficit {
                 let mut slot = None;
                 let may = |victim: AttemptId| {
@@ -230,8 +231,9 @@ impl Hsrtf {
     /// the reason.
     fn slot_for(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
         let on = plan.cluster().attempt(victim)?.tracker;
-        let fit = fit(job, self.hosts.get(&job.id), victim.phase(), on, plan)?;
-        let why = self.estimator.of(job.id).numbers(Why::rule(fit.rule), victim.phase(), self.is_pure());
+        let fit = task_for(job, self.input_hosts.get(&job.id), victim.phase(), on, plan)?;
+        let why =
+            self.estimator.estimate_of(job.id).add_to(Why::rule(fit.rule), victim.phase(), self.is_pure());
         Some((fit.task, on, why))
     }
 
@@ -242,7 +244,7 @@ impl Hsrtf {
             return waiting.min(plan.cluster().slots(phase));
         }
         // Shares are sums of fractions: 3.9999 counts as 4.
-        let share = (self.estimator.of(job.id).share[phase] + 1e-6).floor() as u32;
+        let share = (self.estimator.estimate_of(job.id).share[phase] + 1e-6).floor() as u32;
         waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
     }
 
@@ -271,8 +273,9 @@ impl Hsrtf {
         if !self.preempts() || cluster.free_trackers(phase).next().is_some() {
             return None;
         }
-        let longest = self.margin * self.estimator.of(job.id).remaining;
-        let longer = cluster.active_jobs().filter(|other| self.estimator.of(other.id).remaining > longest);
+        let longest = self.margin * self.estimator.estimate_of(job.id).remaining;
+        let longer =
+            cluster.active_jobs().filter(|other| self.estimator.estimate_of(other.id).remaining > longest);
         let running = longer.flat_map(|other| &other.running[phase]).filter_map(|id| cluster.attempt(*id));
         let ages: Vec<Span> = running
             .filter(|attempt| attempt.preempt_request.is_none())
@@ -289,14 +292,15 @@ impl Hsrtf {
     }
 
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let longer = self.estimator.of(from).remaining > self.margin * self.estimator.of(to).remaining;
-        longer && (self.is_pure() || self.is_nearer(to, from, phase, plan))
+        let longer = self.estimator.estimate_of(from).remaining
+            > self.margin * self.estimator.estimate_of(to).remaining;
+        longer && (self.is_pure() || self.should_move_slot(to, from, phase, plan))
     }
 
-    fn is_nearer(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+    fn should_move_slot(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let retained = |id: JobId| {
             let retained = plan.cluster().job(id).map_or(0, |job| plan.retained_slots(job, phase));
-            (f64::from(retained), self.estimator.of(id).share[phase])
+            (f64::from(retained), self.estimator.estimate_of(id).share[phase])
         };
         should_move(retained(to), retained(from))
     }
@@ -305,10 +309,10 @@ impl Hsrtf {
 impl SlotOrder for Hsrtf {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let is_pure = self.is_pure();
-        let Self { order, colocation, hosts, estimator, .. } = self;
-        let mut jobs = order[phase].iter().filter_map(|id| plan.cluster().job(id));
-        let Fit { task, rule, .. } = jobs.find_map(|job| {
-            let fit = fit(job, hosts.get(&job.id), phase, tracker, plan)?;
+        let Self { waiting_jobs, colocation, input_hosts, estimator, .. } = self;
+        let mut jobs = waiting_jobs[phase].iter().filter_map(|id| plan.cluster().job(id));
+        let TaskFit { task, rule, .. } = jobs.find_map(|job| {
+            let fit = task_for(job, input_hosts.get(&job.id), phase, tracker, plan)?;
             match fit.near {
                 NearInput::Yes => colocation.forget(job.id),
                 NearInput::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => {
@@ -318,13 +322,13 @@ impl SlotOrder for Hsrtf {
             }
             Some(fit)
         })?;
-        Some((task, estimator.of(task.job).numbers(Why::rule(rule), phase, is_pure)))
+        Some((task, estimator.estimate_of(task.job).add_to(Why::rule(rule), phase, is_pure)))
     }
 
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
         let found = plan.cluster().job(job);
         let key = found.map(|job| self.key(job, plan.held_slots(job, phase) + 1, phase));
-        self.order[phase].set(job, key);
+        self.waiting_jobs[phase].set(job, key);
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
@@ -332,8 +336,8 @@ impl SlotOrder for Hsrtf {
     }
 }
 
-/// The task that a job would run on a tracker.
-struct Fit {
+/// The task that a job would run on a tracker, and why.
+struct TaskFit {
     task: TaskId,
     rule: &'static str,
     near: NearInput,
@@ -348,26 +352,26 @@ enum NearInput {
     No,
 }
 
-fn fit(
+fn task_for(
     job: &Job,
     hosts: Option<&BTreeSet<HostId>>,
     phase: Phase,
     tracker: TrackerId,
     plan: &Plan<'_>,
-) -> Option<Fit> {
+) -> Option<TaskFit> {
     if phase == Phase::Map {
         let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
         let rules = ["remaining-time,node-local", "remaining-time,rack-local", "remaining-time,off-rack"];
-        return Some(Fit { task, rule: rules[near as usize], near: NearInput::No });
+        return Some(TaskFit { task, rule: rules[near as usize], near: NearInput::No });
     }
     if let Some((task, _)) = plan.next_reduce_at(job, tracker, CheckpointPlace::Local) {
-        return Some(Fit { task, rule: "remaining-time,resumed", near: NearInput::Resumed });
+        return Some(TaskFit { task, rule: "remaining-time,resumed", near: NearInput::Resumed });
     }
     let task = plan.next_reduce(job, tracker)?;
     if hosts.is_none_or(|hosts| is_near(job.id, hosts, tracker, plan)) {
-        return Some(Fit { task, rule: "remaining-time,near-maps", near: NearInput::Yes });
+        return Some(TaskFit { task, rule: "remaining-time,near-maps", near: NearInput::Yes });
     }
-    Some(Fit { task, rule: "remaining-time", near: NearInput::No })
+    Some(TaskFit { task, rule: "remaining-time", near: NearInput::No })
 }
 
 /// Returns whether a tracker runs maps of a job, serves their output, or is on a host of the input.
@@ -398,13 +402,13 @@ impl Scheduler for Hsrtf {
                 let hosts: BTreeSet<HostId> = tasks.flat_map(|task| task.hosts.iter().copied()).collect();
                 // Without hosts, all trackers are equal.
                 if !hosts.is_empty() {
-                    self.hosts.insert(*job, hosts);
+                    self.input_hosts.insert(*job, hosts);
                 }
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.colocation.forget(*job);
                 self.arrivals.remove(job);
-                self.hosts.remove(job);
+                self.input_hosts.remove(job);
             }
             Fact::JobTrackerStarted { .. } => self.colocation.reset(),
             _ => {}
@@ -425,10 +429,11 @@ impl Scheduler for Hsrtf {
             Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
                 let arrivals = std::mem::take(&mut self.arrivals);
-                let is_due = self.last.is_none_or(|last| round.now.since(last) >= self.estimator.every);
+                let is_due =
+                    self.last_estimate.is_none_or(|last| round.now.since(last) >= self.estimator.interval);
                 if is_due {
-                    self.last = Some(round.now);
-                    self.estimator.estimate(round.now, plan.cluster());
+                    self.last_estimate = Some(round.now);
+                    self.estimator.estimate_all(round.now, plan.cluster());
                     self.refresh_all(plan.cluster());
                 }
                 if self.preempts() {
@@ -442,7 +447,7 @@ impl Scheduler for Hsrtf {
     }
 
     fn tick_every(&self) -> Option<Span> {
-        Some(self.estimator.every)
+        Some(self.estimator.interval)
     }
 
     fn needs_round(&self) -> bool {
@@ -451,14 +456,14 @@ impl Scheduler for Hsrtf {
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         if self.is_pure() {
-            let place = |job: JobId| (Real(self.estimator.of(job).remaining), job);
+            let place = |job: JobId| (Real(self.estimator.estimate_of(job).remaining), job);
             return place(a) < place(b);
         }
-        self.is_nearer(a, b, phase, plan)
+        self.should_move_slot(a, b, phase, plan)
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let estimate = self.estimator.of(job.id);
+        let estimate = self.estimator.estimate_of(job.id);
         let mut reasons = Vec::new();
         let waits = |phase: &Phase| job.may_start(*phase) && !job.pending[*phase].is_empty();
         for phase in Phase::BOTH.into_iter().filter(waits) {
@@ -466,12 +471,12 @@ impl Scheduler for Hsrtf {
                 Phase::Map => "shorter-jobs-take-map-slots",
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
             };
-            let ahead = self.order[phase].ahead_of(job.id).count() as f64;
-            let why = estimate.numbers(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
-            reasons.push(match self.last.filter(|_| self.preempts()) {
+            let ahead = self.waiting_jobs[phase].ahead_of(job.id).count() as f64;
+            let why = estimate.add_to(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
+            reasons.push(match self.last_estimate.filter(|_| self.preempts()) {
                 Some(last) => {
                     let passed = now.since(last);
-                    why.with("next", Span(self.estimator.every.0.saturating_sub(passed.0)).as_secs_f64())
+                    why.with("next", Span(self.estimator.interval.0.saturating_sub(passed.0)).as_secs_f64())
                 }
                 None => why,
             });

@@ -1,5 +1,5 @@
-//! All scheduling policies. They are pure: the input is a cluster and its history, the output are
-//! decisions.
+//! All scheduling policies. They are pure: the input is a cluster and its facts, the output is a
+//! list of decisions.
 //!
 //! A policy is one file here and one entry of [`POLICIES`]. README.md states the problem and the
 //! rule of each. Read [`fifo`] first.
@@ -21,7 +21,7 @@ pub mod shares;
 pub mod timed;
 pub mod victims;
 
-/// The example in the guide is compiled and run.
+/// Makes `cargo test` compile and run the example in the guide.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/research/write-a-scheduler.md")]
 struct Guide;
@@ -160,7 +160,7 @@ struct Wrapper {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PolicyError {
-    #[error("there is no scheduler {name:?}: choose one of {}{}", names().join(", "), hint(name))]
+    #[error("there is no scheduler {name:?}: choose one of {}{}", names().join(", "), parameters_hint(name))]
     Unknown { name: String },
     #[error(transparent)]
     Parameter(#[from] ParameterError),
@@ -168,7 +168,7 @@ pub enum PolicyError {
 
 /// Returns a hint for a name with parameters in brackets, which are allowed only in lists of
 /// policies for the simulator.
-fn hint(name: &str) -> String {
+fn parameters_hint(name: &str) -> String {
     match name.split_once('[') {
         Some((policy, _)) => format!(
             "; parameters are in fermata.toml, under [scheduler.{}]",
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_may_name_only_the_queues_that_exist() {
+    fn queues_lists_the_configured_queues_and_their_unique_last_parts() {
         let names = |policy: &str, params: &Params| -> Option<Vec<String>> {
             queues(policy, params).map(|names| names.into_iter().collect())
         };
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_parameters_are_refused_also_of_policies_that_were_not_chosen() {
+    fn invalid_parameters_are_refused_even_for_other_policies() {
         let error = refusal("fifo", &settings("fair.nod_wait", "1s"));
         assert!(
             error.starts_with("there is no scheduler parameter fair.nod_wait: fair has pool_by, "),
@@ -315,13 +315,13 @@ mod tests {
         let error = refusal("fifo", &settings("chronos.early", "now"));
         assert_eq!(error, "scheduler parameter chronos.early = \"now\" is not suspect or lost");
         let error = refusal("fifo", &settings("hsrtf-pr.margin", "2"));
-        assert_eq!(error.matches("hsrtf,").count(), 1, "each once: {error}");
+        assert_eq!(error.matches("hsrtf,").count(), 1, "each section is listed once: {error}");
         let error = refusal("fcs[preempt=kill]", &Params::new());
         assert!(error.ends_with("; parameters are in fermata.toml, under [scheduler.fcs]"), "{error}");
     }
 
     #[test]
-    fn the_readme_has_every_policy_and_parameter() {
+    fn readme_mentions_every_policy_and_parameter() {
         let readme = include_str!("../README.md");
         for description in describe(&Params::new()).unwrap() {
             assert!(readme.contains(description.name), "{}", description.name);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_has_defaults_and_values() {
+    fn description_contains_default_and_current_values() {
         let all = describe(&settings("fair.node_wait", "7s")).unwrap();
         let fair = all.iter().find(|description| description.name == "fair").unwrap();
         let wait = fair.parameters.iter().find(|parameter| parameter.key == "node_wait").unwrap();

@@ -1,5 +1,5 @@
-//! Parameters of policies: text as input, typed values as output. Each is declared once, with its
-//! default and a description.
+//! Parses the parameters of policies. Each parameter is declared once, with its default and a
+//! description.
 //!
 //! A policy reads its [`Section`] of the parameters (`fair.node_wait` is `node_wait` of the section
 //! `fair`). Reading a parameter also describes it for `mrctl schedulers`. A parameter that no
@@ -69,7 +69,7 @@ impl ParameterError {
 pub struct Section<'a> {
     name: &'static str,
     settings: BTreeMap<&'a str, &'a str>,
-    listed: Vec<Parameter>,
+    declared: Vec<Parameter>,
     first_error: Option<ParameterError>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Section<'a> {
             let key = key.strip_prefix(name)?.strip_prefix('.')?;
             Some((key, value.as_str()))
         });
-        Self { name, settings: own.collect(), listed: Vec::new(), first_error: None }
+        Self { name, settings: own.collect(), declared: Vec::new(), first_error: None }
     }
 
     /// Returns the parameters that were read, or the first error.
@@ -88,9 +88,9 @@ impl<'a> Section<'a> {
         if let Some(error) = self.first_error {
             return Err(error);
         }
-        let known: Vec<String> = self.listed.iter().map(|parameter| parameter.key.clone()).collect();
+        let known: Vec<String> = self.declared.iter().map(|parameter| parameter.key.clone()).collect();
         match self.settings.keys().find(|key| !known.iter().any(|known| known == *key)) {
-            None => Ok(self.listed),
+            None => Ok(self.declared),
             Some(key) => {
                 let key = format!("{}.{key}", self.name);
                 Err(ParameterError::Unknown { key, section: self.name, known })
@@ -115,7 +115,7 @@ impl<'a> Section<'a> {
     ) -> T {
         let settings = self.settings.get(key).copied();
         let value = settings.map_or_else(|| shown.clone(), str::to_owned);
-        self.listed.push(Parameter { key: key.to_owned(), default: shown, value, about: about.to_owned() });
+        self.declared.push(Parameter { key: key.to_owned(), default: shown, value, about: about.to_owned() });
         let Some(text) = settings else { return default };
         parse(text.trim()).unwrap_or_else(|| {
             let key = format!("{}.{key}", self.name);
@@ -283,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn names_may_have_dots() {
+    fn names_below_a_key_may_contain_dots() {
         let params = settings(&[("p.pools.a.b.weight", "2"), ("p.pools.c.weight", "1"), ("p.other", "1")]);
         let names = Section::of("p", &params).names("pools");
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["a.b", "c"]);
     }
 
     #[test]
-    fn lengths_of_time() {
+    fn durations_are_parsed_with_their_units() {
         for (text, wanted) in
             [("5", 5_000_000), ("0.5s", 500_000), ("2m", 120_000_000), ("1h", 3_600_000_000)]
         {

@@ -60,46 +60,46 @@ mod tests {
         Claim { weight, min, demand }
     }
 
-    fn close(got: &[f64], wanted: &[f64]) {
+    fn assert_close(got: &[f64], wanted: &[f64]) {
         assert_eq!(got.len(), wanted.len());
         assert!(got.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9), "{got:?} is not {wanted:?}");
     }
 
     #[test]
     fn equal_weights_get_equal_shares() {
-        close(&divide(12.0, &[claim(1.0, 0.0, 100.0); 3]), &[4.0; 3]);
+        assert_close(&divide(12.0, &[claim(1.0, 0.0, 100.0); 3]), &[4.0; 3]);
     }
 
     #[test]
     fn unused_share_is_redistributed() {
         // 10 slots: the first claim needs 2, the other 8 are divided 1 to 3.
         let claims = [claim(1.0, 0.0, 2.0), claim(1.0, 0.0, 50.0), claim(3.0, 0.0, 50.0)];
-        close(&divide(10.0, &claims), &[2.0, 2.0, 6.0]);
+        assert_close(&divide(10.0, &claims), &[2.0, 2.0, 6.0]);
     }
 
     #[test]
-    fn a_minimum_comes_first() {
+    fn minimums_are_met_before_the_rest_is_divided() {
         // 10 slots: one claim has a minimum of 6, the other two divide 4.
         let claims = [claim(1.0, 6.0, 50.0), claim(1.0, 0.0, 50.0), claim(1.0, 0.0, 50.0)];
-        close(&divide(10.0, &claims), &[6.0, 2.0, 2.0]);
+        assert_close(&divide(10.0, &claims), &[6.0, 2.0, 2.0]);
         // A minimum that cannot be used does not count.
-        close(&divide(10.0, &[claim(1.0, 6.0, 1.0), claim(1.0, 0.0, 50.0)]), &[1.0, 9.0]);
+        assert_close(&divide(10.0, &[claim(1.0, 6.0, 1.0), claim(1.0, 0.0, 50.0)]), &[1.0, 9.0]);
     }
 
     #[test]
     fn minimums_beyond_the_total_shrink_in_proportion() {
-        close(&divide(6.0, &[claim(1.0, 8.0, 50.0), claim(1.0, 4.0, 50.0)]), &[4.0, 2.0]);
+        assert_close(&divide(6.0, &[claim(1.0, 8.0, 50.0), claim(1.0, 4.0, 50.0)]), &[4.0, 2.0]);
     }
 
     #[test]
-    fn less_demand_than_slots_is_met() {
-        close(&divide(10.0, &[claim(1.0, 0.0, 3.0), claim(5.0, 0.0, 4.0)]), &[3.0, 4.0]);
-        close(&divide(10.0, &[]), &[]);
-        close(&divide(0.0, &[claim(1.0, 0.0, 3.0)]), &[0.0]);
+    fn demands_below_the_total_are_met() {
+        assert_close(&divide(10.0, &[claim(1.0, 0.0, 3.0), claim(5.0, 0.0, 4.0)]), &[3.0, 4.0]);
+        assert_close(&divide(10.0, &[]), &[]);
+        assert_close(&divide(0.0, &[claim(1.0, 0.0, 3.0)]), &[0.0]);
     }
 
     #[test]
-    fn a_slot_moves_only_towards_the_shares() {
+    fn slot_moves_only_if_both_claims_get_nearer_to_their_shares() {
         assert!(should_move((1.0, 3.0), (5.0, 3.0)));
         // 10 slots for three claims: 3, 3 and 4 is the best integer division of 3.33 each.
         assert!(!should_move((3.0, 10.0 / 3.0), (4.0, 10.0 / 3.0)));

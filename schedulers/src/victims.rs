@@ -1,4 +1,4 @@
-//! Attempts that can be preempted, in the order of a policy.
+//! Chooses attempts to preempt, in the order of a policy.
 
 use mrcore::{
     Phase, Plan, Span, Time, Why,
@@ -14,12 +14,12 @@ pub struct Victims {
     /// In reverse order: the last one is preempted first.
     candidates: Vec<AttemptId>,
     /// Number of slots that are free or being released, by tracker.
-    being_freed: BTreeMap<TrackerId, u32>,
+    expected_slots: BTreeMap<TrackerId, u32>,
 }
 
-/// Number of candidates at the front that were skipped.
+/// The number of candidates at the front that were skipped.
 #[derive(Debug, Default)]
-pub struct Skipped(usize);
+pub struct SkippedCandidates(usize);
 
 impl Victims {
     /// Collects the attempts that may be preempted, the youngest first.
@@ -41,19 +41,22 @@ impl Victims {
         for (attempt, _) in preempted.iter().filter(|(attempt, _)| plan.is_slot_expected(attempt.id)) {
             *being_freed.entry(attempt.tracker).or_default() += 1;
         }
-        Self { candidates: candidates.iter().map(|(attempt, _)| attempt.id).collect(), being_freed }
+        Self {
+            candidates: candidates.iter().map(|(attempt, _)| attempt.id).collect(),
+            expected_slots: being_freed,
+        }
     }
 
     /// Returns the number of slots that are free or being released by preempted attempts.
-    pub fn slots_being_freed(&self) -> u32 {
-        self.being_freed.values().sum()
+    pub fn expected_slot_count(&self) -> u32 {
+        self.expected_slots.values().sum()
     }
 
     /// Reserves up to `deficit` slots that are free or being released on usable trackers. Returns
     /// their number.
-    fn count_on(&mut self, deficit: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {
+    fn reserve_expected_slots(&mut self, deficit: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {
         let mut left = deficit;
-        for (tracker, slots) in &mut self.being_freed {
+        for (tracker, slots) in &mut self.expected_slots {
             if left == 0 {
                 break;
             }
@@ -67,13 +70,13 @@ impl Victims {
 
     /// Removes and returns the first candidate that may be preempted.
     pub fn next(&mut self, may: impl FnMut(AttemptId) -> bool) -> Option<AttemptId> {
-        self.next_after(&mut Skipped::default(), may)
+        self.next_after(&mut SkippedCandidates::default(), may)
     }
 
     /// Works like [`Self::next`], but does not ask again about candidates that were skipped.
     pub fn next_after(
         &mut self,
-        passed: &mut Skipped,
+        passed: &mut SkippedCandidates,
         mut may: impl FnMut(AttemptId) -> bool,
     ) -> Option<AttemptId> {
         let left = self.candidates.len().checked_sub(passed.0)?;
@@ -83,7 +86,7 @@ impl Victims {
     }
 }
 
-/// A claim of a group of jobs to slots.
+/// A claim of a group of jobs (a pool or a queue) to slots.
 #[derive(Debug)]
 pub struct Claim {
     /// Its running jobs.
@@ -97,10 +100,11 @@ pub struct Claim {
 }
 
 /// Preempts attempts for a claim, from groups with more slots than their share. `excess` is the
-/// difference for each group; no group is left with less than its share. Slots that are already
-/// being released count. No attempt is preempted on a tracker where no task of the claim may run:
-/// the slot would go back to its group and be preempted again.
-pub fn level<G: Copy + Ord>(
+/// number of slots above the share of each group; no group is left with less than its share. Slots
+/// that are already being released count for the claim. No attempt is preempted on a tracker where
+/// no task of the claim may run: its group would get the slot again, and the slot would be
+/// preempted again.
+pub fn preempt_for_claim<G: Copy + Ord>(
     claim: &Claim,
     victims: &mut Victims,
     excess: &mut BTreeMap<G, f64>,
@@ -114,11 +118,11 @@ pub fn level<G: Copy + Ord>(
         let jobs = || claim.jobs.iter().filter_map(|job| cluster.job(*job));
         *known.entry(on).or_insert_with(|| jobs().any(|job| plan.has_work_for(job, claim.phase, on)))
     };
-    let spared = victims.count_on(claim.deficit, |on| usable(on, plan));
+    let spared = victims.reserve_expected_slots(claim.deficit, |on| usable(on, plan));
     for _ in spared..claim.deficit {
-        let is_rich = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
+        let has_excess = |group: G| excess.get(&group).is_some_and(|excess| *excess >= 1.0 - 1e-9);
         let mut may = |id: AttemptId| {
-            group(id.job()).is_some_and(is_rich)
+            group(id.job()).is_some_and(has_excess)
                 && cluster.attempt(id).is_some_and(|attempt| usable(attempt.tracker, plan))
         };
         let Some(victim) = victims.next(&mut may) else { return };
@@ -130,14 +134,15 @@ pub fn level<G: Copy + Ord>(
     }
 }
 
-/// Since when a condition has held, by key.
+/// Conditions that hold, and since when, by key.
 #[derive(Debug)]
-pub struct Overdue<K>(BTreeMap<K, Time>);
+pub struct HeldConditions<K>(BTreeMap<K, Time>);
 
-impl<K: Ord> Overdue<K> {
-    /// Updates a condition and returns whether it has held for `limit`.
-    pub fn is_over(&mut self, key: K, is_so: bool, now: Time, limit: Option<Span>) -> bool {
-        if !is_so {
+impl<K: Ord> HeldConditions<K> {
+    /// Updates whether a condition holds, and returns whether it has held for `limit`. Without a
+    /// limit, returns `false`.
+    pub fn has_held_for(&mut self, key: K, holds: bool, now: Time, limit: Option<Span>) -> bool {
+        if !holds {
             self.0.remove(&key);
             return false;
         }
@@ -156,7 +161,7 @@ impl<K: Ord> Overdue<K> {
     }
 }
 
-impl<K> Default for Overdue<K> {
+impl<K> Default for HeldConditions<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }

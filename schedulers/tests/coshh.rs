@@ -1,4 +1,4 @@
-//! What `coshh` learns about nodes, and for which jobs it suggests them.
+//! Checks what `coshh` learns about nodes, and for which jobs it suggests them.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{
@@ -17,7 +17,7 @@ fn at(seconds: u64) -> Time {
     Time(seconds * 1_000_000)
 }
 
-fn take(core: &mut JobTracker, seconds: u64, fact: Fact) {
+fn replay(core: &mut JobTracker, seconds: u64, fact: Fact) {
     core.replay(&Entry { at: at(seconds), fact }).unwrap();
 }
 
@@ -46,7 +46,7 @@ fn submit(core: &mut JobTracker, seconds: u64, job: JobId, user: &str) {
         conf: BTreeMap::new(),
         payload: Payload::default(),
     };
-    take(
+    replay(
         core,
         seconds,
         Fact::JobSubmitted { job, request: RequestId(u128::from(job.0)), spec: Arc::new(spec) },
@@ -59,7 +59,7 @@ fn history() -> JobTracker {
     let params = Params::from([("coshh.arrival_window".to_owned(), "1000000s".to_owned())]);
     let mut core = JobTracker::new(Config::default(), make("coshh", &params).unwrap());
     for tracker in [FAST, SLOW] {
-        take(
+        replay(
             &mut core,
             0,
             Fact::TrackerJoined {
@@ -81,17 +81,17 @@ fn history() -> JobTracker {
             let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
             let tracker = [FAST, SLOW][index as usize % 2];
             let (speculative, resumed_from, why) = (false, None, Why::default());
-            take(&mut core, 0, Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why });
+            replay(&mut core, 0, Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why });
         }
         for node in 0..2 {
             for index in (node..8).step_by(2) {
                 let attempt = TaskId { job, phase: Phase::Map, index }.attempt(0);
                 let result = AttemptResult::default();
-                take(&mut core, times[node as usize], Fact::AttemptSucceeded { attempt, result });
+                replay(&mut core, times[node as usize], Fact::AttemptSucceeded { attempt, result });
             }
         }
-        take(&mut core, 100, Fact::JobCommitting { job });
-        take(&mut core, 100, Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+        replay(&mut core, 100, Fact::JobCommitting { job });
+        replay(&mut core, 100, Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
     }
     core
 }
@@ -111,11 +111,11 @@ fn start(core: &mut JobTracker) -> u32 {
 }
 
 #[test]
-fn nodes_speeds_are_learned_from_the_same_facts() {
+fn node_speeds_are_measured_from_finished_tasks() {
     let core = history();
     let speed = |node| core.throughput(node).map.speed().expect("compared with others");
     let ratio = speed(FAST) / speed(SLOW);
-    assert!((1.5..2.3).contains(&ratio), "1.8 for the one, 2 for the other: {ratio}");
+    assert!((1.5..2.3).contains(&ratio), "the ratio is 1.8 for one job and 2 for the other: {ratio}");
 }
 
 /// Returns the number of nodes that are suggested for a job, if the job has a class.
@@ -138,7 +138,7 @@ fn classes_share_the_nodes_as_in_the_paper() {
 }
 
 #[test]
-fn failed_computation_changes_nothing() {
+fn failed_computation_leaves_jobs_without_a_class() {
     let mut core = history();
     submit(&mut core, 150, JobId(3), "bob");
     let mut out = Vec::new();

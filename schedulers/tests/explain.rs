@@ -4,13 +4,13 @@ use fermata_schedulers::{explain, specs};
 use std::{collections::BTreeSet, fs, path::Path};
 
 /// Literals that look like rules but are not.
-const NO_RULES: &[&str] = &["very-low", "very-high", "coshh-classes"];
+const NOT_RULES: &[&str] = &["very-low", "very-high", "coshh-classes"];
 
-fn sources(folder: &Path, found: &mut Vec<String>) {
+fn collect_sources(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            sources(&path, found);
+            collect_sources(&path, found);
         } else if path.file_name().is_some_and(|name| name != "explain.rs" && name != "tests.rs") {
             let text = fs::read_to_string(&path).unwrap();
             found.push(text.split("#[cfg(test)]").next().unwrap_or_default().to_owned());
@@ -23,7 +23,7 @@ fn sources(folder: &Path, found: &mut Vec<String>) {
 fn rules() -> BTreeSet<String> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut texts = Vec::new();
-    sources(&own.join("src"), &mut texts);
+    collect_sources(&own.join("src"), &mut texts);
     texts.push(fs::read_to_string(own.join("../core/src/jobtracker/reasons.rs")).unwrap());
     let names: BTreeSet<String> = specs().into_iter().collect();
     let mut found = BTreeSet::new();
@@ -34,7 +34,7 @@ fn rules() -> BTreeSet<String> {
             let [before, literal] = pair else { continue };
             let plain = literal.chars().all(|letter| letter.is_ascii_lowercase() || "-,".contains(letter));
             let is_rule = literal.contains('-') || before.ends_with("Why::rule(");
-            let is_rule = is_rule && !names.contains(*literal) && !NO_RULES.contains(literal);
+            let is_rule = is_rule && !names.contains(*literal) && !NOT_RULES.contains(literal);
             if plain && is_rule && literal.starts_with(|letter: char| letter.is_ascii_lowercase()) {
                 found.insert((*literal).to_owned());
             }

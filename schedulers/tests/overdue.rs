@@ -20,7 +20,7 @@ struct World {
     core: JobTracker,
     now: Time,
     running: BTreeMap<AttemptId, Option<PreemptKind>>,
-    /// Half seconds of work done for each task.
+    /// Work done for each task, in units of half a second.
     worked: BTreeMap<TaskId, u32>,
     heartbeats: u64,
     acked: u64,
@@ -165,7 +165,7 @@ impl World {
 
 /// Runs a simulation of ten minutes. Returns the seconds until the large job has ended, if it has,
 /// and the number of its pauses.
-fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
+fn simulate(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
     let mut world = World::new(params);
     world.submit(1, 10_000);
     let begun = world.now;
@@ -181,23 +181,24 @@ fn play(params: &[(&str, &str)], steps_between: u32) -> (Option<f64>, u32) {
 }
 
 #[test]
-fn a_large_job_is_overtaken_only_up_to_the_bound() {
-    // 30 s of its own, at most 5 times as long, plus about a second until a slot is free.
-    let (took, pauses) = play(&[], 3);
+fn large_job_ends_within_the_slack_limit() {
+    // The job takes 30 s alone. It may take 5 times as long, plus some time until a slot is free.
+    let (took, pauses) = simulate(&[], 3);
     assert!(pauses > 0 && took.is_some_and(|took| took <= 5.0 * 30.0 + 10.0), "{took:?}, {pauses} pauses");
-    // With more work than the slots can do, it also waits for jobs that were overdue before it.
-    let (took, pauses) = play(&[], 2);
+    // With more work than the slots can do, the job also waits for jobs that became overdue before
+    // it.
+    let (took, pauses) = simulate(&[], 2);
     assert!(pauses > 0 && took.is_some_and(|took| took <= 220.0), "{took:?}, {pauses} pauses");
 }
 
 #[test]
-fn a_smaller_bound_protects_sooner() {
-    let (took, _) = play(&[("fcs.slack_max", "2")], 2);
+fn large_job_ends_sooner_with_a_smaller_slack_limit() {
+    let (took, _) = simulate(&[("fcs.slack_max", "2")], 2);
     assert!(took.is_some_and(|took| took <= 90.0), "{took:?}");
 }
 
 #[test]
-fn as_printed_only_what_holds_a_slot_is_protected() {
-    let (took, _) = play(&[("fcs.literal", "true")], 2);
+fn large_job_may_wait_forever_with_literal() {
+    let (took, _) = simulate(&[("fcs.literal", "true")], 2);
     assert_eq!(took, None);
 }

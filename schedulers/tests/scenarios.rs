@@ -11,7 +11,7 @@ fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, String> {
 }
 
 #[test]
-fn scenarios_play_as_written() {
+fn scenarios_have_the_expected_results() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();

@@ -1,5 +1,5 @@
-//! How long a job waits for its first slot while many other jobs are submitted, for every policy.
-//! The limits are stated here and in README.md.
+//! Checks for every policy how long a job waits for its first slot while many other jobs are
+//! submitted. The limits are stated here and in README.md.
 //!
 //! There are two trackers with two map slots each. A user submits a job of eight maps every four
 //! seconds, and each map takes three seconds: 1.5 times as much as the cluster can do. After a
@@ -19,12 +19,12 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 /// Maximum seconds from submission to the launch of the first map, by policy: for a small job among
 /// larger ones, and for a large job among smaller ones (`None` if it may wait forever). A wrapper
 /// does not change them.
-const BOUNDS: &[(&str, u64, Option<u64>)] = &[
-    // After all jobs submitted before: after a minute of 1.5 times the possible work, that is half
-    // a minute.
+const WAIT_LIMITS_S: &[(&str, u64, Option<u64>)] = &[
+    // The job waits for all jobs that were submitted before. After a minute with 1.5 times the
+    // possible work, that takes half a minute.
     ("fifo", 60, Some(60)),
     ("capacity", 60, Some(60)),
-    // The next free slot, because its user holds none.
+    // The job gets the next free slot, because its user holds none.
     ("fair", 6, Some(6)),
     ("fcs", 6, Some(6)),
     ("coshh", 6, Some(6)),
@@ -38,20 +38,22 @@ const BOUNDS: &[(&str, u64, Option<u64>)] = &[
     ("hsrtf-pr", 6, Some(600)),
     ("hsrtf-prp", 6, Some(600)),
 ];
-/// The limits of other policies.
-const BOUND: (u64, Option<u64>) = (60, Some(60));
+/// The limits of policies that are not in the list.
+const DEFAULT_WAIT_LIMITS_S: (u64, Option<u64>) = (60, Some(60));
 
-struct Flood {
+struct FloodedCluster {
     core: JobTracker,
     now: Time,
     requests: u128,
-    /// What each tracker runs, and since when.
+    /// The attempts that each tracker runs, and their launch times; 0 if the attempt is to be
+    /// killed.
     running: [BTreeMap<AttemptId, Time>; 2],
+    /// For each tracker: the number of the last heartbeat, and of the newest order received.
     seq: [(u64, u64); 2],
     launched: BTreeMap<JobId, Time>,
 }
 
-impl Flood {
+impl FloodedCluster {
     fn new(spec: &str) -> Self {
         let core = JobTracker::new(Config::default(), make(spec, &Params::new()).unwrap());
         let mut flood = Self {
@@ -157,7 +159,7 @@ impl Flood {
 
     /// Advances the time by a second: both trackers send heartbeats, and maps that have run for
     /// three seconds succeed.
-    fn second(&mut self) {
+    fn advance_one_second(&mut self) {
         self.now = self.now + Span::secs(1);
         self.send(Event::Tick);
         for at in 0..2 {
@@ -193,8 +195,8 @@ impl Flood {
 
 /// Returns how long a job waits for its first slot while a job of `flood_maps` maps is submitted
 /// every `every` seconds.
-fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
-    let mut flood = Flood::new(spec);
+fn wait_for_first_slot(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
+    let mut flood = FloodedCluster::new(spec);
     let mut one = None;
     for second in 0..700 {
         if second % every == 0 {
@@ -204,7 +206,7 @@ fn wait(spec: &str, flood_maps: usize, every: u32, maps: usize) -> Option<f64> {
             flood.submit("one", maps);
             one = Some((flood.core.cluster().newest_job(), flood.now));
         }
-        flood.second();
+        flood.advance_one_second();
     }
     let (job, submitted) = one?;
     flood.launched.get(&job).map(|at| at.since(submitted).as_secs_f64())
@@ -215,13 +217,16 @@ fn waiting_time_is_within_the_stated_bound() {
     let mut wrong = String::new();
     for spec in specs() {
         let inner = spec.trim_start_matches("chronos(").trim_end_matches(')');
-        let stated = BOUNDS.iter().find(|(name, ..)| *name == inner);
-        let (small, large) = stated.map_or(BOUND, |(_, small, large)| (*small, *large));
-        let waited = (wait(&spec, 8, 4, 1), wait(&spec, 2, 1, 40));
+        let stated = WAIT_LIMITS_S.iter().find(|(name, ..)| *name == inner);
+        let (small, large) = stated.map_or(DEFAULT_WAIT_LIMITS_S, |(_, small, large)| (*small, *large));
+        let waited = (wait_for_first_slot(&spec, 8, 4, 1), wait_for_first_slot(&spec, 2, 1, 40));
         println!("{spec}: a small job waits {:?} s, a large one {:?} s", waited.0, waited.1);
         let within = |waited: Option<f64>, bound: u64| waited.is_some_and(|waited| waited <= bound as f64);
         if !within(waited.0, small) || large.is_some_and(|large| !within(waited.1, large)) {
-            let _ = writeln!(wrong, "{spec}: waited {waited:?} s, stated are {small} and {large:?}");
+            let _ = writeln!(
+                wrong,
+                "{spec}: the jobs waited {waited:?} s, but the limits are {small} and {large:?}"
+            );
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

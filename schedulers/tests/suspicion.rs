@@ -1,10 +1,10 @@
-//! Chronos acts when a tracker becomes suspect: tested with every policy in random clusters, using
-//! generated scenarios.
+//! Checks that Chronos acts when a tracker becomes suspect, with every policy, in random clusters
+//! and generated scenarios.
 //!
 //! Jobs of three users fill every slot. Then the connection of a tracker with a task of the first
-//! job breaks. Attempts on live trackers are preempted at once, at most as many as it ran tasks,
-//! and none is killed. If the tracker recovers, its attempts continue, and no more attempts are
-//! preempted.
+//! job breaks. Attempts on live trackers are preempted at once, at most as many as the suspect
+//! tracker ran tasks, and no attempt is killed. If the tracker recovers, its attempts continue, and
+//! no more attempts are preempted.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{Scheduler, invariants};
@@ -20,12 +20,12 @@ impl Rng {
     }
 }
 
-/// A cluster of `trackers`, with two map slots each: the commands, and where each task was launched
-/// (`j1.m0` on `t2`).
-struct Full {
+/// A cluster whose slots are all in use, two map slots on each of `trackers` trackers: the commands
+/// that create it, and the tracker of each task (`t2` for `j1.m0`).
+struct FullCluster {
     commands: String,
     trackers: u64,
-    runs: BTreeMap<String, String>,
+    tracker_of_task: BTreeMap<String, String>,
 }
 
 fn play(policy: &str, commands: &str) -> String {
@@ -37,7 +37,7 @@ fn play(policy: &str, commands: &str) -> String {
     played.unwrap_or_else(|error| panic!("{policy}: {error}\n{commands}"))
 }
 
-fn full(policy: &str, seed: u64) -> Full {
+fn full_cluster(policy: &str, seed: u64) -> FullCluster {
     let mut rng = Rng(seed << 40);
     rng.below(1);
     let trackers = 3 + rng.below(4);
@@ -69,20 +69,21 @@ fn full(policy: &str, seed: u64) -> Full {
     let runs =
         launched.map(|(task, rest)| (task.to_owned(), rest.split(' ').next().unwrap_or("").to_owned()));
     let runs = runs.collect();
-    Full { commands, trackers, runs }
+    FullCluster { commands, trackers, tracker_of_task: runs }
 }
 
-impl Full {
-    fn on(&self, tracker: &str) -> Vec<&str> {
-        self.runs.iter().filter(|(_, on)| *on == tracker).map(|(task, _)| task.as_str()).collect()
+impl FullCluster {
+    fn tasks_on(&self, tracker: &str) -> Vec<&str> {
+        self.tracker_of_task.iter().filter(|(_, on)| *on == tracker).map(|(task, _)| task.as_str()).collect()
     }
 
     /// Returns heartbeats of all trackers that report this progress of their attempts.
-    fn beat(&self, at: u64, done: f32) -> String {
+    fn heartbeats(&self, at: u64, done: f32) -> String {
         let mut text = String::new();
         for number in 1..=self.trackers {
             let name = format!("t{number}");
-            let running: Vec<String> = self.on(&name).iter().map(|task| format!("{task}.0:{done}")).collect();
+            let running: Vec<String> =
+                self.tasks_on(&name).iter().map(|task| format!("{task}.0:{done}")).collect();
             let _ = writeln!(text, "heartbeat {name} at={at}s running={}", running.join(","));
         }
         text
@@ -99,46 +100,49 @@ const POLICIES: [&str; 7] = ["fifo", "fair", "capacity", "hsrtf-pu", "hsrtf-pr",
 
 #[test]
 fn suspect_tracker_triggers_lossless_recovery() {
-    let (mut acted, mut quiet) = (BTreeMap::<&str, u32>::new(), 0);
+    let (mut acted, mut without_victim) = (BTreeMap::<&str, u32>::new(), 0);
     for policy in POLICIES {
         let spec = format!("chronos({policy})");
         for seed in 0..40 {
-            let full = full(&spec, seed);
-            let Some(suspect) = full.runs.get("j1.m0").cloned() else { continue };
-            let before = format!("{}{}", full.commands, full.beat(2, 0.3));
+            let full = full_cluster(&spec, seed);
+            let Some(suspect) = full.tracker_of_task.get("j1.m0").cloned() else { continue };
+            let before = format!("{}{}", full.commands, full.heartbeats(2, 0.3));
             let broken = format!("{before}disconnect {suspect} at=3s\n");
             let played = play(&spec, &broken);
             let back = preempted(&played);
-            assert!(!played.contains("to kill"), "{spec}, seed {seed}: something is killed\n{played}");
+            assert!(!played.contains("to kill"), "{spec}, seed {seed}: an attempt is killed\n{played}");
             for victim in &back {
                 assert_ne!(
-                    full.runs[*victim], suspect,
-                    "{spec}, seed {seed}: {victim} is where nothing can start"
+                    full.tracker_of_task[*victim], suspect,
+                    "{spec}, seed {seed}: {victim} is preempted on the suspect tracker"
                 );
             }
-            let most = full.on(&suspect).len();
+            let most = full.tasks_on(&suspect).len();
             assert!(
                 back.len() <= most,
-                "{spec}, seed {seed}: {} slots for {most} tasks\n{played}",
+                "{spec}, seed {seed}: {} attempts are preempted for {most} tasks\n{played}",
                 back.len()
             );
             if back.is_empty() {
-                quiet += 1;
+                without_victim += 1;
             } else {
                 *acted.entry(policy).or_default() += 1;
             }
             // A false alarm: no attempt of the tracker is stopped, and no more attempts are
             // preempted.
-            let healed = play(&spec, &format!("{broken}{}tick at=5s\n", full.beat(4, 0.4)));
-            assert_eq!(preempted(&healed), back, "{spec}, seed {seed}: preempts after a false alarm");
-            assert!(!healed.contains("\nstop "), "{spec}, seed {seed}: an attempt is stopped\n{healed}");
+            let recovered = play(&spec, &format!("{broken}{}tick at=5s\n", full.heartbeats(4, 0.4)));
+            assert_eq!(preempted(&recovered), back, "{spec}, seed {seed}: preempts after a false alarm");
+            assert!(
+                !recovered.contains("\nstop "),
+                "{spec}, seed {seed}: an attempt is stopped\n{recovered}"
+            );
         }
     }
-    println!("acted: {acted:?}; no victim: {quiet}");
+    println!("acted: {acted:?}; no victim: {without_victim}");
     for policy in POLICIES {
         assert!(
             acted.get(policy).is_some_and(|count| *count >= 5),
-            "chronos({policy}) hardly acts: {acted:?}"
+            "chronos({policy}) preempts attempts for too few seeds: {acted:?}"
         );
     }
 }

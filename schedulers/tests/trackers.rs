@@ -1,4 +1,5 @@
-//! Identity of trackers: the JobTracker assigns incarnations, and forgets trackers that stay lost.
+//! Checks that the JobTracker assigns incarnations to trackers, and forgets trackers that stay
+//! lost.
 
 use fermata_schedulers::{Params, make};
 use mrcore::{
@@ -81,7 +82,7 @@ impl TestCluster {
         }
     }
 
-    fn knows(&self, name: &str) -> bool {
+    fn knows_tracker(&self, name: &str) -> bool {
         self.core.cluster().tracker_named(name).is_some()
     }
 }
@@ -91,32 +92,33 @@ fn jobtracker_assigns_incarnations_and_any_process_may_reuse_a_name() {
     let mut run = TestCluster::new();
     let (id, first) = run.register("a", 0).unwrap();
     assert_eq!(first, 1);
-    assert_eq!(run.register("a", 1), Some((id, 1)), "the same process again");
-    assert_eq!(run.register("a", 0), Some((id, 2)), "a new one");
-    assert_eq!(run.register("a", 1), None, "the old one has been replaced");
-    // A number that was never assigned, for example because the journal was lost.
+    assert_eq!(run.register("a", 1), Some((id, 1)), "the same process registers again");
+    assert_eq!(run.register("a", 0), Some((id, 2)), "a new process gets the next incarnation");
+    assert_eq!(run.register("a", 1), None, "the old process has been replaced");
+    // The process claims an incarnation that was never assigned, for example because the journal
+    // was lost.
     assert_eq!(run.register("a", u64::MAX), Some((id, 3)));
     assert_eq!(run.register("a", 0), Some((id, 4)));
     assert_eq!(run.register("b", 7).map(|(_, incarnation)| incarnation), Some(1));
 }
 
 #[test]
-fn lost_trackers_are_forgotten_when_asked_or_after_a_time_and_their_numbers_are_not_used_again() {
+fn lost_trackers_are_forgotten_on_request_or_after_a_time_and_their_ids_are_not_reused() {
     let mut run = TestCluster::new();
     let registered = run.register("a", 0).unwrap();
     let (lost, _) = run.register("b", 0).unwrap();
     assert!(matches!(run.forget(lost), Reply::Refused(why) if why.contains("not lost")));
     run.pass(15, registered);
-    assert!(run.knows("b"), "lost, and not forgotten");
+    assert!(run.knows_tracker("b"), "the tracker is lost, but not forgotten");
     assert_eq!(run.forget(lost), Reply::Accepted);
-    assert!(!run.knows("b"));
+    assert!(!run.knows_tracker("b"));
     assert!(matches!(run.forget(lost), Reply::Refused(_)));
     let (again, incarnation) = run.register("b", 1).unwrap();
     assert!(again > lost, "{again} is not {lost}");
     assert_eq!(incarnation, 1);
     run.pass(50, registered);
-    assert!(run.knows("b"));
+    assert!(run.knows_tracker("b"));
     run.pass(30, registered);
-    assert!(!run.knows("b") && run.knows("a"));
+    assert!(!run.knows_tracker("b") && run.knows_tracker("a"));
     assert_eq!(run.core.cluster().trackers().count(), 1);
 }

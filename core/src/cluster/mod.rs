@@ -1,8 +1,9 @@
 //! The state of the cluster as plain data. Policies read it.
 //!
-//! It has a durable half ([`Durable`]), which only [`Cluster::apply`] changes, with new facts or with
-//! facts replayed from the journal. The volatile half is what no fact covers (progress, the time of the
-//! last heartbeat); it is lost with the process. The functions in this file need both halves.
+//! It has a durable half ([`Durable`]), which only [`Cluster::apply`] changes, with new facts or
+//! with facts replayed from the journal. The volatile half is what no fact covers (progress, the
+//! time of the last heartbeat); it is lost with the process. The functions in this file need both
+//! halves.
 
 mod durable;
 mod locality;
@@ -24,8 +25,8 @@ use crate::{
 use std::{collections::BTreeSet, ops};
 use volatile::Volatile;
 
-/// A slow map with less than this part of its range left is not split, because the remainder would be
-/// too small for a task of its own.
+/// A slow map with less than this part of its range left is not split, because the remainder would
+/// be too small for a task of its own.
 const REMAINDER_PART_MIN: f32 = 0.05;
 
 /// All trackers, jobs, tasks and attempts. It dereferences to its durable half, which cannot be
@@ -86,7 +87,8 @@ impl Cluster {
 
     /// Returns whether a tracker has a free slot.
     pub(crate) fn has_free_slot(&self, id: TrackerId, phase: Phase) -> bool {
-        self.durable.unassigned_trackers(phase).contains(&id) && self.has_slot_without_unknown_attempt(id, phase)
+        self.durable.unassigned_trackers(phase).contains(&id)
+            && self.has_slot_without_unknown_attempt(id, phase)
     }
 
     /// Returns whether a tracker with unassigned slots has one that no unknown attempt holds.

@@ -161,8 +161,8 @@ impl JobTracker {
         } else {
             "policy-keeps-slots"
         };
-        // `all` does not include the slots of trackers that are suspect or being drained, so attempts
-        // there are counted separately.
+        // `all` does not include the slots of trackers that are suspect or being drained, so
+        // attempts there are counted separately.
         let counted = |id: &&AttemptId| {
             let tracker =
                 self.cluster.attempt(**id).and_then(|attempt| self.cluster.tracker(attempt.tracker));

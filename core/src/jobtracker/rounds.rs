@@ -90,7 +90,12 @@ impl JobTracker {
                     }
                 }
                 Decision::Reserve { task, on, why } => {
-                    self.reservations.insert(task, (on, AcceptedSlots::EquallyNear), self.reserved_until(now), why);
+                    self.reservations.insert(
+                        task,
+                        (on, AcceptedSlots::EquallyNear),
+                        self.reserved_until(now),
+                        why,
+                    );
                 }
             }
         }
@@ -104,7 +109,8 @@ impl JobTracker {
     /// Removes lapsed reservations, and holds a periodic round if it is due.
     pub(super) fn hold_periodic_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.work_arrived |= self.reservations.expire(now);
-        let is_due = self.policy_tick_interval().is_some_and(|every| now.since(self.last_policy_tick) >= every);
+        let is_due =
+            self.policy_tick_interval().is_some_and(|every| now.since(self.last_policy_tick) >= every);
         if is_due {
             self.last_policy_tick = now;
             self.hold_round(now, Cause::Tick, out);
@@ -146,8 +152,8 @@ impl JobTracker {
         }
     }
 
-    /// Passes the solution of a computation to the policy that requested it. A solution with any other
-    /// number is from before a restart and is ignored.
+    /// Passes the solution of a computation to the policy that requested it. A solution with any
+    /// other number is from before a restart and is ignored.
     pub(super) fn pass_solution(&mut self, now: Time, number: u64, answer: &Numbers) {
         if self.computing.take_if(|waited| *waited == number).is_some() {
             self.scheduler.solved(now, answer, &self.cluster);
@@ -160,8 +166,8 @@ impl JobTracker {
         }
     }
 
-    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it. A duplicate may
-    /// resume from the same checkpoint, because attempts only read checkpoints.
+    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it. A duplicate
+    /// may resume from the same checkpoint, because attempts only read checkpoints.
     pub(super) fn launch(
         &mut self,
         now: Time,
@@ -182,8 +188,9 @@ impl JobTracker {
         }
     }
 
-    /// Offers free slots to the policy at once when work has arrived, instead of waiting for heartbeats.
-    /// The slots of trackers that have input of pending maps are offered first, for locality.
+    /// Offers free slots to the policy at once when work has arrived, instead of waiting for
+    /// heartbeats. The slots of trackers that have input of pending maps are offered first, for
+    /// locality.
     pub(super) fn offer_free_slots(&mut self, now: Time, out: &mut Vec<Effect>) {
         let free =
             |id: &TrackerId| Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(*id, phase));

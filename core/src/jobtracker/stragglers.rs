@@ -1,9 +1,9 @@
 //! Stragglers: tasks that take much longer than others of their phase.
 //!
 //! A slow map that is divisible is split when another tracker has a free slot: its work so far is
-//! saved, and no input is read twice. Reduces are duplicated. So are maps that cannot be split, maps
-//! that do not react to the request, and maps of jobs that disable splitting. The policy decides when
-//! a straggler is duplicated.
+//! saved, and no input is read twice. Reduces are duplicated. So are maps that cannot be split,
+//! maps that do not react to the request, and maps of jobs that disable splitting. The policy
+//! decides when a straggler is duplicated.
 
 use super::JobTracker;
 use crate::{
@@ -53,8 +53,9 @@ impl JobTracker {
             AttemptState::Splitting => does_not_react(attempt),
             _ => false,
         };
-        let alone =
-            |attempt: &Attempt| job.task(attempt.id.task).is_some_and(|task| task.viable_attempts().count() == 1);
+        let alone = |attempt: &Attempt| {
+            job.task(attempt.id.task).is_some_and(|task| task.viable_attempts().count() == 1)
+        };
         let running = self.cluster.running(job, phase);
         let slow = running.filter(|(attempt, progress)| {
             let done = progress.unwrap_or_default().done;

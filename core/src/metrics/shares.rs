@@ -5,8 +5,8 @@
 //! users of the difference between their slots beyond the minimum share and the mean of that number
 //! over users of the same weight. For both, lower is better.
 //!
-//! The paper gives one number for a run and does not say for which time. Here it is the mean over the
-//! time in which any user has work. Users without work are in neither sum.
+//! The paper gives one number for a run and does not say for which time. Here it is the mean over
+//! the time in which any user has work. Users without work are in neither sum.
 
 use crate::time::Time;
 use std::collections::BTreeMap;
@@ -32,16 +32,15 @@ struct User {
 pub struct Shares {
     users: BTreeMap<String, User>,
     since: Time,
-    /// The seconds in which any user had work, and the sums of dissatisfaction and fairness over these
-    /// seconds.
+    /// The seconds in which any user had work, and the sums of dissatisfaction and fairness over
+    /// these seconds.
     sums: [f64; 3],
 }
 
 impl Shares {
     /// Starts with the minimum shares of all users.
     pub fn new(users: impl IntoIterator<Item = (String, MinShare)>) -> Self {
-        let users =
-            users.into_iter().map(|(name, min_share)| (name, User { min_share, jobs: 0, slots: 0 }));
+        let users = users.into_iter().map(|(name, min_share)| (name, User { min_share, jobs: 0, slots: 0 }));
         Self { users: users.collect(), ..Self::default() }
     }
 
@@ -112,8 +111,7 @@ mod tests {
 
     #[test]
     fn dissatisfaction_and_fairness_match_values_computed_by_hand() {
-        let users =
-            [("a", min_share(4.0, 2.0)), ("b", min_share(0.0, 2.0)), ("c", min_share(5.0, 1.0))];
+        let users = [("a", min_share(4.0, 2.0)), ("b", min_share(0.0, 2.0)), ("c", min_share(5.0, 1.0))];
         let mut shares = Shares::new(users.map(|(name, min_share)| (name.to_owned(), min_share)));
         for user in ["a", "b"] {
             shares.change_jobs(Time(0), user, 1);

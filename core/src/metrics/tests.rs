@@ -100,7 +100,8 @@ fn split_paused_and_migrated_job_has_the_figures_computed_by_hand() {
     assert_eq!(job.waiting().zip(job.execution()).map(|(a, b)| a + b), job.makespan());
     assert_eq!(job.execution(), Some(Span::secs(38)));
     assert_eq!(job.maps_done, Some(Time(30_000_000)));
-    // The reduce waits from 30 s to 34 s before its first launch, and from 41 s to 47 s after the pause.
+    // The reduce waits from 30 s to 34 s before its first launch, and from 41 s to 47 s after the
+    // pause.
     assert_eq!(job.reduce_wait(), Some(Span::secs(10)));
     assert_eq!(job.near, [2, 1, 0], "m0 and the remainder are node-local, m1 is rack-local");
     assert_eq!(job.locality(), Some(2.0 / 3.0));
@@ -122,7 +123,11 @@ fn split_paused_and_migrated_job_has_the_figures_computed_by_hand() {
 fn figures_without_data_are_none() {
     let none = JobFigures { tasks: PerPhase { map: 2, reduce: 0 }, ..figures_after(vec![(0, submitted())]) };
     assert_eq!((none.reduce_wait(), none.locality()), (None, None), "no reduces, and no map launched yet");
-    assert_eq!(figures_after(vec![(0, submitted())]).reduce_wait(), Some(Span(0)), "one reduce, which has not waited");
+    assert_eq!(
+        figures_after(vec![(0, submitted())]).reduce_wait(),
+        Some(Span(0)),
+        "one reduce, which has not waited"
+    );
 }
 
 #[test]
@@ -160,8 +165,8 @@ fn lost_tracker_adds_lost_work_and_recovery_time() {
     let expected = Recovery { tasks: 2, maps: 2, local: 1, waited, maps_waited: waited, longest };
     assert_eq!(metrics.recovery, expected);
     let job = metrics.job(JobId(1)).expect("it is known");
-    // Lost: m0, which ran from 1 s to 20 s, and m1, which ran from 1 s to 5 s and whose output was lost
-    // with the node.
+    // Lost: m0, which ran from 1 s to 20 s, and m1, which ran from 1 s to 5 s and whose output was
+    // lost with the node.
     assert_eq!((job.lost, job.lost_bytes, job.preemption.kills), (Span::secs(19 + 4), 60, 0));
     assert_eq!(job.near, [2, 0, 2]);
     assert_eq!(job.recovery, metrics.recovery, "all recovered tasks belong to this job");

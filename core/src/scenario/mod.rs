@@ -84,9 +84,9 @@ struct Player<'a> {
 }
 
 /// Runs a scenario and returns its text with the actual results below each `----`. `policy` is used
-/// unless the text names another one. `check` is called with the cluster after every command, to check
-/// invariants. Returns an error if a replay of the facts so far does not give the durable half of the
-/// cluster.
+/// unless the text names another one. `check` is called with the cluster after every command, to
+/// check invariants. Returns an error if a replay of the facts so far does not give the durable
+/// half of the cluster.
 pub fn run(
     text: &str,
     policy: &str,

@@ -4,7 +4,7 @@ use crate::{files::Files, output::work_folder};
 use daemon::config::JobTrackerConfig;
 use mrcore::{
     Cluster, Phase,
-    event::{Numbered, Order},
+    event::{NumberedOrder, Order},
     ids::{AttemptId, Incarnation, TrackerId},
     job::{JobSpec, MapEvent, Program},
     task::PreemptKind,
@@ -50,7 +50,7 @@ pub(crate) fn orders(
     cluster: &Cluster,
     files: &Files,
     answer: Option<u64>,
-    orders: &[Numbered],
+    orders: &[NumberedOrder],
 ) -> Vec<pb::ToTracker> {
     let mut messages = Vec::new();
     let (mut batch, mut bytes) = (Vec::new(), 0);

@@ -136,7 +136,7 @@ fn p99(mut times: Vec<f64>) -> f64 {
 
 fn program() -> Measurement {
     let one = |_| {
-        let problem = bench_cluster::program(20, 100);
+        let problem = bench_cluster::synthetic_problem(20, 100);
         let started = Instant::now();
         drop(black_box(problem.solve()));
         started.elapsed().as_secs_f64() * 1e3
@@ -154,7 +154,7 @@ fn program() -> Measurement {
 /// CPU seconds of the core per second, if every tracker reports the progress of its twelve attempts
 /// each second.
 fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
-    let mut stage = BenchCluster::shadowed(spec, shadow, &Params::new(), HUGE)?;
+    let mut stage = BenchCluster::with_shadow(spec, shadow, &Params::new(), HUGE)?;
     let second = |stage: &mut BenchCluster| {
         stage.send_heartbeats();
         stage.tick();

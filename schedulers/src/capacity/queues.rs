@@ -1,4 +1,4 @@
-//! The tree of queues, their slots and their pending jobs, updated with every fact.
+//! The tree of queues with their slots and pending jobs, updated with every fact.
 
 use crate::{estimate::demand, params::Section, ranked_queue::Real};
 use mrcore::{
@@ -12,24 +12,25 @@ use std::{
 };
 
 /// The position of a job in its queue.
-type OrderKey = (Reverse<Priority>, JobId);
+type JobRank = (Reverse<Priority>, JobId);
 
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) name: String,
     parent: Option<usize>,
     children: Vec<usize>,
-    /// Guaranteed part and maximum part of the whole cluster.
-    guaranteed: f64,
-    max: f64,
-    /// Part of the queue that each user may hold even if there are many users.
+    /// The part of the whole cluster that the queue is guaranteed.
+    guaranteed_part: f64,
+    /// The maximum part of the whole cluster that the queue may hold.
+    max_part: f64,
+    /// The part of the queue that each user may hold even if there are many users.
     user_limit: f64,
-    /// Maximum of a user, in multiples of the guarantee.
+    /// The maximum slots of a user, in multiples of the guarantee of the queue.
     user_factor: f64,
-    /// Slots held by jobs in it or below it.
+    /// Number of slots held by jobs in this queue or in queues below it.
     pub(super) held: PerPhase<u32>,
     /// Its jobs that can use a slot, in order.
-    order: PerPhase<BTreeSet<OrderKey>>,
+    waiting_jobs: PerPhase<BTreeSet<JobRank>>,
     /// Its running jobs.
     jobs: BTreeSet<JobId>,
     /// Its users with running jobs or with slots.
@@ -45,14 +46,14 @@ struct User {
 impl Queue {
     /// Returns the number of slots that the queue is guaranteed.
     pub(super) fn guaranteed(&self, phase: Phase, cluster: &Cluster) -> f64 {
-        self.guaranteed * f64::from(cluster.slots(phase))
+        self.guaranteed_part * f64::from(cluster.slots(phase))
     }
 
     /// Returns the maximum number of slots of the queue. Slots that attempts hold on suspect or
     /// draining nodes are part of the total.
     pub(super) fn max(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let slots = cluster.slots(phase) + cluster.slots_on_excluded_trackers(phase);
-        (self.max * f64::from(slots) - 1e-9).ceil()
+        (self.max_part * f64::from(slots) - 1e-9).ceil()
     }
 
     /// Returns the current maximum number of slots of each user: the slots of the queue divided by
@@ -73,11 +74,11 @@ impl Queue {
     }
 
     pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = JobId> + '_ {
-        self.order[phase].iter().map(|(_, job)| *job)
+        self.waiting_jobs[phase].iter().map(|(_, job)| *job)
     }
 
     pub(super) fn ahead_of(&self, job: &Job, phase: Phase) -> usize {
-        self.order[phase].range(..(Reverse(job.spec.priority), job.id)).count()
+        self.waiting_jobs[phase].range(..(Reverse(job.spec.priority), job.id)).count()
     }
 
     /// Returns the number of slots that the jobs of the queue could use, with each user at most at
@@ -97,40 +98,41 @@ impl Queue {
 }
 
 #[derive(Debug)]
-struct Member {
+struct JobEntry {
     queue: usize,
     user: String,
     held: PerPhase<u32>,
 }
 
-/// The tree of queues. The first one is the root, which is the whole cluster.
+/// The tree of queues. The first queue is the root, which is the whole cluster.
 #[derive(Debug)]
 pub(super) struct Queues {
-    tree: Vec<Queue>,
-    members: BTreeMap<JobId, Member>,
+    queues: Vec<Queue>,
+    jobs: BTreeMap<JobId, JobEntry>,
 }
 
 impl Queues {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
-        let root = Queue { guaranteed: 1.0, max: 1.0, user_limit: 1.0, ..Queue::default() };
-        let mut queues = Self { tree: vec![root], members: BTreeMap::new() };
+        let root = Queue { guaranteed_part: 1.0, max_part: 1.0, user_limit: 1.0, ..Queue::default() };
+        let mut queues = Self { queues: vec![root], jobs: BTreeMap::new() };
         let mut names = section.names("queues");
         names.insert("default".into());
         // The name of a queue starts with that of its parent, so parents come first.
         for name in names {
-            queues.add(section, &name);
+            queues.add_queue(section, &name);
         }
         queues
     }
 
-    fn add(&mut self, section: &mut Section<'_>, name: &str) {
+    fn add_queue(&mut self, section: &mut Section<'_>, name: &str) {
         let above = name.rsplit_once('.').map_or("", |(above, _)| above);
-        let Some(parent) = self.tree.iter().position(|queue| queue.name == above) else {
+        let Some(parent) = self.queues.iter().position(|queue| queue.name == above) else {
             return section.refuse(format!("queue {name} has the parent {above}, which is not configured"));
         };
         let key = |field: &str| format!("queues.{name}.{field}");
-        let taken: f64 = self.tree[parent].children.iter().map(|child| self.tree[*child].guaranteed).sum();
-        let (whole, ceiling) = (self.tree[parent].guaranteed, self.tree[parent].max);
+        let taken: f64 =
+            self.queues[parent].children.iter().map(|child| self.queues[*child].guaranteed_part).sum();
+        let (whole, ceiling) = (self.queues[parent].guaranteed_part, self.queues[parent].max_part);
         // The default queue gets the remainder of 100 percent at the top level.
         let remainder = if name == "default" { (100.0 - percent_of_others(section)).max(0.0) } else { 0.0 };
         let capacity = section.number(
@@ -152,67 +154,73 @@ impl Queues {
         let guaranteed = whole * capacity / 100.0;
         if taken + guaranteed > whole + 1e-9 {
             section.refuse(format!(
-                "queue {name} and those with the same parent have more than 100 percent together"
+                "queue {name} and the other queues with the same parent are guaranteed more than 100 percent in total"
             ));
         }
         if max < capacity {
             section.refuse(format!("queue {name} has a max_capacity below its capacity"));
         }
-        let number = self.tree.len();
-        self.tree[parent].children.push(number);
-        self.tree.push(Queue {
+        let number = self.queues.len();
+        self.queues[parent].children.push(number);
+        self.queues.push(Queue {
             name: name.to_owned(),
             parent: Some(parent),
-            guaranteed,
-            max: ceiling * max / 100.0,
+            guaranteed_part: guaranteed,
+            max_part: ceiling * max / 100.0,
             user_limit: user_limit / 100.0,
             user_factor,
             ..Queue::default()
         });
     }
 
-    pub(super) fn of(&self, job: JobId) -> Option<&Queue> {
-        self.number(job).map(|number| &self.tree[number])
+    pub(super) fn queue_of(&self, job: JobId) -> Option<&Queue> {
+        self.queue_number(job).map(|number| &self.queues[number])
     }
 
-    pub(super) fn number(&self, job: JobId) -> Option<usize> {
-        self.members.get(&job).map(|member| member.queue)
+    pub(super) fn queue_number(&self, job: JobId) -> Option<usize> {
+        self.jobs.get(&job).map(|entry| entry.queue)
     }
 
     /// Returns the queues that can contain jobs.
     pub(super) fn leaves(&self) -> impl Iterator<Item = (usize, &Queue)> {
-        self.tree.iter().enumerate().skip(1).filter(|(_, queue)| queue.is_leaf())
+        self.queues.iter().enumerate().skip(1).filter(|(_, queue)| queue.is_leaf())
     }
 
     /// Returns the leaves that may get another slot. At each level of the tree, the queue with the
     /// smallest part of its guarantee comes first.
     pub(super) fn in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
         let mut leaves = Vec::new();
-        self.descend(0, phase, cluster, &mut leaves);
+        self.collect_leaves(0, phase, cluster, &mut leaves);
         leaves
     }
 
-    fn descend<'a>(&'a self, number: usize, phase: Phase, cluster: &Cluster, leaves: &mut Vec<&'a Queue>) {
-        let queue = &self.tree[number];
+    fn collect_leaves<'a>(
+        &'a self,
+        number: usize,
+        phase: Phase,
+        cluster: &Cluster,
+        leaves: &mut Vec<&'a Queue>,
+    ) {
+        let queue = &self.queues[number];
         if f64::from(queue.held[phase]) + 1.0 > queue.max(phase, cluster) {
             return;
         }
         if queue.is_leaf() {
-            if !queue.order[phase].is_empty() {
+            if !queue.waiting_jobs[phase].is_empty() {
                 leaves.push(queue);
             }
             return;
         }
         let mut children = queue.children.clone();
         let used_part = |number: &usize| {
-            let child = &self.tree[*number];
+            let child = &self.queues[*number];
             let (held, guaranteed) = (f64::from(child.held[phase]), child.guaranteed(phase, cluster));
             // A queue without a guarantee comes after all queues that are within their guarantee.
             Real(if guaranteed > 0.0 { held / guaranteed } else { 1.0 + held })
         };
         children.sort_by_key(|number| (used_part(number), *number));
         for child in children {
-            self.descend(child, phase, cluster, leaves);
+            self.collect_leaves(child, phase, cluster, leaves);
         }
     }
 
@@ -226,17 +234,17 @@ impl Queues {
 
     /// Returns a queue and all its ancestors, the root last.
     fn path(&self, number: usize) -> Vec<usize> {
-        std::iter::successors(Some(number), |number| self.tree[*number].parent).collect()
+        std::iter::successors(Some(number), |number| self.queues[*number].parent).collect()
     }
 
     /// Returns the number of slots that a queue holds, without those being preempted, and its
     /// guarantee.
     pub(super) fn usage(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
-        (self.retained(number, phase, plan), self.tree[number].guaranteed(phase, plan.cluster()))
+        (self.retained(number, phase, plan), self.queues[number].guaranteed(phase, plan.cluster()))
     }
 
     fn retained(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> f64 {
-        let queue = &self.tree[number];
+        let queue = &self.queues[number];
         let jobs = queue.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         let own: f64 = jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum();
         own + queue.children.iter().map(|child| self.retained(*child, phase, plan)).sum::<f64>()
@@ -245,7 +253,7 @@ impl Queues {
     /// Returns whether a queue and all its ancestors may hold another slot.
     pub(super) fn has_room(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> bool {
         let below_max = |number: &usize| {
-            self.retained(*number, phase, plan) + 1.0 <= self.tree[*number].max(phase, plan.cluster())
+            self.retained(*number, phase, plan) + 1.0 <= self.queues[*number].max(phase, plan.cluster())
         };
         self.path(number).iter().all(below_max)
     }
@@ -275,7 +283,7 @@ impl Queues {
 
     /// Returns the leaf whose path is `name`, or the only leaf whose path ends with `name`; the
     /// default queue if there is no such leaf.
-    fn leaf(&self, name: &str) -> usize {
+    fn leaf_for(&self, name: &str) -> usize {
         let whole = self.leaves().find(|(_, queue)| queue.name == name);
         let mut ends = self.leaves().filter(|(_, queue)| queue.name.rsplit('.').next() == Some(name));
         let by_end = || ends.next().filter(|_| ends.next().is_none());
@@ -285,32 +293,32 @@ impl Queues {
 
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
-            Fact::JobSubmitted { job, spec, .. } => self.join(*job, spec),
-            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.leave(*job),
+            Fact::JobSubmitted { job, spec, .. } => self.add_job(*job, spec),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.end_job(*job),
             _ => {}
         }
         if let Some(job) = fact.job() {
             self.refresh(job, cluster);
         }
         if let Fact::JobForgotten { job } = fact {
-            self.members.remove(job);
+            self.jobs.remove(job);
         }
     }
 
-    fn join(&mut self, job: JobId, spec: &JobSpec) {
-        let number = self.leaf(&spec.queue);
-        let queue = &mut self.tree[number];
+    fn add_job(&mut self, job: JobId, spec: &JobSpec) {
+        let number = self.leaf_for(&spec.queue);
+        let queue = &mut self.queues[number];
         queue.jobs.insert(job);
         queue.users.entry(spec.user.clone()).or_default().jobs += 1;
-        let member = Member { queue: number, user: spec.user.clone(), held: PerPhase::default() };
-        self.members.insert(job, member);
+        let entry = JobEntry { queue: number, user: spec.user.clone(), held: PerPhase::default() };
+        self.jobs.insert(job, entry);
     }
 
-    fn leave(&mut self, job: JobId) {
-        let Some(member) = self.members.get(&job) else { return };
-        let queue = &mut self.tree[member.queue];
+    fn end_job(&mut self, job: JobId) {
+        let Some(entry) = self.jobs.get(&job) else { return };
+        let queue = &mut self.queues[entry.queue];
         if queue.jobs.remove(&job)
-            && let Some(user) = queue.users.get_mut(&member.user)
+            && let Some(user) = queue.users.get_mut(&entry.user)
         {
             user.jobs -= 1;
         }
@@ -318,13 +326,13 @@ impl Queues {
 
     /// Updates the data of a job from the cluster.
     pub(super) fn refresh(&mut self, id: JobId, cluster: &Cluster) {
-        let Some(number) = self.number(id) else { return };
+        let Some(number) = self.queue_number(id) else { return };
         for phase in Phase::BOTH {
             let job = cluster.job(id);
             self.set_held(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
             if let Some(job) = job {
                 let order = (Reverse(job.spec.priority), id);
-                let queue = &mut self.tree[number].order[phase];
+                let queue = &mut self.queues[number].waiting_jobs[phase];
                 if job.may_start(phase) && !job.pending[phase].is_empty() {
                     queue.insert(order);
                 } else {
@@ -334,24 +342,24 @@ impl Queues {
         }
     }
 
-    /// Counts a slot that this round gives to a job. `refresh` reverts this.
+    /// Counts a slot that this round gives to a job. Calling `refresh` reverts it.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
-        if let Some(held) = self.members.get(&job).map(|member| member.held[phase]) {
+        if let Some(held) = self.jobs.get(&job).map(|entry| entry.held[phase]) {
             self.set_held(job, phase, held + 1);
         }
     }
 
     fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
-        let Some(member) = self.members.get_mut(&job) else { return };
-        let before = std::mem::replace(&mut member.held[phase], held);
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        let before = std::mem::replace(&mut entry.held[phase], held);
         if held == before {
             return;
         }
-        let user = self.tree[member.queue].users.entry(member.user.clone()).or_default();
+        let user = self.queues[entry.queue].users.entry(entry.user.clone()).or_default();
         user.held[phase] = user.held[phase] + held - before;
-        let mut at = Some(member.queue);
+        let mut at = Some(entry.queue);
         while let Some(number) = at {
-            let queue = &mut self.tree[number];
+            let queue = &mut self.queues[number];
             queue.held[phase] = queue.held[phase] + held - before;
             at = queue.parent;
         }

@@ -1,9 +1,10 @@
-//! Classes of jobs and the nodes suggested for them: the long computation, with plain numbers as
-//! input and output.
+//! Computes the classes of jobs and the nodes suggested for them. This is the long computation,
+//! with plain numbers as input and output.
 //!
 //! Jobs with the same user, program, size and priority are a *kind*. Kinds that take about the same
-//! time on every node form a class. Both classifications (kinds whose users have a minimum share;
-//! all kinds) and both linear programs are one [`Problem`].
+//! time on every node form a class. There are two classifications, one of the kinds whose users
+//! have a minimum share, and one of all kinds. Both classifications and their linear programs are
+//! one [`Problem`].
 
 use super::{
     kmeans::{cluster, distance2, mean},
@@ -12,18 +13,19 @@ use super::{
 use mrcore::compute::{Numbers, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A smaller part of a resource counts as none.
-pub(super) const EPSILON: f64 = 1e-9;
+/// The smallest part of a node that counts. A smaller part counts as none.
+pub(super) const PART_MIN: f64 = 1e-9;
 
-/// Resources whose rates differ by less than this for every class are merged in the linear program.
-const SIMILARITY: f64 = 0.1;
+/// Nodes are merged in the linear program if the logarithms of their rates differ by less than
+/// about this, for every class.
+const MERGED_RATE_DIFFERENCE: f64 = 0.1;
 
 /// The properties of one kind.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct KindFacts {
     /// Kinds of different ranks (priority and weight of the user) are in different classes.
     pub(super) rank: usize,
-    /// The user. There are as many classes as users.
+    /// The number of the user. Each rank has at most as many classes as users.
     pub(super) user: usize,
     /// Whether the user has a minimum share.
     pub(super) has_min_share: bool,
@@ -49,10 +51,10 @@ pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Classes {
     /// The class of each kind, in the order of the problem.
-    pub(super) of: Vec<Option<usize>>,
+    pub(super) class_of_kind: Vec<Option<usize>>,
     /// The centre of each class.
     pub(super) centres: Vec<Vec<f64>>,
-    /// The part of each node for each class.
+    /// The part of each node that each class should get, by class and node.
     pub(super) delta: Vec<Vec<f64>>,
     /// The factor by which arrival rates could grow.
     pub(super) lambda: f64,
@@ -77,14 +79,18 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
 }
 
 /// Reads the two classifications from a solution; `None` if the computation failed.
-pub(super) fn answer(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
+pub(super) fn read_classes(numbers: &Numbers, nodes: usize) -> Option<[Classes; 2]> {
     let names = [["of1", "centres1", "delta1", "lambda1"], ["of2", "centres2", "delta2", "lambda2"]];
     let read = |[of, centres, delta, lambda]: [&str; 4]| {
         let rows = |name: &str| -> Vec<Vec<f64>> {
             numbers.list(name).chunks(nodes.max(1)).map(<[f64]>::to_vec).collect()
         };
         Some(Classes {
-            of: numbers.list(of).iter().map(|number| (*number >= 0.0).then_some(*number as usize)).collect(),
+            class_of_kind: numbers
+                .list(of)
+                .iter()
+                .map(|number| (*number >= 0.0).then_some(*number as usize))
+                .collect(),
             centres: rows(centres),
             delta: rows(delta),
             lambda: numbers.first_number(lambda)?,
@@ -111,7 +117,7 @@ fn solve(input: &Numbers) -> Numbers {
         .collect();
     let (first, second) = (classify(&kinds, true, seed), classify(&kinds, false, seed));
     let of = |classes: &Classes| -> Vec<f64> {
-        classes.of.iter().map(|class| class.map_or(-1.0, |class| class as f64)).collect()
+        classes.class_of_kind.iter().map(|class| class.map_or(-1.0, |class| class as f64)).collect()
     };
     Numbers::default()
         .with("of1", of(&first))
@@ -142,28 +148,28 @@ fn classify(kinds: &[KindFacts], min_share_only: bool, seed: u64) -> Classes {
     for (at, _) in kinds.iter().enumerate().filter(|(_, kind)| takes_part(kind)) {
         ranks.entry(kinds[at].rank).or_default().push(at);
     }
-    let mut classes = Classes { of: vec![None; kinds.len()], ..Classes::default() };
+    let mut classes = Classes { class_of_kind: vec![None; kinds.len()], ..Classes::default() };
     let mut count = 0;
     for members in ranks.values() {
         let users: BTreeSet<usize> = members.iter().map(|at| kinds[*at].user).collect();
         let their: Vec<&[f64]> = members.iter().map(|at| points[*at].as_slice()).collect();
         let found = cluster(&their, users.len(), seed);
         for (at, number) in members.iter().zip(&found) {
-            classes.of[*at] = Some(count + number);
+            classes.class_of_kind[*at] = Some(count + number);
         }
         count += found.iter().max().map_or(0, |last| last + 1);
     }
-    suggest(kinds, count, &mut classes);
+    allocate_nodes(kinds, count, &mut classes);
     classes
 }
 
 /// Solves the linear program of a classification.
-fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
+fn allocate_nodes(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
     let (mut alpha, mut mu) = (Vec::new(), Vec::new());
     for class in 0..count {
         let members: Vec<&KindFacts> = kinds
             .iter()
-            .zip(&classes.of)
+            .zip(&classes.class_of_kind)
             .filter(|(_, of)| **of == Some(class))
             .map(|(kind, _)| kind)
             .collect();
@@ -178,7 +184,7 @@ fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
         alpha.push(arrivals.max(f64::MIN_POSITIVE));
         mu.push((0..nodes).map(rate).collect::<Vec<f64>>());
     }
-    let (of_node, merged, counts) = merge(&mu);
+    let (of_node, merged, counts) = merge_similar_nodes(&mu);
     if let Some(found) = allocate(&alpha, &merged, &counts) {
         classes.lambda = found.lambda;
         classes.delta =
@@ -190,9 +196,10 @@ fn suggest(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
 /// three types needs only three columns, and all nodes of a type get the same solution. Returns the
 /// group of each node, the mean rate of each class on each group, and the number of nodes in each
 /// group.
-fn merge(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
+fn merge_similar_nodes(mu: &[Vec<f64>]) -> (Vec<usize>, Vec<Vec<f64>>, Vec<f64>) {
     let nodes = mu.first().map_or(0, Vec::len);
-    let step = |rate: f64| if rate > 0.0 { (rate.ln() / SIMILARITY).round() as i64 } else { i64::MIN };
+    let step =
+        |rate: f64| if rate > 0.0 { (rate.ln() / MERGED_RATE_DIFFERENCE).round() as i64 } else { i64::MIN };
     let mut groups: BTreeMap<Vec<i64>, usize> = BTreeMap::new();
     let (mut of_node, mut counts) = (Vec::new(), Vec::new());
     let mut merged: Vec<Vec<f64>> = vec![Vec::new(); mu.len()];
@@ -223,29 +230,29 @@ mod tests {
         KindFacts { rank, user, has_min_share, arrivals, times: times.to_vec(), fit: vec![true; times.len()] }
     }
 
-    fn ask(kinds: &[KindFacts]) -> [Classes; 2] {
+    fn solve_classes(kinds: &[KindFacts]) -> [Classes; 2] {
         let nodes = kinds[0].times.len();
-        answer(&problem(kinds, nodes, 1).solve(), nodes).unwrap()
+        read_classes(&problem(kinds, nodes, 1).solve(), nodes).unwrap()
     }
 
     #[test]
-    fn the_papers_two_classes_on_two_resources() {
+    fn two_classes_on_two_resources_match_the_paper() {
         let kinds =
             [kind(0, 0, true, 2.45, &[1.0 / 9.0, 1.0 / 5.0]), kind(1, 0, false, 2.45, &[1.0 / 2.0, 1.0])];
-        let [minimum, all] = ask(&kinds);
+        let [minimum, all] = solve_classes(&kinds);
         assert!((all.lambda - 1.0204).abs() < 5e-5, "{all:?}");
-        let (one, two) = (all.of[0].unwrap(), all.of[1].unwrap());
+        let (one, two) = (all.class_of_kind[0].unwrap(), all.class_of_kind[1].unwrap());
         let wanted = [(one, [0.0, 0.5]), (two, [1.0, 0.5])];
         for (class, parts) in wanted {
             assert!(all.delta[class].iter().zip(parts).all(|(a, b)| (a - b).abs() < 1e-6), "{all:?}");
         }
         // Alone, the first class has both resources: (9 + 5) / 2.45.
-        assert_eq!(minimum.of, [Some(0), None]);
+        assert_eq!(minimum.class_of_kind, [Some(0), None]);
         assert!((minimum.lambda - 14.0 / 2.45).abs() < 1e-6, "{minimum:?}");
     }
 
     #[test]
-    fn ranks_are_never_in_one_class_and_like_kinds_are() {
+    fn kinds_of_different_ranks_are_in_different_classes() {
         // A small version of the first example of the paper: users 0 and 2 are similar, user 1 has
         // another rank, user 3 is much slower.
         let kinds = [
@@ -255,38 +262,38 @@ mod tests {
             kind(2, 0, true, 1.0, &[10.5, 20.5]),
             kind(3, 0, false, 1.0, &[900.0, 2000.0]),
         ];
-        let [minimum, all] = ask(&kinds);
-        assert_ne!(all.of[0], all.of[1]);
-        assert_ne!(all.of[0], all.of[4]);
-        assert_eq!(minimum.of[4], None);
+        let [minimum, all] = solve_classes(&kinds);
+        assert_ne!(all.class_of_kind[0], all.class_of_kind[1]);
+        assert_ne!(all.class_of_kind[0], all.class_of_kind[4]);
+        assert_eq!(minimum.class_of_kind[4], None);
         // Three users of rank 0 make at most three classes. Every class gets a part of some node.
-        assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > EPSILON)), "{all:?}");
+        assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > PART_MIN)), "{all:?}");
     }
 
     /// A class alone would get all nodes. On a node where it may not run, another class gets the
     /// node.
     #[test]
-    fn a_class_is_not_suggested_where_it_shall_not_run() {
+    fn class_is_not_suggested_for_a_node_where_it_may_not_run() {
         let slow = |user| KindFacts { fit: vec![true, false], ..kind(user, user, false, 1.0, &[1.0, 100.0]) };
-        let [_, all] = ask(&[slow(0), kind(1, 1, false, 1.0, &[1.0, 100.0])]);
-        let (one, other) = (all.of[0].unwrap(), all.of[1].unwrap());
-        assert!(all.delta[one][1] <= EPSILON && all.delta[one][0] > EPSILON, "{all:?}");
-        assert!(all.delta[other][1] > EPSILON, "{all:?}");
+        let [_, all] = solve_classes(&[slow(0), kind(1, 1, false, 1.0, &[1.0, 100.0])]);
+        let (one, other) = (all.class_of_kind[0].unwrap(), all.class_of_kind[1].unwrap());
+        assert!(all.delta[one][1] <= PART_MIN && all.delta[one][0] > PART_MIN, "{all:?}");
+        assert!(all.delta[other][1] > PART_MIN, "{all:?}");
     }
 
     #[test]
-    fn identical_nodes_share_one_solution() {
+    fn similar_nodes_are_merged_into_one_group() {
         let mu = vec![vec![1.0, 1.02, 5.0, 1.01]];
-        let (of_node, merged, counts) = merge(&mu);
+        let (of_node, merged, counts) = merge_similar_nodes(&mu);
         assert_eq!(of_node, [0, 0, 1, 0]);
         assert_eq!(counts, [3.0, 1.0]);
         assert!((merged[0][0] - 1.01).abs() < 1e-9);
     }
 
     #[test]
-    fn a_kind_that_can_run_nowhere_is_in_no_class() {
-        let [_, all] = ask(&[kind(0, 0, false, 1.0, &[0.0]), kind(0, 0, false, 1.0, &[3.0])]);
-        assert_eq!(all.of, [None, Some(0)]);
+    fn kind_that_cannot_run_on_any_node_is_in_no_class() {
+        let [_, all] = solve_classes(&[kind(0, 0, false, 1.0, &[0.0]), kind(0, 0, false, 1.0, &[3.0])]);
+        assert_eq!(all.class_of_kind, [None, Some(0)]);
         assert!((all.lambda - 1.0 / 3.0).abs() < 1e-6);
     }
 }

@@ -1,9 +1,9 @@
-//! Kinds of jobs: jobs with the same user, program, size and priority. Their properties and their
-//! classes.
+//! Kinds of jobs, with their properties and classes. Jobs with the same user, program, size and
+//! priority are a kind.
 
 use super::{
-    classes::{self, Classes, EPSILON, KindFacts, distance},
-    predictor::{About, Node, Predictor, Tables},
+    classes::{self, Classes, KindFacts, PART_MIN, distance},
+    predictor::{Levels, Node, Predictor, Scope},
 };
 use crate::estimate::Mean;
 use mrcore::{
@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 /// Maximum number of kinds. Beyond it, the kinds without jobs that were last seen longest ago are
 /// removed.
 const KINDS_MAX: usize = 512;
-/// A kind counts for this many arrival windows after its last job.
-const WINDOWS: u64 = 3;
+/// A kind is part of the classification for this many arrival windows after its last job.
+const REMEMBERED_WINDOWS: u64 = 3;
 
 /// Kinds of different ranks are in different classes. The rank is the weight of the user (its bits)
 /// and the priority.
@@ -29,7 +29,7 @@ pub(super) struct Kind {
     rank: Rank,
     user: usize,
     has_min_share: bool,
-    pub(super) tables: Tables,
+    pub(super) levels: Levels,
     /// Mean number of tasks of a job.
     tasks: PerPhase<Mean>,
     /// Number of active jobs.
@@ -39,23 +39,23 @@ pub(super) struct Kind {
     last_seen: Time,
     /// Its class in each classification.
     class: [Option<usize>; 2],
-    /// The features that the classification used.
-    as_classified: Vec<f64>,
+    /// The features of the kind that the last classification used.
+    classified_features: Vec<f64>,
     /// For each node of the classification: whether its tasks are not too slow there compared with
     /// the best node.
     fit: Vec<bool>,
 }
 
-/// The last solution.
+/// The solution of the last computation.
 #[derive(Debug)]
 struct Solution {
     nodes: Vec<Node>,
     classes: [Classes; 2],
     ranks: [Vec<Rank>; 2],
-    /// For each class: whether a node that is suggested for it has slots of a phase.
-    able: [Vec<PerPhase<bool>>; 2],
+    /// For each class: whether any node that is suggested for the class has slots of a phase.
+    has_slots: [Vec<PerPhase<bool>>; 2],
     /// The index of each node in the lists.
-    places: BTreeMap<TrackerId, usize>,
+    node_index: BTreeMap<TrackerId, usize>,
 }
 
 #[derive(Debug)]
@@ -64,13 +64,14 @@ pub(super) struct Kinds {
     radius: f64,
     slowest: f64,
     seed: u64,
-    numbers: BTreeMap<(About, Priority), usize>,
-    all: BTreeMap<usize, Kind>,
-    next: usize,
+    number_of_kind: BTreeMap<(Scope, Priority), usize>,
+    kinds: BTreeMap<usize, Kind>,
+    next_number: usize,
     solution: Option<Solution>,
     /// The nodes and kinds of the computation in progress.
-    pending: Option<(Vec<Node>, Vec<usize>)>,
-    /// Whether kinds or nodes have changed since the solution.
+    computing: Option<(Vec<Node>, Vec<usize>)>,
+    /// Whether the classes must be computed again, because kinds, nodes or predictions have
+    /// changed.
     stale: bool,
 }
 
@@ -81,11 +82,11 @@ impl Kinds {
             radius,
             slowest,
             seed,
-            numbers: BTreeMap::new(),
-            all: BTreeMap::new(),
-            next: 0,
+            number_of_kind: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            next_number: 0,
             solution: None,
-            pending: None,
+            computing: None,
             stale: false,
         }
     }
@@ -93,70 +94,70 @@ impl Kinds {
     /// Adds a job that has arrived, and returns the number of its kind. A kind without a class
     /// joins the nearest class within the radius. If there is none, the classes must be computed
     /// again.
-    pub(super) fn arrive(
+    pub(super) fn add_job(
         &mut self,
         job: &Job,
-        tables: Tables,
+        levels: Levels,
         (user, weight, has_min_share): (usize, f64, bool),
         now: Time,
         predictor: &Predictor,
     ) -> usize {
-        let name = (tables[0].clone(), job.spec.priority);
-        let number = *self.numbers.entry(name).or_insert(self.next);
-        if number == self.next {
-            self.next += 1;
-            self.all.insert(
+        let name = (levels[0].clone(), job.spec.priority);
+        let number = *self.number_of_kind.entry(name).or_insert(self.next_number);
+        if number == self.next_number {
+            self.next_number += 1;
+            self.kinds.insert(
                 number,
                 Kind {
                     rank: (weight.to_bits(), job.spec.priority),
                     user,
                     has_min_share,
-                    tables,
+                    levels,
                     tasks: PerPhase::default(),
                     jobs: 0,
                     arrivals: 0.0,
                     last_seen: now,
                     class: [None; 2],
-                    as_classified: Vec::new(),
+                    classified_features: Vec::new(),
                     fit: Vec::new(),
                 },
             );
         }
         let window = self.window;
-        if let Some(kind) = self.all.get_mut(&number) {
+        if let Some(kind) = self.kinds.get_mut(&number) {
             kind.arrivals = kind.rate(now, window) + 1.0 / window.as_secs_f64().max(1e-6);
             kind.last_seen = now;
             kind.jobs += 1;
             kind.tasks.map.add(job.tasks.map.len() as f64);
             kind.tasks.reduce.add(job.tasks.reduce.len() as f64);
         }
-        self.stale |= !self.join(number, predictor);
-        self.forget();
+        self.stale |= !self.join_classes(number, predictor);
+        self.forget_oldest_kinds();
         number
     }
 
     /// Counts a job of this kind as ended.
-    pub(super) fn depart(&mut self, number: usize) {
-        if let Some(kind) = self.all.get_mut(&number) {
+    pub(super) fn end_job(&mut self, number: usize) {
+        if let Some(kind) = self.kinds.get_mut(&number) {
             kind.jobs = kind.jobs.saturating_sub(1);
         }
     }
 
-    fn forget(&mut self) {
-        while self.all.len() > KINDS_MAX {
-            let idle = self.all.iter().filter(|(_, kind)| kind.jobs == 0);
+    fn forget_oldest_kinds(&mut self) {
+        while self.kinds.len() > KINDS_MAX {
+            let idle = self.kinds.iter().filter(|(_, kind)| kind.jobs == 0);
             let Some(oldest) = idle.min_by_key(|(_, kind)| kind.last_seen).map(|(number, _)| *number) else {
                 return;
             };
-            self.all.remove(&oldest);
-            self.numbers.retain(|_, number| *number != oldest);
+            self.kinds.remove(&oldest);
+            self.number_of_kind.retain(|_, number| *number != oldest);
         }
     }
 
     /// Adds a kind that is in no class to the nearest classes. Returns whether the kind is in
     /// classes now.
-    fn join(&mut self, number: usize, predictor: &Predictor) -> bool {
-        let (Some(solution), Some(kind)) = (&self.solution, self.all.get(&number)) else { return false };
+    fn join_classes(&mut self, number: usize, predictor: &Predictor) -> bool {
+        let (Some(solution), Some(kind)) = (&self.solution, self.kinds.get(&number)) else { return false };
         if kind.class[1].is_some() {
             return true;
         }
@@ -172,9 +173,9 @@ impl Kinds {
         if found[1].is_none() || (kind.has_min_share && found[0].is_none()) {
             return false;
         }
-        if let Some(kind) = self.all.get_mut(&number) {
+        if let Some(kind) = self.kinds.get_mut(&number) {
             kind.class = found;
-            kind.as_classified = features;
+            kind.classified_features = features;
         }
         true
     }
@@ -188,21 +189,21 @@ impl Kinds {
     /// forgotten.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         let contains = |nodes: &[Node]| nodes.iter().any(|(node, _)| *node == tracker);
-        self.pending.take_if(|(nodes, _)| contains(nodes));
+        self.computing.take_if(|(nodes, _)| contains(nodes));
         if self.solution.take_if(|solution| contains(&solution.nodes)).is_some() {
-            self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
+            self.kinds.values_mut().for_each(|kind| kind.class = [None; 2]);
         }
     }
 
     /// Marks the classes as outdated if the time of some kind on some node differs by more than the
     /// radius from the time that the classification used.
-    pub(super) fn check(&mut self, predictor: &Predictor) {
-        let Some(solution) = self.solution.as_ref().filter(|_| self.pending.is_none()) else { return };
+    pub(super) fn check_predictions(&mut self, predictor: &Predictor) {
+        let Some(solution) = self.solution.as_ref().filter(|_| self.computing.is_none()) else { return };
         let drifted = |kind: &Kind| {
             let now = classes::features(&kind.times(&solution.nodes, predictor));
-            now.iter().zip(&kind.as_classified).any(|(now, then)| (now - then).abs() > self.radius)
+            now.iter().zip(&kind.classified_features).any(|(now, then)| (now - then).abs() > self.radius)
         };
-        let stale = self.all.values().any(|kind| kind.jobs > 0 && drifted(kind));
+        let stale = self.kinds.values().any(|kind| kind.jobs > 0 && drifted(kind));
         self.stale |= stale;
     }
 
@@ -217,21 +218,21 @@ impl Kinds {
         if !self.stale || nodes.is_empty() {
             return None;
         }
-        let memory = Span(self.window.0.saturating_mul(WINDOWS));
+        let memory = Span(self.window.0.saturating_mul(REMEMBERED_WINDOWS));
         let counts = |kind: &Kind| kind.jobs > 0 || now.since(kind.last_seen) < memory;
         let chosen: Vec<usize> =
-            self.all.iter().filter(|(_, kind)| counts(kind)).map(|(number, _)| *number).collect();
+            self.kinds.iter().filter(|(_, kind)| counts(kind)).map(|(number, _)| *number).collect();
         if chosen.is_empty() {
             return None;
         }
         self.stale = false;
         let nodes: Vec<Node> = nodes.iter().map(|(node, slots)| (*node, *slots)).collect();
-        let mut ranks: Vec<Rank> = self.all.values().map(|kind| kind.rank).collect();
+        let mut ranks: Vec<Rank> = self.kinds.values().map(|kind| kind.rank).collect();
         ranks.sort_unstable();
         ranks.dedup();
         let facts: Vec<KindFacts> = chosen
             .iter()
-            .filter_map(|number| self.all.get(number))
+            .filter_map(|number| self.kinds.get(number))
             .map(|kind| KindFacts {
                 rank: ranks.binary_search(&kind.rank).unwrap_or(0),
                 user: kind.user,
@@ -243,52 +244,53 @@ impl Kinds {
             .collect();
         let problem = classes::problem(&facts, nodes.len(), self.seed);
         for (number, facts) in chosen.iter().zip(&facts) {
-            if let Some(kind) = self.all.get_mut(number) {
-                kind.as_classified = classes::features(&facts.times);
+            if let Some(kind) = self.kinds.get_mut(number) {
+                kind.classified_features = classes::features(&facts.times);
                 kind.fit.clone_from(&facts.fit);
             }
         }
-        self.pending = Some((nodes, chosen));
+        self.computing = Some((nodes, chosen));
         Some(problem)
     }
 
     /// Uses the solution of the computation. If it failed, the last classes stay in use. Kinds
     /// without a class may run anywhere.
     pub(super) fn solved(&mut self, answer: &Numbers, predictor: &Predictor) {
-        let Some((nodes, chosen)) = self.pending.take() else { return };
-        let Some(classes) = classes::answer(answer, nodes.len()) else { return };
-        self.all.values_mut().for_each(|kind| kind.class = [None; 2]);
+        let Some((nodes, chosen)) = self.computing.take() else { return };
+        let Some(classes) = classes::read_classes(answer, nodes.len()) else { return };
+        self.kinds.values_mut().for_each(|kind| kind.class = [None; 2]);
         let mut ranks = [Vec::new(), Vec::new()];
         for stage in 0..2 {
             ranks[stage] = vec![(0, Priority::default()); classes[stage].centres.len()];
-            for (number, class) in chosen.iter().zip(&classes[stage].of) {
-                let (Some(kind), Some(class)) = (self.all.get_mut(number), *class) else { continue };
+            for (number, class) in chosen.iter().zip(&classes[stage].class_of_kind) {
+                let (Some(kind), Some(class)) = (self.kinds.get_mut(number), *class) else { continue };
                 kind.class[stage] = Some(class);
                 ranks[stage][class] = kind.rank;
             }
         }
-        let places = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
+        let node_index = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
         let able = |parts: &Vec<f64>| {
-            let suggested = || nodes.iter().zip(parts).filter(|(_, part)| **part > EPSILON);
+            let suggested = || nodes.iter().zip(parts).filter(|(_, part)| **part > PART_MIN);
             let has = |phase: Phase| suggested().any(|((_, slots), _)| slots[phase] > 0);
             PerPhase { map: has(Phase::Map), reduce: has(Phase::Reduce) }
         };
-        let able = [0, 1].map(|stage: usize| classes[stage].delta.iter().map(able).collect());
-        self.solution = Some(Solution { nodes, classes, ranks, able, places });
-        // Kinds that have arrived since the computation started.
-        let late: Vec<usize> = self.all.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
+        let has_slots = [0, 1].map(|stage: usize| classes[stage].delta.iter().map(able).collect());
+        self.solution = Some(Solution { nodes, classes, ranks, has_slots, node_index });
+        // Kinds that have arrived since the computation started join the new classes, if they can.
+        let late: Vec<usize> =
+            self.kinds.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
         for number in late.into_iter().filter(|number| chosen.binary_search(number).is_err()) {
-            self.stale |= !self.join(number, predictor);
+            self.stale |= !self.join_classes(number, predictor);
         }
     }
 
     /// Returns the class of a kind in a classification.
     pub(super) fn class(&self, number: usize, stage: usize) -> Option<usize> {
-        self.all.get(&number).and_then(|kind| kind.class[stage])
+        self.kinds.get(&number).and_then(|kind| kind.class[stage])
     }
 
-    pub(super) fn get(&self, number: usize) -> Option<&Kind> {
-        self.all.get(&number)
+    pub(super) fn kind(&self, number: usize) -> Option<&Kind> {
+        self.kinds.get(&number)
     }
 
     /// Returns whether a node is suggested for tasks of a kind and phase. A kind without a class,
@@ -296,24 +298,24 @@ impl Kinds {
     /// not part of the computation may run any kind.
     pub(super) fn is_suggested(&self, number: usize, stage: usize, phase: Phase, node: TrackerId) -> bool {
         let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else { return true };
-        let Some(at) = solution.places.get(&node) else { return true };
-        if solution.able[stage].get(class).is_none_or(|able| !able[phase]) {
+        let Some(at) = solution.node_index.get(&node) else { return true };
+        if solution.has_slots[stage].get(class).is_none_or(|able| !able[phase]) {
             return true;
         }
-        solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > EPSILON)
+        solution.classes[stage].delta.get(class).is_none_or(|parts| parts[*at] > PART_MIN)
     }
 
     /// Returns whether a node may run tasks of a kind if no class that is suggested for the node
     /// has a task.
     pub(super) fn is_fit(&self, number: usize, node: TrackerId) -> bool {
-        let at = self.solution.as_ref().and_then(|solution| solution.places.get(&node));
-        let (Some(at), Some(kind)) = (at, self.all.get(&number)) else { return true };
+        let at = self.solution.as_ref().and_then(|solution| solution.node_index.get(&node));
+        let (Some(at), Some(kind)) = (at, self.kinds.get(&number)) else { return true };
         kind.fit.get(*at).copied().unwrap_or(true)
     }
 
     /// Returns the nodes that are suggested for a kind in either classification, ordered by the
     /// part that the kind gets, the greatest first.
-    pub(super) fn suggested(&self, number: usize) -> Vec<TrackerId> {
+    pub(super) fn suggested_nodes(&self, number: usize) -> Vec<TrackerId> {
         let Some(solution) = &self.solution else { return Vec::new() };
         let part = |stage: usize, at: usize| {
             let class = self.class(number, stage)?;
@@ -323,7 +325,7 @@ impl Kinds {
             let sum: f64 = (0..2).filter_map(|stage| part(stage, at)).sum();
             (sum, *node)
         });
-        let mut parts: Vec<(f64, TrackerId)> = parts.filter(|(part, _)| *part > EPSILON).collect();
+        let mut parts: Vec<(f64, TrackerId)> = parts.filter(|(part, _)| *part > PART_MIN).collect();
         parts.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         parts.into_iter().map(|(_, node)| node).collect()
     }
@@ -348,7 +350,7 @@ impl Kind {
         let phases = Phase::BOTH.into_iter().filter(|phase| self.tasks[*phase].value().unwrap_or(0.0) > 0.0);
         for phase in phases.filter(|_| slowest > 0.0) {
             let time = |(node, slots): &Node| {
-                (slots[phase] > 0).then(|| predictor.predict(&self.tables, phase, *node))
+                (slots[phase] > 0).then(|| predictor.predict(&self.levels, phase, *node))
             };
             let times: Vec<Option<f64>> = nodes.iter().map(time).collect();
             let best = times.iter().flatten().copied().fold(f64::INFINITY, f64::min);
@@ -362,6 +364,6 @@ impl Kind {
     fn times(&self, nodes: &[Node], predictor: &Predictor) -> Vec<f64> {
         let tasks = |phase: Phase| self.tasks[phase].value().unwrap_or(0.0);
         let tasks = PerPhase { map: tasks(Phase::Map), reduce: tasks(Phase::Reduce) };
-        predictor.job_seconds(&self.tables, tasks, nodes)
+        predictor.job_seconds(&self.levels, tasks, nodes)
     }
 }

@@ -1,9 +1,9 @@
-//! k-means clustering. It is seeded: the same input gives the same result.
+//! k-means clustering. The random numbers are seeded: the same input gives the same result.
 
 use mrcore::split_mix;
 
 /// Maximum number of iterations. Usually a few are enough.
-const ROUNDS_MAX: usize = 100;
+const ITERATIONS_MAX: usize = 100;
 
 /// Returns the squared distance divided by the number of dimensions.
 pub(super) fn distance2(a: &[f64], b: &[f64]) -> f64 {
@@ -19,7 +19,7 @@ pub(super) fn cluster(points: &[&[f64]], k: usize, seed: u64) -> Vec<usize> {
     }
     let mut centres = first_centres(points, k.max(1), seed);
     let mut of = assign(points, &centres);
-    for _ in 0..ROUNDS_MAX {
+    for _ in 0..ITERATIONS_MAX {
         for (number, centre) in centres.iter_mut().enumerate() {
             let members = points.iter().zip(&of).filter(|(_, of)| **of == number).map(|(point, _)| *point);
             if let Some(mean) = mean(members) {
@@ -32,7 +32,7 @@ pub(super) fn cluster(points: &[&[f64]], k: usize, seed: u64) -> Vec<usize> {
         }
         of = next;
     }
-    // Removes the numbers of empty clusters.
+    // Renumbers the clusters, so that empty ones leave no gaps.
     let mut used: Vec<usize> = of.clone();
     used.sort_unstable();
     used.dedup();

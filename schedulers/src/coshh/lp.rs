@@ -1,12 +1,12 @@
-//! The linear program of section 3.2 of the paper: the part of each resource that each class should
-//! get, so that all arrival rates could grow by the greatest common factor.
+//! Solves the linear program of section 3.2 of the paper: which part of each resource each class
+//! should get, so that all arrival rates could grow by the greatest common factor.
 
 use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem, Variable};
 
-/// A class is treated as having at least this part of the weight of the heaviest one. The solver
-/// needs coefficients within six orders of magnitude, and this way every class gets a part of some
-/// resource.
-const LIGHTEST: f64 = 1e-6;
+/// The coefficients of the solver are limited to the range from this value to its inverse, because
+/// the solver needs coefficients within six orders of magnitude on either side of 1. The limit also
+/// gives every class a part of some resource.
+const RELATIVE_RATE_MIN: f64 = 1e-6;
 
 /// The solution.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,9 +39,9 @@ pub(super) fn allocate(alpha: &[f64], mu: &[Vec<f64>], count: &[f64]) -> Option<
         row.add(lambda, -1.0);
         let mut of_class = vec![None; count.len()];
         for (j, column) in columns.iter_mut().enumerate() {
-            let gain = (grown(i, j) / unit).min(1.0 / LIGHTEST);
+            let gain = (grown(i, j) / unit).min(1.0 / RELATIVE_RATE_MIN);
             // A resource that is useless for the class gets no variable.
-            if gain > LIGHTEST {
+            if gain > RELATIVE_RATE_MIN {
                 let part = problem.add_var(0.0, (0.0, f64::INFINITY));
                 row.add(part, gain);
                 column.add(part, 1.0);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_example() {
+    fn example_of_the_paper_has_the_printed_solution() {
         // Resource 1 is best for class 1, but class 2 needs it more: class 2 runs 2 jobs a second
         // on resource 1 and 0.5 on half of resource 2, class 1 runs 2.5 on the other half. 2.5 /
         // 2.45 = 1.0204.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_resources_count_as_many() {
+    fn identical_resources_multiply_the_rate() {
         // Two classes, 3 equal resources with 4 jobs a second each: 12 a second in total, for an
         // arrival rate of 1 + 3, so λ = 3.
         let got = allocate(&[1.0, 3.0], &[vec![4.0], vec![4.0]], &[3.0]).unwrap();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_weighs_next_to_nothing_is_suggested_somewhere() {
+    fn class_with_a_very_high_rate_still_gets_a_part_of_some_resource() {
         let got = allocate(&[1.0, 1.0], &[vec![1.0, 1.0], vec![1e12, 1e12]], &[1.0, 1.0]).unwrap();
         assert!(got.delta[1].iter().any(|part| *part > 1e-9), "{got:?}");
         assert!((got.lambda - 2.0).abs() < 1e-3, "{got:?}");
@@ -101,7 +101,7 @@ mod tests {
     /// Solves the problem for two classes directly: nodes go to class 1, those that suit it best
     /// first, until it has enough for a given factor, and the others go to class 2. Returns the
     /// greatest factor for which class 2 has enough, found by bisection.
-    fn by_hand(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
+    fn solve_two_classes_directly(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
         let mut order: Vec<usize> = (0..mu[0].len()).collect();
         order.sort_by(|a, b| (mu[1][*a] / mu[0][*a]).total_cmp(&(mu[1][*b] / mu[0][*b])));
         let leaves_enough = |lambda: f64| {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn two_classes_come_out_as_by_hand() {
+    fn two_classes_match_the_direct_solution() {
         let mut state = 1_u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -132,18 +132,22 @@ mod tests {
             let alpha = [random(), random()];
             let mu: Vec<Vec<f64>> = (0..2).map(|_| (0..nodes).map(|_| random()).collect()).collect();
             let got = allocate(&alpha, &mu, &vec![1.0; nodes]).unwrap();
-            let wanted = by_hand(alpha, &mu);
+            let wanted = solve_two_classes_directly(alpha, &mu);
             assert!(
                 (got.lambda / wanted - 1.0).abs() < 1e-5,
                 "{nodes} nodes: {} is not {wanted}",
                 got.lambda
             );
-            assert_eq!(Some(got), allocate(&alpha, &mu, &vec![1.0; nodes]), "the same again");
+            assert_eq!(
+                Some(got),
+                allocate(&alpha, &mu, &vec![1.0; nodes]),
+                "the same input gives the same solution"
+            );
         }
     }
 
     #[test]
-    fn without_classes_or_rates_there_is_no_answer() {
+    fn problem_without_classes_or_rates_has_no_solution() {
         assert_eq!(allocate(&[], &[], &[1.0]), None);
         assert_eq!(allocate(&[1.0], &[vec![0.0]], &[1.0]), None);
     }

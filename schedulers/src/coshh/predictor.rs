@@ -8,7 +8,7 @@
 //! one program and slow for another.
 //!
 //! Differs from the paper: no background clustering of history logs. The levels above replace its
-//! lookup table.
+//! lookup stats.
 
 use crate::estimate::Mean;
 use mrcore::{
@@ -20,17 +20,17 @@ use std::collections::BTreeMap;
 
 /// Maximum weight of a mean, in samples, so that old samples fade.
 const SAMPLES_MAX: f64 = 64.0;
-/// Number of samples of a kind on a node from which on they are used alone.
+/// If a kind has at least this many samples on a node, only they are used for predictions there.
 const SAMPLES_ENOUGH: f64 = 3.0;
-/// Maximum number of tables. Beyond it, the least recently used ones are removed.
-const TABLES_MAX: usize = 4096;
+/// Maximum number of scopes with statistics. Beyond it, the least recently used ones are removed.
+const SCOPES_MAX: usize = 4096;
 
 /// A node with its slots.
 pub(super) type Node = (TrackerId, PerPhase<u32>);
 
-/// The scope of a table of samples, from specific to general.
+/// The jobs whose task durations are averaged together, from specific to general.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum About {
+pub(super) enum Scope {
     /// A program, a user and a size.
     Kind(Program, String, u32),
     /// A program and a size.
@@ -39,53 +39,57 @@ pub(super) enum About {
     All,
 }
 
+/// The measured task durations of one scope.
 #[derive(Debug, Clone, Default)]
-struct Table {
-    /// Seconds of a task on a node of speed 1.
+struct DurationStats {
+    /// Mean seconds of a task, converted to a node of speed 1.
     seconds: PerPhase<Mean>,
-    /// Measured seconds on each node.
+    /// Mean measured seconds of a task on each node.
     observed: BTreeMap<TrackerId, PerPhase<Mean>>,
     /// The mean relative error of predictions.
     error: Mean,
-    used: Time,
+    last_used: Time,
 }
 
-/// The tables that apply to a job, the most specific first.
-pub(super) type Tables = [About; 4];
+/// The scopes that a job belongs to, the most specific first.
+pub(super) type Levels = [Scope; 4];
 
 #[derive(Debug)]
 pub(super) struct Predictor {
-    tables: BTreeMap<About, Table>,
-    /// The logarithm of the speed of each node.
+    stats: BTreeMap<Scope, DurationStats>,
+    /// The mean logarithm of the speed of each node.
     speeds: BTreeMap<TrackerId, PerPhase<Mean>>,
+    /// The assumed seconds of a task before any was measured.
     default: PerPhase<f64>,
+    /// The mean relative error of all predictions.
     error: Mean,
     /// Elapsed seconds of the longest running task, by kind and node.
-    running: BTreeMap<About, BTreeMap<TrackerId, PerPhase<f64>>>,
+    running: BTreeMap<Scope, BTreeMap<TrackerId, PerPhase<f64>>>,
     /// Upper bound of the logarithm of the speed of each node, from the elapsed times of running
     /// tasks.
     speed_max: BTreeMap<TrackerId, PerPhase<f64>>,
-    /// For experiments: the maximum relative error that is added to predictions, and its seed.
-    falsified: (f64, u64),
+    /// For experiments: the maximum relative error that is added to predictions, and the seed of
+    /// the error.
+    injected_error: (f64, u64),
 }
 
 /// Returns the size class of a job: the binary logarithm of its input bytes.
-pub(super) fn size(spec: &JobSpec) -> u32 {
+pub(super) fn size_class(spec: &JobSpec) -> u32 {
     let bytes: u64 = spec.splits.iter().map(|split| split.end - split.start).sum();
     bytes.max(1).ilog2()
 }
 
-pub(super) fn tables(spec: &JobSpec, size: u32) -> Tables {
+pub(super) fn levels(spec: &JobSpec, size: u32) -> Levels {
     let program = || spec.program.clone();
     [
-        About::Kind(program(), spec.user.clone(), size),
-        About::ProgramSize(program(), size),
-        About::Program(program()),
-        About::All,
+        Scope::Kind(program(), spec.user.clone(), size),
+        Scope::ProgramSize(program(), size),
+        Scope::Program(program()),
+        Scope::All,
     ]
 }
 
-fn add(mean: &mut Mean, value: f64) {
+fn add_fading(mean: &mut Mean, value: f64) {
     if mean.count >= SAMPLES_MAX {
         mean.sum *= (SAMPLES_MAX - 1.0) / mean.count;
         mean.count = SAMPLES_MAX - 1.0;
@@ -120,8 +124,8 @@ fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
     }
 }
 
-/// The data for predictions of tasks of one phase.
-struct Base<'a> {
+/// The data from which the durations of tasks of one phase are predicted.
+struct PredictionBase<'a> {
     predictor: &'a Predictor,
     phase: Phase,
     /// Seconds on a node of speed 1.
@@ -130,8 +134,8 @@ struct Base<'a> {
     running: Option<&'a BTreeMap<TrackerId, PerPhase<f64>>>,
 }
 
-impl Base<'_> {
-    fn on(&self, node: TrackerId) -> f64 {
+impl PredictionBase<'_> {
+    fn seconds_on(&self, node: TrackerId) -> f64 {
         let observed =
             self.observed.and_then(|observed| observed.get(&node)).map(|observed| observed[self.phase]);
         let enough = observed.filter(|observed| observed.count >= SAMPLES_ENOUGH).and_then(Mean::value);
@@ -146,47 +150,54 @@ impl Predictor {
     pub(super) fn new(default: PerPhase<Span>, error: f64, seed: u64) -> Self {
         let default = PerPhase { map: default.map.as_secs_f64(), reduce: default.reduce.as_secs_f64() };
         Self {
-            tables: BTreeMap::new(),
+            stats: BTreeMap::new(),
             speeds: BTreeMap::new(),
             default,
             error: Mean::default(),
             running: BTreeMap::new(),
             speed_max: BTreeMap::new(),
-            falsified: (error, seed),
+            injected_error: (error, seed),
         }
     }
 
     /// Adds a measured duration of a task on a node.
-    pub(super) fn observe_time(&mut self, of: &Tables, phase: Phase, on: TrackerId, seconds: f64, now: Time) {
+    pub(super) fn observe_duration(
+        &mut self,
+        of: &Levels,
+        phase: Phase,
+        on: TrackerId,
+        seconds: f64,
+        now: Time,
+    ) {
         let known =
-            of.iter().any(|about| self.tables.get(about).is_some_and(|it| it.seconds[phase].count > 0.0));
+            of.iter().any(|scope| self.stats.get(scope).is_some_and(|it| it.seconds[phase].count > 0.0));
         if known {
             let error = (self.predict(of, phase, on) - seconds).abs() / seconds;
-            add(&mut self.error, error);
-            add(&mut self.tables.entry(of[0].clone()).or_default().error, error);
+            add_fading(&mut self.error, error);
+            add_fading(&mut self.stats.entry(of[0].clone()).or_default().error, error);
         }
-        // Only tasks of the same kind show how fast a node is: other tasks have other durations.
-        if let Some(own) = self.tables.get(&of[0]).and_then(|own| own.seconds[phase].value()) {
-            add(&mut self.speeds.entry(on).or_default()[phase], (own / seconds).ln());
+        // Only a comparison with tasks of the same kind shows how fast a node is.
+        if let Some(own) = self.stats.get(&of[0]).and_then(|own| own.seconds[phase].value()) {
+            add_fading(&mut self.speeds.entry(on).or_default()[phase], (own / seconds).ln());
         }
         let speed = self.speed(on, phase);
-        for about in of {
-            let table = self.tables.entry(about.clone()).or_default();
-            add(&mut table.seconds[phase], seconds * speed);
-            table.used = now;
+        for scope in of {
+            let stats = self.stats.entry(scope.clone()).or_default();
+            add_fading(&mut stats.seconds[phase], seconds * speed);
+            stats.last_used = now;
         }
-        if let Some(own) = self.tables.get_mut(&of[0]) {
-            add(&mut own.observed.entry(on).or_default()[phase], seconds);
+        if let Some(own) = self.stats.get_mut(&of[0]) {
+            add_fading(&mut own.observed.entry(on).or_default()[phase], seconds);
         }
-        self.forget();
+        self.forget_least_recently_used();
     }
 
     /// Drops the measurements of a tracker that is forgotten: its ID is not assigned again.
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         self.speeds.remove(&tracker);
         self.speed_max.remove(&tracker);
-        for table in self.tables.values_mut() {
-            table.observed.remove(&tracker);
+        for stats in self.stats.values_mut() {
+            stats.observed.remove(&tracker);
         }
         for longest in self.running.values_mut() {
             longest.remove(&tracker);
@@ -200,8 +211,8 @@ impl Predictor {
     }
 
     /// Adds the elapsed time of a running task of a kind on a node.
-    pub(super) fn runs(&mut self, kind: &About, phase: Phase, on: TrackerId, seconds: f64) {
-        let usual = self.tables.get(kind).and_then(|own| own.seconds[phase].value());
+    pub(super) fn observe_running(&mut self, kind: &Scope, phase: Phase, on: TrackerId, seconds: f64) {
+        let usual = self.stats.get(kind).and_then(|own| own.seconds[phase].value());
         if let Some(usual) = usual.filter(|usual| seconds > *usual) {
             let speed = &mut self.speed_max.entry(on).or_default()[phase];
             *speed = speed.min((usual / seconds).ln());
@@ -210,50 +221,50 @@ impl Predictor {
         }
     }
 
-    fn forget(&mut self) {
-        while self.tables.len() > TABLES_MAX {
-            let oldest = self.tables.iter().min_by_key(|(_, table)| table.used);
-            let Some(oldest) = oldest.map(|(about, _)| about.clone()) else { return };
-            self.tables.remove(&oldest);
+    fn forget_least_recently_used(&mut self) {
+        while self.stats.len() > SCOPES_MAX {
+            let oldest = self.stats.iter().min_by_key(|(_, stats)| stats.last_used);
+            let Some(oldest) = oldest.map(|(scope, _)| scope.clone()) else { return };
+            self.stats.remove(&oldest);
         }
     }
 
     /// Returns the predicted seconds of a task on a node.
-    pub(super) fn predict(&self, of: &Tables, phase: Phase, on: TrackerId) -> f64 {
-        self.base(of, phase).on(on)
+    pub(super) fn predict(&self, of: &Levels, phase: Phase, on: TrackerId) -> f64 {
+        self.base(of, phase).seconds_on(on)
     }
 
     /// Returns the data from which the durations of tasks of a phase are predicted, on any node.
-    fn base(&self, of: &Tables, phase: Phase) -> Base<'_> {
-        let known = of.iter().find_map(|about| self.tables.get(about)?.seconds[phase].value());
+    fn base(&self, of: &Levels, phase: Phase) -> PredictionBase<'_> {
+        let known = of.iter().find_map(|scope| self.stats.get(scope)?.seconds[phase].value());
         let seconds = known.unwrap_or(self.default[phase]);
-        let (observed, running) =
-            (self.tables.get(&of[0]).map(|own| &own.observed), self.running.get(&of[0]));
-        Base { predictor: self, phase, seconds, observed, running }
+        let (observed, running) = (self.stats.get(&of[0]).map(|own| &own.observed), self.running.get(&of[0]));
+        PredictionBase { predictor: self, phase, seconds, observed, running }
     }
 
     /// Returns for each node the seconds that a job with these tasks would take alone on the node,
     /// using all its slots. Phases run one after the other. A phase that the node has no slots for
     /// is left out; the result is 0 if both are.
-    pub(super) fn job_seconds(&self, of: &Tables, tasks: PerPhase<f64>, nodes: &[Node]) -> Vec<f64> {
+    pub(super) fn job_seconds(&self, of: &Levels, tasks: PerPhase<f64>, nodes: &[Node]) -> Vec<f64> {
         let bases = Phase::BOTH.map(|phase| self.base(of, phase));
         let on_node = |(node, slots): &Node| {
             let able = bases.iter().filter(|base| slots[base.phase] > 0 && tasks[base.phase] > 0.0);
-            let true_s: f64 =
-                able.map(|base| tasks[base.phase] * base.on(*node) / f64::from(slots[base.phase])).sum();
-            true_s * self.falsify(&of[0], *node)
+            let true_s: f64 = able
+                .map(|base| tasks[base.phase] * base.seconds_on(*node) / f64::from(slots[base.phase]))
+                .sum();
+            true_s * self.error_factor(&of[0], *node)
         };
         nodes.iter().map(on_node).collect()
     }
 
     /// Returns the factor that adds an error to the prediction of a kind on a node: 1 unless errors
     /// are configured. It is always the same for the same kind and node.
-    fn falsify(&self, about: &About, on: TrackerId) -> f64 {
-        let (error, seed) = self.falsified;
+    fn error_factor(&self, scope: &Scope, on: TrackerId) -> f64 {
+        let (error, seed) = self.injected_error;
         if error == 0.0 {
             return 1.0;
         }
-        let text = format!("{about:?} {on} {seed}");
+        let text = format!("{scope:?} {on} {seed}");
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
         // The lowest bits of this hash are not mixed well.
@@ -270,8 +281,8 @@ impl Predictor {
 
     /// Returns the mean relative error of predictions for tasks of this kind, or for all tasks if
     /// there is none for this kind.
-    pub(super) fn error(&self, of: &Tables) -> Option<f64> {
-        self.tables.get(&of[0]).and_then(|own| own.error.value()).or(self.error.value())
+    pub(super) fn error(&self, of: &Levels) -> Option<f64> {
+        self.stats.get(&of[0]).and_then(|own| own.error.value()).or(self.error.value())
     }
 }
 
@@ -279,7 +290,7 @@ impl Predictor {
 mod tests {
     use super::*;
 
-    fn of(program: &str, user: &str, size: u32) -> Tables {
+    fn of(program: &str, user: &str, size: u32) -> Levels {
         let spec = JobSpec {
             name: String::new(),
             user: user.into(),
@@ -296,10 +307,10 @@ mod tests {
             conf: BTreeMap::new(),
             payload: mrcore::job::Payload::default(),
         };
-        tables(&spec, size)
+        levels(&spec, size)
     }
 
-    fn close(got: f64, wanted: f64) {
+    fn assert_close(got: f64, wanted: f64) {
         assert!((got - wanted).abs() < 1e-6, "{got} is not {wanted}");
     }
 
@@ -312,81 +323,81 @@ mod tests {
     }
 
     #[test]
-    fn unknown_times_come_from_the_nearest_known() {
+    fn unknown_kind_is_predicted_from_the_most_specific_known_level() {
         let mut all = predictor();
-        close(all.predict(&of("sort", "ann", 30), MAP, FAST), 30.0);
-        all.observe_time(&of("sort", "ann", 30), MAP, FAST, 10.0, Time(0));
-        close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
-        // Another user.
-        close(all.predict(&of("sort", "bob", 30), MAP, FAST), 10.0);
-        // With another size it takes 40 s. With a third size, the mean of the program is used.
-        all.observe_time(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
-        close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
-        close(all.predict(&of("sort", "bob", 20), MAP, FAST), 40.0);
-        close(all.predict(&of("sort", "bob", 10), MAP, FAST), 25.0);
-        close(all.predict(&of("grep", "ann", 30), Phase::Reduce, FAST), 60.0);
+        assert_close(all.predict(&of("sort", "ann", 30), MAP, FAST), 30.0);
+        all.observe_duration(&of("sort", "ann", 30), MAP, FAST, 10.0, Time(0));
+        assert_close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
+        // Another user: the program at the same size is used.
+        assert_close(all.predict(&of("sort", "bob", 30), MAP, FAST), 10.0);
+        // With another size a task takes 40 s. For a third size, the mean of the program is used.
+        all.observe_duration(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
+        assert_close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
+        assert_close(all.predict(&of("sort", "bob", 20), MAP, FAST), 40.0);
+        assert_close(all.predict(&of("sort", "bob", 10), MAP, FAST), 25.0);
+        assert_close(all.predict(&of("grep", "ann", 30), Phase::Reduce, FAST), 60.0);
     }
 
     #[test]
-    fn nodes_speeds_and_errors_are_learned() {
+    fn node_speeds_and_prediction_errors_are_measured() {
         let mut all = predictor();
         let sort = of("sort", "ann", 30);
-        all.observe_time(&sort, MAP, FAST, 10.0, Time(0));
+        all.observe_duration(&sort, MAP, FAST, 10.0, Time(0));
         // Predicted 10 s, took 20 s: half the speed, and an error of half of 20 s.
-        all.observe_time(&sort, MAP, SLOW, 20.0, Time(0));
-        close(all.speed(SLOW, MAP), 0.5);
-        close(all.speed(FAST, MAP), 1.0);
-        close(all.error(&sort).unwrap(), 0.5);
+        all.observe_duration(&sort, MAP, SLOW, 20.0, Time(0));
+        assert_close(all.speed(SLOW, MAP), 0.5);
+        assert_close(all.speed(FAST, MAP), 1.0);
+        assert_close(all.error(&sort).unwrap(), 0.5);
         // On a node of speed 1 both take 10 s. A program that was never measured on the slow node
         // takes twice as long there.
-        close(all.predict(&sort, MAP, SLOW), 20.0);
-        all.observe_time(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
-        close(all.predict(&of("grep", "bob", 3), Phase::Reduce, FAST), 8.0);
+        assert_close(all.predict(&sort, MAP, SLOW), 20.0);
+        all.observe_duration(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
+        assert_close(all.predict(&of("grep", "bob", 3), Phase::Reduce, FAST), 8.0);
     }
 
     #[test]
-    fn a_node_can_be_good_at_one_thing_and_bad_at_another() {
+    fn measured_durations_of_a_kind_on_a_node_override_the_node_speed() {
         let mut all = predictor();
         let (sort, grep) = (of("sort", "ann", 30), of("grep", "ann", 30));
         for _ in 0..4 {
-            all.observe_time(&sort, MAP, FAST, 9.0, Time(0));
-            all.observe_time(&sort, MAP, SLOW, 18.0, Time(0));
-            all.observe_time(&grep, MAP, FAST, 50.0, Time(0));
-            all.observe_time(&grep, MAP, SLOW, 5.0, Time(0));
+            all.observe_duration(&sort, MAP, FAST, 9.0, Time(0));
+            all.observe_duration(&sort, MAP, SLOW, 18.0, Time(0));
+            all.observe_duration(&grep, MAP, FAST, 50.0, Time(0));
+            all.observe_duration(&grep, MAP, SLOW, 5.0, Time(0));
         }
-        close(all.predict(&sort, MAP, SLOW), 18.0);
-        close(all.predict(&grep, MAP, SLOW), 5.0);
-        close(all.predict(&grep, MAP, FAST), 50.0);
+        assert_close(all.predict(&sort, MAP, SLOW), 18.0);
+        assert_close(all.predict(&grep, MAP, SLOW), 5.0);
+        assert_close(all.predict(&grep, MAP, FAST), 50.0);
     }
 
     #[test]
     fn long_running_task_raises_the_estimate() {
         let mut all = predictor();
         let (sort, grep) = (of("sort", "ann", 30), of("grep", "ann", 30));
-        all.observe_time(&sort, MAP, FAST, 10.0, Time(0));
-        all.observe_time(&grep, MAP, FAST, 50.0, Time(0));
-        all.runs(&sort[0], MAP, SLOW, 4.0);
-        close(all.predict(&sort, MAP, SLOW), 10.0);
+        all.observe_duration(&sort, MAP, FAST, 10.0, Time(0));
+        all.observe_duration(&grep, MAP, FAST, 50.0, Time(0));
+        all.observe_running(&sort[0], MAP, SLOW, 4.0);
+        assert_close(all.predict(&sort, MAP, SLOW), 10.0);
         // 1000 s instead of 10 s: it takes at least that long, and other programs also take a
         // hundred times longer there.
-        all.runs(&sort[0], MAP, SLOW, 1000.0);
-        close(all.predict(&sort, MAP, SLOW), 1000.0);
-        close(all.predict(&grep, MAP, SLOW), 5000.0);
-        close(all.predict(&sort, MAP, FAST), 10.0);
+        all.observe_running(&sort[0], MAP, SLOW, 1000.0);
+        assert_close(all.predict(&sort, MAP, SLOW), 1000.0);
+        assert_close(all.predict(&grep, MAP, SLOW), 5000.0);
+        assert_close(all.predict(&sort, MAP, FAST), 10.0);
         all.forget_running();
-        close(all.predict(&sort, MAP, SLOW), 10.0);
+        assert_close(all.predict(&sort, MAP, SLOW), 10.0);
     }
 
     #[test]
-    fn a_jobs_time_on_a_node_counts_the_nodes_slots() {
+    fn job_time_on_a_node_depends_on_its_slots() {
         // 12 maps of 30 s on 4 slots and 2 reduces of 60 s on 1 slot: 90 s + 120 s. Without reduce
         // slots: 90 s.
         let (all, grep) = (predictor(), of("grep", "ann", 1));
         let tasks = PerPhase { map: 12.0, reduce: 2.0 };
         let on = |map, reduce| all.job_seconds(&grep, tasks, &[(FAST, PerPhase { map, reduce })])[0];
-        close(on(4, 1), 210.0);
-        close(on(4, 0), 90.0);
-        close(on(0, 0), 0.0);
+        assert_close(on(4, 1), 210.0);
+        assert_close(on(4, 0), 90.0);
+        assert_close(on(0, 0), 0.0);
     }
 
     #[test]
@@ -394,7 +405,7 @@ mod tests {
         let of_kind = |number: u32| of("grep", &format!("u{number}"), 1);
         let (tasks, slots) = (PerPhase { map: 1.0, reduce: 0.0 }, PerPhase { map: 1, reduce: 0 });
         let mut off = predictor();
-        off.falsified = (0.4, 1);
+        off.injected_error = (0.4, 1);
         let time = |number: u32| off.job_seconds(&of_kind(number), tasks, &[(FAST, slots)])[0] / 30.0;
         let times: Vec<f64> = (0..100).map(time).collect();
         assert!(times.iter().all(|time| (0.6..=1.4).contains(time)), "{times:?}");
@@ -403,10 +414,10 @@ mod tests {
     }
 
     #[test]
-    fn old_samples_fade() {
+    fn newer_samples_outweigh_old_ones() {
         let mut mean = Mean::default();
-        (0..1000).for_each(|_| add(&mut mean, 1.0));
-        (0..200).for_each(|_| add(&mut mean, 3.0));
+        (0..1000).for_each(|_| add_fading(&mut mean, 1.0));
+        (0..200).for_each(|_| add_fading(&mut mean, 3.0));
         assert!(mean.value().unwrap() > 2.9, "{mean:?}");
     }
 }

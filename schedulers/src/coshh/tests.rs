@@ -1,4 +1,4 @@
-//! A forgotten tracker leaves no data in the policy.
+//! Checks that a forgotten tracker leaves no data in the policy.
 
 use super::*;
 use crate::Params;
@@ -10,10 +10,10 @@ use mrcore::{
 };
 use std::sync::Arc;
 
-const STAYS: TrackerId = TrackerId(0);
-/// A number that does not occur elsewhere in the state of the policy.
-const GOES: TrackerId = TrackerId(4711);
-/// A kind no longer counts three windows after its last job.
+const REMAINING: TrackerId = TrackerId(0);
+/// The tracker that is forgotten. Its ID does not occur elsewhere in the state of the policy.
+const FORGOTTEN: TrackerId = TrackerId(4711);
+/// The arrival window. Three windows after its last job, a kind no longer counts.
 const WINDOW: Span = Span::secs(100);
 
 /// The policy and the cluster that it observes.
@@ -35,34 +35,34 @@ impl World {
         let policy = Coshh::new(&mut section);
         section.finish().unwrap();
         let mut world = Self { policy, cluster: Cluster::default(), now: Time(0), jobs: 0 };
-        world.join(STAYS);
-        world.join(GOES);
+        world.join(REMAINING);
+        world.join(FORGOTTEN);
         let job = world.submit();
         let began = world.now;
         for index in 0..8 {
-            world.launch(job, index, [STAYS, GOES][index as usize % 2]);
+            world.launch(job, index, [REMAINING, FORGOTTEN][index as usize % 2]);
         }
         for (tracker, seconds) in [(0, 10), (1, 20)] {
             world.now = began + Span::secs(seconds);
             for index in (tracker..8).step_by(2) {
                 let attempt = attempt(job, index);
-                world.happens(Fact::AttemptSucceeded { attempt, result: AttemptResult::default() });
+                world.apply(Fact::AttemptSucceeded { attempt, result: AttemptResult::default() });
             }
         }
-        world.happens(Fact::JobCommitting { job });
-        world.happens(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
+        world.apply(Fact::JobCommitting { job });
+        world.apply(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
         world.compute();
         world
     }
 
-    fn happens(&mut self, fact: Fact) {
+    fn apply(&mut self, fact: Fact) {
         self.cluster.apply(self.now, &fact).unwrap();
         invariants::check(&self.cluster).unwrap();
         self.policy.observe(self.now, &fact, &self.cluster);
     }
 
     fn join(&mut self, tracker: TrackerId) {
-        self.happens(Fact::TrackerJoined {
+        self.apply(Fact::TrackerJoined {
             tracker,
             name: tracker.to_string(),
             incarnation: Incarnation(1),
@@ -102,13 +102,13 @@ impl World {
         };
         self.jobs += 1;
         let (job, request) = (JobId(self.jobs), RequestId(u128::from(self.jobs)));
-        self.happens(Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
+        self.apply(Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
         job
     }
 
     fn launch(&mut self, job: JobId, index: u32, tracker: TrackerId) {
         let (speculative, resumed_from, why) = (false, None, Why::default());
-        self.happens(Fact::AttemptLaunched {
+        self.apply(Fact::AttemptLaunched {
             attempt: attempt(job, index),
             tracker,
             speculative,
@@ -127,21 +127,25 @@ impl World {
     }
 
     fn lose(&mut self) {
-        self.happens(Fact::TrackerLost { tracker: GOES, why: String::new() });
+        self.apply(Fact::TrackerLost { tracker: FORGOTTEN, why: String::new() });
     }
 
     fn forget(&mut self) {
-        self.happens(Fact::TrackerForgotten { tracker: GOES, name: GOES.to_string(), why: String::new() });
+        self.apply(Fact::TrackerForgotten {
+            tracker: FORGOTTEN,
+            name: FORGOTTEN.to_string(),
+            why: String::new(),
+        });
     }
 
     /// Returns the nodes that are suggested for the kind of a job.
     fn suggested(&self, job: JobId) -> Vec<TrackerId> {
-        self.policy.users.kind_of(job).map_or_else(Vec::new, |kind| self.policy.kinds.suggested(kind))
+        self.policy.users.kind_of(job).map_or_else(Vec::new, |kind| self.policy.kinds.suggested_nodes(kind))
     }
 
     /// Returns whether the state of the policy contains the tracker that is removed.
-    fn knows(&self) -> bool {
-        format!("{:?}", self.policy).contains(&format!("{GOES:?}"))
+    fn mentions_forgotten(&self) -> bool {
+        format!("{:?}", self.policy).contains(&format!("{FORGOTTEN:?}"))
     }
 }
 
@@ -153,40 +157,40 @@ fn attempt(job: JobId, index: u32) -> AttemptId {
 fn forgotten_tracker_leaves_nothing_behind_while_jobs_run() {
     let mut world = World::new();
     let job = world.submit();
-    world.launch(job, 0, GOES);
+    world.launch(job, 0, FORGOTTEN);
     world.now = world.now + Span::secs(90);
-    world.policy.watch(world.now, &world.cluster);
-    world.happens(Fact::AttemptKilled { attempt: attempt(job, 0), why: String::new(), bytes_in: 0 });
-    assert!(world.knows() && world.suggested(job).contains(&GOES));
+    world.policy.observe_running_tasks(world.now, &world.cluster);
+    world.apply(Fact::AttemptKilled { attempt: attempt(job, 0), why: String::new(), bytes_in: 0 });
+    assert!(world.mentions_forgotten() && world.suggested(job).contains(&FORGOTTEN));
     world.lose();
     assert!(world.compute(), "classes are computed for the nodes that are left");
-    assert!(world.knows(), "it may come back: what was measured on it is kept");
+    assert!(world.mentions_forgotten(), "it may come back: what was measured on it is kept");
     world.forget();
-    assert!(!world.knows(), "{:#?}", world.policy);
+    assert!(!world.mentions_forgotten(), "{:#?}", world.policy);
     // Measurements of other trackers are still there, and the job is placed on the remaining node.
-    assert_eq!(world.suggested(job), [STAYS]);
+    assert_eq!(world.suggested(job), [REMAINING]);
     let kind = world.policy.users.kind_of(job).unwrap();
-    let tables = world.policy.kinds.get(kind).unwrap().tables.clone();
-    let predicted = world.policy.predictor.predict(&tables, Phase::Map, STAYS);
+    let levels = world.policy.kinds.kind(kind).unwrap().levels.clone();
+    let predicted = world.policy.predictor.predict(&levels, Phase::Map, REMAINING);
     assert!((9.9..10.1).contains(&predicted), "{predicted}");
     assert!(!world.compute(), "nothing has changed since");
 }
 
 #[test]
-fn forgotten_tracker_leaves_nothing_behind_while_nothing_is_to_be_computed() {
+fn forgotten_tracker_leaves_nothing_behind_while_no_computation_is_due() {
     let mut world = World::new();
     world.now = world.now + Span(WINDOW.0 * 4);
     world.lose();
     assert!(!world.compute(), "no kind of job counts");
     world.forget();
-    assert!(!world.knows(), "{:#?}", world.policy);
+    assert!(!world.mentions_forgotten(), "{:#?}", world.policy);
     let job = world.submit();
     assert!(world.compute(), "the last classes were for other nodes");
-    assert_eq!(world.suggested(job), [STAYS]);
+    assert_eq!(world.suggested(job), [REMAINING]);
 }
 
 #[test]
-fn forgotten_tracker_is_not_brought_back_by_what_was_being_computed() {
+fn forgotten_tracker_is_not_restored_by_a_computation_in_progress() {
     let mut world = World::new();
     world.submit();
     let before = world.policy.next_problem();
@@ -196,6 +200,6 @@ fn forgotten_tracker_is_not_brought_back_by_what_was_being_computed() {
     world.lose();
     world.forget();
     world.policy.solved(world.now, &problem.solve(), &world.cluster);
-    assert!(world.compute(), "once more without it");
-    assert!(!world.knows(), "{:#?}", world.policy);
+    assert!(world.compute(), "classes are computed again without it");
+    assert!(!world.mentions_forgotten(), "{:#?}", world.policy);
 }

@@ -1,4 +1,5 @@
-//! Users, their slots and minimum shares, and their pending jobs by kind, updated with every fact.
+//! Users with their slots, minimum shares, and pending jobs by kind. They are updated with every
+//! fact.
 
 use crate::{
     params::Section,
@@ -17,44 +18,45 @@ use std::{
 /// The position of a job among those of its user.
 type JobRank = (Reverse<Priority>, JobId);
 
-/// Pending jobs in order, by kind.
-type Lines = BTreeMap<usize, BTreeSet<JobRank>>;
+/// Pending jobs of each kind, in order.
+type JobsByKind = BTreeMap<usize, BTreeSet<JobRank>>;
 
 /// A user.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) weight: f64,
-    pub(super) min: PerPhase<u32>,
-    pub(super) held: PerPhase<u32>,
+    pub(super) min_slots: PerPhase<u32>,
+    pub(super) held_slots: PerPhase<u32>,
     /// Jobs with pending tasks that may start, by kind, ordered by priority and then by age.
-    waiting: PerPhase<Lines>,
-    /// Those among them that may also run on nodes that are not suggested for their kind.
-    unbound: PerPhase<Lines>,
+    waiting_jobs: PerPhase<JobsByKind>,
+    /// The waiting jobs that may also run on nodes that are not suggested for their kind.
+    any_node_jobs: PerPhase<JobsByKind>,
     jobs: BTreeSet<JobId>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     weight: f64,
-    min: PerPhase<u32>,
+    min_slots: PerPhase<u32>,
 }
 
+/// What is known about a job.
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct JobEntry {
     user: usize,
     kind: usize,
-    place: JobRank,
+    rank: JobRank,
     held: PerPhase<u32>,
 }
 
 #[derive(Debug)]
 pub(super) struct Users {
     settings: BTreeMap<String, Settings>,
-    numbers: BTreeMap<String, usize>,
-    all: Vec<User>,
-    members: BTreeMap<JobId, Member>,
+    number_of_name: BTreeMap<String, usize>,
+    users: Vec<User>,
+    jobs: BTreeMap<JobId, JobEntry>,
     /// Users with pending jobs, ordered by slots relative to weight.
-    order: PerPhase<RankedQueue<usize, Real>>,
+    waiting_users: PerPhase<RankedQueue<usize, Real>>,
     /// Users with a minimum share.
     with_min_share: Vec<usize>,
 }
@@ -68,7 +70,7 @@ impl Users {
             let key = |field: &str| format!("users.{name}.{field}");
             let settings = Settings {
                 weight: section.number(&key("weight"), 1.0, 0.001..=1000.0, "weight relative to other users"),
-                min: PerPhase {
+                min_slots: PerPhase {
                     map: section.count(
                         &key("min_maps"),
                         0,
@@ -85,105 +87,105 @@ impl Users {
         };
         Self {
             settings: names.into_iter().map(read).collect(),
-            numbers: BTreeMap::new(),
-            all: Vec::new(),
-            members: BTreeMap::new(),
-            order: PerPhase::default(),
+            number_of_name: BTreeMap::new(),
+            users: Vec::new(),
+            jobs: BTreeMap::new(),
+            waiting_users: PerPhase::default(),
             with_min_share: Vec::new(),
         }
     }
 
     /// Returns the number of a user. A new user gets the next number.
-    pub(super) fn number(&mut self, name: &str) -> usize {
-        if let Some(number) = self.numbers.get(name) {
+    pub(super) fn user_number(&mut self, name: &str) -> usize {
+        if let Some(number) = self.number_of_name.get(name) {
             return *number;
         }
-        let number = self.all.len();
-        let Settings { weight, min } = *self.settings.get(name).unwrap_or(&self.settings["default"]);
-        self.numbers.insert(name.to_owned(), number);
-        self.all.push(User {
+        let number = self.users.len();
+        let Settings { weight, min_slots } = *self.settings.get(name).unwrap_or(&self.settings["default"]);
+        self.number_of_name.insert(name.to_owned(), number);
+        self.users.push(User {
             weight,
-            min,
-            held: PerPhase::default(),
-            waiting: PerPhase::default(),
-            unbound: PerPhase::default(),
+            min_slots,
+            held_slots: PerPhase::default(),
+            waiting_jobs: PerPhase::default(),
+            any_node_jobs: PerPhase::default(),
             jobs: BTreeSet::new(),
         });
-        if min != PerPhase::default() {
+        if min_slots != PerPhase::default() {
             self.with_min_share.push(number);
         }
         number
     }
 
-    pub(super) fn get(&self, number: usize) -> &User {
-        &self.all[number]
+    pub(super) fn user(&self, number: usize) -> &User {
+        &self.users[number]
     }
 
-    pub(super) fn of(&self, job: JobId) -> Option<&User> {
-        self.members.get(&job).map(|member| &self.all[member.user])
+    pub(super) fn user_of(&self, job: JobId) -> Option<&User> {
+        self.jobs.get(&job).map(|entry| &self.users[entry.user])
     }
 
     pub(super) fn kind_of(&self, job: JobId) -> Option<usize> {
-        self.members.get(&job).map(|member| member.kind)
+        self.jobs.get(&job).map(|entry| entry.kind)
     }
 
-    pub(super) fn join(&mut self, job: &Job, user: usize, kind: usize) {
-        let place = (Reverse(job.spec.priority), job.id);
-        self.all[user].jobs.insert(job.id);
-        self.members.insert(job.id, Member { user, kind, place, held: PerPhase::default() });
+    pub(super) fn add_job(&mut self, job: &Job, user: usize, kind: usize) {
+        let rank = (Reverse(job.spec.priority), job.id);
+        self.users[user].jobs.insert(job.id);
+        self.jobs.insert(job.id, JobEntry { user, kind, rank, held: PerPhase::default() });
     }
 
     /// Removes a job that has ended from the running jobs of its user. Returns whether it was
     /// running.
-    pub(super) fn leave(&mut self, job: JobId) -> bool {
-        self.members.get(&job).is_some_and(|member| self.all[member.user].jobs.remove(&job))
+    pub(super) fn end_job(&mut self, job: JobId) -> bool {
+        self.jobs.get(&job).is_some_and(|entry| self.users[entry.user].jobs.remove(&job))
     }
 
-    pub(super) fn forget(&mut self, job: JobId) {
-        self.members.remove(&job);
+    pub(super) fn forget_job(&mut self, job: JobId) {
+        self.jobs.remove(&job);
     }
 
     /// Updates the data of a job from the cluster.
     pub(super) fn refresh(&mut self, id: JobId, cluster: &Cluster) {
-        let Some(member) = self.members.get(&id).copied() else { return };
+        let Some(entry) = self.jobs.get(&id).copied() else { return };
         let job = cluster.job(id);
         for phase in Phase::BOTH {
             self.set_held(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
-            let user = &mut self.all[member.user];
-            put(&mut user.waiting[phase], member, waits.is_some());
-            put(&mut user.unbound[phase], member, waits.is_some_and(has_failed_attempts));
-            self.update_order(member.user, phase);
+            let user = &mut self.users[entry.user];
+            set_waiting(&mut user.waiting_jobs[phase], entry, waits.is_some());
+            set_waiting(&mut user.any_node_jobs[phase], entry, waits.is_some_and(may_need_other_nodes));
+            self.update_order(entry.user, phase);
         }
     }
 
-    /// Counts a slot that this round gives to a job. `refresh` reverts this.
+    /// Counts a slot that this round gives to a job. Calling `refresh` reverts it.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
-        let Some(member) = self.members.get(&job).copied() else { return };
-        self.set_held(job, phase, member.held[phase] + 1);
-        self.update_order(member.user, phase);
+        let Some(entry) = self.jobs.get(&job).copied() else { return };
+        self.set_held(job, phase, entry.held[phase] + 1);
+        self.update_order(entry.user, phase);
     }
 
     fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
-        let Some(member) = self.members.get_mut(&job) else { return };
-        let before = std::mem::replace(&mut member.held[phase], held);
-        let user = &mut self.all[member.user];
-        user.held[phase] = user.held[phase] + held - before;
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        let before = std::mem::replace(&mut entry.held[phase], held);
+        let user = &mut self.users[entry.user];
+        user.held_slots[phase] = user.held_slots[phase] + held - before;
     }
 
     fn update_order(&mut self, number: usize, phase: Phase) {
-        let user = &self.all[number];
-        let share = Real(f64::from(user.held[phase]) / user.weight);
-        self.order[phase].set(number, (!user.waiting[phase].is_empty()).then_some(share));
+        let user = &self.users[number];
+        let share = Real(f64::from(user.held_slots[phase]) / user.weight);
+        self.waiting_users[phase].set(number, (!user.waiting_jobs[phase].is_empty()).then_some(share));
     }
 
     /// Returns the users of stage 1: those below their minimum share with pending jobs, ordered by
     /// missing slots times weight, the greatest first.
     pub(super) fn below_minimum(&self, phase: Phase) -> Vec<usize> {
         let lacks = |number: usize| {
-            let user = &self.all[number];
-            let deficit = user.min[phase].saturating_sub(user.held[phase]);
-            (deficit > 0 && !user.waiting[phase].is_empty())
+            let user = &self.users[number];
+            let deficit = user.min_slots[phase].saturating_sub(user.held_slots[phase]);
+            (deficit > 0 && !user.waiting_jobs[phase].is_empty())
                 .then(|| Reverse(Real(f64::from(deficit) * user.weight)))
         };
         let mut below_minimum: Vec<(Reverse<Real>, usize)> =
@@ -194,24 +196,24 @@ impl Users {
 
     /// Returns the users of stage 2: those with pending jobs, ordered by slots relative to weight.
     pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
-        self.order[phase].iter()
+        self.waiting_users[phase].iter()
     }
 
     /// Returns the number of users that come before the user of a job.
     pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
-        let user = self.members.get(&job).map_or(0, |member| member.user);
-        self.order[phase].ahead_of(user).count()
+        let user = self.jobs.get(&job).map_or(0, |entry| entry.user);
+        self.waiting_users[phase].ahead_of(user).count()
     }
 }
 
 /// Adds a job to the queue of its kind, or removes it.
-fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
-    if is_in {
-        lines.entry(kind).or_default().insert(place);
-    } else if let Some(queue) = lines.get_mut(&kind) {
-        queue.remove(&place);
+fn set_waiting(jobs_by_kind: &mut JobsByKind, JobEntry { kind, rank, .. }: JobEntry, waits: bool) {
+    if waits {
+        jobs_by_kind.entry(kind).or_default().insert(rank);
+    } else if let Some(queue) = jobs_by_kind.get_mut(&kind) {
+        queue.remove(&rank);
         if queue.is_empty() {
-            lines.remove(&kind);
+            jobs_by_kind.remove(&kind);
         }
     }
 }
@@ -219,25 +221,25 @@ fn put(lines: &mut Lines, Member { kind, place, .. }: Member, is_in: bool) {
 /// Returns whether a job may have tasks that cannot run where its class is suggested, because they
 /// failed there or because their checkpoint is elsewhere. Such tasks may run on any node, otherwise
 /// they could wait forever.
-fn has_failed_attempts(job: &Job) -> bool {
+fn may_need_other_nodes(job: &Job) -> bool {
     !job.failures.is_empty() || !job.blacklist.is_empty() || job.preemption.pauses > 0
 }
 
 impl User {
     /// Returns the first value that `take` returns for a pending job, in the order of the jobs.
-    /// Jobs of kinds that are not suggested are tried only if they are unbound.
-    pub(super) fn first<T>(
+    /// Jobs of kinds that are not suggested are tried only if they may run on any node.
+    pub(super) fn find_job<T>(
         &self,
         phase: Phase,
         is_suggested: impl Fn(usize) -> bool,
         take: impl Fn(bool, JobId) -> Option<T>,
     ) -> Option<T> {
-        let firsts = self.waiting[phase].iter().filter_map(|(kind, queue)| {
+        let firsts = self.waiting_jobs[phase].iter().filter_map(|(kind, queue)| {
             let suggested = is_suggested(*kind);
-            let queue = if suggested { queue } else { self.unbound[phase].get(kind)? };
-            queue.iter().find_map(|place| take(suggested, place.1).map(|taken| (*place, taken)))
+            let queue = if suggested { queue } else { self.any_node_jobs[phase].get(kind)? };
+            queue.iter().find_map(|rank| take(suggested, rank.1).map(|taken| (*rank, taken)))
         });
-        firsts.min_by_key(|(place, _)| *place).map(|(_, taken)| taken)
+        firsts.min_by_key(|(rank, _)| *rank).map(|(_, taken)| taken)
     }
 
     /// Returns the number of slots that the running jobs of the user hold, without those being

@@ -1,5 +1,5 @@
-//! Durations of reduces, computed by hand: one map of 300 s, and a reduce that was launched after
-//! 15 s.
+//! Compares estimated durations of reduces with values computed by hand. The job has one map, which
+//! takes 300 s, and a reduce that is launched after 15 s.
 
 use super::*;
 use mrcore::{
@@ -33,7 +33,7 @@ impl TestJob {
     fn begin() -> Self {
         let scheduler = crate::make("fifo", &crate::Params::new()).expect("there is one");
         let mut job = Self(JobTracker::new(Config::default(), scheduler));
-        job.fact(
+        job.apply(
             0,
             Fact::TrackerJoined {
                 tracker: TrackerId(1),
@@ -70,32 +70,35 @@ impl TestJob {
             conf: BTreeMap::new(),
             payload: Payload::default(),
         };
-        job.fact(0, Fact::JobSubmitted { job: JOB, request: RequestId(1), spec: Arc::new(spec) });
+        job.apply(0, Fact::JobSubmitted { job: JOB, request: RequestId(1), spec: Arc::new(spec) });
         job.launch(0, map(), None);
         job.launch(15, reduce(0, 0), None);
         job
     }
 
-    fn fact(&mut self, seconds: u64, fact: Fact) {
+    fn apply(&mut self, seconds: u64, fact: Fact) {
         self.0.replay(&Entry { at: at(seconds), fact }).expect("the facts are consistent");
     }
 
     fn launch(&mut self, seconds: u64, attempt: AttemptId, resumed_from: Option<AttemptId>) {
         let (tracker, why) = (TrackerId(1), Why::default());
-        self.fact(seconds, Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from, why });
+        self.apply(
+            seconds,
+            Fact::AttemptLaunched { attempt, tracker, speculative: false, resumed_from, why },
+        );
     }
 
-    fn done(&mut self, seconds: u64, attempt: AttemptId) {
-        self.fact(seconds, Fact::AttemptSucceeded { attempt, result: AttemptResult::default() });
+    fn succeed(&mut self, seconds: u64, attempt: AttemptId) {
+        self.apply(seconds, Fact::AttemptSucceeded { attempt, result: AttemptResult::default() });
     }
 
     fn pause(&mut self, seconds: u64, attempt: AttemptId) {
         let why = String::new();
-        self.fact(
+        self.apply(
             seconds,
             Fact::PreemptionRequested { attempt, kind: PreemptKind::Pause, why, fault: false, hold: false },
         );
-        self.fact(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
+        self.apply(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
     }
 
     /// Sends a heartbeat that reports new progress of one attempt. The progress of the other
@@ -129,43 +132,43 @@ impl TestJob {
 }
 
 #[test]
-fn a_reduce_that_is_done_counts_from_the_end_of_the_maps() {
+fn duration_of_a_finished_reduce_starts_when_the_maps_are_done() {
     let mut job = TestJob::begin();
-    job.done(300, map());
+    job.succeed(300, map());
     job.expect_seconds(300, None);
-    job.done(320, reduce(0, 0));
+    job.succeed(320, reduce(0, 0));
     job.expect_seconds(320, Some(20.0));
     // A reduce that started later counts from its launch: 20 s and 40 s.
     job.launch(330, reduce(1, 0), None);
-    job.done(370, reduce(1, 0));
+    job.succeed(370, reduce(1, 0));
     job.expect_seconds(400, Some(30.0));
 }
 
 #[test]
-fn a_reduce_that_was_paused_counts_every_time_it_ran() {
+fn duration_of_a_paused_reduce_is_the_sum_over_its_attempts() {
     let mut job = TestJob::begin();
-    job.done(300, map());
+    job.succeed(300, map());
     job.pause(310, reduce(0, 0));
     job.launch(350, reduce(0, 1), Some(reduce(0, 0)));
-    job.done(365, reduce(0, 1));
-    // From 300 s to 310 s and from 350 s to 365 s.
+    job.succeed(365, reduce(0, 1));
+    // The reduce ran from 300 s to 310 s and from 350 s to 365 s.
     job.expect_seconds(365, Some(25.0));
 }
 
 #[test]
-fn a_reduce_that_runs_promises_by_what_it_did_since_the_maps() {
+fn duration_of_a_running_reduce_is_projected_from_its_progress_since_the_maps() {
     let mut job = TestJob::begin();
     job.progress(290, reduce(0, 0), 0.3);
     job.expect_seconds(290, None);
-    job.done(300, map());
+    job.succeed(300, map());
     // After a twentieth of the remaining work there is no estimate; after half of it in 30 s there
     // is one.
     job.progress(305, reduce(0, 0), 0.366);
     job.expect_seconds(305, None);
     job.progress(330, reduce(0, 0), 2.0 / 3.0);
     job.expect_seconds(330, Some(60.0));
-    // For a reduce that was launched later, all progress counts: half in 20 s. The mean of 60 * 4/3
-    // and 40.
+    // For a reduce that was launched after the maps, all progress counts: half in 20 s is 40 s in
+    // total. The first reduce has made no progress in the meantime, so its projection is now 80 s.
     job.launch(320, reduce(1, 0), None);
     job.progress(340, reduce(1, 0), 0.5);
     job.expect_seconds(340, Some(f64::midpoint(80.0, 40.0)));

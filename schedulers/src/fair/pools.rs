@@ -1,5 +1,5 @@
-//! Pools, their slots, and the order in which they get slots, updated with every fact, so that a
-//! decision needs no scan.
+//! Pools with their slots and the order in which they get slots. They are updated with every fact,
+//! so that a decision needs no scan.
 
 use crate::{
     estimate::demand,
@@ -14,9 +14,9 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Pools below their minimum share first, by the part of it that they hold; then by slots relative
-/// to weight.
-type OrderKey = (bool, Real);
+/// The position of a pool. Pools below their minimum share come first, ordered by the part of the
+/// minimum share that they hold. The other pools are ordered by slots relative to weight.
+type PoolRank = (bool, Real);
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -25,18 +25,18 @@ pub(super) struct Pool {
     pub(super) min: PerPhase<u32>,
     pub(super) max_jobs: Option<u32>,
     pub(super) fifo: bool,
-    /// Slots of its jobs, including finished jobs whose attempts have not ended.
+    /// Number of slots that its jobs hold, including finished jobs whose attempts have not ended.
     pub(super) held: PerPhase<u32>,
     /// Its fair share, as last computed.
     pub(super) share: PerPhase<f64>,
     /// Its jobs that can use a slot, in order.
-    order: PerPhase<RankedQueue<JobId, Real>>,
+    waiting_jobs: PerPhase<RankedQueue<JobId, Real>>,
     /// Its running jobs, oldest first. Only the first `max_jobs` get slots.
     jobs: BTreeSet<JobId>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Member {
+struct JobEntry {
     pool: usize,
     weight: f64,
     held: PerPhase<u32>,
@@ -47,10 +47,10 @@ struct Member {
 pub(super) struct Pools {
     by_queue: bool,
     settings: BTreeMap<String, Settings>,
-    numbers: BTreeMap<String, usize>,
-    all: Vec<Pool>,
-    members: BTreeMap<JobId, Member>,
-    order: PerPhase<RankedQueue<usize, OrderKey>>,
+    number_of_name: BTreeMap<String, usize>,
+    pools: Vec<Pool>,
+    jobs: BTreeMap<JobId, JobEntry>,
+    waiting_pools: PerPhase<RankedQueue<usize, PoolRank>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -95,36 +95,36 @@ impl Pools {
         Self {
             by_queue,
             settings,
-            numbers: BTreeMap::new(),
-            all: Vec::new(),
-            members: BTreeMap::new(),
-            order: PerPhase::default(),
+            number_of_name: BTreeMap::new(),
+            pools: Vec::new(),
+            jobs: BTreeMap::new(),
+            waiting_pools: PerPhase::default(),
         }
     }
 
-    pub(super) fn of(&self, job: JobId) -> Option<&Pool> {
-        self.members.get(&job).map(|member| &self.all[member.pool])
+    pub(super) fn pool_of(&self, job: JobId) -> Option<&Pool> {
+        self.jobs.get(&job).map(|entry| &self.pools[entry.pool])
     }
 
     /// Returns the number of the pool of a job: its position in `iter`.
-    pub(super) fn number(&self, job: JobId) -> Option<usize> {
-        self.members.get(&job).map(|member| member.pool)
+    pub(super) fn pool_number(&self, job: JobId) -> Option<usize> {
+        self.jobs.get(&job).map(|entry| entry.pool)
     }
 
     pub(super) fn job_share(&self, job: JobId, phase: Phase) -> f64 {
-        self.members.get(&job).map_or(0.0, |member| member.share[phase])
+        self.jobs.get(&job).map_or(0.0, |entry| entry.share[phase])
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
-        self.all.iter()
+        self.pools.iter()
     }
 
     /// Returns the jobs that can use a slot, with their pools, in the order in which they get a
     /// slot.
     pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
-        self.order[phase].iter().flat_map(move |number| {
-            let pool = &self.all[number];
-            pool.order[phase].iter().map(move |job| (pool, job))
+        self.waiting_pools[phase].iter().flat_map(move |number| {
+            let pool = &self.pools[number];
+            pool.waiting_jobs[phase].iter().map(move |job| (pool, job))
         })
     }
 
@@ -135,36 +135,36 @@ impl Pools {
 
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
-            Fact::JobSubmitted { job, spec, .. } => self.join(*job, spec),
-            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.leave(*job, cluster),
+            Fact::JobSubmitted { job, spec, .. } => self.add_job(*job, spec),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.end_job(*job, cluster),
             _ => {}
         }
         if let Some(job) = fact.job() {
             self.refresh(job, cluster);
         }
         if let Fact::JobForgotten { job } = fact {
-            self.members.remove(job);
+            self.jobs.remove(job);
         }
-        let divides = matches!(
+        let changes_demand = matches!(
             fact,
             Fact::JobTrackerStarted { .. }
                 | Fact::JobSubmitted { .. }
                 | Fact::JobCommitting { .. }
                 | Fact::JobEnded { .. }
         );
-        if divides || fact.changes_slots_of().is_some() {
-            self.divide(cluster);
+        if changes_demand || fact.changes_slots_of().is_some() {
+            self.compute_shares(cluster);
         }
     }
 
-    fn join(&mut self, job: JobId, spec: &JobSpec) {
+    fn add_job(&mut self, job: JobId, spec: &JobSpec) {
         let name = if self.by_queue { &spec.queue } else { &spec.user };
-        let next = self.all.len();
-        let pool = *self.numbers.entry(name.clone()).or_insert(next);
+        let next = self.pools.len();
+        let pool = *self.number_of_name.entry(name.clone()).or_insert(next);
         if pool == next {
             let Settings { weight, min, max_jobs, fifo } =
                 *self.settings.get(name).unwrap_or(&self.settings["default"]);
-            self.all.push(Pool {
+            self.pools.push(Pool {
                 name: name.clone(),
                 weight,
                 min,
@@ -172,18 +172,18 @@ impl Pools {
                 fifo,
                 held: PerPhase::default(),
                 share: PerPhase::default(),
-                order: PerPhase::default(),
+                waiting_jobs: PerPhase::default(),
                 jobs: BTreeSet::new(),
             });
         }
-        self.all[pool].jobs.insert(job);
-        self.members.insert(job, Member { pool, weight: weight(spec.priority), ..Member::default() });
+        self.pools[pool].jobs.insert(job);
+        self.jobs.insert(job, JobEntry { pool, weight: weight(spec.priority), ..JobEntry::default() });
     }
 
     /// Removes a job that has ended from its pool, so that another job of the pool may run.
-    fn leave(&mut self, job: JobId, cluster: &Cluster) {
-        let Some(member) = self.members.get(&job) else { return };
-        let pool = &mut self.all[member.pool];
+    fn end_job(&mut self, job: JobId, cluster: &Cluster) {
+        let Some(entry) = self.jobs.get(&job) else { return };
+        let pool = &mut self.pools[entry.pool];
         pool.jobs.remove(&job);
         let most = pool.max_jobs.unwrap_or(0) as usize;
         if let Some(next) = most.checked_sub(1).and_then(|last| pool.jobs.iter().nth(last)).copied() {
@@ -193,54 +193,54 @@ impl Pools {
 
     /// Updates the data of a job from the cluster.
     pub(super) fn refresh(&mut self, job: JobId, cluster: &Cluster) {
-        let Some(member) = self.members.get(&job) else { return };
-        let (pool, weight) = (member.pool, member.weight);
+        let Some(entry) = self.jobs.get(&job) else { return };
+        let (pool, weight) = (entry.pool, entry.weight);
         let known = cluster.job(job);
         for phase in Phase::BOTH {
             let held = known.map_or(0, |job| job.running[phase].len() as u32);
             self.set_held(job, phase, held);
             let may = known.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
-            let may = may && !self.all[pool].is_waiting_for_pool(job);
+            let may = may && !self.pools[pool].is_waiting_for_pool(job);
             self.update_order(job, pool, phase, may.then_some((held, weight)));
         }
     }
 
-    /// Counts a slot that this round gives to a job. `refresh` reverts this.
+    /// Counts a slot that this round gives to a job. Calling `refresh` reverts it.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
-        let Some(member) = self.members.get(&job).copied() else { return };
-        let held = member.held[phase] + 1;
+        let Some(entry) = self.jobs.get(&job).copied() else { return };
+        let held = entry.held[phase] + 1;
         self.set_held(job, phase, held);
-        self.update_order(job, member.pool, phase, Some((held, member.weight)));
+        self.update_order(job, entry.pool, phase, Some((held, entry.weight)));
     }
 
     fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
-        let Some(member) = self.members.get_mut(&job) else { return };
-        let before = std::mem::replace(&mut member.held[phase], held);
-        let pool = &mut self.all[member.pool];
+        let Some(entry) = self.jobs.get_mut(&job) else { return };
+        let before = std::mem::replace(&mut entry.held[phase], held);
+        let pool = &mut self.pools[entry.pool];
         pool.held[phase] = pool.held[phase] + held - before;
     }
 
     fn update_order(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
-        let pool = &mut self.all[number];
-        // By priority, which the weight stands for. Jobs with equal keys are ordered by ID, that is
-        // by age.
+        let pool = &mut self.pools[number];
+        // In a `fifo` pool, jobs are ordered by priority, which is the order of their weights. Jobs
+        // with equal keys are ordered by ID, that is by age.
         let in_order =
             |(held, weight): (u32, f64)| Real(if pool.fifo { -weight } else { f64::from(held) / weight });
-        pool.order[phase].set(job, waits.map(in_order));
+        pool.waiting_jobs[phase].set(job, waits.map(in_order));
         let (held, min) = (pool.held[phase], pool.min[phase]);
         let order = if held < min {
             (false, Real(f64::from(held) / f64::from(min)))
         } else {
             (true, Real(f64::from(held) / pool.weight))
         };
-        self.order[phase].set(number, (!pool.order[phase].is_empty()).then_some(order));
+        self.waiting_pools[phase].set(number, (!pool.waiting_jobs[phase].is_empty()).then_some(order));
     }
 
     /// Divides all slots among the pools, and the slots of each pool among its jobs.
-    pub(super) fn divide(&mut self, cluster: &Cluster) {
+    pub(super) fn compute_shares(&mut self, cluster: &Cluster) {
         for phase in Phase::BOTH {
             let jobs: Vec<Vec<(JobId, Claim)>> = self
-                .all
+                .pools
                 .iter()
                 .map(|pool| {
                     let runs = pool.jobs.iter().filter(|job| !pool.is_waiting_for_pool(**job));
@@ -253,7 +253,7 @@ impl Pools {
                 })
                 .collect();
             let claims: Vec<Claim> = self
-                .all
+                .pools
                 .iter()
                 .zip(&jobs)
                 .map(|(pool, jobs)| {
@@ -262,12 +262,12 @@ impl Pools {
                 })
                 .collect();
             let shares = divide(f64::from(cluster.slots(phase)), &claims);
-            for ((pool, share), jobs) in self.all.iter_mut().zip(shares).zip(jobs) {
+            for ((pool, share), jobs) in self.pools.iter_mut().zip(shares).zip(jobs) {
                 pool.share[phase] = share;
                 let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| *claim).collect();
                 for ((job, _), share) in jobs.iter().zip(divide(share, &claims)) {
-                    if let Some(member) = self.members.get_mut(job) {
-                        member.share[phase] = share;
+                    if let Some(entry) = self.jobs.get_mut(job) {
+                        entry.share[phase] = share;
                     }
                 }
             }

@@ -1,23 +1,24 @@
-//! Preemption for pools that have been below their shares for too long.
+//! Preempts attempts for pools that have been below their shares for too long.
 
 use super::pools::{Pool, Pools};
 use crate::{
     params::Section,
-    victims::{Claim, Overdue, Victims, level},
+    victims::{Claim, HeldConditions, Victims, preempt_for_claim},
 };
 use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::PreemptMode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Timeouts of pools below their shares, and since when each pool is below.
+/// Preemption timeouts for pools below their share, and the time since when each pool has been
+/// below it.
 #[derive(Debug)]
 pub(super) struct Reclaim {
     preempt_mode: PreemptMode,
     min_share_timeout: Option<Span>,
     fair_share_timeout: Option<Span>,
-    below_min: Overdue<(usize, Phase)>,
-    below_half: Overdue<(usize, Phase)>,
+    below_min: HeldConditions<(usize, Phase)>,
+    below_half: HeldConditions<(usize, Phase)>,
     /// Pools for which map slots are being preempted.
-    below_minimum: BTreeSet<usize>,
+    reclaiming_pools: BTreeSet<usize>,
 }
 
 impl Reclaim {
@@ -26,21 +27,21 @@ impl Reclaim {
         let min_share_timeout = section.span_or_never("min_share_timeout", Some(Span::secs(15)), about);
         let about = "how long a pool may be below half its fair share before it gets slots from others";
         let fair_share_timeout = section.span_or_never("fair_share_timeout", Some(Span::secs(30)), about);
-        let (below_min, below_half) = (Overdue::default(), Overdue::default());
+        let (below_min, below_half) = (HeldConditions::default(), HeldConditions::default());
         Self {
             preempt_mode: section.preempt_mode(),
             min_share_timeout,
             fair_share_timeout,
             below_min,
             below_half,
-            below_minimum: BTreeSet::new(),
+            reclaiming_pools: BTreeSet::new(),
         }
     }
 
     pub(super) fn reset(&mut self) {
         self.below_min.reset();
         self.below_half.reset();
-        self.below_minimum.clear();
+        self.reclaiming_pools.clear();
     }
 
     pub(super) fn preempt_mode(&self) -> PreemptMode {
@@ -51,13 +52,13 @@ impl Reclaim {
     /// locality. Otherwise the slot would go back to the pool that it was taken from, and would be
     /// preempted again.
     pub(super) fn is_reclaiming(&self, pool: Option<usize>) -> bool {
-        pool.is_some_and(|pool| self.below_minimum.contains(&pool))
+        pool.is_some_and(|pool| self.reclaiming_pools.contains(&pool))
     }
 
     /// Returns how long it takes until attempts of other pools are preempted for a pool below its
     /// share; `None` if the pool is not below its share or the timeout is `never`.
     pub(super) fn preempts_in(&self, pool: usize, phase: Phase, now: Time) -> Option<Span> {
-        let left = |below: &Overdue<(usize, Phase)>, limit: Option<Span>| {
+        let left = |below: &HeldConditions<(usize, Phase)>, limit: Option<Span>| {
             Some(Span(limit?.0.saturating_sub(now.since(below.since(&(pool, phase))?).0)))
         };
         let both =
@@ -70,13 +71,13 @@ impl Reclaim {
         for phase in phases.iter().copied() {
             let mut claims = Vec::new();
             if phase == Phase::Map {
-                self.below_minimum.clear();
+                self.reclaiming_pools.clear();
             }
             for (number, pool) in pools.iter().enumerate() {
                 let deficit = self.deficit(number, pool, phase, plan.now());
                 if deficit > 0 {
                     if phase == Phase::Map {
-                        self.below_minimum.insert(number);
+                        self.reclaiming_pools.insert(number);
                     }
                     let why = Why::rule("pool-below-share").with("held", f64::from(pool.held[phase]));
                     let why = why.with("share", pool.share[phase]);
@@ -92,8 +93,8 @@ impl Reclaim {
             let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
             let mut victims = Victims::youngest_first(phase, plan);
             for claim in &claims {
-                let number = |job| pools.number(job);
-                level(claim, &mut victims, &mut excess, number, self.preempt_mode, plan);
+                let number = |job| pools.pool_number(job);
+                preempt_for_claim(claim, &mut victims, &mut excess, number, self.preempt_mode, plan);
             }
         }
     }
@@ -104,10 +105,10 @@ impl Reclaim {
         let (held, share) = (f64::from(pool.held[phase]), pool.share[phase]);
         let (min, key) = (f64::from(pool.min[phase]).min(share), (number, phase));
         let mut deficit = 0.0_f64;
-        if self.below_min.is_over(key, held < min, now, self.min_share_timeout) {
+        if self.below_min.has_held_for(key, held < min, now, self.min_share_timeout) {
             deficit = min - held;
         }
-        if self.below_half.is_over(key, held < share / 2.0, now, self.fair_share_timeout) {
+        if self.below_half.has_held_for(key, held < share / 2.0, now, self.fair_share_timeout) {
             deficit = deficit.max(share - held);
         }
         deficit.floor() as u32

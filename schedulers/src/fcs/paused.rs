@@ -1,4 +1,4 @@
-//! Paused reduces, and how many offers of other nodes each has skipped.
+//! Paused reduces, and how many offers of other nodes each of them has skipped.
 
 use mrcore::{
     Cluster, Fact, Phase,
@@ -9,20 +9,22 @@ use std::collections::BTreeMap;
 /// The paused reduces of a job that are pending, in the order in which they were paused.
 ///
 /// The paper increments a counter of every paused reduce of a job with each skipped offer. Here the
-/// job has one counter, and each reduce stores the value at the time of its pause. The numbers are
-/// the same, with one addition per offer.
+/// job has one counter, and each reduce stores the value of the counter at the time of its pause.
+/// The resulting numbers are the same, but an offer needs only one addition.
 #[derive(Debug, Default)]
 struct PausedQueue {
+    /// Number of offers that the job has skipped.
     skipped: u64,
+    /// The index of each paused reduce, and the value of `skipped` when it was paused.
     waiting: Vec<(u32, u64)>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Paused {
+pub(super) struct PausedReduces {
     jobs: BTreeMap<JobId, PausedQueue>,
 }
 
-impl Paused {
+impl PausedReduces {
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
@@ -75,7 +77,7 @@ impl Paused {
     }
 
     /// Returns the paused reduces of a job, oldest first.
-    pub(super) fn of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn tasks_of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
         self.jobs.get(&job).into_iter().flat_map(|queue| &queue.waiting).map(|(index, _)| *index)
     }
 

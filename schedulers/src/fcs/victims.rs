@@ -1,4 +1,4 @@
-//! Algorithm 1: which reduces are paused for jobs with less remaining work.
+//! Algorithm 1 of the paper: pauses reduces for jobs with less remaining work.
 
 use super::{Fcs, work};
 use mrcore::{
@@ -21,9 +21,9 @@ struct Victim {
 /// Why a reduce is not paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Guard {
-    New,
+    NewlyLaunched,
     NearlyDone,
-    PutBack,
+    SlackUsedUp,
 }
 
 impl Fcs {
@@ -58,13 +58,14 @@ impl Fcs {
         *available -= spared;
         let home =
             |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|checkpoint| checkpoint.tracker);
-        let homes: Vec<TrackerId> = self.paused.of(id).filter_map(home).collect();
+        let homes: Vec<TrackerId> = self.paused.tasks_of(id).filter_map(home).collect();
         let fresh = demand.saturating_sub(homes.len());
-        // Spared slots go to new reduces first, then to paused ones.
+        // Slots that are available go to new reduces first, then to paused ones. The others need a
+        // victim.
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
         let tolerance = self.settings.tolerance;
-        // Cached: preemptions of this round do not change them.
+        // Caches: the preemptions of this round do not change which trackers are usable.
         let mut usable: BTreeMap<TrackerId, bool> = BTreeMap::new();
         let mut impossible: BTreeSet<Option<TrackerId>> = BTreeSet::new();
         for wanted in wants {
@@ -72,7 +73,7 @@ impl Fcs {
                 continue;
             }
             // Victims are ordered by the remaining work of their jobs, the most first.
-            let more = |victim: &Victim| known.left.is_less_than(victim.left, tolerance);
+            let more = |victim: &Victim| known.remaining.is_less_than(victim.left, tolerance);
             let outranked = victims.iter().enumerate().filter(|(_, victim)| more(victim));
             let mut near = outranked.filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
             let found = near.find(|(_, victim)| {
@@ -84,9 +85,11 @@ impl Fcs {
                 continue;
             };
             let victim = victims.remove(at);
-            let theirs = self.jobs.get(&victim.attempt.job()).map_or(known.left, |known| known.left);
-            let why = Why::rule("less-remaining-work").with("shuffle_left", known.left.shuffle);
-            let why = why.with("bytes_left", known.left.bytes).with("victim_shuffle_left", theirs.shuffle);
+            let theirs =
+                self.jobs.get(&victim.attempt.job()).map_or(known.remaining, |known| known.remaining);
+            let why = Why::rule("less-remaining-work").with("shuffle_left", known.remaining.shuffle);
+            let why =
+                why.with("bytes_left", known.remaining.bytes).with("victim_shuffle_left", theirs.shuffle);
             let why = why.with("victim_bytes_left", theirs.bytes).with_beneficiary(id);
             let _ = plan.preempt_in_mode(victim.attempt, self.maps.preempt_mode(), why);
         }
@@ -97,7 +100,7 @@ impl Fcs {
     fn victims(&self, plan: &Plan<'_>) -> Vec<Victim> {
         let cluster = plan.cluster();
         let mut all = Vec::new();
-        for id in self.queue.iter().rev() {
+        for id in self.by_remaining_work.iter().rev() {
             let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
             // An overdue job is not delayed again.
             if known.overdue.is_some() {
@@ -114,7 +117,7 @@ impl Fcs {
                 done_a.total_cmp(done_b).then(b.launched.cmp(&a.launched))
             });
             all.extend(attempts.iter().map(|(attempt, _)| Victim {
-                left: known.left,
+                left: known.remaining,
                 attempt: attempt.id,
                 tracker: attempt.tracker,
             }));
@@ -143,14 +146,14 @@ impl Fcs {
     ) -> Option<Guard> {
         let settings = &self.settings;
         if now.since(attempt.launched) < settings.newly_launched {
-            return Some(Guard::New);
+            return Some(Guard::NewlyLaunched);
         }
         if f64::from(done) > settings.nearly_done {
             return Some(Guard::NearlyDone);
         }
         let done = |attempt: &Attempt| reports.progress(attempt).done;
-        let (total, service, estimate) = work::times(job.task(attempt.id.task)?, now, done)?;
-        estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::PutBack)
+        let (total, service, estimate) = work::reduce_times(job.task(attempt.id.task)?, now, done)?;
+        estimate.filter(|estimate| settings.is_overdue(total, service, *estimate)).map(|_| Guard::SlackUsedUp)
     }
 
     /// Explains why no reduce is paused for a job with pending reduces.
@@ -167,14 +170,14 @@ impl Fcs {
         let (mut running, mut guarded) = (0, BTreeMap::<Guard, u32>::new());
         for job in cluster.active_jobs().filter(|job| job.id != id) {
             let Some(known) = self.jobs.get(&job.id) else { continue };
-            if !left.is_less_than(known.left, self.settings.tolerance) {
+            if !left.is_less_than(known.remaining, self.settings.tolerance) {
                 continue;
             }
             let (attempts, reports) =
                 (cluster.running(job, Phase::Reduce), cluster.reports(job.id, Phase::Reduce));
             for (attempt, progress) in attempts.filter(|(attempt, _)| attempt.preempt_request.is_none()) {
                 running += 1;
-                let late = known.overdue.map(|_| Guard::PutBack);
+                let late = known.overdue.map(|_| Guard::SlackUsedUp);
                 let done = progress.unwrap_or_default().done;
                 if let Some(guard) = late.or_else(|| self.guard(job, (attempt, done), reports, now)) {
                     *guarded.entry(guard).or_default() += 1;
@@ -188,11 +191,11 @@ impl Fcs {
         for (guard, count) in &guarded {
             let count = f64::from(*count);
             why = match guard {
-                Guard::New => {
+                Guard::NewlyLaunched => {
                     why.with("new", count).with("at_most", self.settings.newly_launched.as_secs_f64())
                 }
                 Guard::NearlyDone => why.with("nearly", count).with("beyond", self.settings.nearly_done),
-                Guard::PutBack => why.with("late", count),
+                Guard::SlackUsedUp => why.with("late", count),
             };
         }
         (guarded.values().sum::<u32>() == running).then_some(why)

@@ -1,7 +1,8 @@
-//! The remaining work of a job, and the slack of a reduce: the formulas of section 4 of the paper.
+//! Computes the remaining work of a job and the slack of a reduce, by the formulas of section 4 of
+//! the paper.
 
 use crate::{
-    estimate::{self, Flow},
+    estimate::{self, DataFlow},
     ranked_queue::Real,
 };
 use mrcore::{
@@ -22,7 +23,7 @@ pub(super) fn remaining_shuffle(maps_left: f64, rate: f64, mean_map: f64, litera
 
 /// How the slack of a reduce is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum SlackForm {
     /// The projected total time, if the reduce is not paused again, relative to the time without
     /// pauses.
     Projected,
@@ -33,10 +34,10 @@ pub(super) enum Form {
 
 /// Returns `E_slack` of a reduce that started `total` seconds ago, has run for `service` seconds,
 /// and would take `estimate` seconds without pauses.
-pub(super) fn slack(form: Form, total: f64, service: f64, estimate: f64) -> f64 {
+pub(super) fn slack(form: SlackForm, total: f64, service: f64, estimate: f64) -> f64 {
     let taken = match form {
-        Form::Printed => total,
-        Form::Projected => total + (estimate - service).max(0.0),
+        SlackForm::Printed => total,
+        SlackForm::Projected => total + (estimate - service).max(0.0),
     };
     taken / estimate.max(f64::MIN_POSITIVE)
 }
@@ -50,7 +51,7 @@ pub(super) fn skips_for(nodes: f64, locality: f64) -> f64 {
 
 /// Returns for a reduce: seconds since its first launch, seconds that it has run, and, if it has
 /// progress, an estimate of its duration without pauses. Returns `None` if it was never launched.
-pub(super) fn times(
+pub(super) fn reduce_times(
     task: &Task,
     now: Time,
     done: impl Fn(&Attempt) -> f32,
@@ -70,17 +71,17 @@ pub(super) fn times(
     Some((now.since(began).as_secs_f64(), service, (done > 0.0).then(|| service / done)))
 }
 
-/// Estimates of a job that are not in the cluster.
+/// Estimates for a job.
 #[derive(Debug, Default)]
 pub(super) struct JobEstimate {
     /// Mean duration of a map in seconds.
     pub(super) map_s: Option<f64>,
     /// The sum of the progress of running and paused reduces.
-    pub(super) partly: f64,
+    pub(super) partial_progress: f64,
     /// Since when the slack of a pending reduce has been used up.
     pub(super) overdue: Option<Time>,
     /// The remaining work (`T_rs`, `R_left`), as last computed.
-    pub(super) left: RemainingWork,
+    pub(super) remaining: RemainingWork,
 }
 
 /// (`T_rs`, `R_left`), compared in this order.
@@ -93,7 +94,7 @@ pub(super) struct RemainingWork {
 }
 
 /// The rank of a job for free slots. `T_rs` counts in steps of the tolerance, because "equal within
-/// a tolerance" is not transitive. For preemption there is [`RemainingWork::is_less_than`].
+/// a tolerance" is not transitive. Preemption uses [`RemainingWork::is_less_than`] instead.
 pub(super) type Rank = (u64, Real);
 
 /// The order of jobs: overdue jobs in the order in which they became overdue, then the others by
@@ -119,7 +120,7 @@ impl RemainingWork {
 
 impl JobEstimate {
     pub(super) fn order_key(&self, tolerance: Span) -> OrderKey {
-        (self.overdue.is_none(), self.overdue.unwrap_or_default(), self.left.rank(tolerance))
+        (self.overdue.is_none(), self.overdue.unwrap_or_default(), self.remaining.rank(tolerance))
     }
 
     /// Updates the estimates that need a scan of all running attempts.
@@ -131,30 +132,31 @@ impl JobEstimate {
         cluster: &Cluster,
     ) {
         self.map_s = estimate::map_seconds(job, now, cluster).or(self.map_s);
-        let running = cluster.running(job, Phase::Reduce).filter_map(|(_, progress)| progress.map(reduced));
+        let running =
+            cluster.running(job, Phase::Reduce).filter_map(|(_, progress)| progress.map(reduced_part));
         let reports = cluster.reports(job.id, Phase::Reduce);
         let checkpoint = paused.filter_map(|index| {
             let task = job.tasks.reduce.get(index as usize)?;
             let paused = task.attempts.get(task.checkpoint?.attempt.number as usize)?;
-            Some(reduced(reports.progress(paused)))
+            Some(reduced_part(reports.progress(paused)))
         });
-        self.partly = running.sum::<f64>() + checkpoint.sum::<f64>();
+        self.partial_progress = running.sum::<f64>() + checkpoint.sum::<f64>();
     }
 
     /// Computes the remaining work from the current estimates.
     pub(super) fn update_remaining(
         &mut self,
         job: &Job,
-        flow: &Flow,
+        flow: &DataFlow,
         typical_map: f64,
         literal: bool,
         now: Time,
     ) {
         let mean = self.map_s.or_else(|| job.mean_time(Phase::Map).map(Span::as_secs_f64));
         let mean = mean.unwrap_or(typical_map);
-        self.left = RemainingWork {
+        self.remaining = RemainingWork {
             shuffle: remaining_shuffle(
-                estimate::left(job, Phase::Map),
+                estimate::remaining_tasks(job, Phase::Map),
                 map_rate(job, mean, now),
                 mean,
                 literal,
@@ -164,10 +166,10 @@ impl JobEstimate {
     }
 
     /// Returns `R_left` = `R_total` - `R_done`.
-    fn remaining_bytes(&self, job: &Job, flow: &Flow) -> f64 {
-        let total = flow.input(job.id) * flow.selectivity(job.id);
+    fn remaining_bytes(&self, job: &Job, flow: &DataFlow) -> f64 {
+        let total = flow.input_bytes(job.id) * flow.selectivity(job.id);
         let reduces = f64::from(job.spec.reduces.max(1));
-        let done = (f64::from(job.succeeded.reduce) + self.partly).min(reduces);
+        let done = (f64::from(job.succeeded.reduce) + self.partial_progress).min(reduces);
         total * (1.0 - done / reduces)
     }
 }
@@ -186,7 +188,7 @@ fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
 
 /// Returns the part of its data that a reduce has reduced. The reduce stage is the last third of
 /// the progress.
-fn reduced(progress: Progress) -> f64 {
+fn reduced_part(progress: Progress) -> f64 {
     let done = f64::from(progress.done);
     if progress.stage == Stage::Reduce { (3.0 * done - 2.0).clamp(0.0, 1.0) } else { 0.0 }
 }
@@ -200,39 +202,39 @@ mod tests {
     };
     use std::collections::BTreeSet;
 
-    fn close(got: f64, wanted: f64) {
+    fn assert_close(got: f64, wanted: f64) {
         assert!((got - wanted).abs() < 1e-3, "{got} is not {wanted}");
     }
 
     #[test]
-    fn shuffle_time_is_maps_by_rate() {
+    fn remaining_shuffle_time_is_maps_left_divided_by_rate() {
         // 120 maps left, 8 at a time of 20 s each: 0.4 maps per second, so 300 s. The printed
         // formula gives 6000 s².
-        close(remaining_shuffle(120.0, 8.0 / 20.0, 20.0, false), 300.0);
-        close(remaining_shuffle(120.0, 8.0 / 20.0, 20.0, true), 6000.0);
-        close(remaining_shuffle(0.0, 0.0, 20.0, false), 0.0);
+        assert_close(remaining_shuffle(120.0, 8.0 / 20.0, 20.0, false), 300.0);
+        assert_close(remaining_shuffle(120.0, 8.0 / 20.0, 20.0, true), 6000.0);
+        assert_close(remaining_shuffle(0.0, 0.0, 20.0, false), 0.0);
     }
 
     #[test]
-    fn slack_as_printed_and_as_it_will_be() {
+    fn printed_and_projected_slack_match_values_computed_by_hand() {
         // Started 300 s ago, has run for 60 s, progress 0.5: it would take 120 s. Printed: 300 /
         // 120. Projected: (300 + 60) / 120.
-        close(slack(Form::Printed, 300.0, 60.0, 120.0), 2.5);
-        close(slack(Form::Projected, 300.0, 60.0, 120.0), 3.0);
+        assert_close(slack(SlackForm::Printed, 300.0, 60.0, 120.0), 2.5);
+        assert_close(slack(SlackForm::Projected, 300.0, 60.0, 120.0), 3.0);
         // Never paused: projected slack is always 1, printed slack is the progress.
-        close(slack(Form::Projected, 30.0, 30.0, 120.0), 1.0);
-        close(slack(Form::Printed, 30.0, 30.0, 120.0), 0.25);
+        assert_close(slack(SlackForm::Projected, 30.0, 30.0, 120.0), 1.0);
+        assert_close(slack(SlackForm::Printed, 30.0, 30.0, 120.0), 0.25);
     }
 
     #[test]
-    fn the_papers_number_of_skips() {
+    fn number_of_skips_matches_the_paper() {
         // 20 nodes, 95 %: -20 ln(0.05 / 1.05) = 60.9.
-        close(skips_for(20.0, 0.95), 60.890);
-        close(skips_for(45.0, 0.95), 137.004);
+        assert_close(skips_for(20.0, 0.95), 60.890);
+        assert_close(skips_for(45.0, 0.95), 137.004);
     }
 
     #[test]
-    fn shuffle_time_goes_before_data_but_for_small_differences() {
+    fn jobs_rank_by_shuffle_time_then_by_data_within_the_tolerance() {
         let left = |shuffle, bytes| RemainingWork { shuffle, bytes }.rank(Span::secs(5));
         assert!(left(100.0, 1.0) > left(10.0, 1e9));
         assert!(left(3.0, 10.0) > left(4.0, 9.0));
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_reduce_has_run_for_less_than_it_has_lasted() {
+    fn service_time_of_a_paused_reduce_excludes_its_pauses() {
         let id = TaskId { job: JobId(1), phase: Phase::Reduce, index: 0 };
         let attempt = |number: u32, resumed_from: Option<u32>, launched: u64, ended: Option<u64>| Attempt {
             id: id.attempt(number),
@@ -284,8 +286,9 @@ mod tests {
             speculative: false,
             result: None,
         };
-        // It ran from 10 s to 40 s and runs again since 100 s. At 130 s its total is 120 s, its
-        // service 60 s, and its progress 0.4: 150 s without pauses.
+        // The reduce ran from 10 s to 40 s and has been running again since 100 s. At 130 s its
+        // total time is 120 s, its service time is 60 s, and its progress is 0.4, so it would take
+        // 150 s without pauses.
         let attempts = vec![attempt(0, None, 10, Some(40)), attempt(1, Some(0), 100, None)];
         let task = Task {
             id,
@@ -303,9 +306,9 @@ mod tests {
             avoided_trackers: BTreeSet::new(),
         };
         let done = |attempt: &Attempt| if attempt.id.number == 0 { 0.2 } else { 0.4 };
-        let (total, service, estimate) = times(&task, Time(130_000_000), done).unwrap();
-        close(total, 120.0);
-        close(service, 60.0);
-        close(estimate.unwrap(), 150.0);
+        let (total, service, estimate) = reduce_times(&task, Time(130_000_000), done).unwrap();
+        assert_close(total, 120.0);
+        assert_close(service, 60.0);
+        assert_close(estimate.unwrap(), 150.0);
     }
 }

@@ -1,8 +1,8 @@
-//! Estimates of remaining times and shares of running jobs, updated periodically.
+//! Estimates the remaining times and shares of running jobs, periodically.
 
 use super::formulas::{self, Work};
 use crate::{
-    estimate::{self, Flow, Mean, demand},
+    estimate::{self, DataFlow, Mean, demand},
     params::Section,
 };
 use mrcore::{Cluster, Fact, PerPhase, Phase, Span, Time, Why, ids::JobId, job::Job};
@@ -11,17 +11,18 @@ use std::collections::BTreeMap;
 /// The estimate for a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Estimate {
-    /// Remaining seconds, alone on the whole cluster (Eq. 1).
+    /// Remaining seconds if the job were alone on the whole cluster (equation 1).
     pub(super) remaining: f64,
-    /// Share of slots.
+    /// The number of slots that the job should hold.
     pub(super) share: PerPhase<f64>,
+    /// Seconds that one task takes.
     seconds: PerPhase<f64>,
 }
 
 impl Estimate {
     /// Adds the numbers of the estimate to a reason. The share is left out if it is not used or has
     /// not been computed yet.
-    pub(super) fn numbers(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
+    pub(super) fn add_to(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
         let why = why.with("remaining", self.remaining);
         if is_pure || self.share[phase] == 0.0 { why } else { why.with("share", self.share[phase]) }
     }
@@ -29,22 +30,23 @@ impl Estimate {
 
 #[derive(Debug)]
 pub(super) struct Estimator {
-    pub(super) every: Span,
+    pub(super) interval: Span,
     literal: bool,
     adjusts_for_starvation: bool,
     default: PerPhase<f64>,
-    flow: Flow,
+    flow: DataFlow,
     jobs: BTreeMap<JobId, Estimate>,
     /// Whether trackers have joined or left since the last estimate of all jobs.
     is_stale: bool,
-    last: Option<Time>,
-    /// Means over the running jobs that have been measured, for the other jobs.
+    /// When all jobs were last estimated.
+    last_estimate: Option<Time>,
+    /// Mean seconds of a task over the running jobs that have been measured, for the other jobs.
     means: PerPhase<Option<f64>>,
 }
 
 impl Estimator {
     pub(super) fn new(section: &mut Section<'_>) -> Self {
-        let every = section.period("every", Span::secs(10), "how often remaining times are estimated");
+        let interval = section.period("every", Span::secs(10), "how often remaining times are estimated");
         let map =
             section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
         let reduce = section.span(
@@ -53,23 +55,23 @@ impl Estimator {
             "assumed duration of a reduce before any was measured",
         );
         Self {
-            every,
-            literal: section.flag("literal", false, "equation 2 as printed"),
+            interval,
+            literal: section.flag("literal", false, "use equation 2 as the paper prints it"),
             adjusts_for_starvation: section.flag(
                 "starvation",
                 true,
-                "shares grow with how long a job has starved (equation 5)",
+                "increase the share of a job with the time it has starved (equation 5 of the paper)",
             ),
             default: PerPhase { map: map.as_secs_f64(), reduce: reduce.as_secs_f64() },
-            flow: Flow::default(),
+            flow: DataFlow::default(),
             jobs: BTreeMap::new(),
             is_stale: false,
-            last: None,
+            last_estimate: None,
             means: PerPhase::default(),
         }
     }
 
-    pub(super) fn of(&self, job: JobId) -> Estimate {
+    pub(super) fn estimate_of(&self, job: JobId) -> Estimate {
         self.jobs.get(&job).copied().unwrap_or_default()
     }
 
@@ -77,7 +79,7 @@ impl Estimator {
     pub(super) fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) -> bool {
         self.flow.observe(fact, cluster);
         match fact {
-            Fact::JobTrackerStarted { .. } => self.estimate(now, cluster),
+            Fact::JobTrackerStarted { .. } => self.estimate_all(now, cluster),
             // After a restart every tracker registers again, so estimates are updated at most once
             // a second.
             fact if fact.changes_slots_of().is_some() => {
@@ -88,13 +90,13 @@ impl Estimator {
                 let Some(job) = cluster.job(*job) else { return false };
                 let job_estimate = self.estimate_job(job, now, cluster);
                 self.jobs.insert(job.id, job_estimate);
-                self.divide(now, cluster);
+                self.compute_shares(now, cluster);
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 if self.jobs.remove(job).is_none() {
                     return false;
                 }
-                self.divide(now, cluster);
+                self.compute_shares(now, cluster);
             }
             _ => return false,
         }
@@ -104,16 +106,16 @@ impl Estimator {
     /// Updates all estimates if trackers have changed, at most once a second. Returns whether
     /// estimates were updated.
     pub(super) fn catch_up(&mut self, now: Time, cluster: &Cluster) -> bool {
-        let is_due = self.is_stale && self.last.is_none_or(|last| now.since(last) >= Span::secs(1));
+        let is_due = self.is_stale && self.last_estimate.is_none_or(|last| now.since(last) >= Span::secs(1));
         if is_due {
-            self.estimate(now, cluster);
+            self.estimate_all(now, cluster);
         }
         is_due
     }
 
     /// Updates all estimates.
-    pub(super) fn estimate(&mut self, now: Time, cluster: &Cluster) {
-        (self.is_stale, self.last) = (false, Some(now));
+    pub(super) fn estimate_all(&mut self, now: Time, cluster: &Cluster) {
+        (self.is_stale, self.last_estimate) = (false, Some(now));
         let mut means = PerPhase::<Mean>::default();
         for job in cluster.active_jobs() {
             if let Some(seconds) = estimate::map_seconds(job, now, cluster) {
@@ -125,13 +127,15 @@ impl Estimator {
         }
         self.means = PerPhase { map: means.map.value(), reduce: means.reduce.value() };
         self.jobs = cluster.active_jobs().map(|job| (job.id, self.estimate_job(job, now, cluster))).collect();
-        self.divide(now, cluster);
+        self.compute_shares(now, cluster);
     }
 
     fn estimate_job(&self, job: &Job, now: Time, cluster: &Cluster) -> Estimate {
         let seconds = self.seconds(job, now, cluster);
-        let tasks =
-            PerPhase { map: estimate::left(job, Phase::Map), reduce: estimate::left(job, Phase::Reduce) };
+        let tasks = PerPhase {
+            map: estimate::remaining_tasks(job, Phase::Map),
+            reduce: estimate::remaining_tasks(job, Phase::Reduce),
+        };
         let remaining = Work { tasks, seconds }.remaining(capacity(cluster));
         Estimate { remaining, seconds, share: PerPhase::default() }
     }
@@ -143,7 +147,7 @@ impl Estimator {
         let own = estimate::map_seconds(job, now, cluster);
         let map = own.unwrap_or_else(|| borrowed(Phase::Map));
         let measured = estimate::reduce_seconds(job, now, cluster).filter(|_| job.is_done(Phase::Map));
-        let bytes = self.flow.input(job.id);
+        let bytes = self.flow.input_bytes(job.id);
         let reduce = match (measured, own) {
             (Some(seconds), _) => seconds,
             (None, Some(map)) if bytes > 0.0 && map > 0.0 => {
@@ -156,14 +160,14 @@ impl Estimator {
         PerPhase { map, reduce }
     }
 
-    /// Divides the slots by remaining times (Eq. 3 and 4), then corrects the shares for starvation
-    /// (Eq. 5).
-    fn divide(&mut self, now: Time, cluster: &Cluster) {
+    /// Divides the slots by remaining times (equations 3 and 4), then corrects the shares for
+    /// starvation (equation 5).
+    fn compute_shares(&mut self, now: Time, cluster: &Cluster) {
         let jobs: Vec<&Job> = self.jobs.keys().filter_map(|job| cluster.job(*job)).collect();
         let slots = capacity(cluster);
         for phase in Phase::BOTH {
             let claims: Vec<(f64, f64)> =
-                jobs.iter().map(|job| (self.of(job.id).remaining, demand(job, phase))).collect();
+                jobs.iter().map(|job| (self.estimate_of(job.id).remaining, demand(job, phase))).collect();
             let shares = formulas::shares(slots[phase], &claims);
             self.set_shares(phase, &jobs, &shares);
         }
@@ -174,7 +178,9 @@ impl Estimator {
         for phase in Phase::BOTH {
             let claims = jobs.iter().zip(&starvation);
             let claims: Vec<(f64, f64, f64)> = claims
-                .map(|(job, starvation)| (self.of(job.id).share[phase], *starvation, demand(job, phase)))
+                .map(|(job, starvation)| {
+                    (self.estimate_of(job.id).share[phase], *starvation, demand(job, phase))
+                })
                 .collect();
             let shares = formulas::apply_starvation(slots[phase], &claims);
             self.set_shares(phase, &jobs, &shares);
@@ -182,11 +188,11 @@ impl Estimator {
     }
 
     fn starvation(&self, job: &Job, now: Time, slots: PerPhase<f64>) -> f64 {
-        let Estimate { share, seconds, .. } = self.of(job.id);
+        let Estimate { share, seconds, .. } = self.estimate_of(job.id);
         let tasks =
             |count: &dyn Fn(Phase) -> f64| PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) };
         let all = Work { tasks: tasks(&|phase| job.tasks[phase].len() as f64), seconds };
-        let left = Work { tasks: tasks(&|phase| estimate::left(job, phase)), seconds };
+        let left = Work { tasks: tasks(&|phase| estimate::remaining_tasks(job, phase)), seconds };
         let since = now.since(job.submitted).as_secs_f64();
         formulas::starvation(since, left.remaining(share), all.remaining(slots))
     }

@@ -66,48 +66,48 @@ pub fn apply_starvation(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    fn close(got: &[f64], wanted: &[f64]) {
+    fn assert_close(got: &[f64], wanted: &[f64]) {
         assert_eq!(got.len(), wanted.len());
         assert!(got.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-9), "{got:?} is not {wanted:?}");
     }
 
     #[test]
-    fn eq_1_counts_waves() {
+    fn remaining_time_counts_waves_as_in_equation_1() {
         // 100 maps of 20 s on 48 slots are 3 waves, 10 reduces of 60 s on 12 slots are one: 3 * 20
         // + 1 * 60.
         let work = Work {
             tasks: PerPhase { map: 100.0, reduce: 10.0 },
             seconds: PerPhase { map: 20.0, reduce: 60.0 },
         };
-        close(&[work.remaining(PerPhase { map: 48.0, reduce: 12.0 })], &[120.0]);
+        assert_close(&[work.remaining(PerPhase { map: 48.0, reduce: 12.0 })], &[120.0]);
         // No slots count as one slot, so the result is finite.
-        close(&[work.remaining(PerPhase { map: 0.0, reduce: 12.0 })], &[2060.0]);
+        assert_close(&[work.remaining(PerPhase { map: 0.0, reduce: 12.0 })], &[2060.0]);
     }
 
     #[test]
-    fn eq_2_is_in_seconds_unless_literal() {
+    fn equation_2_is_in_seconds_unless_literal() {
         // A reduce of 256 MB, if a map of 128 MB takes 20 s.
-        close(&[reduce_seconds(256.0, 128.0, 20.0, false)], &[40.0]);
-        close(&[reduce_seconds(256.0, 128.0, 20.0, true)], &[1638.4]);
+        assert_close(&[reduce_seconds(256.0, 128.0, 20.0, false)], &[40.0]);
+        assert_close(&[reduce_seconds(256.0, 128.0, 20.0, true)], &[1638.4]);
     }
 
     #[test]
-    fn eq_3_and_4_divide_by_remaining_time() {
+    fn equations_3_and_4_divide_by_remaining_time() {
         // 10 s, 20 s and 20 s: 2 to 1 to 1.
-        close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)]), &[6.0, 3.0, 3.0]);
+        assert_close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)]), &[6.0, 3.0, 3.0]);
         // The first job can use only 2 slots: the others get the remaining ones.
-        close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)]), &[2.0, 5.0, 5.0]);
+        assert_close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)]), &[2.0, 5.0, 5.0]);
         // More jobs than slots: no minimum.
-        close(&shares(2.0, &[(10.0, 9.0), (20.0, 9.0), (20.0, 9.0)]), &[1.0, 0.5, 0.5]);
+        assert_close(&shares(2.0, &[(10.0, 9.0), (20.0, 9.0), (20.0, 9.0)]), &[1.0, 0.5, 0.5]);
         // A job with a long remaining time gets one slot, a job without demand gets none.
-        close(&shares(12.0, &[(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)]), &[11.0, 1.0, 0.0]);
+        assert_close(&shares(12.0, &[(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)]), &[11.0, 1.0, 0.0]);
     }
 
     #[test]
-    fn eq_5_favours_starving_jobs() {
+    fn equation_5_favours_starving_jobs() {
         // Submitted 90 s ago, 60 s left on its share, 50 s alone: it takes three times as long.
-        close(&[starvation(90.0, 60.0, 50.0)], &[3.0]);
+        assert_close(&[starvation(90.0, 60.0, 50.0)], &[3.0]);
         // Shares of 8 and 4, starvation of 1 and 4: 12 slots are divided 8 to 16.
-        close(&apply_starvation(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
+        assert_close(&apply_starvation(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
     }
 }

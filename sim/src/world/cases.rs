@@ -39,7 +39,7 @@ impl Before {
                 before.preempted_state = cluster.attempt(*attempt).map(|attempt| attempt.state);
             }
             Event::Resumption { task, .. } => {
-                let mut viable = cluster.task(*task).into_iter().flat_map(Task::viable);
+                let mut viable = cluster.task(*task).into_iter().flat_map(Task::viable_attempts);
                 before.resumes_pausing = viable.any(|attempt| attempt.state == AttemptState::Pausing);
             }
             Event::Heartbeat(heartbeat) => {

@@ -61,7 +61,7 @@ impl MapEvents {
                     let awaited = cluster.tracker(*on).is_some_and(|on| on.state == TrackerState::Awaited);
                     let task = cluster.job(attempt.job()).and_then(|job| job.task(attempt.task));
                     let counts = |winner: &Attempt| winner.id == *attempt && winner.output_on == *on;
-                    if awaited && task.and_then(Task::winner).is_some_and(counts) {
+                    if awaited && task.and_then(Task::winning_attempt).is_some_and(counts) {
                         return Err(format!("{attempt} is announced on {on}, which has not registered"));
                     }
                     list.available.insert(*attempt)

@@ -221,7 +221,7 @@ impl World {
         let reduces = self.nodes[at].runs.iter().filter(|run| run.id.phase() == Phase::Reduce);
         let failure = |run: &super::run::Run| {
             let job = cluster.job(run.id.job())?;
-            let maps: Vec<_> = job.tasks.map.iter().filter_map(Task::winner).collect();
+            let maps: Vec<_> = job.tasks.map.iter().filter_map(Task::winning_attempt).collect();
             let map = maps.get(number % maps.len().max(1))?;
             let on = &self.nodes[*self.by_tracker.get(&map.output_on)? as usize];
             let addr = on.shuffle_addr(on.starts - u32::from(outdated));

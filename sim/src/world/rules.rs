@@ -40,7 +40,9 @@ impl World {
         let leaks = |core: &JobTracker| {
             let full = |at: &&mrcore::tracker::Tracker| {
                 at.state == TrackerState::Live
-                    && Phase::BOTH.into_iter().any(|phase| core.cluster().free(at, phase) != at.slots[phase])
+                    && Phase::BOTH
+                        .into_iter()
+                        .any(|phase| core.cluster().free_slots(at, phase) != at.slots[phase])
             };
             core.cluster().trackers().find(full).map(|at| format!("{} has lost a slot", at.name))
         };

@@ -1,9 +1,9 @@
 //! The durable half of the cluster: exactly what follows from the facts of the journal.
 //!
-//! It changes only through [`Durable::apply`], both for new facts and in replay. Its fields are private
-//! to this module and nothing returns a mutable reference, so the compiler enforces this. A replay of
-//! the same facts therefore gives an equal durable half; the random tests compare the two after every
-//! event.
+//! It changes only through [`Durable::apply`], both for new facts and in replay. Its fields are
+//! private to this module and nothing returns a mutable reference, so the compiler enforces this. A
+//! replay of the same facts therefore gives an equal durable half; the random tests compare the two
+//! after every event.
 //!
 //! Deliberately absent: what only trackers report and no fact covers, such as progress and the time
 //! of the last heartbeat (`volatile`).
@@ -330,8 +330,16 @@ mod tests {
         }
         assert_eq!(cluster.hosts.reference_counts(), BTreeMap::from([("stays", 1)]));
         assert_eq!(cluster.racks.reference_counts(), BTreeMap::from([("rack", 1)]));
-        assert!(cluster.hosts.entry_count() <= 4, "the table has {} entries for hosts", cluster.hosts.entry_count());
-        assert!(cluster.racks.entry_count() <= 3, "the table has {} entries for racks", cluster.racks.entry_count());
+        assert!(
+            cluster.hosts.entry_count() <= 4,
+            "the table has {} entries for hosts",
+            cluster.hosts.entry_count()
+        );
+        assert!(
+            cluster.racks.entry_count() <= 3,
+            "the table has {} entries for racks",
+            cluster.racks.entry_count()
+        );
         assert_eq!((cluster.rack_of.len(), cluster.hosts_in.len(), cluster.trackers_on.len()), (1, 1, 1));
     }
 

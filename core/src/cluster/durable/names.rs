@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 /// A table of reference-counted strings. Names of hosts and racks are few and compared often, so
 /// the cluster stores their numbers. A string keeps its number while it is in use. After that, the
-/// number is assigned to another string, so the table grows only with the number of strings that are
-/// in use at the same time.
+/// number is assigned to another string, so the table grows only with the number of strings that
+/// are in use at the same time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct NameTable {
     numbers: BTreeMap<String, u32>,

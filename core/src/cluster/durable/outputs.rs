@@ -1,5 +1,5 @@
-//! Applies the facts about map outputs (lost, served at another address, copied to another tracker),
-//! copied checkpoints and drains.
+//! Applies the facts about map outputs (lost, served at another address, copied to another
+//! tracker), copied checkpoints and drains.
 
 use super::{
     Durable,
