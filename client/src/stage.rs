@@ -10,14 +10,14 @@ pub struct Stage<'a> {
     client: &'a Client,
     folder: DfsPath,
     /// Whether the folder may have been created.
-    used: bool,
+    may_exist: bool,
 }
 
 impl<'a> Stage<'a> {
     /// Chooses a staging folder with a new name, which is created with the first file.
     pub fn new(client: &'a Client) -> Self {
         let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
-        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), used: false }
+        Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), may_exist: false }
     }
 
     /// Uploads a local file. Returns its path in the file system.
@@ -44,8 +44,8 @@ impl<'a> Stage<'a> {
 
     async fn put_as(&mut self, name: &str, source: PutSource) -> Result<DfsPath, ClientError> {
         let to = self.folder.join(name)?;
-        if !self.used {
-            self.used = true;
+        if !self.may_exist {
+            self.may_exist = true;
             self.client.mkdir_with(&self.folder, true, 0o700).await?;
         }
         self.client.put(source, &to, PutOptions::default(), &()).await?;
@@ -54,14 +54,14 @@ impl<'a> Stage<'a> {
 
     /// Adds the folder to a submission, so that the JobTracker removes it when the job ends.
     pub fn add_to(&self, submission: &mut Submission) {
-        if self.used {
+        if self.may_exist {
             submission.conf.insert("staging".into(), self.folder.to_string());
         }
     }
 
     /// Deletes the folder, if the job was not submitted.
     pub async fn discard(&self) {
-        if self.used {
+        if self.may_exist {
             let _ = self.client.delete(&self.folder, true).await;
         }
     }

@@ -91,7 +91,7 @@ async fn serve(listener: &TcpListener, server: &Arc<WebServer>) {
         let server = server.clone();
         tokio::spawn(async move {
             let _permit = permit;
-            // Clients that disconnect or are too slow are no error.
+            // It is not an error if a client disconnects or is too slow.
             let _ = tokio::time::timeout(RESPONSE_TIMEOUT, connection(stream, server)).await;
         });
     }

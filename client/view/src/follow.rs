@@ -164,12 +164,12 @@ fn output_hint(job: &Job) -> String {
     match &job.output {
         output if output.is_empty() => "its output was discarded, as requested".into(),
         output if is_empty => format!("output in {output} is empty"),
-        output => format!("output in {output}: mrctl fs cat {}", quoted(&format!("{output}/part-*"))),
+        output => format!("output in {output}: mrctl fs cat {}", quote(&format!("{output}/part-*"))),
     }
 }
 
 /// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
+fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
     let JobDetails { job, tasks, why, past } = details;
     let mut main = Html::new();
     html!(main, "<h1><bdi>{}</bdi> {}</h1>", job.name, chip(job.display_state()));
-    html!(main, "<p class='lead'>{}</p>", lead(job));
+    html!(main, "<p class='lead'>{}</p>", describe_owner_and_time(job));
     if !job.why.is_empty() {
         html!(main, "<div class='note {}'>{}</div>", if job.state == "failed" { "bad" } else { "" }, job.why);
     }
@@ -59,7 +59,7 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
     Frame::new(&format!("{} {}", job.job, job.name), "/jobs", !job.is_over(), main)
 }
 
-fn lead(job: &Job) -> String {
+fn describe_owner_and_time(job: &Job) -> String {
     let now_ms = output::now_ms();
     let time = if job.is_over() {
         let took = output::took(job.ended_ms.saturating_sub(job.submitted_ms));
@@ -195,13 +195,13 @@ fn counters_section(out: &mut Html, job: &Job) {
         all.len()
     );
     for (name, value) in &all {
-        html!(out, "<div><span>{}</span><span>{}</span></div>", name, grouped(*value));
+        html!(out, "<div><span>{}</span><span>{}</span></div>", name, group_digits(*value));
     }
     html!(out, "</div></details>");
 }
 
 /// Separates groups of three digits by narrow spaces.
-fn grouped(value: u64) -> String {
+fn group_digits(value: u64) -> String {
     let digits = value.to_string();
     let mut out = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -220,9 +220,9 @@ mod tests {
 
     #[test]
     fn digit_groups_are_separated() {
-        assert_eq!(grouped(7), "7");
-        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
-        assert_eq!(grouped(100_000), "100\u{202f}000");
+        assert_eq!(group_digits(7), "7");
+        assert_eq!(group_digits(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(group_digits(100_000), "100\u{202f}000");
     }
 
     #[test]

@@ -150,8 +150,8 @@ fn first_and_last_line(text: &str) -> (&str, &str) {
     (lines.next().unwrap_or_default(), lines.next_back().unwrap_or_default())
 }
 
-/// Removes the middle of a long line, because its start and its end tell most about the error. Cuts
-/// between words if possible.
+/// Removes the middle of a long line, because the start and the end of an error are the most useful
+/// parts. Cuts between words if possible.
 fn without_middle(line: &str, chars_max: usize) -> String {
     let letters: Vec<char> = line.chars().collect();
     if letters.len() <= chars_max {
@@ -185,7 +185,7 @@ pub fn quoted(bytes: &[u8]) -> String {
 mod tests {
     use super::{SHORT_CHARS, TaskError, one_line, quoted, shortened};
 
-    fn crashed(command: &str, stderr: &str) -> String {
+    fn crash_message(command: &str, stderr: &str) -> String {
         let program = format!("stream.mapper `{command}`");
         TaskError::Crashed { program, how: "ended with exit status 1".into(), stderr: stderr.into() }
             .to_string()
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn one_line_has_the_cause_and_the_exception() {
-        let failure = crashed("x.py", "Traceback:\n  line 7\nValueError: seven\n");
+        let failure = crash_message("x.py", "Traceback:\n  line 7\nValueError: seven\n");
         assert_eq!(one_line(&failure), "stream.mapper `x.py` ended with exit status 1: ValueError: seven");
         assert_eq!(shortened(&failure), one_line(&failure));
-        assert_eq!(one_line(&crashed("false", "")), "stream.mapper `false` ended with exit status 1");
+        assert_eq!(one_line(&crash_message("false", "")), "stream.mapper `false` ended with exit status 1");
         assert_eq!(one_line(" \n"), "");
         assert_eq!(one_line("\nonly\n\n"), "only");
     }
@@ -204,14 +204,14 @@ mod tests {
     #[test]
     fn shortened_message_keeps_the_cause() {
         let stderr = format!("warning\n{}end", "noise ".repeat(200));
-        let short = shortened(&format!("job_1.m0 failed 4 times: {}", crashed("x.py", &stderr)));
+        let short = shortened(&format!("job_1.m0 failed 4 times: {}", crash_message("x.py", &stderr)));
         assert!(
             short
                 .starts_with("job_1.m0 failed 4 times: stream.mapper `x.py` ended with exit status 1: noise"),
             "{short}"
         );
         assert!(short.ends_with("noise end") && short.len() <= SHORT_CHARS + 10, "{short}");
-        let short = shortened(&crashed(&"--flag ".repeat(100), &stderr));
+        let short = shortened(&crash_message(&"--flag ".repeat(100), &stderr));
         assert!(short.starts_with("stream.mapper `") && short.len() <= SHORT_CHARS + 20, "{short}");
         assert!(short.contains("ended with exit status 1: "), "{short}");
     }

@@ -1,5 +1,5 @@
-//! Signs of life, which distinguish a task that sorts, merges or waits from one whose program
-//! hangs.
+//! Signs of life, which distinguish a task that sorts, merges or waits from a task whose
+//! program hangs.
 //!
 //! The engine marks a task as alive during its own work and with every pair that the program emits.
 //! It does not mark the task while the program processes a record. The watchdog looks for any
@@ -18,7 +18,7 @@ pub struct Liveness(Arc<Counts>);
 struct Counts {
     /// Signs of life other than emitted pairs.
     beats: AtomicU64,
-    /// Pairs emitted. Only one thread writes it, so a plain store is enough.
+    /// Number of emitted pairs. Only one thread writes this field, so a plain store is enough.
     emitted: AtomicU64,
     /// The offset of the current record plus 1; 0 if there is none.
     record: AtomicU64,

@@ -51,7 +51,7 @@ pub trait Mapper: Send {
     /// Promises that the range of a map may be divided between two tasks at any record: the output
     /// for a record depends on that record alone, and sums emitted at the end may come in parts. A
     /// mapper that numbers or samples records, or needs to see all of them, must return false. A
-    /// map that is not divisible is never split: it can only be preempted by a kill, and a slow one
+    /// map that is not divisible is never split: it can only be preempted by a kill, and a slow map
     /// is run a second time instead of being divided.
     fn divisible() -> bool
     where

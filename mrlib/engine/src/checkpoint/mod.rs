@@ -127,7 +127,7 @@ fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
         .and_then(|file| file.take(STATE_BYTES_MAX + 1).read_to_end(&mut bytes))
         .map_err(TaskError::io(format!("read {}", path.display())))?;
     if bytes.len() as u64 > STATE_BYTES_MAX {
-        return Err(damaged(&path, STATE_BYTES_MAX, "it is too long for a checkpoint"));
+        return Err(damaged_error(&path, STATE_BYTES_MAX, "it is too long for a checkpoint"));
     }
     Ok((path, bytes))
 }
@@ -203,7 +203,7 @@ fn find(dirs: &[PathBuf], name: &str) -> Result<PathBuf, TaskError> {
     })
 }
 
-fn damaged(path: &Path, offset: u64, why: &'static str) -> TaskError {
+fn damaged_error(path: &Path, offset: u64, why: &'static str) -> TaskError {
     TaskError::Damaged { file: path.display().to_string(), offset, why }
 }
 
@@ -223,25 +223,25 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
     let Some((body, crc)) =
         bytes.split_last_chunk::<CRC_BYTES>().filter(|(body, _)| body.len() >= HEADER_BYTES)
     else {
-        return Err(damaged(path, length, "it ends early"));
+        return Err(damaged_error(path, length, "it ends early"));
     };
     if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
-        return Err(damaged(path, length - CRC_BYTES as u64, "its checksum does not match"));
+        return Err(damaged_error(path, length - CRC_BYTES as u64, "its checksum does not match"));
     }
     let (magic, mut rest) = body.split_at(MAGIC.len());
     if magic != MAGIC {
-        return Err(damaged(path, 0, "it is not a checkpoint"));
+        return Err(damaged_error(path, 0, "it is not a checkpoint"));
     }
     if rest.get_u32_le() != VERSION {
-        return Err(damaged(path, MAGIC.len() as u64, "it has another version"));
+        return Err(damaged_error(path, MAGIC.len() as u64, "it has another version"));
     }
     let checkpoint = mr::Checkpoint::decode(rest);
     let checkpoint =
-        checkpoint.map_err(|_| damaged(path, HEADER_BYTES as u64, "its contents are invalid"))?;
+        checkpoint.map_err(|_| damaged_error(path, HEADER_BYTES as u64, "its contents are invalid"))?;
     let plain = |name: &str| !name.contains('/') && name != "." && name != "..";
     let named = stage_of(&checkpoint.stage).is_some() && checkpoint.runs.iter().all(|run| plain(&run.file));
     if !named || !is_consistent(&checkpoint) {
-        return Err(damaged(path, HEADER_BYTES as u64, "its contents are invalid"));
+        return Err(damaged_error(path, HEADER_BYTES as u64, "its contents are invalid"));
     }
     Ok(checkpoint)
 }

@@ -34,7 +34,7 @@ pub struct CheckpointSource {
     pub addr: String,
 }
 
-fn corrupt(why: impl Into<String>) -> TaskError {
+fn corrupt_error(why: impl Into<String>) -> TaskError {
     TaskError::CheckpointCorrupt(why.into())
 }
 
@@ -47,12 +47,12 @@ fn as_corrupt(error: TaskError) -> TaskError {
         }
         _ => false,
     };
-    if is_corrupt { corrupt(error.to_string()) } else { error }
+    if is_corrupt { corrupt_error(error.to_string()) } else { error }
 }
 
-/// Restores the checkpoint at `resume_from` for the reduce of `partition`. Files on this node are read
-/// where they are and must stay until the reduce has ended; files from another node are copied to
-/// `scratch`.
+/// Restores the checkpoint at `resume_from` for the reduce of `partition`. Files on this node are
+/// read where they are and must stay until the reduce has ended; files from another node are copied
+/// to `scratch`.
 pub fn restore(
     resume_from: &CheckpointSource,
     partition: u32,
@@ -66,7 +66,10 @@ pub fn restore(
         read(&resume_from.dirs).map_err(as_corrupt)?
     };
     if checkpoint.attempt != resume_from.attempt || checkpoint.partition != partition {
-        return Err(corrupt(format!("it belongs to {}, not to {}", checkpoint.attempt, resume_from.attempt)));
+        return Err(corrupt_error(format!(
+            "it belongs to {}, not to {}",
+            checkpoint.attempt, resume_from.attempt
+        )));
     }
     let mut remote_runs =
         RemoteRuns { checkpoint: &checkpoint, memory: None, consumed_bytes: checkpoint.consumed_bytes };
@@ -88,7 +91,7 @@ pub fn restore(
     }
     let (output_run, inputs) = (checkpoint.open_made as usize, checkpoint.open_rest as usize);
     if inputs > 0 && output_run + inputs >= runs.len() {
-        return Err(corrupt("it has fewer runs than its unfinished merge needs"));
+        return Err(corrupt_error("it has fewer runs than its unfinished merge needs"));
     }
     Ok(ReduceState {
         consumed_bytes: remote_runs.consumed_bytes,
@@ -115,7 +118,7 @@ fn local_run(entry: &mr::CheckpointRun, dirs: &[PathBuf]) -> Result<Run, TaskErr
     let found = fs::metadata(&path).map_err(TaskError::io(format!("read {}", path.display())));
     let length = found.map_err(as_corrupt)?.len();
     if entry.offset.checked_add(entry.stored).is_none_or(|end| end > length) {
-        return Err(corrupt(format!("{} is truncated", path.display())));
+        return Err(corrupt_error(format!("{} is truncated", path.display())));
     }
     Ok(run_of(entry, Stored::File(path)))
 }
@@ -141,7 +144,7 @@ impl RemoteRuns<'_> {
         let mr::Checkpoint { memory_bytes, memory_crc, .. } = *self.checkpoint;
         if entry.file.is_empty() {
             if entry.offset.checked_add(entry.stored).is_none_or(|end| end > memory_bytes) {
-                return Err(corrupt("a run extends beyond the end of the memory part"));
+                return Err(corrupt_error("a run extends beyond the end of the memory part"));
             }
             let memory = match self.memory.take() {
                 Some(memory) => memory,

@@ -35,7 +35,7 @@ const COPY_DIVISOR: u64 = 2;
 /// Number of threads that sync files. File systems combine parallel syncs.
 const SYNC_THREADS: usize = 8;
 
-fn failed(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
+fn io_error(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
@@ -109,7 +109,7 @@ impl CheckpointWriter {
         for dir in dirs {
             let missing = dir.ancestors().take_while(|folder| !folder.exists());
             let parents: Vec<PathBuf> = missing.filter_map(|folder| Some(folder.parent()?.into())).collect();
-            match fs::create_dir_all(dir).map_err(failed("create", dir)) {
+            match fs::create_dir_all(dir).map_err(io_error("create", dir)) {
                 Ok(()) => {
                     made.push(dir.clone());
                     with_new.extend(parents);
@@ -206,7 +206,7 @@ impl CheckpointWriter {
                 io::ErrorKind::FileTooLarge,
                 format!("{why}; the maximum is {STATE_BYTES_MAX}"),
             );
-            return Err(failed("write", Path::new(STATE_FILE))(error));
+            return Err(io_error("write", Path::new(STATE_FILE))(error));
         }
         self.write(STATE_FILE, &mut |file| file.write_all(&encoded))?;
         // All files and folders are synced together. A `state` that a power failure has truncated
@@ -232,7 +232,7 @@ impl CheckpointWriter {
                 fill(&mut file)?;
                 file.finish()
             };
-            match write().map_err(failed("write", &path)) {
+            match write().map_err(io_error("write", &path)) {
                 Ok(()) => {
                     self.unsynced.push(path.clone());
                     return Ok(path);
@@ -258,8 +258,8 @@ impl CheckpointWriter {
         if let Some(name) = files.link_names.get(path) {
             return Ok((name.clone(), whole));
         }
-        let from = File::open(path).map_err(failed("open", path))?;
-        let length = from.metadata().map_err(failed("read", path))?.len();
+        let from = File::open(path).map_err(io_error("open", path))?;
+        let length = from.metadata().map_err(io_error("read", path))?.len();
         let unread = files.unread_bytes.get(path).copied().unwrap_or(0);
         // A linked file is synced as a whole and stays on disk. If most of it was read, a copy of
         // the remainder is cheaper.
@@ -314,7 +314,7 @@ pub fn sync(paths: &[PathBuf]) -> Result<(), TaskError> {
     let work = || {
         while let Some(path) = paths.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) =
-                File::open(path).and_then(|file| file.sync_all()).map_err(failed("sync", path))
+                File::open(path).and_then(|file| file.sync_all()).map_err(io_error("sync", path))
             {
                 failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }

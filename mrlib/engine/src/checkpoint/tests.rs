@@ -87,7 +87,7 @@ fn saved_checkpoint_restores_and_owns_its_files() {
     }
     let again = restore_from(&dirs, "job_1.r2.0", 2).unwrap();
     assert_eq!(contents(&again).unwrap(), before);
-    // Save it again, from the restored state.
+    // Save the restored state again.
     let next = [dir.path().join("next")];
     save(&next, "job_1.r2.1", 2, &again).unwrap();
     fs::remove_dir_all(&dirs[1]).unwrap();

@@ -1,10 +1,11 @@
 //! The shuffle of a reduce: follows the list of map events and fetches its partition of each map
 //! output.
 //!
-//! Small outputs stay in memory within a budget. Larger ones are written to scratch files, or read
-//! in place if they are on this node. Every partition is verified before it counts. Outputs are not
-//! merged before all are fetched, so that a withdrawn output can be replaced. A failed fetch is
-//! repeated until the output is withdrawn. A full disk on this node is an error of the attempt.
+//! Small outputs stay in memory within a budget. Larger outputs are written to scratch files, or
+//! read in place if they are on this node. Every partition is verified before it counts. Outputs
+//! are not merged before all are fetched, so that a withdrawn output can be replaced. A failed
+//! fetch is repeated until the output is withdrawn. A full disk on this node is an error of the
+//! attempt.
 
 mod copy;
 mod feed;

@@ -130,10 +130,10 @@ impl<'a> RemoteCheckpoint<'a> {
             match self.try_once(part, fits, put) {
                 Ok(extent) => return Ok(extent),
                 Err(RemoteError::Local(error)) => return Err(error),
-                Err(RemoteError::Final(why)) => return Err(self.corrupt(&why)),
+                Err(RemoteError::Final(why)) => return Err(self.corrupt_error(&why)),
                 Err(RemoteError::Malformed(why)) => last = why,
                 // A second checksum mismatch means that the part is damaged on disk.
-                Err(RemoteError::ChecksumMismatch(why)) if wrong => return Err(self.corrupt(&why)),
+                Err(RemoteError::ChecksumMismatch(why)) if wrong => return Err(self.corrupt_error(&why)),
                 Err(RemoteError::ChecksumMismatch(why)) => (last, wrong) = (why, true),
                 Err(RemoteError::Unavailable(why)) => (last, unreachable) = (why, true),
             }
@@ -142,7 +142,7 @@ impl<'a> RemoteCheckpoint<'a> {
         Err(if unreachable {
             TaskError::CheckpointUnreachable(self.describe(&last))
         } else {
-            self.corrupt(&last)
+            self.corrupt_error(&last)
         })
     }
 
@@ -156,7 +156,7 @@ impl<'a> RemoteCheckpoint<'a> {
         }
     }
 
-    fn corrupt(&self, why: &str) -> TaskError {
+    fn corrupt_error(&self, why: &str) -> TaskError {
         TaskError::CheckpointCorrupt(self.describe(why))
     }
 

@@ -222,8 +222,8 @@ impl<T> ShuffleState<T> {
         }
         let entries = &mut self.entries;
         let mut at = 0;
-        // Stops at the first match: the queue may have many thousands of items, and is searched as
-        // often.
+        // Stop at the first match: the queue may have many thousands of items, and is searched for
+        // each of them.
         let item = loop {
             let (item, ready) = host.queue.get(at)?;
             let wanted = is_wanted(entries, item);

@@ -38,7 +38,7 @@ impl Pin {
         ))
     }
 
-    /// Checks that the file is the pinned one.
+    /// Checks that the status is that of the pinned file.
     fn check(&self, status: &FileStatus) -> Result<(), TaskError> {
         let path = &status.path;
         if status.is_dir || status.file_id.0 != self.file_id {

@@ -52,7 +52,7 @@ impl Gunzip {
                 Ok(0) => self.next_member()?,
                 Ok(length) => filled += length,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(error)),
+                Err(error) => return Err(self.decode_error(error)),
             }
         }
         self.buffer.truncate(filled);
@@ -66,11 +66,11 @@ impl Gunzip {
         let mut stored = mem::replace(&mut self.decoder, GzDecoder::new(nothing)).into_inner();
         let at_end = stored.skip_zeros();
         self.decoder = GzDecoder::new(stored);
-        self.at_end = at_end.map_err(|error| self.failed(error))?;
+        self.at_end = at_end.map_err(|error| self.decode_error(error))?;
         Ok(())
     }
 
-    fn failed(&self, error: io::Error) -> TaskError {
+    fn decode_error(&self, error: io::Error) -> TaskError {
         let offset = self.consumed();
         match error.downcast::<TaskError>() {
             Ok(own) => own,

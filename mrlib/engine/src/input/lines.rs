@@ -18,8 +18,8 @@ pub(super) struct LineRecords {
     carry: Vec<u8>,
     /// The number of bytes of the next line that were read so far; more than in `carry` if the line
     /// is too long.
-    seen: u64,
-    /// Whether the source is at another position than `at + seen`.
+    bytes_seen: u64,
+    /// Whether the source is at another position than `at + bytes_seen`.
     must_seek: bool,
     at_end: bool,
     unreadable: UnreadableRecords,
@@ -35,7 +35,7 @@ impl LineRecords {
             key_value,
             at,
             carry,
-            seen: 0,
+            bytes_seen: 0,
             must_seek: true,
             at_end,
             unreadable: UnreadableRecords::default(),
@@ -102,13 +102,13 @@ impl RecordSource for LineRecords {
         let mut rest = stretch;
         while !rest.is_empty() {
             let Some(newline) = memchr(b'\n', rest) else { break };
-            let (line, offset, length) = (&rest[..newline], self.at, self.seen + newline as u64);
+            let (line, offset, length) = (&rest[..newline], self.at, self.bytes_seen + newline as u64);
             rest = &rest[newline + 1..];
             self.at += length + 1;
             self.at_end = self.at >= self.spec.range.end;
             let line = if length > limit.saturating_add(1) {
                 None
-            } else if self.seen > 0 {
+            } else if self.bytes_seen > 0 {
                 self.carry.extend_from_slice(line);
                 Some(without_return(&self.carry))
             } else {
@@ -121,7 +121,7 @@ impl RecordSource for LineRecords {
                 Flow::Go
             };
             self.carry.clear();
-            self.seen = 0;
+            self.bytes_seen = 0;
             if flow == Flow::Stop {
                 self.must_seek = true;
                 return Ok(!self.at_end);
@@ -131,9 +131,9 @@ impl RecordSource for LineRecords {
             }
         }
         if !stretch.is_empty() {
-            self.seen += rest.len() as u64;
+            self.bytes_seen += rest.len() as u64;
             // One more byte is allowed, for a `\r`, which does not count.
-            if self.seen <= limit.saturating_add(1) {
+            if self.bytes_seen <= limit.saturating_add(1) {
                 self.carry.extend_from_slice(rest);
             } else if !self.spec.skip_bad {
                 self.spec.skip_or_fail(self.at, self.spec.too_long(), &mut self.unreadable)?;
@@ -144,7 +144,7 @@ impl RecordSource for LineRecords {
         }
         // The file ends, perhaps with a line without a line ending.
         self.at_end = true;
-        let (offset, length) = (self.at, self.seen);
+        let (offset, length) = (self.at, self.bytes_seen);
         self.at += length;
         if length > limit {
             self.spec.skip_or_fail(offset, self.spec.too_long(), &mut self.unreadable)?;

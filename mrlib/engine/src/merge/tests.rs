@@ -45,7 +45,7 @@ fn sort(records: &mut [Pair], order: SortOrder) {
     records.sort_by(|a, b| order.compare((&a.0, &a.1), (&b.0, &b.1)));
 }
 
-fn all(mut cursor: impl Cursor) -> Vec<Pair> {
+fn read_all(mut cursor: impl Cursor) -> Vec<Pair> {
     let mut found = Vec::new();
     while cursor.next().unwrap() {
         found.push((cursor.key().to_vec(), cursor.value().to_vec()));
@@ -77,12 +77,12 @@ proptest! {
         let mut wanted = runs.concat();
         sort(&mut wanted, order);
         let stored: Vec<_> = runs.iter().map(|records| run(records)).collect();
-        prop_assert_eq!(&all(Merge::open(&stored, order).unwrap()), &wanted);
+        prop_assert_eq!(&read_all(Merge::open(&stored, order).unwrap()), &wanted);
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(vec![dir.path().into()]);
         let fewer = merge_down(stored, None, order, factor, true, &scratch, &mut || Ok(true)).unwrap().runs;
         prop_assert!(fewer.len() <= factor);
-        prop_assert_eq!(&all(Merge::open(&fewer, order).unwrap()), &wanted);
+        prop_assert_eq!(&read_all(Merge::open(&fewer, order).unwrap()), &wanted);
         drop(fewer);
         prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
@@ -110,7 +110,7 @@ proptest! {
             };
             let fewer = merge_down(runs, open_pass, order, 2, true, &scratch, &mut step).unwrap();
             (runs, open_pass) = (fewer.runs, fewer.open_pass);
-            prop_assert_eq!(&all(Merge::open(&runs, order).unwrap()), &wanted);
+            prop_assert_eq!(&read_all(Merge::open(&runs, order).unwrap()), &wanted);
             // If the first step already interrupts, the merge never makes progress.
             if fewer.is_done || steps == 1 {
                 break;

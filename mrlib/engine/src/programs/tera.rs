@@ -8,7 +8,7 @@ use mrlib_api::{
 
 /// Generates records. Each input line is `FIRST COUNT`.
 struct Generate {
-    made: Option<Counter>,
+    records_made: Option<Counter>,
 }
 
 impl Mapper for Generate {
@@ -33,7 +33,7 @@ impl Mapper for Generate {
         let (first, count) = text.split_once(' ').ok_or_else(wrong)?;
         let (first, count): (u64, u64) =
             (first.parse().map_err(|_| wrong())?, count.parse().map_err(|_| wrong())?);
-        let made = *self.made.get_or_insert_with(|| context.counter("RECORDS_MADE"));
+        let made = *self.records_made.get_or_insert_with(|| context.counter("RECORDS_MADE"));
         let mut records = Records::from(first);
         let mut record = [0; RECORD_BYTES];
         for _ in 0..count {
@@ -47,7 +47,7 @@ impl Mapper for Generate {
 }
 
 pub(super) fn generate(_conf: &Conf) -> Result<Job, TaskError> {
-    Ok(Job::map(|_| Ok(Generate { made: None })).write(OutputFormat::Raw))
+    Ok(Job::map(|_| Ok(Generate { records_made: None })).write(OutputFormat::Raw))
 }
 
 struct Identity;

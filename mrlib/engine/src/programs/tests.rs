@@ -228,7 +228,7 @@ fn terasort_sorts_what_teragen_makes() {
     let text = fs::read_to_string(&parts(&report)[0]).unwrap();
     assert_eq!(text, format!("records\t{ROWS}\nchecksum\t{wanted}\nout-of-order\t0\n"));
 
-    // Unsorted input is detected.
+    // Check that unsorted input is detected.
     let bad = local("teravalidate", folder.path().join("made"), "bad", 1);
     let text = fs::read_to_string(&parts(&bad)[0]).unwrap();
     assert!(!text.contains("out-of-order\t0\n"), "{text}");

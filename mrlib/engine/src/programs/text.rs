@@ -82,7 +82,7 @@ pub(super) fn word_count(_conf: &Conf) -> Result<Job, TaskError> {
 struct Grep {
     pattern: Vec<u8>,
     invert: bool,
-    matched: Option<Counter>,
+    lines_matched: Option<Counter>,
 }
 
 impl Mapper for Grep {
@@ -101,7 +101,7 @@ impl Mapper for Grep {
         if found == self.invert {
             return Ok(());
         }
-        let matched = *self.matched.get_or_insert_with(|| context.counter("LINES_MATCHED"));
+        let matched = *self.lines_matched.get_or_insert_with(|| context.counter("LINES_MATCHED"));
         context.add(matched, 1);
         out.emit(line, b"")
     }
@@ -115,7 +115,7 @@ pub(super) fn grep(conf: &Conf) -> Result<Job, TaskError> {
     }
     let pattern = pattern.as_bytes().to_vec();
     let invert = conf.parse("grep.invert", false)?;
-    Ok(Job::map(move |_| Ok(Grep { pattern: pattern.clone(), invert, matched: None })))
+    Ok(Job::map(move |_| Ok(Grep { pattern: pattern.clone(), invert, lines_matched: None })))
 }
 
 /// Emits each line as a key, so that the engine sorts them.

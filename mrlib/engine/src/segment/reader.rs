@@ -141,14 +141,14 @@ impl Run {
         };
         match &reader.source {
             Source::Memory(bytes) if bytes.len() as u64 != self.extent.stored => {
-                Err(reader.damaged("its length is not the expected one"))
+                Err(reader.damaged_error("its length is not the expected one"))
             }
-            // Checked before memory is allocated for the data.
+            // Check the length before memory is allocated for the data.
             Source::File(file) => {
                 let length = file.metadata().map_err(|error| reader.read_error(error))?.len();
                 let end = self.extent.offset.checked_add(self.extent.stored);
                 if end.is_none_or(|end| end > length) {
-                    return Err(reader.damaged("the file ends early"));
+                    return Err(reader.damaged_error("the file ends early"));
                 }
                 Ok(reader)
             }
@@ -163,12 +163,12 @@ impl Run {
         let mut reader = self.open_from_start()?;
         reader.crc = reader.crc.map(|_| position.crc);
         if position.block > self.extent.stored || position.raw > self.extent.raw {
-            return Err(reader.damaged("it is too short for the position to continue from"));
+            return Err(reader.damaged_error("it is too short for the position to continue from"));
         }
         (reader.read, reader.raw) = (position.block, position.raw);
         reader.start_and_crc = (position.block, position.crc);
         if !reader.next_block()? || position.at >= reader.end as u64 {
-            return Err(reader.damaged("no record starts at the position to continue from"));
+            return Err(reader.damaged_error("no record starts at the position to continue from"));
         }
         (reader.value_end, reader.records) = (position.at as usize, position.records);
         Ok(reader)
@@ -257,7 +257,7 @@ impl SegmentReader {
         self.start = self.value_end;
         let block = &self.block()[self.start..];
         let Some((key_at, key, value)) = record_lengths(block) else {
-            return Err(self.damaged("a record exceeds its block"));
+            return Err(self.damaged_error("a record exceeds its block"));
         };
         self.at = self.start + key_at;
         self.value_at = self.at + key;
@@ -334,7 +334,7 @@ impl SegmentReader {
             || stored > raw
             || raw / EXPANSION_MAX > stored
         {
-            return Err(self.damaged("the lengths of a block are invalid"));
+            return Err(self.damaged_error("the lengths of a block are invalid"));
         }
         self.block_crc = self.crc;
         self.crc = self.crc.map(|crc| crc32c::crc32c_append(crc, &header));
@@ -352,7 +352,7 @@ impl SegmentReader {
     fn read_header(&mut self, left: u64) -> Result<[u8; BLOCK_HEADER_BYTES], TaskError> {
         let mut header = [0; BLOCK_HEADER_BYTES];
         if left < BLOCK_HEADER_BYTES as u64 {
-            return Err(self.damaged("it ends within the header of a block"));
+            return Err(self.damaged_error("it ends within the header of a block"));
         }
         match &self.source {
             Source::Memory(bytes) => {
@@ -400,30 +400,30 @@ impl SegmentReader {
         self.block = Block::Unpacked;
         match got {
             Ok(length) if length == raw => Ok(()),
-            _ => Err(self.damaged("a block cannot be decompressed")),
+            _ => Err(self.damaged_error("a block cannot be decompressed")),
         }
     }
 
     /// Verifies the run at its end.
     fn verify(&self) -> Result<(), TaskError> {
         if self.crc.is_some_and(|crc| crc != self.extent.crc) {
-            return Err(self.damaged("its checksum does not match"));
+            return Err(self.damaged_error("its checksum does not match"));
         }
         if self.records != self.extent.records || self.raw != self.extent.raw {
-            return Err(self.damaged("it does not have the expected number of records"));
+            return Err(self.damaged_error("it does not have the expected number of records"));
         }
         Ok(())
     }
 
     fn read_error(&self, error: std::io::Error) -> TaskError {
         if error.kind() == ErrorKind::UnexpectedEof {
-            return self.damaged("the file ends early");
+            return self.damaged_error("the file ends early");
         }
         TaskError::Io { what: format!("read {}", self.name), source: error }
     }
 
     #[cold]
-    fn damaged(&self, why: &'static str) -> TaskError {
+    fn damaged_error(&self, why: &'static str) -> TaskError {
         let offset = self.extent.offset.saturating_add(self.read);
         TaskError::Damaged { file: self.name.to_string(), offset, why }
     }

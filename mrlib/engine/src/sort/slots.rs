@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn colliding_keys_are_found() {
-        // Few distinct hashes, so that most keys collide.
+        // Use few distinct hashes, so that most keys collide.
         let hash = |key: u64| key % 7;
         let hash_of = |slot: &Slot| hash(number(slot));
         let mut slots = Slots::new(64);

@@ -78,7 +78,7 @@ pub(super) struct Program {
     /// Queued input. None after the last chunk; disconnected if the program has closed its stdin.
     to: Option<Sender<Vec<u8>>>,
     /// Number of bytes queued since the start.
-    queued: u64,
+    bytes_queued: u64,
     /// The pipe to stdin until it is closed, to find out how much of its data is unread.
     stdin: Weak<ChildStdin>,
     /// Output of the program. Disconnected after the last chunk.
@@ -94,9 +94,9 @@ pub(super) struct Program {
 #[derive(Default)]
 struct Pipes {
     /// Bytes that were written to stdin.
-    written: AtomicU64,
+    bytes_written: AtomicU64,
     /// Chunks moved in either direction.
-    moved: AtomicU64,
+    chunks_moved: AtomicU64,
     /// Whether the program has ended.
     program_ended: AtomicBool,
     /// Whether stdout was empty after the end of the program, so that all its output was queued.
@@ -131,9 +131,22 @@ impl Program {
         run(Box::new(move || writing.write(&pipe, &input)));
         run(Box::new(move || reading.read(stdout.expect("stdout is piped"), &output)));
         run(Box::new(move || reporting.read(stderr)));
-        let (chunk, to, queued) = (Vec::with_capacity(CHUNK_BYTES), Some(to), 0);
+        let (chunk, to, bytes_queued) = (Vec::with_capacity(CHUNK_BYTES), Some(to), 0);
         let (window, has_ended) = (Window::new(Instant::now()), false);
-        Ok(Self { name, child, pipes, reports, chunk, to, queued, stdin, from, window, threads, has_ended })
+        Ok(Self {
+            name,
+            child,
+            pipes,
+            reports,
+            chunk,
+            to,
+            bytes_queued,
+            stdin,
+            from,
+            window,
+            threads,
+            has_ended,
+        })
     }
 
     /// Adds bytes to the input of the program.
@@ -161,7 +174,7 @@ impl Program {
         let room = self.window.part_bytes(CHUNK_BYTES);
         let mut chunk = Some(std::mem::replace(&mut self.chunk, Vec::with_capacity(room)));
         let (mut last_output, mut ended) = (Instant::now(), None::<Instant>);
-        let (mut read_interval, mut moved) = (READ_INTERVAL, self.pipes.moved.load(Ordering::Relaxed));
+        let (mut read_interval, mut moved) = (READ_INTERVAL, self.pipes.chunks_moved.load(Ordering::Relaxed));
         let gone = loop {
             // Read this flag before the queue: if it is set, the queue has all output of the
             // program.
@@ -176,11 +189,11 @@ impl Program {
                 }
                 Err(error) => error == TryRecvError::Disconnected,
             };
-            let unread = self.unread();
-            self.window.update(Instant::now(), self.queued - unread);
+            let unread = self.unread_bytes();
+            self.window.update(Instant::now(), self.bytes_queued - unread);
             let has_room = all || self.window.has_room(unread);
             if has_room {
-                self.queue(&mut chunk);
+                self.queue_chunk(&mut chunk);
             }
             let waits = all || chunk.is_some();
             if ended.is_none() && waits && matches!(self.child.try_wait(), Ok(Some(_))) {
@@ -204,7 +217,7 @@ impl Program {
             let interval = if has_room { POLL_INTERVAL } else { read_interval };
             read_interval = (read_interval * 2).min(READ_INTERVAL_MAX);
             self.wait(!gone, has_room && chunk.is_some(), interval);
-            let moved_before = std::mem::replace(&mut moved, self.pipes.moved.load(Ordering::Relaxed));
+            let moved_before = std::mem::replace(&mut moved, self.pipes.chunks_moved.load(Ordering::Relaxed));
             if moved != moved_before {
                 context.mark_alive();
             }
@@ -217,13 +230,13 @@ impl Program {
     }
 
     /// Queues a chunk if the queue has room. Drops it if the program has closed its stdin.
-    fn queue(&mut self, chunk: &mut Option<Vec<u8>>) {
+    fn queue_chunk(&mut self, chunk: &mut Option<Vec<u8>>) {
         let (Some(to), Some(bytes)) = (&self.to, chunk.take().filter(|bytes| !bytes.is_empty())) else {
             return;
         };
         let length = bytes.len() as u64;
         match to.try_send(bytes) {
-            Ok(()) => self.queued += length,
+            Ok(()) => self.bytes_queued += length,
             Err(TrySendError::Full(bytes)) => *chunk = Some(bytes),
             Err(TrySendError::Disconnected(_)) => {}
         }
@@ -244,7 +257,7 @@ impl Program {
 
     /// Returns the queued bytes that the program has not read but still can; 0 if its stdin is
     /// closed. Approximate while a chunk is being written.
-    fn unread(&self) -> u64 {
+    fn unread_bytes(&self) -> u64 {
         let Some(stdin) = self.stdin.upgrade() else { return 0 };
         let mut wanted = [PollFd::new(&stdin, PollFlags::empty())];
         let polled = poll(&mut wanted, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -253,7 +266,8 @@ impl Program {
             return 0;
         }
         let in_pipe = ioctl_fionread(&stdin).unwrap_or(0);
-        (self.queued - self.pipes.written.load(Ordering::Relaxed) + in_pipe).min(self.queued)
+        (self.bytes_queued - self.pipes.bytes_written.load(Ordering::Relaxed) + in_pipe)
+            .min(self.bytes_queued)
     }
 
     /// Checks how the program has ended. At the end of the input, waits for a program that has only
@@ -320,8 +334,8 @@ impl Pipes {
             if self.abandoned.load(Ordering::Relaxed) || stdin.write_all(&chunk).is_err() {
                 return;
             }
-            self.written.fetch_add(chunk.len() as u64, Ordering::Relaxed);
-            self.moved.fetch_add(1, Ordering::Relaxed);
+            self.bytes_written.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+            self.chunks_moved.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -356,7 +370,7 @@ impl Pipes {
             if got == 0 || output.send(chunk).is_err() {
                 return;
             }
-            self.moved.fetch_add(1, Ordering::Relaxed);
+            self.chunks_moved.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

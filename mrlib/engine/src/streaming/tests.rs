@@ -77,7 +77,8 @@ fn last_line_needs_no_newline() {
 
 #[test]
 fn data_beyond_the_pipe_capacity_passes_both_ways() {
-    // A program that writes much before it reads, and one that writes twice its input.
+    // The programs write much before they read, write twice their input, or write after the end of
+    // their input.
     let line = vec![b'x'; 1000];
     for (command, factor, extra) in [
         ("sh -c 'head -c 3000000 /dev/zero | tr \"\\\\0\" \"\\\\n\"; cat'", 1, 3_000_000),

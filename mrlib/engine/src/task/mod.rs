@@ -93,7 +93,7 @@ fn serve_attempts(socket: &Path, make_job: &Arc<MakeJob>) -> Result<(), TaskErro
     {
         tracing::warn!("{}", process::NO_LANDLOCK);
     }
-    // Never dropped, so that the process does not wait for the threads of the client.
+    // The client is never dropped, so that the process does not wait for its threads.
     let dfs = ManuallyDrop::new(Arc::new(Dfs::new(start.client.as_ref())));
     let (mut next, mut cpu_before) = (Some(start), 0);
     let mut is_first = true;

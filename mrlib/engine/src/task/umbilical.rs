@@ -49,14 +49,14 @@ pub(super) enum Received {
     Start(Box<TaskStart>),
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Umbilical {
     /// Returns the account of the tracker.
     pub(super) fn tracker_account(&self) -> io::Result<u32> {
-        Ok(rustix::net::sockopt::socket_peercred(&*locked(&self.writer))?.uid.as_raw())
+        Ok(rustix::net::sockopt::socket_peercred(&*lock(&self.writer))?.uid.as_raw())
     }
 
     pub(super) fn new(writer: UnixStream, maps: u32) -> Self {
@@ -87,7 +87,7 @@ impl Umbilical {
     /// Stores the progress, which is sent later.
     pub(super) fn progress(&self, progress: &Progress) {
         self.liveness.mark_alive();
-        let mut latest = locked(&self.latest);
+        let mut latest = lock(&self.latest);
         let known = &mut latest.progress;
         known.done = progress.done;
         known.bytes_in = progress.bytes_in;
@@ -105,7 +105,7 @@ impl Umbilical {
     /// for `REPORT_INTERVAL_MAX`.
     pub(super) fn send_progress(&self) -> io::Result<()> {
         let progress = {
-            let mut latest = locked(&self.latest);
+            let mut latest = lock(&self.latest);
             latest.changed |= latest.progress.refusals != self.control.refusals();
             if !latest.changed && latest.sent.elapsed() < REPORT_INTERVAL_MAX {
                 return Ok(());
@@ -130,7 +130,7 @@ impl Umbilical {
         if !matches!(kind, from_task::Kind::Progress(_) | from_task::Kind::FetchFailed(_)) {
             self.is_final_sent.store(true, Ordering::Relaxed);
         }
-        write_frame(&mut *locked(&self.writer), &FromTask { kind: Some(kind) })
+        write_frame(&mut *lock(&self.writer), &FromTask { kind: Some(kind) })
     }
 
     /// Reads messages until the connection is closed or another attempt starts.

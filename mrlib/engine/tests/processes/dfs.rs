@@ -164,7 +164,7 @@ fn map_only_job_writes_pieces_and_a_failed_map_leaves_none() {
     runtime.block_on(files.write("/in", text.as_bytes()));
     let result = expect_done(files.map(0, "identity", 0, (0, text.len() as u64)).wait_for_end());
     assert_eq!(runtime.block_on(files.read(&result.pieces[0])), text);
-    // A map that writes more than one portion and then fails.
+    // Run a map that writes more than one portion and then fails.
     let split =
         Split { source: "/in".into(), start: 0, end: text.len() as u64, whole: false, ..Split::default() };
     let conf = [("stream.mapper", "sh -c 'cat; echo too bad >&2; exit 3'")];

@@ -42,15 +42,15 @@ pub(crate) type ProcessEnd = (Option<from_task::Kind>, ExitStatus);
 impl Tracker {
     /// Starts `mrtask`.
     pub(crate) fn with_mrtask() -> Self {
-        Self::with(Command::new(env!("CARGO_BIN_EXE_mrtask")))
+        Self::with_command(Command::new(env!("CARGO_BIN_EXE_mrtask")))
     }
 
     /// Starts this binary as a job binary.
     pub(crate) fn with_own_program() -> Self {
-        Self::with(own_program())
+        Self::with_command(own_program())
     }
 
-    fn with(mut command: Command) -> Self {
+    fn with_command(mut command: Command) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("umbilical");
         let listener = UnixListener::bind(&socket).expect("a socket");
@@ -391,7 +391,7 @@ fn task_process_that_is_not_a_child_of_the_tracker_ends() {
 fn process_memory_is_limited() {
     let mut command = own_program();
     command.env(LIMIT_AS_VAR, (2_u64 << 30).to_string());
-    let mut tracker = Tracker::with(command);
+    let mut tracker = Tracker::with_command(command);
     tracker.start("eat", 1);
     tracker.add_map_output(0, &["a"]);
     let (last, status) = tracker.wait_for_end();

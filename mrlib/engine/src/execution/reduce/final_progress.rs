@@ -31,11 +31,11 @@ impl Emit for Output {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ByteProgress {
     /// Bytes of all runs.
-    pub(super) total: u64,
+    pub(super) bytes_total: u64,
     /// Bytes read by earlier attempts.
-    pub(super) before: u64,
+    pub(super) bytes_before: u64,
     /// Bytes fetched by all attempts.
-    pub(super) shuffled: u64,
+    pub(super) bytes_shuffled: u64,
 }
 
 /// Reports progress, keeps the pace, and checks the control of the task.
@@ -94,11 +94,12 @@ impl<'a> ReduceProgress<'a> {
 
     #[cold]
     fn report(&mut self) {
-        let part = (self.byte_progress.before + self.read) as f64 / self.byte_progress.total.max(1) as f64;
+        let part = (self.byte_progress.bytes_before + self.read) as f64
+            / self.byte_progress.bytes_total.max(1) as f64;
         self.io.progress(&Progress {
             done: (STAGES - 1.0 + part.min(1.0)) / STAGES,
             stage: Stage::Reduce,
-            bytes_in: self.byte_progress.shuffled,
+            bytes_in: self.byte_progress.bytes_shuffled,
             bytes_out: self.bytes_out,
             status: self.status.take(),
         });

@@ -36,10 +36,10 @@ pub(super) fn reduce(
     let order = SortOrder { keys: job.order, values: job.sort_values };
     let groups = Groups::new(Merge::open(&runs, order)?, job.grouping.unwrap_or(job.order));
     let byte_progress = ByteProgress {
-        total: state.consumed_bytes + runs.iter().map(raw_bytes).sum::<u64>(),
-        before: state.consumed_bytes
+        bytes_total: state.consumed_bytes + runs.iter().map(raw_bytes).sum::<u64>(),
+        bytes_before: state.consumed_bytes
             + runs.iter().filter_map(|run| run.start).map(|start| start.raw + start.at).sum::<u64>(),
-        shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
+        bytes_shuffled: state.counters.get(SHUFFLE_COUNTER).copied().unwrap_or(0),
     };
     let mut work = FinalStage::new(job, task, groups, &state, io)?;
     if let StateBetweenKeys::NotSavable(why) = work.reducer.state_between_keys() {
@@ -57,7 +57,7 @@ pub(super) fn reduce(
         work.reducer.reduce(key, &mut counted_values, &mut work.out, &mut work.context)?;
         // After the last group, finishing is faster than a checkpoint.
         if progress.pause_after_group(&work.out, &mut work.context)? && work.groups.skip_to_next_group()? {
-            return work.pause(byte_progress.total);
+            return work.pause(byte_progress.bytes_total);
         }
     }
     work.reducer.finish(&mut work.out, &mut work.context)?;

@@ -263,7 +263,7 @@ fn save_checkpoint(
         let Some(close_output) = close_output else { return (save(), Ok(None)) };
         let other = thread::Builder::new().spawn_scoped(scope, save);
         let closed = close_output().map(Some);
-        // If no thread can be started, this one does both.
+        // If no thread can be started, the current thread does both.
         let started = other.ok().and_then(|other| other.join().ok());
         (started.unwrap_or_else(save), closed)
     });
@@ -292,7 +292,8 @@ struct ShuffleListener<'a> {
     task: &'a ReduceTask,
     liveness: Liveness,
     /// Bytes fetched by earlier attempts.
-    before: u64,
+    bytes_before: u64,
+    /// Bytes fetched by this attempt.
     bytes: u64,
 }
 
@@ -304,7 +305,7 @@ impl FetchListener for ShuffleListener<'_> {
         self.io.progress(&Progress {
             done,
             stage: Stage::Shuffle,
-            bytes_in: self.before + progress.bytes,
+            bytes_in: self.bytes_before + progress.bytes,
             ..Progress::default()
         });
     }
@@ -339,7 +340,8 @@ fn shuffle(
     options.preemptible = !task.checkpoint_dirs.is_empty();
     let counted = state.counters.entry(SHUFFLE_COUNTER.into()).or_default();
     io.progress(&Progress { stage: Stage::Shuffle, bytes_in: *counted, ..Progress::default() });
-    let mut listener = ShuffleListener { liveness: io.liveness(), io, task, before: *counted, bytes: 0 };
+    let mut listener =
+        ShuffleListener { liveness: io.liveness(), io, task, bytes_before: *counted, bytes: 0 };
     let shuffled = fetch_all(&task.feed, &options, &scratch, &control, before, &mut listener)?;
     *counted += listener.bytes;
     Ok(shuffled)

@@ -253,7 +253,7 @@ impl Case {
             events.push(MapEvent { kind: Some(map_event::Kind::Available(available)) });
         };
         (0..maps.len()).for_each(|map| available(map, 0));
-        // The last event replaces the output of one map with an equal one.
+        // The last event replaces the output of one map with an equal output of another attempt.
         available(0, 1);
         let last = events.len() - 1;
         events.insert(last, MapEvent { kind: Some(map_event::Kind::Withdrawn("job_1.m0.0".into())) });

@@ -124,7 +124,7 @@ impl Reducer for BadCombiner {
 fn combiner_that_fails_or_panics_skips_no_record() {
     for (panics, why) in [(true, "the combiner panics"), (false, "the combiner fails")] {
         let mut here = TestIo::new();
-        // More than fits in the buffer, so that pairs are combined while the mapper emits.
+        // The text is longer than the buffer, so that pairs are combined while the mapper emits.
         let source = here.file("text", &text(100_000));
         let job = Job::map(|_| Ok(Words { split_after: None })).combine(move |_| Ok(BadCombiner { panics }));
         let mut task = here.task(&source, 0, u64::MAX, 1);
