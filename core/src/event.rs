@@ -67,7 +67,8 @@ pub struct Registration {
     pub logs_addr: String,
     /// Number of slots.
     pub slots: PerPhase<u32>,
-    /// Reports of running attempts, and of ended attempts whose report has not been acknowledged yet.
+    /// Reports of running attempts, and of ended attempts whose report has not been acknowledged
+    /// yet.
     pub attempts: Vec<AttemptReport>,
     /// Map attempts whose output it serves.
     pub outputs: Vec<AttemptId>,
@@ -126,7 +127,7 @@ pub enum AttemptStatus {
     Failed(String),
     /// It failed with an error that every other attempt would also have, so the job fails.
     Fatal(String),
-    /// It was stopped for this reason.
+    /// It was killed for this reason.
     Killed(String),
     /// The reporting tracker has copied the output or checkpoint of an attempt that ran elsewhere.
     /// The number is its size in bytes.
@@ -190,9 +191,9 @@ pub enum Effect {
     Reply { request: RequestId, reply: Reply },
     /// Send a tracker all orders that it has not acknowledged. With `answer`, they are the reply to
     /// the heartbeat with this sequence number.
-    SendOrders { tracker: TrackerId, answer: Option<u64>, orders: Vec<NumberedOrder> },
+    SendOrders { tracker: TrackerId, answers: Option<u64>, orders: Vec<NumberedOrder> },
     /// Answer a heartbeat with the request to register first.
-    RequestRegistration { tracker: TrackerId, incarnation: Incarnation },
+    RegisterAgain { tracker: TrackerId, incarnation: Incarnation },
     /// Commit the output of a job, fenced by the epoch, and send a `CommitResult` event.
     CommitJob { job: JobId },
     /// Solve a problem outside of the state machine, and send a `Computed` event with the same
@@ -208,9 +209,7 @@ pub enum Effect {
 pub enum Reply {
     /// The ID of the job. A repeated submission gets the same ID.
     Submitted(JobId),
-    /// The job was killed or had already ended.
-    Stopped,
-    /// The request is being carried out.
+    /// The request is being carried out. A job that is to be killed may have ended already.
     Accepted,
     /// The registration was accepted.
     Registered {

@@ -1,7 +1,7 @@
 //! Tasks and their attempts.
 //!
 //! An attempt holds its slot from its launch until its tracker reports that the process has ended,
-//! or until the tracker is lost. It is *viable* until it is ordered to stop. A task is pending if
+//! or until the tracker is lost. It is *viable* until it is to be killed. A task is pending if
 //! its job is running, it is not done and not on hold, it has no viable attempt, and it may fail
 //! again. An attempt that does not end therefore does not prevent its task from running elsewhere.
 //!
@@ -62,13 +62,13 @@ pub enum AttemptState {
     Splitting,
     /// A reduce that was ordered to pause and has not reported its checkpoint.
     Pausing,
-    /// It was ordered to stop, and its tracker has not reported its end.
-    Stopping,
+    /// Its tracker was ordered to kill it and has not reported its end. Users see `stopping`.
+    Killing,
     /// It succeeded, and its result counts or did count.
     Succeeded,
     /// It failed. This counts as a failure of the task.
     Failed,
-    /// It was stopped or lost. This does not count as a failure of the task.
+    /// It was killed or lost. This does not count as a failure of the task.
     Killed,
     /// It saved a checkpoint, from which another attempt will resume.
     Paused,
@@ -77,7 +77,7 @@ pub enum AttemptState {
 impl AttemptState {
     /// Returns whether it holds a slot.
     pub fn holds_slot(self) -> bool {
-        self.is_viable() || self == Self::Stopping
+        self.is_viable() || self == Self::Killing
     }
 
     /// Returns whether its result may still count.
@@ -187,11 +187,11 @@ pub struct Attempt {
     pub refusals: u32,
     /// Its own work, if it ended because it was preempted.
     pub work_done: Option<Work>,
-    /// The error for which it was ordered to stop. It counts as failed when it has ended.
+    /// The error for which it is to be killed. It counts as failed when it has ended.
     pub fault: Option<String>,
     /// Why the policy launched it there.
     pub why: Why,
-    /// Why it failed or was stopped.
+    /// Why it failed or was killed.
     pub error: Option<String>,
     /// The stage in which it was launched or paused.
     pub stage: Stage,

@@ -1,8 +1,8 @@
 //! A large cluster under load, built from facts, to measure policies.
 //!
-//! On every tracker all slots but one of each phase are in use. Every job has pending maps and
-//! reduces, and each map has its input on three hosts. The caller has the clock and measures
-//! [`BenchCluster::decide`].
+//! On every tracker, all slots but one of each phase are in use. Every job has pending maps and
+//! reduces, and the input of each map is on three hosts. The caller measures how long
+//! [`BenchCluster::decide`] takes, because this crate has no clock.
 
 use crate::{Params, PolicyError, make};
 use mrcore::{
@@ -21,19 +21,19 @@ use std::{collections::BTreeMap, sync::Arc};
 /// The size of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Trackers, each with eight map slots and four reduce slots, forty to a rack.
+    /// Number of trackers, each with eight map slots and four reduce slots. A rack has forty.
     pub trackers: u32,
-    /// Running jobs.
+    /// Number of running jobs.
     pub jobs: u32,
-    /// Pending maps over all jobs, in addition to one for every free slot.
+    /// Number of pending maps over all jobs, in addition to one for every free slot.
     pub waiting: u32,
 }
 
-/// The size for which results are published.
+/// The size of the cluster in the published benchmark results.
 pub const LARGE: Size = Size { trackers: 1000, jobs: 200, waiting: 50_000 };
 
-const SLOTS: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
-const BEGIN: Time = Time(1_000_000_000);
+const SLOTS_PER_TRACKER: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
+const START_TIME: Time = Time(1_000_000_000);
 
 /// The cluster and its policy.
 #[derive(Debug)]
@@ -47,11 +47,11 @@ pub struct BenchCluster {
 impl BenchCluster {
     /// Builds the cluster.
     pub fn new(spec: &str, params: &Params, size: Size) -> Result<Self, PolicyError> {
-        Self::shadowed(spec, None, params, size)
+        Self::with_shadow(spec, None, params, size)
     }
 
     /// Builds the cluster with a second policy as shadow.
-    pub fn shadowed(
+    pub fn with_shadow(
         spec: &str,
         shadow: Option<&str>,
         params: &Params,
@@ -61,7 +61,7 @@ impl BenchCluster {
         if let Some(shadow) = shadow {
             core = core.with_shadow(make(shadow, params)?);
         }
-        let mut cluster = Self { core, size, now: BEGIN, seq: 0 };
+        let mut cluster = Self { core, size, now: START_TIME, seq: 0 };
         for tracker in 0..size.trackers {
             cluster.apply(Fact::TrackerJoined {
                 tracker: TrackerId(tracker),
@@ -71,18 +71,18 @@ impl BenchCluster {
                 rack: format!("r{}", tracker / 40),
                 shuffle_addr: "s".into(),
                 logs_addr: "l".into(),
-                slots: SLOTS,
+                slots: SLOTS_PER_TRACKER,
             });
         }
         for job in 1..=size.jobs {
             let fact = Fact::JobSubmitted {
                 job: JobId(job),
                 request: RequestId(u128::from(job)),
-                spec: cluster.job(job),
+                spec: cluster.job_spec(job),
             };
             cluster.apply(fact);
         }
-        let last = Phase::BOTH.map(|phase| cluster.fill(phase)).concat();
+        let last = Phase::BOTH.map(|phase| cluster.fill_slots(phase)).concat();
         // A tick lets policies compute their estimates and solve their problems. It comes before
         // slots are freed, because some policies use free slots in it.
         cluster.tick();
@@ -116,15 +116,15 @@ impl BenchCluster {
     }
 
     fn apply(&mut self, fact: Fact) {
-        self.core.replay(&Entry { at: BEGIN, fact }).expect("the facts are consistent");
+        self.core.replay(&Entry { at: START_TIME, fact }).expect("the facts are consistent");
     }
 
     /// Returns the number of slots of a phase in the whole cluster.
     fn slots(&self, phase: Phase) -> u32 {
-        self.size.trackers * SLOTS[phase]
+        self.size.trackers * SLOTS_PER_TRACKER[phase]
     }
 
-    fn job(&self, number: u32) -> Arc<JobSpec> {
+    fn job_spec(&self, number: u32) -> Arc<JobSpec> {
         let maps = (self.size.waiting + self.slots(Phase::Map)) / self.size.jobs + 1;
         let reduces = self.slots(Phase::Reduce) / self.size.jobs + 20;
         let host = |map: u32, copy: u32| {
@@ -160,7 +160,7 @@ impl BenchCluster {
 
     /// Fills every slot, with all jobs in turn. Returns the attempt in the last slot of each
     /// tracker.
-    fn fill(&mut self, phase: Phase) -> Vec<AttemptId> {
+    fn fill_slots(&mut self, phase: Phase) -> Vec<AttemptId> {
         let mut last = Vec::new();
         let slots = self.slots(phase);
         for slot in 0..slots {
@@ -212,7 +212,7 @@ fn report(attempt: &Attempt, cluster: &Cluster, activity: u64) -> AttemptReport 
             bytes_in: progress.bytes_in,
             records: 0,
         }),
-        AttemptState::Stopping => AttemptStatus::Killed("stopped by order".into()),
+        AttemptState::Killing => AttemptStatus::Killed("stopped by order".into()),
         _ => AttemptStatus::Running(progress),
     };
     AttemptReport { attempt: attempt.id, status }
@@ -220,7 +220,7 @@ fn report(attempt: &Attempt, cluster: &Cluster, activity: u64) -> AttemptReport 
 
 /// Returns a synthetic linear program of coshh, with this many classes and this many nodes that all
 /// differ.
-pub fn program(classes: usize, nodes: usize) -> Problem {
+pub fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
     crate::coshh::synthetic_problem(classes, nodes)
 }
 
@@ -229,14 +229,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bench_cluster_fits_many_trackers_and_few_jobs() {
+    fn cluster_with_many_trackers_and_few_jobs_has_work_for_free_slots() {
         let size = Size { trackers: 200, jobs: 2, waiting: 10 };
         let mut cluster = BenchCluster::new("fifo", &Params::new(), size).unwrap();
         assert_eq!(cluster.decide(7).len(), 2, "one map and one reduce");
     }
 
     #[test]
-    fn every_policy_has_something_for_a_tracker() {
+    fn every_policy_fills_free_slots_without_refused_decisions() {
         let size = Size { trackers: 20, jobs: 5, waiting: 200 };
         let params = Params::from(
             [("fair.node_wait", "0s"), ("fair.rack_wait", "0s"), ("hsrtf.colocate_wait", "0s")]
@@ -245,14 +245,14 @@ mod tests {
         for spec in crate::specs() {
             let mut cluster = BenchCluster::new(&spec, &params, size).unwrap();
             assert_eq!(cluster.decide(7).len(), 2, "{spec}: one map and one reduce");
-            assert_eq!(cluster.decide(7), cluster.decide(7), "{spec}: asking changes nothing");
+            assert_eq!(cluster.decide(7), cluster.decide(7), "{spec}: asking twice gives the same decisions");
             cluster.heartbeat(7);
             assert!(cluster.decide(7).is_empty(), "{spec}: the slots are taken");
             for _ in 0..40 {
                 cluster.send_heartbeats();
                 cluster.tick();
             }
-            assert_eq!(cluster.core.refusals(), 0, "{spec}: in forty seconds");
+            assert_eq!(cluster.core.refusals(), 0, "{spec}: decisions were refused within forty seconds");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Kinds of preemption, and why an attempt refuses one.
 
+use crate::phase::Phase;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -14,6 +15,16 @@ pub enum PreemptKind {
     Split,
     /// Only for reduces: it saves a checkpoint and is resumed later, on any tracker.
     Pause,
+}
+
+impl PreemptKind {
+    /// Returns the kind that loses no work in this phase.
+    pub fn lossless(phase: Phase) -> Self {
+        match phase {
+            Phase::Map => PreemptKind::Split,
+            Phase::Reduce => PreemptKind::Pause,
+        }
+    }
 }
 
 impl fmt::Display for PreemptKind {

@@ -64,7 +64,7 @@ impl JobTracker {
     }
 
     /// Handles a report about an attempt that was given up or is unknown. The report has no effect.
-    /// A running attempt takes a slot and is ordered to stop.
+    /// A running attempt takes a slot and is to be killed.
     fn handle_unknown_attempt(&mut self, from: TrackerId, id: AttemptId, is_gone: bool) {
         if is_gone {
             self.cluster.volatile.retain_unknown(from, |unknown| *unknown != id);
@@ -109,7 +109,7 @@ impl JobTracker {
         let Some(tracker) = self.cluster.tracker(from) else { return };
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         let kind = |id: &AttemptId| match self.cluster.attempt(*id)?.state {
-            AttemptState::Stopping => Some(PreemptKind::Kill),
+            AttemptState::Killing => Some(PreemptKind::Kill),
             AttemptState::Splitting => Some(PreemptKind::Split),
             AttemptState::Pausing => Some(PreemptKind::Pause),
             _ => None,
@@ -150,13 +150,13 @@ impl JobTracker {
                 out,
             );
         }
-        self.single_reporter.remove(&id);
+        self.trackers_reported_alone.remove(&id);
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable_attempts);
         let duplicates: Vec<AttemptId> =
             others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
         for duplicate in duplicates {
-            self.queue_stop_order(duplicate, "another attempt of the task has succeeded");
+            self.queue_kill_order(duplicate, "another attempt of the task has succeeded");
         }
         self.commit_if_done(now, id.job(), out);
     }
@@ -164,7 +164,7 @@ impl JobTracker {
     pub(super) fn attempt_failed(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
         let Some(attempt) = self.cluster.attempt(id) else { return };
         let error = attempt.fault.clone().unwrap_or(error);
-        let unwanted = attempt.state == AttemptState::Stopping && attempt.fault.is_none();
+        let unwanted = attempt.state == AttemptState::Killing && attempt.fault.is_none();
         // An attempt that is no longer needed does not count as failed.
         if unwanted || self.cluster.task(id.task).is_some_and(crate::task::Task::is_done) {
             return self.attempt_killed(now, id, &error, out);
@@ -202,7 +202,7 @@ impl JobTracker {
         self.record_killed(now, id, why, bytes_in, out);
     }
 
-    /// Records that an attempt was stopped or lost after it had read `bytes_in` bytes.
+    /// Records that an attempt was killed or lost after it had read `bytes_in` bytes.
     pub(super) fn record_killed(
         &mut self,
         now: Time,
@@ -217,7 +217,7 @@ impl JobTracker {
 
     fn after_reduce_ended(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         if id.phase() == Phase::Reduce {
-            self.single_reporter.remove(&id);
+            self.trackers_reported_alone.remove(&id);
             self.require_outputs(now, id.job(), out);
         }
     }
@@ -266,11 +266,11 @@ impl JobTracker {
             if counts[&reduce] < FETCH_FAILURES_TO_GIVE_UP_OUTPUT {
                 return;
             }
-            let reported = self.single_reporter.entry(reduce).or_default();
+            let reported = self.trackers_reported_alone.entry(reduce).or_default();
             reported.insert(on);
             if reported.len() >= TRACKERS_TO_FAIL_REDUCE {
                 let why = format!("it alone could not fetch map output from {} trackers", reported.len());
-                return self.stop_faulty_attempt(now, reduce, why, out);
+                return self.kill_faulty_attempt(now, reduce, why, out);
             }
         }
         self.fetch_failures.remove(&map);
@@ -292,8 +292,8 @@ impl JobTracker {
         (fits && winner.id == map).then_some(winner.output_on)
     }
 
-    /// Gives up a map output that `reduce` could not fetch. The map runs again, if possible on another
-    /// tracker. If this happens too often, the job fails.
+    /// Gives up a map output that `reduce` could not fetch. The map runs again, if possible on
+    /// another tracker. If this happens too often, the job fails.
     fn give_up_unfetchable_output(
         &mut self,
         now: Time,
@@ -320,11 +320,17 @@ impl JobTracker {
         self.consider_blacklist(now, map.job(), on, out);
     }
 
-    /// Orders an attempt to stop because of an error of its own. The attempt counts as failed when it
-    /// has ended.
-    pub(super) fn stop_faulty_attempt(&mut self, now: Time, id: AttemptId, error: String, out: &mut Vec<Effect>) {
+    /// Orders a tracker to kill an attempt because of an error of the attempt. The attempt counts
+    /// as failed when it has ended.
+    pub(super) fn kill_faulty_attempt(
+        &mut self,
+        now: Time,
+        id: AttemptId,
+        error: String,
+        out: &mut Vec<Effect>,
+    ) {
         let (kind, why) = (PreemptKind::Kill, error.clone());
         self.record(now, Fact::PreemptionRequested { attempt: id, kind, why, fault: true, hold: false }, out);
-        self.queue_stop_order(id, &error);
+        self.queue_kill_order(id, &error);
     }
 }

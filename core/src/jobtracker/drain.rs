@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of copies that one tracker is ordered to make at the same time. The tracker makes
 /// them one after the other.
-const COPIES_PER_TRACKER: usize = 4;
+const COPIES_PER_TRACKER_MAX: usize = 4;
 /// How often a copy is tried before the file is given up.
 const COPY_ATTEMPTS_MAX: u32 = 3;
 
@@ -34,7 +34,7 @@ pub(super) struct Copies {
     /// How often the files of an attempt could not be copied.
     failure_counts: BTreeMap<AttemptId, u32>,
     /// Whether anything has changed since the draining trackers were last checked.
-    recheck: bool,
+    needs_recheck: bool,
 }
 
 impl Copies {
@@ -43,13 +43,13 @@ impl Copies {
         self.targets.retain(|_, on| *on != to);
     }
 
-    /// Sets `recheck` if a fact requires a new check. Facts about trackers that are not being
+    /// Sets `needs_recheck` if a fact requires a new check. Facts about trackers that are not being
     /// drained do not.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
-        if self.recheck || cluster.draining_trackers().is_empty() {
+        if self.needs_recheck || cluster.draining_trackers().is_empty() {
             return;
         }
-        self.recheck = match fact {
+        self.needs_recheck = match fact {
             Fact::TrackerDraining { .. } | Fact::TrackerJoined { .. } => true,
             Fact::AttemptLaunched { attempt, .. }
             | Fact::AttemptSucceeded { attempt, .. }
@@ -82,7 +82,7 @@ impl CopyTargets {
 
     fn take_least_loaded(&mut self) -> Option<TrackerId> {
         let (in_progress, files, id) =
-            *self.0.first().filter(|(in_progress, ..)| *in_progress < COPIES_PER_TRACKER)?;
+            *self.0.first().filter(|(in_progress, ..)| *in_progress < COPIES_PER_TRACKER_MAX)?;
         self.0.remove(&(in_progress, files, id));
         self.0.insert((in_progress + 1, files, id));
         Some(id)
@@ -208,7 +208,7 @@ impl JobTracker {
 
     /// Preempts the attempts on draining trackers and orders copies of their files.
     pub(super) fn advance_drains(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if !std::mem::take(&mut self.copies.recheck) || self.cluster.draining_trackers().is_empty() {
+        if !std::mem::take(&mut self.copies.needs_recheck) || self.cluster.draining_trackers().is_empty() {
             return;
         }
         // Computed once for all draining trackers: this function is called for every heartbeat.
@@ -230,7 +230,7 @@ impl JobTracker {
 
     /// Makes the next call of `advance_drains` check all draining trackers. Called with every tick.
     pub(super) fn recheck_drains(&mut self) {
-        self.copies.recheck = true;
+        self.copies.needs_recheck = true;
         if self.cluster.draining_trackers().is_empty() {
             // The next drain tries all copies again.
             self.copies.failure_counts.clear();
@@ -245,11 +245,7 @@ impl JobTracker {
         let why = format!("{} is being drained by {by}", tracker.name);
         let running = Phase::BOTH.into_iter().flat_map(|phase| tracker.running[phase].iter().copied());
         for attempt in running.collect::<Vec<_>>() {
-            let lossless = match attempt.phase() {
-                Phase::Map => PreemptKind::Split,
-                Phase::Reduce => PreemptKind::Pause,
-            };
-            let kind = if late { PreemptKind::Kill } else { lossless };
+            let kind = if late { PreemptKind::Kill } else { PreemptKind::lossless(attempt.phase()) };
             // An attempt that has refused is not preempted again before the deadline.
             let refuses = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals > 0);
             if !late && refuses {
@@ -301,7 +297,7 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         self.copies.targets.remove(&id);
-        self.copies.recheck = true;
+        self.copies.needs_recheck = true;
         let Ok(bytes) = result else {
             *self.copies.failure_counts.entry(id).or_default() += 1;
             return;
@@ -321,7 +317,8 @@ impl JobTracker {
                 let checkpoint =
                     task.and_then(|task| task.checkpoint).filter(|checkpoint| checkpoint.attempt == id);
                 match checkpoint.map(|checkpoint| checkpoint.tracker) {
-                    // An attempt that already reads the checkpoint on the draining tracker continues.
+                    // An attempt that already reads the checkpoint on the draining tracker
+                    // continues.
                     Some(from) if leaves(from) => {
                         self.record(now, Fact::CheckpointCopied { attempt: id, tracker: by, bytes }, out);
                     }

@@ -71,14 +71,14 @@ impl JobTracker {
                 let why = format!("there is no {job}: `mrctl jobs` lists the jobs");
                 Self::reply(request, Reply::Refused(why), out);
             }
-            Some(JobState::Ended(_)) => Self::reply(request, Reply::Stopped, out),
+            Some(JobState::Ended(_)) => Self::reply(request, Reply::Accepted, out),
             Some(JobState::Committing) => {
                 let why = format!("{job} is committing its output: too late to kill it");
                 Self::reply(request, Reply::Refused(why), out);
             }
             Some(JobState::Running) => {
                 self.end_job(now, job, JobOutcome::Killed(format!("by {by}")), out);
-                Self::reply(request, Reply::Stopped, out);
+                Self::reply(request, Reply::Accepted, out);
             }
         }
     }
@@ -110,7 +110,7 @@ impl JobTracker {
         self.end_job(now, id, outcome, out);
     }
 
-    /// Ends a job: orders its running attempts to stop, and trackers to delete its files.
+    /// Ends a job: orders trackers to kill its running attempts and to delete its files.
     pub(super) fn end_job(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
         let discard = outcome != JobOutcome::Succeeded;
         let why = format!("{id} {outcome}");
@@ -118,7 +118,7 @@ impl JobTracker {
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
         self.lost_unneeded_outputs.remove(&id);
         for attempt in viable {
-            self.queue_stop_order(attempt, &why);
+            self.queue_kill_order(attempt, &why);
         }
         if discard {
             out.push(Effect::DiscardOutput { job: id });
@@ -127,8 +127,8 @@ impl JobTracker {
             self.queue_order(tracker, Order::Clean(id));
         }
         self.fetch_failures.retain(|map, _| map.job() != id);
-        self.single_reporter.retain(|reduce, _| reduce.job() != id);
-        self.checkpoint_unreachable.retain(|attempt, _| attempt.job() != id);
+        self.trackers_reported_alone.retain(|reduce, _| reduce.job() != id);
+        self.unreachable_counts.retain(|attempt, _| attempt.job() != id);
         self.outboxes.values_mut().for_each(|outbox| {
             outbox.map_events_sent.remove(&id);
         });
@@ -150,11 +150,14 @@ impl JobTracker {
             .collect()
     }
 
-    /// Orders a tracker to stop an attempt. The slot is free when the tracker reports the end of
+    /// Orders a tracker to kill an attempt. The slot is free when the tracker reports the end of
     /// the attempt.
-    pub(super) fn queue_stop_order(&mut self, id: AttemptId, why: &str) {
+    pub(super) fn queue_kill_order(&mut self, id: AttemptId, why: &str) {
         if let Some(tracker) = self.cluster.attempt(id).map(|attempt| attempt.tracker) {
-            self.queue_order(tracker, Order::Preempt { attempt: id, kind: PreemptKind::Kill, why: why.to_owned() });
+            self.queue_order(
+                tracker,
+                Order::Preempt { attempt: id, kind: PreemptKind::Kill, why: why.to_owned() },
+            );
         }
     }
 
@@ -169,10 +172,10 @@ impl JobTracker {
         }
     }
 
-    /// Removes old finished jobs from memory: all but the newest `jobs_kept`, and then the largest jobs
-    /// until at most `tasks_kept` tasks remain. The largest jobs are removed first, so that more jobs
-    /// can stay. The job that ended last always stays, because users are likely to ask for it. A job
-    /// with attempts that have not ended stays until they have.
+    /// Removes old finished jobs from memory: all but the newest `jobs_kept`, and then the largest
+    /// jobs until at most `tasks_kept` tasks remain. The largest jobs are removed first, so that
+    /// more jobs can stay. The job that ended last always stays, because users are likely to ask
+    /// for it. A job with attempts that have not ended stays until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
         let newest = self.cluster.jobs().filter(|job| job.is_over()).max_by_key(|job| (job.ended, job.id));

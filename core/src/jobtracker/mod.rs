@@ -48,9 +48,9 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The interval between two ticks.
-const TICK: Span = Span::secs(1);
+const TICK_INTERVAL: Span = Span::secs(1);
 /// The minimum interval between two periodic rounds of a policy.
-const POLICY_TICK_MIN: Span = Span::millis(100);
+const POLICY_TICK_INTERVAL_MIN: Span = Span::millis(100);
 
 /// Maximum number of map events in one order, so that it fits into a message.
 const MAP_EVENTS_MAX: usize = 4096;
@@ -71,9 +71,9 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// Removes the newest unacknowledged order with map events of a job, if one new order has room for
-    /// its events and all later ones up to `end`. Returns the index of its first event. The tracker
-    /// skips events that it already has.
+    /// Removes the newest unacknowledged order with map events of a job, if one new order has room
+    /// for its events and all later ones up to `end`. Returns the index of its first event. The
+    /// tracker skips events that it already has.
     fn take_map_events(&mut self, id: JobId, end: usize) -> Option<usize> {
         let first_event = |order: &Order| match order {
             Order::MapEvents { job, first, .. } if *job == id => Some(*first),
@@ -95,14 +95,14 @@ pub struct JobTracker {
     shadow: Option<Shadow>,
     outboxes: BTreeMap<TrackerId, Outbox>,
     /// Trackers with orders that have not been sent.
-    unsent: BTreeSet<TrackerId>,
+    trackers_with_unsent_orders: BTreeSet<TrackerId>,
     /// For each map output: the reduces that could not fetch it, and how often.
     fetch_failures: BTreeMap<AttemptId, BTreeMap<AttemptId, u32>>,
     /// For each reduce: trackers whose outputs were given up because this reduce alone could not
     /// fetch them.
-    single_reporter: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
+    trackers_reported_alone: BTreeMap<AttemptId, BTreeSet<TrackerId>>,
     /// How often a checkpoint could not be read although its tracker was live.
-    checkpoint_unreachable: BTreeMap<AttemptId, u32>,
+    unreachable_counts: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have been lost while no reduce needed them.
     lost_unneeded_outputs: BTreeSet<JobId>,
     /// Whether launches are suspended. Then no attempt is launched and no rounds are held.
@@ -138,10 +138,10 @@ impl JobTracker {
             scheduler,
             shadow: None,
             outboxes: BTreeMap::new(),
-            unsent: BTreeSet::new(),
+            trackers_with_unsent_orders: BTreeSet::new(),
             fetch_failures: BTreeMap::new(),
-            single_reporter: BTreeMap::new(),
-            checkpoint_unreachable: BTreeMap::new(),
+            trackers_reported_alone: BTreeMap::new(),
+            unreachable_counts: BTreeMap::new(),
             lost_unneeded_outputs: BTreeSet::new(),
             launches_suspended: false,
             work_arrived: false,
@@ -161,7 +161,8 @@ impl JobTracker {
         }
     }
 
-    /// Adds a second policy, whose decisions have no effect. To be called before any event or replay.
+    /// Adds a second policy, whose decisions have no effect. To be called before any event or
+    /// replay.
     #[must_use]
     pub fn with_shadow(mut self, scheduler: Box<dyn Scheduler>) -> Self {
         self.shadow = Some(Shadow::new(scheduler));
@@ -177,8 +178,8 @@ impl JobTracker {
     pub fn replay(&mut self, entry: &Entry) -> Result<(), ApplyError> {
         self.cluster.apply(entry.at, &entry.fact)?;
         self.notify_policies(entry.at, &entry.fact);
-        self.recent_facts.note(entry, self.config.events_max);
-        self.speeds.note(entry, &self.cluster);
+        self.recent_facts.add_fact(entry, self.config.events_max);
+        self.speeds.add_fact(entry, &self.cluster);
         Ok(())
     }
 
@@ -197,7 +198,9 @@ impl JobTracker {
             Event::Preemption { request, attempt, kind, by } => {
                 self.preempt_for_user(now, request, attempt, kind, &by, out);
             }
-            Event::Resumption { request, task, on, by } => self.resume_for_user(now, request, task, on, &by, out),
+            Event::Resumption { request, task, on, by } => {
+                self.resume_for_user(now, request, task, on, &by, out)
+            }
             Event::Drain { request, tracker, within, by } => {
                 self.drain_for_user(now, request, tracker, within, by, out);
             }
@@ -216,12 +219,12 @@ impl JobTracker {
     /// Returns when to send a `Tick` if no other event arrives before.
     pub fn next_deadline(&self) -> Option<Time> {
         let policy = self.policy_tick_interval().map(|every| self.last_policy_tick + every);
-        let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_MIN));
-        policy.into_iter().chain(shadow).chain([self.last_tick + TICK]).min()
+        let shadow = self.shadow.as_ref().and_then(|shadow| shadow.next_tick(POLICY_TICK_INTERVAL_MIN));
+        policy.into_iter().chain(shadow).chain([self.last_tick + TICK_INTERVAL]).min()
     }
 
     fn policy_tick_interval(&self) -> Option<Span> {
-        self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_MIN))
+        self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_INTERVAL_MIN))
     }
 
     /// Returns the current state of the cluster.
@@ -256,8 +259,8 @@ impl JobTracker {
 
     /// Carries out the last steps of every event: offers free slots, sends map events and orders.
     fn finish_event(&mut self, now: Time, out: &mut Vec<Effect>) {
-        // The preemption of an attempt may make a task pending that fits another slot, so there are two
-        // passes. There are no more, in case a policy preempts in every round.
+        // The preemption of an attempt may make a task pending that fits another slot, so there are
+        // two passes. There are no more, in case a policy preempts in every round.
         for _ in 0..2 {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
@@ -272,7 +275,7 @@ impl JobTracker {
         self.work_arrived = false;
         self.start_computations(out);
         self.send_map_events();
-        while let Some(tracker) = self.unsent.first().copied() {
+        while let Some(tracker) = self.trackers_with_unsent_orders.first().copied() {
             self.send_orders(tracker, None, out);
         }
     }
@@ -311,8 +314,9 @@ impl JobTracker {
                 self.pending_map_events.insert(attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => {
-                // The slot of the attempt is offered with the heartbeat that reports it. But this may
-                // be the last map that reduces had to wait for, and they can use other free slots.
+                // The slot of the attempt is offered with the heartbeat that reports it. But this
+                // may be the last map that reduces had to wait for, and they can use other free
+                // slots.
                 let job = self.cluster.job(attempt.job());
                 self.work_arrived |= attempt.phase() == Phase::Map
                     && job.is_some_and(|job| job.succeeded.map == job.maps_before_reduces());
@@ -325,8 +329,8 @@ impl JobTracker {
             self.drop_unused_checkpoints(task, before);
         }
         let entry = Entry { at: now, fact };
-        self.recent_facts.note(&entry, self.config.events_max);
-        self.speeds.note(&entry, &self.cluster);
+        self.recent_facts.add_fact(&entry, self.config.events_max);
+        self.speeds.add_fact(&entry, &self.cluster);
         out.push(Effect::Append(entry));
     }
 
@@ -338,12 +342,16 @@ impl JobTracker {
         let outbox = self.outboxes.entry(tracker).or_default();
         outbox.newest_order += 1;
         outbox.unacked_orders.push_back((outbox.newest_order, order));
-        self.unsent.insert(tracker);
+        self.trackers_with_unsent_orders.insert(tracker);
     }
 
-    fn send_orders(&mut self, tracker: TrackerId, answer: Option<u64>, out: &mut Vec<Effect>) {
+    fn send_orders(&mut self, tracker: TrackerId, answers: Option<u64>, out: &mut Vec<Effect>) {
         let outbox = self.outboxes.entry(tracker).or_default();
-        self.unsent.remove(&tracker);
-        out.push(Effect::SendOrders { tracker, answer, orders: outbox.unacked_orders.iter().cloned().collect() });
+        self.trackers_with_unsent_orders.remove(&tracker);
+        out.push(Effect::SendOrders {
+            tracker,
+            answers,
+            orders: outbox.unacked_orders.iter().cloned().collect(),
+        });
     }
 }

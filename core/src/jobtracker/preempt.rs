@@ -1,8 +1,8 @@
 //! Preempts attempts and resumes paused tasks, for policies, drains and users.
 //!
 //! A preempted attempt holds its slot until its tracker reports how it ended. The attempt may have
-//! ended before it received the order. Then the report decides: an attempt that has succeeded counts as
-//! succeeded, and a map that was to be killed but reports a split counts as split.
+//! ended before it received the order. Then the report decides: an attempt that has succeeded
+//! counts as succeeded, and a map that was to be killed but reports a split counts as split.
 //!
 //! A checkpoint is deleted when no attempt can read it any more
 //! ([`JobTracker::drop_unused_checkpoints`]). Several attempts, also duplicates, may read the same
@@ -130,7 +130,7 @@ impl JobTracker {
             self.reserve_slot_for_remainder(now, remainder, on);
         }
         for duplicate in duplicates {
-            self.queue_stop_order(duplicate, "another attempt of the task was split");
+            self.queue_kill_order(duplicate, "another attempt of the task was split");
         }
         self.commit_if_done(now, id.job(), out);
     }
@@ -192,10 +192,10 @@ impl JobTracker {
         if let Some((paused, checkpoint_on)) = self.resumed_checkpoint(id)
             && self.cluster.tracker(checkpoint_on).is_some_and(|tracker| tracker.state == TrackerState::Live)
         {
-            let times = self.checkpoint_unreachable.entry(paused).or_default();
+            let times = self.unreachable_counts.entry(paused).or_default();
             *times += 1;
             if *times >= UNREACHABLE_COUNT_MAX {
-                self.checkpoint_unreachable.remove(&paused);
+                self.unreachable_counts.remove(&paused);
                 self.reject_checkpoint(now, id, why, out);
             }
         }
@@ -258,7 +258,7 @@ impl JobTracker {
         let wanted = self.checkpoints(id);
         before.retain(|checkpoint| !wanted.contains(checkpoint));
         for (attempt, tracker) in before {
-            self.checkpoint_unreachable.remove(&attempt);
+            self.unreachable_counts.remove(&attempt);
             if self.cluster.tracker(tracker).is_some_and(|at| at.state != TrackerState::Lost) {
                 self.queue_order(tracker, Order::DropCheckpoint(attempt));
             }
@@ -393,9 +393,9 @@ impl JobTracker {
                 let home = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
                 Err(format!("its checkpoint is on {home}, which sends no heartbeats"))
             }
-            Err(Refused::Draining(_)) => {
-                Err(format!("{name} is being drained: choose another node, or cancel the drain with `mrctl drain {name} --cancel`"))
-            }
+            Err(Refused::Draining(_)) => Err(format!(
+                "{name} is being drained: choose another node, or cancel the drain with `mrctl drain {name} --cancel`"
+            )),
             Err(refused) => Err(format!("{name} cannot run it: {refused}")),
         }
     }

@@ -1,4 +1,4 @@
-//! Timeouts: trackers become suspect and lost, stuck attempts are stopped, stragglers are found.
+//! Timeouts: trackers become suspect and lost, stuck attempts are killed, stragglers are found.
 //!
 //! Every tick, once a second, checks everything. This is cheap (a few comparisons for each tracker
 //! and attempt) and needs no queue of timers.
@@ -16,8 +16,8 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// When a tick has caused this many effects, it declares no more trackers lost. The journal record of
-/// an event has room for many times as many.
+/// When a tick has caused this many effects, it declares no more trackers lost. The journal record
+/// of an event has room for many times as many.
 const EFFECTS_PER_TICK_MAX: usize = 100_000;
 
 impl JobTracker {
@@ -43,8 +43,8 @@ impl JobTracker {
             return;
         }
         self.cluster.excuse_silence(now, paused_for);
-        // After a restart the length of the pause is unknown, so deadlines, which are wall-clock times,
-        // stay as they are.
+        // After a restart the length of the pause is unknown, so deadlines, which are wall-clock
+        // times, stay as they are.
         if before > Time(0) {
             self.reservations.extend(paused_for);
             self.extend_deadlines(now, paused_for, out);
@@ -104,9 +104,9 @@ impl JobTracker {
         }
     }
 
-    /// Stops attempts that did not start, made no progress or did not release their slot in time. Such
-    /// an attempt holds its slot until its tracker reports that it has ended. It then counts as failed,
-    /// so that a task that always gets stuck does not run forever.
+    /// Stops attempts that did not start, made no progress or did not release their slot in time.
+    /// Such an attempt holds its slot until its tracker reports that it has ended. It then counts
+    /// as failed, so that a task that always gets stuck does not run forever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
@@ -140,24 +140,27 @@ impl JobTracker {
                     );
                     late.push((attempt.id, error));
                 }
-                // A live tracker that has not reported the attempt since the order to stop it does
+                // A live tracker that has not reported the attempt since the order to kill it does
                 // not run it.
-                AttemptState::Stopping
-                    if now.since(self.cluster.last_reported(attempt)) >= launch_timeout =>
-                {
+                AttemptState::Killing if now.since(self.cluster.last_reported(attempt)) >= launch_timeout => {
                     gone.push(attempt.id);
                 }
                 _ => {}
             }
         }
         for (id, error) in late {
-            self.stop_faulty_attempt(now, id, error, out);
+            self.kill_faulty_attempt(now, id, error, out);
         }
         for id in overdue {
             self.kill_past_deadline(now, id, out);
         }
         for id in gone {
-            self.attempt_failed(now, id, "its tracker has not reported it since the order to kill it".into(), out);
+            self.attempt_failed(
+                now,
+                id,
+                "its tracker has not reported it since the order to kill it".into(),
+                out,
+            );
         }
     }
 

@@ -133,7 +133,8 @@ impl JobTracker {
         let Some(tracker) = self.cluster.tracker(id) else { return };
         let counts = |attempt: &AttemptId| {
             let job = self.cluster.job(attempt.job()).filter(|job| job.is_running());
-            job.and_then(|job| job.task(attempt.task)?.winning_attempt()).is_some_and(|winner| winner.id == *attempt)
+            job.and_then(|job| job.task(attempt.task)?.winning_attempt())
+                .is_some_and(|winner| winner.id == *attempt)
         };
         for attempt in self.cluster.outputs_on(tracker).filter(counts).collect::<Vec<_>>() {
             self.record(now, Fact::MapOutputMoved { attempt }, out);
@@ -156,7 +157,7 @@ impl JobTracker {
         let state = self.cluster.tracker(id).filter(|tracker| tracker.incarnation == incarnation);
         let state = state.map(|tracker| tracker.state);
         if !matches!(state, Some(TrackerState::Live | TrackerState::Suspect)) {
-            out.push(Effect::RequestRegistration { tracker: id, incarnation });
+            out.push(Effect::RegisterAgain { tracker: id, incarnation });
             return;
         }
         self.cluster.volatile.last_seen.insert(id, now);
@@ -250,7 +251,7 @@ impl JobTracker {
         let Some(name) = self.cluster.tracker(id).map(|tracker| tracker.name.clone()) else { return };
         self.record(now, Fact::TrackerForgotten { tracker: id, name, why: why.into() }, out);
         self.outboxes.remove(&id);
-        self.unsent.remove(&id);
+        self.trackers_with_unsent_orders.remove(&id);
     }
 
     fn refusal_to_forget(&self, id: TrackerId) -> Option<String> {
@@ -348,9 +349,12 @@ impl JobTracker {
             let trackers: BTreeSet<TrackerId> = reduces.map(|attempt| attempt.tracker).collect();
             let is_last = job.is_done(Phase::Map);
             for tracker in trackers {
-                // A tracker with many unacknowledged orders gets the events with its next heartbeat.
-                let behind =
-                    self.outboxes.get(&tracker).map_or(0, |outbox| outbox.newest_order.saturating_sub(outbox.acked_order));
+                // A tracker with many unacknowledged orders gets the events with its next
+                // heartbeat.
+                let behind = self
+                    .outboxes
+                    .get(&tracker)
+                    .map_or(0, |outbox| outbox.newest_order.saturating_sub(outbox.acked_order));
                 if is_last || behind < UNACKED_ORDERS_MAX {
                     self.send_map_events_of(tracker, id);
                 }
@@ -367,8 +371,8 @@ impl JobTracker {
     }
 
     /// Sends a tracker the map events of a job that it has not received, up to the first event that
-    /// names an awaited tracker, whose address is unknown until it registers. If that tracker is lost
-    /// instead, its output is withdrawn and the events after it are sent.
+    /// names an awaited tracker, whose address is unknown until it registers. If that tracker is
+    /// lost instead, its output is withdrawn and the events after it are sent.
     fn send_map_events_of(&mut self, tracker: TrackerId, id: JobId) {
         // Reduces of a finished job may take a while to end and need nothing any more.
         let Some(job) = self.cluster.job(id).filter(|job| job.is_running()) else { return };

@@ -1,5 +1,5 @@
-//! Computes the metrics of the papers, only from facts. The daemon, the simulator and a history file
-//! give the same metrics for the same facts.
+//! Computes the metrics of the papers, only from facts. The daemon, the simulator and a history
+//! file give the same metrics for the same facts.
 //!
 //! | metric | paper | here |
 //! |---|---|---|
@@ -78,7 +78,14 @@ struct ReduceProgress {
 
 impl ReduceProgress {
     fn new(since: Time) -> Self {
-        Self { since, running: 0, is_done: false, is_on_hold: false, checkpointed_time: Span(0), paused_on: None }
+        Self {
+            since,
+            running: 0,
+            is_done: false,
+            is_on_hold: false,
+            checkpointed_time: Span(0),
+            paused_on: None,
+        }
     }
 
     /// Returns whether it waits for a slot, provided that the maps are done.
@@ -92,15 +99,16 @@ impl ReduceProgress {
 struct HeldSlot {
     since: Time,
     on: TrackerId,
-    request: Option<PreemptRequest>,
+    request: Option<RequestedPreemption>,
 }
 
 /// The preemption of an attempt that holds a slot.
 #[derive(Debug, Clone, Copy)]
-struct PreemptRequest {
+struct RequestedPreemption {
     kind: PreemptKind,
     at: Time,
-    /// Whether the slot is for another job. It is not if a straggler is split or a tracker is drained.
+    /// Whether the slot is for another job. It is not if a straggler is split or a tracker is
+    /// drained.
     for_others: bool,
     /// Whether the task is on hold from then on.
     holds: bool,
@@ -222,7 +230,8 @@ impl Metrics {
         let roots = (0..tasks.map).collect();
         let map_durations = vec![Span(0); tasks.map as usize];
         let reduces = vec![ReduceProgress::new(at); tasks.reduce as usize];
-        self.running_jobs.insert(id, RunningJob { spec: spec.clone(), roots, maps_done: 0, map_durations, reduces });
+        self.running_jobs
+            .insert(id, RunningJob { spec: spec.clone(), roots, maps_done: 0, map_durations, reduces });
         self.shares.change_jobs(at, &spec.user, 1);
     }
 
@@ -301,7 +310,7 @@ impl Metrics {
         let before = held.request.filter(|request| request.kind == kind);
         let holds = holds || held.request.is_some_and(|request| request.holds);
         let at = before.map_or(at, |request| request.at);
-        held.request = Some(PreemptRequest { kind, at, for_others, holds });
+        held.request = Some(RequestedPreemption { kind, at, for_others, holds });
         if let Some(reduce) = self.reduce(id.task) {
             reduce.is_on_hold |= holds;
         }
@@ -340,7 +349,9 @@ impl Metrics {
         let held = self.slot_released(at, id);
         if let Some(live) = self.running_jobs.get_mut(&id.job()) {
             let index = id.task.index as usize;
-            if let (Phase::Map, Some(elapsed), Some(held)) = (id.phase(), live.map_durations.get_mut(index), held) {
+            if let (Phase::Map, Some(elapsed), Some(held)) =
+                (id.phase(), live.map_durations.get_mut(index), held)
+            {
                 *elapsed = at.since(held.since);
             }
             if let (Phase::Reduce, Some(reduce)) = (id.phase(), live.reduces.get_mut(index)) {
@@ -408,8 +419,7 @@ impl Metrics {
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + at.since(held.since);
             figures.lost_bytes += bytes;
-            if let Some(request) =
-                held.request.filter(|request| running && request.kind == PreemptKind::Kill)
+            if let Some(request) = held.request.filter(|request| running && request.kind == PreemptKind::Kill)
             {
                 figures.preemption.kills += u32::from(request.for_others);
                 figures.preemption.internal += u32::from(!request.for_others);
@@ -421,7 +431,9 @@ impl Metrics {
     }
 
     fn map_done(&mut self, at: Time, id: AttemptId) {
-        let Some(live) = self.running_jobs.get_mut(&id.job()).filter(|_| id.phase() == Phase::Map) else { return };
+        let Some(live) = self.running_jobs.get_mut(&id.job()).filter(|_| id.phase() == Phase::Map) else {
+            return;
+        };
         live.maps_done += 1;
         if live.maps_done as usize == live.roots.len()
             && let Some(figures) = self.figures.get_mut(&id.job())

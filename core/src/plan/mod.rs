@@ -25,8 +25,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// Maximum number of tasks with a reservation on another tracker that are tried on the free slots of
-/// an offer.
+/// Maximum number of tasks with a reservation on another tracker that are tried on the free slots
+/// of an offer.
 const OTHER_RESERVATIONS_TRIED_MAX: usize = 64;
 
 /// Where the checkpoint of a pending reduce is, relative to a tracker.
@@ -219,7 +219,8 @@ impl<'a> Plan<'a> {
     pub fn retained_slots(&self, job: &Job, phase: Phase) -> u32 {
         let used_slots = self.preempted_slots.get(&job.id).map_or(0, |used_slots| used_slots[phase]);
         let before =
-            self.leaving_slots.borrow_mut().entry(job.id).or_insert_with(|| self.count_leaving_slots(job))[phase];
+            self.leaving_slots.borrow_mut().entry(job.id).or_insert_with(|| self.count_leaving_slots(job))
+                [phase];
         self.held_slots(job, phase) + self.reserved_slots(job, phase) - before - used_slots
     }
 
@@ -227,7 +228,7 @@ impl<'a> Plan<'a> {
         let leaves = |phase: Phase| {
             job.running[phase]
                 .iter()
-                .filter(|id| self.preempt_requested(**id) || self.is_uncertain(**id))
+                .filter(|id| self.preempt_requested(**id) || self.is_on_suspect_tracker(**id))
                 .count() as u32
         };
         PerPhase { map: leaves(Phase::Map), reduce: leaves(Phase::Reduce) }
@@ -235,11 +236,11 @@ impl<'a> Plan<'a> {
 
     fn preempt_requested(&self, id: AttemptId) -> bool {
         let was_preempted =
-            |attempt: &Attempt| attempt.preempt_request.is_some() || attempt.state == AttemptState::Stopping;
+            |attempt: &Attempt| attempt.preempt_request.is_some() || attempt.state == AttemptState::Killing;
         self.cluster.attempt(id).is_some_and(was_preempted)
     }
 
-    fn is_uncertain(&self, id: AttemptId) -> bool {
+    fn is_on_suspect_tracker(&self, id: AttemptId) -> bool {
         let on = self.cluster.attempt(id).and_then(|attempt| self.cluster.tracker(attempt.tracker));
         on.is_some_and(|tracker| tracker.state == TrackerState::Suspect)
     }
@@ -303,7 +304,10 @@ impl<'a> Plan<'a> {
         let waits = |id: TaskId| job.pending[phase].contains(id.index) && !self.assigned_tasks.contains(&id);
         let mut taken = 0;
         if !self.reservations.is_empty() || !self.new_reservations.is_empty() {
-            let before = self.reservations.tasks_of(job.id, phase).filter(|id| !self.new_reservations.contains_key(id));
+            let before = self
+                .reservations
+                .tasks_of(job.id, phase)
+                .filter(|id| !self.new_reservations.contains_key(id));
             let now =
                 self.new_reservations.keys().copied().filter(|id| (id.job, id.phase) == (job.id, phase));
             taken += before.chain(now).filter(|id| waits(*id)).count();
@@ -353,7 +357,8 @@ impl<'a> Plan<'a> {
     /// an attempt there that does not end, while another tracker could run it.
     fn is_avoided(&self, job: &Job, task: &Task, on: TrackerId) -> bool {
         let avoids = |tracker: TrackerId| {
-            task.avoided_trackers.contains(&tracker) || task.live_attempts().any(|attempt| attempt.tracker == tracker)
+            task.avoided_trackers.contains(&tracker)
+                || task.live_attempts().any(|attempt| attempt.tracker == tracker)
         };
         let could = |tracker: &Tracker| {
             tracker.accepts_work()
@@ -371,7 +376,7 @@ impl<'a> Plan<'a> {
             may = Err(NotPreemptible::Already(attempt));
         }
         self.count_refusal(may.map_err(Refused::from))?;
-        if !self.preempt_requested(attempt) && !self.is_uncertain(attempt) {
+        if !self.preempt_requested(attempt) && !self.is_on_suspect_tracker(attempt) {
             self.preempted_slots.entry(attempt.job()).or_default()[attempt.phase()] += 1;
         }
         self.preempted_attempts.insert(attempt);
@@ -390,10 +395,7 @@ impl<'a> Plan<'a> {
         if self.is_preempted(attempt) {
             return self.count_refusal(Err(NotPreemptible::Already(attempt).into()));
         }
-        let lossless = match attempt.phase() {
-            Phase::Map => PreemptKind::Split,
-            Phase::Reduce => PreemptKind::Pause,
-        };
+        let lossless = PreemptKind::lossless(attempt.phase());
         // An attempt that has refused before would refuse again.
         let willing = self.cluster.attempt(attempt).is_some_and(|attempt| attempt.refusals == 0);
         let without_loss = preempt_mode == PreemptMode::Lossless

@@ -1,5 +1,5 @@
-//! Formats effects as lines of a scenario file. Submissions and commits that every scenario contains
-//! are left out.
+//! Formats effects as lines of a scenario file. Submissions and commits that every scenario
+//! contains are left out.
 
 use super::Player;
 use crate::{
@@ -20,7 +20,7 @@ fn short_id(id: impl std::fmt::Display) -> String {
 impl Player<'_> {
     /// Returns lines that show how the decisions of the shadow differ.
     pub(super) fn comparison_lines(&self) -> Vec<String> {
-        let Some(shadow) = self.tracker.shadow() else { return vec!["no shadow".to_owned()] };
+        let Some(shadow) = self.core.shadow() else { return vec!["no shadow".to_owned()] };
         let tally = shadow.tally();
         let slots = format!(
             "slots: same={} other={} left-free={} sooner={}",
@@ -56,7 +56,7 @@ impl Player<'_> {
                 Effect::SendOrders { tracker, orders, .. } => {
                     lines.extend(orders.iter().filter_map(|(_, order)| self.order_line(*tracker, order)));
                 }
-                Effect::RequestRegistration { tracker, .. } => {
+                Effect::RegisterAgain { tracker, .. } => {
                     lines.push(format!("register-again {}", self.tracker_name(*tracker)));
                 }
                 Effect::CommitJob { job } => lines.push(format!("commit {}", short_id(job))),
@@ -69,7 +69,7 @@ impl Player<'_> {
 
     /// Returns a line that shows what preemption has cost a job.
     pub(super) fn cost_line(&self, id: JobId) -> String {
-        let Some(job) = self.tracker.cluster().job(id) else { return "no such job".into() };
+        let Some(job) = self.core.cluster().job(id) else { return "no such job".into() };
         let cost = job.preemption;
         format!(
             "cost {}: splits={} pauses={} resumes={} migrations={} kills={} checkpoints-lost={}; saved {} bytes {}, lost {} bytes {}",
@@ -89,7 +89,7 @@ impl Player<'_> {
 
     /// Returns a line that shows the progress of a drain.
     pub(super) fn drain_line(&self, id: TrackerId) -> String {
-        let status = self.tracker.drain_status(id);
+        let status = self.core.drain_status(id);
         let state = match (&status.drain, status.is_empty()) {
             (None, _) => "in use",
             (Some(_), false) => "draining",
@@ -113,7 +113,7 @@ impl Player<'_> {
     }
 
     fn tracker_name(&self, id: TrackerId) -> String {
-        self.tracker.cluster().tracker(id).map_or_else(|| id.to_string(), |tracker| tracker.name.clone())
+        self.core.cluster().tracker(id).map_or_else(|| id.to_string(), |tracker| tracker.name.clone())
     }
 
     fn fact_line(&self, fact: &Fact) -> Option<String> {
@@ -121,7 +121,9 @@ impl Player<'_> {
             Fact::JobTrackerStarted { epoch, .. } => format!("started epoch={epoch}"),
             Fact::IdsSkipped { epoch, job } => format!("ids-skipped epoch={epoch} job={job}"),
             Fact::TrackerJoined { name, .. } => format!("joined {name}"),
-            Fact::TrackerSuspected { tracker, why } => format!("suspected {} ({why})", self.tracker_name(*tracker)),
+            Fact::TrackerSuspected { tracker, why } => {
+                format!("suspected {} ({why})", self.tracker_name(*tracker))
+            }
             Fact::TrackerRecovered { tracker } => format!("recovered {}", self.tracker_name(*tracker)),
             Fact::TrackerLost { tracker, .. } => format!("lost {}", self.tracker_name(*tracker)),
             Fact::JobSubmitted { .. } | Fact::JobCommitting { .. } | Fact::PreemptionDeadlineSet { .. } => {
@@ -131,7 +133,8 @@ impl Player<'_> {
             Fact::JobForgotten { job } => format!("forgot {}", short_id(job)),
             Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why } => {
                 let speculative = if *speculative { " speculative" } else { "" };
-                let from = resumed_from.map_or_else(String::new, |paused| format!(" from={}", short_id(paused)));
+                let from =
+                    resumed_from.map_or_else(String::new, |paused| format!(" from={}", short_id(paused)));
                 let again =
                     if attempt.number > 0 { format!(" again={}", attempt.number) } else { String::new() };
                 format!(
@@ -163,7 +166,9 @@ impl Player<'_> {
                 format!("preemption-refused {} ({why})", short_id(attempt))
             }
             Fact::TrackerDraining { tracker, .. } => format!("draining {}", self.tracker_name(*tracker)),
-            Fact::DrainCancelled { tracker, .. } => format!("drain-cancelled {}", self.tracker_name(*tracker)),
+            Fact::DrainCancelled { tracker, .. } => {
+                format!("drain-cancelled {}", self.tracker_name(*tracker))
+            }
             Fact::TrackerForgotten { name, why, .. } => format!("forgotten {name} ({why})"),
             Fact::TrackerBlacklisted { job, tracker } => {
                 format!("blacklisted {} for {}", self.tracker_name(*tracker), short_id(job))
@@ -178,11 +183,17 @@ impl Player<'_> {
             Order::Launch(_) => None,
             Order::MapEvents { job, first, maps, events } => self.shows_map_events.then(|| {
                 let shown = events.iter().map(|event| match event {
-                    MapEvent::Available(attempt, on) => format!(" {}@{}", short_id(attempt), self.tracker_name(*on)),
+                    MapEvent::Available(attempt, on) => {
+                        format!(" {}@{}", short_id(attempt), self.tracker_name(*on))
+                    }
                     MapEvent::Withdrawn(attempt) => format!(" -{}", short_id(attempt)),
                 });
                 let shown: String = shown.collect();
-                format!("map-events {} to {} from={first} maps={maps}{shown}", short_id(job), self.tracker_name(tracker))
+                format!(
+                    "map-events {} to {} from={first} maps={maps}{shown}",
+                    short_id(job),
+                    self.tracker_name(tracker)
+                )
             }),
             Order::Preempt { attempt, kind: PreemptKind::Kill, .. } => {
                 Some(format!("stop {} on {}", short_id(attempt), self.tracker_name(tracker)))
@@ -193,9 +204,12 @@ impl Player<'_> {
             Order::DropCheckpoint(attempt) => {
                 Some(format!("drop {} on {}", short_id(attempt), self.tracker_name(tracker)))
             }
-            Order::CopyFiles { attempt, from } => {
-                Some(format!("copy {} from {} on {}", short_id(attempt), self.tracker_name(*from), self.tracker_name(tracker)))
-            }
+            Order::CopyFiles { attempt, from } => Some(format!(
+                "copy {} from {} on {}",
+                short_id(attempt),
+                self.tracker_name(*from),
+                self.tracker_name(tracker)
+            )),
             Order::Clean(job) => Some(format!("clean {} on {}", short_id(job), self.tracker_name(tracker))),
         }
     }
@@ -203,7 +217,7 @@ impl Player<'_> {
 
 fn reply_line(reply: &Reply) -> Option<String> {
     match reply {
-        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Stopped | Reply::Accepted => None,
+        Reply::Submitted(_) | Reply::Registered { .. } | Reply::Accepted => None,
         Reply::Refused(why) => Some(format!("refused: {}", short_id(why))),
     }
 }

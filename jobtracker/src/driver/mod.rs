@@ -345,10 +345,10 @@ impl Driver {
                     }
                     answer = Some(reply);
                 }
-                Effect::SendOrders { tracker, answer, orders } => {
-                    self.queue_orders(inner, seq, tracker, answer, &orders);
+                Effect::SendOrders { tracker, answers, orders } => {
+                    self.queue_orders(inner, seq, tracker, answers, &orders);
                 }
-                Effect::RequestRegistration { tracker, .. } => {
+                Effect::RegisterAgain { tracker, .. } => {
                     self.queue_message(inner, seq, tracker, wire::register_again());
                 }
                 Effect::CommitJob { job } => self.queue_output(seq, Output::Commit(job)),
@@ -432,29 +432,29 @@ impl Driver {
                     Output::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
                 self.queue_output(seq, output);
             }
-            Reply::Submitted(_) | Reply::Stopped | Reply::Accepted => {}
+            Reply::Submitted(_) | Reply::Accepted => {}
         }
     }
 
-    /// Queues the orders that were not sent yet on the current stream of the tracker. `answer` is
+    /// Queues the orders that were not sent yet on the current stream of the tracker. `answers` is
     /// the number of the heartbeat that they answer.
     fn queue_orders(
         &self,
         inner: &mut Inner,
         seq: Seq,
         tracker: TrackerId,
-        answer: Option<u64>,
+        answers: Option<u64>,
         orders: &[mrcore::event::NumberedOrder],
     ) {
         let Some(link) = inner.links.get_mut(&tracker) else { return };
         let first_unsent =
             orders.iter().position(|(number, _)| *number > link.newest_order_sent).unwrap_or(orders.len());
         let orders = &orders[first_unsent..];
-        if orders.is_empty() && answer.is_none() {
+        if orders.is_empty() && answers.is_none() {
             return;
         }
         link.newest_order_sent = orders.last().map_or(link.newest_order_sent, |(number, _)| *number);
-        let messages = wire::orders(inner.core.cluster(), &self.files, answer, orders);
+        let messages = wire::orders(inner.core.cluster(), &self.files, answers, orders);
         for message in messages {
             self.queue_message(inner, seq, tracker, message);
         }

@@ -60,10 +60,7 @@ impl Driver {
 
     /// Kills a job.
     pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
-        match self.request_reply(Event::Kill { request, job, by }).await? {
-            Reply::Refused(why) => Err(Refusal::refused(why)),
-            _ => Ok(()),
-        }
+        self.expect_accepted(Event::Kill { request, job, by }).await
     }
 
     pub(crate) async fn preempt(

@@ -220,7 +220,7 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
             AttemptState::Splitting => "splitting",
             AttemptState::Pausing => "pausing",
             AttemptState::Paused => "paused",
-            AttemptState::Stopping => "stopping",
+            AttemptState::Killing => "stopping",
             AttemptState::Succeeded => "succeeded",
             AttemptState::Failed => "failed",
             AttemptState::Killed => "killed",

@@ -425,10 +425,10 @@ impl World {
                 }
             }
             Effect::Reply { request, reply } => self.handle_reply(request, reply),
-            Effect::SendOrders { tracker, answer, orders } => {
-                self.messages.push_back(Message::Orders { tracker, answer, orders });
+            Effect::SendOrders { tracker, answers, orders } => {
+                self.messages.push_back(Message::Orders { tracker, answers, orders });
             }
-            Effect::RequestRegistration { tracker, incarnation } => {
+            Effect::RegisterAgain { tracker, incarnation } => {
                 self.messages.push_back(Message::RegisterAgain { tracker, incarnation });
             }
             Effect::CommitJob { job } => {
@@ -463,7 +463,7 @@ impl World {
                     self.messages.push_back(Message::Registered { at, tracker, incarnation });
                 }
             }
-            Reply::Submitted(_) | Reply::Stopped | Reply::Accepted => {}
+            Reply::Submitted(_) | Reply::Accepted => {}
         }
     }
 

@@ -10,10 +10,10 @@
 
 use super::{SimEvent, World, run::Work};
 use crate::rng::mix;
-use agent::{Action, FetchFailure, MapEventBatch, Payload, Report, Status};
+use agent::{Action, DriverTypes, FetchFailure, MapEventBatch, Report, Status};
 use mrcore::{
     Event, Phase, Span, Time,
-    event::{self, AttemptReport, AttemptStatus, Heartbeat, Numbered, Registration},
+    event::{self, AttemptReport, AttemptStatus, Heartbeat, NumberedOrder, Registration},
     ids::{AttemptId, Incarnation, JobId, TaskId, TrackerId},
     job::MapEvent,
     task::{AttemptResult, CheckpointInfo, PreemptKind, Progress, Stage},
@@ -32,7 +32,7 @@ const RECONNECT: Span = Span::secs(1);
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Model;
 
-impl Payload for Model {
+impl DriverTypes for Model {
     type Launch = ();
     type Source = TrackerId;
     type Progress = Progress;
@@ -56,7 +56,7 @@ pub(super) type AttemptEnd = agent::AttemptEnd<Model>;
 pub(super) enum Message {
     Registered { at: usize, tracker: TrackerId, incarnation: Incarnation },
     RegisterAgain { tracker: TrackerId, incarnation: Incarnation },
-    Orders { tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered> },
+    Orders { tracker: TrackerId, answers: Option<u64>, orders: Vec<NumberedOrder> },
 }
 
 impl World {
@@ -74,8 +74,8 @@ impl World {
                 Message::RegisterAgain { tracker, incarnation } => {
                     self.register_again(tracker, incarnation);
                 }
-                Message::Orders { tracker, answer, orders } => {
-                    self.deliver_orders(tracker, answer, orders);
+                Message::Orders { tracker, answers, orders } => {
+                    self.deliver_orders(tracker, answers, orders);
                 }
             }
         }
@@ -277,7 +277,7 @@ impl World {
     }
 
     /// Delivers orders to a tracker, unless it is unreachable.
-    fn deliver_orders(&mut self, tracker: TrackerId, answer: Option<u64>, orders: Vec<Numbered>) {
+    fn deliver_orders(&mut self, tracker: TrackerId, answers: Option<u64>, orders: Vec<NumberedOrder>) {
         let known = self.core.as_ref().and_then(|core| core.cluster().tracker(tracker));
         // A JobTracker that has restarted has no connection to a tracker before the tracker
         // registers.
@@ -286,7 +286,7 @@ impl World {
         }
         let Some(at) = self.reachable_machine(tracker) else { return };
         let orders = orders.into_iter().map(|(number, order)| (number, self.convert_order(order))).collect();
-        self.send_to_agent(at, AgentEvent::Orders { answers: answer.unwrap_or(0), orders });
+        self.send_to_agent(at, AgentEvent::Orders { answers: answers.unwrap_or(0), orders });
     }
 
     fn convert_order(&mut self, order: event::Order) -> agent::Order<Model> {

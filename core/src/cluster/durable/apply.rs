@@ -156,7 +156,7 @@ impl Durable {
         self.trackers.insert(*id, tracker);
         self.next_tracker = self.next_tracker.max(id.0 + 1);
         self.update_slots(*id, counted);
-        self.by_name.insert(name.clone(), *id);
+        self.tracker_by_name.insert(name.clone(), *id);
         self.set_rack(host, Some(rack));
         self.trackers_on.entry(host).or_default().insert(*id);
         self.update_unassigned_trackers(*id);
@@ -168,8 +168,8 @@ impl Durable {
             return apply_error(format!("{id} is not a lost tracker"));
         }
         let Some(tracker) = self.trackers.remove(&id) else { return Ok(()) };
-        if self.by_name.get(&tracker.name) == Some(&id) {
-            self.by_name.remove(&tracker.name);
+        if self.tracker_by_name.get(&tracker.name) == Some(&id) {
+            self.tracker_by_name.remove(&tracker.name);
         }
         for phase in Phase::BOTH {
             self.unassigned_trackers[phase].remove(&id);
@@ -265,7 +265,7 @@ impl Durable {
         }
         self.jobs.insert(id, job);
         self.active_job_ids.insert(id);
-        self.by_request.insert(request, id);
+        self.job_by_request.insert(request, id);
         self.newest_job = self.newest_job.max(id.0);
         Ok(())
     }
@@ -287,7 +287,7 @@ impl Durable {
         let live: Vec<AttemptId> =
             Phase::BOTH.into_iter().flat_map(|phase| job.running[phase].iter().copied()).collect();
         for attempt in live {
-            self.mark_stopping(at, attempt, None)?;
+            self.mark_killing(at, attempt, None)?;
         }
         let job = self.job_mut(id)?;
         let outputs: Vec<(TrackerId, AttemptId)> = job
@@ -313,7 +313,7 @@ impl Durable {
 
     fn job_forgotten(&mut self, id: JobId) -> Result<(), ApplyError> {
         let Some(job) = self.jobs.remove(&id) else { return apply_error(format!("{id} is not known")) };
-        self.by_request.remove(&job.request);
+        self.job_by_request.remove(&job.request);
         self.active_job_ids.remove(&id);
         // The remainder of a split map shares the hosts of the task that was split.
         for host in job.tasks.map[..job.spec.splits.len()].iter().flat_map(|task| &task.hosts) {
@@ -385,16 +385,16 @@ impl Durable {
         Ok(())
     }
 
-    /// Marks an attempt as stopping: it holds its slot until its process has ended, but its task
-    /// may be launched again before that.
-    pub(super) fn mark_stopping(
+    /// Marks an attempt as being killed: it holds its slot until its process has ended, but its
+    /// task may be launched again before that.
+    pub(super) fn mark_killing(
         &mut self,
         at: Time,
         id: AttemptId,
         fault: Option<&String>,
     ) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_viable()) {
-            attempt.state = AttemptState::Stopping;
+            attempt.state = AttemptState::Killing;
             attempt.last_order = at;
             attempt.fault = fault.cloned();
         }
@@ -402,7 +402,12 @@ impl Durable {
     }
 
     /// Ends an attempt and frees its slot.
-    pub(super) fn release_slot(&mut self, at: Time, id: AttemptId, state: AttemptState) -> Result<(), ApplyError> {
+    pub(super) fn release_slot(
+        &mut self,
+        at: Time,
+        id: AttemptId,
+        state: AttemptState,
+    ) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt_mut(id) else { return apply_error(format!("{id} is not known")) };
         if !attempt.state.holds_slot() {
             return apply_error(format!("{id} holds no slot"));
@@ -437,8 +442,8 @@ impl Durable {
         let duplicates: Vec<AttemptId> = task.viable_attempts().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
         let (on, prior_work) = (attempt.tracker, attempt.prior_work);
-        // The duration of a task that was paused is the sum over the attempts that resumed from each
-        // other.
+        // The duration of a task that was paused is the sum over the attempts that resumed from
+        // each other.
         let time = |attempt: &Attempt| attempt.ended.unwrap_or(at).since(attempt.launched).0;
         let task_time = Span(task.resume_chain(id.number).map(time).sum());
         let bytes = task.bytes();
@@ -468,7 +473,7 @@ impl Durable {
             }
         }
         for duplicate in duplicates {
-            self.mark_stopping(at, duplicate, None)?;
+            self.mark_killing(at, duplicate, None)?;
         }
         if let Some(checkpoint) = checkpoint {
             self.forget_checkpoint(checkpoint);

@@ -80,7 +80,7 @@ impl Durable {
         attempt.hold_requested |= hold;
         attempt.last_order = at;
         match kind {
-            PreemptKind::Kill => self.mark_stopping(at, id, fault)?,
+            PreemptKind::Kill => self.mark_killing(at, id, fault)?,
             PreemptKind::Split => attempt.state = AttemptState::Splitting,
             PreemptKind::Pause => attempt.state = AttemptState::Pausing,
         }
@@ -116,8 +116,8 @@ impl Durable {
         self.update_pending(id.task)
     }
 
-    /// Marks the task as done, with a range that ends at the position where the attempt stopped. A new
-    /// task gets the remainder of the range.
+    /// Marks the task as done, with a range that ends at the position where the attempt stopped. A
+    /// new task gets the remainder of the range.
     pub(super) fn map_split(
         &mut self,
         at: Time,
@@ -128,11 +128,15 @@ impl Durable {
         let task = self.task_mut(id.task)?;
         let (start, end, root, hosts) = (task.start, task.end, task.root, task.hosts.clone());
         if task.is_done() || position <= start || position >= end || id.phase() != Phase::Map {
-            return apply_error(format!("{id} was split at {position}: that is outside its range, or its task is already done"));
+            return apply_error(format!(
+                "{id} was split at {position}: that is outside its range, or its task is already done"
+            ));
         }
         let fits = |attempt: &&Attempt| attempt.end == end && attempt.state.holds_slot();
         let Some(attempt) = task.attempts.get(id.number as usize).filter(fits) else {
-            return apply_error(format!("{id} was split, but its range is not that of its task, or it has ended"));
+            return apply_error(format!(
+                "{id} was split, but its range is not that of its task, or it has ended"
+            ));
         };
         let (launched, preempt_request, on) = (attempt.launched, attempt.preempt_request, attempt.tracker);
         task.end = position;
@@ -185,8 +189,8 @@ impl Durable {
         self.update_saved_work(id.task, prior_work + own)
     }
 
-    /// Adds the work of a preempted attempt to the lost work of its job. [`Self::update_saved_work`]
-    /// then moves the part that is saved.
+    /// Adds the work of a preempted attempt to the lost work of its job.
+    /// [`Self::update_saved_work`] then moves the part that is saved.
     fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id) {
             attempt.work_done = Some(work);
@@ -219,8 +223,8 @@ impl Durable {
         }
     }
 
-    /// Counts the work of a preempted attempt that was killed as lost. If the attempt should have been
-    /// split or paused and had not read anything, nothing is counted.
+    /// Counts the work of a preempted attempt that was killed as lost. If the attempt should have
+    /// been split or paused and had not read anything, nothing is counted.
     pub(super) fn count_kill(&mut self, at: Time, id: AttemptId, bytes_in: u64) -> Result<(), ApplyError> {
         let Some(attempt) = self.attempt(id).filter(|attempt| attempt.fault.is_none()) else { return Ok(()) };
         let Some((kind, _)) = attempt.preempt_request else { return Ok(()) };
