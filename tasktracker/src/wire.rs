@@ -1,7 +1,7 @@
-//! Conversion between messages of the JobTracker and the events and actions of the agent. Data that
-//! the agent only passes on stays in messages.
+//! Converts between messages of the JobTracker and the events and actions of the agent. Data that
+//! the agent only passes on is not converted.
 
-use agent::{FetchFailure, Heartbeat, Payload, Status};
+use agent::{DriverTypes, FetchFailure, Heartbeat, Status};
 use prost::Message;
 use proto::mr::{
     self, AttemptReport, CheckpointInfo, FromTracker, MapEvent, Progress, RegisterTracker, SplitEnd,
@@ -10,11 +10,11 @@ use proto::mr::{
 use std::fmt;
 use types::{AttemptId, JobId, PerPhase, PreemptKind, Secret, Span, ids::Incarnation};
 
-/// The data that the agent passes on.
+/// The types of the data that the agent passes on: protobuf messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Messages;
 
-impl Payload for Messages {
+impl DriverTypes for Messages {
     type Launch = Launch;
     type Source = CopySource;
     type Progress = Progress;
@@ -52,10 +52,11 @@ type Report = agent::Report<Messages>;
 #[derive(Clone, PartialEq)]
 pub(crate) struct Launch {
     pub(crate) spec: Box<TaskSpec>,
+    /// The checkpoint to resume from, if any.
     pub(crate) from: Option<CheckpointSource>,
 }
 
-/// Without the tokens of the attempt.
+/// Does not print the tokens of the attempt.
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { spec, from } = self;
@@ -68,30 +69,30 @@ impl fmt::Debug for Launch {
 pub(crate) struct CheckpointSource {
     /// Attempt that made the checkpoint.
     pub(crate) attempt: AttemptId,
-    /// Shuffle address of the tracker that has it.
+    /// Shuffle address of the tracker that has the checkpoint.
     pub(crate) addr: String,
 }
 
 /// Location of files to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CopySource {
-    /// Shuffle address of the tracker that has them.
+    /// Shuffle address of the tracker that has the files.
     pub(crate) addr: String,
-    /// Token for access, at the source and here.
+    /// Shuffle token of the job, with which the files are fetched and later served here.
     pub(crate) token: Secret,
     /// Number of partitions of the job.
     pub(crate) partitions: u32,
 }
 
-/// The identity of this tracker for the JobTracker.
+/// The identity with which this tracker registers at the JobTracker.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
     /// Name of the tracker.
     pub(crate) name: String,
-    /// Number of this start on this machine, used in marks of processes and names of control
-    /// groups. The JobTracker uses the incarnation that it assigns instead.
+    /// Number of this start on this machine. It is used in the marks of processes and in the names
+    /// of control groups. The JobTracker does not use it; it assigns an incarnation itself.
     pub(crate) start: u64,
-    /// Host name, as used by its DataNode.
+    /// Host name, the same as the DataNode of this node registers.
     pub(crate) host: String,
     /// Rack of the node.
     pub(crate) rack: String,
@@ -121,7 +122,7 @@ pub(crate) fn register(
         logs_addr: identity.logs_addr.clone(),
         map_slots: identity.slots.map,
         reduce_slots: identity.slots.reduce,
-        attempts: attempts.into_iter().map(report).collect(),
+        attempts: attempts.into_iter().map(attempt_report).collect(),
         outputs: outputs.iter().map(AttemptId::to_string).collect(),
         version: env!("CARGO_PKG_VERSION").into(),
         protocol: proto::TRACKER_PROTOCOL,
@@ -146,13 +147,13 @@ pub(crate) fn heartbeat(heartbeat: Heartbeat<Messages>) -> FromTracker {
     let heartbeat = mr::Heartbeat {
         seq,
         acked,
-        attempts: attempts.into_iter().map(report).collect(),
+        attempts: attempts.into_iter().map(attempt_report).collect(),
         fetch_failures: fetch_failures.into_iter().map(failure).collect(),
     };
     FromTracker { kind: Some(from_tracker::Kind::Heartbeat(heartbeat)) }
 }
 
-fn report(report: Report) -> AttemptReport {
+fn attempt_report(report: Report) -> AttemptReport {
     let status = match report.status {
         Status::Running(progress) => attempt_report::Status::Running(progress),
         Status::Ended(AttemptEnd::Succeeded { result, .. }) => match result.position {
@@ -173,7 +174,8 @@ fn report(report: Report) -> AttemptReport {
     AttemptReport { attempt: report.attempt.to_string(), status: Some(status) }
 }
 
-/// Converts a message of the JobTracker; `None` if this build does not know it.
+/// Converts a message of the JobTracker. Returns `None` if this build does not know the kind of the
+/// message.
 pub(crate) fn event(message: ToTracker) -> Option<Event> {
     Some(match message.kind? {
         to_tracker::Kind::Registered(registered) => {
@@ -184,7 +186,7 @@ pub(crate) fn event(message: ToTracker) -> Option<Event> {
                 incarnation: Incarnation(registered.incarnation),
             }
         }
-        to_tracker::Kind::Refused(words) => Event::Refused(words),
+        to_tracker::Kind::Refused(why) => Event::Refused(why),
         to_tracker::Kind::RegisterAgain(_) => Event::RegisterAgain,
         to_tracker::Kind::Orders(orders) => Event::Orders {
             answers: orders.answers,
@@ -197,6 +199,7 @@ pub(crate) fn event(message: ToTracker) -> Option<Event> {
     })
 }
 
+/// Converts an order. An invalid order is logged and becomes [`Order::Unknown`].
 fn order_or_unknown(kind: Option<order::Kind>) -> Order {
     order_from(kind).unwrap_or_else(|why| {
         tracing::warn!(why, "skipped an invalid order");
@@ -205,34 +208,34 @@ fn order_or_unknown(kind: Option<order::Kind>) -> Order {
 }
 
 fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
-    let of_attempt = |text: &str| text.parse::<AttemptId>().map_err(|error| error.to_string());
+    let attempt_id = |text: &str| text.parse::<AttemptId>().map_err(|error| error.to_string());
     Ok(match kind.ok_or("it is empty, or of a newer JobTracker")? {
         order::Kind::Launch(launch) => {
             let spec = launch.task.ok_or("a launch without a task")?;
             let resumed_from = Some(launch.resumed_from).filter(|paused| !paused.is_empty());
             let source = |paused: String| {
-                Ok::<_, String>(CheckpointSource { attempt: of_attempt(&paused)?, addr: launch.resume_addr })
+                Ok::<_, String>(CheckpointSource { attempt: attempt_id(&paused)?, addr: launch.resume_addr })
             };
-            let (attempt, from) = (of_attempt(&spec.attempt)?, resumed_from.map(source).transpose()?);
+            let (attempt, from) = (attempt_id(&spec.attempt)?, resumed_from.map(source).transpose()?);
             Order::Launch(attempt, Launch { spec: Box::new(spec), from })
         }
-        order::Kind::Preempt(stop) => {
-            let kind = match stop.kind() {
+        order::Kind::Preempt(preempt) => {
+            let kind = match preempt.kind() {
                 mr::PreemptKind::Unspecified => return Err("a preemption of unknown kind".into()),
                 mr::PreemptKind::Kill => PreemptKind::Kill,
                 mr::PreemptKind::Split => PreemptKind::Split,
                 mr::PreemptKind::Pause => PreemptKind::Pause,
             };
-            Order::Preempt(of_attempt(&stop.attempt)?, kind, stop.why)
+            Order::Preempt(attempt_id(&preempt.attempt)?, kind, preempt.why)
         }
         order::Kind::MapEvents(mr::MapEvents { job, first, events, maps }) => {
             let job = job.parse().map_err(|error| format!("{error}"))?;
             Order::MapEvents(job, MapEventBatch { first, events, maps })
         }
-        order::Kind::DropCheckpoint(attempt) => Order::DropCheckpoint(of_attempt(&attempt)?),
+        order::Kind::DropCheckpoint(attempt) => Order::DropCheckpoint(attempt_id(&attempt)?),
         order::Kind::Copy(mr::CopyFiles { attempt, addr, shuffle_token: token, partitions }) => {
             Order::CopyFiles(
-                of_attempt(&attempt)?,
+                attempt_id(&attempt)?,
                 CopySource { addr, token: Secret::new(token), partitions },
             )
         }
@@ -240,7 +243,7 @@ fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
     })
 }
 
-/// Converts the kind of a preemption for a task.
+/// Converts the kind of a preemption for a message to a task.
 pub(crate) fn preempt_kind(kind: PreemptKind) -> mr::PreemptKind {
     match kind {
         PreemptKind::Kill => mr::PreemptKind::Kill,

@@ -1,17 +1,17 @@
 //! Orders to copy map outputs and checkpoints from trackers that are being drained.
 
-use crate::{Action, Agent, Copied, Payload, Report, Status};
+use crate::{Action, Agent, Copied, DriverTypes, Report, Status};
 use types::{AttemptId, JobId, Time};
 
-impl<P: Payload> Agent<P> {
+impl<T: DriverTypes> Agent<T> {
     /// Starts a copy. An order to make a copy that is in progress is ignored. If the files are here
     /// already, the driver reports the copy as done.
     pub(super) fn start_copy(
         &mut self,
         now: Time,
         attempt: AttemptId,
-        source: P::Source,
-        out: &mut Vec<Action<P>>,
+        source: T::Source,
+        out: &mut Vec<Action<T>>,
     ) {
         if self.cleaning.contains_key(&attempt.job()) {
             return self.report_copy(now, attempt, Err("its job is being cleaned up".into()));
@@ -27,8 +27,8 @@ impl<P: Payload> Agent<P> {
         &mut self,
         now: Time,
         attempt: AttemptId,
-        result: Result<Copied<P>, String>,
-        out: &mut Vec<Action<P>>,
+        result: Result<Copied<T>, String>,
+        out: &mut Vec<Action<T>>,
     ) {
         self.copying.remove(&attempt);
         if !self.cleaning.contains_key(&attempt.job()) {
@@ -45,7 +45,7 @@ impl<P: Payload> Agent<P> {
     }
 
     /// Stops the copies of a job that has ended.
-    pub(super) fn stop_copies(&self, job: JobId, out: &mut Vec<Action<P>>) {
+    pub(super) fn stop_copies(&self, job: JobId, out: &mut Vec<Action<T>>) {
         let of_job = self.copying.iter().filter(|attempt| attempt.job() == job);
         out.extend(of_job.map(|attempt| Action::Kill(*attempt, "its job has ended".into())));
     }

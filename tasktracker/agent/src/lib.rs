@@ -3,7 +3,7 @@
 //!
 //! The agent uses no clock, socket, process or file: it is given events with the time, and returns
 //! actions. The daemon and the simulator run the same agent; each chooses the types of the data
-//! that the agent only passes on ([`Payload`]).
+//! that the agent only passes on ([`DriverTypes`]).
 //!
 //! Invariants:
 //! - orders are executed in the order of their numbers, and each only once;
@@ -23,14 +23,14 @@
 //! Deliberately absent: connections to the JobTracker, and processes. These belong to the driver.
 
 mod copies;
+mod driver_types;
 mod messages;
-mod payload;
 mod reports;
 #[cfg(test)]
 mod tests;
 
+pub use driver_types::{Data, DriverTypes};
 pub use messages::*;
-pub use payload::{Data, Payload};
 pub use reports::ENDED_BYTES_MAX;
 pub use types::FetchFailure;
 
@@ -51,8 +51,8 @@ const DEFAULT_INTERVAL: Span = Span::secs(1);
 
 /// An attempt whose process runs.
 #[derive(Debug)]
-struct RunningAttempt<P: Payload> {
-    progress: P::Progress,
+struct RunningAttempt<T: DriverTypes> {
+    progress: T::Progress,
     /// The reason, if the attempt is being stopped.
     stop_reason: Option<String>,
     /// How many map events were sent to the attempt.
@@ -63,15 +63,15 @@ struct RunningAttempt<P: Payload> {
 
 /// The map events of a job.
 #[derive(Debug)]
-struct MapEventList<P: Payload> {
+struct MapEventList<T: DriverTypes> {
     /// All events so far. They are kept until the job is cleaned up, because another reduce of the
     /// job may start here and the JobTracker sends each event once.
-    events: Vec<P::MapEvent>,
+    events: Vec<T::MapEvent>,
     /// Number of maps of the job after these events; 0 if unknown.
     maps: u32,
 }
 
-impl<P: Payload> Default for MapEventList<P> {
+impl<T: DriverTypes> Default for MapEventList<T> {
     fn default() -> Self {
         Self { events: Vec::new(), maps: 0 }
     }
@@ -107,23 +107,23 @@ enum Connection {
 
 /// The state machine of the tracker.
 #[derive(Debug)]
-pub struct Agent<P: Payload> {
+pub struct Agent<T: DriverTypes> {
     slots: PerPhase<u32>,
-    running: BTreeMap<AttemptId, RunningAttempt<P>>,
+    running: BTreeMap<AttemptId, RunningAttempt<T>>,
     /// Attempts with a map output on this tracker.
     outputs: BTreeSet<AttemptId>,
     /// Attempts with a checkpoint on this tracker.
-    checkpoints: BTreeMap<AttemptId, P::Checkpoint>,
+    checkpoints: BTreeMap<AttemptId, T::Checkpoint>,
     /// Attempts whose files are being copied from other trackers.
     copying: BTreeSet<AttemptId>,
     /// Every job with files or state on this tracker.
     jobs: BTreeSet<JobId>,
-    map_event_lists: BTreeMap<JobId, MapEventList<P>>,
+    map_event_lists: BTreeMap<JobId, MapEventList<T>>,
     cleaning: BTreeMap<JobId, Cleaning>,
     /// Reports that are sent with the next message.
-    pending_reports: PendingReports<P>,
+    pending_reports: PendingReports<T>,
     /// Reports in the message that was sent but is not answered yet.
-    in_flight: PendingReports<P>,
+    in_flight: PendingReports<T>,
     connection: Connection,
     interval: Span,
     /// Sequence number of the newest heartbeat.
@@ -131,7 +131,7 @@ pub struct Agent<P: Payload> {
     /// Number of the newest order that was executed.
     acked: u64,
     /// The heartbeat that was sent but is not answered yet.
-    unanswered: Option<Arc<Heartbeat<P>>>,
+    unanswered: Option<Arc<Heartbeat<T>>>,
     next_heartbeat: Option<Time>,
     /// Whether something has happened that should be reported before the interval has passed.
     urgent: bool,
@@ -148,14 +148,14 @@ pub struct Agent<P: Payload> {
     lost_after: Option<Span>,
 }
 
-impl<P: Payload> Agent<P> {
+impl<T: DriverTypes> Agent<T> {
     /// Creates an agent with the map outputs, checkpoints and jobs that an earlier start left on
     /// disk. The agent stops tasks when the JobTracker has not answered for `isolation_timeout`, or
     /// shortly before the JobTracker declares the tracker lost.
     pub fn new(
         slots: PerPhase<u32>,
         outputs: BTreeSet<AttemptId>,
-        checkpoints: BTreeMap<AttemptId, P::Checkpoint>,
+        checkpoints: BTreeMap<AttemptId, T::Checkpoint>,
         jobs: BTreeSet<JobId>,
         isolation_timeout: Option<Span>,
     ) -> Self {
@@ -205,7 +205,7 @@ impl<P: Payload> Agent<P> {
     }
 
     /// Handles an event, and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Time, event: Event<P>, out: &mut Vec<Action<P>>) {
+    pub fn handle(&mut self, now: Time, event: Event<T>, out: &mut Vec<Action<T>>) {
         match event {
             // The JobTracker repeats this request until it has read the registration. A second
             // registration would restart the numbering of orders.
@@ -238,7 +238,7 @@ impl<P: Payload> Agent<P> {
     }
 
     /// Sets the progress of a running attempt, for its next report. Nothing else changes.
-    pub fn set_progress(&mut self, attempt: AttemptId, progress: P::Progress) {
+    pub fn set_progress(&mut self, attempt: AttemptId, progress: T::Progress) {
         if let Some(running) = self.running.get_mut(&attempt) {
             running.progress = progress;
         }
@@ -255,7 +255,7 @@ impl<P: Payload> Agent<P> {
             && self.in_flight.is_empty()
     }
 
-    fn register(&mut self, now: Time, out: &mut Vec<Action<P>>) {
+    fn register(&mut self, now: Time, out: &mut Vec<Action<T>>) {
         self.on_disconnected();
         self.connection = Connection::Registering;
         self.request_sent_at = Some(now);
@@ -295,7 +295,7 @@ impl<P: Payload> Agent<P> {
 
     /// Stops all attempts if the JobTracker has not answered for too long, because it may soon
     /// start them on other trackers.
-    fn stop_if_isolated(&mut self, now: Time, out: &mut Vec<Action<P>>) {
+    fn stop_if_isolated(&mut self, now: Time, out: &mut Vec<Action<T>>) {
         let Some(silence) = self.last_answered.map(|last_answered| now.since(last_answered)) else { return };
         if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;
@@ -310,7 +310,7 @@ impl<P: Payload> Agent<P> {
     }
 
     /// Kills all attempts and exits, because the JobTracker has refused this tracker.
-    fn on_refused(&mut self, text: String, out: &mut Vec<Action<P>>) {
+    fn on_refused(&mut self, text: String, out: &mut Vec<Action<T>>) {
         self.on_disconnected();
         for (attempt, running) in &mut self.running {
             running.stop_reason.get_or_insert_with(|| text.clone());
@@ -323,8 +323,8 @@ impl<P: Payload> Agent<P> {
         &mut self,
         now: Time,
         answers: u64,
-        orders: Vec<(u64, Order<P>)>,
-        out: &mut Vec<Action<P>>,
+        orders: Vec<(u64, Order<T>)>,
+        out: &mut Vec<Action<T>>,
     ) {
         if self.connection != Connection::Up {
             return;
@@ -355,7 +355,7 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    fn launch(&mut self, now: Time, attempt: AttemptId, launch: P::Launch, out: &mut Vec<Action<P>>) {
+    fn launch(&mut self, now: Time, attempt: AttemptId, launch: T::Launch, out: &mut Vec<Action<T>>) {
         if self.running.contains_key(&attempt) || self.has_unacknowledged_end(attempt) {
             return;
         }
@@ -372,7 +372,7 @@ impl<P: Payload> Agent<P> {
             return self.report_end(now, attempt, AttemptEnd::Killed(why));
         }
         let running = RunningAttempt {
-            progress: P::no_progress(attempt),
+            progress: T::no_progress(attempt),
             stop_reason: None,
             events_sent: 0,
             maps_sent: 0,
@@ -389,7 +389,7 @@ impl<P: Payload> Agent<P> {
         attempt: AttemptId,
         kind: PreemptKind,
         why: String,
-        out: &mut Vec<Action<P>>,
+        out: &mut Vec<Action<T>>,
     ) {
         let has_ended = self.has_unacknowledged_end(attempt);
         match self.running.get_mut(&attempt) {
@@ -415,7 +415,7 @@ impl<P: Payload> Agent<P> {
         self.pending_reports.has_ended(attempt) || self.in_flight.has_ended(attempt)
     }
 
-    fn add_map_events(&mut self, job: JobId, map_events: MapEventBatch<P>, out: &mut Vec<Action<P>>) {
+    fn add_map_events(&mut self, job: JobId, map_events: MapEventBatch<T>, out: &mut Vec<Action<T>>) {
         if self.cleaning.contains_key(&job) {
             return;
         }
@@ -432,7 +432,7 @@ impl<P: Payload> Agent<P> {
     }
 
     /// Sends the map events of a job to its reduces that do not have all of them.
-    fn send_map_events(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
+    fn send_map_events(&mut self, job: JobId, out: &mut Vec<Action<T>>) {
         let Some(MapEventList { events, maps }) = self.map_event_lists.get(&job) else { return };
         for (attempt, running) in &mut self.running {
             let behind = running.events_sent < events.len() || running.maps_sent != *maps;
@@ -445,7 +445,7 @@ impl<P: Payload> Agent<P> {
     }
 
     /// Forgets a job that has ended, and deletes its files as soon as none of its processes runs.
-    fn start_cleaning(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
+    fn start_cleaning(&mut self, job: JobId, out: &mut Vec<Action<T>>) {
         self.map_event_lists.remove(&job);
         self.outputs.retain(|attempt| attempt.job() != job);
         self.checkpoints.retain(|attempt, _| attempt.job() != job);
@@ -466,7 +466,7 @@ impl<P: Payload> Agent<P> {
 
     /// Deletes the files of a job that is being cleaned up, if no process or copy of the job is
     /// left.
-    fn delete_files_if_idle(&mut self, job: JobId, out: &mut Vec<Action<P>>) {
+    fn delete_files_if_idle(&mut self, job: JobId, out: &mut Vec<Action<T>>) {
         let idle = !self.running.keys().chain(&self.copying).any(|attempt| attempt.job() == job);
         if let Some(step @ Cleaning::Waiting) = self.cleaning.get_mut(&job)
             && idle
@@ -487,7 +487,7 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    fn retry_cleaning(&mut self, now: Time, out: &mut Vec<Action<P>>) {
+    fn retry_cleaning(&mut self, now: Time, out: &mut Vec<Action<T>>) {
         for (job, step) in &mut self.cleaning {
             if step.retry_at().is_some_and(|due| due <= now) {
                 *step = Cleaning::Deleting;
@@ -496,7 +496,7 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    fn on_ended(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>, out: &mut Vec<Action<P>>) {
+    fn on_ended(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<T>, out: &mut Vec<Action<T>>) {
         let Some(running) = self.running.remove(&attempt) else { return };
         let end = match (end, running.stop_reason) {
             // A failure of a process that is being killed is reported as killed, whatever the
@@ -517,7 +517,7 @@ impl<P: Payload> Agent<P> {
         self.delete_files_if_idle(attempt.job(), out);
     }
 
-    fn report_end(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<P>) {
+    fn report_end(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<T>) {
         self.pending_reports.ended.push(Report { attempt, status: Status::Ended(end) });
         self.heartbeat_soon(now);
     }
@@ -532,7 +532,7 @@ impl<P: Payload> Agent<P> {
         }
     }
 
-    fn heartbeat_if_due(&mut self, now: Time, out: &mut Vec<Action<P>>) {
+    fn heartbeat_if_due(&mut self, now: Time, out: &mut Vec<Action<T>>) {
         if self.connection != Connection::Up || self.next_heartbeat.is_none_or(|due| now < due) {
             return;
         }
@@ -548,7 +548,7 @@ impl<P: Payload> Agent<P> {
         out.push(Action::Heartbeat(heartbeat));
     }
 
-    fn new_heartbeat(&mut self) -> Heartbeat<P> {
+    fn new_heartbeat(&mut self) -> Heartbeat<T> {
         self.seq += 1;
         self.in_flight = self.pending_reports.take_message();
         // Reports that do not fit into this message are sent in the next one, without waiting for
@@ -565,7 +565,7 @@ impl<P: Payload> Agent<P> {
     /// Returns the reports of all running attempts, and of the ended attempts that are in this
     /// message. Ended attempts that do not fit into this message are reported as running until a
     /// later message reports that they have ended.
-    fn attempt_reports(&self) -> Vec<Report<P>> {
+    fn attempt_reports(&self) -> Vec<Report<T>> {
         let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
         let running =
             self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
@@ -573,8 +573,8 @@ impl<P: Payload> Agent<P> {
             .pending_reports
             .ended
             .iter()
-            .map(|later| report(later.attempt, P::no_progress(later.attempt)));
-        let mut reports: Vec<Report<P>> = running.chain(later).collect();
+            .map(|later| report(later.attempt, T::no_progress(later.attempt)));
+        let mut reports: Vec<Report<T>> = running.chain(later).collect();
         limit_status_texts(&mut reports);
         reports.extend(self.in_flight.ended.iter().cloned());
         reports

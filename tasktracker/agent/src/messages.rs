@@ -1,12 +1,12 @@
 //! The events that the agent handles, and the actions that it requests.
 
-use crate::Payload;
+use crate::DriverTypes;
 use std::sync::Arc;
 use types::{AttemptId, FetchFailure, JobId, PreemptKind, Span, ids::Incarnation};
 
 /// An event for the agent.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event<P: Payload> {
+pub enum Event<T: DriverTypes> {
     /// A connection to the JobTracker exists.
     Connected,
     /// The JobTracker has accepted the registration.
@@ -27,20 +27,20 @@ pub enum Event<P: Payload> {
         /// Sequence number of the answered heartbeat.
         answers: u64,
         /// Numbered orders.
-        orders: Vec<(u64, Order<P>)>,
+        orders: Vec<(u64, Order<T>)>,
     },
     /// The connection was closed.
     Disconnected,
     /// A process has started its attempt.
     Started(AttemptId),
     /// An attempt reports progress.
-    Progressed(AttemptId, P::Progress),
+    Progressed(AttemptId, T::Progress),
     /// A reduce could not fetch a map output.
     FetchFailed(FetchFailure),
     /// The process of an attempt has ended or is idle, and the folder of the attempt is removed.
-    Ended(AttemptId, AttemptEnd<P>),
+    Ended(AttemptId, AttemptEnd<T>),
     /// Result of a copy from another tracker, or why it failed.
-    Copied(AttemptId, Result<Copied<P>, String>),
+    Copied(AttemptId, Result<Copied<T>, String>),
     /// The driver has deleted the files of a job; false if some files could not be deleted.
     Cleaned(JobId, bool),
     /// Time has passed.
@@ -49,26 +49,26 @@ pub enum Event<P: Payload> {
 
 /// A completed copy of files from another tracker.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Copied<P: Payload> {
+pub struct Copied<T: DriverTypes> {
     /// Length in bytes.
     pub bytes: u64,
     /// The checkpoint of a paused reduce; `None` for a map output.
-    pub checkpoint: Option<P::Checkpoint>,
+    pub checkpoint: Option<T::Checkpoint>,
 }
 
 /// An order of the JobTracker.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Order<P: Payload> {
+pub enum Order<T: DriverTypes> {
     /// Run an attempt.
-    Launch(AttemptId, P::Launch),
+    Launch(AttemptId, T::Launch),
     /// Preempt an attempt in this way, and report when its slot is free.
     Preempt(AttemptId, PreemptKind, String),
     /// Map events of a job, for its reduces.
-    MapEvents(JobId, MapEventBatch<P>),
+    MapEvents(JobId, MapEventBatch<T>),
     /// Delete the checkpoint of an attempt, which will not be used any more.
     DropCheckpoint(AttemptId),
     /// Copy the files of an attempt from another tracker.
-    CopyFiles(AttemptId, P::Source),
+    CopyFiles(AttemptId, T::Source),
     /// Delete all files of a job.
     Clean(JobId),
     /// An order that this build does not understand. It is acknowledged, so that it is not sent
@@ -78,27 +78,27 @@ pub enum Order<P: Payload> {
 
 /// A part of the list of map events of a job.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MapEventBatch<P: Payload> {
+pub struct MapEventBatch<T: DriverTypes> {
     /// Index of the first event.
     pub first: u64,
     /// The events.
-    pub events: Vec<P::MapEvent>,
+    pub events: Vec<T::MapEvent>,
     /// Number of maps of the job after these events; 0 if unknown.
     pub maps: u32,
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum AttemptEnd<P: Payload> {
+pub enum AttemptEnd<T: DriverTypes> {
     /// The attempt succeeded.
     Succeeded {
         /// Result of the task.
-        result: P::Result,
+        result: T::Result,
         /// Whether this tracker has the map output of the attempt.
         output: bool,
     },
     /// The attempt was paused with a checkpoint on the disks of this tracker.
-    Paused(P::Checkpoint),
+    Paused(T::Checkpoint),
     /// The checkpoint to resume from is missing or damaged.
     CheckpointCorrupt(String),
     /// The tracker with the checkpoint to resume from is unreachable.
@@ -113,19 +113,19 @@ pub enum AttemptEnd<P: Payload> {
 
 /// An action that the driver executes, in order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action<P: Payload> {
+pub enum Action<T: DriverTypes> {
     /// Run an attempt.
-    Start(AttemptId, P::Launch),
+    Start(AttemptId, T::Launch),
     /// Kill an attempt.
     Kill(AttemptId, String),
     /// Preempt an attempt: a map ends at a record, a reduce saves a checkpoint and ends.
     Preempt(AttemptId, PreemptKind, String),
     /// Send map events to a reduce.
-    MapEvents(AttemptId, MapEventBatch<P>),
+    MapEvents(AttemptId, MapEventBatch<T>),
     /// Delete the checkpoint of an attempt.
     DropCheckpoint(AttemptId),
     /// Copy the files of an attempt from another tracker, and report the result.
-    CopyFiles(AttemptId, P::Source),
+    CopyFiles(AttemptId, T::Source),
     /// Delete the files of a job, and report the result. No attempt of the job runs any more.
     Clean(JobId),
     /// Register at the JobTracker.
@@ -133,50 +133,50 @@ pub enum Action<P: Payload> {
         /// Incarnation that the JobTracker has assigned to this process; 0 if it has assigned none.
         incarnation: Incarnation,
         /// Attempts that run, or that have ended and whose report was not acknowledged.
-        attempts: Vec<Report<P>>,
+        attempts: Vec<Report<T>>,
         /// Attempts of maps whose output is on this tracker.
         outputs: Vec<AttemptId>,
         /// Attempts with a checkpoint on this tracker.
-        checkpoints: Vec<(AttemptId, P::Checkpoint)>,
+        checkpoints: Vec<(AttemptId, T::Checkpoint)>,
         /// Every job with files or state on this tracker.
         jobs: Vec<JobId>,
     },
     /// Send a heartbeat. The agent stores it until it is answered.
-    Heartbeat(Arc<Heartbeat<P>>),
+    Heartbeat(Arc<Heartbeat<T>>),
     /// Exit with this reason. The actions before this one kill all attempts.
     Exit(String),
 }
 
 /// A heartbeat. Every heartbeat reports all running attempts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Heartbeat<P: Payload> {
+pub struct Heartbeat<T: DriverTypes> {
     /// Sequence number; the first heartbeat after a registration has 1.
     pub seq: u64,
     /// Number of the newest acknowledged order.
     pub acked: u64,
     /// Reports of attempts.
-    pub attempts: Vec<Report<P>>,
+    pub attempts: Vec<Report<T>>,
     /// Map outputs that reduces could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
 }
 
 /// A report about an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report<P: Payload> {
+pub struct Report<T: DriverTypes> {
     /// ID of the attempt.
     pub attempt: AttemptId,
     /// State of the attempt.
-    pub status: Status<P>,
+    pub status: Status<T>,
 }
 
 /// The state of an attempt in a report. All states except `Running` mean that the attempt uses no
 /// slot.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Status<P: Payload> {
+pub enum Status<T: DriverTypes> {
     /// The attempt runs, with this progress.
-    Running(P::Progress),
+    Running(T::Progress),
     /// The attempt has ended.
-    Ended(AttemptEnd<P>),
+    Ended(AttemptEnd<T>),
     /// Files of the attempt, which did not run here, were copied from another tracker: their length
     /// in bytes, or why the copy failed.
     Copied(Result<u64, String>),

@@ -1,7 +1,7 @@
 //! Stores reports until they are acknowledged, and divides them into messages. The JobTracker reads
 //! messages of at most 8 MiB; a longer message would close the connection for all attempts.
 
-use crate::{AttemptEnd, FetchFailure, Payload, Report, Status};
+use crate::{AttemptEnd, DriverTypes, FetchFailure, Report, Status};
 use std::collections::BTreeSet;
 use types::AttemptId;
 
@@ -20,19 +20,19 @@ const REPORT_OVERHEAD_BYTES: usize = 128;
 
 /// Reports that are to be sent, or that were sent in a message which is not answered yet.
 #[derive(Debug)]
-pub(super) struct PendingReports<P: Payload> {
+pub(super) struct PendingReports<T: DriverTypes> {
     /// Reports of ended attempts and of copies, oldest first.
-    pub(super) ended: Vec<Report<P>>,
+    pub(super) ended: Vec<Report<T>>,
     pub(super) fetch_failures: BTreeSet<FetchFailure>,
 }
 
-impl<P: Payload> Default for PendingReports<P> {
+impl<T: DriverTypes> Default for PendingReports<T> {
     fn default() -> Self {
         Self { ended: Vec::new(), fetch_failures: BTreeSet::new() }
     }
 }
 
-impl<P: Payload> PendingReports<P> {
+impl<T: DriverTypes> PendingReports<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.ended.is_empty() && self.fetch_failures.is_empty()
     }
@@ -43,9 +43,9 @@ impl<P: Payload> PendingReports<P> {
     }
 
     /// Removes and returns the oldest reports of ended attempts, as many as fit into one message.
-    pub(super) fn take_ended(&mut self) -> Vec<Report<P>> {
+    pub(super) fn take_ended(&mut self) -> Vec<Report<T>> {
         let mut bytes = 0;
-        let fits = |report: &&Report<P>| {
+        let fits = |report: &&Report<T>| {
             bytes += report.bytes();
             bytes <= ENDED_BYTES_MAX
         };
@@ -79,15 +79,15 @@ impl<P: Payload> PendingReports<P> {
     }
 }
 
-impl<P: Payload> Report<P> {
+impl<T: DriverTypes> Report<T> {
     /// Returns an upper estimate of the encoded length.
     fn bytes(&self) -> usize {
         REPORT_OVERHEAD_BYTES
             + match &self.status {
-                Status::Running(progress) => P::progress_bytes(progress),
+                Status::Running(progress) => T::progress_bytes(progress),
                 Status::Copied(result) => result.as_ref().err().map_or(0, String::len),
-                Status::Ended(AttemptEnd::Succeeded { result, .. }) => P::result_bytes(result),
-                Status::Ended(AttemptEnd::Paused(state)) => P::checkpoint_bytes(state),
+                Status::Ended(AttemptEnd::Succeeded { result, .. }) => T::result_bytes(result),
+                Status::Ended(AttemptEnd::Paused(state)) => T::checkpoint_bytes(state),
                 Status::Ended(
                     AttemptEnd::Failed(text)
                     | AttemptEnd::Fatal(text)
@@ -100,14 +100,14 @@ impl<P: Payload> Report<P> {
 }
 
 /// Removes status texts of running attempts, so that their reports fit into one message.
-pub(super) fn limit_status_texts<P: Payload>(running: &mut [Report<P>]) {
+pub(super) fn limit_status_texts<T: DriverTypes>(running: &mut [Report<T>]) {
     let mut bytes = 0;
     for report in running {
         bytes += report.bytes();
         if let Status::Running(progress) = &mut report.status
             && bytes > RUNNING_BYTES_MAX
         {
-            P::clear_text(progress);
+            T::clear_text(progress);
         }
     }
 }

@@ -9,7 +9,7 @@ const LOST_AFTER: Span = Span::secs(7200);
 
 /// The data types of the tests. A result is only its size in bytes.
 #[derive(Debug, Clone, PartialEq)]
-struct TestPayload;
+struct TestTypes;
 
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Progress {
@@ -17,7 +17,7 @@ struct Progress {
     text: String,
 }
 
-impl Payload for TestPayload {
+impl DriverTypes for TestTypes {
     type Launch = String;
     type Source = String;
     type Progress = Progress;
@@ -39,15 +39,15 @@ impl Payload for TestPayload {
     }
 }
 
-type Agent = crate::Agent<TestPayload>;
-type Event = crate::Event<TestPayload>;
-type Action = crate::Action<TestPayload>;
-type Order = crate::Order<TestPayload>;
-type Heartbeat = crate::Heartbeat<TestPayload>;
-type Report = crate::Report<TestPayload>;
-type Status = crate::Status<TestPayload>;
-type AttemptEnd = crate::AttemptEnd<TestPayload>;
-type MapEventBatch = crate::MapEventBatch<TestPayload>;
+type Agent = crate::Agent<TestTypes>;
+type Event = crate::Event<TestTypes>;
+type Action = crate::Action<TestTypes>;
+type Order = crate::Order<TestTypes>;
+type Heartbeat = crate::Heartbeat<TestTypes>;
+type Report = crate::Report<TestTypes>;
+type Status = crate::Status<TestTypes>;
+type AttemptEnd = crate::AttemptEnd<TestTypes>;
+type MapEventBatch = crate::MapEventBatch<TestTypes>;
 
 /// An agent and the current time.
 struct World {

@@ -12,7 +12,7 @@ impl<T: Clone + Debug + PartialEq> Data for T {}
 /// daemon uses protobuf messages, the simulator uses the types of its model. The functions that
 /// return sizes give an upper estimate of the bytes in a message. The default size is 0, so that
 /// messages have no maximum length.
-pub trait Payload: Data {
+pub trait DriverTypes: Data {
     /// What an attempt runs, and the checkpoint that it resumes from.
     type Launch: Data;
     /// Location of the files to copy.
