@@ -68,6 +68,7 @@ pub struct DataNodeAddress {
     pub seal: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct LocatedBlock {
     #[prost(uint64, tag = "1")]
     pub block_id: u64,
@@ -2827,6 +2828,7 @@ pub mod command {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct CopyBlock {
     #[prost(uint64, tag = "1")]
     pub block_id: u64,
@@ -2851,6 +2853,7 @@ pub struct CheckBlock {
     pub block: ::core::option::Option<NamedBlock>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct BulkRequest {
     /// from the NameNode, with the block; passed on in a pipeline
     #[prost(bytes = "vec", tag = "4")]

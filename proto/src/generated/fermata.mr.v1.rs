@@ -23,6 +23,7 @@ pub mod program {
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct TaskSpec {
     #[prost(string, tag = "1")]
     pub attempt: ::prost::alloc::string::String,
@@ -131,7 +132,7 @@ pub struct MapAvailable {
 pub struct Progress {
     #[prost(double, tag = "1")]
     pub done: f64,
-    /// map, shuffle, merge, reduce
+    /// map, shuffle, merge, reduce; empty: the task has not started
     #[prost(string, tag = "2")]
     pub stage: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
@@ -1103,7 +1104,7 @@ pub struct TasksReply {
 pub struct TaskStatus {
     #[prost(string, tag = "1")]
     pub task: ::prost::alloc::string::String,
-    /// waiting, running, done
+    /// waiting, running, paused, done, failed, unfinished
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
     /// maps: the input file
@@ -1139,7 +1140,7 @@ pub struct AttemptInfo {
     /// host:port of the TrackerLogs service of the tracker
     #[prost(string, tag = "3")]
     pub logs_addr: ::prost::alloc::string::String,
-    /// launching, running, stopping, succeeded, failed, killed
+    /// launching, running, splitting, pausing, stopping, succeeded, failed, killed, paused
     #[prost(string, tag = "4")]
     pub state: ::prost::alloc::string::String,
     #[prost(double, tag = "5")]
@@ -1235,7 +1236,7 @@ pub struct WhyRequest {
 pub struct WhyReply {
     #[prost(string, tag = "1")]
     pub of: ::prost::alloc::string::String,
-    /// of the job; of a task: waiting, running, done
+    /// of the job; of a task: as in TaskStatus
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
@@ -1619,6 +1620,7 @@ pub struct Launch {
 /// Copy the files of an attempt from another tracker: a map output, or the checkpoint of a paused
 /// reduce.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[prost(skip_debug)]
 pub struct CopyFiles {
     #[prost(string, tag = "1")]
     pub attempt: ::prost::alloc::string::String,
