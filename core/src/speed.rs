@@ -76,7 +76,7 @@ impl JobRates {
 
     /// Compares the attempts of a tracker with the mean of the job. Returns their number and the
     /// sum of the logarithms of their speeds; zero if no other tracker ran attempts of the job.
-    fn compared(&self, tracker: TrackerId) -> (u32, f64) {
+    fn compared_with_job(&self, tracker: TrackerId) -> (u32, f64) {
         let own = self.trackers.get(&tracker).filter(|_| self.trackers.len() > 1);
         let Some((own, logarithms)) = own else { return (0, 0.0) };
         (*own, logarithms - f64::from(*own) * self.total.1 / f64::from(self.total.0))
@@ -93,7 +93,7 @@ pub(crate) struct Speeds {
 
 impl Speeds {
     /// Adds a fact that has already been applied to the cluster.
-    pub(crate) fn note(&mut self, entry: &Entry, cluster: &Cluster) {
+    pub(crate) fn add_fact(&mut self, entry: &Entry, cluster: &Cluster) {
         match &entry.fact {
             Fact::AttemptSucceeded { attempt, result } => {
                 let bytes = match attempt.phase() {
@@ -111,7 +111,7 @@ impl Speeds {
                 let Some(rates) = self.jobs.remove(job) else { return };
                 for (tracker, own) in &mut self.trackers {
                     for phase in Phase::BOTH {
-                        own[phase].compare(rates[phase].compared(*tracker));
+                        own[phase].compare(rates[phase].compared_with_job(*tracker));
                     }
                 }
             }
@@ -142,7 +142,7 @@ impl Speeds {
         let mut own = self.trackers.get(&tracker).copied().unwrap_or_default();
         for rates in self.jobs.values() {
             for phase in Phase::BOTH {
-                own[phase].compare(rates[phase].compared(tracker));
+                own[phase].compare(rates[phase].compared_with_job(tracker));
             }
         }
         own
@@ -156,7 +156,7 @@ mod tests {
     /// Returns the speed of a tracker from the rates of one job.
     fn speed(rates: &JobRates, tracker: TrackerId) -> Option<f64> {
         let mut own = Throughput::default();
-        own.compare(rates.compared(tracker));
+        own.compare(rates.compared_with_job(tracker));
         own.speed()
     }
 
@@ -195,7 +195,7 @@ mod tests {
         let (mut speeds, tracker) = (Speeds::default(), TrackerId(1));
         speeds.trackers.insert(tracker, PerPhase::default());
         let fact = Fact::TrackerForgotten { tracker, name: "t1".into(), why: String::new() };
-        speeds.note(&Entry { at: Time(0), fact }, &Cluster::default());
+        speeds.add_fact(&Entry { at: Time(0), fact }, &Cluster::default());
         assert!(speeds.trackers.is_empty());
     }
 }

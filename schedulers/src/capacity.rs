@@ -77,8 +77,9 @@ impl Capacity {
         let (cluster, now) = (plan.cluster(), plan.now());
         let mut claims = Vec::new();
         for (number, queue) in self.queues.leaves() {
-            let below_minimum = queue.guaranteed(phase, cluster).min(queue.demand(phase, cluster)).floor();
-            let held = f64::from(queue.held[phase]);
+            let below_minimum =
+                queue.guaranteed_slots(phase, cluster).min(queue.demand(phase, cluster)).floor();
+            let held = f64::from(queue.held_slots[phase]);
             if self.below_guarantee.has_held_for(
                 (number, phase),
                 held < below_minimum,
@@ -86,7 +87,7 @@ impl Capacity {
                 self.reclaim_after,
             ) {
                 let why = with_queue_numbers(Why::rule("queue-below-guarantee"), queue, phase, cluster);
-                let jobs: Vec<JobId> = queue.in_order(phase).collect();
+                let jobs: Vec<JobId> = queue.jobs_in_order(phase).collect();
                 let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
                 claims.push((number, Claim { jobs, phase, deficit: (below_minimum - held) as u32, why }));
             }
@@ -106,9 +107,9 @@ impl Capacity {
 impl SlotOrder for Capacity {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let cluster = plan.cluster();
-        self.queues.in_order(phase, cluster).into_iter().find_map(|queue| {
+        self.queues.leaves_in_order(phase, cluster).into_iter().find_map(|queue| {
             let max = queue.user_max(phase, cluster);
-            let jobs = queue.in_order(phase).filter_map(|job| cluster.job(job));
+            let jobs = queue.jobs_in_order(phase).filter_map(|job| cluster.job(job));
             let mut within = jobs.filter(|job| queue.user_held(&job.spec.user, phase) < max);
             let (task, why) = within.find_map(|job| match phase {
                 Phase::Map => {
@@ -133,8 +134,8 @@ impl SlotOrder for Capacity {
 }
 
 fn with_queue_numbers(why: Why, queue: &Queue, phase: Phase, cluster: &Cluster) -> Why {
-    let guaranteed = queue.guaranteed(phase, cluster);
-    why.with("held", f64::from(queue.held[phase])).with("guaranteed", guaranteed)
+    let guaranteed = queue.guaranteed_slots(phase, cluster);
+    why.with("held", f64::from(queue.held_slots[phase])).with("guaranteed", guaranteed)
 }
 
 impl Scheduler for Capacity {
@@ -171,7 +172,10 @@ impl Scheduler for Capacity {
             let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         };
-        should_move(queues.usage(side_a, phase, plan), queues.usage(side_b, phase, plan))
+        should_move(
+            queues.slots_and_guarantee(side_a, phase, plan),
+            queues.slots_and_guarantee(side_b, phase, plan),
+        )
     }
 
     fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
@@ -191,8 +195,8 @@ impl Scheduler for Capacity {
                 Phase::Reduce => "queue-share-of-reduce-slots",
             };
             let why = with_queue_numbers(Why::rule(rule), queue, phase, cluster);
-            let ahead = queue.ahead_of(job, phase) as f64;
-            reasons.push(why.with("at_most", queue.max(phase, cluster)).with("jobs_ahead", ahead));
+            let ahead = queue.jobs_ahead_of(job, phase) as f64;
+            reasons.push(why.with("at_most", queue.max_slots(phase, cluster)).with("jobs_ahead", ahead));
         }
         reasons
     }

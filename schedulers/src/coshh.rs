@@ -85,8 +85,8 @@ pub struct Coshh {
     /// Trackers with slots that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
     literal: bool,
-    slowest: f64,
-    recheck: Span,
+    slowdown_max: f64,
+    recheck_interval: Span,
     now: Time,
 }
 
@@ -163,8 +163,8 @@ impl Coshh {
             predictor: Predictor::new(default, error, u64::from(seed)),
             nodes: BTreeMap::new(),
             literal,
-            slowest,
-            recheck: section.span(
+            slowdown_max: slowest,
+            recheck_interval: section.span(
                 "recheck",
                 Span::secs(10),
                 "how often classes are compared with new measurements",
@@ -248,7 +248,7 @@ impl Coshh {
         let user = self.users.user(number);
         let suggested = |kind: usize| match stage.classification() {
             Some(stage) => self.kinds.is_suggested(kind, stage, phase, tracker),
-            None => self.kinds.is_fit(kind, tracker),
+            None => self.kinds.is_fast_enough(kind, tracker),
         };
         let (task, near) = user.find_job(phase, suggested, |suggested, id| {
             let job = plan.cluster().job(id)?;
@@ -279,13 +279,13 @@ impl SlotOrder for Coshh {
     /// Returns the task for a slot: by stage 1, then by stage 2, then from any job.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let slot_for = |user: usize, stage: ShareStage| self.slot_for(user, stage, phase, tracker, plan);
-        let below_minimum = self.users.below_minimum(phase);
+        let below_minimum = self.users.users_below_minimum(phase);
         below_minimum
             .iter()
             .find_map(|user| slot_for(*user, ShareStage::MinShare))
-            .or_else(|| self.users.in_order(phase).find_map(|user| slot_for(user, ShareStage::Share)))
+            .or_else(|| self.users.users_in_order(phase).find_map(|user| slot_for(user, ShareStage::Share)))
             .or_else(|| {
-                let rest = below_minimum.iter().copied().chain(self.users.in_order(phase));
+                let rest = below_minimum.iter().copied().chain(self.users.users_in_order(phase));
                 let mut rest = rest.filter(|_| !self.literal);
                 rest.find_map(|user| slot_for(user, ShareStage::Any))
             })
@@ -311,7 +311,7 @@ pub(crate) fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
         has_min_share: false,
         arrivals: 0.01 * (1.0 + class as f64),
         times: (0..nodes).map(|node| time(class, node)).collect(),
-        fit: vec![true; nodes],
+        fast_enough: vec![true; nodes],
     };
     classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
 }
@@ -355,7 +355,7 @@ impl Scheduler for Coshh {
             Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
                 self.now = round.now;
-                if self.slowest > 0.0 {
+                if self.slowdown_max > 0.0 {
                     self.observe_running_tasks(round.now, plan.cluster());
                 }
                 self.kinds.check_predictions(&self.predictor);
@@ -364,7 +364,7 @@ impl Scheduler for Coshh {
     }
 
     fn tick_every(&self) -> Option<Span> {
-        Some(self.recheck)
+        Some(self.recheck_interval)
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
@@ -376,7 +376,7 @@ impl Scheduler for Coshh {
                 |id: JobId| plan.cluster().job(id).map(|job| (std::cmp::Reverse(job.spec.priority), id));
             return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
         }
-        let (has_a, has_b) = (user_a.retained(phase, plan), user_b.retained(phase, plan));
+        let (has_a, has_b) = (user_a.retained_slots(phase, plan), user_b.retained_slots(phase, plan));
         if has_b <= user_b.min_slots[phase] {
             return false;
         }
@@ -394,7 +394,7 @@ impl Scheduler for Coshh {
                 Phase::Map => "users-share-of-map-slots",
                 Phase::Reduce => "users-share-of-reduce-slots",
             };
-            let ahead = self.users.ahead_of(job.id, phase) as f64;
+            let ahead = self.users.users_ahead_of(job.id, phase) as f64;
             reasons.push(with_user_numbers(Why::rule(rule), user, phase).with("users_ahead", ahead));
         }
         if self.kinds.class(kind, 1).is_none() {

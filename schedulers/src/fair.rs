@@ -105,7 +105,7 @@ impl Fair {
                 Phase::Reduce => "pool-share-of-reduce-slots",
             };
             let why = with_pool_numbers(Why::rule(rule), pool, phase).with("weight", pool.weight);
-            let ahead = self.pools.ahead_of(job.id, phase);
+            let ahead = self.pools.jobs_ahead_of(job.id, phase);
             let why = why.with("min", f64::from(pool.min[phase])).with("jobs_ahead", ahead as f64);
             let preempts_in =
                 self.pools.pool_number(job.id).and_then(|pool| self.reclaim.preempts_in(pool, phase, now));
@@ -135,7 +135,7 @@ impl SlotOrder for Fair {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let Self { pools, locality_delay, reclaim } = self;
         let cluster = plan.cluster();
-        pools.in_order(phase).find_map(|(pool, id)| {
+        pools.jobs_in_order(phase).find_map(|(pool, id)| {
             let job = cluster.job(id)?;
             let (task, why) = match phase {
                 Phase::Map => {
@@ -165,8 +165,8 @@ impl SlotOrder for Fair {
 
 /// Adds the slots and the share of a pool. The share is left out if it has not been computed yet.
 fn with_pool_numbers(why: Why, pool: &Pool, phase: Phase) -> Why {
-    let why = why.with("held", f64::from(pool.held[phase]));
-    if pool.share[phase] > 0.0 { why.with("share", pool.share[phase]) } else { why }
+    let why = why.with("held", f64::from(pool.held_slots[phase]));
+    if pool.fair_share[phase] > 0.0 { why.with("share", pool.fair_share[phase]) } else { why }
 }
 
 impl Scheduler for Fair {
@@ -202,7 +202,7 @@ impl Scheduler for Fair {
             return false;
         };
         if pool_a.name != pool_b.name {
-            let retained = |pool: &Pool| (pool.retained(phase, plan), pool.share[phase]);
+            let retained = |pool: &Pool| (pool.retained_slots(phase, plan), pool.fair_share[phase]);
             return should_move(retained(pool_a), retained(pool_b));
         }
         if pool_a.fifo {

@@ -80,14 +80,15 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 /// The policy.
 #[derive(Debug)]
 pub struct Fcs {
-    maps: Fair,
+    /// Assigns map slots.
+    map_policy: Fair,
     settings: Settings,
     flow: DataFlow,
-    jobs: BTreeMap<JobId, JobEstimate>,
+    estimates: BTreeMap<JobId, JobEstimate>,
     /// Running jobs with reduces, ordered by remaining work.
     by_remaining_work: RankedQueue<JobId, Rank>,
     /// Jobs with pending reduces that may start. Overdue jobs come first.
-    waiting: RankedQueue<JobId, OrderKey>,
+    waiting_jobs: RankedQueue<JobId, OrderKey>,
     paused: PausedReduces,
     /// The number of offers that a paused reduce skips before it migrates (D in the paper).
     skips: u64,
@@ -199,12 +200,12 @@ impl Fcs {
         let default_map =
             section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
         Self {
-            maps: Fair::new(section),
+            map_policy: Fair::new(section),
             settings,
             flow: DataFlow::default(),
-            jobs: BTreeMap::new(),
+            estimates: BTreeMap::new(),
             by_remaining_work: RankedQueue::default(),
-            waiting: RankedQueue::default(),
+            waiting_jobs: RankedQueue::default(),
             paused: PausedReduces::default(),
             skips: settings.skips(&Cluster::default()),
             typical_map: default_map.as_secs_f64(),
@@ -215,23 +216,23 @@ impl Fcs {
     /// Updates the data of a job from the cluster.
     fn refresh(&mut self, id: JobId, now: Time, cluster: &Cluster) {
         let job = cluster.job(id).filter(|job| job.is_running() && job.spec.reduces > 0);
-        let (Some(job), Some(known)) = (job, self.jobs.get_mut(&id)) else {
+        let (Some(job), Some(known)) = (job, self.estimates.get_mut(&id)) else {
             self.by_remaining_work.set(id, None);
-            self.waiting.set(id, None);
+            self.waiting_jobs.set(id, None);
             return;
         };
         known.update_remaining(job, &self.flow, self.typical_map, self.settings.literal, now);
         let order = known.order_key(self.settings.tolerance);
         let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
         self.by_remaining_work.set(id, Some(order.2));
-        self.waiting.set(id, waits.then_some(order));
+        self.waiting_jobs.set(id, waits.then_some(order));
     }
 
     /// Updates the estimates of all jobs.
     fn refresh_all(&mut self, now: Time, cluster: &Cluster) {
         let (mut maps, mut reduces) = (Mean::default(), Mean::default());
         for job in cluster.active_jobs() {
-            let Some(known) = self.jobs.get_mut(&job.id) else { continue };
+            let Some(known) = self.estimates.get_mut(&job.id) else { continue };
             known.refresh(job, self.paused.tasks_of(job.id), now, cluster);
             if let Some(seconds) = known.map_s {
                 maps.add(seconds);
@@ -242,10 +243,10 @@ impl Fcs {
         }
         self.typical_map = maps.value().unwrap_or(self.typical_map);
         self.typical_reduce = reduces.value().or(self.typical_reduce);
-        let ids: Vec<JobId> = self.jobs.keys().copied().collect();
+        let ids: Vec<JobId> = self.estimates.keys().copied().collect();
         for id in ids {
             let overdue = cluster.job(id).is_some_and(|job| self.is_overdue(job, now, cluster));
-            if let Some(known) = self.jobs.get_mut(&id) {
+            if let Some(known) = self.estimates.get_mut(&id) {
                 known.overdue = overdue.then(|| known.overdue.unwrap_or(now));
             }
             self.refresh(id, now, cluster);
@@ -269,7 +270,7 @@ impl Fcs {
                 estimate.is_some_and(|estimate| self.settings.is_overdue(total, service, estimate))
             })
         });
-        let has_fresh = job.pending.reduce.len() > self.paused.count(job.id);
+        let has_fresh = job.pending.reduce.len() > self.paused.count_of(job.id);
         // If a job has more reduces than there are slots, its last reduces wait for other reduces
         // of the same job.
         let waves = f64::from(job.spec.reduces) / f64::from(cluster.slots(Phase::Reduce).max(1));
@@ -283,16 +284,16 @@ impl Fcs {
 
     /// Returns the reduce that gets a slot, of the job with the least remaining work (algorithm 2).
     fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let Self { waiting, jobs, paused, skips, .. } = self;
+        let Self { waiting_jobs, estimates, paused, skips, .. } = self;
         let cluster = plan.cluster();
-        for id in waiting.iter() {
-            let (Some(job), Some(known)) = (cluster.job(id), jobs.get(&id)) else { continue };
+        for id in waiting_jobs.iter() {
+            let (Some(job), Some(known)) = (cluster.job(id), estimates.get(&id)) else { continue };
             let rules = if known.overdue.is_some() {
                 ["overdue", "overdue,resumed", "overdue,migrated"]
             } else {
                 ["least-remaining-work", "least-remaining-work,resumed", "least-remaining-work,migrated"]
             };
-            let checkpoint = paused.count(id);
+            let checkpoint = paused.count_of(id);
             let limit = if job.pending.reduce.len() > checkpoint {
                 CheckpointPlace::None
             } else {
@@ -308,7 +309,7 @@ impl Fcs {
             if let Some(task) = reduce_to_migrate(job, paused.skipped_more_than(id, *skips), tracker, plan) {
                 return Some((task, with_remaining_work(Why::rule(rules[2]), known.remaining)));
             }
-            paused.skip(id);
+            paused.skip_offer(id);
         }
         None
     }
@@ -317,7 +318,7 @@ impl Fcs {
 impl SlotOrder for Fcs {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         match phase {
-            Phase::Map => self.maps.choose(phase, tracker, plan),
+            Phase::Map => self.map_policy.choose(phase, tracker, plan),
             Phase::Reduce => self.next_reduce(tracker, plan),
         }
     }
@@ -325,12 +326,12 @@ impl SlotOrder for Fcs {
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
         // The order of jobs for reduce slots does not depend on the slots that they hold.
         if phase == Phase::Map {
-            self.maps.charge(job, phase, plan);
+            self.map_policy.charge(job, phase, plan);
         }
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
-        self.maps.restore(job, cluster);
+        self.map_policy.restore(job, cluster);
     }
 }
 
@@ -362,15 +363,15 @@ impl Scheduler for Fcs {
     }
 
     fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
-        self.maps.observe(now, fact, cluster);
+        self.map_policy.observe(now, fact, cluster);
         self.flow.observe(fact, cluster);
         self.paused.observe(fact, cluster);
         match fact {
             Fact::JobSubmitted { job, .. } => {
-                self.jobs.insert(*job, JobEstimate::default());
+                self.estimates.insert(*job, JobEstimate::default());
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.jobs.remove(job);
+                self.estimates.remove(job);
             }
             _ => {}
         }
@@ -386,7 +387,7 @@ impl Scheduler for Fcs {
         match round.cause {
             Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
             Cause::Tick => {
-                self.maps.reclaim(&[Phase::Map], plan);
+                self.map_policy.reclaim(&[Phase::Map], plan);
                 self.refresh_all(round.now, plan.cluster());
                 self.preempt(plan);
             }
@@ -399,7 +400,7 @@ impl Scheduler for Fcs {
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         match phase {
-            Phase::Map => self.maps.outranks(a, b, phase, plan),
+            Phase::Map => self.map_policy.outranks(a, b, phase, plan),
             Phase::Reduce => {
                 self.by_remaining_work.key(a).zip(self.by_remaining_work.key(b)).is_some_and(|(a, b)| a < b)
             }
@@ -407,18 +408,18 @@ impl Scheduler for Fcs {
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {
-        let mut reasons = self.maps.reasons(&[Phase::Map], job, now, cluster);
-        let Some(known) = self.jobs.get(&job.id) else { return reasons };
-        if self.waiting.key(job.id).is_some() {
-            let ahead = self.waiting.ahead_of(job.id).count() as f64;
+        let mut reasons = self.map_policy.reasons(&[Phase::Map], job, now, cluster);
+        let Some(known) = self.estimates.get(&job.id) else { return reasons };
+        if self.waiting_jobs.key(job.id).is_some() {
+            let ahead = self.waiting_jobs.ahead_of(job.id).count() as f64;
             let rule = if known.overdue.is_some() { "overdue-first" } else { "least-remaining-work-first" };
             reasons.push(with_remaining_work(Why::rule(rule), known.remaining).with("jobs_ahead", ahead));
             reasons.extend(self.explain_no_preemption(job.id, known.remaining, now, cluster));
         }
-        if let Some(skipped) = self.paused.skipped(job.id) {
+        if let Some(skipped) = self.paused.skipped_offers(job.id) {
             let why = Why::rule("paused-reduces-wait-for-nodes");
             let why =
-                why.with("tasks", self.paused.count(job.id) as f64).with("offers_skipped", skipped as f64);
+                why.with("tasks", self.paused.count_of(job.id) as f64).with("offers_skipped", skipped as f64);
             reasons.push(why.with("at_most", self.skips as f64));
         }
         reasons

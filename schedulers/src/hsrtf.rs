@@ -141,7 +141,7 @@ impl Hsrtf {
 
     /// Returns the position of a job: by its remaining time, or by the part of its share that it
     /// would hold with one more slot.
-    fn key(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
+    fn job_rank(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
         let Estimate { remaining, share, .. } = self.estimator.estimate_of(job.id);
         if self.is_pure() {
             return (Real(0.0), Real(remaining));
@@ -160,7 +160,7 @@ impl Hsrtf {
         let job = cluster.job(id);
         for phase in Phase::BOTH {
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
-            let key = waits.map(|job| self.key(job, job.running[phase].len() as u32, phase));
+            let key = waits.map(|job| self.job_rank(job, job.running[phase].len() as u32, phase));
             self.waiting_jobs[phase].set(id, key);
         }
     }
@@ -232,8 +232,11 @@ impl Hsrtf {
     fn slot_for(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
         let on = plan.cluster().attempt(victim)?.tracker;
         let fit = task_for(job, self.input_hosts.get(&job.id), victim.phase(), on, plan)?;
-        let why =
-            self.estimator.estimate_of(job.id).add_to(Why::rule(fit.rule), victim.phase(), self.is_pure());
+        let why = self.estimator.estimate_of(job.id).add_numbers_to(
+            Why::rule(fit.rule),
+            victim.phase(),
+            self.is_pure(),
+        );
         Some((fit.task, on, why))
     }
 
@@ -322,12 +325,12 @@ impl SlotOrder for Hsrtf {
             }
             Some(fit)
         })?;
-        Some((task, estimator.estimate_of(task.job).add_to(Why::rule(rule), phase, is_pure)))
+        Some((task, estimator.estimate_of(task.job).add_numbers_to(Why::rule(rule), phase, is_pure)))
     }
 
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
         let found = plan.cluster().job(job);
-        let key = found.map(|job| self.key(job, plan.held_slots(job, phase) + 1, phase));
+        let key = found.map(|job| self.job_rank(job, plan.held_slots(job, phase) + 1, phase));
         self.waiting_jobs[phase].set(job, key);
     }
 
@@ -472,7 +475,8 @@ impl Scheduler for Hsrtf {
                 Phase::Reduce => "shorter-jobs-take-reduce-slots",
             };
             let ahead = self.waiting_jobs[phase].ahead_of(job.id).count() as f64;
-            let why = estimate.add_to(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
+            let why =
+                estimate.add_numbers_to(Why::rule(rule), phase, self.is_pure()).with("jobs_ahead", ahead);
             reasons.push(match self.last_estimate.filter(|_| self.preempts()) {
                 Some(last) => {
                     let passed = now.since(last);

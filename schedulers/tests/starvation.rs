@@ -96,7 +96,7 @@ impl FloodedCluster {
                         self.launched.entry(attempt.job()).or_insert(self.now);
                     }
                 }
-                Effect::SendOrders { tracker, orders, .. } => self.execute(tracker, orders),
+                Effect::SendOrders { tracker, orders, .. } => self.receive_orders(tracker, orders),
                 Effect::CommitJob { job } => commits.push(job),
                 Effect::Compute { number, problem } => {
                     self.send(Event::Computed { number, answer: problem.solve() });
@@ -109,7 +109,7 @@ impl FloodedCluster {
         }
     }
 
-    fn execute(&mut self, tracker: TrackerId, orders: Vec<(u64, Order)>) {
+    fn receive_orders(&mut self, tracker: TrackerId, orders: Vec<(u64, Order)>) {
         let at = tracker.0 as usize;
         for (number, order) in
             orders.into_iter().filter(|(number, _)| *number > self.seq[at].1).collect::<Vec<_>>()
@@ -213,7 +213,7 @@ fn wait_for_first_slot(spec: &str, flood_maps: usize, every: u32, maps: usize) -
 }
 
 #[test]
-fn waiting_time_is_within_the_stated_bound() {
+fn waiting_time_is_within_the_limits_of_the_policy() {
     let mut wrong = String::new();
     for spec in specs() {
         let inner = spec.trim_start_matches("chronos(").trim_end_matches(')');

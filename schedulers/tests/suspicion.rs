@@ -28,7 +28,7 @@ struct FullCluster {
     tracker_of_task: BTreeMap<String, String>,
 }
 
-fn play(policy: &str, commands: &str) -> String {
+fn run_scenario(policy: &str, commands: &str) -> String {
     let build = |spec: &str, params: &Params| -> Result<Box<dyn Scheduler>, String> {
         make(spec, params).map_err(|error| error.to_string())
     };
@@ -64,7 +64,7 @@ fn full_cluster(policy: &str, seed: u64) -> FullCluster {
         let (user, data) = (["ann", "bob", "cid"][job - 1], hosts.join(","));
         let _ = writeln!(commands, "submit j{job} maps={maps} data={data} user={user} speculation=on");
     }
-    let played = play(policy, &commands);
+    let played = run_scenario(policy, &commands);
     let launched = played.lines().filter_map(|line| line.strip_prefix("assign ")?.split_once(" on "));
     let runs =
         launched.map(|(task, rest)| (task.to_owned(), rest.split(' ').next().unwrap_or("").to_owned()));
@@ -108,7 +108,7 @@ fn suspect_tracker_triggers_lossless_recovery() {
             let Some(suspect) = full.tracker_of_task.get("j1.m0").cloned() else { continue };
             let before = format!("{}{}", full.commands, full.heartbeats(2, 0.3));
             let broken = format!("{before}disconnect {suspect} at=3s\n");
-            let played = play(&spec, &broken);
+            let played = run_scenario(&spec, &broken);
             let back = preempted(&played);
             assert!(!played.contains("to kill"), "{spec}, seed {seed}: an attempt is killed\n{played}");
             for victim in &back {
@@ -130,7 +130,7 @@ fn suspect_tracker_triggers_lossless_recovery() {
             }
             // A false alarm: no attempt of the tracker is stopped, and no more attempts are
             // preempted.
-            let recovered = play(&spec, &format!("{broken}{}tick at=5s\n", full.heartbeats(4, 0.4)));
+            let recovered = run_scenario(&spec, &format!("{broken}{}tick at=5s\n", full.heartbeats(4, 0.4)));
             assert_eq!(preempted(&recovered), back, "{spec}, seed {seed}: preempts after a false alarm");
             assert!(
                 !recovered.contains("\nstop "),

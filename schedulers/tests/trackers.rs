@@ -66,7 +66,7 @@ impl TestCluster {
     }
 
     /// Advances the time by this many seconds, in which only this tracker sends heartbeats.
-    fn pass(&mut self, seconds: u64, registered: (TrackerId, u64)) {
+    fn pass_time(&mut self, seconds: u64, registered: (TrackerId, u64)) {
         for _ in 0..seconds {
             self.now = self.now + Span::secs(1);
             self.requests += 1;
@@ -108,7 +108,7 @@ fn lost_trackers_are_forgotten_on_request_or_after_a_time_and_their_ids_are_not_
     let registered = run.register("a", 0).unwrap();
     let (lost, _) = run.register("b", 0).unwrap();
     assert!(matches!(run.forget(lost), Reply::Refused(why) if why.contains("not lost")));
-    run.pass(15, registered);
+    run.pass_time(15, registered);
     assert!(run.knows_tracker("b"), "the tracker is lost, but not forgotten");
     assert_eq!(run.forget(lost), Reply::Accepted);
     assert!(!run.knows_tracker("b"));
@@ -116,9 +116,9 @@ fn lost_trackers_are_forgotten_on_request_or_after_a_time_and_their_ids_are_not_
     let (again, incarnation) = run.register("b", 1).unwrap();
     assert!(again > lost, "{again} is not {lost}");
     assert_eq!(incarnation, 1);
-    run.pass(50, registered);
+    run.pass_time(50, registered);
     assert!(run.knows_tracker("b"));
-    run.pass(30, registered);
+    run.pass_time(30, registered);
     assert!(!run.knows_tracker("b") && run.knows_tracker("a"));
     assert_eq!(run.core.cluster().trackers().count(), 1);
 }

@@ -49,12 +49,13 @@ impl JobTracker {
         let used = running.filter_map(|id| Some(self.cluster.attempt(*id)?.tracker));
         let used: BTreeSet<TrackerId> = used.filter(|id| unreachable.contains(id)).collect();
         let used_trackers = used.iter().filter_map(|id| self.cluster.tracker(*id));
-        let Some(longest) = used_trackers.max_by_key(|tracker| self.silence(now, tracker)) else {
+        let Some(longest) = used_trackers.max_by_key(|tracker| self.time_since_heartbeat(now, tracker))
+        else {
             let missing = !reasons.is_empty() && !unreachable.is_empty();
             let why = missing.then(|| Why::rule("slots-unreachable").with("nodes", unreachable.len() as f64));
             return why.into_iter().collect();
         };
-        let silent_s = self.silence(now, longest).as_secs_f64();
+        let silent_s = self.time_since_heartbeat(now, longest).as_secs_f64();
         let lost_in_s = (self.config.lost_after.as_secs_f64() - silent_s).max(0.0);
         let others = used.len() as f64 - 1.0;
         let why = Why::rule("suspect-tracker").with("on_tracker", f64::from(longest.id.0));
@@ -66,9 +67,9 @@ impl JobTracker {
     fn explain_down_trackers(&self, now: Time) -> Vec<Why> {
         let down = self.cluster.trackers().filter(|tracker| tracker.state != TrackerState::Live);
         let mut down: Vec<&Tracker> = down.collect();
-        down.sort_by_key(|tracker| self.silence(now, tracker));
+        down.sort_by_key(|tracker| self.time_since_heartbeat(now, tracker));
         let others = down.len().saturating_sub(DOWN_TRACKERS_MAX);
-        let silent_s = |tracker: &Tracker| self.silence(now, tracker).as_secs_f64();
+        let silent_s = |tracker: &Tracker| self.time_since_heartbeat(now, tracker).as_secs_f64();
         let why = |tracker: &&Tracker| {
             let why = Why::rule("tracker-down").with("on_tracker", f64::from(tracker.id.0));
             why.with("silent_s", silent_s(tracker))
@@ -142,7 +143,7 @@ impl JobTracker {
             return reasons;
         }
         let all = f64::from(self.cluster.slots(phase));
-        let free: u32 = self.cluster.free_trackers(phase).map(|id| self.free_on(id, phase)).sum();
+        let free: u32 = self.cluster.free_trackers(phase).map(|id| self.free_slots_on(id, phase)).sum();
         let is_unreachable = |index: u32| {
             let checkpoint = job.tasks[phase].get(index as usize).and_then(|task| task.checkpoint);
             checkpoint
@@ -185,11 +186,11 @@ impl JobTracker {
     }
 
     /// Returns how long ago the last heartbeat of a tracker was.
-    fn silence(&self, now: Time, tracker: &Tracker) -> Span {
+    fn time_since_heartbeat(&self, now: Time, tracker: &Tracker) -> Span {
         now.since(self.cluster.last_seen(tracker.id))
     }
 
-    fn free_on(&self, id: TrackerId, phase: Phase) -> u32 {
+    fn free_slots_on(&self, id: TrackerId, phase: Phase) -> u32 {
         self.cluster.tracker(id).map_or(0, |tracker| self.cluster.free_slots(tracker, phase))
     }
 }

@@ -24,7 +24,7 @@ struct JobFacts {
 
 impl RecentFacts {
     /// Adds a fact. At most `max` launches and `max` other facts are kept for each job.
-    pub(super) fn note(&mut self, entry: &Entry, max: usize) {
+    pub(super) fn add_fact(&mut self, entry: &Entry, max: usize) {
         let Some(job) = entry.fact.job() else { return };
         let fact = match &entry.fact {
             Fact::JobForgotten { .. } => {
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn launches_do_not_evict_preemption_reasons() {
         let mut recent = RecentFacts::default();
-        let note = |recent: &mut RecentFacts, at, fact| recent.note(&Entry { at: Time(at), fact }, 3);
+        let note = |recent: &mut RecentFacts, at, fact| recent.add_fact(&Entry { at: Time(at), fact }, 3);
         let (attempt, why) = (task(0).attempt(0), "for another".to_owned());
         note(
             &mut recent,

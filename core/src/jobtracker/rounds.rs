@@ -1,6 +1,6 @@
 //! Offers free slots to the policy, and carries out its decisions.
 
-use super::{JobTracker, POLICY_TICK_MIN};
+use super::{JobTracker, POLICY_TICK_INTERVAL_MIN};
 use crate::{
     compute::Numbers,
     event::{Effect, Order},
@@ -116,7 +116,7 @@ impl JobTracker {
             self.hold_round(now, Cause::Tick, out);
         } else {
             self.hold_shadow_round(now, |shadow| {
-                shadow.next_tick(POLICY_TICK_MIN).is_some_and(|next| next <= now)
+                shadow.next_tick(POLICY_TICK_INTERVAL_MIN).is_some_and(|next| next <= now)
             });
         }
     }
@@ -213,7 +213,7 @@ impl JobTracker {
         }
         order.truncate(OFFERS_MAX);
         for tracker in order {
-            if !self.has_launchable() {
+            if !self.has_launchable_task() {
                 break;
             }
             self.offer(now, tracker, out);
@@ -221,7 +221,7 @@ impl JobTracker {
         }
     }
 
-    fn has_launchable(&self) -> bool {
+    fn has_launchable_task(&self) -> bool {
         let has_pending = |job: &Job| {
             !job.pending.map.is_empty() || (!job.pending.reduce.is_empty() && job.may_start(Phase::Reduce))
         };

@@ -110,7 +110,7 @@ impl Plan<'_> {
         self.cluster.is_straggler(task.id)
             && task.viable_attempts().all(runs)
             && !task.viable_attempts().any(|at| self.cluster.is_better_split(job, at))
-            && self.duplicates(job, phase) < self.duplicates_max(job, phase)
+            && self.duplicate_count(job, phase) < self.duplicates_max(job, phase)
     }
 
     /// Returns whether all viable attempts of a task are on suspect trackers.
@@ -119,7 +119,7 @@ impl Plan<'_> {
         task.viable_attempts().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
     }
 
-    fn duplicates(&self, job: &Job, phase: Phase) -> usize {
+    fn duplicate_count(&self, job: &Job, phase: Phase) -> usize {
         let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
         let now = self.granted_to(job, phase).duplicates as usize;
         running.filter(|attempt| attempt.speculative).count() + now

@@ -162,8 +162,8 @@ impl Player<'_> {
             "why" => {
                 let subject = arguments.subject()?;
                 let reasons = match subject.replacen('j', "job_", 1).parse::<TaskId>() {
-                    Ok(asked) => self.tracker.explain_task(self.now, asked),
-                    Err(_) => self.tracker.explain(self.now, parse_job(subject)?),
+                    Ok(asked) => self.core.explain_task(self.now, asked),
+                    Err(_) => self.core.explain(self.now, parse_job(subject)?),
                 };
                 self.shown_lines = reasons.into_iter().map(|why| format!("waits: {why}")).collect();
                 Ok(Vec::new())
@@ -228,7 +228,8 @@ impl Player<'_> {
                 Ok(self.send(Event::Preemption { request, attempt: parse_attempt(subject)?, kind, by }))
             }
             "resume" => {
-                let on = arguments.get("on").map(|name| self.tracker_named(name)).transpose()?.map(|(id, _)| id);
+                let on =
+                    arguments.get("on").map(|name| self.tracker_named(name)).transpose()?.map(|(id, _)| id);
                 let full_id = format!("job_{}", subject.trim_start_matches('j'));
                 let task = full_id.parse().map_err(|_| format!("{subject} is not a task, such as j1.r0"))?;
                 Ok(self.send(Event::Resumption { request, task, on, by }))
@@ -248,7 +249,7 @@ impl Player<'_> {
     }
 
     fn tracker_named(&self, name: &str) -> Result<(crate::ids::TrackerId, Incarnation), String> {
-        let tracker = self.tracker.cluster().tracker_named(name);
+        let tracker = self.core.cluster().tracker_named(name);
         tracker.map(|tracker| (tracker.id, tracker.incarnation)).ok_or_else(|| format!("no tracker {name}"))
     }
 
@@ -377,14 +378,14 @@ impl Player<'_> {
     /// Returns the shuffle address of the tracker that has a map output; empty if the tracker is
     /// unknown.
     fn addr_of(&self, map: AttemptId) -> String {
-        let cluster = self.tracker.cluster();
+        let cluster = self.core.cluster();
         let output_on = cluster.attempt(map).and_then(|map| cluster.tracker(map.output_on));
         output_on.map_or_else(String::new, |output_on| output_on.shuffle_addr.clone())
     }
 
     fn register(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
         let (id, newest) = self.tracker_named(arguments.subject()?)?;
-        let cluster = self.tracker.cluster();
+        let cluster = self.core.cluster();
         let before = cluster.tracker(id).ok_or("no such tracker")?;
         let tracker = Registration {
             name: before.name.clone(),

@@ -68,7 +68,7 @@ struct Player<'a> {
     policy: (String, BTreeMap<String, String>),
     shadow: Option<String>,
     config: Config,
-    tracker: JobTracker,
+    core: JobTracker,
     journal: Vec<Entry>,
     /// A cluster to which the facts of the journal were applied, to be compared with the core.
     replica: Durable,
@@ -98,13 +98,13 @@ pub fn run(
     let config = Config { absence: Span(u64::MAX), ..Config::default() };
     let policy = (policy.to_owned(), BTreeMap::new());
     let made = make(&policy.0, &policy.1).map_err(|what| ScenarioError { line: 1, what })?;
-    let tracker = JobTracker::new(config.clone(), made);
+    let core = JobTracker::new(config.clone(), made);
     let mut player = Player {
         make,
         policy,
         shadow: None,
         config,
-        tracker,
+        core,
         journal: Vec::new(),
         replica: Durable::default(),
         now: Time(0),
@@ -141,7 +141,7 @@ pub fn run(
                 if !command.starts_with('#') {
                     let effects = player.play(command).map_err(error)?;
                     player.check_replica().map_err(error)?;
-                    check(player.tracker.cluster()).map_err(error)?;
+                    check(player.core.cluster()).map_err(error)?;
                     results.extend(player.render(&effects));
                     results.append(&mut player.shown_lines);
                 }
@@ -155,13 +155,13 @@ impl Player<'_> {
     /// Sends one event and records its effects.
     fn send(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
-        self.tracker.handle(self.now, event, &mut effects);
+        self.core.handle(self.now, event, &mut effects);
         // Computations finish at once. Their effects belong to the same event.
         let mut at = 0;
         while at < effects.len() {
             if let Effect::Compute { number, problem } = &effects[at] {
                 let event = Event::Computed { number: *number, answer: problem.solve() };
-                self.tracker.handle(self.now, event, &mut effects);
+                self.core.handle(self.now, event, &mut effects);
             }
             at += 1;
         }
@@ -184,7 +184,7 @@ impl Player<'_> {
 
     /// Compares the replica with the cluster.
     fn check_replica(&self) -> Result<(), String> {
-        if self.replica == *self.tracker.cluster().durable() {
+        if self.replica == *self.core.cluster().durable() {
             return Ok(());
         }
         Err("applying the facts to an empty cluster does not give the durable half of the cluster".to_owned())
@@ -203,18 +203,18 @@ impl Player<'_> {
 
     /// Begins with an empty cluster and an empty journal, at time 0.
     fn begin(&mut self) -> Result<Vec<Effect>, String> {
-        self.tracker = self.new_core()?;
+        self.core = self.new_core()?;
         (self.journal, self.replica, self.now) = (Vec::new(), Durable::default(), Time(0));
         Ok(Vec::new())
     }
 
     /// Simulates that the process dies and starts again with its journal.
     fn restart(&mut self) -> Result<Vec<Effect>, String> {
-        let mut tracker = self.new_core()?;
+        let mut core = self.new_core()?;
         for entry in &self.journal {
-            tracker.replay(entry).map_err(|error| error.to_string())?;
+            core.replay(entry).map_err(|error| error.to_string())?;
         }
-        self.tracker = tracker;
+        self.core = core;
         self.heartbeats.clear();
         Ok(self.send(Event::Start))
     }

@@ -28,7 +28,7 @@ pub(super) struct Queue {
     /// The maximum slots of a user, in multiples of the guarantee of the queue.
     user_factor: f64,
     /// Number of slots held by jobs in this queue or in queues below it.
-    pub(super) held: PerPhase<u32>,
+    pub(super) held_slots: PerPhase<u32>,
     /// Its jobs that can use a slot, in order.
     waiting_jobs: PerPhase<BTreeSet<JobRank>>,
     /// Its running jobs.
@@ -45,13 +45,13 @@ struct User {
 
 impl Queue {
     /// Returns the number of slots that the queue is guaranteed.
-    pub(super) fn guaranteed(&self, phase: Phase, cluster: &Cluster) -> f64 {
+    pub(super) fn guaranteed_slots(&self, phase: Phase, cluster: &Cluster) -> f64 {
         self.guaranteed_part * f64::from(cluster.slots(phase))
     }
 
     /// Returns the maximum number of slots of the queue. Slots that attempts hold on suspect or
     /// draining nodes are part of the total.
-    pub(super) fn max(&self, phase: Phase, cluster: &Cluster) -> f64 {
+    pub(super) fn max_slots(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let slots = cluster.slots(phase) + cluster.slots_on_excluded_trackers(phase);
         (self.max_part * f64::from(slots) - 1e-9).ceil()
     }
@@ -60,8 +60,8 @@ impl Queue {
     /// its users, but at least the configured limit. The slots of the queue are its guarantee, or
     /// one more than it holds if that is more.
     pub(super) fn user_max(&self, phase: Phase, cluster: &Cluster) -> f64 {
-        let guaranteed = self.guaranteed(phase, cluster);
-        let has = guaranteed.ceil().max(f64::from(self.held[phase]) + 1.0);
+        let guaranteed = self.guaranteed_slots(phase, cluster);
+        let has = guaranteed.ceil().max(f64::from(self.held_slots[phase]) + 1.0);
         let users = self.users.values().filter(|user| user.jobs > 0).count().max(1) as f64;
         let limit = (has / users).ceil().max((has * self.user_limit).ceil());
         // A queue without a guarantee has no maximum per user.
@@ -73,11 +73,11 @@ impl Queue {
         self.users.get(user).map_or(0.0, |user| f64::from(user.held[phase]))
     }
 
-    pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = JobId> + '_ {
+    pub(super) fn jobs_in_order(&self, phase: Phase) -> impl Iterator<Item = JobId> + '_ {
         self.waiting_jobs[phase].iter().map(|(_, job)| *job)
     }
 
-    pub(super) fn ahead_of(&self, job: &Job, phase: Phase) -> usize {
+    pub(super) fn jobs_ahead_of(&self, job: &Job, phase: Phase) -> usize {
         self.waiting_jobs[phase].range(..(Reverse(job.spec.priority), job.id)).count()
     }
 
@@ -188,7 +188,7 @@ impl Queues {
 
     /// Returns the leaves that may get another slot. At each level of the tree, the queue with the
     /// smallest part of its guarantee comes first.
-    pub(super) fn in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
+    pub(super) fn leaves_in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
         let mut leaves = Vec::new();
         self.collect_leaves(0, phase, cluster, &mut leaves);
         leaves
@@ -202,7 +202,7 @@ impl Queues {
         leaves: &mut Vec<&'a Queue>,
     ) {
         let queue = &self.queues[number];
-        if f64::from(queue.held[phase]) + 1.0 > queue.max(phase, cluster) {
+        if f64::from(queue.held_slots[phase]) + 1.0 > queue.max_slots(phase, cluster) {
             return;
         }
         if queue.is_leaf() {
@@ -214,7 +214,8 @@ impl Queues {
         let mut children = queue.children.clone();
         let used_part = |number: &usize| {
             let child = &self.queues[*number];
-            let (held, guaranteed) = (f64::from(child.held[phase]), child.guaranteed(phase, cluster));
+            let (held, guaranteed) =
+                (f64::from(child.held_slots[phase]), child.guaranteed_slots(phase, cluster));
             // A queue without a guarantee comes after all queues that are within their guarantee.
             Real(if guaranteed > 0.0 { held / guaranteed } else { 1.0 + held })
         };
@@ -239,21 +240,25 @@ impl Queues {
 
     /// Returns the number of slots that a queue holds, without those being preempted, and its
     /// guarantee.
-    pub(super) fn usage(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
-        (self.retained(number, phase, plan), self.queues[number].guaranteed(phase, plan.cluster()))
+    pub(super) fn slots_and_guarantee(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> (f64, f64) {
+        (
+            self.retained_slots(number, phase, plan),
+            self.queues[number].guaranteed_slots(phase, plan.cluster()),
+        )
     }
 
-    fn retained(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> f64 {
+    fn retained_slots(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> f64 {
         let queue = &self.queues[number];
         let jobs = queue.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         let own: f64 = jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum();
-        own + queue.children.iter().map(|child| self.retained(*child, phase, plan)).sum::<f64>()
+        own + queue.children.iter().map(|child| self.retained_slots(*child, phase, plan)).sum::<f64>()
     }
 
     /// Returns whether a queue and all its ancestors may hold another slot.
     pub(super) fn has_room(&self, number: usize, phase: Phase, plan: &Plan<'_>) -> bool {
         let below_max = |number: &usize| {
-            self.retained(*number, phase, plan) + 1.0 <= self.queues[*number].max(phase, plan.cluster())
+            self.retained_slots(*number, phase, plan) + 1.0
+                <= self.queues[*number].max_slots(phase, plan.cluster())
         };
         self.path(number).iter().all(below_max)
     }
@@ -268,7 +273,7 @@ impl Queues {
         plan: &Plan<'_>,
     ) -> BTreeMap<usize, f64> {
         let excess = |number: usize| {
-            let (retained, guaranteed) = self.usage(number, phase, plan);
+            let (retained, guaranteed) = self.slots_and_guarantee(number, phase, plan);
             retained - guaranteed
         };
         let others =
@@ -360,7 +365,7 @@ impl Queues {
         let mut at = Some(entry.queue);
         while let Some(number) = at {
             let queue = &mut self.queues[number];
-            queue.held[phase] = queue.held[phase] + held - before;
+            queue.held_slots[phase] = queue.held_slots[phase] + held - before;
             at = queue.parent;
         }
     }

@@ -33,8 +33,8 @@ pub(super) struct KindFacts {
     pub(super) arrivals: f64,
     /// Seconds that a job would take on each node alone; 0 if it cannot run there.
     pub(super) times: Vec<f64>,
-    /// Whether it may run on each node.
-    pub(super) fit: Vec<bool>,
+    /// Whether each node is fast enough to run it.
+    pub(super) fast_enough: Vec<bool>,
 }
 
 /// Returns the features of a kind for clustering: the logarithms of its times.
@@ -71,7 +71,10 @@ pub(super) fn problem(kinds: &[KindFacts], nodes: usize, seed: u64) -> Problem {
         .with("times", kinds.iter().flat_map(|kind| kind.times.iter().copied()).collect())
         .with(
             "fit",
-            kinds.iter().flat_map(|kind| kind.fit.iter().map(|fit| f64::from(u8::from(*fit)))).collect(),
+            kinds
+                .iter()
+                .flat_map(|kind| kind.fast_enough.iter().map(|fit| f64::from(u8::from(*fit))))
+                .collect(),
         )
         .with("nodes", vec![nodes as f64])
         .with("seed", vec![seed as f64]);
@@ -112,7 +115,7 @@ fn solve(input: &Numbers) -> Numbers {
             has_min_share: number("has_min_share", at) > 0.0,
             arrivals: number("arrivals", at),
             times: times.to_vec(),
-            fit: (0..times.len()).map(|node| number("fit", at * nodes + node) > 0.0).collect(),
+            fast_enough: (0..times.len()).map(|node| number("fit", at * nodes + node) > 0.0).collect(),
         })
         .collect();
     let (first, second) = (classify(&kinds, true, seed), classify(&kinds, false, seed));
@@ -178,7 +181,7 @@ fn allocate_nodes(kinds: &[KindFacts], count: usize, classes: &mut Classes) {
         let arrivals: f64 = members.iter().map(|kind| kind.arrivals).sum();
         let nodes = members.first().map_or(0, |kind| kind.times.len());
         let rate = |node: usize| {
-            let each = members.iter().filter(|kind| kind.times[node] > 0.0 && kind.fit[node]);
+            let each = members.iter().filter(|kind| kind.times[node] > 0.0 && kind.fast_enough[node]);
             each.map(|kind| kind.arrivals / kind.times[node]).sum::<f64>() / arrivals.max(f64::MIN_POSITIVE)
         };
         alpha.push(arrivals.max(f64::MIN_POSITIVE));
@@ -227,7 +230,14 @@ mod tests {
     use super::*;
 
     fn kind(user: usize, rank: usize, has_min_share: bool, arrivals: f64, times: &[f64]) -> KindFacts {
-        KindFacts { rank, user, has_min_share, arrivals, times: times.to_vec(), fit: vec![true; times.len()] }
+        KindFacts {
+            rank,
+            user,
+            has_min_share,
+            arrivals,
+            times: times.to_vec(),
+            fast_enough: vec![true; times.len()],
+        }
     }
 
     fn solve_classes(kinds: &[KindFacts]) -> [Classes; 2] {
@@ -274,7 +284,10 @@ mod tests {
     /// node.
     #[test]
     fn class_is_not_suggested_for_a_node_where_it_may_not_run() {
-        let slow = |user| KindFacts { fit: vec![true, false], ..kind(user, user, false, 1.0, &[1.0, 100.0]) };
+        let slow = |user| KindFacts {
+            fast_enough: vec![true, false],
+            ..kind(user, user, false, 1.0, &[1.0, 100.0])
+        };
         let [_, all] = solve_classes(&[slow(0), kind(1, 1, false, 1.0, &[1.0, 100.0])]);
         let (one, other) = (all.class_of_kind[0].unwrap(), all.class_of_kind[1].unwrap());
         assert!(all.delta[one][1] <= PART_MIN && all.delta[one][0] > PART_MIN, "{all:?}");

@@ -43,7 +43,7 @@ pub(super) struct Kind {
     classified_features: Vec<f64>,
     /// For each node of the classification: whether its tasks are not too slow there compared with
     /// the best node.
-    fit: Vec<bool>,
+    fast_enough: Vec<bool>,
 }
 
 /// The solution of the last computation.
@@ -62,7 +62,7 @@ struct Solution {
 pub(super) struct Kinds {
     window: Span,
     radius: f64,
-    slowest: f64,
+    slowdown_max: f64,
     seed: u64,
     number_of_kind: BTreeMap<(Scope, Priority), usize>,
     kinds: BTreeMap<usize, Kind>,
@@ -80,7 +80,7 @@ impl Kinds {
         Self {
             window,
             radius,
-            slowest,
+            slowdown_max: slowest,
             seed,
             number_of_kind: BTreeMap::new(),
             kinds: BTreeMap::new(),
@@ -119,7 +119,7 @@ impl Kinds {
                     last_seen: now,
                     class: [None; 2],
                     classified_features: Vec::new(),
-                    fit: Vec::new(),
+                    fast_enough: Vec::new(),
                 },
             );
         }
@@ -239,14 +239,14 @@ impl Kinds {
                 has_min_share: kind.has_min_share,
                 arrivals: kind.rate(now, self.window),
                 times: kind.times(&nodes, predictor),
-                fit: kind.fit(&nodes, predictor, self.slowest),
+                fast_enough: kind.fast_enough_on(&nodes, predictor, self.slowdown_max),
             })
             .collect();
         let problem = classes::problem(&facts, nodes.len(), self.seed);
         for (number, facts) in chosen.iter().zip(&facts) {
             if let Some(kind) = self.kinds.get_mut(number) {
                 kind.classified_features = classes::features(&facts.times);
-                kind.fit.clone_from(&facts.fit);
+                kind.fast_enough.clone_from(&facts.fast_enough);
             }
         }
         self.computing = Some((nodes, chosen));
@@ -307,10 +307,10 @@ impl Kinds {
 
     /// Returns whether a node may run tasks of a kind if no class that is suggested for the node
     /// has a task.
-    pub(super) fn is_fit(&self, number: usize, node: TrackerId) -> bool {
+    pub(super) fn is_fast_enough(&self, number: usize, node: TrackerId) -> bool {
         let at = self.solution.as_ref().and_then(|solution| solution.node_index.get(&node));
         let (Some(at), Some(kind)) = (at, self.kinds.get(&number)) else { return true };
-        kind.fit.get(*at).copied().unwrap_or(true)
+        kind.fast_enough.get(*at).copied().unwrap_or(true)
     }
 
     /// Returns the nodes that are suggested for a kind in either classification, ordered by the
@@ -345,7 +345,7 @@ impl Kind {
 
     /// Returns for each node whether tasks take at most `slowest` times as long there as on the
     /// best node. The number of slots does not matter.
-    fn fit(&self, nodes: &[Node], predictor: &Predictor, slowest: f64) -> Vec<bool> {
+    fn fast_enough_on(&self, nodes: &[Node], predictor: &Predictor, slowest: f64) -> Vec<bool> {
         let mut fit = vec![true; nodes.len()];
         let phases = Phase::BOTH.into_iter().filter(|phase| self.tasks[*phase].value().unwrap_or(0.0) > 0.0);
         for phase in phases.filter(|_| slowest > 0.0) {

@@ -8,7 +8,7 @@
 //! one program and slow for another.
 //!
 //! Differs from the paper: no background clustering of history logs. The levels above replace its
-//! lookup stats.
+//! lookup table.
 
 use crate::estimate::Mean;
 use mrcore::{

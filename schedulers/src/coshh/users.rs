@@ -181,7 +181,7 @@ impl Users {
 
     /// Returns the users of stage 1: those below their minimum share with pending jobs, ordered by
     /// missing slots times weight, the greatest first.
-    pub(super) fn below_minimum(&self, phase: Phase) -> Vec<usize> {
+    pub(super) fn users_below_minimum(&self, phase: Phase) -> Vec<usize> {
         let lacks = |number: usize| {
             let user = &self.users[number];
             let deficit = user.min_slots[phase].saturating_sub(user.held_slots[phase]);
@@ -195,12 +195,12 @@ impl Users {
     }
 
     /// Returns the users of stage 2: those with pending jobs, ordered by slots relative to weight.
-    pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn users_in_order(&self, phase: Phase) -> impl Iterator<Item = usize> + '_ {
         self.waiting_users[phase].iter()
     }
 
     /// Returns the number of users that come before the user of a job.
-    pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
+    pub(super) fn users_ahead_of(&self, job: JobId, phase: Phase) -> usize {
         let user = self.jobs.get(&job).map_or(0, |entry| entry.user);
         self.waiting_users[phase].ahead_of(user).count()
     }
@@ -244,7 +244,7 @@ impl User {
 
     /// Returns the number of slots that the running jobs of the user hold, without those being
     /// preempted.
-    pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
+    pub(super) fn retained_slots(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| plan.retained_slots(job, phase)).sum()
     }

@@ -26,9 +26,9 @@ pub(super) struct Pool {
     pub(super) max_jobs: Option<u32>,
     pub(super) fifo: bool,
     /// Number of slots that its jobs hold, including finished jobs whose attempts have not ended.
-    pub(super) held: PerPhase<u32>,
+    pub(super) held_slots: PerPhase<u32>,
     /// Its fair share, as last computed.
-    pub(super) share: PerPhase<f64>,
+    pub(super) fair_share: PerPhase<f64>,
     /// Its jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Real>>,
     /// Its running jobs, oldest first. Only the first `max_jobs` get slots.
@@ -121,7 +121,7 @@ impl Pools {
 
     /// Returns the jobs that can use a slot, with their pools, in the order in which they get a
     /// slot.
-    pub(super) fn in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
+    pub(super) fn jobs_in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
         self.waiting_pools[phase].iter().flat_map(move |number| {
             let pool = &self.pools[number];
             pool.waiting_jobs[phase].iter().map(move |job| (pool, job))
@@ -129,8 +129,8 @@ impl Pools {
     }
 
     /// Returns the number of jobs that would get a slot before this one.
-    pub(super) fn ahead_of(&self, job: JobId, phase: Phase) -> usize {
-        self.in_order(phase).take_while(|(_, other)| *other != job).count()
+    pub(super) fn jobs_ahead_of(&self, job: JobId, phase: Phase) -> usize {
+        self.jobs_in_order(phase).take_while(|(_, other)| *other != job).count()
     }
 
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
@@ -170,8 +170,8 @@ impl Pools {
                 min,
                 max_jobs,
                 fifo,
-                held: PerPhase::default(),
-                share: PerPhase::default(),
+                held_slots: PerPhase::default(),
+                fair_share: PerPhase::default(),
                 waiting_jobs: PerPhase::default(),
                 jobs: BTreeSet::new(),
             });
@@ -217,7 +217,7 @@ impl Pools {
         let Some(entry) = self.jobs.get_mut(&job) else { return };
         let before = std::mem::replace(&mut entry.held[phase], held);
         let pool = &mut self.pools[entry.pool];
-        pool.held[phase] = pool.held[phase] + held - before;
+        pool.held_slots[phase] = pool.held_slots[phase] + held - before;
     }
 
     fn update_order(&mut self, job: JobId, number: usize, phase: Phase, waits: Option<(u32, f64)>) {
@@ -227,7 +227,7 @@ impl Pools {
         let in_order =
             |(held, weight): (u32, f64)| Real(if pool.fifo { -weight } else { f64::from(held) / weight });
         pool.waiting_jobs[phase].set(job, waits.map(in_order));
-        let (held, min) = (pool.held[phase], pool.min[phase]);
+        let (held, min) = (pool.held_slots[phase], pool.min[phase]);
         let order = if held < min {
             (false, Real(f64::from(held) / f64::from(min)))
         } else {
@@ -263,7 +263,7 @@ impl Pools {
                 .collect();
             let shares = divide(f64::from(cluster.slots(phase)), &claims);
             for ((pool, share), jobs) in self.pools.iter_mut().zip(shares).zip(jobs) {
-                pool.share[phase] = share;
+                pool.fair_share[phase] = share;
                 let claims: Vec<Claim> = jobs.iter().map(|(_, claim)| *claim).collect();
                 for ((job, _), share) in jobs.iter().zip(divide(share, &claims)) {
                     if let Some(entry) = self.jobs.get_mut(job) {
@@ -284,7 +284,7 @@ impl Pool {
 
     /// Returns the number of slots that the running jobs of the pool hold, without those being
     /// preempted.
-    pub(super) fn retained(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
+    pub(super) fn retained_slots(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum()
     }

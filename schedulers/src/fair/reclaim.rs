@@ -79,8 +79,8 @@ impl Reclaim {
                     if phase == Phase::Map {
                         self.reclaiming_pools.insert(number);
                     }
-                    let why = Why::rule("pool-below-share").with("held", f64::from(pool.held[phase]));
-                    let why = why.with("share", pool.share[phase]);
+                    let why = Why::rule("pool-below-share").with("held", f64::from(pool.held_slots[phase]));
+                    let why = why.with("share", pool.fair_share[phase]);
                     let jobs: Vec<JobId> = pool.jobs().collect();
                     let why = jobs.first().map_or(why.clone(), |job| why.with_beneficiary(*job));
                     claims.push(Claim { jobs, phase, deficit, why });
@@ -89,7 +89,7 @@ impl Reclaim {
             if claims.is_empty() {
                 continue;
             }
-            let above = |pool: &Pool| pool.retained(phase, plan) - pool.share[phase];
+            let above = |pool: &Pool| pool.retained_slots(phase, plan) - pool.fair_share[phase];
             let mut excess: BTreeMap<usize, f64> = pools.iter().map(above).enumerate().collect();
             let mut victims = Victims::youngest_first(phase, plan);
             for claim in &claims {
@@ -102,7 +102,7 @@ impl Reclaim {
     /// Returns the number of slots that a pool has missed for too long. A share is never more than
     /// the pool can use.
     fn deficit(&mut self, number: usize, pool: &Pool, phase: Phase, now: Time) -> u32 {
-        let (held, share) = (f64::from(pool.held[phase]), pool.share[phase]);
+        let (held, share) = (f64::from(pool.held_slots[phase]), pool.fair_share[phase]);
         let (min, key) = (f64::from(pool.min[phase]).min(share), (number, phase));
         let mut deficit = 0.0_f64;
         if self.below_min.has_held_for(key, held < min, now, self.min_share_timeout) {

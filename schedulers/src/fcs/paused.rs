@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 struct PausedQueue {
     /// Number of offers that the job has skipped.
-    skipped: u64,
-    /// The index of each paused reduce, and the value of `skipped` when it was paused.
+    skipped_offers: u64,
+    /// The index of each paused reduce, and the value of `skipped_offers` when it was paused.
     waiting: Vec<(u32, u64)>,
 }
 
@@ -41,7 +41,7 @@ impl PausedReduces {
             // After a restart, counting starts again.
             Fact::JobTrackerStarted { .. } => {
                 for queue in self.jobs.values_mut() {
-                    queue.waiting.iter_mut().for_each(|(_, at)| *at = queue.skipped);
+                    queue.waiting.iter_mut().for_each(|(_, at)| *at = queue.skipped_offers);
                 }
             }
             _ => {}
@@ -64,7 +64,7 @@ impl PausedReduces {
         let queue = self.jobs.entry(id.job).or_default();
         let at = queue.waiting.iter().position(|(index, _)| *index == id.index);
         match (waits, at) {
-            (true, None) => queue.waiting.push((id.index, queue.skipped)),
+            (true, None) => queue.waiting.push((id.index, queue.skipped_offers)),
             (false, Some(at)) => {
                 queue.waiting.remove(at);
             }
@@ -72,7 +72,7 @@ impl PausedReduces {
         }
     }
 
-    pub(super) fn count(&self, job: JobId) -> usize {
+    pub(super) fn count_of(&self, job: JobId) -> usize {
         self.jobs.get(&job).map_or(0, |queue| queue.waiting.len())
     }
 
@@ -85,21 +85,21 @@ impl PausedReduces {
     /// paused reduces of the job.
     pub(super) fn skipped_more_than(&self, job: JobId, max: u64) -> impl Iterator<Item = u32> + '_ {
         let queue = self.jobs.get(&job);
-        let skipped = queue.map_or(0, |queue| queue.skipped);
+        let skipped = queue.map_or(0, |queue| queue.skipped_offers);
         let waiting = queue.into_iter().flat_map(|queue| &queue.waiting);
         waiting.take_while(move |(_, at)| max == 0 || skipped - at > max).map(|(index, _)| *index)
     }
 
     /// Counts an offer that the paused reduces of a job have skipped.
-    pub(super) fn skip(&mut self, job: JobId) {
+    pub(super) fn skip_offer(&mut self, job: JobId) {
         if let Some(queue) = self.jobs.get_mut(&job) {
-            queue.skipped += 1;
+            queue.skipped_offers += 1;
         }
     }
 
     /// Returns the number of offers that the oldest paused reduce has skipped.
-    pub(super) fn skipped(&self, job: JobId) -> Option<u64> {
+    pub(super) fn skipped_offers(&self, job: JobId) -> Option<u64> {
         let queue = self.jobs.get(&job)?;
-        queue.waiting.first().map(|(_, at)| queue.skipped - at)
+        queue.waiting.first().map(|(_, at)| queue.skipped_offers - at)
     }
 }

@@ -33,14 +33,14 @@ impl Fcs {
     pub(super) fn preempt(&self, plan: &mut Plan<'_>) {
         let cluster = plan.cluster();
         let idle: u32 = plan.free_trackers(Phase::Reduce).map(|on| plan.free_slots(on, Phase::Reduce)).sum();
-        let short = self.waiting.iter().filter_map(|id| cluster.job(id));
+        let short = self.waiting_jobs.iter().filter_map(|id| cluster.job(id));
         if short.map(|job| plan.startable_tasks(job, Phase::Reduce)).sum::<usize>() <= idle as usize {
             return;
         }
         let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
         let mut available = idle as usize + held.filter(|id| plan.is_slot_expected(**id)).count();
         let mut victims = self.victims(plan);
-        for id in self.waiting.iter() {
+        for id in self.waiting_jobs.iter() {
             if victims.is_empty() {
                 return;
             }
@@ -52,7 +52,7 @@ impl Fcs {
     /// A paused reduce needs a slot on the tracker of its checkpoint, a new reduce can use any
     /// slot.
     fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
-        let (Some(job), Some(known)) = (plan.cluster().job(id), self.jobs.get(&id)) else { return };
+        let (Some(job), Some(known)) = (plan.cluster().job(id), self.estimates.get(&id)) else { return };
         let demand = plan.startable_tasks(job, Phase::Reduce);
         let spared = demand.min(*available);
         *available -= spared;
@@ -86,12 +86,12 @@ impl Fcs {
             };
             let victim = victims.remove(at);
             let theirs =
-                self.jobs.get(&victim.attempt.job()).map_or(known.remaining, |known| known.remaining);
+                self.estimates.get(&victim.attempt.job()).map_or(known.remaining, |known| known.remaining);
             let why = Why::rule("less-remaining-work").with("shuffle_left", known.remaining.shuffle);
             let why =
                 why.with("bytes_left", known.remaining.bytes).with("victim_shuffle_left", theirs.shuffle);
             let why = why.with("victim_bytes_left", theirs.bytes).with_beneficiary(id);
-            let _ = plan.preempt_in_mode(victim.attempt, self.maps.preempt_mode(), why);
+            let _ = plan.preempt_in_mode(victim.attempt, self.map_policy.preempt_mode(), why);
         }
     }
 
@@ -101,7 +101,7 @@ impl Fcs {
         let cluster = plan.cluster();
         let mut all = Vec::new();
         for id in self.by_remaining_work.iter().rev() {
-            let (Some(job), Some(known)) = (cluster.job(id), self.jobs.get(&id)) else { continue };
+            let (Some(job), Some(known)) = (cluster.job(id), self.estimates.get(&id)) else { continue };
             // An overdue job is not delayed again.
             if known.overdue.is_some() {
                 continue;
@@ -169,7 +169,7 @@ impl Fcs {
         }
         let (mut running, mut guarded) = (0, BTreeMap::<Guard, u32>::new());
         for job in cluster.active_jobs().filter(|job| job.id != id) {
-            let Some(known) = self.jobs.get(&job.id) else { continue };
+            let Some(known) = self.estimates.get(&job.id) else { continue };
             if !left.is_less_than(known.remaining, self.settings.tolerance) {
                 continue;
             }

@@ -22,7 +22,7 @@ pub(super) struct Estimate {
 impl Estimate {
     /// Adds the numbers of the estimate to a reason. The share is left out if it is not used or has
     /// not been computed yet.
-    pub(super) fn add_to(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
+    pub(super) fn add_numbers_to(&self, why: Why, phase: Phase, is_pure: bool) -> Why {
         let why = why.with("remaining", self.remaining);
         if is_pure || self.share[phase] == 0.0 { why } else { why.with("share", self.share[phase]) }
     }

@@ -32,11 +32,11 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Durable {
     trackers: BTreeMap<TrackerId, Tracker>,
-    by_name: BTreeMap<String, TrackerId>,
+    tracker_by_name: BTreeMap<String, TrackerId>,
     jobs: BTreeMap<JobId, Job>,
     /// Jobs whose tasks may be launched.
     active_job_ids: BTreeSet<JobId>,
-    by_request: BTreeMap<RequestId, JobId>,
+    job_by_request: BTreeMap<RequestId, JobId>,
     hosts: NameTable,
     racks: NameTable,
     /// The rack of a host, as reported by its trackers.
@@ -84,7 +84,7 @@ impl Durable {
 
     /// Returns the tracker with this name.
     pub fn tracker_named(&self, name: &str) -> Option<&Tracker> {
-        self.by_name.get(name).and_then(|id| self.trackers.get(id))
+        self.tracker_by_name.get(name).and_then(|id| self.trackers.get(id))
     }
 
     /// Returns the trackers on a host.
@@ -154,7 +154,7 @@ impl Durable {
 
     /// Returns the ID of the job that a submission created, if the job has not been forgotten.
     pub fn job_of_request(&self, request: RequestId) -> Option<JobId> {
-        self.by_request.get(&request).copied()
+        self.job_by_request.get(&request).copied()
     }
 
     /// Returns how near a task's input is to a tracker.
