@@ -1,7 +1,9 @@
-//! Checkpoints of attempts on the disks of this tracker, and resuming from them.
+//! Checkpoints of paused reduces on the disks of this tracker: prepares a reduce to save or resume
+//! from one, verifies saved checkpoints and makes them durable.
 //!
-//! A checkpoint belongs to the attempt that made it. Its folders remain after the attempt, and
-//! after restarts of the tracker, until the JobTracker orders its deletion or its job has ended.
+//! A checkpoint belongs to the attempt that made it. Its folders stay after the attempt has ended,
+//! also after restarts of the tracker, until the JobTracker orders to delete it or its job has
+//! ended.
 
 use crate::{
     disks::{AttemptFolders, Disks},
@@ -14,22 +16,22 @@ use proto::mr::TaskStart;
 use std::{collections::BTreeSet, path::PathBuf};
 use types::AttemptId;
 
-/// Number of parent folders created with a checkpoint folder: `checkpoints`, that of the job, and
-/// `jobs`.
+/// Number of parent folders of a checkpoint folder that may be new: `checkpoints`, the folder of
+/// the job, and `jobs`.
 const PARENT_FOLDERS: usize = 3;
-/// Number of parent folders of a token: that of the job, and `jobs`.
+/// Number of parent folders of a token file that may be new: the folder of the job, and `jobs`.
 const PARENT_FOLDERS_OF_TOKEN: usize = 2;
 
-/// Sets where a reduce saves its checkpoint, and from which one it resumes.
-pub(crate) fn prepare(
+/// Sets where a reduce saves its checkpoint, and from which checkpoint it resumes.
+pub(crate) fn set_checkpoint_locations(
     start: &mut TaskStart,
     work: &AttemptFolders,
-    from: Option<&CheckpointSource>,
+    resume_from: Option<&CheckpointSource>,
     shuffle_store: &ShuffleStore,
 ) {
     let texts = |paths: &[PathBuf]| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     start.checkpoint_dirs = texts(&work.checkpoint_dirs);
-    let Some(CheckpointSource { attempt, addr }) = from else { return };
+    let Some(CheckpointSource { attempt, addr }) = resume_from else { return };
     start.resumed_from = attempt.to_string();
     match shuffle_store.checkpoint(*attempt) {
         Some(dirs) => start.resume_dirs = texts(&dirs),
@@ -37,9 +39,10 @@ pub(crate) fn prepare(
     }
 }
 
-/// Verifies the checkpoint that a task has reported, because others rely on the report: it must be
-/// complete and belong to the attempt.
-pub(crate) fn conclude(
+/// Verifies the checkpoint that a task has reported, and makes it durable. It must be complete and
+/// belong to the attempt, because the JobTracker and other trackers rely on the report. Returns how
+/// the attempt ended.
+pub(crate) fn verify_saved(
     attempt: AttemptId,
     work: &AttemptFolders,
     shuffle_store: &ShuffleStore,
@@ -47,7 +50,7 @@ pub(crate) fn conclude(
 ) -> AttemptEnd {
     match checkpoint::read(&work.checkpoint_dirs) {
         Ok(found) if found.attempt == attempt.to_string() => {
-            match settle(attempt, &work.checkpoint_dirs, disks, shuffle_store) {
+            match make_durable(attempt, &work.checkpoint_dirs, disks, shuffle_store) {
                 Ok(()) => {
                     shuffle_store.add_checkpoint(attempt, work.checkpoint_dirs.clone());
                     AttemptEnd::Paused(checkpoint::info(&found))
@@ -60,20 +63,22 @@ pub(crate) fn conclude(
     }
 }
 
-/// Makes a checkpoint durable. The task has synced the contents of its folders; this syncs their
-/// names, and the token without which the next start could not serve it.
-pub(crate) fn settle(
+/// Makes a checkpoint or a copied map output in the folders `dirs` durable. The contents of the
+/// folders are already synced. This function syncs the parent folders, and the token of the job,
+/// without which the next start of the tracker could not serve the files.
+pub(crate) fn make_durable(
     attempt: AttemptId,
     dirs: &[PathBuf],
     disks: &Disks,
     shuffle_store: &ShuffleStore,
 ) -> Result<(), TaskError> {
     let job = attempt.job();
-    let token =
-        shuffle_store.keep_token(job, disks).map_err(TaskError::io(format!("store the token of {job}")))?;
-    let above = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(PARENT_FOLDERS));
-    let above = above.chain(token.ancestors().skip(1).take(PARENT_FOLDERS_OF_TOKEN));
-    let names: BTreeSet<PathBuf> = above.map(PathBuf::from).collect();
-    let kept: Vec<PathBuf> = std::iter::once(token.clone()).chain(names).collect();
-    checkpoint::sync(&kept)
+    let token = shuffle_store
+        .ensure_token_stored(job, disks)
+        .map_err(TaskError::io(format!("store the token of {job}")))?;
+    let parents = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(PARENT_FOLDERS));
+    let parents = parents.chain(token.ancestors().skip(1).take(PARENT_FOLDERS_OF_TOKEN));
+    let parents: BTreeSet<PathBuf> = parents.map(PathBuf::from).collect();
+    let unsynced: Vec<PathBuf> = std::iter::once(token.clone()).chain(parents).collect();
+    checkpoint::sync(&unsynced)
 }

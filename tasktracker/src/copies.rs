@@ -1,9 +1,9 @@
 //! Copies the files of an attempt from a tracker that is being drained: a map output, or the
 //! checkpoint of a paused reduce.
 //!
-//! They are fetched by the shuffle protocol and verified. Afterwards they are treated as if made
-//! here: found after a restart, served, and deleted with their job. A copy is complete or does not
-//! exist.
+//! The files are fetched by the shuffle protocol and verified. Afterwards they are treated like
+//! files that were made on this tracker: they are found after a restart, served, and deleted with
+//! their job. A copy that is not complete is removed.
 
 use crate::{
     checkpoints,
@@ -27,8 +27,9 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use types::{AttemptId, Phase};
 
 impl TaskRunner {
-    /// Starts a copy as soon as its name is free; dropping the sender stops it.
-    pub(crate) fn take(
+    /// Starts a copy. It waits until the tasks in `after`, which free the names of its folders,
+    /// have ended. The returned sender passes commands to the copy.
+    pub(crate) fn start_copy(
         self: &Arc<Self>,
         attempt: AttemptId,
         source: CopySource,
@@ -37,15 +38,15 @@ impl TaskRunner {
         let (commands, mut receiver) = mpsc::unbounded_channel();
         let task_runner = self.clone();
         tokio::spawn(async move {
-            let stop = TaskControl::default();
-            let copying = task_runner.copy(attempt, source, stop.clone(), after);
+            let control = TaskControl::default();
+            let copying = task_runner.copy(attempt, source, control.clone(), after);
             tokio::pin!(copying);
             let result = loop {
                 tokio::select! {
                     result = &mut copying => break result,
                     Some(command) = receiver.recv() => {
                         if let Command::Kill(why) = command {
-                            stop.kill(why);
+                            control.kill(why);
                         }
                     }
                 }
@@ -59,84 +60,87 @@ impl TaskRunner {
         &self,
         attempt: AttemptId,
         source: CopySource,
-        stop: TaskControl,
+        control: TaskControl,
         after: Vec<JoinHandle<()>>,
     ) -> Result<Copied, String> {
-        let bug = |error: &dyn std::error::Error| format!("internal error of the tracker: {error}");
-        for dropping in after {
-            dropping.await.map_err(|error| bug(&error))?;
+        let internal_error =
+            |error: &dyn std::error::Error| format!("internal error of the tracker: {error}");
+        for earlier in after {
+            earlier.await.map_err(|error| internal_error(&error))?;
         }
-        let _turn = self.copying.acquire().await.map_err(|error| bug(&error))?;
+        let _permit = self.copying.acquire().await.map_err(|error| internal_error(&error))?;
         let (disks, shuffle_store, connector) =
             (self.disks.clone(), self.shuffle_store.clone(), self.connector.clone());
         let copying = tokio::task::spawn_blocking(move || {
-            copy_from(attempt, &source, stop, connector, &disks, &shuffle_store)
+            copy_from(attempt, &source, control, connector, &disks, &shuffle_store)
         });
-        copying.await.unwrap_or_else(|error| Err(bug(&error)))
+        copying.await.unwrap_or_else(|error| Err(internal_error(&error)))
     }
 }
 
-fn output(bytes: u64) -> Copied {
+fn copied_output(bytes: u64) -> Copied {
     Copied { bytes, checkpoint: None }
 }
 
-fn paused(state: CheckpointInfo) -> Copied {
-    Copied { bytes: state.bytes, checkpoint: Some(state) }
+fn copied_checkpoint(info: CheckpointInfo) -> Copied {
+    Copied { bytes: info.bytes, checkpoint: Some(info) }
 }
 
-/// Copies the files, unless they are here already.
+/// Copies the files of an attempt, unless this tracker has them already.
 fn copy_from(
     attempt: AttemptId,
     source: &CopySource,
-    stop: TaskControl,
+    control: TaskControl,
     connector: Connector,
     disks: &Disks,
     shuffle_store: &ShuffleStore,
 ) -> Result<Copied, String> {
     let text = |error: TaskError| error.to_string();
-    stop.check().map_err(text)?;
+    control.check().map_err(text)?;
     if let Some(path) = shuffle_store.output(attempt) {
-        return Index::read(&path).map(|index| output(index.stored())).map_err(text);
+        return Index::read(&path).map(|index| copied_output(index.stored())).map_err(text);
     }
     if let Some(dirs) = shuffle_store.checkpoint(attempt) {
-        return checkpoint::read(&dirs).map(|state| paused(checkpoint::info(&state))).map_err(text);
+        return checkpoint::read(&dirs)
+            .map(|state| copied_checkpoint(checkpoint::info(&state)))
+            .map_err(text);
     }
     shuffle_store.add_token(attempt.job(), source.token.bytes(), disks);
-    let places = disks.make_copy_targets(attempt).map_err(|error| error.to_string())?;
+    let targets = disks.make_copy_targets(attempt).map_err(|error| error.to_string())?;
     let name = attempt.to_string();
     let job = attempt.job().to_string();
     let token = |partition: u32| security::partition_token(source.token.bytes(), &job, partition);
     let mut remote =
-        RemoteCheckpoint::new(&source.addr, &token(attempt.task.index), &name, stop, Liveness::default());
+        RemoteCheckpoint::new(&source.addr, &token(attempt.task.index), &name, control, Liveness::default());
     remote.connector = connector;
-    // The copy must be durable now, because its source is deleted after it was reported.
-    let in_place = || disks.hand_over_copy(&places).map_err(TaskError::io("hand over a copy"));
-    let brought = match attempt.phase() {
+    // The copy must be durable before it is reported, because its source is deleted after that.
+    let sync_files = || disks.hand_over_copy(&targets).map_err(TaskError::io("hand over a copy"));
+    let result = match attempt.phase() {
         Phase::Map => {
-            copy_output(&mut remote, source.partitions, &token, &places.outputs()).and_then(|copied| {
-                in_place()?;
+            copy_output(&mut remote, source.partitions, &token, &targets.outputs()).and_then(|copied| {
+                sync_files()?;
                 let dir = copied.0.parent().unwrap_or(&copied.0).to_path_buf();
-                checkpoints::settle(attempt, &[dir], disks, shuffle_store)?;
+                checkpoints::make_durable(attempt, &[dir], disks, shuffle_store)?;
                 let bytes = copied.1.stored();
-                shuffle_store.add(attempt, copied.0, copied.1);
-                Ok(output(bytes))
+                shuffle_store.add_output(attempt, copied.0, copied.1);
+                Ok(copied_output(bytes))
             })
         }
         Phase::Reduce => {
-            let scratch = Scratch::new(places.scratch.clone());
-            let origin =
+            let scratch = Scratch::new(targets.scratch.clone());
+            let source =
                 CheckpointSource { attempt: name.clone(), dirs: Vec::new(), addr: source.addr.clone() };
-            let state = checkpoint::restore(&origin, attempt.task.index, &scratch, &mut remote);
-            let kept =
-                state.and_then(|state| checkpoint::save(&places.results, &name, attempt.task.index, &state));
-            let safe = || checkpoints::settle(attempt, &places.results, disks, shuffle_store);
-            let kept = kept.and_then(|_| in_place()).and_then(|()| safe());
-            kept.and_then(|()| checkpoint::read(&places.results)).map(|state| {
-                shuffle_store.add_checkpoint(attempt, places.results.clone());
-                paused(checkpoint::info(&state))
+            let state = checkpoint::restore(&source, attempt.task.index, &scratch, &mut remote);
+            let saved =
+                state.and_then(|state| checkpoint::save(&targets.results, &name, attempt.task.index, &state));
+            let sync_parents = || checkpoints::make_durable(attempt, &targets.results, disks, shuffle_store);
+            let durable = saved.and_then(|_| sync_files()).and_then(|()| sync_parents());
+            durable.and_then(|()| checkpoint::read(&targets.results)).map(|state| {
+                shuffle_store.add_checkpoint(attempt, targets.results.clone());
+                copied_checkpoint(checkpoint::info(&state))
             })
         }
     };
-    places.end(brought.is_ok());
-    brought.map_err(text)
+    targets.finish(result.is_ok());
+    result.map_err(text)
 }

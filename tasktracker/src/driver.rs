@@ -1,8 +1,8 @@
-//! The driver of the agent: passes events to it, and executes its actions. It never blocks: slow
-//! work runs in separate tasks, and disk access on blocking threads.
+//! The driver of the agent: passes events to the agent, and executes its actions. It never blocks:
+//! slow work runs in separate asynchronous tasks, and disk access on blocking threads.
 
 use crate::{
-    disks::{remove_tree, warn},
+    disks::{log_failure, remove_tree},
     error::TrackerError,
     link::LinkEvent,
     task_runner::TaskRunner,
@@ -32,18 +32,18 @@ pub(crate) struct Driver {
     pub(crate) jobtracker: String,
     /// Runs attempts.
     pub(crate) task_runner: Arc<TaskRunner>,
-    /// Set to true at the first registration.
+    /// Set to true when the JobTracker has accepted the first registration.
     pub(crate) ready: watch::Sender<bool>,
     /// Errors that end the tracker.
-    pub(crate) alarm: mpsc::UnboundedSender<TrackerError>,
-    /// Channels to the running attempts.
-    pub(crate) children: HashMap<AttemptId, mpsc::UnboundedSender<Command>>,
-    /// Checkpoints that are being renamed for deletion.
-    pub(crate) dropping: HashMap<AttemptId, Vec<JoinHandle<()>>>,
-    /// Time 0 of the agent.
+    pub(crate) fatal_errors: mpsc::UnboundedSender<TrackerError>,
+    /// Channels for commands to the running attempts and copies.
+    pub(crate) commands: HashMap<AttemptId, mpsc::UnboundedSender<Command>>,
+    /// Blocking tasks that rename checkpoints which are going to be deleted.
+    pub(crate) checkpoint_renames: HashMap<AttemptId, Vec<JoinHandle<()>>>,
+    /// When the driver was created: time 0 of the agent.
     pub(crate) started: Instant,
-    /// Channel to the JobTracker, while connected.
-    pub(crate) out: Option<mpsc::Sender<FromTracker>>,
+    /// Channel to the JobTracker, while the tracker is connected.
+    pub(crate) to_jobtracker: Option<mpsc::Sender<FromTracker>>,
 }
 
 impl Driver {
@@ -72,29 +72,31 @@ impl Driver {
                 self.agent.handle(self.now(), event, &mut actions);
             }
             for action in actions.drain(..) {
-                self.act(action);
+                self.execute(action);
             }
         }
     }
 
-    /// The time of the agent: microseconds since the start.
+    /// Returns the time of the agent: microseconds since the driver was created.
     fn now(&self) -> Time {
         Time(self.started.elapsed().as_micros() as u64)
     }
 
-    /// `None` for a time that no clock can show.
+    /// Converts a time of the agent. Returns `None` if it is too far in the future for an
+    /// [`Instant`].
     fn instant(&self, time: Time) -> Option<Instant> {
         self.started.checked_add(Duration::from_micros(time.0))
     }
 
+    /// Removes the command channel of an attempt or copy that has ended.
     fn on_task_event(&mut self, event: Event) -> Event {
         match &event {
             Event::Ended(attempt, ending) => {
-                self.children.remove(attempt);
-                tracing::debug!(%attempt, ?ending, "ended");
+                self.commands.remove(attempt);
+                tracing::debug!(%attempt, ?ending, "attempt ended");
             }
             Event::Copied(attempt, result) => {
-                self.children.remove(attempt);
+                self.commands.remove(attempt);
                 tracing::info!(%attempt, ?result, "copied files of the attempt from another tracker");
             }
             _ => {}
@@ -105,93 +107,92 @@ impl Driver {
     fn on_link_event(&mut self, event: LinkEvent) -> Option<Event> {
         match event {
             LinkEvent::Up(out) => {
-                self.out = Some(out);
+                self.to_jobtracker = Some(out);
                 Some(Event::Connected)
             }
             LinkEvent::Down => {
-                self.out = None;
+                self.to_jobtracker = None;
                 Some(Event::Disconnected)
             }
             LinkEvent::Message(message) => {
                 let event = wire::event(message);
                 match &event {
                     Some(Event::Registered { .. }) => {
-                        tracing::info!(jobtracker = self.jobtracker, "registered");
+                        tracing::info!(jobtracker = self.jobtracker, "registered at the jobtracker");
                         self.ready.send_replace(true);
                     }
                     Some(Event::RegisterAgain) => {
                         tracing::info!("the jobtracker requests a new registration");
                     }
                     Some(_) => {}
-                    None => tracing::warn!("ignored a message that this build does not know"),
+                    None => tracing::log_failure!("ignored a message that this build does not know"),
                 }
                 event
             }
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn execute(&mut self, action: Action) {
         match action {
-            Action::Start(attempt, Launch { spec, from }) => {
-                tracing::debug!(%attempt, ?from, "starting");
-                let child = self.task_runner.start(attempt, spec, from);
-                self.children.insert(attempt, child);
+            Action::Start(attempt, Launch { spec, resume_from }) => {
+                tracing::debug!(%attempt, ?resume_from, "starting an attempt");
+                let commands = self.task_runner.start(attempt, spec, resume_from);
+                self.commands.insert(attempt, commands);
             }
             Action::Kill(attempt, why) => {
-                tracing::debug!(%attempt, why, "stopping");
-                self.command(attempt, Command::Kill(why));
+                tracing::debug!(%attempt, why, "killing an attempt");
+                self.send_command(attempt, Command::Kill(why));
             }
             Action::Preempt(attempt, kind, why) => {
                 tracing::debug!(%attempt, ?kind, why, "preempting an attempt");
-                self.command(attempt, Command::Preempt(kind, why));
+                self.send_command(attempt, Command::Preempt(kind, why));
             }
             Action::MapEvents(reduce, mut batch) => {
                 batch.events = batch.events.into_iter().map(|event| self.with_local_path(event)).collect();
-                self.command(reduce, Command::MapEvents(batch));
+                self.send_command(reduce, Command::MapEvents(batch));
             }
             Action::DropCheckpoint(attempt) => self.drop_checkpoint(attempt),
             Action::CopyFiles(attempt, source) => {
-                // The copy may have the same name as a checkpoint that is being dropped.
-                let dropping = self.dropping.remove(&attempt).unwrap_or_default();
-                let copying = self.task_runner.take(attempt, source, dropping);
-                self.children.insert(attempt, copying);
+                // The copy may have the same folder as a checkpoint that is going to be deleted, so
+                // it starts after the checkpoint is renamed.
+                let renames = self.checkpoint_renames.remove(&attempt).unwrap_or_default();
+                let commands = self.task_runner.start_copy(attempt, source, renames);
+                self.commands.insert(attempt, commands);
             }
             Action::Clean(job) => self.clean(job),
             Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
-                self.send(wire::register(
-                    &self.identity,
-                    incarnation,
-                    attempts,
-                    &outputs,
-                    checkpoints,
-                    &jobs,
-                ));
+                let message =
+                    wire::register(&self.identity, incarnation, attempts, &outputs, checkpoints, &jobs);
+                send_registration(&mut self.to_jobtracker, message);
             }
-            Action::Heartbeat(heartbeat) => self.send(wire::heartbeat(Arc::unwrap_or_clone(heartbeat))),
+            Action::Heartbeat(heartbeat) => {
+                self.send_heartbeat(wire::heartbeat(Arc::unwrap_or_clone(heartbeat)))
+            }
             Action::Exit(text) => {
                 let jobtracker = self.jobtracker.clone();
-                self.alarm.send(TrackerError::Refused { jobtracker, text }).ok();
+                self.fatal_errors.send(TrackerError::Refused { jobtracker, text }).ok();
             }
         }
     }
 
-    fn command(&self, attempt: AttemptId, command: Command) {
-        if let Some(child) = self.children.get(&attempt) {
-            // Fails if the attempt is ending already.
-            child.send(command).ok();
+    fn send_command(&self, attempt: AttemptId, command: Command) {
+        if let Some(commands) = self.commands.get(&attempt) {
+            // An error means that the attempt is ending already.
+            commands.send(command).ok();
         }
     }
 
-    /// Sends a message. It is dropped if the channel is full; the agent repeats it.
-    fn send(&self, message: FromTracker) {
-        if let Some(out) = &self.out
-            && out.try_send(message).is_err()
+    /// Sends a heartbeat to the JobTracker. If the channel is full the heartbeat is dropped, because
+    /// the agent repeats it.
+    fn send_heartbeat(&self, message: FromTracker) {
+        if let Some(to_jobtracker) = &self.to_jobtracker
+            && to_jobtracker.try_send(message).is_err()
         {
             tracing::debug!("the connection to the jobtracker is full or closed");
         }
     }
 
-    /// Adds the local path of a map output, if it is on this tracker.
+    /// Adds the local path of the map output to an event, if the output is on this tracker.
     fn with_local_path(&self, mut event: MapEvent) -> MapEvent {
         if let Some(map_event::Kind::Available(map)) = &mut event.kind
             && map.tracker == self.identity.name
@@ -204,25 +205,26 @@ impl Driver {
     }
 
     fn drop_checkpoint(&mut self, attempt: AttemptId) {
-        tracing::debug!(%attempt, "checkpoint deleted");
+        tracing::debug!(%attempt, "deleting a checkpoint");
         self.task_runner.shuffle_store.drop_checkpoint(attempt);
         let disks = self.task_runner.disks.clone();
-        let dropping = tokio::task::spawn_blocking(move || {
+        let rename = tokio::task::spawn_blocking(move || {
             let dropped = disks.rename_for_deletion(attempt);
-            // Deletion runs separately, because others wait only for the rename.
+            // The deletion is a separate task, because a copy waits only for the rename.
             tokio::task::spawn_blocking(move || {
                 for path in &dropped {
-                    warn(path, "remove", remove_tree(path));
+                    log_failure(path, "remove", remove_tree(path));
                 }
             });
         });
-        self.dropping.retain(|_, all| {
-            all.retain(|one| !one.is_finished());
-            !all.is_empty()
+        self.checkpoint_renames.retain(|_, renames| {
+            renames.retain(|rename| !rename.is_finished());
+            !renames.is_empty()
         });
-        self.dropping.entry(attempt).or_default().push(dropping);
+        self.checkpoint_renames.entry(attempt).or_default().push(rename);
     }
 
+    /// Forgets a job and deletes its files.
     fn clean(&self, job: JobId) {
         let task_runner = self.task_runner.clone();
         task_runner.pool.forget(job);
@@ -230,8 +232,43 @@ impl Driver {
         task_runner.fetcher.forget(job);
         tokio::spawn(async move {
             let disks = task_runner.disks.clone();
-            let whole = tokio::task::spawn_blocking(move || disks.clean(job)).await.unwrap_or(false);
-            task_runner.events.send(Event::Cleaned(job, whole)).await.ok();
+            let complete = tokio::task::spawn_blocking(move || disks.delete_job_files(job)).await;
+            task_runner.events.send(Event::Cleaned(job, complete.unwrap_or(false))).await.ok();
         });
+    }
+}
+
+/// Sends a registration to the JobTracker. The agent does not repeat a registration. If the channel
+/// is full it is closed, so that the JobTracker reads the messages in it and then ends the
+/// connection. The agent registers again on the next connection.
+fn send_registration(to_jobtracker: &mut Option<mpsc::Sender<FromTracker>>, message: FromTracker) {
+    if let Some(channel) = to_jobtracker
+        && channel.try_send(message).is_err()
+    {
+        tracing::info!(
+            "cannot send the registration: the connection to the jobtracker is full; connecting again"
+        );
+        *to_jobtracker = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_is_closed_if_a_registration_cannot_be_sent() {
+        let (sender, mut sent) = mpsc::channel(2);
+        let mut to_jobtracker = Some(sender);
+        for _ in 0..2 {
+            send_registration(&mut to_jobtracker, FromTracker::default());
+            assert!(to_jobtracker.is_some(), "the channel has room");
+        }
+        send_registration(&mut to_jobtracker, FromTracker::default());
+        assert!(to_jobtracker.is_none());
+        for _ in 0..2 {
+            assert!(sent.try_recv().is_ok());
+        }
+        assert_eq!(sent.try_recv(), Err(mpsc::error::TryRecvError::Disconnected));
     }
 }

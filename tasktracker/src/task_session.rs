@@ -1,8 +1,9 @@
-//! The session with one task process. Its messages are checked and truncated before they are passed
-//! on.
+//! The session with the process of one attempt. The messages of the process are checked and
+//! shortened before they are passed on.
 //!
-//! A task may be any program. Invariants: no message or result is longer than the JobTracker
-//! accepts; a process that violates the protocol is killed, and the error names the violation.
+//! A task may be any program, so its messages are not trusted. Invariants: no message or result
+//! that is passed on is longer than the JobTracker accepts; a process that violates the protocol is
+//! killed, and the error names the violation.
 
 use crate::{
     idle_processes::IdleProcess,
@@ -10,7 +11,7 @@ use crate::{
     process::{Process, ProcessMessage},
     wire::{self, Event, MapEventBatch},
 };
-use agent::{ENDED_BYTES, FetchFailure};
+use agent::{ENDED_BYTES_MAX, FetchFailure};
 use mrlib_api::limits::{PIECES_MAX, check_counters, truncate_failure, truncate_status};
 use prost::Message;
 use proto::mr::{
@@ -21,30 +22,29 @@ use std::{process::ExitStatus, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use types::{AttemptId, JobId, Phase, PreemptKind};
 
-/// Maximum time of a process to exit after its last message, or after it has disconnected.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long a process may take to exit after its last message, or after it has disconnected.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of map events in one message to a task.
 const MAP_EVENTS_MAX: usize = 20_000;
-/// Maximum bytes of the result of a task; a message to the JobTracker has space for one such.
-const RESULT_BYTES_MAX: usize = ENDED_BYTES - 1024;
-/// Maximum number of characters of the name of a stage.
-const NAME_CHARS: usize = 64;
-/// Maximum length of a shuffle address, as in the JobTracker.
+/// Maximum size of the result of a task in bytes, so that it fits into a message to the JobTracker.
+const RESULT_BYTES_MAX: usize = ENDED_BYTES_MAX - 1024;
+/// Maximum number of characters of the name of a stage, and of a wrong name in an error.
+const NAME_CHARS_MAX: usize = 64;
+/// Maximum length of a shuffle address. The JobTracker has the same limit.
 const ADDR_BYTES_MAX: usize = 256;
 
 /// Commands to a running attempt.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Map events of its job.
+    /// Pass these map events of its job to the attempt.
     MapEvents(MapEventBatch),
-    /// Kill it.
+    /// Kill the attempt, for this reason.
     Kill(String),
-    /// Preempt it in this way.
+    /// Preempt the attempt in this way, for this reason.
     Preempt(PreemptKind, String),
 }
 
-/// Receiver of commands.
-pub(crate) type Commands = mpsc::UnboundedReceiver<Command>;
+pub(crate) type CommandReceiver = mpsc::UnboundedReceiver<Command>;
 
 /// How a session ended.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub(crate) enum Outcome {
     CheckpointCorrupt(String),
     /// The checkpoint to resume from is unreachable.
     CheckpointUnreachable(String),
-    /// The task was paused before it had resumed.
+    /// The task was preempted before it had resumed from its checkpoint.
     NotResumed(String),
     /// The task failed with this message.
     Failed(String),
@@ -69,8 +69,8 @@ pub(crate) enum Outcome {
     ProtocolError(String),
     /// The process ended without a result.
     Ended(ExitStatus),
-    /// The task was killed or preempted as requested.
-    Stopped(String),
+    /// The task was killed as requested, for this reason.
+    Killed(String),
 }
 
 /// The session with one process for one attempt, until the process has ended or is idle.
@@ -78,29 +78,33 @@ pub(crate) enum Outcome {
 pub(crate) struct TaskSession {
     events: mpsc::Sender<Event>,
     attempt: AttemptId,
+    /// The first message to the process, until it is sent.
     start: Option<TaskStart>,
     makes_output: bool,
-    /// Whether the process waits for another attempt after this one.
+    /// Whether the process may run another attempt after this one.
     reuse: bool,
-    /// Whether it waits.
+    /// Whether the process has finished this attempt and waits for another one.
     is_idle: bool,
-    /// Number of maps, as far as known.
+    /// Number of maps of the job, as far as known.
     maps: u32,
     process: Process,
     to_task: Option<mpsc::Sender<ToTask>>,
-    /// Messages to be sent after the first message of the process.
-    waiting: Vec<ToTask>,
+    /// Messages that are sent as soon as the process has sent its first message.
+    unsent: Vec<ToTask>,
+    /// The message with which the task reports how it has ended.
     last_message: Option<from_task::Kind>,
-    stopped: Option<String>,
-    broken: Option<String>,
-    status: Option<ExitStatus>,
-    hung_up: bool,
-    /// Deadline, and the error if it passes.
-    limit: Option<(Instant, String)>,
+    /// Why the attempt was killed, if the JobTracker or the tracker ordered it.
+    kill_reason: Option<String>,
+    /// The error, if the process has violated the protocol or a timeout.
+    protocol_error: Option<String>,
+    exit_status: Option<ExitStatus>,
+    disconnected: bool,
+    /// When the process is killed if nothing happens before, and the error that is reported then.
+    deadline: Option<(Instant, String)>,
 }
 
 impl TaskSession {
-    /// Prepares a session; `run` starts it.
+    /// Creates a session. [`Self::run`] starts it.
     pub(crate) fn new(
         events: mpsc::Sender<Event>,
         attempt: AttemptId,
@@ -123,28 +127,28 @@ impl TaskSession {
             start: Some(start),
             process,
             to_task,
-            waiting: Vec::new(),
+            unsent: Vec::new(),
             last_message: None,
-            stopped: None,
-            broken: None,
-            status: None,
-            hung_up: false,
-            limit: Some((Instant::now() + HELLO_TIMEOUT, late)),
+            kill_reason: None,
+            protocol_error: None,
+            exit_status: None,
+            disconnected: false,
+            deadline: Some((Instant::now() + HELLO_TIMEOUT, late)),
         }
     }
 
-    /// Whether the attempt has a map output.
+    /// Returns whether the attempt writes a map output for reduces.
     pub(crate) fn makes_output(&self) -> bool {
         self.makes_output
     }
 
-    /// Runs until the process has ended, or is idle.
-    pub(crate) async fn run(&mut self, commands: &mut Commands) {
-        if self.to_task.is_some() && self.broken.is_none() {
-            self.begin().await;
+    /// Runs the session until the process has ended or is idle.
+    pub(crate) async fn run(&mut self, commands: &mut CommandReceiver) {
+        if self.to_task.is_some() && self.protocol_error.is_none() {
+            self.send_start().await;
         }
-        while !self.is_idle && (self.status.is_none() || !self.hung_up) {
-            let until = self.limit.as_ref().map(|(until, _)| *until);
+        while !self.is_idle && (self.exit_status.is_none() || !self.disconnected) {
+            let until = self.deadline.as_ref().map(|(until, _)| *until);
             let timeout = async {
                 match until {
                     Some(until) => tokio::time::sleep_until(until).await,
@@ -152,19 +156,19 @@ impl TaskSession {
                 }
             };
             tokio::select! {
-                message = self.process.messages.recv(), if !self.hung_up => self.on_message(message).await,
-                status = &mut self.process.ended, if self.status.is_none() => {
-                    self.status = Some(status.unwrap_or_default());
-                    self.limit = Some((Instant::now() + GRACE, String::new()));
+                message = self.process.messages.recv(), if !self.disconnected => self.on_message(message).await,
+                status = &mut self.process.exit_status, if self.exit_status.is_none() => {
+                    self.exit_status = Some(status.unwrap_or_default());
+                    self.deadline = Some((Instant::now() + EXIT_TIMEOUT, String::new()));
                 }
                 Some(command) = commands.recv() => self.handle_command(command),
                 () = timeout => {
-                    if self.status.is_some() {
-                        // A process outside of its group has the umbilical open; no more messages
-                        // will come.
+                    if self.exit_status.is_some() {
+                        // The task process has ended, but an escaped process has the umbilical
+                        // open. No more messages will come.
                         return;
                     }
-                    self.give_up();
+                    self.kill_after_deadline();
                 }
             }
         }
@@ -174,8 +178,8 @@ impl TaskSession {
         match message {
             Some(ProcessMessage::Hello(to_task)) => {
                 self.to_task = Some(to_task);
-                if self.broken.is_none() {
-                    self.begin().await;
+                if self.protocol_error.is_none() {
+                    self.send_start().await;
                 }
             }
             Some(ProcessMessage::Message(message)) => self.handle_message(message.kind).await,
@@ -185,26 +189,29 @@ impl TaskSession {
     }
 
     fn disconnect(&mut self, why: Option<String>) {
-        self.hung_up = true;
+        self.disconnected = true;
         if let Some(why) = why {
             self.terminate(why);
-        } else if self.status.is_none() && self.last_message.is_none() {
-            self.limit =
-                Some((Instant::now() + GRACE, "the task closed its umbilical without a result".into()));
+        } else if self.exit_status.is_none() && self.last_message.is_none() {
+            self.deadline = Some((
+                Instant::now() + EXIT_TIMEOUT,
+                "the task closed its umbilical without a result".into(),
+            ));
         }
     }
 
     /// Kills the process because of this error.
     pub(crate) fn terminate(&mut self, why: String) {
-        self.broken.get_or_insert(why);
+        self.protocol_error.get_or_insert(why);
         self.process.handle.kill();
     }
 
-    async fn begin(&mut self) {
+    /// Sends the first message and all unsent messages to the process.
+    async fn send_start(&mut self) {
         let Some(start) = self.start.take() else { return };
-        self.limit = None;
+        self.deadline = None;
         self.send(to_task::Kind::Start(start));
-        for message in std::mem::take(&mut self.waiting) {
+        for message in std::mem::take(&mut self.unsent) {
             self.enqueue(message);
         }
         self.send_event(Event::Started(self.attempt)).await;
@@ -213,16 +220,18 @@ impl TaskSession {
     async fn handle_message(&mut self, kind: Option<from_task::Kind>) {
         match kind {
             Some(from_task::Kind::Progress(progress)) => {
-                self.send_event(Event::Progressed(self.attempt, shorten(progress))).await;
+                self.send_event(Event::Progressed(self.attempt, shorten_progress(progress))).await;
             }
-            Some(from_task::Kind::FetchFailed(unfetched)) => match map_of(self.attempt.job(), &unfetched) {
-                Ok(map) => {
-                    let failure = FetchFailure { reduce: self.attempt, map, addr: unfetched.addr };
-                    self.send_event(Event::FetchFailed(failure)).await;
+            Some(from_task::Kind::FetchFailed(fetch_failed)) => {
+                match failed_map(self.attempt.job(), &fetch_failed) {
+                    Ok(map) => {
+                        let failure = FetchFailure { reduce: self.attempt, map, addr: fetch_failed.addr };
+                        self.send_event(Event::FetchFailed(failure)).await;
+                    }
+                    Err(why) => self.terminate(why),
                 }
-                Err(why) => self.terminate(why),
-            },
-            // Messages after the last one are ignored.
+            }
+            // Further messages that report the end of the attempt are ignored.
             Some(
                 from_task::Kind::Done(_)
                 | from_task::Kind::Failed(_)
@@ -234,9 +243,10 @@ impl TaskSession {
                 | from_task::Kind::CheckpointCorrupt(_),
             ) if self.last_message.is_some() => {}
             Some(from_task::Kind::Hello(_)) => {
-                let well =
+                let succeeded =
                     matches!(self.last_message, Some(from_task::Kind::Done(_) | from_task::Kind::Paused(_)));
-                self.is_idle = self.reuse && well && self.stopped.is_none() && self.broken.is_none();
+                self.is_idle =
+                    self.reuse && succeeded && self.kill_reason.is_none() && self.protocol_error.is_none();
             }
             Some(last_message) => match check_message(self.attempt.job(), last_message) {
                 Ok(last_message) => self.record_last_message(last_message),
@@ -248,7 +258,7 @@ impl TaskSession {
 
     fn record_last_message(&mut self, last_message: from_task::Kind) {
         self.last_message = Some(last_message);
-        self.limit = Some((Instant::now() + GRACE, String::new()));
+        self.deadline = Some((Instant::now() + EXIT_TIMEOUT, String::new()));
     }
 
     async fn send_event(&self, event: Event) {
@@ -260,7 +270,7 @@ impl TaskSession {
             Command::MapEvents(map_events) => self.send_map_events(map_events),
             Command::Preempt(kind, why) => self.preempt(kind, why),
             Command::Kill(why) => {
-                self.stopped.get_or_insert(why);
+                self.kill_reason.get_or_insert(why);
                 self.process.handle.kill();
             }
         }
@@ -279,7 +289,7 @@ impl TaskSession {
         }
         let mut pieces: Vec<&[MapEvent]> = events.chunks(MAP_EVENTS_MAX).collect();
         if pieces.is_empty() {
-            // The number of maps may change without new events.
+            // Send a message without events, because the number of maps may have changed.
             pieces.push(&[]);
         }
         for (piece, events) in pieces.into_iter().enumerate() {
@@ -289,16 +299,18 @@ impl TaskSession {
         }
     }
 
+    /// Sends a message to the process, or stores it until the process has connected.
     fn send(&mut self, kind: to_task::Kind) {
         let message = ToTask { kind: Some(kind) };
         match (&self.to_task, &self.start) {
             (Some(_), None) => self.enqueue(message),
-            _ => self.waiting.push(message),
+            _ => self.unsent.push(message),
         }
     }
 
     fn enqueue(&mut self, message: ToTask) {
-        // Fails if the process has ended, which is handled elsewhere, or if it does not read.
+        // The channel is closed if the process has ended, which is handled elsewhere. It is full if
+        // the process does not read its messages.
         if let Some(to_task) = &self.to_task
             && matches!(to_task.try_send(message), Err(mpsc::error::TrySendError::Full(_)))
         {
@@ -306,45 +318,48 @@ impl TaskSession {
         }
     }
 
-    fn give_up(&mut self) {
-        if let Some((_, why)) = self.limit.take()
+    fn kill_after_deadline(&mut self) {
+        if let Some((_, why)) = self.deadline.take()
             && self.last_message.is_none()
         {
-            self.broken.get_or_insert(why);
+            self.protocol_error.get_or_insert(why);
         }
         self.process.handle.kill();
     }
 
-    /// Returns the outcome, and the process if it is idle.
+    /// Returns how the session ended, and the process if it is idle.
     pub(crate) fn outcome(self) -> (Outcome, Option<IdleProcess>) {
-        let refusal = self.process.handle.refusal();
-        let broken = self.broken.or_else(|| self.process.handle.kill_reason()).or_else(|| refusal.clone());
-        let explained = |text| match &refusal {
+        let fork_refusal = self.process.handle.fork_refusal();
+        let violation = self
+            .protocol_error
+            .or_else(|| self.process.handle.kill_reason())
+            .or_else(|| fork_refusal.clone());
+        let with_refusal = |text| match &fork_refusal {
             Some(why) => format!("{why}: {text}"),
             None => text,
         };
-        let outcome = match (self.last_message, self.stopped, broken) {
+        let outcome = match (self.last_message, self.kill_reason, violation) {
             (Some(from_task::Kind::Done(result)), ..) => Outcome::Done(result),
             (Some(from_task::Kind::Paused(_)), ..) => Outcome::Paused,
-            (_, Some(why), _) => Outcome::Stopped(why),
+            (_, Some(why), _) => Outcome::Killed(why),
             (Some(from_task::Kind::NotResumed(text)), ..) => Outcome::NotResumed(text),
-            (Some(from_task::Kind::Failed(text)), ..) => Outcome::Failed(explained(text)),
+            (Some(from_task::Kind::Failed(text)), ..) => Outcome::Failed(with_refusal(text)),
             (Some(from_task::Kind::Fatal(text)), ..) => Outcome::Fatal(text),
             (Some(from_task::Kind::CheckpointCorrupt(text)), ..) => Outcome::CheckpointCorrupt(text),
             (Some(from_task::Kind::CheckpointUnreachable(text)), ..) => Outcome::CheckpointUnreachable(text),
             (Some(from_task::Kind::DfsUnavailable(text)), ..) => Outcome::DfsUnavailable(text),
-            (_, _, Some(kind)) => Outcome::ProtocolError(kind),
-            _ => Outcome::Ended(self.status.unwrap_or_default()),
+            (_, _, Some(why)) => Outcome::ProtocolError(why),
+            _ => Outcome::Ended(self.exit_status.unwrap_or_default()),
         };
         let process = self.process;
-        let waiting = self.to_task.filter(|_| self.is_idle).map(|to_task| IdleProcess { process, to_task });
-        (outcome, waiting)
+        let idle = self.to_task.filter(|_| self.is_idle).map(|to_task| IdleProcess { process, to_task });
+        (outcome, idle)
     }
 }
 
-/// Returns the map of a fetch failure. The tracker itself has sent all names and addresses, so an
-/// unknown one is a violation of the protocol.
-fn map_of(job: JobId, FetchFailed { attempt: name, addr }: &FetchFailed) -> Result<AttemptId, String> {
+/// Returns the map attempt that a fetch failure names. The tracker itself has sent all names and
+/// addresses to the task, so an invalid one is a violation of the protocol.
+fn failed_map(job: JobId, FetchFailed { attempt: name, addr }: &FetchFailed) -> Result<AttemptId, String> {
     if addr.len() > ADDR_BYTES_MAX {
         let bytes = addr.len();
         return Err(format!(
@@ -353,26 +368,27 @@ fn map_of(job: JobId, FetchFailed { attempt: name, addr }: &FetchFailed) -> Resu
     }
     let map = name.parse::<AttemptId>().ok().filter(|map| map.job() == job && map.phase() == Phase::Map);
     map.ok_or_else(|| {
-        let name: String = name.chars().take(NAME_CHARS).collect();
+        let name: String = name.chars().take(NAME_CHARS_MAX).collect();
         format!("a fetch failure of the task names {name:?}, which is not a map of its job")
     })
 }
 
-/// Shortens the texts of progress, which is reported every second.
-fn shorten(mut progress: Progress) -> Progress {
+/// Shortens the texts in a progress report, which is part of every heartbeat.
+fn shorten_progress(mut progress: Progress) -> Progress {
     progress.status = truncate_status(progress.status);
-    progress.stage = progress.stage.chars().take(NAME_CHARS).collect();
+    progress.stage = progress.stage.chars().take(NAME_CHARS_MAX).collect();
     progress
 }
 
-/// Checks a message of a task of `job`. Returns it as it is passed on, or why the attempt is ended.
+/// Checks a message of a task of `job`. Returns the message with shortened texts, or the reason why
+/// the attempt is ended.
 pub(crate) fn check_message(job: JobId, kind: from_task::Kind) -> Result<from_task::Kind, String> {
     match kind {
-        from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(shorten(progress))),
-        from_task::Kind::FetchFailed(unfetched) => {
-            map_of(job, &unfetched).map(|_| from_task::Kind::FetchFailed(unfetched))
+        from_task::Kind::Progress(progress) => Ok(from_task::Kind::Progress(shorten_progress(progress))),
+        from_task::Kind::FetchFailed(fetch_failed) => {
+            failed_map(job, &fetch_failed).map(|_| from_task::Kind::FetchFailed(fetch_failed))
         }
-        from_task::Kind::Done(result) => check(&result).map(|()| from_task::Kind::Done(result)),
+        from_task::Kind::Done(result) => check_result(&result).map(|()| from_task::Kind::Done(result)),
         from_task::Kind::Failed(text) => Ok(from_task::Kind::Failed(truncate_failure(text))),
         from_task::Kind::Fatal(text) => Ok(from_task::Kind::Fatal(truncate_failure(text))),
         from_task::Kind::CheckpointCorrupt(text) => {
@@ -387,9 +403,9 @@ pub(crate) fn check_message(job: JobId, kind: from_task::Kind) -> Result<from_ta
     }
 }
 
-/// Checks a result. One that the JobTracker would not accept is a failure of the task, not of the
-/// tracker.
-fn check(result: &TaskResult) -> Result<(), String> {
+/// Checks a result. A result that the JobTracker would not accept is an error of the task, not of
+/// the tracker.
+fn check_result(result: &TaskResult) -> Result<(), String> {
     check_counters(result.counters.keys().map(String::as_str))?;
     if result.pieces.len() > PIECES_MAX {
         return Err(format!(
@@ -410,15 +426,15 @@ mod tests {
 
     #[test]
     fn fetch_failures_must_name_maps_of_the_job() {
-        let map_of = |attempt: &str, addr: &str| {
-            super::map_of(JobId(1), &FetchFailed { attempt: attempt.into(), addr: addr.into() })
+        let failed_map = |attempt: &str, addr: &str| {
+            super::failed_map(JobId(1), &FetchFailed { attempt: attempt.into(), addr: addr.into() })
         };
-        assert_eq!(map_of("job_1.m3.0", "node2:7000").unwrap().to_string(), "job_1.m3.0");
+        assert_eq!(failed_map("job_1.m3.0", "node2:7000").unwrap().to_string(), "job_1.m3.0");
         for other in ["x", "job_2.m3.0", "job_1.r3.0", &"\n".repeat(1 << 20)] {
-            let why = map_of(other, "node2:7000").unwrap_err();
+            let why = failed_map(other, "node2:7000").unwrap_err();
             assert!(why.ends_with("which is not a map of its job") && why.len() < 300, "{why}");
         }
-        let why = map_of("job_1.m3.0", &"x".repeat(1 << 20)).unwrap_err();
+        let why = failed_map("job_1.m3.0", &"x".repeat(1 << 20)).unwrap_err();
         assert!(why.contains("an address of 1048576 bytes"), "{why}");
     }
 }

@@ -1,7 +1,7 @@
 //! Converts between messages of the JobTracker and the events and actions of the agent. Data that
 //! the agent only passes on is not converted.
 
-use agent::{DriverTypes, FetchFailure, Heartbeat, Status};
+use agent::{AttemptStatus, DriverTypes, FetchFailure, Heartbeat};
 use prost::Message;
 use proto::mr::{
     self, AttemptReport, CheckpointInfo, FromTracker, MapEvent, Progress, RegisterTracker, SplitEnd,
@@ -23,7 +23,7 @@ impl DriverTypes for Messages {
     type MapEvent = MapEvent;
 
     fn no_progress(_: AttemptId) -> Progress {
-        Progress { stage: "start".into(), ..Progress::default() }
+        Progress::default()
     }
     fn progress_bytes(progress: &Progress) -> usize {
         progress.encoded_len()
@@ -31,8 +31,8 @@ impl DriverTypes for Messages {
     fn result_bytes(result: &TaskResult) -> usize {
         result.encoded_len()
     }
-    fn checkpoint_bytes(state: &CheckpointInfo) -> usize {
-        state.encoded_len()
+    fn checkpoint_bytes(info: &CheckpointInfo) -> usize {
+        info.encoded_len()
     }
     fn clear_text(progress: &mut Progress) {
         progress.status.clear();
@@ -46,21 +46,20 @@ pub(crate) type AttemptEnd = agent::AttemptEnd<Messages>;
 pub(crate) type MapEventBatch = agent::MapEventBatch<Messages>;
 pub(crate) type Copied = agent::Copied<Messages>;
 type Order = agent::Order<Messages>;
-type Report = agent::Report<Messages>;
 
 /// An attempt to run.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Launch {
     pub(crate) spec: Box<TaskSpec>,
     /// The checkpoint to resume from, if any.
-    pub(crate) from: Option<CheckpointSource>,
+    pub(crate) resume_from: Option<CheckpointSource>,
 }
 
 /// Does not print the tokens of the attempt.
 impl fmt::Debug for Launch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { spec, from } = self;
-        f.debug_struct("Launch").field("attempt", &spec.attempt).field("from", from).finish()
+        let Self { spec, resume_from } = self;
+        f.debug_struct("Launch").field("attempt", &spec.attempt).field("resume_from", resume_from).finish()
     }
 }
 
@@ -108,7 +107,7 @@ pub(crate) struct Identity {
 pub(crate) fn register(
     identity: &Identity,
     incarnation: Incarnation,
-    attempts: Vec<Report>,
+    attempts: Vec<agent::AttemptReport<Messages>>,
     outputs: &[AttemptId],
     checkpoints: Vec<(AttemptId, CheckpointInfo)>,
     jobs: &[JobId],
@@ -132,8 +131,8 @@ pub(crate) fn register(
     FromTracker { kind: Some(from_tracker::Kind::Register(register)) }
 }
 
-fn stored_checkpoint((attempt, state): (AttemptId, CheckpointInfo)) -> StoredCheckpoint {
-    StoredCheckpoint { attempt: attempt.to_string(), state: Some(state) }
+fn stored_checkpoint((attempt, info): (AttemptId, CheckpointInfo)) -> StoredCheckpoint {
+    StoredCheckpoint { attempt: attempt.to_string(), state: Some(info) }
 }
 
 /// Builds a heartbeat.
@@ -153,23 +152,25 @@ pub(crate) fn heartbeat(heartbeat: Heartbeat<Messages>) -> FromTracker {
     FromTracker { kind: Some(from_tracker::Kind::Heartbeat(heartbeat)) }
 }
 
-fn attempt_report(report: Report) -> AttemptReport {
+fn attempt_report(report: agent::AttemptReport<Messages>) -> AttemptReport {
     let status = match report.status {
-        Status::Running(progress) => attempt_report::Status::Running(progress),
-        Status::Ended(AttemptEnd::Succeeded { result, .. }) => match result.position {
+        AttemptStatus::Running(progress) => attempt_report::Status::Running(progress),
+        AttemptStatus::Ended(AttemptEnd::Succeeded { result, .. }) => match result.position {
             Some(position) => attempt_report::Status::Split(SplitEnd { position, result: Some(result) }),
             None => attempt_report::Status::Succeeded(result),
         },
-        Status::Ended(AttemptEnd::Paused(state)) => attempt_report::Status::Paused(state),
-        Status::Ended(AttemptEnd::CheckpointCorrupt(why)) => attempt_report::Status::CheckpointCorrupt(why),
-        Status::Ended(AttemptEnd::CheckpointUnreachable(why)) => {
+        AttemptStatus::Ended(AttemptEnd::Paused(info)) => attempt_report::Status::Paused(info),
+        AttemptStatus::Ended(AttemptEnd::CheckpointCorrupt(why)) => {
+            attempt_report::Status::CheckpointCorrupt(why)
+        }
+        AttemptStatus::Ended(AttemptEnd::CheckpointUnreachable(why)) => {
             attempt_report::Status::CheckpointUnreachable(why)
         }
-        Status::Ended(AttemptEnd::Failed(error)) => attempt_report::Status::Failed(error),
-        Status::Ended(AttemptEnd::Fatal(error)) => attempt_report::Status::Fatal(error),
-        Status::Ended(AttemptEnd::Killed(why)) => attempt_report::Status::Killed(why),
-        Status::Copied(Ok(bytes)) => attempt_report::Status::Copied(bytes),
-        Status::Copied(Err(why)) => attempt_report::Status::CopyFailed(why),
+        AttemptStatus::Ended(AttemptEnd::Failed(error)) => attempt_report::Status::Failed(error),
+        AttemptStatus::Ended(AttemptEnd::Fatal(error)) => attempt_report::Status::Fatal(error),
+        AttemptStatus::Ended(AttemptEnd::Killed(why)) => attempt_report::Status::Killed(why),
+        AttemptStatus::Copied(Ok(bytes)) => attempt_report::Status::Copied(bytes),
+        AttemptStatus::Copied(Err(why)) => attempt_report::Status::CopyFailed(why),
     };
     AttemptReport { attempt: report.attempt.to_string(), status: Some(status) }
 }
@@ -216,8 +217,8 @@ fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
             let source = |paused: String| {
                 Ok::<_, String>(CheckpointSource { attempt: attempt_id(&paused)?, addr: launch.resume_addr })
             };
-            let (attempt, from) = (attempt_id(&spec.attempt)?, resumed_from.map(source).transpose()?);
-            Order::Launch(attempt, Launch { spec: Box::new(spec), from })
+            let (attempt, resume_from) = (attempt_id(&spec.attempt)?, resumed_from.map(source).transpose()?);
+            Order::Launch(attempt, Launch { spec: Box::new(spec), resume_from })
         }
         order::Kind::Preempt(preempt) => {
             let kind = match preempt.kind() {

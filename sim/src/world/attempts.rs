@@ -405,7 +405,7 @@ mod tests {
         trial::{Trial, short},
         world::{run::Transfer, tracker::AgentEvent},
     };
-    use agent::{Action, Status};
+    use agent::{Action, AttemptStatus};
 
     /// Runs a simulation until a reduce runs. Returns the machine, ID and key of the reduce.
     fn until_a_reduce_runs() -> (World, usize, AttemptId, u64) {
@@ -451,7 +451,7 @@ mod tests {
         };
         assert!(!world.nodes[at].checkpoints.contains_key(&id), "a new checkpoint was saved");
         let end = reported(world);
-        assert!(matches!(end, Status::Ended(AttemptEnd::Killed(_))), "{end:?}");
+        assert!(matches!(end, AttemptStatus::Ended(AttemptEnd::Killed(_))), "{end:?}");
         let (world, at, id) = pause_a_reduce(false);
         assert!(world.nodes[at].checkpoints.contains_key(&id));
     }

@@ -1,16 +1,17 @@
 //! The driver of the agents of trackers: carries messages between the agents and the core, and
 //! carries out the actions of the agents on the simulated machines.
 //!
-//! Agents and core are the real code. A message arrives at once or not at all, and in order; agent
-//! and core repeat what was not answered. A connection breaks when one of its two processes dies.
-//! The agent then connects again as soon as it can.
+//! Agents and core are the real code. A message arrives at once or not at all, and in order. Agents
+//! repeat heartbeats that were not answered, and this driver sends orders again that did not reach the
+//! tracker. A connection breaks when one of its two processes dies, or when a registration cannot be
+//! sent. The agent then connects again as soon as it can.
 //!
 //! Agents get the progress of attempts when a heartbeat is due, not when it changes. Their clocks
 //! stand still while the simulation skips idle time.
 
 use super::{SimEvent, World, run::Work};
 use crate::rng::mix;
-use agent::{Action, DriverTypes, FetchFailure, MapEventBatch, Report, Status};
+use agent::{Action, DriverTypes, FetchFailure, MapEventBatch};
 use mrcore::{
     Event, Phase, Span, Time,
     event::{self, AttemptReport, AttemptStatus, Heartbeat, NumberedOrder, Registration},
@@ -195,6 +196,11 @@ impl World {
             Action::DropCheckpoint(attempt) => self.drop_checkpoint(at, attempt),
             Action::CopyFiles(attempt, from) => self.copy_files(at, attempt, from),
             Action::Clean(job) => self.delete_job_files(at, job),
+            // As in the daemon: the driver cannot send the registration, and closes the connection.
+            Action::Register { .. } if self.one_in(8) => {
+                self.count("registration not sent", true);
+                self.disconnect(at);
+            }
             Action::Register { incarnation, attempts, outputs, checkpoints, jobs } => {
                 let node = &self.nodes[at];
                 let tracker = Registration {
@@ -253,7 +259,8 @@ impl World {
     /// Handles the acceptance of a registration by the JobTracker.
     fn handle_registered(&mut self, at: usize, tracker: TrackerId, incarnation: Incarnation) {
         self.by_tracker.insert(tracker, at as u32);
-        (self.nodes[at].tracker_id, self.nodes[at].incarnation) = (Some(tracker), incarnation.0);
+        let node = &mut self.nodes[at];
+        (node.tracker_id, node.incarnation, node.newest_order) = (Some(tracker), incarnation.0, 0);
         let (heartbeat, lost_after) = (self.setup.heartbeat, self.setup.config.lost_after);
         self.send_to_agent(at, AgentEvent::Registered { heartbeat, lost_after, incarnation });
     }
@@ -285,7 +292,10 @@ impl World {
             return;
         }
         let Some(at) = self.reachable_machine(tracker) else { return };
-        let orders = orders.into_iter().map(|(number, order)| (number, self.convert_order(order))).collect();
+        let reached = self.nodes[at].newest_order;
+        self.nodes[at].newest_order = orders.last().map_or(reached, |(number, _)| reached.max(*number));
+        let new = orders.into_iter().filter(|(number, _)| *number > reached);
+        let orders = new.map(|(number, order)| (number, self.convert_order(order))).collect();
         self.send_to_agent(at, AgentEvent::Orders { answers: answers.unwrap_or(0), orders });
     }
 
@@ -395,7 +405,9 @@ impl World {
     }
 }
 
-fn report(report: Report<Model>) -> AttemptReport {
+/// Converts a report of an agent for the core.
+fn report(report: agent::AttemptReport<Model>) -> AttemptReport {
+    use agent::AttemptStatus as Status;
     let status = match report.status {
         Status::Running(progress) => AttemptStatus::Running(progress),
         Status::Ended(AttemptEnd::Succeeded { result: (result, None), .. }) => {

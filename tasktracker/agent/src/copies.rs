@@ -1,6 +1,6 @@
 //! Orders to copy map outputs and checkpoints from trackers that are being drained.
 
-use crate::{Action, Agent, Copied, DriverTypes, Report, Status};
+use crate::{Action, Agent, AttemptReport, AttemptStatus, Copied, DriverTypes};
 use types::{AttemptId, JobId, Time};
 
 impl<T: DriverTypes> Agent<T> {
@@ -34,8 +34,8 @@ impl<T: DriverTypes> Agent<T> {
         if !self.cleaning.contains_key(&attempt.job()) {
             match &result {
                 Ok(Copied { checkpoint: None, .. }) => drop(self.outputs.insert(attempt)),
-                Ok(Copied { checkpoint: Some(state), .. }) => {
-                    self.checkpoints.insert(attempt, state.clone());
+                Ok(Copied { checkpoint: Some(info), .. }) => {
+                    self.checkpoints.insert(attempt, info.clone());
                 }
                 Err(_) => {}
             }
@@ -51,7 +51,7 @@ impl<T: DriverTypes> Agent<T> {
     }
 
     fn report_copy(&mut self, now: Time, attempt: AttemptId, result: Result<u64, String>) {
-        self.pending_reports.ended.push(Report { attempt, status: Status::Copied(result) });
+        self.pending_reports.ended.push(AttemptReport { attempt, status: AttemptStatus::Copied(result) });
         self.heartbeat_soon(now);
     }
 }

@@ -9,15 +9,17 @@
 //! - orders are executed in the order of their numbers, and each only once;
 //! - that an attempt has ended is reported until the heartbeat (or registration) with the report
 //!   has been answered;
-//! - at most one heartbeat is unanswered, and it is repeated until it is answered;
+//! - at most one heartbeat is unanswered, and it is repeated, unchanged except for
+//!   `acked`, until it is answered;
+//! - a registration is not repeated, because a second one would restart the numbering of orders;
 //! - no more attempts run than there are slots;
 //! - the files of a job are deleted only after its last process here has ended and no copy for it
 //!   is in progress; until then the job is part of registrations;
 //! - no message is longer than the JobTracker accepts.
 //!
-//! While the JobTracker does not answer, tasks keep running for a limited time: the tracker stops
+//! While the JobTracker does not answer, tasks keep running for a limited time: the tracker kills
 //! them before the JobTracker declares the tracker lost and runs them elsewhere, so that no task
-//! runs twice. After a registration the JobTracker orders the tracker to stop the attempts that
+//! runs twice. After a registration the JobTracker orders the tracker to kill the attempts that
 //! must not run any more, and the tracker reports when each has ended.
 //!
 //! Deliberately absent: connections to the JobTracker, and processes. These belong to the driver.
@@ -53,8 +55,8 @@ const DEFAULT_INTERVAL: Span = Span::secs(1);
 #[derive(Debug)]
 struct RunningAttempt<T: DriverTypes> {
     progress: T::Progress,
-    /// The reason, if the attempt is being stopped.
-    stop_reason: Option<String>,
+    /// The reason, if the attempt is being killed.
+    kill_reason: Option<String>,
     /// How many map events were sent to the attempt.
     events_sent: usize,
     /// The number of maps of the job that was last sent to the attempt.
@@ -192,7 +194,7 @@ impl<T: DriverTypes> Agent<T> {
             .zip(self.isolation_limit())
             .map(|(last_answered, limit)| last_answered + limit);
         let isolated_at =
-            isolated_at.filter(|_| self.running.values().any(|running| running.stop_reason.is_none()));
+            isolated_at.filter(|_| self.running.values().any(|running| running.kill_reason.is_none()));
         let retries = self.cleaning.values().filter_map(Cleaning::retry_at);
         [self.next_heartbeat, isolated_at].into_iter().flatten().chain(retries).min()
     }
@@ -301,9 +303,9 @@ impl<T: DriverTypes> Agent<T> {
             return;
         }
         for (attempt, running) in &mut self.running {
-            if running.stop_reason.is_none() {
+            if running.kill_reason.is_none() {
                 let why = format!("isolated from the jobtracker for {:.1} s", silence.as_secs_f64());
-                running.stop_reason = Some(why.clone());
+                running.kill_reason = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
         }
@@ -313,7 +315,7 @@ impl<T: DriverTypes> Agent<T> {
     fn on_refused(&mut self, text: String, out: &mut Vec<Action<T>>) {
         self.on_disconnected();
         for (attempt, running) in &mut self.running {
-            running.stop_reason.get_or_insert_with(|| text.clone());
+            running.kill_reason.get_or_insert_with(|| text.clone());
             out.push(Action::Kill(*attempt, text.clone()));
         }
         out.push(Action::Exit(text));
@@ -373,7 +375,7 @@ impl<T: DriverTypes> Agent<T> {
         }
         let running = RunningAttempt {
             progress: T::no_progress(attempt),
-            stop_reason: None,
+            kill_reason: None,
             events_sent: 0,
             maps_sent: 0,
         };
@@ -393,13 +395,13 @@ impl<T: DriverTypes> Agent<T> {
     ) {
         let has_ended = self.has_unacknowledged_end(attempt);
         match self.running.get_mut(&attempt) {
-            Some(running) if running.stop_reason.is_none() && kind == PreemptKind::Kill => {
-                running.stop_reason = Some(why.clone());
+            Some(running) if running.kill_reason.is_none() && kind == PreemptKind::Kill => {
+                running.kill_reason = Some(why.clone());
                 out.push(Action::Kill(attempt, why));
             }
             // The last message of the attempt reports the result of the preemption. The task
             // ignores a repeated preemption.
-            Some(running) if running.stop_reason.is_none() => out.push(Action::Preempt(attempt, kind, why)),
+            Some(running) if running.kill_reason.is_none() => out.push(Action::Preempt(attempt, kind, why)),
             Some(_) => {}
             None if has_ended => {}
             None => self.report_end(
@@ -451,9 +453,9 @@ impl<T: DriverTypes> Agent<T> {
         self.checkpoints.retain(|attempt, _| attempt.job() != job);
         self.pending_reports.fetch_failures.retain(|failure| failure.reduce.job() != job);
         for (attempt, running) in &mut self.running {
-            if attempt.job() == job && running.stop_reason.is_none() {
+            if attempt.job() == job && running.kill_reason.is_none() {
                 let why = "its job has ended".to_string();
-                running.stop_reason = Some(why.clone());
+                running.kill_reason = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
         }
@@ -498,7 +500,7 @@ impl<T: DriverTypes> Agent<T> {
 
     fn on_ended(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<T>, out: &mut Vec<Action<T>>) {
         let Some(running) = self.running.remove(&attempt) else { return };
-        let end = match (end, running.stop_reason) {
+        let end = match (end, running.kill_reason) {
             // A failure of a process that is being killed is reported as killed, whatever the
             // process reports.
             (AttemptEnd::Failed(_) | AttemptEnd::Fatal(_) | AttemptEnd::Killed(_), Some(why)) => {
@@ -509,7 +511,7 @@ impl<T: DriverTypes> Agent<T> {
         if !self.cleaning.contains_key(&attempt.job()) {
             match &end {
                 AttemptEnd::Succeeded { output: true, .. } => drop(self.outputs.insert(attempt)),
-                AttemptEnd::Paused(state) => drop(self.checkpoints.insert(attempt, state.clone())),
+                AttemptEnd::Paused(info) => drop(self.checkpoints.insert(attempt, info.clone())),
                 _ => {}
             }
         }
@@ -518,7 +520,7 @@ impl<T: DriverTypes> Agent<T> {
     }
 
     fn report_end(&mut self, now: Time, attempt: AttemptId, end: AttemptEnd<T>) {
-        self.pending_reports.ended.push(Report { attempt, status: Status::Ended(end) });
+        self.pending_reports.ended.push(AttemptReport { attempt, status: AttemptStatus::Ended(end) });
         self.heartbeat_soon(now);
     }
 
@@ -565,8 +567,8 @@ impl<T: DriverTypes> Agent<T> {
     /// Returns the reports of all running attempts, and of the ended attempts that are in this
     /// message. Ended attempts that do not fit into this message are reported as running until a
     /// later message reports that they have ended.
-    fn attempt_reports(&self) -> Vec<Report<T>> {
-        let report = |attempt, progress| Report { attempt, status: Status::Running(progress) };
+    fn attempt_reports(&self) -> Vec<AttemptReport<T>> {
+        let report = |attempt, progress| AttemptReport { attempt, status: AttemptStatus::Running(progress) };
         let running =
             self.running.iter().map(|(attempt, running)| report(*attempt, running.progress.clone()));
         let later = self
@@ -574,7 +576,7 @@ impl<T: DriverTypes> Agent<T> {
             .ended
             .iter()
             .map(|later| report(later.attempt, T::no_progress(later.attempt)));
-        let mut reports: Vec<Report<T>> = running.chain(later).collect();
+        let mut reports: Vec<AttemptReport<T>> = running.chain(later).collect();
         limit_status_texts(&mut reports);
         reports.extend(self.in_flight.ended.iter().cloned());
         reports

@@ -128,12 +128,13 @@ pub enum Action<T: DriverTypes> {
     CopyFiles(AttemptId, T::Source),
     /// Delete the files of a job, and report the result. No attempt of the job runs any more.
     Clean(JobId),
-    /// Register at the JobTracker.
+    /// Register at the JobTracker. If the driver cannot send the registration, it closes the
+    /// connection, because the agent does not repeat a registration.
     Register {
         /// Incarnation that the JobTracker has assigned to this process; 0 if it has assigned none.
         incarnation: Incarnation,
         /// Attempts that run, or that have ended and whose report was not acknowledged.
-        attempts: Vec<Report<T>>,
+        attempts: Vec<AttemptReport<T>>,
         /// Attempts of maps whose output is on this tracker.
         outputs: Vec<AttemptId>,
         /// Attempts with a checkpoint on this tracker.
@@ -155,24 +156,24 @@ pub struct Heartbeat<T: DriverTypes> {
     /// Number of the newest acknowledged order.
     pub acked: u64,
     /// Reports of attempts.
-    pub attempts: Vec<Report<T>>,
+    pub attempts: Vec<AttemptReport<T>>,
     /// Map outputs that reduces could not fetch.
     pub fetch_failures: Vec<FetchFailure>,
 }
 
 /// A report about an attempt.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report<T: DriverTypes> {
+pub struct AttemptReport<T: DriverTypes> {
     /// ID of the attempt.
     pub attempt: AttemptId,
     /// State of the attempt.
-    pub status: Status<T>,
+    pub status: AttemptStatus<T>,
 }
 
 /// The state of an attempt in a report. All states except `Running` mean that the attempt uses no
 /// slot.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Status<T: DriverTypes> {
+pub enum AttemptStatus<T: DriverTypes> {
     /// The attempt runs, with this progress.
     Running(T::Progress),
     /// The attempt has ended.

@@ -1,7 +1,7 @@
 //! Stores reports until they are acknowledged, and divides them into messages. The JobTracker reads
 //! messages of at most 8 MiB; a longer message would close the connection for all attempts.
 
-use crate::{AttemptEnd, DriverTypes, FetchFailure, Report, Status};
+use crate::{AttemptEnd, AttemptReport, AttemptStatus, DriverTypes, FetchFailure};
 use std::collections::BTreeSet;
 use types::AttemptId;
 
@@ -22,7 +22,7 @@ const REPORT_OVERHEAD_BYTES: usize = 128;
 #[derive(Debug)]
 pub(super) struct PendingReports<T: DriverTypes> {
     /// Reports of ended attempts and of copies, oldest first.
-    pub(super) ended: Vec<Report<T>>,
+    pub(super) ended: Vec<AttemptReport<T>>,
     pub(super) fetch_failures: BTreeSet<FetchFailure>,
 }
 
@@ -43,9 +43,9 @@ impl<T: DriverTypes> PendingReports<T> {
     }
 
     /// Removes and returns the oldest reports of ended attempts, as many as fit into one message.
-    pub(super) fn take_ended(&mut self) -> Vec<Report<T>> {
+    pub(super) fn take_ended(&mut self) -> Vec<AttemptReport<T>> {
         let mut bytes = 0;
-        let fits = |report: &&Report<T>| {
+        let fits = |report: &&AttemptReport<T>| {
             bytes += report.bytes();
             bytes <= ENDED_BYTES_MAX
         };
@@ -79,16 +79,16 @@ impl<T: DriverTypes> PendingReports<T> {
     }
 }
 
-impl<T: DriverTypes> Report<T> {
+impl<T: DriverTypes> AttemptReport<T> {
     /// Returns an upper estimate of the encoded length.
     fn bytes(&self) -> usize {
         REPORT_OVERHEAD_BYTES
             + match &self.status {
-                Status::Running(progress) => T::progress_bytes(progress),
-                Status::Copied(result) => result.as_ref().err().map_or(0, String::len),
-                Status::Ended(AttemptEnd::Succeeded { result, .. }) => T::result_bytes(result),
-                Status::Ended(AttemptEnd::Paused(state)) => T::checkpoint_bytes(state),
-                Status::Ended(
+                AttemptStatus::Running(progress) => T::progress_bytes(progress),
+                AttemptStatus::Copied(result) => result.as_ref().err().map_or(0, String::len),
+                AttemptStatus::Ended(AttemptEnd::Succeeded { result, .. }) => T::result_bytes(result),
+                AttemptStatus::Ended(AttemptEnd::Paused(info)) => T::checkpoint_bytes(info),
+                AttemptStatus::Ended(
                     AttemptEnd::Failed(text)
                     | AttemptEnd::Fatal(text)
                     | AttemptEnd::Killed(text)
@@ -100,11 +100,11 @@ impl<T: DriverTypes> Report<T> {
 }
 
 /// Removes status texts of running attempts, so that their reports fit into one message.
-pub(super) fn limit_status_texts<T: DriverTypes>(running: &mut [Report<T>]) {
+pub(super) fn limit_status_texts<T: DriverTypes>(running: &mut [AttemptReport<T>]) {
     let mut bytes = 0;
     for report in running {
         bytes += report.bytes();
-        if let Status::Running(progress) = &mut report.status
+        if let AttemptStatus::Running(progress) = &mut report.status
             && bytes > RUNNING_BYTES_MAX
         {
             T::clear_text(progress);

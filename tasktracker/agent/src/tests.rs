@@ -44,8 +44,8 @@ type Event = crate::Event<TestTypes>;
 type Action = crate::Action<TestTypes>;
 type Order = crate::Order<TestTypes>;
 type Heartbeat = crate::Heartbeat<TestTypes>;
-type Report = crate::Report<TestTypes>;
-type Status = crate::Status<TestTypes>;
+type Report = crate::AttemptReport<TestTypes>;
+type Status = crate::AttemptStatus<TestTypes>;
 type AttemptEnd = crate::AttemptEnd<TestTypes>;
 type MapEventBatch = crate::MapEventBatch<TestTypes>;
 
