@@ -120,7 +120,7 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let about = "as the paper prints it: T_rs, slack and tolerance unless they are set, and no precedence for overdue jobs";
+        let about = "use T_rs as the paper prints it, also slack and tolerance unless they are set, and give overdue jobs no precedence";
         let literal = section.flag("literal", false, about);
         let mut words = [("projected", SlackForm::Projected), ("printed", SlackForm::Printed)];
         if literal {
@@ -160,7 +160,12 @@ impl Settings {
         );
         let by_formula =
             section.choice("skips_by", &[("count", false), ("formula", true)], "how D is determined");
-        let locality = section.number("locality", 0.95, 0.0..=0.9999, "L in the formula for D");
+        let locality = section.number(
+            "locality",
+            0.95,
+            0.0..=0.9999,
+            "part of the paused reduces that should resume on their own node (L in the formula for D)",
+        );
         Self {
             literal,
             form,

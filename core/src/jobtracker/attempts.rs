@@ -269,7 +269,10 @@ impl JobTracker {
             let reported = self.trackers_reported_alone.entry(reduce).or_default();
             reported.insert(on);
             if reported.len() >= TRACKERS_TO_FAIL_REDUCE {
-                let why = format!("it alone could not fetch map output from {} trackers", reported.len());
+                let why = format!(
+                    "it was the only reduce that could not fetch map output from {} trackers",
+                    reported.len()
+                );
                 return self.kill_faulty_attempt(now, reduce, why, out);
             }
         }

@@ -146,7 +146,9 @@ impl JobTracker {
         };
         let name = &tracker.name;
         if begins && tracker.state == TrackerState::Lost {
-            return Some(format!("{name} is lost: what it ran runs elsewhere; start it again first"));
+            return Some(format!(
+                "{name} is lost and its tasks run elsewhere: start its TaskTracker again before you drain it"
+            ));
         }
         // A repeated request only sets another deadline.
         if !begins || tracker.drain.is_some() {

@@ -223,7 +223,7 @@ impl Player<'_> {
                     Some("split") => PreemptKind::Split,
                     Some("pause") => PreemptKind::Pause,
                     Some("kill") => PreemptKind::Kill,
-                    other => return Err(format!("kind={other:?}: split, pause or kill")),
+                    other => return Err(format!("kind={other:?} is not split, pause or kill")),
                 };
                 Ok(self.send(Event::Preemption { request, attempt: parse_attempt(subject)?, kind, by }))
             }
@@ -268,7 +268,7 @@ impl Player<'_> {
                 "jobs_kept" => config.jobs_kept = arguments.number("jobs_kept", 0)?,
                 "tasks_kept" => config.tasks_kept = arguments.number("tasks_kept", 0)?,
                 "reduces_max" => config.reduces_max = arguments.number("reduces_max", 0)?,
-                other => return Err(format!("{other} cannot be set here")),
+                other => return Err(format!("config has no setting {other}")),
             }
         }
         self.begin()
