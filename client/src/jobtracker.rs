@@ -6,7 +6,7 @@ mod scheduling;
 use crate::{
     Error, PreemptKind, Result, Submission,
     error::innermost,
-    model::{self, Attempt, Job, Phase, Preemption, Task, Tracker},
+    model::{self, Attempt, Job, PhaseStatus, Preemption, Task, Tracker},
 };
 use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
 use security::{Credentials, Role};
@@ -210,7 +210,8 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Preempts an attempt. The program may refuse; [`JobTracker::why`] shows the refusal.
+    /// Preempts an attempt. A task that is paused continues with [`JobTracker::resume`]. The
+    /// program may refuse; [`JobTracker::why`] shows the refusal.
     pub async fn preempt(&self, attempt: &str, kind: PreemptKind) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let kind = match kind {
@@ -266,11 +267,11 @@ impl JobTracker {
                 break;
             }
         }
-        model::find_tails(&mut tasks);
+        model::find_remainders(&mut tasks);
         Ok(tasks)
     }
 
-    /// Returns one task. `tail_of` is not set, because that needs all tasks.
+    /// Returns one task. `remainder_of` is not set, because that needs all tasks.
     pub async fn task(&self, id: &str) -> Result<Option<Task>> {
         let job = id.split('.').next().unwrap_or_default().to_owned();
         let one = pb::TasksRequest { job, after: String::new(), only: id.into() };
@@ -343,9 +344,9 @@ impl JobTracker {
     }
 }
 
-fn phase(phase: Option<pb::PhaseStatus>) -> Phase {
+fn phase(phase: Option<pb::PhaseStatus>) -> PhaseStatus {
     let phase = phase.unwrap_or_default();
-    Phase {
+    PhaseStatus {
         total: phase.total,
         pending: phase.pending,
         running: phase.running,
@@ -408,7 +409,7 @@ fn task(task: pb::TaskStatus) -> Task {
         end: task.end,
         attempts: task.attempts.into_iter().map(attempt).collect(),
         root: task.root,
-        tail_of: None,
+        remainder_of: None,
         on_hold: task.on_hold,
         paused: task.paused,
         paused_on: task.paused_on,

@@ -34,7 +34,7 @@ mod follow;
 mod jobtracker;
 pub mod model;
 pub mod scheduling;
-mod stage;
+mod staging;
 mod submission;
 
 /// The client of the file system.
@@ -45,5 +45,6 @@ pub use error::{Error, Result};
 pub use follow::{Observer, Unobserved};
 pub use jobtracker::{JobTracker, Watch, channel, notify_if_slow};
 pub use security::Role;
-pub use stage::Stage;
-pub use submission::{PreemptKind, Submission};
+pub use staging::StagingFolder;
+pub use submission::Submission;
+pub use types::PreemptKind;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// The progress of a phase of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Phase {
+pub struct PhaseStatus {
     /// Number of tasks.
     pub total: u32,
     /// Tasks that wait for a slot.
@@ -28,7 +28,7 @@ pub struct Phase {
     pub progress: f64,
 }
 
-impl Phase {
+impl PhaseStatus {
     /// Describes the phase: `3 of 8 done (41%), 2 running, 3 waiting; 0 attempts failed, 1 killed`,
     /// or `none`.
     pub fn describe(&self) -> String {
@@ -75,9 +75,9 @@ pub struct Job {
     /// When the job ended; 0 before that.
     pub ended_ms: u64,
     /// The progress of its maps.
-    pub maps: Phase,
+    pub maps: PhaseStatus,
     /// The progress of its reduces.
-    pub reduces: Phase,
+    pub reduces: PhaseStatus,
     /// Number of maps that were node-local.
     pub local_maps: u64,
     /// Number of maps that were rack-local.
@@ -186,7 +186,8 @@ pub struct Task {
     /// The index of the submitted split that the range is a part of.
     pub root: u32,
     /// The map that was split, if this task is the remainder of its range.
-    pub tail_of: Option<String>,
+    #[serde(rename = "tail_of")]
+    pub remainder_of: Option<String>,
     /// Whether the task waits until a user resumes it.
     pub on_hold: bool,
     /// The paused attempt that the next attempt resumes from; empty if there is none.
@@ -324,12 +325,12 @@ pub struct DrainCost {
 /// Sets the parent of each map that is the remainder of a split. A split creates a new task with
 /// the next index, so the parent is the map whose range contained the first byte of the new task at
 /// that time.
-pub fn find_tails(tasks: &mut [Task]) {
+pub fn find_remainders(tasks: &mut [Task]) {
     // For each root, the tasks so far by the start of their range.
     let mut roots = BTreeMap::<u32, BTreeMap<u64, String>>::new();
     for task in tasks.iter_mut().filter(|task| !task.source.is_empty()) {
         let ranges = roots.entry(task.root).or_default();
-        task.tail_of = ranges.range(..task.start).next_back().map(|(_, parent)| parent.clone());
+        task.remainder_of = ranges.range(..task.start).next_back().map(|(_, parent)| parent.clone());
         ranges.insert(task.start, task.task.clone());
     }
 }
@@ -340,9 +341,16 @@ mod tests {
 
     #[test]
     fn phase_without_tasks_is_described_as_none() {
-        assert_eq!(Phase { progress: 1.0, ..Phase::default() }.describe(), "none");
-        let maps =
-            Phase { total: 8, pending: 3, running: 2, paused: 1, done: 2, progress: 0.41, ..<_>::default() };
+        assert_eq!(PhaseStatus { progress: 1.0, ..PhaseStatus::default() }.describe(), "none");
+        let maps = PhaseStatus {
+            total: 8,
+            pending: 3,
+            running: 2,
+            paused: 1,
+            done: 2,
+            progress: 0.41,
+            ..<_>::default()
+        };
         let text = "2 of 8 done (41%), 2 running, 3 waiting, 1 paused; 0 attempts failed, 0 killed";
         assert_eq!(maps.describe(), text);
     }

@@ -35,7 +35,7 @@ pub struct JobEvent {
 
 /// Why a job or a task waits.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Why {
+pub struct WhyReply {
     /// The ID of the job or task.
     pub of: String,
     /// The state of the job or task.
@@ -48,7 +48,7 @@ pub struct Why {
     pub recent_events: Vec<JobEvent>,
 }
 
-impl Why {
+impl WhyReply {
     /// Returns whether the job or task has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state.as_str(), "succeeded" | "failed" | "killed" | "done")

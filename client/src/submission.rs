@@ -13,7 +13,7 @@ pub struct Submission {
     pub priority: String,
     /// The name of a built-in program.
     pub builtin: Option<String>,
-    /// The path of an executable in the file system ([`crate::Stage::put`]).
+    /// The path of an executable in the file system ([`crate::StagingFolder::put`]).
     pub executable: Option<String>,
     /// The paths of side files in the file system.
     pub files: Vec<String>,
@@ -27,15 +27,4 @@ pub struct Submission {
     pub reduces: u32,
     /// The settings of the job.
     pub conf: BTreeMap<String, String>,
-}
-
-/// The kind of preemption.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PreemptKind {
-    /// Ends a map at its next record; a new task gets the remainder of its input.
-    Split,
-    /// Saves a checkpoint of a reduce, which [`crate::JobTracker::resume`] continues.
-    Pause,
-    /// Kills the attempt and discards its work.
-    Kill,
 }

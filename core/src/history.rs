@@ -168,7 +168,7 @@ pub enum HistoryFact {
         attempt: AttemptId,
         position: u64,
         #[serde(flatten)]
-        result: TaskResult,
+        result: ResultFields,
     },
     AttemptPaused {
         #[serde(with = "text")]
@@ -201,7 +201,7 @@ pub enum HistoryFact {
         #[serde(with = "text")]
         attempt: AttemptId,
         #[serde(flatten)]
-        result: TaskResult,
+        result: ResultFields,
     },
     AttemptFailed {
         #[serde(with = "text")]
@@ -266,10 +266,10 @@ pub struct TrackerRow {
     pub reduce_slots: u32,
 }
 
-/// The result of an attempt, as in [`AttemptResult`].
+/// The result of an attempt, as in [`AttemptResult`], as fields of the fact.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of AttemptResult")]
-pub struct TaskResult {
+pub struct ResultFields {
     #[serde(default)]
     pub bytes_out: u64,
     #[serde(default)]
@@ -509,16 +509,16 @@ pub fn expand_runs(runs: Vec<SplitRun>, names: &[String]) -> Vec<Split> {
     splits
 }
 
-impl From<AttemptResult> for TaskResult {
+impl From<AttemptResult> for ResultFields {
     fn from(result: AttemptResult) -> Self {
         let AttemptResult { counters, pieces, bytes_out } = result;
         Self { bytes_out, counters: counters.into_iter().collect(), pieces }
     }
 }
 
-impl From<TaskResult> for AttemptResult {
-    fn from(result: TaskResult) -> Self {
-        let TaskResult { bytes_out, counters, pieces } = result;
+impl From<ResultFields> for AttemptResult {
+    fn from(result: ResultFields) -> Self {
+        let ResultFields { bytes_out, counters, pieces } = result;
         Self { counters: counters.into_iter().collect(), pieces, bytes_out }
     }
 }

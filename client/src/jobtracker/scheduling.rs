@@ -5,17 +5,17 @@ use crate::{
     Result,
     scheduling::{
         Choice, Comparison, DecisionStats, Difference, JobEvent, Parameter, Policy, Reason, Schedulers,
-        Throughput, Why, policy_names,
+        Throughput, WhyReply, policy_names,
     },
 };
 use proto::mr as pb;
 
 impl JobTracker {
     /// Returns why a job or a task waits.
-    pub async fn why(&self, of: &str) -> Result<Why> {
+    pub async fn why(&self, of: &str) -> Result<WhyReply> {
         let message = self.request(pb::WhyRequest { of: of.into() });
         let reply = self.reply(self.client.clone().why(message)).await?;
-        Ok(Why {
+        Ok(WhyReply {
             of: reply.of,
             state: reply.state,
             scheduler: reply.scheduler,

@@ -4,7 +4,7 @@ use crate::output;
 use anyhow::Result;
 use client::{
     JobTracker, Observer,
-    model::{Job, Phase},
+    model::{Job, PhaseStatus},
     scheduling::Reason,
 };
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -109,8 +109,8 @@ fn headline(job: &Job, now_ms: u64) -> String {
 }
 
 /// Describes a phase in a short text.
-fn describe(phase: &Phase) -> String {
-    let Phase { done, total, running, paused, failed_attempts, .. } = phase;
+fn describe(phase: &PhaseStatus) -> String {
+    let PhaseStatus { done, total, running, paused, failed_attempts, .. } = phase;
     if *total == 0 {
         return "none".into();
     }
@@ -194,8 +194,8 @@ mod tests {
     fn headline_has_job_elapsed_and_remaining_time() {
         let mut job = Job { job: "job_7".into(), name: "sort".into(), submitted_ms: 1000, ..Job::default() };
         assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s");
-        job.maps = Phase { total: 4, progress: 1.0, ..Phase::default() };
-        job.reduces = Phase { total: 2, progress: 0.0, ..Phase::default() };
+        job.maps = PhaseStatus { total: 4, progress: 1.0, ..PhaseStatus::default() };
+        job.reduces = PhaseStatus { total: 2, progress: 0.0, ..PhaseStatus::default() };
         assert_eq!(headline(&job, 6000), "job_7 (sort): 5 s, about 5 s left");
     }
 }

@@ -5,7 +5,7 @@
 //! absent, because the history does not contain their sums.
 
 use anyhow::{Context, Result};
-use client::model::{Attempt, Job, Phase, Task};
+use client::model::{Attempt, Job, PhaseStatus, Task};
 use serde_json::Value;
 use sim::workload::history::{Head, HistoryFact, Record, Split, check_format, expand_runs, known_fact};
 
@@ -154,14 +154,14 @@ impl JobFromHistory {
         self.job.reduces = set_states(&mut self.reduces);
         let mut tasks = self.maps;
         tasks.append(&mut self.reduces);
-        client::model::find_tails(&mut tasks);
+        client::model::find_remainders(&mut tasks);
         (self.job, tasks)
     }
 }
 
 /// Sets the state of each task and returns the totals of the phase.
-fn set_states(tasks: &mut [Task]) -> Phase {
-    let mut phase = Phase { total: tasks.len() as u32, ..Phase::default() };
+fn set_states(tasks: &mut [Task]) -> PhaseStatus {
+    let mut phase = PhaseStatus { total: tasks.len() as u32, ..PhaseStatus::default() };
     for task in tasks {
         let ended_as = |state: &str| task.attempts.iter().filter(|one| one.state == state).count() as u32;
         let done = ended_as("succeeded") > 0;
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!((job.maps.total, job.maps.done, job.maps.failed_attempts), (2, 1, 1));
         let ranges: Vec<_> = tasks.iter().map(|task| (task.task.as_str(), task.start, task.end)).collect();
         assert_eq!(ranges, [("job_7.m0", 0, 40), ("job_7.m1", 40, 100), ("job_7.r0", 0, 0)]);
-        assert_eq!(tasks[1].tail_of.as_deref(), Some("job_7.m0"));
+        assert_eq!(tasks[1].remainder_of.as_deref(), Some("job_7.m0"));
         assert_eq!(
             (tasks[0].attempts[0].preempt_kind.as_str(), tasks[0].attempts[0].preempted_ms),
             ("split", 2500)

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 pub fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     let here: BTreeSet<&str> = tasks.iter().map(|task| task.task.as_str()).collect();
     // If `tasks` is only a part of all tasks, the parent may be missing.
-    let parent = |task: &'_ Task| task.tail_of.as_deref().and_then(|parent| here.get(parent).copied());
-    let mut tails = BTreeMap::<&str, Vec<&Task>>::new();
+    let parent = |task: &'_ Task| task.remainder_of.as_deref().and_then(|parent| here.get(parent).copied());
+    let mut remainders = BTreeMap::<&str, Vec<&Task>>::new();
     for task in tasks {
         if let Some(parent) = parent(task) {
-            tails.entry(parent).or_default().push(task);
+            remainders.entry(parent).or_default().push(task);
         }
     }
     let mut listed = Vec::with_capacity(tasks.len());
@@ -21,7 +21,7 @@ pub fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
         let mut waiting = vec![(0, task)];
         while let Some((depth, task)) = waiting.pop() {
             listed.push((depth, task));
-            let mut own = tails.remove(task.task.as_str()).unwrap_or_default();
+            let mut own = remainders.remove(task.task.as_str()).unwrap_or_default();
             own.sort_unstable_by_key(|tail| std::cmp::Reverse(tail.start));
             waiting.extend(own.into_iter().map(|tail| (depth + 1, tail)));
         }
@@ -144,8 +144,8 @@ mod tests {
             [("m0", 0, 0), ("m1", 1, 0), ("m2", 0, 50), ("m3", 0, 80), ("m4", 0, 20), ("r0", 0, 0)]
                 .map(|(name, root, start)| task(name, root, start))
                 .into();
-        client::model::find_tails(&mut tasks);
-        let parents: Vec<_> = tasks.iter().map(|task| task.tail_of.as_deref()).collect();
+        client::model::find_remainders(&mut tasks);
+        let parents: Vec<_> = tasks.iter().map(|task| task.remainder_of.as_deref()).collect();
         assert_eq!(parents, [None, None, Some("m0"), Some("m2"), Some("m0"), None]);
         let listed: Vec<_> =
             tree(&tasks).into_iter().map(|(depth, task)| (depth, task.task.as_str())).collect();

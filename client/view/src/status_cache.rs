@@ -8,7 +8,7 @@ use anyhow::{Result, bail};
 use client::{
     Error, JobTracker, Role,
     model::{Attempt, Job, Task, Tracker},
-    scheduling::{Reason, Schedulers, Why},
+    scheduling::{Reason, Schedulers, WhyReply},
 };
 use daemon::Period;
 use dfs_client::{Client, ClientError, Report};
@@ -125,7 +125,7 @@ pub struct JobDetails {
     /// Its tasks.
     pub tasks: QueryResult<Vec<Task>>,
     /// Why it waits, and recent decisions about it.
-    pub why: QueryResult<Why>,
+    pub why: QueryResult<WhyReply>,
     /// The statistics from its history, if the JobTracker knows the job only from there.
     pub past: Option<Vec<String>>,
 }
@@ -189,7 +189,7 @@ impl StatusCache {
     }
 
     /// Returns why a task waits, and the scheduling decisions about it.
-    pub async fn why(&self, of: &str) -> QueryResult<Why> {
+    pub async fn why(&self, of: &str) -> QueryResult<WhyReply> {
         let of = of.to_owned();
         self.query(REQUEST_TIMEOUT, |tracker| async move { anyhow::Ok(tracker.why(&of).await?) }).await
     }

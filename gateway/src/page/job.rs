@@ -9,7 +9,7 @@ use super::{
 use crate::chart;
 use client::{
     model::{Job, Task},
-    scheduling::Why,
+    scheduling::WhyReply,
 };
 use sim::{html, report::html::Html};
 use view::{
@@ -153,7 +153,7 @@ fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
 }
 
 /// Renders why the job or task waits, and its recent events.
-pub(super) fn reasons(out: &mut Html, why: &Result<Why, QueryError>) {
+pub(super) fn reasons(out: &mut Html, why: &Result<WhyReply, QueryError>) {
     html!(out, "<h2>Why</h2>");
     let why = match why {
         Ok(why) => why,
@@ -216,7 +216,7 @@ fn group_digits(value: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use client::model::{Phase, Preemption};
+    use client::model::{PhaseStatus, Preemption};
 
     #[test]
     fn digit_groups_are_separated() {
@@ -243,7 +243,7 @@ mod tests {
             job: "job_1".into(),
             name: "<script>alert(1)</script>".into(),
             state: "running".into(),
-            maps: Phase { total: 2, ..Phase::default() },
+            maps: PhaseStatus { total: 2, ..PhaseStatus::default() },
             preemption: Preemption { pauses: 1, checkpoint_bytes: 2048, ..Preemption::default() },
             ..Job::default()
         };

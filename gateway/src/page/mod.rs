@@ -8,7 +8,7 @@ pub(super) mod nodes;
 pub(super) mod task;
 pub(super) mod tasks;
 
-use client::model::{Job, Phase};
+use client::model::{Job, PhaseStatus};
 use sim::{html, report::html::Html};
 use view::status_cache::QueryError;
 
@@ -190,7 +190,7 @@ fn chip(state: &str) -> Html {
 }
 
 /// Renders a progress bar of a phase: done, running, paused.
-fn bar(phase: &Phase) -> Html {
+fn bar(phase: &PhaseStatus) -> Html {
     let mut out = Html::new();
     let total = f64::from(phase.total.max(1));
     let part = |count: u32| 100.0 * (f64::from(count) / total).clamp(0.0, 1.0);
@@ -214,7 +214,7 @@ fn bar(phase: &Phase) -> Html {
 }
 
 /// Returns a cell with the progress bar and the numbers of a phase.
-fn progress_cell(phase: &Phase) -> Cell {
+fn progress_cell(phase: &PhaseStatus) -> Cell {
     let mut out = Html::new();
     if phase.total == 0 {
         html!(out, "<span class='soft'>none</span>");
@@ -285,7 +285,8 @@ mod tests {
 
     #[test]
     fn progress_bar_stays_within_its_track() {
-        let phase = Phase { total: 4, done: 4, paused: 9, progress: f64::NAN, ..Phase::default() };
+        let phase =
+            PhaseStatus { total: 4, done: 4, paused: 9, progress: f64::NAN, ..PhaseStatus::default() };
         let shown = bar(&phase).into_string();
         assert!(
             !shown.contains("NaN") && !shown.contains("'-") && shown.contains("x='100.0' width='0.0'"),

@@ -4,7 +4,7 @@
 use super::{Cell, Frame, cell, chip, error_note, facts, job::reasons, name_cell, number_cell, table, tasks};
 use client::{
     model::{Attempt, Job, Task},
-    scheduling::Why,
+    scheduling::WhyReply,
 };
 use mrlib_api::error::one_line;
 use schedulers::explain::{Names, describe_text};
@@ -26,7 +26,7 @@ pub(crate) fn page(
     job: &Job,
     all: &[Task],
     task: &Task,
-    why: Option<QueryResult<Why>>,
+    why: Option<QueryResult<WhyReply>>,
     log: Option<Log<'_>>,
 ) -> Frame {
     let (job, owner) = (job.job.as_str(), job);
@@ -52,13 +52,13 @@ fn task_facts(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
         let bytes = output::human(task.end.saturating_sub(task.start));
         rows.push(("input", format!("{} ({bytes})", job_tasks::input(task))));
     }
-    if let Some(parent) = &task.tail_of {
+    if let Some(parent) = &task.remainder_of {
         rows.push(("remainder of", parent.clone()));
     }
-    let tails = all.iter().filter(|other| other.tail_of.as_ref() == Some(&task.task));
-    let tails: Vec<&str> = tails.map(|other| other.task.as_str()).collect();
-    if !tails.is_empty() {
-        rows.push(("split into", tails.join(" ")));
+    let remainders = all.iter().filter(|other| other.remainder_of.as_ref() == Some(&task.task));
+    let remainders: Vec<&str> = remainders.map(|other| other.task.as_str()).collect();
+    if !remainders.is_empty() {
+        rows.push(("split into", remainders.join(" ")));
     }
     if !task.paused.is_empty() {
         let on_hold = if task.on_hold { ", paused until `mrctl resume`" } else { "" };

@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn parts_of_a_split_map_are_indented() {
         let mut all = vec![map("job_1.m0", 0, 40, "succeeded"), map("job_1.m1", 40, 100, "running")];
-        client::model::find_tails(&mut all);
+        client::model::find_remainders(&mut all);
         let mut out = Html::new();
         section(&mut out, "job_1", &all, &View::new(None, None));
         let page = out.as_str();

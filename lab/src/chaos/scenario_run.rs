@@ -206,8 +206,9 @@ impl ScenarioRun {
     fn is_reached(&self, job: &JobRef, mark: JobMark) -> bool {
         let Some(id) = self.job_id(job) else { return false };
         let Some(job) = self.view.jobs.iter().find(|job| job.job == id) else { return false };
-        let done =
-            |phase: &client::model::Phase, part: f64| f64::from(phase.done) >= part * f64::from(phase.total);
+        let done = |phase: &client::model::PhaseStatus, part: f64| {
+            f64::from(phase.done) >= part * f64::from(phase.total)
+        };
         match mark {
             JobMark::Submitted => true,
             JobMark::Maps(part) => done(&job.maps, part),

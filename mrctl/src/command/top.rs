@@ -4,7 +4,7 @@
 
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};
-use client::model::{Job, Phase, Tracker};
+use client::model::{Job, PhaseStatus, Tracker};
 use clusters::locate::Target;
 use daemon::Period;
 use dfs_client::{NodeReport, Report};
@@ -278,7 +278,7 @@ fn note(job: &Job, waiting_for: Option<&String>) -> String {
 }
 
 /// `41% 3/8`
-fn part(phase: &Phase) -> String {
+fn part(phase: &PhaseStatus) -> String {
     if phase.total == 0 {
         return "-".into();
     }
@@ -323,7 +323,7 @@ mod tests {
     use view::status_cache::QueryError;
 
     fn job(id: &str, state: &str, running: u32) -> Job {
-        let maps = Phase { total: 8, done: 3, running, progress: 0.41, ..Phase::default() };
+        let maps = PhaseStatus { total: 8, done: 3, running, progress: 0.41, ..PhaseStatus::default() };
         Job { job: id.into(), name: "count".into(), state: state.into(), maps, ..Job::default() }
     }
 

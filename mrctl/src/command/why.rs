@@ -4,7 +4,7 @@
 
 use crate::output;
 use anyhow::Result;
-use client::scheduling::Why;
+use client::scheduling::WhyReply;
 use clusters::locate::Target;
 use dfs_client::NodeState;
 use std::{process::ExitCode, time::Duration};
@@ -60,7 +60,7 @@ fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'st
 }
 
 /// The lines of the output.
-fn lines(why: &Why) -> Vec<String> {
+fn lines(why: &WhyReply) -> Vec<String> {
     // An ended job may have run under another policy.
     let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
     let verb = if matches!(why.state.as_str(), "succeeded" | "failed") { "has" } else { "is" };
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn each_reason_is_a_line() {
         let reason = |text: &str| Reason { text: text.into(), ..Reason::default() };
-        let mut why = Why {
+        let mut why = WhyReply {
             of: "job_7".into(),
             state: "running".into(),
             scheduler: "fair".into(),

@@ -71,7 +71,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return print_result(&args, &attempt, &outcome);
     }
     if args.json {
-        output::json(&serde_json::json!({ "attempt": attempt, "kind": args.how.name() }))?;
+        output::json(
+            &serde_json::json!({ "attempt": attempt, "kind": PreemptKind::from(args.how).to_string() }),
+        )?;
     } else {
         let what = match args.how {
             How::Split => {
@@ -85,16 +87,6 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         output::line(format!("{attempt} {what}"))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-impl How {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Split => "split",
-            Self::Pause => "pause",
-            Self::Kill => "kill",
-        }
-    }
 }
 
 impl From<How> for PreemptKind {
@@ -119,7 +111,7 @@ struct Outcome {
 fn print_result(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCode> {
     let Outcome { state, text, refused } = outcome;
     if args.json {
-        let kind = args.how.name();
+        let kind = PreemptKind::from(args.how).to_string();
         output::json(&serde_json::json!({ "attempt": attempt, "kind": kind, "state": state, "why": text }))?;
     } else if *refused {
         bail!("{text}");
@@ -191,8 +183,9 @@ async fn outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) -> Res
 /// How a preempted attempt has ended.
 fn ended(tasks: &[Task], task: &Task, attempt: &Attempt) -> String {
     let note = preempted::note(task, attempt).unwrap_or_default();
-    let rest =
-        tasks.iter().find(|rest| rest.tail_of.is_some() && (rest.root, rest.start) == (task.root, task.end));
+    let rest = tasks
+        .iter()
+        .find(|rest| rest.remainder_of.is_some() && (rest.root, rest.start) == (task.root, task.end));
     match (attempt.state.as_str(), rest) {
         ("succeeded", Some(rest)) if attempt.preempt_kind == "split" => {
             format!("was split ({note}); {} has the remainder", rest.task)
@@ -233,7 +226,7 @@ mod tests {
             task: "job_1.m4".into(),
             start: 50,
             end: 90,
-            tail_of: Some("job_1.m0".into()),
+            remainder_of: Some("job_1.m0".into()),
             ..Task::default()
         };
         let tasks = [whole.clone(), rest];

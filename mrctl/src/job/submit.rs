@@ -5,7 +5,7 @@ use super::program::{self, is_builtin, short_name};
 use crate::output::{self, Usage};
 use anyhow::{Result, bail, ensure};
 use clap::builder::NonEmptyStringValueParser;
-use client::{Error, JobTracker, Stage, Submission};
+use client::{Error, JobTracker, StagingFolder, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
 use engine::{registry, streaming};
@@ -130,13 +130,13 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let advice = plan.advice.take();
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
-    let mut stage = Stage::new(&client);
+    let mut staging = StagingFolder::new(&client);
     // Whether the job was sent to the JobTracker.
     let mut sent = false;
     // One future for the whole run: a signal between two listeners would be lost.
     let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let submitting = async {
-        let submission = prepare(&args, plan, target, &client, &mut stage).await?;
+        let submission = prepare(&args, plan, target, &client, &mut staging).await?;
         sent = true;
         anyhow::Ok(tracker.submit(submission).await?)
     };
@@ -151,7 +151,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             // files and removes them itself.
             let no_reply = matches!(error.downcast_ref(), Some(Error::NoReply { .. }));
             if !(sent && (no_reply || error.is::<Interrupted>())) {
-                stage.discard().await;
+                staging.discard().await;
             }
             return Err(with_hint(error, &args.input));
         }
@@ -263,26 +263,26 @@ async fn prepare(
     plan: Plan,
     target: &Target,
     client: &Client,
-    stage: &mut Stage<'_>,
+    staging: &mut StagingFolder<'_>,
 ) -> Result<Submission> {
     let Plan { mut submission, total_order, .. } = plan;
     if is_builtin(&args.program) {
         submission.builtin = Some(args.program.clone());
     } else {
-        submission.executable = Some(stage.put(Path::new(&args.program)).await?);
+        submission.executable = Some(staging.put(Path::new(&args.program)).await?);
     }
     for file in &args.file {
-        submission.files.push(stage.put(file).await?);
+        submission.files.push(staging.put(file).await?);
     }
     if args.program == "teragen" && submission.inputs.is_empty() {
-        submission.inputs = super::tera::ranges(stage, &submission.conf).await?;
+        submission.inputs = super::tera::ranges(staging, &submission.conf).await?;
     }
     if total_order && submission.reduces > 1 && !submission.conf.contains_key("total.order.splits") {
         let keys = super::sample::splits(client, target, &submission, &args.program).await?;
-        let path = stage.put_bytes("split-keys", keys).await?;
+        let path = staging.put_bytes("split-keys", keys).await?;
         submission.conf.insert("total.order.splits".into(), path);
     }
-    stage.add_to(&mut submission);
+    staging.add_to(&mut submission);
     Ok(submission)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::output::Usage;
 use anyhow::{Result, bail};
-use client::Stage;
+use client::StagingFolder;
 use std::collections::BTreeMap;
 
 const MAPS_MAX: u64 = 10_000;
@@ -29,13 +29,16 @@ pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
 }
 
 /// Writes one file per map and returns their paths.
-pub(super) async fn ranges(stage: &mut Stage<'_>, conf: &BTreeMap<String, String>) -> Result<Vec<String>> {
+pub(super) async fn ranges(
+    staging: &mut StagingFolder<'_>,
+    conf: &BTreeMap<String, String>,
+) -> Result<Vec<String>> {
     let (rows, maps) = check(conf)?;
     let mut paths = Vec::new();
     for map in 0..maps {
         let (first, end) = (rows * map / maps, rows * (map + 1) / maps);
         let line = format!("{first} {}\n", end - first);
-        paths.push(stage.put_bytes(&format!("range-{map:05}"), line.into_bytes()).await?);
+        paths.push(staging.put_bytes(&format!("range-{map:05}"), line.into_bytes()).await?);
     }
     Ok(paths)
 }

@@ -6,14 +6,14 @@ use proto::STAGING;
 use std::path::Path;
 
 /// The staging folder of one job. The JobTracker removes it when the job ends.
-pub struct Stage<'a> {
+pub struct StagingFolder<'a> {
     client: &'a Client,
     folder: DfsPath,
     /// Whether the folder may have been created.
     may_exist: bool,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> StagingFolder<'a> {
     /// Chooses a staging folder with a new name, which is created with the first file.
     pub fn new(client: &'a Client) -> Self {
         let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
