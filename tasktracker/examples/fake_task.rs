@@ -1,5 +1,5 @@
-//! A task process for tests of the tracker: it uses the umbilical protocol and does what the
-//! setting `fake` of its job requests. Exits immediately if it was not started as a task.
+//! A task process for tests of the tracker. It uses the umbilical protocol and does what the
+//! setting `fake` of its job requests. It exits immediately if it was not started as a task.
 
 use engine::{
     frame::{read_frame, write_frame},
@@ -30,7 +30,7 @@ fn receive(stream: &mut UnixStream) -> Option<to_task::Kind> {
 
 fn main() {
     let Some(path) = std::env::var_os(UMBILICAL_VAR) else { return };
-    // Like mrlib, first request to die with the tracker.
+    // As tasks on mrlib do, first ask the kernel to kill this process when the tracker dies.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     assert_eq!(std::env::var(TRACKER_PID_VAR).unwrap(), std::os::unix::process::parent_id().to_string());
     assert_eq!(std::env::var(LIMIT_NOFILE_VAR).unwrap(), "4096");
@@ -42,7 +42,7 @@ fn main() {
     println!("this is {}", spec.attempt);
     println!("oom_score_adj {}", fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim());
     let here = fs::canonicalize(std::env::current_dir().unwrap()).unwrap();
-    assert_eq!(here, Path::new(&start.work_dir), "its folder is the attempt's");
+    assert_eq!(here, Path::new(&start.work_dir), "the working folder is not the folder of the attempt");
     fs::write("scrap", "left behind").unwrap();
     let progress = Progress { done: 0.5, stage: "map".into(), ..Progress::default() };
     send(&mut stream, Kind::Progress(progress));
@@ -72,7 +72,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::Failed(text.into()));
             exit(1);
         }
-        // In a separate process group, and soon without a parent.
+        // Starts a process in another process group, whose parent exits at once.
         ("escape", then) => {
             let mut shell = Command::new("sh");
             let script = "sleep 1000 <&- >&- 2>&- & echo grandchild $!";
@@ -80,7 +80,7 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             act(stream, start, then);
         }
         ("hang", _) => sleep(),
-        // A grandchild that outlives its parent, unless the group is killed.
+        // Starts a process that outlives this one, unless the process group is killed.
         ("fork", then) => {
             let child = Command::new("sleep").arg("1000").spawn().unwrap();
             println!("grandchild {}", child.id());
@@ -94,26 +94,27 @@ fn act(stream: &mut UnixStream, start: &TaskStart, what: &str) {
             send(stream, Kind::FetchFailed(FetchFailed { attempt: map.into(), addr: "node2:7000".into() }));
             sleep();
         }
-        // As if the first disk were full.
+        // Writes a partial output, and then the output to another disk, as if the first disk were
+        // full.
         ("elsewhere", _) => {
             fs::write(&start.map_output, "half").unwrap();
             let other = TaskStart { map_output: start.other_map_outputs[0].clone(), ..start.clone() };
-            done(stream, &other);
+            succeed(stream, &other);
         }
         ("events", count) => wait_for_events(stream, count.parse().unwrap()),
         ("side", name) => {
             use std::os::unix::fs::PermissionsExt;
             let mode = fs::metadata(name).unwrap().permissions().mode();
             println!("{} with mode {:o}", fs::read_to_string(name).unwrap(), mode & 0o777);
-            done(stream, start);
+            succeed(stream, start);
         }
         ("silent", _) => exit(0),
-        (what, how_much) => overdo(stream, start, what, how_much),
+        (what, how_much) => exceed_limit(stream, start, what, how_much),
     }
 }
 
-/// Sends, uses or prints too much, or succeeds.
-fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str) {
+/// Sends, uses or prints too much, or succeeds if `what` is something else.
+fn exceed_limit(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str) {
     match (what, how_much) {
         ("long", bytes) => {
             let status = "s".repeat(bytes.parse().unwrap());
@@ -124,12 +125,12 @@ fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str
         ("counters", count) => {
             let counters = (0..count.parse().unwrap()).map(|number: u64| (format!("c{number}"), number));
             let counters = counters.collect();
-            finish(stream, start, TaskResult { counters, ..TaskResult::default() });
+            succeed_with(stream, start, TaskResult { counters, ..TaskResult::default() });
         }
         ("pieces", count) => {
             let pieces = (0..count.parse().unwrap()).map(|number: u64| format!("/out/{number:07}"));
             let pieces = pieces.collect();
-            finish(stream, start, TaskResult { pieces, ..TaskResult::default() });
+            succeed_with(stream, start, TaskResult { pieces, ..TaskResult::default() });
         }
         ("eat", mib) => {
             let eaten = vec![1u8; mib.parse::<usize>().unwrap() << 20];
@@ -139,11 +140,12 @@ fn overdo(stream: &mut UnixStream, start: &TaskStart, what: &str, how_much: &str
         ("print", _) => loop {
             println!("{}", "x".repeat(1000));
         },
-        _ => done(stream, start),
+        _ => succeed(stream, start),
     }
 }
 
-/// Returns each map event as a piece, and the number of maps as a counter.
+/// Waits for map events. Reports each event as a piece of the result, and the number of maps as a
+/// counter.
 fn wait_for_events(stream: &mut UnixStream, count: usize) {
     let mut pieces = Vec::new();
     let mut counters = HashMap::new();
@@ -161,12 +163,13 @@ fn wait_for_events(stream: &mut UnixStream, count: usize) {
     send(stream, Kind::Done(TaskResult { pieces, counters, ..TaskResult::default() }));
 }
 
-fn done(stream: &mut UnixStream, start: &TaskStart) {
+fn succeed(stream: &mut UnixStream, start: &TaskStart) {
     let counters = [("RECORDS".to_string(), 3)].into();
-    finish(stream, start, TaskResult { counters, ..TaskResult::default() });
+    succeed_with(stream, start, TaskResult { counters, ..TaskResult::default() });
 }
 
-fn finish(stream: &mut UnixStream, start: &TaskStart, result: TaskResult) {
+/// Writes the map output, if the task has one, and reports success with this result.
+fn succeed_with(stream: &mut UnixStream, start: &TaskStart, result: TaskResult) {
     if !start.map_output.is_empty() {
         let spec = start.spec.as_ref().unwrap();
         assert!(matches!(spec.input, Some(task_spec::Input::Split(_))));

@@ -1,5 +1,5 @@
-//! A task process on mrlib, like that of a job author, whose job reports its resource limits, or
-//! allocates memory without end if the setting `eat` is set.
+//! A task process on mrlib, as a job author would write it. Its job fails with its resource limits
+//! as the error, or allocates memory forever if the setting `eat` is set.
 
 use engine::task;
 use mrlib_api::TaskError;
@@ -12,7 +12,8 @@ fn main() -> ExitCode {
         if conf.get("eat").is_some() {
             let mut eaten = Vec::new();
             loop {
-                // Reserved and not used, so that the limit of the address space is reached.
+                // The memory is reserved but not used, so that the limit of the address space is
+                // reached.
                 eaten.push(Vec::<u8>::with_capacity(64 << 20));
                 std::hint::black_box(&eaten);
             }

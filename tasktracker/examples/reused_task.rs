@@ -1,5 +1,5 @@
-//! A task process on mrlib whose job prints its process ID and folder; with the setting `panic` it
-//! panics.
+//! A task process on mrlib. Its job prints its process ID and working folder, and panics if the
+//! setting `panic` is set.
 
 use engine::task;
 use std::{process::ExitCode, sync::Arc};
@@ -8,7 +8,8 @@ fn main() -> ExitCode {
     let Some(socket) = task::umbilical_path() else { return ExitCode::from(2) };
     let make: Arc<task::MakeJob> = Arc::new(|_, conf| {
         let here = std::env::current_dir().unwrap_or_default();
-        // No line end: buffered output must not appear in the log of the next attempt.
+        // Print no newline, so that the output is buffered. It must not appear in the log of the
+        // next attempt.
         print!("{} {}", std::process::id(), here.display());
         eprintln!("process {}", std::process::id());
         assert!(conf.get("panic").is_none(), "panic requested");

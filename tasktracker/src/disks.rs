@@ -2,27 +2,27 @@
 //!
 //! ```text
 //! LOCK
-//! incarnation                    of the last start of the tracker, in each folder
+//! incarnation                    number of the last start of the tracker, in each folder
 //! VOLUMES                        all folders of the tracker (daemon::data_dirs)
 //! warm/N/                        working folder of an idle process; renamed for its attempt
-//! process-logs/N/{stdout,stderr} of an idle process; renamed to `logs/ATTEMPT`
+//! process-logs/N/{stdout,stderr} output of an idle process; renamed to `logs/ATTEMPT`
 //! jobs/JOB/work/ATTEMPT/         working folder, spills
 //! jobs/JOB/output/ATTEMPT/out    map output, and its .index
 //! jobs/JOB/checkpoints/ATTEMPT/  checkpoint of a paused reduce, perhaps on several disks
 //! jobs/JOB/program, jobs/JOB/files/  fetched once per job, in one of the folders
 //! jobs/JOB/token                 shuffle token of the job, in one of the folders
-//! logs/ATTEMPT/{stdout,stderr}   and `owner`, if owners are enforced
+//! logs/ATTEMPT/{stdout,stderr}   output of an attempt; and `owner`, if owners are enforced
 //! ```
 //!
 //! Invariants: names are made from typed IDs. Files that the tracker did not make are not touched.
 //! Tasks may write to `warm/N` and to the folders of attempts in `work`, `output` and
-//! `checkpoints`; the tracker reads there only with `safe_open`. All parent folders and other files
-//! belong to the tracker, so that no task can create links there. A full or failing folder is not
-//! used for a while. A folder that cannot be used at start is skipped if there is another. Files of
-//! tasks cannot prevent the start of the tracker.
+//! `checkpoints`; the tracker reads files there only with `safe_open`. All parent folders and other
+//! files belong to the tracker, so that no task can create links there. A folder that is full or
+//! has failed gets no new attempts for a while. A folder that cannot be used at the start is
+//! skipped if another folder can be used. Files of tasks cannot prevent the start of the tracker.
 //!
-//! Deliberately absent: fsync, except for the incarnation and checkpoints. Other data that is lost
-//! in a power failure is made again by running the map again.
+//! Deliberately absent: fsync, except for the incarnation, checkpoints and copies. If other map
+//! outputs are lost in a power failure, the maps run again.
 
 mod copy_targets;
 mod free_space;
@@ -31,19 +31,19 @@ mod process_logs;
 mod sweep;
 #[cfg(test)]
 pub(crate) mod tests;
-pub(crate) use process_logs::{ProcessLogs, files as log_files};
-pub(crate) use sweep::Found;
+pub(crate) use process_logs::{ProcessLogs, create_log_files};
+pub(crate) use sweep::FoundFiles;
 
 use crate::{
     account::{Account, hand_over},
-    error::{TrackerError, folder},
+    error::{TrackerError, folder_error},
 };
 use daemon::{
     files::{PRIVATE, replace},
     lock::FolderLock,
 };
 pub(crate) use daemon::{lock::is_full, tree::remove as remove_tree};
-use free_space::{FreeSpaceFn, Gauge};
+use free_space::{FreeSpaceFn, FreeSpaceGauge};
 use parking_lot::Mutex;
 use std::{
     fs::{self, Permissions},
@@ -58,45 +58,56 @@ use std::{
 };
 use types::{AttemptId, JobId, Phase};
 
-/// A folder that was full or failed gets no new attempt for this long, if there is another.
+/// A folder that was full or has failed gets no new attempt for this long, unless there is no
+/// other.
 const AVOID_FOR: Duration = Duration::from_mins(1);
 /// Mode of a folder that other accounts may traverse but not list.
 const TRAVERSABLE: u32 = 0o711;
 /// Name of the map output in the folder of its attempt.
-const OUTPUT: &str = "out";
+const OUTPUT_FILE: &str = "out";
 /// Name of the token file in the folder of a job.
-const TOKEN: &str = "token";
+const TOKEN_FILE: &str = "token";
 /// Name of the token file while it is being written.
-const TOKEN_TEMPORARY: &str = "token.new";
-/// If less is free, the silent end of a process is attributed to a full disk.
-const FULL_BELOW: u64 = 1 << 20;
+const TOKEN_TEMPORARY_FILE: &str = "token.new";
+/// If fewer bytes are free when a process ends without a message, the error says that the disk is
+/// full.
+const FULL_BELOW_BYTES: u64 = 1 << 20;
 
-/// Infix of the name of a checkpoint that is being deleted, between the attempt and a number.
-const DROPPED: &str = ".dropped-";
+/// A checkpoint that is being deleted is named with its attempt, this text and a number.
+const DROPPED_INFIX: &str = ".dropped-";
+/// How many checkpoints were deleted, for unique names.
 static DELETIONS: AtomicU64 = AtomicU64::new(0);
 
-/// How often the removal of the folder of a job is tried: an escaped process may still write to it.
-const CLEAN_ATTEMPTS_MAX: u32 = 10;
-const CLEAN_PAUSE: Duration = Duration::from_millis(100);
+/// How often the deletion of the folder of a job is tried. An escaped process may still write to
+/// it.
+const DELETE_TRIES_MAX: u32 = 10;
+/// Delay between two tries to delete the folder of a job.
+const DELETE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// All folders of the tracker.
 #[derive(Debug)]
 pub(crate) struct Disks {
-    all: Vec<Disk>,
-    reserve: u64,
+    disks: Vec<Disk>,
+    /// A folder with fewer free bytes gets no new attempts.
+    reserve_bytes: u64,
     free_space: FreeSpaceFn,
+    /// Index of the disk that is preferred next if several are equally good.
     next_disk: AtomicU64,
-    numbers: AtomicU64,
+    /// Number of the next folder of an idle process.
+    next_number: AtomicU64,
+    /// The account of tasks; `None` if it is the account of the tracker.
     account: Option<Account>,
 }
 
+/// A folder of the tracker.
 #[derive(Debug)]
 struct Disk {
     root: PathBuf,
-    gauge: Arc<Gauge>,
-    /// Number of attempts with their folder here.
-    load: AtomicU64,
-    avoided_since: Mutex<Option<Instant>>,
+    gauge: Arc<FreeSpaceGauge>,
+    /// Number of attempts whose working folder is here.
+    attempts: AtomicU64,
+    /// The folder gets no new attempts before this time.
+    avoided_until: Mutex<Option<Instant>>,
     _lock: FolderLock,
 }
 
@@ -117,13 +128,13 @@ pub(crate) enum DiskError {
 }
 
 impl Disks {
-    /// Sets the account of tasks, which must be able to reach the folders.
-    pub(crate) fn for_tasks_of(self, account: Option<Account>) -> Result<Self, TrackerError> {
+    /// Sets the account of tasks. Returns an error if this account cannot reach the folders.
+    pub(crate) fn with_account(self, account: Option<Account>) -> Result<Self, TrackerError> {
         if let Some(account) = account {
-            for disk in &self.all {
+            for disk in &self.disks {
                 for path in [disk.root.clone(), disk.root.join("warm"), disk.root.join("jobs")] {
                     fs::set_permissions(&path, Permissions::from_mode(TRAVERSABLE))
-                        .map_err(folder("open", &path))?;
+                        .map_err(folder_error("open", &path))?;
                 }
                 account.check_reachable(&disk.root)?;
             }
@@ -131,64 +142,70 @@ impl Disks {
         Ok(Self { account, ..self })
     }
 
-    /// Returns the account of tasks, if it is not that of the tracker.
+    /// Returns the account of tasks; `None` if it is the account of the tracker.
     pub(crate) fn account(&self) -> Option<Account> {
         self.account
     }
 
     /// Returns the number of folders.
     pub(crate) fn count(&self) -> usize {
-        self.all.len()
+        self.disks.len()
     }
 
-    /// Returns a subfolder of the folder of a job, on each disk.
-    pub(crate) fn job_parts(&self, job: JobId, part: &'static str) -> impl Iterator<Item = PathBuf> {
-        (0..self.all.len()).map(move |disk| self.job_folder(disk, job).join(part))
+    /// Returns the paths of a subfolder of a job, one for each disk.
+    pub(crate) fn job_subfolders(&self, job: JobId, part: &'static str) -> impl Iterator<Item = PathBuf> {
+        (0..self.disks.len()).map(move |disk| self.job_folder(disk, job).join(part))
     }
 
     /// Returns the folders in the order of the configuration.
     pub(crate) fn roots(&self) -> impl Iterator<Item = &Path> {
-        self.all.iter().map(|disk| disk.root.as_path())
+        self.disks.iter().map(|disk| disk.root.as_path())
     }
 
     /// Returns the folder of a job on a disk.
     pub(crate) fn job_folder(&self, disk: usize, job: JobId) -> PathBuf {
-        self.all[disk].root.join("jobs").join(job.to_string())
+        self.disks[disk].root.join("jobs").join(job.to_string())
     }
 
     fn job_folders(&self, job: JobId) -> impl Iterator<Item = PathBuf> {
-        (0..self.all.len()).map(move |disk| self.job_folder(disk, job))
+        (0..self.disks.len()).map(move |disk| self.job_folder(disk, job))
     }
 
-    /// Creates a subfolder of the folder of a job, which belongs to the tracker.
-    pub(crate) fn make_part(&self, disk: usize, job: JobId, part: &str) -> io::Result<PathBuf> {
+    /// Creates a subfolder of a job on a disk. It belongs to the tracker.
+    pub(crate) fn make_job_subfolder(&self, disk: usize, job: JobId, part: &str) -> io::Result<PathBuf> {
         let folder = self.job_folder(disk, job);
         let path = folder.join(part);
         make_tracker_folder(&folder).and_then(|()| make_tracker_folder(&path)).map(|()| path)
     }
 
-    /// Creates the folder of an attempt in a subfolder of its job, and gives it to the account of
+    /// Creates the folder of an attempt in a subfolder of its job. It belongs to the account of
     /// tasks.
-    fn make_attempt_part(&self, disk: usize, attempt: AttemptId, part: &str) -> Result<PathBuf, DiskError> {
+    fn make_attempt_subfolder(
+        &self,
+        disk: usize,
+        attempt: AttemptId,
+        part: &str,
+    ) -> Result<PathBuf, DiskError> {
         let path = self.job_folder(disk, attempt.job()).join(part).join(attempt.to_string());
-        let made = self.make_part(disk, attempt.job(), part).and_then(|_| remove_tree(&path));
+        let made = self.make_job_subfolder(disk, attempt.job(), part).and_then(|_| remove_tree(&path));
         made.and_then(|()| fs::create_dir(&path))
             .and_then(|()| hand_over(&path, self.account))
             .map_err(|source| self.failed(disk, &path, source))?;
         Ok(path)
     }
 
-    /// Returns a number that no folder of this start has had.
-    fn number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    /// Returns a number that no folder of an idle process has had since the start.
+    fn unused_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Stores the token of a job for the next start, readable only by the tracker, on the first
-    /// disk that works. Returns its path. Only one writer at a time.
-    pub(crate) fn keep_token(&self, job: JobId, token: &[u8]) -> io::Result<PathBuf> {
+    /// disk that works. Returns the path of the file. The caller ensures that there is only one
+    /// writer at a time.
+    pub(crate) fn store_token(&self, job: JobId, token: &[u8]) -> io::Result<PathBuf> {
         let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in self.job_folders(job) {
-            let path = folder.join(TOKEN);
+            let path = folder.join(TOKEN_FILE);
             last = make_tracker_folder(&folder)
                 .and_then(|()| replace(&path, token, PRIVATE, false))
                 .map(|()| path);
@@ -201,128 +218,132 @@ impl Disks {
 
     /// Returns the path of the stored token of a job.
     pub(crate) fn token(&self, job: JobId) -> Option<PathBuf> {
-        self.job_folders(job).map(|folder| folder.join(TOKEN)).find(|path| path.exists())
+        self.job_folders(job).map(|folder| folder.join(TOKEN_FILE)).find(|path| path.exists())
     }
 
-    /// Whether a new attempt may use this folder.
-    pub(crate) fn usable(&self, disk: usize) -> bool {
-        let Disk { gauge, avoided_since, .. } = &self.all[disk];
-        let avoided_since = avoided_since.lock().is_some_and(|until| Instant::now() < until);
-        !avoided_since && gauge.answers() && self.has_space(disk)
+    /// Returns whether a new attempt may use this folder.
+    pub(crate) fn is_usable(&self, disk: usize) -> bool {
+        let Disk { gauge, avoided_until, .. } = &self.disks[disk];
+        let is_avoided = avoided_until.lock().is_some_and(|until| Instant::now() < until);
+        !is_avoided && gauge.is_responsive() && self.has_space(disk)
     }
 
-    /// Whether there was enough space at the last measurement.
+    /// Returns whether there was enough space at the last measurement.
     fn has_space(&self, disk: usize) -> bool {
-        self.all[disk].gauge.figure().is_some_and(|free_space| free_space > self.reserve)
+        self.disks[disk].gauge.free_bytes().is_some_and(|free_space| free_space > self.reserve_bytes)
     }
 
-    /// Returns the folder with the most space per attempt; equal ones alternate. Uses the last
-    /// measurements and does not access disks.
+    /// Returns the folder with the most space per attempt. Folders with about the same space are
+    /// used in turn. Uses the last measurements and does not access disks.
     pub(crate) fn choose(&self) -> Result<usize, DiskError> {
         self.choose_except(&[])
     }
 
-    /// Like [`Self::choose`], excluding these folders.
-    pub(crate) fn choose_except(&self, not: &[usize]) -> Result<usize, DiskError> {
-        let count = self.all.len();
+    /// Same as [`Self::choose`], without the folders in `excluded`.
+    pub(crate) fn choose_except(&self, excluded: &[usize]) -> Result<usize, DiskError> {
+        let count = self.disks.len();
         let next_disk = self.next_disk.fetch_add(1, Ordering::Relaxed) as usize;
         let share = |disk: usize| {
-            let Disk { gauge, load, .. } = &self.all[disk];
-            // Rounded, so that disks with slightly different free space count as equal.
-            (gauge.figure().unwrap_or(0) / (load.load(Ordering::Relaxed) + 1)) >> 26
+            let Disk { gauge, attempts, .. } = &self.disks[disk];
+            // The value is rounded, so that disks with slightly different free space count as
+            // equal.
+            (gauge.free_bytes().unwrap_or(0) / (attempts.load(Ordering::Relaxed) + 1)) >> 26
         };
-        let order = (0..count).map(|step| (next_disk + step) % count).filter(|disk| !not.contains(disk));
-        let order = order.filter(|disk| self.usable(*disk));
+        let order = (0..count).map(|step| (next_disk + step) % count).filter(|disk| !excluded.contains(disk));
+        let order = order.filter(|disk| self.is_usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));
-        // A folder that failed recently is better than none.
-        let left = |disk: &usize| !not.contains(disk) && self.has_space(*disk);
-        best.or_else(|| (0..count).find(left)).ok_or_else(|| {
+        // If there is no other, use a folder that was full or has failed recently.
+        let has_space = |disk: &usize| !excluded.contains(disk) && self.has_space(*disk);
+        best.or_else(|| (0..count).find(has_space)).ok_or_else(|| {
             let names: Vec<String> = self.roots().map(|root| root.display().to_string()).collect();
             DiskError::NoSpace(names.join(", "))
         })
     }
 
-    /// Uses the folder for no new attempts for a while.
+    /// Does not choose the folder for new attempts for a while.
     pub(crate) fn avoid(&self, disk: usize) {
-        *self.all[disk].avoided_since.lock() = Some(Instant::now() + AVOID_FOR);
+        *self.disks[disk].avoided_until.lock() = Some(Instant::now() + AVOID_FOR);
     }
 
-    /// Returns a disk of the attempt that has no space at all, if any.
-    pub(crate) fn full(&self, work: &AttemptFolders) -> Option<usize> {
-        let bound = FULL_BELOW.min(self.reserve.max(1));
-        let used = |disk: &usize| work.scratch.iter().any(|path| path.starts_with(&self.all[*disk].root));
+    /// Returns a disk of the attempt that has almost no free space, if any.
+    pub(crate) fn full_disk_of(&self, work: &AttemptFolders) -> Option<usize> {
+        let bound = FULL_BELOW_BYTES.min(self.reserve_bytes.max(1));
+        let used = |disk: &usize| work.scratch.iter().any(|path| path.starts_with(&self.disks[*disk].root));
         let full = |disk: &usize| {
-            (self.free_space)(&self.all[*disk].root).is_ok_and(|free_space| free_space < bound)
+            (self.free_space)(&self.disks[*disk].root).is_ok_and(|free_space| free_space < bound)
         };
-        (0..self.all.len()).find(|disk| used(disk) && full(disk))
+        (0..self.disks.len()).find(|disk| used(disk) && full(disk))
     }
 
-    /// Returns the folder whose path is part of the text; the longest if there are several.
+    /// Returns the folder whose path is part of the text. If there are several, returns the one
+    /// with the longest path.
     pub(crate) fn folder_named_in(&self, text: &str) -> Option<usize> {
-        let path = |disk: &usize| self.all[*disk].root.to_string_lossy();
-        let named = (0..self.all.len()).filter(|disk| text.contains(&*path(disk)));
+        let path = |disk: &usize| self.disks[*disk].root.to_string_lossy();
+        let named = (0..self.disks.len()).filter(|disk| text.contains(&*path(disk)));
         named.max_by_key(|disk| path(disk).len())
     }
 
-    /// Returns the path of the folder.
+    /// Returns the path of a folder of the tracker.
     pub(crate) fn root(&self, disk: usize) -> &Path {
-        &self.all[disk].root
+        &self.disks[disk].root
     }
 
-    /// Creates folders for a process without an attempt, on the best disk.
+    /// Creates the folders of a process that has no attempt yet, on the best disk.
     pub(crate) fn make_process_folders(&self) -> Result<ProcessFolders, DiskError> {
         let disk = self.choose()?;
-        let folder = self.make_folder(disk)?;
+        let folder = self.make_working_folder(disk)?;
         let process_logs =
             self.make_process_logs(disk).map_err(|source| self.failed(disk, &folder, source))?;
         Ok(ProcessFolders { disk, folder, process_logs })
     }
 
-    /// Like [`Self::make_process_folders`], for a process that has its log files already.
+    /// Same as [`Self::make_process_folders`], for a process that has log files already.
     pub(crate) fn make_process_folders_with(
         &self,
         process_logs: ProcessLogs,
     ) -> Result<ProcessFolders, DiskError> {
         let disk = self.choose()?;
-        Ok(ProcessFolders { disk, folder: self.make_folder(disk)?, process_logs })
+        Ok(ProcessFolders { disk, folder: self.make_working_folder(disk)?, process_logs })
     }
 
-    fn make_folder(&self, disk: usize) -> Result<PathBuf, DiskError> {
-        let path = self.all[disk].root.join("warm").join(self.number().to_string());
+    fn make_working_folder(&self, disk: usize) -> Result<PathBuf, DiskError> {
+        let path = self.disks[disk].root.join("warm").join(self.unused_number().to_string());
         let made = fs::create_dir(&path).and_then(|()| hand_over(&path, self.account));
         made.map_err(|source| self.failed(disk, &path, source))?;
         Ok(path)
     }
 
-    /// Creates the folders of an attempt: the main one from that of its process, and one on each
-    /// other disk for spills.
+    /// Creates the folders of an attempt: renames the folder of its process to its working folder,
+    /// and creates a folder for spills on each other disk.
     pub(crate) fn make_attempt_folders(
         &self,
         attempt: AttemptId,
-        place: &ProcessFolders,
+        process_folders: &ProcessFolders,
     ) -> Result<AttemptFolders, DiskError> {
-        let disk = place.disk;
-        let own = self.job_folder(disk, attempt.job()).join("work").join(attempt.to_string());
-        let moved = self.make_part(disk, attempt.job(), "work").and_then(|_| fs::rename(&place.folder, &own));
-        let logs = moved.and_then(|()| self.begin_logs(attempt, &place.process_logs));
-        let logs = logs.map_err(|source| self.failed(disk, &own, source))?;
+        let disk = process_folders.disk;
+        let working = self.job_folder(disk, attempt.job()).join("work").join(attempt.to_string());
+        let renamed = self
+            .make_job_subfolder(disk, attempt.job(), "work")
+            .and_then(|_| fs::rename(&process_folders.folder, &working));
+        let logs = renamed.and_then(|()| self.begin_logs(attempt, &process_folders.process_logs));
+        let logs = logs.map_err(|source| self.failed(disk, &working, source))?;
         let mut work = AttemptFolders {
             attempt,
             disk,
-            own: own.clone(),
+            working: working.clone(),
             logs,
-            scratch: vec![own],
+            scratch: vec![working],
             outputs: Vec::new(),
             checkpoint_dirs: Vec::new(),
         };
-        self.all[disk].load.fetch_add(1, Ordering::Relaxed);
+        self.disks[disk].attempts.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = self.make_result_folders(disk, &mut work) {
-            self.abandon(&work);
+            self.remove_unstarted(&work);
             return Err(error);
         }
-        for other in (0..self.all.len()).filter(|other| *other != disk && self.usable(*other)) {
-            // A disk on which this fails is not used.
-            if let Ok(path) = self.make_attempt_part(other, attempt, "work") {
+        for other in (0..self.disks.len()).filter(|other| *other != disk && self.is_usable(*other)) {
+            // If the folder cannot be created on a disk, the attempt does not use that disk.
+            if let Ok(path) = self.make_attempt_subfolder(other, attempt, "work") {
                 work.scratch.push(path);
                 self.make_result_folders(other, &mut work).ok();
             }
@@ -334,10 +355,11 @@ impl Disks {
     fn make_result_folders(&self, disk: usize, work: &mut AttemptFolders) -> Result<(), DiskError> {
         match work.attempt.phase() {
             Phase::Map => {
-                work.outputs.push(self.make_attempt_part(disk, work.attempt, "output")?.join(OUTPUT));
+                work.outputs
+                    .push(self.make_attempt_subfolder(disk, work.attempt, "output")?.join(OUTPUT_FILE));
             }
             Phase::Reduce => {
-                work.checkpoint_dirs.push(self.make_attempt_part(disk, work.attempt, "checkpoints")?);
+                work.checkpoint_dirs.push(self.make_attempt_subfolder(disk, work.attempt, "checkpoints")?);
             }
         }
         Ok(())
@@ -351,89 +373,96 @@ impl Disks {
     /// Deletes the checkpoint of an attempt, complete or not.
     pub(crate) fn delete_checkpoint(&self, attempt: AttemptId) {
         for path in self.rename_for_deletion(attempt) {
-            warn(&path, "remove", remove_tree(&path));
+            log_failure(&path, "remove", remove_tree(&path));
         }
     }
 
-    /// Renames the checkpoint of an attempt, so that a new one may be created while it is deleted.
-    /// Returns the folders to delete.
+    /// Renames the checkpoint of an attempt, so that a new checkpoint of the attempt may be created
+    /// while the old one is deleted. Returns the folders to delete.
     pub(crate) fn rename_for_deletion(&self, attempt: AttemptId) -> Vec<PathBuf> {
-        let unname = |disk| {
+        let rename = |disk| {
             let path = self.checkpoint_dir(disk, attempt);
             let number = DELETIONS.fetch_add(1, Ordering::Relaxed);
-            let dropped = path.with_file_name(format!("{attempt}{DROPPED}{number}"));
+            let dropped = path.with_file_name(format!("{attempt}{DROPPED_INFIX}{number}"));
             match fs::rename(&path, &dropped) {
                 Ok(()) => Some(dropped),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(_) => Some(path),
             }
         };
-        (0..self.all.len()).filter_map(unname).collect()
+        (0..self.disks.len()).filter_map(rename).collect()
     }
 
+    /// Avoids the disk for a while. Returns the error to report.
     fn failed(&self, disk: usize, path: &Path, source: io::Error) -> DiskError {
         self.avoid(disk);
         if is_full(&source) {
-            DiskError::NoSpace(self.all[disk].root.display().to_string())
+            DiskError::NoSpace(self.disks[disk].root.display().to_string())
         } else {
             DiskError::Io { path: path.into(), source }
         }
     }
 
-    /// Removes the folders and outputs of an attempt, except its logs up to `log_max` bytes each
-    /// (0: all) and the output `good`.
-    pub(crate) fn remove_attempt_folders(&self, work: &AttemptFolders, good: Option<&Path>, log_max: u64) {
-        work.cut_logs(log_max);
+    /// Removes the folders and outputs of an attempt that has ended, except the output
+    /// `kept_output`. Truncates each of its logs to `log_max` bytes; 0 for no limit.
+    pub(crate) fn remove_attempt_folders(
+        &self,
+        work: &AttemptFolders,
+        kept_output: Option<&Path>,
+        log_max: u64,
+    ) {
+        work.truncate_logs(log_max);
         for path in &work.scratch {
-            warn(path, "remove", remove_tree(path));
+            log_failure(path, "remove", remove_tree(path));
         }
-        for output in work.outputs.iter().filter(|output| good != Some(output)) {
+        for output in work.outputs.iter().filter(|output| kept_output != Some(output)) {
             let path = output.parent().unwrap_or(output);
-            warn(path, "remove", remove_tree(path));
+            log_failure(path, "remove", remove_tree(path));
         }
-        self.all[work.disk].load.fetch_sub(1, Ordering::Relaxed);
+        self.disks[work.disk].attempts.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Removes the folders and logs of an attempt that has never started.
-    pub(crate) fn abandon(&self, work: &AttemptFolders) {
+    /// Removes the folders and logs of an attempt whose process was never started.
+    pub(crate) fn remove_unstarted(&self, work: &AttemptFolders) {
         self.remove_attempt_folders(work, None, 0);
-        self.remove_log(work.attempt);
+        self.remove_logs(work.attempt);
     }
 
-    /// Deletes all files of a job except its logs; returns false if some are left.
-    pub(crate) fn clean(&self, job: JobId) -> bool {
-        let mut whole = true;
+    /// Deletes all files of a job except its logs. Returns false if some files could not be
+    /// deleted.
+    pub(crate) fn delete_job_files(&self, job: JobId) -> bool {
+        let mut complete = true;
         for path in self.job_folders(job) {
             let mut removed = remove_tree(&path);
-            for _ in 1..CLEAN_ATTEMPTS_MAX {
+            for _ in 1..DELETE_TRIES_MAX {
                 if removed.is_ok() {
                     break;
                 }
-                std::thread::sleep(CLEAN_PAUSE);
+                std::thread::sleep(DELETE_RETRY_DELAY);
                 removed = remove_tree(&path);
             }
-            whole &= removed.is_ok();
-            warn(&path, "remove", removed);
+            complete &= removed.is_ok();
+            log_failure(&path, "remove", removed);
         }
-        whole
+        complete
     }
 }
 
-/// The folders of a process without an attempt.
+/// The folders of a process that has no attempt yet.
 #[derive(Debug)]
 pub(crate) struct ProcessFolders {
-    /// Disk of its working folder.
+    /// Disk of the working folder.
     pub(crate) disk: usize,
-    /// Its working folder.
+    /// Working folder of the process.
     pub(crate) folder: PathBuf,
-    /// Its stdout and stderr files.
+    /// Files with the stdout and stderr of the process.
     pub(crate) process_logs: ProcessLogs,
 }
 
 impl ProcessFolders {
-    /// Removes the folders. They are empty, because there was no attempt.
+    /// Removes the folders.
     pub(crate) fn discard(self) {
-        warn(&self.folder, "remove", remove_tree(&self.folder));
+        log_failure(&self.folder, "remove", remove_tree(&self.folder));
     }
 }
 
@@ -441,11 +470,11 @@ impl ProcessFolders {
 #[derive(Debug)]
 pub(crate) struct AttemptFolders {
     attempt: AttemptId,
-    /// Disk of its working folder.
+    /// Disk of the working folder.
     pub(crate) disk: usize,
-    /// Its working folder.
-    pub(crate) own: PathBuf,
-    /// Folder of its logs, which belongs to the tracker.
+    /// Working folder of the attempt.
+    pub(crate) working: PathBuf,
+    /// Folder with the logs of the attempt. It belongs to the tracker.
     pub(crate) logs: PathBuf,
     /// Folders for spills; the working folder is the first.
     pub(crate) scratch: Vec<PathBuf>,
@@ -461,8 +490,9 @@ fn make_tracker_folder(path: &Path) -> io::Result<()> {
         .or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
 }
 
-pub(crate) fn warn(path: &Path, what: &str, result: io::Result<()>) {
+/// Logs a warning if an operation on a file or folder failed. `what` is a verb such as "remove".
+pub(crate) fn log_failure(path: &Path, what: &str, result: io::Result<()>) {
     if let Err(error) = result {
-        tracing::warn!(path = %path.display(), %error, "cannot {what} it");
+        tracing::warn!(path = %path.display(), %error, "cannot {what} this file or folder");
     }
 }

@@ -269,6 +269,6 @@ mod tests {
         for _ in 0..2 {
             assert!(sent.try_recv().is_ok());
         }
-        assert_eq!(sent.try_recv(), Err(mpsc::error::TryRecvError::Disconnected));
+        assert!(matches!(sent.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
     }
 }

@@ -20,7 +20,7 @@ pub enum TrackerError {
     /// A folder cannot be used.
     #[error("cannot {what} {path}: {source}")]
     Folder {
-        /// Attempted operation.
+        /// The operation that failed, a verb such as "open".
         what: &'static str,
         /// Path of the folder.
         path: PathBuf,
@@ -52,8 +52,8 @@ pub enum TrackerError {
     Ready(std::io::Error),
 }
 
-/// For `map_err`: adds the operation and the path.
-pub(crate) fn folder<'a>(
+/// Returns a function for `map_err` that adds the operation and the path to an error.
+pub(crate) fn folder_error<'a>(
     what: &'static str,
     path: &'a std::path::Path,
 ) -> impl FnOnce(std::io::Error) -> TrackerError + 'a {

@@ -1,8 +1,10 @@
-//! Fetches the executable and the side files of a job from the file system, once per job.
+//! Fetches the executable and the side files of a job from the distributed file system, once per
+//! job.
 //!
-//! A failed fetch is repeated by the next attempt. Attempts of one job wait for the same fetch.
-//! Files go to the disk with the most space, and to another if that is full. All attempts of the
-//! job share them, so they are read-only, and readable only by the account of tasks.
+//! If a fetch fails, the next attempt of the job tries it again. Attempts of one job wait for the
+//! same fetch. The files are stored on the disk with the most space, or on another one if that disk
+//! is full. All attempts of the job share the files, so they are read-only, and only the account of
+//! tasks can read them.
 
 use crate::{
     account::Account,
@@ -33,12 +35,12 @@ pub(crate) enum FetchError {
     /// The path is not valid.
     #[error("{path:?} is not a file of the job: {why}")]
     Path {
-        /// Path in the job.
+        /// Path as submitted with the job.
         path: String,
         /// What is wrong.
         why: PathError,
     },
-    /// The file system returned an error.
+    /// The distributed file system returned an error.
     #[error("cannot fetch {path}: {source}")]
     Dfs {
         /// Path of the file.
@@ -65,9 +67,9 @@ pub(crate) enum FetchError {
     /// The token of the job cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// Two files have the same name.
+    /// Two side files have the same name.
     #[error("two side files are called {0:?}: rename one")]
-    Twice(String),
+    DuplicateName(String),
     /// The program has a kind that this build does not know.
     #[error("the task has no program")]
     NoProgram,
@@ -76,13 +78,13 @@ pub(crate) enum FetchError {
 /// The local files of a job.
 #[derive(Debug, Clone)]
 pub(crate) struct JobFiles {
-    /// `None` for a built-in program.
+    /// Path of the executable; `None` for a built-in program.
     pub(crate) executable: Option<PathBuf>,
-    /// Name in the folder of the attempt, and path of the file.
-    pub(crate) side: Vec<(String, PathBuf)>,
+    /// The name of each side file in the working folder of an attempt, and its path.
+    pub(crate) side_files: Vec<(String, PathBuf)>,
 }
 
-/// The files of all jobs.
+/// Fetches and remembers the files of all jobs.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
     disks: Arc<Disks>,
@@ -93,18 +95,18 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// A fetcher without files.
+    /// Creates a fetcher that has no files yet.
     pub(crate) fn new(disks: Arc<Disks>, config: ClientConfig, authority: Vec<u8>) -> Self {
         Self { disks, config, authority, jobs: Mutex::default() }
     }
 
-    /// Returns the files of the job of `spec`.
+    /// Returns the files of a job. Fetches them if no attempt of the job has done so.
     pub(crate) async fn files(&self, job: JobId, spec: &TaskSpec) -> Result<JobFiles, FetchError> {
         let program = spec.program.as_ref().ok_or(FetchError::NoProgram)?;
         match &program.kind {
             None => return Err(FetchError::NoProgram),
             Some(program::Kind::Builtin(_)) if program.files.is_empty() => {
-                return Ok(JobFiles { executable: None, side: Vec::new() });
+                return Ok(JobFiles { executable: None, side_files: Vec::new() });
             }
             Some(_) => {}
         }
@@ -112,7 +114,8 @@ impl Fetcher {
         cell.get_or_try_init(|| self.fetch(job, spec, program)).await.cloned()
     }
 
-    /// Returns the client settings for tasks, which are those of the tracker.
+    /// Returns the settings of file system clients for tasks, which are the same as those of the
+    /// tracker.
     pub(crate) fn client_settings(&self) -> ClientSettings {
         let ms = |period: Period| period.0.as_millis() as u64;
         let ClientConfig { deadline, connect_timeout, parallel_blocks, short_circuit } = self.config;
@@ -130,11 +133,11 @@ impl Fetcher {
     }
 
     async fn fetch(&self, job: JobId, spec: &TaskSpec, program: &Program) -> Result<JobFiles, FetchError> {
-        // As the user of the job, like its tasks.
+        // Fetch the files with the permissions of the user of the job, as its tasks read files.
         let credentials =
             Credentials::of_task(&spec.token, &self.authority, rustix::process::geteuid().as_raw())?;
-        // Without short-circuit reads: a read error in a mapped block would kill the tracker, and
-        // with it all attempts.
+        // Do not use short-circuit reads: a read error in a mapped block would kill the tracker,
+        // and with it all attempts.
         let config = ClientConfig { short_circuit: false, ..self.config.clone() };
         let mut options = ClientOptions::new(spec.namenode.clone(), config).with(credentials);
         if !spec.user.is_empty() {
@@ -147,34 +150,36 @@ impl Fetcher {
     }
 }
 
-/// Subfolders of a job for fetched files.
-const PARTS: [&str; 2] = ["program", "files"];
+/// Names of the subfolders of a job for fetched files.
+const FETCHED_SUBFOLDERS: [&str; 2] = ["program", "files"];
 
-/// Runs `fetch` on the best disk, and on others if that is full.
+/// Calls `fetch` with the folder of the job on the best disk, and with other disks if that one is
+/// full.
 async fn on_some_disk<T, F: Future<Output = Result<T, FetchError>>>(
     disks: &Arc<Disks>,
     job: JobId,
-    act: impl Fn(PathBuf) -> F,
+    fetch: impl Fn(PathBuf) -> F,
 ) -> Result<T, FetchError> {
     let mut full = Vec::new();
     loop {
         let disk = disks.choose_except(&full).map_err(|source| FetchError::Disk { job, source })?;
         let folder = disks.job_folder(disk, job);
         let on = disks.clone();
-        let made =
-            in_background(move || PARTS.iter().try_for_each(|part| on.make_part(disk, job, part).map(drop)));
+        let made = in_background(move || {
+            FETCHED_SUBFOLDERS.iter().try_for_each(|part| on.make_job_subfolder(disk, job, part).map(drop))
+        });
         let done = match made.await {
-            Ok(()) => act(folder.clone()).await,
-            Err(error) => Err(local(&folder)(error)),
+            Ok(()) => fetch(folder.clone()).await,
+            Err(error) => Err(local_error(&folder)(error)),
         };
         match done {
             Err(error) if error.is_full() => {
                 tracing::warn!(disk = %disks.root(disk).display(), %error, "the disk is full: trying another disk");
                 disks.avoid(disk);
                 full.push(disk);
-                // Remaining files are removed by the clean-up of the job.
-                let left = PARTS.map(|part| folder.join(part));
-                in_background(move || left.iter().try_for_each(|part| remove_tree(part))).await.ok();
+                // If this fails, the files are deleted with the job.
+                let partial = FETCHED_SUBFOLDERS.map(|part| folder.join(part));
+                in_background(move || partial.iter().try_for_each(|part| remove_tree(part))).await.ok();
             }
             other => return other,
         }
@@ -189,31 +194,31 @@ async fn fetch_to(
 ) -> Result<JobFiles, FetchError> {
     let mut executable = None;
     if let Some(program::Kind::Executable(path)) = &program.kind {
-        executable = Some(get(client, path, &folder.join("program"), account).await?.1);
+        executable = Some(fetch_file(client, path, &folder.join("program"), account).await?.1);
     }
-    let mut side = Vec::new();
+    let mut side_files = Vec::new();
     let mut names = HashSet::new();
     for path in &program.files {
-        let (name, file) = get(client, path, &folder.join("files"), account).await?;
+        let (name, file) = fetch_file(client, path, &folder.join("files"), account).await?;
         if !names.insert(name.clone()) {
-            return Err(FetchError::Twice(name));
+            return Err(FetchError::DuplicateName(name));
         }
-        side.push((name, file));
+        side_files.push((name, file));
     }
-    Ok(JobFiles { executable, side })
+    Ok(JobFiles { executable, side_files })
 }
 
 impl FetchError {
-    /// Whether the file system is unavailable.
+    /// Returns whether the cause is that the distributed file system is unavailable.
     pub(crate) fn is_unavailable(&self) -> bool {
         matches!(self, Self::Dfs { source, .. } if source.is_unavailable())
     }
 
-    /// Whether the local disk is full.
+    /// Returns whether the cause is that the local disk is full.
     fn is_full(&self) -> bool {
         match self {
             Self::Local { source, .. } => is_full(source),
-            // The client reports errors of a local file as text.
+            // The client reports errors of local files only as text.
             Self::Dfs { source: ClientError::Local { reason, .. }, .. } => {
                 ["os error 28", "os error 122"].iter().any(|text| reason.contains(text))
             }
@@ -221,7 +226,9 @@ impl FetchError {
         }
     }
 }
-async fn get(
+
+/// Fetches one file into a folder. Returns its name and its path.
+async fn fetch_file(
     client: &Client,
     path: &str,
     folder: &Path,
@@ -232,13 +239,13 @@ async fn get(
     let options = GetOptions { overwrite: true };
     client.get(&from, &to, options, &()).await.map_err(dfs_error(path))?;
     let file = to.clone();
-    in_background(move || make_readable_for_tasks(&file, account)).await.map_err(local(&to))?;
+    in_background(move || make_readable_for_tasks(&file, account)).await.map_err(local_error(&to))?;
     Ok((from.name().into(), to))
 }
 
 /// Makes a file readable and executable for tasks (side files may be scripts). If tasks have
-/// another account, other accounts can enter the folder, so the file is readable only for the group
-/// of that account.
+/// another account than the tracker, all accounts can enter the folder, so the file is made
+/// readable only for the group of the tasks' account.
 fn make_readable_for_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
     if let Some(account) = account {
         chown(file, None, Some(account.group))?;
@@ -255,7 +262,7 @@ fn dfs_error(path: &str) -> impl FnOnce(ClientError) -> FetchError + '_ {
     move |source| FetchError::Dfs { path: path.into(), source }
 }
 
-fn local(path: &Path) -> impl FnOnce(io::Error) -> FetchError + '_ {
+fn local_error(path: &Path) -> impl FnOnce(io::Error) -> FetchError + '_ {
     move |source| FetchError::Local { path: path.into(), source }
 }
 
@@ -263,30 +270,32 @@ fn local(path: &Path) -> impl FnOnce(io::Error) -> FetchError + '_ {
 mod tests {
     use super::*;
 
-    fn full(path: &Path) -> FetchError {
-        local(path)(io::Error::from_raw_os_error(28))
+    fn disk_full_error(path: &Path) -> FetchError {
+        local_error(path)(io::Error::from_raw_os_error(28))
     }
 
     #[tokio::test]
-    async fn a_full_disk_is_left_for_another_and_named_when_all_are() {
+    async fn another_disk_is_used_if_one_is_full_and_the_error_names_all_if_all_are() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = [dir.path().join("one"), dir.path().join("two")];
         let disks = Arc::new(Disks::open(&dirs, 0).unwrap().0);
-        let bad = std::sync::Mutex::new(None);
-        // The disk that is chosen first is full.
+        let full_disk = std::sync::Mutex::new(None);
+        // The disk that is chosen first reports that it is full.
         let fetched = on_some_disk(&disks, JobId(1), |folder| {
-            let first = bad.lock().unwrap().get_or_insert_with(|| folder.clone()).clone();
-            std::future::ready(if first == folder { Err(full(&folder)) } else { Ok(folder) })
+            let first = full_disk.lock().unwrap().get_or_insert_with(|| folder.clone()).clone();
+            std::future::ready(if first == folder { Err(disk_full_error(&folder)) } else { Ok(folder) })
         });
         let fetched = fetched.await.unwrap();
-        let bad = bad.into_inner().unwrap().unwrap();
-        assert_ne!(fetched, bad);
-        assert!(!bad.join("files").exists() && fetched.join("files").exists());
-        let failed = on_some_disk(&disks, JobId(1), |folder| std::future::ready(Err::<(), _>(full(&folder))));
+        let full_disk = full_disk.into_inner().unwrap().unwrap();
+        assert_ne!(fetched, full_disk);
+        assert!(!full_disk.join("files").exists() && fetched.join("files").exists());
+        let failed = on_some_disk(&disks, JobId(1), |folder| {
+            std::future::ready(Err::<(), _>(disk_full_error(&folder)))
+        });
         let error = failed.await.unwrap_err().to_string();
         assert!(error.starts_with("cannot fetch the files of job_1: no space on "), "{error}");
         assert!(dirs.iter().all(|dir| error.contains(&*dir.to_string_lossy())), "{error}");
-        // Other errors are not repeated.
+        // After other errors, no other disk is tried.
         let tries = std::sync::atomic::AtomicU32::new(0);
         let failed = on_some_disk(&disks, JobId(1), |_| {
             tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

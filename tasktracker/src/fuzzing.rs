@@ -1,4 +1,4 @@
-//! The parsers of messages of tasks, for fuzz targets: the same code without a socket.
+//! Parses messages from tasks for fuzz targets, with the code of the tracker but without a socket.
 
 use crate::{task_session, umbilical};
 use proto::mr::FromTask;
@@ -8,13 +8,14 @@ use std::{
 };
 use types::JobId;
 
-/// Parses every message in `bytes` as the umbilical reads them and `task_session` checks them for a
-/// task of `job_1`. Returns an error if one would have ended the attempt.
+/// Parses the messages in `bytes` as the umbilical reads them, and checks them as `task_session`
+/// does for a task of `job_1`. Returns an error if one of the messages would have ended the
+/// attempt.
 pub fn messages_of_a_task(mut bytes: &[u8]) -> Result<Vec<FromTask>, String> {
     let mut messages = Vec::new();
     loop {
-        // Bytes in memory are always ready.
-        let read = pin!(umbilical::read(&mut bytes)).poll(&mut Context::from_waker(Waker::noop()));
+        // Reading from memory never waits.
+        let read = pin!(umbilical::read_message(&mut bytes)).poll(&mut Context::from_waker(Waker::noop()));
         let Poll::Ready(read) = read else { unreachable!("memory is ready") };
         let Some(message) = read? else { return Ok(messages) };
         if let Some(kind) = message.kind.clone() {

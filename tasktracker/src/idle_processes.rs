@@ -1,8 +1,8 @@
-//! Idle task processes between two attempts of a job. Starting and ending a process is most of the
-//! cost of a small task.
+//! Task processes that have run an attempt and wait for another attempt of the same job. Starting
+//! and ending a process is most of the cost of a small task.
 //!
-//! A process is never reused for another job, because its memory may contain data of the first one.
-//! A process that is not reused soon is ended. Its folder is removed by a separate thread, so that
+//! A process is never reused for another job, because its memory may contain data of the first job.
+//! A process that is not reused soon is killed. Its folder is removed by a separate thread, so that
 //! nothing waits for a disk while the queue is locked.
 
 use crate::{disks::ProcessLogs, process::Process};
@@ -15,7 +15,8 @@ use tokio::{
 };
 use types::JobId;
 
-/// A job that uses its slots needs the process again within milliseconds.
+/// How long a process may be idle. A job that still needs its slots uses the process again within
+/// milliseconds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An idle process and the channel to it.
@@ -27,80 +28,84 @@ pub(crate) struct IdleProcess {
     pub(crate) to_task: mpsc::Sender<ToTask>,
 }
 
-/// Time since when it is idle, its job, the process, and its logs.
-type Entry = (Instant, JobId, IdleProcess, ProcessLogs);
+/// The time when the process became idle, its job, the process, and its logs.
+type QueueEntry = (Instant, JobId, IdleProcess, ProcessLogs);
 
-/// Idle processes, the oldest first.
+/// The idle processes.
 #[derive(Debug)]
 pub(crate) struct IdleProcesses {
     /// Maximum number of idle processes.
     max: usize,
-    queue: Mutex<VecDeque<Entry>>,
-    arrived: Notify,
+    /// The process that has been idle longest is the first.
+    queue: Mutex<VecDeque<QueueEntry>>,
+    /// Notified when a process was added.
+    added: Notify,
 }
 
 impl IdleProcesses {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub(crate) fn new(max: usize) -> Self {
-        Self { max, queue: Mutex::default(), arrived: Notify::new() }
+        Self { max, queue: Mutex::default(), added: Notify::new() }
     }
 
-    /// Adds an idle process of this job; removes the oldest one if there are too many.
-    pub(crate) fn put(&self, job: JobId, waiting: IdleProcess, logs: ProcessLogs) {
+    /// Adds an idle process of this job. If there are too many, kills the one that has been idle
+    /// longest.
+    pub(crate) fn add(&self, job: JobId, idle: IdleProcess, logs: ProcessLogs) {
         let mut queue = self.queue.lock();
-        queue.push_back((Instant::now(), job, waiting, logs));
-        let over = queue.len().saturating_sub(self.max);
-        let gone = queue.drain(..over).collect();
+        queue.push_back((Instant::now(), job, idle, logs));
+        let surplus = queue.len().saturating_sub(self.max);
+        let removed = queue.drain(..surplus).collect();
         drop(queue);
-        self.arrived.notify_one();
-        end(gone);
+        self.added.notify_one();
+        kill_all(removed);
     }
 
-    /// Ends the processes of a job that has ended.
+    /// Kills the idle processes of a job that has ended.
     pub(crate) fn forget(&self, job: JobId) {
         let mut queue = self.queue.lock();
-        let (gone, left) = queue.drain(..).partition(|(_, of, ..)| *of == job);
-        *queue = left;
+        let (removed, others) = queue.drain(..).partition(|(_, of, ..)| *of == job);
+        *queue = others;
         drop(queue);
-        end(gone);
+        kill_all(removed);
     }
 
-    /// Takes an idle process of this job: the newest, whose memory is most likely cached.
+    /// Removes and returns an idle process of this job: the one that became idle last, whose memory
+    /// is most likely in the CPU caches.
     pub(crate) fn take(&self, job: JobId) -> Option<(IdleProcess, ProcessLogs)> {
-        let mut gone = VecDeque::new();
+        let mut removed = VecDeque::new();
         let found = loop {
             let mut queue = self.queue.lock();
             let Some(at) = queue.iter().rposition(|(_, of, ..)| *of == job) else { break None };
-            let Some((since, job, mut waiting, logs)) = queue.remove(at) else { break None };
+            let Some((since, job, mut idle, logs)) = queue.remove(at) else { break None };
             drop(queue);
-            if waiting.process.alive() {
-                break Some((waiting, logs));
+            if idle.process.is_usable() {
+                break Some((idle, logs));
             }
-            gone.push_back((since, job, waiting, logs));
+            removed.push_back((since, job, idle, logs));
         };
-        end(gone);
+        kill_all(removed);
         found
     }
 
-    /// Ends all processes, and waits until their folders are removed.
+    /// Kills all idle processes, and waits until their folders are removed.
     pub(crate) fn clear(&self) {
         let all = std::mem::take(&mut *self.queue.lock());
         drop(all);
     }
 
-    /// Ends processes that have been idle for too long, until dropped.
-    pub(crate) async fn expire(&self) {
+    /// Kills processes that have been idle for too long. Never returns.
+    pub(crate) async fn expire_loop(&self) {
         loop {
             let oldest = self.queue.lock().front().map(|(since, ..)| *since);
             match oldest {
-                None => self.arrived.notified().await,
+                None => self.added.notified().await,
                 Some(since) => {
                     tokio::time::sleep_until(since + IDLE_TIMEOUT).await;
                     let mut queue = self.queue.lock();
                     let old = queue.iter().take_while(|(since, ..)| since.elapsed() >= IDLE_TIMEOUT).count();
-                    let gone = queue.drain(..old).collect();
+                    let removed = queue.drain(..old).collect();
                     drop(queue);
-                    end(gone);
+                    kill_all(removed);
                 }
             }
         }
@@ -108,11 +113,11 @@ impl IdleProcesses {
 }
 
 /// Kills processes at once; their folders are removed in the background.
-fn end(gone: VecDeque<Entry>) {
-    for (.., waiting, _) in &gone {
-        waiting.process.handle.kill();
+fn kill_all(removed: VecDeque<QueueEntry>) {
+    for (.., idle, _) in &removed {
+        idle.process.handle.kill();
     }
-    if !gone.is_empty() {
-        tokio::task::spawn_blocking(move || drop(gone));
+    if !removed.is_empty() {
+        tokio::task::spawn_blocking(move || drop(removed));
     }
 }

@@ -1,4 +1,4 @@
-//! The TaskTracker daemon: slots, task processes, shuffle server.
+//! The TaskTracker daemon: runs attempts in task processes, and serves their map outputs and logs.
 //!
 //! ```text
 //! JobTracker ◄─► link ◄─► driver ◄─► agent         pure: orders in, reports out
@@ -14,11 +14,11 @@
 //! ```
 //!
 //! Invariants: a process runs code of the user only after its limits and restrictions are set. The
-//! tracker reads files of tasks only with `safe_open`. An attempt accesses only its own folders; a
-//! built-in program those of its job. The end of an attempt is reported when its process group is
-//! dead, or when its process is idle for another attempt of the job. Killing the tracker kills its
-//! tasks and all their child processes. Nothing runs that the JobTracker has not ordered. A message
-//! of a task can end at most its own attempt.
+//! tracker reads files of tasks only with `safe_open`. A confined attempt can access only its own
+//! folders; with a built-in program, the folders of its job. An attempt is reported as ended when
+//! its process group is dead, or when its process is idle and waits for another attempt of the job.
+//! Killing the tracker kills its tasks and all their child processes. Only attempts that the
+//! JobTracker has ordered run. A message of a task can end at most its own attempt.
 //!
 //! Deliberately absent: decisions about what should run.
 
@@ -51,13 +51,13 @@ pub use error::TrackerError;
 pub use orphan_reaper::run_if_reaper;
 
 use account::Account;
-use cgroup::{Bounds, Groups};
+use cgroup::{GroupLimits, Groups};
 use daemon::{
     config::{Choice, Config, TaskTrackerConfig},
     lifecycle::DaemonArgs,
 };
-use disks::{Disks, Found};
-use error::folder;
+use disks::{Disks, FoundFiles};
+use error::folder_error;
 use pool::Pool;
 use process::{Limits, ProcessEnvironment, Spawner};
 use proto::mr::tracker_logs_server::TrackerLogsServer;
@@ -81,23 +81,23 @@ use tokio::{
 use types::{PerPhase, Span};
 use wire::Identity;
 
-/// Maximum time for killed processes to end when the tracker stops.
-const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Maximum number of events that wait for the driver; further senders wait.
-const EVENTS_MAX: usize = 1024;
+/// How long a tracker that stops waits for killed processes to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of events that wait for the driver. If there are more, their senders wait.
+const QUEUED_EVENTS_MAX: usize = 1024;
 
-/// A TaskTracker in this process: serves from `start` until `stop`, or until dropped. Needs a tokio
-/// runtime with I/O and time.
+/// A TaskTracker in this process. It serves from `start` until `stop`, or until it is dropped, and
+/// needs a tokio runtime with I/O and time.
 #[derive(Debug)]
 pub struct TaskTracker {
     identity: Identity,
     ready: watch::Receiver<bool>,
-    alarm: Mutex<mpsc::UnboundedReceiver<TrackerError>>,
-    tasks: Vec<JoinHandle<()>>,
+    fatal_errors: Mutex<mpsc::UnboundedReceiver<TrackerError>>,
+    background_tasks: Vec<JoinHandle<()>>,
     spawner: Spawner,
     pool: Arc<Pool>,
     shuffle: Arc<shuffle::Shuffle>,
-    /// Upgradable while an attempt exists.
+    /// Each attempt has a strong reference, so this shows whether attempts exist.
     task_runner: Weak<task_runner::TaskRunner>,
     _disks: Arc<Disks>,
     _socket: umbilical::Socket,
@@ -106,77 +106,83 @@ pub struct TaskTracker {
 
 impl TaskTracker {
     /// Opens the folders, binds the addresses, starts serving, and connects to the JobTracker in
-    /// the background. `mrtask` is the program of the built-in jobs; by default the one next to
-    /// this executable.
+    /// the background. `mrtask` is the program that runs built-in jobs; by default it is the file
+    /// `mrtask` next to this executable.
     pub async fn start(config: &Config, mrtask: Option<&Path>) -> Result<Self, TrackerError> {
-        Self::begin(config, mrtask, false).await
+        Self::start_with(config, mrtask, false).await
     }
 
-    /// With `alone`, all children of this process belong to the tracker, and it becomes the parent
-    /// of orphaned ones.
-    async fn begin(config: &Config, mrtask: Option<&Path>, alone: bool) -> Result<Self, TrackerError> {
+    /// Starts a tracker. `is_subreaper` says that this process runs nothing but the tracker: then
+    /// it becomes the parent of orphaned descendants, and kills those that belong to no running
+    /// attempt.
+    async fn start_with(
+        config: &Config,
+        mrtask: Option<&Path>,
+        is_subreaper: bool,
+    ) -> Result<Self, TrackerError> {
         config.check()?;
         let settings = &config.tasktracker;
-        let program = program(mrtask)?;
+        let program = find_mrtask(mrtask)?;
         let guard = Guard::new(config, Role::TaskTracker)?;
         let credentials = Credentials::of_daemon(config, Role::TaskTracker)?;
         let (listener, shuffle_at) = listen(&settings.listen, config)?;
         let host_part = settings.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let (logs_listener, logs_at) = listen(&format!("{host_part}:0"), config)?;
-        let account = account(settings)?;
-        let program = account.map_or(Ok(program.clone()), |account| account.startable(program))?;
+        let account = set_up_account(settings)?;
+        let program = account.map_or(Ok(program.clone()), |account| account.startable_path(program))?;
         check_landlock(config, account)?;
         let (dirs, reserve) = (settings.dirs.clone(), settings.reserve.0);
         let opening = tokio::task::spawn_blocking(move || Disks::open(&dirs, reserve));
         let (disks, found) = opening.await.expect("opening does not panic")?;
-        let disks = Arc::new(disks.for_tasks_of(account)?);
+        let disks = Arc::new(disks.with_account(account)?);
         let first = disks.root(0).to_owned();
         let (umbilical, socket) = bind_umbilical(&disks, account)?;
-        let umbilical =
-            tokio::net::UnixListener::from_std(umbilical).map_err(folder("make a socket in", &first))?;
-        let identity = identity(settings, shuffle_at, logs_at, &disks)?;
-        let mut environment = environment(settings, &first, &socket.path, identity.start);
+        let umbilical = tokio::net::UnixListener::from_std(umbilical)
+            .map_err(folder_error("make a socket in", &first))?;
+        let identity = make_identity(settings, shuffle_at, logs_at, &disks)?;
+        let mut environment = process_environment(settings, &first, &socket.path, identity.start);
         environment.account = account;
         if settings.confine.is_on(config.security.is_closed()) {
             environment.limits.processes = settings.task_processes_max;
             environment.groups = groups(settings, identity.start);
         }
-        let reaper = if alone { Some(become_subreaper(&mut environment)?) } else { None };
+        let reaper = if is_subreaper { Some(become_subreaper(&mut environment)?) } else { None };
         let spawner = Spawner::start(environment).map_err(TrackerError::Thread)?;
-        let sizes = pool::Sizes {
-            idle: settings.warm_tasks as usize,
-            idle_processes: (settings.map_slots + settings.reduce_slots) as usize,
+        let limits = pool::PoolLimits {
+            new_processes: settings.warm_tasks as usize,
+            used_processes: (settings.map_slots + settings.reduce_slots) as usize,
             reused_memory: settings.task_memory.0,
         };
-        let pool = Pool::new(disks.clone(), spawner.clone(), program, sizes);
+        let pool = Pool::new(disks.clone(), spawner.clone(), program, limits);
         let pool = Arc::new(pool);
-        let (driver, alarms, ready) = assemble(config, &identity, found, &disks, &pool, &credentials);
+        let (driver, fatal_errors, ready) =
+            make_driver(config, &identity, found, &disks, &pool, &credentials);
         let (driver, shuffle_store, events) = driver;
         let task_runner = Arc::downgrade(&driver.task_runner);
         let shuffle = Arc::new(shuffle::Shuffle::new(shuffle_store, guard.clone()));
         let (link_events, from_link) = mpsc::channel(64);
         let link = link::Link::new(&config.cluster.jobtracker, credentials, link_events)?;
-        let tasks = vec![
+        let background_tasks = vec![
             tokio::spawn(umbilical::serve(umbilical, spawner.clone())),
             tokio::spawn(shuffle.clone().accept(listener)),
             tokio::spawn(serve_logs(guard, logs_listener, disks.clone())),
             tokio::spawn(driver.run(events, from_link)),
             tokio::spawn(link.run()),
-            tokio::spawn(pool.clone().fill()),
-            tokio::spawn(pool.clone().expire()),
+            tokio::spawn(pool.clone().fill_loop()),
+            tokio::spawn(pool.clone().expire_loop()),
         ];
         tracing::info!(
             node = identity.name,
             shuffle = identity.shuffle_addr,
             logs = identity.logs_addr,
-            "tracking tasks"
+            "tasktracker serves"
         );
-        let alarm = Mutex::new(alarms);
+        let fatal_errors = Mutex::new(fatal_errors);
         Ok(Self {
             identity,
             ready,
-            alarm,
-            tasks,
+            fatal_errors,
+            background_tasks,
             spawner,
             pool,
             shuffle,
@@ -196,12 +202,12 @@ impl TaskTracker {
         }
     }
 
-    /// Returns the address of the shuffle server for others: `host:port`.
+    /// Returns the address of the shuffle server, `host:port`, as other nodes reach it.
     pub fn shuffle_addr(&self) -> &str {
         &self.identity.shuffle_addr
     }
 
-    /// Returns the address of the log server for others: `host:port`.
+    /// Returns the address of the log server, `host:port`, as clients reach it.
     pub fn logs_addr(&self) -> &str {
         &self.identity.logs_addr
     }
@@ -211,24 +217,24 @@ impl TaskTracker {
         self.spawner.count()
     }
 
-    /// Returns the number of idle task processes.
+    /// Returns the number of idle task processes that were started in advance.
     pub fn idle(&self) -> usize {
-        self.pool.idle()
+        self.pool.new_process_count()
     }
 
     /// Waits for an error that ends the tracker, such as a refusal by the JobTracker.
     pub async fn failed(&self) -> TrackerError {
-        match self.alarm.lock().await.recv().await {
+        match self.fatal_errors.lock().await.recv().await {
             Some(error) => error,
-            // The sender exists as long as the driver.
+            // The driver is gone, so the tracker is stopping.
             None => std::future::pending().await,
         }
     }
 
     /// Kills all attempts, waits until their processes and folders are gone, and stops.
     pub async fn stop(mut self) {
-        self.end();
-        let deadline = Instant::now() + STOP_GRACE;
+        self.shut_down();
+        let deadline = Instant::now() + STOP_TIMEOUT;
         let busy = |tracker: &Self| tracker.spawner.count() > 0 || tracker.task_runner.strong_count() > 0;
         while busy(&self) && Instant::now() < deadline {
             self.spawner.kill_all();
@@ -238,15 +244,16 @@ impl TaskTracker {
             // Closing the pipe makes the reaper kill the remaining processes and exit.
             drop(reaper.stdin.take());
             let waiting = tokio::task::spawn_blocking(move || reaper.wait());
-            tokio::time::timeout(STOP_GRACE, waiting).await.ok();
+            tokio::time::timeout(STOP_TIMEOUT, waiting).await.ok();
         }
     }
 
-    fn end(&mut self) {
-        for task in self.tasks.drain(..) {
+    /// Stops serving and kills all processes, without waiting until they have ended.
+    fn shut_down(&mut self) {
+        for task in self.background_tasks.drain(..) {
             task.abort();
         }
-        self.pool.empty();
+        self.pool.clear();
         self.spawner.kill_all();
         self.shuffle.close();
     }
@@ -254,14 +261,14 @@ impl TaskTracker {
 
 impl Drop for TaskTracker {
     fn drop(&mut self) {
-        self.end();
+        self.shut_down();
     }
 }
 
 /// Runs a TaskTracker until it gets SIGTERM or SIGINT, or cannot continue. Writes the ready file,
 /// with the shuffle address, after the registration.
 pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
-    let tracker = TaskTracker::begin(config, mrtask, true).await?;
+    let tracker = TaskTracker::start_with(config, mrtask, true).await?;
     let serve = async {
         tracker.ready().await?;
         args.write_ready(tracker.shuffle_addr()).map_err(TrackerError::Ready)?;
@@ -276,30 +283,33 @@ pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> R
     end
 }
 
-type Assembled = (
+/// The driver, the shuffle store and the channel of events; the receiver of fatal errors; and
+/// whether the tracker is registered.
+type DriverAndChannels = (
     (driver::Driver, Arc<shuffle_store::ShuffleStore>, mpsc::Receiver<wire::Event>),
     mpsc::UnboundedReceiver<TrackerError>,
     watch::Receiver<bool>,
 );
 
-fn assemble(
+/// Creates the driver with the files of an earlier start.
+fn make_driver(
     config: &Config,
     identity: &Identity,
-    found: Found,
+    found: FoundFiles,
     disks: &Arc<Disks>,
     pool: &Arc<Pool>,
     credentials: &Credentials,
-) -> Assembled {
+) -> DriverAndChannels {
     let authority = credentials.authority();
-    let (jobs, states) = (found.jobs.clone(), found.states.clone());
+    let (jobs, checkpoints) = (found.jobs.clone(), found.checkpoint_infos.clone());
     let shuffle_store = Arc::new(shuffle_store::ShuffleStore::new(found));
-    let (events, incoming) = mpsc::channel(EVENTS_MAX);
+    let (events, incoming) = mpsc::channel(QUEUED_EVENTS_MAX);
     let task_runner = task_runner::TaskRunner {
         disks: disks.clone(),
         fetcher: fetch::Fetcher::new(disks.clone(), config.client.clone(), authority.to_vec()),
         pool: pool.clone(),
         shuffle_store: shuffle_store.clone(),
-        retention: logs::Retention::new(config.tasktracker.logs_kept, disks),
+        log_retention: logs::LogRetention::new(config.tasktracker.logs_kept, disks),
         log_max: config.tasktracker.task_log_max.0,
         memory_bytes: config.tasktracker.task_memory.0,
         copying: tokio::sync::Semaphore::new(1),
@@ -313,21 +323,27 @@ fn assemble(
     let isolation_timeout = Some(config.tasktracker.isolation_timeout.0).filter(|set| !set.is_zero());
     let isolation_timeout =
         isolation_timeout.map(|set| Span(u64::try_from(set.as_micros()).unwrap_or(u64::MAX)));
-    let (alarm, alarms) = mpsc::unbounded_channel();
+    let (fatal_errors, fatal_error_receiver) = mpsc::unbounded_channel();
     let (ready, is_ready) = watch::channel(false);
     let driver = driver::Driver {
-        agent: wire::Agent::new(identity.slots, shuffle_store.attempts(), states, jobs, isolation_timeout),
+        agent: wire::Agent::new(
+            identity.slots,
+            shuffle_store.attempts_with_output(),
+            checkpoints,
+            jobs,
+            isolation_timeout,
+        ),
         identity: identity.clone(),
         jobtracker: config.cluster.jobtracker.clone(),
         task_runner: Arc::new(task_runner),
         ready,
-        alarm,
-        children: HashMap::new(),
-        dropping: HashMap::new(),
+        fatal_errors,
+        commands: HashMap::new(),
+        checkpoint_renames: HashMap::new(),
         started: std::time::Instant::now(),
-        out: None,
+        to_jobtracker: None,
     };
-    ((driver, shuffle_store, incoming), alarms, is_ready)
+    ((driver, shuffle_store, incoming), fatal_error_receiver, is_ready)
 }
 
 async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {
@@ -353,39 +369,44 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
     Ok((listener, bound))
 }
 
-/// Returns the account of tasks, if it is not that of the tracker, and prepares the tracker for it.
-fn account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
+/// Returns the account of tasks, and prepares the tracker for it; `None` if it is the account of
+/// the tracker.
+fn set_up_account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
     let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
     daemon::safe_open::belongs_to(account.user);
-    // Tasks may enter the folders of the tracker but not read its files.
+    // With this mode, tasks can enter the folders of the tracker but cannot read its files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
     Ok(Some(account))
 }
 
-/// Whether tasks may run if the kernel cannot confine them.
+/// Whether the tracker may start, given whether the kernel can confine tasks.
 #[derive(Debug, PartialEq, Eq)]
-enum Confinement {
-    /// They are confined, or the settings disable it.
+enum ConfinementCheck {
+    /// Tasks are confined, or the settings disable this.
     AsConfigured,
-    /// They are not confined, but have another account, which cannot read the keys of the tracker.
+    /// Tasks are not confined, but have another account, which cannot read the keys of the tracker.
     OwnAccount,
+    /// The tracker must not start, for this reason.
     Refused(&'static str),
 }
 
-fn confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) -> Confinement {
+/// Checks the setting for confinement. `closed` says whether the cluster is closed, `own_account`
+/// whether tasks have another account than the tracker, and `landlock` whether the kernel has
+/// Landlock.
+fn check_confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) -> ConfinementCheck {
     if !choice.is_on(closed) || landlock {
-        return Confinement::AsConfigured;
+        return ConfinementCheck::AsConfigured;
     }
     if choice == Choice::On {
-        return Confinement::Refused(
+        return ConfinementCheck::Refused(
             "tasktracker.confine = \"on\": this kernel has no Landlock (Linux 5.13 or later, with landlock among its \
              security modules): use such a kernel, or \"off\" to run tasks unconfined",
         );
     }
     if own_account {
-        return Confinement::OwnAccount;
+        return ConfinementCheck::OwnAccount;
     }
-    Confinement::Refused(
+    ConfinementCheck::Refused(
         "this kernel has no Landlock (Linux 5.13 or later), and tasks have the tracker's account: they could read its keys. \
          Use such a kernel, run the tracker as root with tasktracker.task_user, or set tasktracker.confine = \"off\" if \
          you trust every job with them",
@@ -394,44 +415,52 @@ fn confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) 
 
 fn check_landlock(config: &Config, account: Option<Account>) -> Result<(), TrackerError> {
     let closed = config.security.is_closed();
-    match confinement(config.tasktracker.confine, closed, account.is_some(), engine::process::can_confine()) {
-        Confinement::AsConfigured => Ok(()),
-        Confinement::OwnAccount => {
+    match check_confinement(
+        config.tasktracker.confine,
+        closed,
+        account.is_some(),
+        engine::process::can_confine(),
+    ) {
+        ConfinementCheck::AsConfigured => Ok(()),
+        ConfinementCheck::OwnAccount => {
             tracing::warn!("this kernel has no Landlock: tasks can read whatever their account can");
             Ok(())
         }
-        Confinement::Refused(why) => Err(TrackerError::Account(why.into())),
+        ConfinementCheck::Refused(why) => Err(TrackerError::Account(why.into())),
     }
 }
 
-/// Binds the socket in the first folder, or in another if that is full.
+/// Creates the socket for task processes in the first folder, or in another one if that fails, for
+/// example because the disk is full.
 fn bind_umbilical(
     disks: &Disks,
     account: Option<Account>,
 ) -> Result<(std::os::unix::net::UnixListener, umbilical::Socket), TrackerError> {
     let bind = |root: &Path| umbilical::Socket::bind(root, account);
-    let elsewhere = |error| disks.roots().skip(1).find_map(|root| bind(root).ok()).ok_or(error);
-    bind(disks.root(0)).or_else(elsewhere).map_err(folder("make a socket in", disks.root(0)))
+    let bind_elsewhere = |error| disks.roots().skip(1).find_map(|root| bind(root).ok()).ok_or(error);
+    bind(disks.root(0)).or_else(bind_elsewhere).map_err(folder_error("make a socket in", disks.root(0)))
 }
 
 /// Makes this process the parent of all its orphaned descendants, and starts the reaper, which
-/// kills what outlives the tracker. Called after the control groups are set up: this process has
-/// then left the group that is divided, and the reaper starts outside of it.
+/// kills processes that outlive the tracker. Must be called after the control groups are set up:
+/// this process has then left the group whose controllers are delegated, and the reaper does not
+/// start in that group.
 fn become_subreaper(environment: &mut ProcessEnvironment) -> Result<Child, TrackerError> {
-    // Children of the program that was replaced by this one do not belong to the tracker.
-    let mut others = system::children(rustix::process::getpid());
+    // A program that replaced itself with this one (exec) may have had children, which do not
+    // belong to the tracker.
+    let mut other_children = system::children(rustix::process::getpid());
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|error| TrackerError::Thread(error.into()))?;
     let reaper =
         orphan_reaper::start(&environment.root, environment.incarnation).map_err(TrackerError::Thread)?;
-    others.push(Pid::from_child(&reaper));
-    environment.others = Some(others);
+    other_children.push(Pid::from_child(&reaper));
+    environment.other_children = Some(other_children);
     Ok(reaper)
 }
 
-/// The limit of the address space is far above that of memory, because many programs reserve much
-/// more than they use.
-fn environment(
+/// Returns the common settings of all task processes. The limit of the address space is far above
+/// the limit of memory, because many programs reserve much more memory than they use.
+fn process_environment(
     settings: &TaskTrackerConfig,
     root: &Path,
     umbilical: &Path,
@@ -447,28 +476,30 @@ fn environment(
         files_max: settings.task_files_max,
         account: None,
         groups: None,
-        others: None,
+        other_children: None,
     }
 }
 
 fn groups(settings: &TaskTrackerConfig, incarnation: u64) -> Option<Groups> {
     let (memory, processes) = (settings.memory_limit().0, settings.task_processes_max);
-    Groups::open(Bounds { memory, processes }, incarnation)
+    Groups::open(GroupLimits { memory, processes }, incarnation)
 }
 
-fn program(mrtask: Option<&Path>) -> Result<PathBuf, TrackerError> {
+/// Returns the absolute path of the program that runs tasks.
+fn find_mrtask(mrtask: Option<&Path>) -> Result<PathBuf, TrackerError> {
     let path = match mrtask {
         Some(path) => path.to_owned(),
         None => std::env::current_exe()
             .map_err(|source| TrackerError::Folder { what: "find", path: "this program".into(), source })?
             .with_file_name("mrtask"),
     };
-    // Absolute, because children have other working folders.
+    // The path must be absolute, because child processes have other working folders.
     let found = std::fs::canonicalize(&path).ok().filter(|path| path.is_file());
     found.ok_or(TrackerError::Program(path))
 }
 
-fn identity(
+/// Returns the identity of this tracker, with a new start number.
+fn make_identity(
     config: &TaskTrackerConfig,
     shuffle: SocketAddr,
     logs: SocketAddr,
@@ -482,11 +513,11 @@ fn identity(
     let start = disks.next_incarnation(started.as_micros() as u64);
     let name = if config.node.is_empty() { host.clone() } else { config.node.clone() };
     Ok(Identity {
-        // The host is the name of the node. A DataNode registers its own name too, which
-        // distinguishes nodes on the same machine.
+        // Use the name of the node as the host name. The DataNode of a node registers the node name
+        // too, so this distinguishes nodes on the same machine.
         host: name.clone(),
         name,
-        start: start.map_err(folder("store the number of this start in", disks.root(0)))?,
+        start: start.map_err(folder_error("store the number of this start in", disks.root(0)))?,
         rack: config.rack.clone(),
         shuffle_addr: advertised(shuffle),
         logs_addr: advertised(logs),
@@ -499,20 +530,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closed_tracker_without_landlock_needs_an_account_for_tasks_or_explicit_consent() {
+    fn tracker_of_a_closed_cluster_without_landlock_needs_another_account_or_confine_off() {
         let refused = |choice, closed, own_account, landlock| {
-            matches!(confinement(choice, closed, own_account, landlock), Confinement::Refused(_))
+            matches!(check_confinement(choice, closed, own_account, landlock), ConfinementCheck::Refused(_))
         };
-        // In a closed cluster, tasks with the account of the tracker could read its keys.
+        // In a closed cluster, tasks that have the account of the tracker could read its keys.
         assert!(refused(Choice::Auto, true, false, false));
-        assert_eq!(confinement(Choice::Auto, true, true, false), Confinement::OwnAccount);
+        assert_eq!(check_confinement(Choice::Auto, true, true, false), ConfinementCheck::OwnAccount);
         for own_account in [false, true] {
             assert!(refused(Choice::On, true, own_account, false));
             assert!(refused(Choice::On, false, own_account, false));
-            assert_eq!(confinement(Choice::Off, true, own_account, false), Confinement::AsConfigured);
-            assert_eq!(confinement(Choice::Auto, false, own_account, false), Confinement::AsConfigured);
+            assert_eq!(
+                check_confinement(Choice::Off, true, own_account, false),
+                ConfinementCheck::AsConfigured
+            );
+            assert_eq!(
+                check_confinement(Choice::Auto, false, own_account, false),
+                ConfinementCheck::AsConfigured
+            );
             for choice in [Choice::Auto, Choice::On, Choice::Off] {
-                assert_eq!(confinement(choice, true, own_account, true), Confinement::AsConfigured);
+                assert_eq!(
+                    check_confinement(choice, true, own_account, true),
+                    ConfinementCheck::AsConfigured
+                );
             }
         }
     }

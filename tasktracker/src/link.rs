@@ -1,7 +1,7 @@
-//! The connection to the JobTracker: one stream as long as it works, then a new one.
+//! The connection to the JobTracker: one gRPC stream, which is opened again whenever it ends.
 //!
-//! It transports messages without interpreting them. Delays between attempts grow, with jitter, so
-//! that a thousand trackers do not reconnect at the same time.
+//! This module passes messages on without interpreting them. The delays between attempts to connect
+//! grow and are partly random, so that a thousand trackers do not reconnect at the same time.
 
 use crate::error::TrackerError;
 use proto::mr::{FromTracker, ToTracker, tracker_link_client::TrackerLinkClient};
@@ -11,19 +11,21 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, metadata::MetadataValue};
 
-const RETRY_FIRST: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(2);
-/// Maximum number of outgoing messages in the channel; the agent needs only a few.
-const OUTGOING_MAX: usize = 16;
-/// The map events of a large job are in one message.
+const RETRY_DELAY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
+/// Maximum number of messages that wait to be sent; the agent needs only a few.
+const OUTGOING_MESSAGES_MAX: usize = 16;
+/// Maximum size of a message. It is large because one message may contain many map events of a
+/// large job.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
 /// An event of the connection.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// The connection is up; messages are sent over this channel. The first must be a registration.
+    /// The connection is up. Messages to the JobTracker are sent over this channel; the first must
+    /// be a registration.
     Up(mpsc::Sender<FromTracker>),
-    /// A message of the JobTracker.
+    /// A message from the JobTracker.
     Message(ToTracker),
     /// The connection is down.
     Down,
@@ -39,7 +41,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Prepares a connection; `run` opens it.
+    /// Prepares a connection. [`Self::run`] opens it.
     pub(crate) fn new(
         jobtracker: &str,
         credentials: Credentials,
@@ -61,14 +63,15 @@ impl Link {
         Ok(Self { endpoint, credentials, jobtracker: jobtracker.into(), events })
     }
 
-    /// Runs until the receiver of events is dropped.
+    /// Connects, and connects again whenever the connection ends, until the receiver of events is
+    /// dropped.
     pub(crate) async fn run(self) {
-        let mut pause = RETRY_FIRST;
+        let mut delay = RETRY_DELAY_FIRST;
         while !self.events.is_closed() {
             match self.attach().await {
                 Ok(received) => {
                     if received {
-                        pause = RETRY_FIRST;
+                        delay = RETRY_DELAY_FIRST;
                     }
                     tracing::info!(jobtracker = self.jobtracker, "the connection to the jobtracker ended");
                 }
@@ -76,28 +79,30 @@ impl Link {
                     tracing::warn!(jobtracker = self.jobtracker, why, "cannot connect to the jobtracker");
                 }
             }
-            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            tokio::time::sleep(delay.mul_f64(rand::random_range(0.5..1.0))).await;
+            delay = (delay * 2).min(RETRY_DELAY_MAX);
         }
     }
 
-    /// Runs one stream to its end. Returns whether a message was received.
+    /// Opens one stream and waits until it ends. Returns whether a message was received.
     async fn attach(&self) -> Result<bool, String> {
         let channel = self.endpoint.connect().await.map_err(|error| security::why(&error))?;
-        let (out, outgoing) = mpsc::channel(OUTGOING_MAX);
-        // The registration must be sent before the JobTracker answers the call.
+        let (out, outgoing) = mpsc::channel(OUTGOING_MESSAGES_MAX);
+        // Report the connection before the call, because the JobTracker answers the call only after
+        // it has received the registration.
         self.events.send(LinkEvent::Up(out)).await.map_err(|_| "the tracker is stopping".to_string())?;
         let mut request = Request::new(ReceiverStream::new(outgoing));
         self.credentials.sign(request.metadata_mut(), &MetadataValue::from_static("tasktracker"));
         let mut client = TrackerLinkClient::new(channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let end = self.listen(client.attach(request).await).await;
+        let end = self.receive_messages(client.attach(request).await).await;
         self.events.send(LinkEvent::Down).await.ok();
         end
     }
 
-    async fn listen(
+    /// Passes on all messages of a stream. Returns whether there was any.
+    async fn receive_messages(
         &self,
         answer: Result<tonic::Response<tonic::Streaming<ToTracker>>, tonic::Status>,
     ) -> Result<bool, String> {

@@ -1,4 +1,4 @@
-//! Stores the stdout and stderr of the newest attempts, and serves them.
+//! Keeps the logs (stdout and stderr) of the newest attempts, and serves them.
 
 use crate::disks::Disks;
 use daemon::serve::stream_chunks;
@@ -18,10 +18,10 @@ use tonic::{Request, Response, Status};
 use types::{AttemptId, JobId};
 
 const CHUNK_BYTES: u64 = 64 << 10;
-/// Number of chunks read ahead of a slow reader.
-const PREFETCH_DISTANCE: usize = 4;
-/// Maximum number of concurrent readers.
-const READERS_MAX: usize = 64;
+/// Number of chunks that are read before the client has received them.
+const PREFETCHED_CHUNKS: usize = 4;
+/// Maximum number of logs that are read at the same time.
+const LOG_READERS_MAX: usize = 64;
 
 /// Returns the last `bytes` of a file.
 pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
@@ -33,23 +33,25 @@ pub(crate) fn tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(read)
 }
 
-/// Keeps the logs of a limited number of attempts. If there are more, the oldest log of the job
-/// with the most is removed, so that a large job does not displace those of others.
+/// Keeps the logs of a limited number of ended attempts. If there are more, removes the oldest logs
+/// of the job with the most logs, so that a large job does not displace the logs of other jobs.
 #[derive(Debug, Clone)]
-pub(crate) struct Retention {
-    retained: usize,
+pub(crate) struct LogRetention {
+    /// Maximum number of ended attempts whose logs are kept.
+    attempts_max: usize,
+    /// Ended attempts with logs, oldest first.
     ended: Arc<Mutex<VecDeque<AttemptId>>>,
 }
 
-impl Retention {
-    /// Starts with the logs of an earlier start.
-    pub(crate) fn new(retained: usize, disks: &Disks) -> Self {
-        let retention = Self { retained, ended: Arc::new(Mutex::new(disks.logs().into())) };
+impl LogRetention {
+    /// Creates it with the logs that earlier starts have left on the disks.
+    pub(crate) fn new(attempts_max: usize, disks: &Disks) -> Self {
+        let retention = Self { attempts_max, ended: Arc::new(Mutex::new(disks.attempts_with_logs().into())) };
         retention.trim(disks);
         retention
     }
 
-    /// Adds an attempt that has ended.
+    /// Adds an attempt that has ended, and removes logs of other attempts if there are too many.
     pub(crate) fn add(&self, attempt: AttemptId, disks: &Disks) {
         self.ended.lock().push_back(attempt);
         self.trim(disks);
@@ -58,21 +60,21 @@ impl Retention {
     fn trim(&self, disks: &Disks) {
         loop {
             let mut ended = self.ended.lock();
-            if ended.len() <= self.retained {
+            if ended.len() <= self.attempts_max {
                 return;
             }
-            let surplus = surplus(&ended).and_then(|at| ended.remove(at));
+            let surplus = surplus_index(&ended).and_then(|at| ended.remove(at));
             drop(ended);
             if let Some(surplus) = surplus {
-                disks.remove_log(surplus);
+                disks.remove_logs(surplus);
             }
         }
     }
 }
 
-/// Returns the first attempt of the job with the most attempts; of several such jobs, the first
-/// one.
-fn surplus(ended: &VecDeque<AttemptId>) -> Option<usize> {
+/// Returns the index of the oldest attempt of the job with the most attempts. If several jobs have
+/// the most attempts, returns the oldest attempt of all of them.
+fn surplus_index(ended: &VecDeque<AttemptId>) -> Option<usize> {
     let mut jobs: BTreeMap<JobId, (usize, usize)> = BTreeMap::new();
     for (at, attempt) in ended.iter().enumerate() {
         jobs.entry(attempt.job()).or_insert((0, at)).0 += 1;
@@ -82,17 +84,18 @@ fn surplus(ended: &VecDeque<AttemptId>) -> Option<usize> {
         .map(|(_, first)| first)
 }
 
-/// The log service.
+/// The gRPC service that serves logs.
 #[derive(Debug)]
 pub(crate) struct Logs {
     disks: Arc<Disks>,
-    readers: Arc<Semaphore>,
+    /// Permits for reading logs.
+    permits: Arc<Semaphore>,
 }
 
 impl Logs {
-    /// A service for the logs on these disks.
+    /// Creates a service for the logs on these disks.
     pub(crate) fn new(disks: Arc<Disks>) -> Self {
-        Self { disks, readers: Arc::new(Semaphore::new(READERS_MAX)) }
+        Self { disks, permits: Arc::new(Semaphore::new(LOG_READERS_MAX)) }
     }
 }
 
@@ -106,13 +109,13 @@ impl TrackerLogs for Logs {
         let id: AttemptId = attempt
             .parse()
             .map_err(|error: types::ids::IdError| Status::invalid_argument(error.to_string()))?;
-        let reader = self.readers.clone().try_acquire_owned().map_err(|_| {
-            Status::unavailable(format!("{READERS_MAX} logs are being read on this tracker: try later"))
+        let permit = self.permits.clone().try_acquire_owned().map_err(|_| {
+            Status::unavailable(format!("{LOG_READERS_MAX} logs are being read on this tracker: try later"))
         })?;
         let disks = self.disks.clone();
         let name = if stderr { "stderr" } else { "stdout" };
         let opening = tokio::task::spawn_blocking(move || {
-            let path = disks.log(id, name)?;
+            let path = disks.log_path(id, name)?;
             if !who.superuser && disks.log_owner(id).is_none_or(|owner| !who.owns(&owner)) {
                 return Some(Err(Status::permission_denied(format!(
                     "the logs of {id} do not belong to {}",
@@ -130,46 +133,47 @@ impl TrackerLogs for Logs {
         })??;
         let unreadable =
             move |error: io::Error| Status::internal(format!("cannot read {name} of {id}: {error}"));
-        let mut rest = Rest::new(file, tail_bytes).map_err(unreadable)?;
-        let (chunks, stream) = mpsc::channel(PREFETCH_DISTANCE);
+        let mut log_chunks = LogChunks::new(file, tail_bytes).map_err(unreadable)?;
+        let (chunks, stream) = mpsc::channel(PREFETCHED_CHUNKS);
         tokio::spawn(async move {
-            let _reader = reader;
-            stream_chunks(chunks, move || rest.next().map(|chunk| chunk.map_err(unreadable))).await;
+            let _permit = permit;
+            stream_chunks(chunks, move || log_chunks.next().map(|chunk| chunk.map_err(unreadable))).await;
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
 
-/// The part of a file to be sent: up to its length at the start, because a running task may write
-/// faster than a client reads.
-struct Rest {
+/// Reads a log in chunks, up to the length that the file has at the beginning, because a running
+/// task may write faster than a client reads.
+struct LogChunks {
     file: File,
-    left: u64,
+    remaining_bytes: u64,
 }
 
-impl Rest {
+impl LogChunks {
+    /// Starts `tail_bytes` before the end of the file; 0 for the whole file.
     fn new(mut file: File, tail_bytes: u64) -> io::Result<Self> {
         let length = file.metadata()?.len();
-        let left = if tail_bytes == 0 { length } else { tail_bytes.min(length) };
-        file.seek(SeekFrom::Start(length - left))?;
-        Ok(Self { file, left })
+        let remaining_bytes = if tail_bytes == 0 { length } else { tail_bytes.min(length) };
+        file.seek(SeekFrom::Start(length - remaining_bytes))?;
+        Ok(Self { file, remaining_bytes })
     }
 }
 
-impl Iterator for Rest {
+impl Iterator for LogChunks {
     type Item = io::Result<LogChunk>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut data = vec![0; self.left.min(CHUNK_BYTES) as usize];
+        let mut data = vec![0; self.remaining_bytes.min(CHUNK_BYTES) as usize];
         match self.file.read(&mut data) {
             Ok(0) => None,
             Ok(read) => {
                 data.truncate(read);
-                self.left -= read as u64;
+                self.remaining_bytes -= read as u64;
                 Some(Ok(LogChunk { data }))
             }
             Err(error) => {
-                self.left = 0;
+                self.remaining_bytes = 0;
                 Some(Err(error))
             }
         }
@@ -181,11 +185,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_job_makes_room_for_others() {
+    fn oldest_logs_of_the_job_with_the_most_logs_are_removed_first() {
         let attempts =
             |text: &[&str]| text.iter().map(|word| word.parse().unwrap()).collect::<VecDeque<AttemptId>>();
-        assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0", "job_2.m1.0", "job_3.m0.0"])), Some(1));
-        assert_eq!(surplus(&attempts(&["job_1.m0.0", "job_2.m0.0"])), Some(0));
-        assert_eq!(surplus(&VecDeque::new()), None);
+        assert_eq!(
+            surplus_index(&attempts(&["job_1.m0.0", "job_2.m0.0", "job_2.m1.0", "job_3.m0.0"])),
+            Some(1)
+        );
+        assert_eq!(surplus_index(&attempts(&["job_1.m0.0", "job_2.m0.0"])), Some(0));
+        assert_eq!(surplus_index(&VecDeque::new()), None);
     }
 }

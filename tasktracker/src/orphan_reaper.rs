@@ -1,10 +1,10 @@
-//! The reaper: a process next to the tracker that kills the remaining processes of a tracker that
-//! was killed with SIGKILL.
+//! The reaper: a process next to the tracker that kills the processes which a tracker leaves behind
+//! when it is killed with SIGKILL.
 //!
-//! Task processes request to be killed with the tracker, but their children do not. The reaper
-//! waits for the end of a pipe that only the tracker has open, then kills all processes with the
-//! mark of this tracker, and exits. If the reaper is killed too, the next start of the tracker does
-//! the same.
+//! The kernel kills task processes when the tracker dies, because they request this, but it does
+//! not kill their children. The reaper waits until a pipe that only the tracker has open is closed,
+//! then kills all processes with the mark of this tracker, and exits. If the reaper is killed too,
+//! the next start of the tracker kills the processes.
 
 use crate::system;
 use std::{
@@ -15,13 +15,16 @@ use std::{
     time::Duration,
 };
 
+/// Environment variable with the first folder of the tracker. A process with this variable is a
+/// reaper.
 const REAPER_VAR: &str = "FERMATA_REAPER_OF";
+/// Environment variable with the incarnation of the tracker.
 const INCARNATION_VAR: &str = "FERMATA_REAPER_OF_INCARNATION";
-/// Maximum time for killed processes to end.
-pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for killed processes to end.
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts the reaper of this incarnation of the tracker with the first folder `root`. It runs as
-/// long as the pipe in the child is open.
+/// Starts the reaper for this incarnation of the tracker whose first folder is `root`. It runs
+/// until its stdin, a pipe, is closed.
 pub(crate) fn start(root: &Path, incarnation: u64) -> io::Result<Child> {
     Command::new(std::env::current_exe()?)
         .env_clear()
@@ -31,19 +34,22 @@ pub(crate) fn start(root: &Path, incarnation: u64) -> io::Result<Child> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C is for the tracker only.
+        // With its own process group, the reaper does not get the SIGINT of Ctrl-C, which is for
+        // the tracker.
         .process_group(0)
         .spawn()
 }
 
-/// Runs as the reaper until its tracker has ended, if this process was started as one.
+/// If this process was started as a reaper, runs until its tracker has ended and returns true.
+/// Otherwise returns false at once.
 pub fn run_if_reaper() -> bool {
     let Some(root) = std::env::var_os(REAPER_VAR).map(PathBuf::from) else { return false };
-    let mut nothing = [0; 64];
-    while matches!(io::stdin().read(&mut nothing), Ok(1..)) {}
-    // Only this incarnation: the next start of the tracker may be running already.
+    let mut unused = [0; 64];
+    while matches!(io::stdin().read(&mut unused), Ok(1..)) {}
+    // Kill only processes of this incarnation, because the next incarnation of the tracker may be
+    // running already.
     if let Some(incarnation) = std::env::var(INCARNATION_VAR).ok().and_then(|text| text.parse().ok()) {
-        system::kill_marked(&root, Some(incarnation), DRAIN_TIMEOUT);
+        system::kill_marked(&root, Some(incarnation), KILL_TIMEOUT);
     }
     true
 }

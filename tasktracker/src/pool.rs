@@ -1,14 +1,15 @@
-//! Idle task processes, so that a small task starts in milliseconds: new ones for any job, and used
-//! ones for the same job (`idle_processes`).
+//! Idle task processes, so that a small task starts in milliseconds. New processes can run any
+//! built-in program for any job. Used processes wait for another attempt of the same job
+//! (`idle_processes`).
 //!
-//! The pool is refilled in the background, one process at a time. If it cannot be filled, attempts
-//! start their own processes and report the error. Folders are created and removed on blocking
-//! threads.
+//! The pool of new processes is refilled in the background, one process at a time. If it is empty,
+//! attempts start their own processes and report errors. Folders are created and removed on
+//! blocking threads.
 
 use crate::{
-    disks::{AttemptFolders, DiskError, Disks, ProcessFolders, ProcessLogs, log_files},
+    disks::{AttemptFolders, DiskError, Disks, ProcessFolders, ProcessLogs, create_log_files},
     idle_processes::{IdleProcess, IdleProcesses},
-    process::{Process, ProcessMessage, Spawner, Start},
+    process::{Process, ProcessMessage, ProcessStart, Spawner},
     system,
 };
 use parking_lot::Mutex;
@@ -26,15 +27,15 @@ use tokio::{
 };
 use types::JobId;
 
-/// A process that has not sent its first message by then is broken.
+/// A process that has not sent its first message within this time is killed.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay after a failed attempt to fill the pool.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Why there is no process.
+/// Why no process could be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// There is no folder for it.
+    /// There is no folder for the process.
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// The system returned an error.
@@ -50,106 +51,107 @@ pub(crate) enum StartError {
     Bug(#[from] JoinError),
 }
 
-/// A process without an attempt, in folders that will become those of its attempt.
+/// A process that has no attempt yet. Its folders will become the folders of its attempt.
 #[derive(Debug)]
-pub(crate) struct NewProcess {
+pub(crate) struct UnassignedProcess {
     /// The process.
     pub(crate) process: Process,
-    /// Channel to the process, after its first message.
+    /// Channel to the process; `None` before its first message.
     pub(crate) to_task: Option<mpsc::Sender<ToTask>>,
-    /// Its folders.
-    pub(crate) place: ProcessFolders,
+    /// Folders of the process.
+    pub(crate) folders: ProcessFolders,
 }
 
 /// Limits of the pool.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Sizes {
-    /// Number of new processes.
-    pub(crate) idle: usize,
-    /// Maximum number of idle processes between two attempts.
-    pub(crate) idle_processes: usize,
-    /// Maximum memory of such a process, in bytes.
+pub(crate) struct PoolLimits {
+    /// Number of new processes that are kept ready.
+    pub(crate) new_processes: usize,
+    /// Maximum number of used processes that wait for another attempt.
+    pub(crate) used_processes: usize,
+    /// A used process with more memory than this, in bytes, is not reused.
     pub(crate) reused_memory: u64,
 }
 
-/// The idle processes.
+/// The idle task processes.
 #[derive(Debug)]
 pub(crate) struct Pool {
     disks: Arc<Disks>,
     spawner: Spawner,
     program: PathBuf,
-    sizes: Sizes,
-    idle: Mutex<VecDeque<NewProcess>>,
-    idle_processes: IdleProcesses,
-    wanted: Notify,
+    limits: PoolLimits,
+    new_processes: Mutex<VecDeque<UnassignedProcess>>,
+    used_processes: IdleProcesses,
+    /// Notified when a new process was taken and has to be replaced.
+    process_taken: Notify,
 }
 
 impl Pool {
-    /// An empty pool; `fill` fills it.
-    pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, sizes: Sizes) -> Self {
-        let (idle, idle_processes) = (Mutex::default(), IdleProcesses::new(sizes.idle_processes));
-        Self { disks, spawner, program, sizes, idle, idle_processes, wanted: Notify::new() }
+    /// Creates an empty pool. [`Self::fill_loop`] fills it.
+    pub(crate) fn new(disks: Arc<Disks>, spawner: Spawner, program: PathBuf, limits: PoolLimits) -> Self {
+        let (new_processes, used_processes) = (Mutex::default(), IdleProcesses::new(limits.used_processes));
+        Self { disks, spawner, program, limits, new_processes, used_processes, process_taken: Notify::new() }
     }
 
-    /// Returns a process of the built-in programs: one that has run attempts of the job, an idle
-    /// one, or a new one.
-    pub(crate) async fn take(&self, job: JobId) -> Result<NewProcess, StartError> {
-        while let Some((IdleProcess { process, to_task }, process_logs)) = self.idle_processes.take(job) {
+    /// Returns a process that can run a built-in program: one that has run attempts of the job, one
+    /// from the pool, or one that is started now.
+    pub(crate) async fn take(&self, job: JobId) -> Result<UnassignedProcess, StartError> {
+        while let Some((IdleProcess { process, to_task }, process_logs)) = self.used_processes.take(job) {
             let disks = self.disks.clone();
             match in_background(move || Ok(disks.make_process_folders_with(process_logs)?)).await {
-                Ok(place) => return Ok(NewProcess { process, to_task: Some(to_task), place }),
+                Ok(folders) => return Ok(UnassignedProcess { process, to_task: Some(to_task), folders }),
                 Err(error) => tracing::warn!(%error, "cannot reuse an idle process of the job"),
             }
         }
         loop {
-            let Some(mut fresh) = self.idle.lock().pop_front() else { break };
-            self.wanted.notify_one();
-            if fresh.process.alive() && self.disks.usable(fresh.place.disk) {
+            let Some(mut fresh) = self.new_processes.lock().pop_front() else { break };
+            self.process_taken.notify_one();
+            if fresh.process.is_usable() && self.disks.usable(fresh.folders.disk) {
                 return Ok(fresh);
             }
-            put_away(fresh);
+            discard_in_background(fresh);
         }
         self.start().await
     }
 
-    /// Keeps a process for the next attempt of the job, unless it uses too much memory, which the
-    /// next attempt would be charged for.
-    pub(crate) fn keep_idle(&self, job: JobId, waiting: IdleProcess, process_logs: ProcessLogs) {
-        if system::memory(waiting.process.handle.pid()) <= self.sizes.reused_memory {
-            self.idle_processes.put(job, waiting, process_logs);
+    /// Keeps a process for the next attempt of the job, unless it uses too much memory. The memory
+    /// would count towards the limit of the next attempt.
+    pub(crate) fn keep_idle(&self, job: JobId, idle: IdleProcess, process_logs: ProcessLogs) {
+        if system::private_memory(idle.process.handle.pid()) <= self.limits.reused_memory {
+            self.used_processes.add(job, idle, process_logs);
         }
     }
 
-    /// Ends the idle processes of a job that has ended.
+    /// Kills the idle processes of a job that has ended.
     pub(crate) fn forget(&self, job: JobId) {
-        self.idle_processes.forget(job);
+        self.used_processes.forget(job);
     }
 
-    /// Starts a process of the built-in programs.
-    async fn start(&self) -> Result<NewProcess, StartError> {
+    /// Starts an idle task process, which can run any built-in program.
+    async fn start(&self) -> Result<UnassignedProcess, StartError> {
         let (disks, account, program) = (self.disks.clone(), self.spawner.account(), self.program.clone());
         let making = in_background(move || {
-            let place = disks.make_process_folders()?;
-            match place.process_logs.files(account) {
-                Ok(logs) => Ok((place, logs)),
+            let folders = disks.make_process_folders()?;
+            match folders.process_logs.create_files(account) {
+                Ok(logs) => Ok((folders, logs)),
                 Err(source) => {
-                    place.discard();
+                    folders.discard();
                     Err(StartError::Spawn { program, source })
                 }
             }
         });
-        let (place, logs) = making.await?;
-        match self.spawn(Start { folder: place.folder.clone(), logs, launch: None }).await {
-            Ok(process) => Ok(NewProcess { process, to_task: None, place }),
+        let (folders, logs) = making.await?;
+        match self.spawn(ProcessStart { folder: folders.folder.clone(), logs, launch: None }).await {
+            Ok(process) => Ok(UnassignedProcess { process, to_task: None, folders }),
             Err(error) => {
-                tokio::task::spawn_blocking(move || place.discard());
+                tokio::task::spawn_blocking(move || folders.discard());
                 Err(error)
             }
         }
     }
 
-    /// Starts a process that becomes the executable of a job, in the folders of its attempt, after
-    /// the limits are set.
+    /// Starts a process that sets its limits and then becomes the executable of a job, in the
+    /// folders of its attempt.
     pub(crate) async fn launch(
         &self,
         program: &Path,
@@ -157,45 +159,46 @@ impl Pool {
         confinement: Option<Confinement>,
     ) -> Result<Process, StartError> {
         let launch = Some(LaunchProgram { program: program.to_string_lossy().into_owned(), confinement });
-        let (logs, account, own) = (work.logs.clone(), self.spawner.account(), self.program.clone());
+        let (logs, account, mrtask) = (work.logs.clone(), self.spawner.account(), self.program.clone());
         let logs = in_background(move || {
-            log_files(&logs, account).map_err(|source| StartError::Spawn { program: own, source })
+            create_log_files(&logs, account).map_err(|source| StartError::Spawn { program: mrtask, source })
         });
-        self.spawn(Start { folder: work.own.clone(), logs: logs.await?, launch }).await
+        self.spawn(ProcessStart { folder: work.working.clone(), logs: logs.await?, launch }).await
     }
 
-    async fn spawn(&self, start: Start) -> Result<Process, StartError> {
+    async fn spawn(&self, start: ProcessStart) -> Result<Process, StartError> {
         let program = self.program.clone();
         let started = self.spawner.spawn(&self.program, start).await;
         started.map_err(|source| StartError::Spawn { program, source })
     }
 
-    /// Ends the idle processes, and waits until their folders are removed, when the tracker stops.
-    pub(crate) fn empty(&self) {
-        self.idle_processes.clear();
-        let idle = std::mem::take(&mut *self.idle.lock());
-        idle.into_iter().for_each(NewProcess::discard);
+    /// Kills all idle processes, and waits until their folders are removed. Called when the tracker
+    /// stops.
+    pub(crate) fn clear(&self) {
+        self.used_processes.clear();
+        let new_processes = std::mem::take(&mut *self.new_processes.lock());
+        new_processes.into_iter().for_each(UnassignedProcess::discard);
     }
 
-    /// Returns the number of idle processes.
-    pub(crate) fn idle(&self) -> usize {
-        self.idle.lock().len()
+    /// Returns the number of new processes that are ready.
+    pub(crate) fn new_process_count(&self) -> usize {
+        self.new_processes.lock().len()
     }
 
-    /// Ends processes that have been idle for too long, until dropped.
-    pub(crate) async fn expire(self: Arc<Self>) {
-        self.idle_processes.expire().await;
+    /// Kills used processes that have been idle for too long. Never returns.
+    pub(crate) async fn expire_loop(self: Arc<Self>) {
+        self.used_processes.expire_loop().await;
     }
 
-    /// Keeps the pool full until dropped.
-    pub(crate) async fn fill(self: Arc<Self>) {
+    /// Keeps the pool of new processes full. Never returns.
+    pub(crate) async fn fill_loop(self: Arc<Self>) {
         loop {
-            if self.idle() >= self.sizes.idle {
-                self.wanted.notified().await;
+            if self.new_process_count() >= self.limits.new_processes {
+                self.process_taken.notified().await;
                 continue;
             }
-            match self.warm_up().await {
-                Ok(fresh) => self.idle.lock().push_back(fresh),
+            match self.start_ready().await {
+                Ok(fresh) => self.new_processes.lock().push_back(fresh),
                 Err(why) => {
                     tracing::warn!(program = %self.program.display(), why, "cannot start an idle task process");
                     tokio::time::sleep(RETRY_DELAY).await;
@@ -204,7 +207,8 @@ impl Pool {
         }
     }
 
-    async fn warm_up(&self) -> Result<NewProcess, String> {
+    /// Starts a process and waits for its first message.
+    async fn start_ready(&self) -> Result<UnassignedProcess, String> {
         let mut fresh = self.start().await.map_err(|error| error.to_string())?;
         match tokio::time::timeout(HELLO_TIMEOUT, fresh.process.messages.recv()).await {
             Ok(Some(ProcessMessage::Hello(to_task))) => {
@@ -214,14 +218,14 @@ impl Pool {
             Ok(other) => {
                 let why = format!("the first message was {other:?} instead of Hello");
                 let error = in_background(move || {
-                    let why = crate::process::with_stderr(&why, fresh.place.process_logs.path());
+                    let why = crate::process::with_stderr(&why, fresh.folders.process_logs.path());
                     fresh.discard();
                     Ok(why)
                 });
                 Err(error.await.unwrap_or_else(|error| error.to_string()))
             }
             Err(_) => {
-                put_away(fresh);
+                discard_in_background(fresh);
                 Err(format!("the task did not send its first message (Hello) within {HELLO_TIMEOUT:?}"))
             }
         }
@@ -236,15 +240,15 @@ async fn in_background<T: Send + 'static>(
 }
 
 /// Kills a process, and removes its folders in the background.
-fn put_away(fresh: NewProcess) {
+fn discard_in_background(fresh: UnassignedProcess) {
     fresh.process.handle.kill();
     tokio::task::spawn_blocking(move || fresh.discard());
 }
 
-impl NewProcess {
-    /// Kills the process and removes its folders, which are empty because it had no attempt.
+impl UnassignedProcess {
+    /// Kills the process and removes its folders.
     pub(crate) fn discard(self) {
         self.process.handle.kill();
-        self.place.discard();
+        self.folders.discard();
     }
 }

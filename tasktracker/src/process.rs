@@ -1,14 +1,15 @@
-//! Task processes of the operating system: start, kill, and detection of their end.
+//! Starts and kills task processes, and detects when they have ended.
 //!
-//! Each process is the leader of a process group. A kill ends the whole group, and so does the end
-//! of the leader. `monitor` handles processes that leave the group. A PID is not used after
-//! the process was reaped, because it may belong to another process by then. Children request to be
-//! killed with their parent *thread*, so all are started by one thread that lives as long as the
-//! tracker. The child itself changes its account, makes that request and sets its limits first (by
-//! variables of mrlib in its environment): doing this between fork and exec needs unsafe code, and
-//! a fork copies the page tables of the tracker. Therefore every child is a program of Fermata. The
-//! executable of a job is started by a launcher (`shim` of mrlib), which waits until it is in its
-//! control group.
+//! Each process is the leader of a process group. The whole group is killed when the process is
+//! killed, and also when the leader has ended. `monitor` handles processes that leave the group. A
+//! PID is not used after the process was reaped, because it may belong to another process by then.
+//!
+//! Children ask the kernel to kill them when their parent *thread* ends, so one thread that lives
+//! as long as the tracker starts all of them. The child itself first changes its account, makes
+//! this request and sets its limits, as the environment variables of mrlib say: doing this between
+//! fork and exec would need unsafe code, and a fork copies the page tables of the tracker.
+//! Therefore every child is a program of Fermata. The executable of a job is started by a launcher
+//! (`shim` of mrlib), which waits until it is in its control group.
 
 mod monitor;
 
@@ -40,23 +41,24 @@ use std::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of unread messages of a child; then the child waits.
+/// Maximum number of messages of a child that are not handled yet. If there are more, the child
+/// waits.
 const MESSAGES_MAX: usize = 8;
-/// Maximum number of processes that wait to be started; then the caller waits.
+/// Maximum number of processes that wait to be started. If there are more, the callers wait.
 const REQUESTS_MAX: usize = 64;
-/// PATH of tasks with another account than the tracker.
+/// PATH of tasks that have another account than the tracker.
 const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Stack size of a thread that only waits.
-const WAITER_STACK: usize = 64 << 10;
+/// Stack size of a thread that only waits for a process.
+const WAITER_STACK_BYTES: usize = 64 << 10;
 
 /// Parameters of a new process.
 #[derive(Debug, Clone)]
-pub(crate) struct Start {
+pub(crate) struct ProcessStart {
     /// Working folder.
     pub(crate) folder: PathBuf,
     /// Files for stdout and stderr.
     pub(crate) logs: Arc<[File; 2]>,
-    /// Program to be started by the launcher.
+    /// The program that the launcher starts; `None` for a process that runs built-in programs.
     pub(crate) launch: Option<LaunchProgram>,
 }
 
@@ -69,73 +71,78 @@ pub(crate) struct ProcessEnvironment {
     pub(crate) root: PathBuf,
     /// Incarnation of the tracker.
     pub(crate) incarnation: u64,
-    /// Limits of a process including its children.
+    /// Limits of a task process including its children.
     pub(crate) limits: Limits,
     /// Maximum address space of each process; 0 for no limit.
     pub(crate) address_space_max: u64,
     /// Maximum number of open files of each process; 0 for no limit.
     pub(crate) files_max: u64,
-    /// Account of the processes, if it is not that of the tracker.
+    /// Account of the processes; `None` if it is the account of the tracker.
     pub(crate) account: Option<Account>,
     /// Control groups that enforce the limits, if available.
     pub(crate) groups: Option<Groups>,
-    /// If this process is the subreaper: its children that are not tasks.
-    pub(crate) others: Option<Vec<Pid>>,
+    /// The children of this process that are not tasks; `None` if this process is not the
+    /// subreaper.
+    pub(crate) other_children: Option<Vec<Pid>>,
 }
 
-/// A message of a process over its umbilical.
+/// A message that a process sent over its umbilical.
 #[derive(Debug)]
 pub(crate) enum ProcessMessage {
-    /// The process has connected; orders are sent over this channel.
+    /// The process has connected. Messages to it are sent over this channel.
     Hello(mpsc::Sender<proto::mr::ToTask>),
     /// Any later message.
     Message(proto::mr::FromTask),
-    /// The connection was closed, or a message was invalid.
+    /// The connection was closed; with the error if a message was invalid.
     Closed(Option<String>),
 }
 
-/// A process with its messages.
+/// A task process, with its messages.
 #[derive(Debug)]
 pub(crate) struct Process {
     /// Kills the process.
-    pub(crate) handle: Arc<Handle>,
+    pub(crate) handle: Arc<ProcessHandle>,
     /// Messages of the process.
     pub(crate) messages: mpsc::Receiver<ProcessMessage>,
-    /// Exit status; by then it was reaped, and its group killed.
-    pub(crate) ended: oneshot::Receiver<ExitStatus>,
+    /// Receives the exit status after the process was reaped and its group killed.
+    pub(crate) exit_status: oneshot::Receiver<ExitStatus>,
 }
 
-/// Kills a process.
+/// Kills a process, and knows why it was killed.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct ProcessHandle {
     pid: Pid,
-    number: u64,
-    /// False once it may have been reaped.
+    /// Identifies the process within its tracker. Not a PID.
+    process_number: u64,
+    /// False once the process may have been reaped.
     is_running: Mutex<bool>,
     kill_reason: Mutex<Option<String>>,
-    /// Maximum number of processes, and the groups that enforce it.
-    bound: Option<(u64, Groups)>,
-    /// Whether the kernel has refused it another process; set when it has ended.
-    refused: OnceLock<bool>,
+    /// Maximum number of processes in the control group, and the groups, which enforce it.
+    process_limit: Option<(u64, Groups)>,
+    /// Whether the kernel has refused to start another process in the control group. Set when the
+    /// process has ended.
+    fork_refused: OnceLock<bool>,
 }
 
-impl Handle {
-    /// Returns the error message if it was refused a process.
-    pub(crate) fn refusal(&self) -> Option<String> {
-        let (max, groups) = self.bound.as_ref()?;
-        let refused = self.refused.get().copied().unwrap_or_else(|| groups.refusals(self.number) > 0);
+impl ProcessHandle {
+    /// Returns an error message if the kernel has refused to start another process in the control
+    /// group.
+    pub(crate) fn fork_refusal(&self) -> Option<String> {
+        let (max, groups) = self.process_limit.as_ref()?;
+        let now = || groups.refusals(self.process_number) > 0;
+        let refused = self.fork_refused.get().copied().unwrap_or_else(now);
         refused.then(|| process_limit_message(*max))
     }
 
-    /// Kills the group, if its leader still runs.
+    /// Kills the process group, if its leader still runs.
     pub(crate) fn kill(&self) {
         if *self.is_running.lock() {
-            // An error means that there is no process left.
+            // An error means that no process of the group is left.
             rustix::process::kill_process_group(self.pid, Signal::KILL).ok();
         }
     }
 
-    /// Kills it with a reason for the user, if its leader still runs.
+    /// Kills the process group with a reason that the user sees, if its leader still runs.
     pub(crate) fn kill_with_reason(&self, why: String) {
         if *self.is_running.lock() {
             self.kill_reason.lock().get_or_insert(why);
@@ -143,39 +150,39 @@ impl Handle {
         self.kill();
     }
 
-    /// Returns why it was killed.
+    /// Returns why the process was killed, if it was killed with a reason.
     pub(crate) fn kill_reason(&self) -> Option<String> {
         self.kill_reason.lock().clone()
     }
 
-    /// Returns its PID; invalid after it was reaped.
+    /// Returns the PID of the process. It is invalid after the process was reaped.
     pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Returns its number in its mark.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    /// Returns the number of the process, as it is in its mark.
+    pub(crate) fn process_number(&self) -> u64 {
+        self.process_number
     }
 }
 
 impl Process {
-    /// Whether it is still usable: it has not ended, disconnected, or been killed.
-    pub(crate) fn alive(&mut self) -> bool {
-        matches!(self.ended.try_recv(), Err(oneshot::error::TryRecvError::Empty))
+    /// Returns whether the process is still usable: it has not ended, disconnected, or been killed.
+    pub(crate) fn is_usable(&mut self) -> bool {
+        matches!(self.exit_status.try_recv(), Err(oneshot::error::TryRecvError::Empty))
             && self.messages.is_empty()
             && self.handle.kill_reason().is_none()
     }
 }
 
 impl Drop for Process {
-    /// A process without a listener is killed.
+    /// Kills the process, because its messages would not be read any more.
     fn drop(&mut self) {
         self.handle.kill();
     }
 }
 
-/// Starts processes, and has a table of all that run.
+/// Starts task processes, and has a table of those that run.
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
     requests: mpsc::Sender<Request>,
@@ -183,42 +190,45 @@ pub(crate) struct Spawner {
     account: Option<Account>,
 }
 
-type Request = (PathBuf, Start, oneshot::Sender<io::Result<Process>>);
+type Request = (PathBuf, ProcessStart, oneshot::Sender<io::Result<Process>>);
 
-/// The running processes.
+/// The table of running task processes.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessTable {
-    table: Mutex<Table>,
+    state: Mutex<TableState>,
+    /// Notified when the state changes.
     changed: Condvar,
     groups: Option<Groups>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    all: HashMap<i32, Entry>,
-    /// Number of processes started so far.
-    number: u64,
+struct TableState {
+    /// Running processes by PID.
+    by_pid: HashMap<i32, TableEntry>,
+    /// Number of the newest process.
+    newest_number: u64,
     /// Whether a process has ended since the last check of the monitor.
-    ended: bool,
+    process_ended: bool,
+    /// Whether the tracker is stopping.
     closing: bool,
 }
 
 #[derive(Debug)]
-struct Entry {
-    watched: MonitoredProcess,
-    /// Taken by the first connection.
+struct TableEntry {
+    monitored: MonitoredProcess,
+    /// Channel for the messages of the process. The first connection of the process takes it.
     messages: Option<mpsc::Sender<ProcessMessage>>,
 }
 
 impl ProcessTable {
-    /// Waits until there is something to check: when a process has ended, after `period` while one
-    /// runs, and always after `period` if the monitor is `busy`. Returns false when the tracker
-    /// ends.
+    /// Waits until the monitor has to check processes: when a process has ended, after `period` if
+    /// any process runs, and always after `period` if the monitor is `busy`. Returns false when the
+    /// tracker stops.
     pub(crate) fn wait_for_work(&self, period: Duration, busy: bool) -> bool {
-        let mut table = self.table.lock();
+        let mut table = self.state.lock();
         let mut until = None;
-        while !table.ended && !table.closing {
-            if table.all.is_empty() && !busy {
+        while !table.process_ended && !table.closing {
+            if table.by_pid.is_empty() && !busy {
                 self.changed.wait(&mut table);
             } else {
                 let until = *until.get_or_insert_with(|| Instant::now() + period);
@@ -227,49 +237,51 @@ impl ProcessTable {
                 }
             }
         }
-        table.ended = false;
+        table.process_ended = false;
         !table.closing
     }
 
-    /// Returns all processes.
-    pub(crate) fn watched(&self) -> Vec<MonitoredProcess> {
-        self.table.lock().all.values().map(|entry| entry.watched.clone()).collect()
+    /// Returns all running task processes.
+    pub(crate) fn monitored(&self) -> Vec<MonitoredProcess> {
+        self.state.lock().by_pid.values().map(|entry| entry.monitored.clone()).collect()
     }
 
-    /// Whether the process with this number runs.
-    pub(crate) fn has(&self, number: u64) -> bool {
-        self.table.lock().all.values().any(|entry| entry.watched.handle.number == number)
+    /// Returns whether the task process with this number runs.
+    pub(crate) fn is_running(&self, number: u64) -> bool {
+        self.state.lock().by_pid.values().any(|entry| entry.monitored.handle.process_number == number)
     }
 
-    /// Returns the children of this process that are neither tasks nor in `others`. No process is
-    /// started meanwhile.
-    pub(crate) fn unknown_children(&self, others: &[Pid]) -> Vec<Pid> {
-        let table = self.table.lock();
+    /// Returns the children of this process that are neither task processes nor in
+    /// `other_children`. The table is locked meanwhile, so that no task process is started.
+    pub(crate) fn unknown_children(&self, other_children: &[Pid]) -> Vec<Pid> {
+        let table = self.state.lock();
         let mut found = system::children(rustix::process::getpid());
-        found.retain(|pid| !others.contains(pid) && !table.all.contains_key(&pid.as_raw_nonzero().get()));
+        found.retain(|pid| {
+            !other_children.contains(pid) && !table.by_pid.contains_key(&pid.as_raw_nonzero().get())
+        });
         found
     }
 
-    /// Puts a new process into its control group, before it has started anything.
-    fn group(&self, number: u64, pid: Pid) {
+    /// Puts a new process into its control group, before it has started other processes.
+    fn enter_group(&self, number: u64, pid: Pid) {
         let Some(groups) = &self.groups else { return };
-        if let Err(error) = groups.make(number).and_then(|()| groups.enter(number, pid)) {
+        if let Err(error) = groups.create(number).and_then(|()| groups.enter(number, pid)) {
             tracing::warn!(%error, "cannot put a task process into a control group");
         }
     }
 
     fn close(&self) {
-        self.table.lock().closing = true;
+        self.state.lock().closing = true;
         self.changed.notify_all();
     }
 
-    /// Reaps a process that has ended, and removes it from the table, in one step, because its PID
-    /// is free afterwards.
+    /// Reaps a process that has ended, and removes it from the table. The table is locked
+    /// meanwhile, because the system may use the PID again afterwards.
     fn reap(&self, pid: Pid) -> ExitStatus {
-        let mut table = self.table.lock();
+        let mut table = self.state.lock();
         let reaped = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-        table.all.remove(&pid.as_raw_nonzero().get());
-        table.ended = true;
+        table.by_pid.remove(&pid.as_raw_nonzero().get());
+        table.process_ended = true;
         self.changed.notify_all();
         reaped
             .ok()
@@ -279,9 +291,9 @@ impl ProcessTable {
 }
 
 impl Spawner {
-    /// Starts the thread that starts all processes, and the one that monitors them.
+    /// Starts a thread that starts all task processes, and a thread that monitors them.
     pub(crate) fn start(environment: ProcessEnvironment) -> io::Result<Self> {
-        Self::start_with(environment, WAITER_STACK)
+        Self::start_with(environment, WAITER_STACK_BYTES)
     }
 
     fn start_with(environment: ProcessEnvironment, waiter_stack: usize) -> io::Result<Self> {
@@ -289,146 +301,151 @@ impl Spawner {
         let account = environment.account;
         let processes =
             Arc::new(ProcessTable { groups: environment.groups.clone(), ..ProcessTable::default() });
-        let for_thread = processes.clone();
+        let for_spawner = processes.clone();
         let monitor = ProcessMonitor {
             processes: processes.clone(),
             limits: environment.limits.clone(),
             root: environment.root.clone(),
             incarnation: environment.incarnation,
-            others: environment.others.clone(),
+            other_children: environment.other_children.clone(),
         };
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             while let Some((program, start, reply)) = incoming.blocking_recv() {
-                // If the caller is gone, dropping the process kills it.
-                reply.send(spawn(&program, start, &environment, &for_thread, waiter_stack)).ok();
+                // If the caller is gone, the process is dropped here, which kills it.
+                reply.send(spawn(&program, start, &environment, &for_spawner, waiter_stack)).ok();
             }
-            for_thread.close();
+            for_spawner.close();
         })?;
-        std::thread::Builder::new().name("monitor".into()).spawn(move || monitor.watch())?;
+        std::thread::Builder::new().name("monitor".into()).spawn(move || monitor.run())?;
         Ok(Self { requests, processes, account })
     }
 
     /// Starts a process of this program.
-    pub(crate) async fn spawn(&self, program: &Path, start: Start) -> io::Result<Process> {
+    pub(crate) async fn spawn(&self, program: &Path, start: ProcessStart) -> io::Result<Process> {
         let (reply, started) = oneshot::channel();
-        let over = || io::Error::other("the tracker is stopping");
-        self.requests.send((program.into(), start, reply)).await.map_err(|_| over())?;
-        started.await.map_err(|_| over())?
+        let stopping = || io::Error::other("the tracker is stopping");
+        self.requests.send((program.into(), start, reply)).await.map_err(|_| stopping())?;
+        started.await.map_err(|_| stopping())?
     }
 
-    /// Returns the channel to the owner of the process `pid`, once.
+    /// Returns the channel for the messages of the process `pid`. Returns `None` if it is not a
+    /// task process, or if the channel was claimed before.
     pub(crate) fn claim(&self, pid: i32) -> Option<mpsc::Sender<ProcessMessage>> {
-        self.processes.table.lock().all.get_mut(&pid)?.messages.take()
+        self.processes.state.lock().by_pid.get_mut(&pid)?.messages.take()
     }
 
-    /// Returns the account of processes, if it is not that of the tracker.
+    /// Returns the account of task processes; `None` if it is the account of the tracker.
     pub(crate) fn account(&self) -> Option<Account> {
         self.account
     }
 
     /// Kills all processes.
     pub(crate) fn kill_all(&self) {
-        for one in self.processes.watched() {
-            one.handle.kill();
+        for process in self.processes.monitored() {
+            process.handle.kill();
         }
     }
 
     /// Returns the number of running processes.
     pub(crate) fn count(&self) -> usize {
-        self.processes.table.lock().all.len()
+        self.processes.state.lock().by_pid.len()
     }
 }
 
 fn spawn(
     program: &Path,
-    start: Start,
+    start: ProcessStart,
     environment: &ProcessEnvironment,
     processes: &Arc<ProcessTable>,
     waiter_stack: usize,
 ) -> io::Result<Process> {
-    let Start { folder, logs, launch } = start;
+    let ProcessStart { folder, logs, launch } = start;
     let mut command = command(program, &folder, environment);
     if launch.is_some() {
         command.env(LAUNCH_VAR, "stdin").stdin(Stdio::piped());
     }
     command.stdout(logs[0].try_clone()?).stderr(logs[1].try_clone()?);
     let (message_sender, messages) = mpsc::channel(MESSAGES_MAX);
-    let (report_end, ended) = oneshot::channel();
-    // Locked until the entry exists: the process may connect before `spawn` returns.
-    let mut table = processes.table.lock();
-    table.number += 1;
-    let number = table.number;
-    let mark = Mark { number, incarnation: environment.incarnation };
-    command.env(MARK_VAR, system::mark(mark, &environment.root));
-    #[allow(clippy::zombie_processes, reason = "it is reaped by its number, in `wait`")]
+    let (report_exit, exit_status) = oneshot::channel();
+    // The table is locked until it has an entry for the process, because the process may connect
+    // before `spawn` returns.
+    let mut table = processes.state.lock();
+    table.newest_number += 1;
+    let number = table.newest_number;
+    let mark = Mark { process_number: number, incarnation: environment.incarnation };
+    command.env(MARK_VAR, system::format_mark(mark, &environment.root));
+    #[allow(clippy::zombie_processes, reason = "`wait` reaps it by its PID")]
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);
     system::prefer_for_oom_kill(pid);
-    processes.group(number, pid);
+    processes.enter_group(number, pid);
     if let (Some(launch), Some(mut stdin)) = (launch, child.stdin.take()) {
-        // If it does not read this it has died, and its exit status shows why.
+        // If the launcher does not read this it has died, and its exit status shows why.
         write_frame(&mut stdin, &launch).ok();
     }
-    let handle = Arc::new(Handle {
+    let handle = Arc::new(ProcessHandle {
         pid,
-        number,
+        process_number: number,
         is_running: Mutex::new(true),
         kill_reason: Mutex::default(),
-        bound: processes.groups.clone().map(|groups| (environment.limits.processes, groups)),
-        refused: OnceLock::new(),
+        process_limit: processes.groups.clone().map(|groups| (environment.limits.processes, groups)),
+        fork_refused: OnceLock::new(),
     });
-    let watched = MonitoredProcess { handle: handle.clone(), logs };
-    table.all.insert(pid.as_raw_nonzero().get(), Entry { watched, messages: Some(message_sender) });
+    let monitored = MonitoredProcess { handle: handle.clone(), logs };
+    table.by_pid.insert(pid.as_raw_nonzero().get(), TableEntry { monitored, messages: Some(message_sender) });
     processes.changed.notify_all();
     drop(table);
     let (for_wait, for_table) = (handle.clone(), processes.clone());
     let waiter = std::thread::Builder::new().name("waiter".into()).stack_size(waiter_stack);
     let waiting = waiter.spawn(move || {
-        report_end.send(wait(&for_wait, &for_table)).ok();
+        report_exit.send(wait(&for_wait, &for_table)).ok();
     });
     if let Err(error) = waiting {
-        // Its end would not be detected.
+        // Without a thread that waits, it would not be detected that the process has ended.
         handle.kill();
         wait(&handle, processes);
         return Err(error);
     }
-    Ok(Process { handle, messages, ended })
+    Ok(Process { handle, messages, exit_status })
 }
 
-/// Waits for the end of the leader, kills the rest of its group, and only then reaps it.
-fn wait(handle: &Handle, processes: &ProcessTable) -> ExitStatus {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(handle.pid), look) {}
+/// Waits until the leader of a process group has ended, kills the rest of the group, and only then
+/// reaps the leader. Returns its exit status.
+fn wait(handle: &ProcessHandle, processes: &ProcessTable) -> ExitStatus {
+    let without_reaping = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while let Err(rustix::io::Errno::INTR) = rustix::process::waitid(WaitId::Pid(handle.pid), without_reaping)
+    {
+    }
     let mut is_running = handle.is_running.lock();
     rustix::process::kill_process_group(handle.pid, Signal::KILL).ok();
     *is_running = false;
     drop(is_running);
     let status = processes.reap(handle.pid);
-    handle
-        .refused
-        .get_or_init(|| handle.bound.as_ref().is_some_and(|(_, groups)| groups.refusals(handle.number) > 0));
+    handle.fork_refused.get_or_init(|| {
+        handle.process_limit.as_ref().is_some_and(|(_, groups)| groups.refusals(handle.process_number) > 0)
+    });
     if let Some(groups) = &processes.groups {
-        // Escaped processes may still be in the control group. The monitor kills them, and the
-        // folder stays.
-        groups.remove(handle.number).ok();
+        // This fails if escaped processes are still in the control group. The monitor kills them,
+        // and the next start removes the group.
+        groups.remove(handle.process_number).ok();
     }
     status
 }
 
 fn command(program: &Path, folder: &Path, environment: &ProcessEnvironment) -> Command {
     let mut command = Command::new(program);
-    // The path may be that of a descriptor.
+    // Set the name of the program, because `program` may be the path of a file descriptor.
     command.arg0("mrtask").current_dir(folder).stdin(Stdio::null()).process_group(0).env_clear();
-    let mut passed = vec!["LANG", "FERMATA_LOG", daemon::HOST_VAR];
+    let mut inherited = vec!["LANG", "FERMATA_LOG", daemon::HOST_VAR];
     match environment.account {
-        // Home and programs of the tracker belong to another account.
+        // The HOME and PATH of the tracker are for its own account.
         Some(account) => {
             command.env(ACCOUNT_VAR, format!("{}:{}", account.user, account.group));
             command.env("PATH", TASK_PATH).env("HOME", folder);
         }
-        None => passed.extend(["PATH", "HOME"]),
+        None => inherited.extend(["PATH", "HOME"]),
     }
-    for key in passed {
+    for key in inherited {
         if let Some(value) = std::env::var_os(key) {
             command.env(key, value);
         }
@@ -444,7 +461,7 @@ fn command(program: &Path, folder: &Path, environment: &ProcessEnvironment) -> C
     command
 }
 
-/// Describes the end of a process that sent no result, with the last lines of its stderr.
+/// Describes how a process that sent no result has ended, with the last lines of its stderr.
 pub(crate) fn describe_exit(status: ExitStatus, logs: &Path) -> String {
     let how = match (status.signal(), status.code()) {
         (Some(9), _) => "killed by signal 9 (out of memory? its limit is tasktracker.task_memory_max)".into(),

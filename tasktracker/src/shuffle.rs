@@ -1,12 +1,12 @@
-//! The shuffle server: reduces fetch their partitions of map outputs, and parts of the checkpoint
-//! of a paused reduce (addressed by its attempt and the number of the part).
+//! The shuffle server. Reduces fetch their partitions of map outputs from it, and the parts of the
+//! checkpoint of a paused reduce (addressed by the attempt and the number of the part).
 //!
-//! The protocol is that of mrlib (`fetch::wire`). Stored bytes are sent by sendfile. A connection
-//! has a thread and may carry several requests. The number of connections is limited: beyond it a
-//! connection whose first request is valid gets "busy". So does one that fails because this tracker
-//! lacks files or memory, which is not an error of the map output. Connections without a valid
-//! token have a short timeout and few slots. The server verifies the index; the reader verifies the
-//! bytes by their CRC.
+//! The protocol is defined in mrlib (`fetch::wire`). Stored bytes are sent with sendfile. Each
+//! connection has a thread and may send several requests. The number of connections is limited; a
+//! valid request on a connection beyond the limit is answered with "busy". So is a request that
+//! fails because this tracker lacks file descriptors or memory, because the map output is not
+//! damaged then. Connections that have not sent a valid token have a short timeout, and few of them
+//! are allowed. The server verifies the index; the reader verifies the data by its CRC.
 
 use crate::shuffle_store::ShuffleStore;
 use engine::{
@@ -28,8 +28,8 @@ use types::{AttemptId, Phase};
 /// Maximum number of concurrent connections.
 const CONNECTIONS_MAX: usize = 512;
 /// A connection without traffic for this long is closed.
-const TIMEOUT: Duration = Duration::from_mins(1);
-const STACK_BYTES: usize = 256 << 10;
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+const THREAD_STACK_BYTES: usize = 256 << 10;
 
 /// The shuffle server.
 #[derive(Debug)]
@@ -40,20 +40,20 @@ pub(crate) struct Shuffle {
 }
 
 impl Shuffle {
-    /// Serves the contents of the shuffle store.
+    /// Creates a server for the contents of the shuffle store.
     pub(crate) fn new(store: Arc<ShuffleStore>, guard: Guard) -> Self {
         Self { store, guard, connection_limiter: ConnectionLimiter::new(CONNECTIONS_MAX) }
     }
 
-    /// Accepts connections until dropped.
+    /// Accepts connections. Never returns.
     pub(crate) async fn accept(self: Arc<Self>, listener: tokio::net::TcpListener) {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
-                // Probably out of descriptors: wait until some are free.
+                // The process has probably run out of file descriptors. Wait until some are free.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            if let Err(error) = stream.into_std().and_then(|stream| self.clone().begin(stream)) {
+            if let Err(error) = stream.into_std().and_then(|stream| self.clone().serve_in_thread(stream)) {
                 tracing::warn!(%error, "cannot serve a shuffle connection");
             }
         }
@@ -64,15 +64,16 @@ impl Shuffle {
         self.connection_limiter.close();
     }
 
-    fn begin(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
+    /// Starts a thread that serves a connection.
+    fn serve_in_thread(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(UNAUTHENTICATED_TIMEOUT))?;
-        stream.set_write_timeout(Some(TIMEOUT))?;
-        let slot_guard = self.connection_limiter.enter(stream.try_clone()?);
-        let thread = std::thread::Builder::new().name("shuffle".into()).stack_size(STACK_BYTES);
+        stream.set_write_timeout(Some(IDLE_TIMEOUT))?;
+        let slot = self.connection_limiter.enter(stream.try_clone()?);
+        let thread = std::thread::Builder::new().name("shuffle".into()).stack_size(THREAD_STACK_BYTES);
         let started = thread.spawn(move || {
-            let served = self.guard.accept(stream).and_then(|stream| self.serve(&stream, &slot_guard));
+            let served = self.guard.accept(stream).and_then(|stream| self.serve(&stream, &slot));
             if let Err(error) = served {
                 tracing::debug!(%error, "shuffle connection ended");
             }
@@ -80,51 +81,53 @@ impl Shuffle {
         started.map(drop)
     }
 
-    fn serve(&self, mut stream: &Stream, slot_guard: &ConnectionSlot) -> io::Result<()> {
+    fn serve(&self, mut stream: &Stream, slot: &ConnectionSlot) -> io::Result<()> {
         let mut body = [0; REQUEST_BYTES_MAX];
         loop {
             let mut length = [0; 4];
             stream.read_exact(&mut length)?;
             let length = u32::from_le_bytes(length) as usize;
             let Some(body) = body.get_mut(..length) else {
-                // The start of the next request cannot be found any more.
+                // Close the connection, because the start of the next request cannot be found.
                 return stream.write_all(&refusal(REFUSED, "the request is too long"));
             };
             stream.read_exact(body)?;
             let request = Request::parse(body).ok_or((REFUSED, "not a request of this protocol".into()));
             let found = request.and_then(|request| {
-                let attempt = self.admit(&request)?;
-                if !slot_guard.authenticate() {
+                let attempt = self.check_token(&request)?;
+                if !slot.authenticate() {
                     return Err((BUSY, "all connections of this tracker are in use".into()));
                 }
-                self.find(attempt, request.partition)
+                self.open_extent(attempt, request.partition)
             });
             match found {
                 Ok((file, extent)) => {
-                    stream.set_read_timeout(Some(TIMEOUT))?;
-                    send(stream, &file, extent)?;
+                    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+                    send_extent(stream, &file, extent)?;
                 }
                 Err((status, message)) => stream.write_all(&refusal(status, &message))?,
             }
         }
     }
 
-    /// Checks that the token permits the request.
-    fn admit(&self, request: &Request<'_>) -> Result<AttemptId, (u8, String)> {
+    /// Checks that the token permits the request. Returns the attempt.
+    fn check_token(&self, request: &Request<'_>) -> Result<AttemptId, (u8, String)> {
         let Request { token, attempt, partition } = *request;
         let attempt: AttemptId = attempt.parse().map_err(|error| (REFUSED, format!("{error}")))?;
-        let whose = if attempt.phase() == Phase::Reduce { attempt.task.index } else { partition };
-        if self.store.opens(attempt.job(), whose, token) {
+        let reduce = if attempt.phase() == Phase::Reduce { attempt.task.index } else { partition };
+        if self.store.is_valid_token(attempt.job(), reduce, token) {
             return Ok(attempt);
         }
-        Err((REFUSED, format!("the token is not valid for partition {whose} of {}", attempt.job())))
+        Err((REFUSED, format!("the token is not valid for partition {reduce} of {}", attempt.job())))
     }
 
-    fn find(&self, attempt: AttemptId, partition: u32) -> Result<(File, Extent), (u8, String)> {
+    /// Opens the file with the requested data. Also returns where the data is in the file. An error
+    /// is a status and a message.
+    fn open_extent(&self, attempt: AttemptId, partition: u32) -> Result<(File, Extent), (u8, String)> {
         let missing = || (NOT_FOUND, format!("this tracker has no map output of {attempt}"));
         let unreadable = |error: &io::Error, text: String| match error.kind() {
             io::ErrorKind::NotFound => missing(),
-            _ if is_local_error(error) => (BUSY, text),
+            _ if is_temporary(error) => (BUSY, text),
             _ => (DAMAGED, text),
         };
         let unusable = |error: TaskError| match &error {
@@ -133,7 +136,7 @@ impl Shuffle {
         };
         let (path, extent) = if attempt.phase() == Phase::Reduce {
             let dirs = self.store.checkpoint(attempt).ok_or_else(missing)?;
-            let parts = self.store.parts(attempt, &dirs).map_err(unusable)?;
+            let parts = self.store.checkpoint_parts(attempt, &dirs).map_err(unusable)?;
             let part = parts.get(partition as usize).ok_or_else(|| checkpoint::missing_part(partition));
             part.and_then(|part| part.find(&dirs)).map_err(unusable)?
         } else {
@@ -157,21 +160,22 @@ impl Shuffle {
     }
 }
 
-/// Whether the error is temporary: this process lacks files or memory.
-fn is_local_error(error: &io::Error) -> bool {
+/// Returns whether the error is temporary, because this process lacks file descriptors or memory.
+fn is_temporary(error: &io::Error) -> bool {
     use rustix::io::Errno;
-    let own = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
-    own.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    let temporary = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::INTR];
+    temporary.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
-fn send(mut stream: &Stream, file: &File, extent: Extent) -> io::Result<()> {
+fn send_extent(mut stream: &Stream, file: &File, extent: Extent) -> io::Result<()> {
     stream.write_all(&data_header(&extent))?;
     let mut at = extent.offset;
     let end = extent.offset + extent.stored;
     while at < end {
         let count = (end - at).min(1 << 30) as usize;
         match stream.send_file(file, &mut at, count) {
-            // The file became shorter; the reader sees an early end.
+            // The file has become shorter. The error closes the connection, so the reader notices
+            // it.
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

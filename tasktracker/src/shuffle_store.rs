@@ -1,10 +1,10 @@
-//! Map outputs and checkpoints on this tracker, the positions of their partitions, and the tokens
-//! for access.
+//! The map outputs and checkpoints on this tracker, where their partitions and parts are, and the
+//! tokens that give access to them.
 //!
-//! Indexes, and the lists of parts of checkpoints, are read once and cached up to a limit, because
-//! those of a large job may need too much memory.
+//! Indexes of map outputs and lists of the parts of checkpoints are read once and cached. The cache
+//! has a limit, because a large job could need too much memory.
 
-use crate::disks::{Disks, Found};
+use crate::disks::{Disks, FoundFiles};
 use engine::{
     checkpoint::{self, CheckpointPart},
     segment::{Extent, Index},
@@ -19,19 +19,19 @@ use std::{
 };
 use types::{AttemptId, JobId, Secret};
 
-/// Maximum number of cached partitions, of about 50 bytes each, and of cached parts of checkpoints,
-/// of about 80.
-const ENTRIES_MAX: usize = 128 << 10;
+/// Maximum number of entries in each cache. A partition of a map output has about 50 bytes, a part
+/// of a checkpoint about 80.
+const CACHED_ENTRIES_MAX: usize = 128 << 10;
 
-/// Contents that the shuffle server serves.
+/// The files that the shuffle server serves.
 #[derive(Debug, Default)]
 pub(crate) struct ShuffleStore {
     inner: RwLock<Inner>,
-    indexes: Mutex<Read<Extent>>,
-    parts: Mutex<Read<CheckpointPart>>,
-    /// Locked while a checkpoint is read. Separate from the cache, so that cached ones can be used
-    /// without waiting for a disk.
-    reading: Mutex<()>,
+    indexes: Mutex<EntryCache<Extent>>,
+    parts: Mutex<EntryCache<CheckpointPart>>,
+    /// Locked while the list of parts of a checkpoint is read. It is separate from the lock of the
+    /// cache, so that cached lists can be used without waiting for a disk.
+    reading_parts: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -46,7 +46,8 @@ struct Inner {
 #[derive(Debug, Clone)]
 struct Token {
     secret: Secret,
-    /// Whether it is on disk. Locked while it is being written, so that there is only one writer.
+    /// Whether the token is on disk. Locked while the token is being written, so that there is only
+    /// one writer.
     is_stored: Arc<Mutex<bool>>,
 }
 
@@ -56,47 +57,50 @@ impl Token {
     }
 }
 
-/// A cache of entries read from disk.
+/// A cache of the entries of attempts that were read from disk.
 #[derive(Debug)]
-struct Read<T> {
-    known: HashMap<AttemptId, Arc<[T]>>,
-    oldest: VecDeque<AttemptId>,
-    entries: usize,
+struct EntryCache<T> {
+    by_attempt: HashMap<AttemptId, Arc<[T]>>,
+    /// The attempts in the cache, in the order in which they were added.
+    attempts: VecDeque<AttemptId>,
+    /// Total number of entries of all attempts.
+    entry_count: usize,
 }
 
-impl<T> Default for Read<T> {
+impl<T> Default for EntryCache<T> {
     fn default() -> Self {
-        Self { known: HashMap::new(), oldest: VecDeque::new(), entries: 0 }
+        Self { by_attempt: HashMap::new(), attempts: VecDeque::new(), entry_count: 0 }
     }
 }
 
-impl<T> Read<T> {
+impl<T> EntryCache<T> {
+    /// Adds the entries of an attempt, and removes the oldest ones if there are too many.
     fn add(&mut self, attempt: AttemptId, entries: Arc<[T]>) {
-        self.entries += entries.len();
-        if let Some(before) = self.known.insert(attempt, entries) {
-            self.entries -= before.len();
+        self.entry_count += entries.len();
+        if let Some(replaced) = self.by_attempt.insert(attempt, entries) {
+            self.entry_count -= replaced.len();
         } else {
-            self.oldest.push_back(attempt);
+            self.attempts.push_back(attempt);
         }
-        // The newest is kept, because it is about to be used again.
-        while self.entries > ENTRIES_MAX
-            && self.oldest.len() > 1
-            && let Some(oldest) = self.oldest.pop_front()
+        // The attempt that was added last is always kept, because it is about to be used again.
+        while self.entry_count > CACHED_ENTRIES_MAX
+            && self.attempts.len() > 1
+            && let Some(oldest) = self.attempts.pop_front()
         {
-            self.entries -= self.known.remove(&oldest).map_or(0, |entries| entries.len());
+            self.entry_count -= self.by_attempt.remove(&oldest).map_or(0, |entries| entries.len());
         }
     }
 
     fn forget(&mut self, which: impl Fn(AttemptId) -> bool) {
-        self.oldest.retain(|attempt| !which(*attempt));
-        self.known.retain(|attempt, _| !which(*attempt));
-        self.entries = self.known.values().map(|entries| entries.len()).sum();
+        self.attempts.retain(|attempt| !which(*attempt));
+        self.by_attempt.retain(|attempt, _| !which(*attempt));
+        self.entry_count = self.by_attempt.values().map(|entries| entries.len()).sum();
     }
 }
 
 impl ShuffleStore {
-    /// Starts with the files of an earlier start.
-    pub(crate) fn new(found: Found) -> Self {
+    /// Creates a store with the files of an earlier start.
+    pub(crate) fn new(found: FoundFiles) -> Self {
         let inner = Inner {
             outputs: found.outputs.into_iter().collect(),
             checkpoints: found.checkpoints.into_iter().collect(),
@@ -121,32 +125,33 @@ impl ShuffleStore {
         self.parts.lock().forget(|other| other == attempt);
     }
 
-    /// Returns the parts of the checkpoint of an attempt in `dirs`. Only one checkpoint is read at
-    /// a time, because programs may have made them very large.
-    pub(crate) fn parts(
+    /// Returns the parts of the checkpoint of an attempt in the folders `dirs`. Only one list of
+    /// parts is read at a time, because the list of a checkpoint that a program has made may be
+    /// very large.
+    pub(crate) fn checkpoint_parts(
         &self,
         attempt: AttemptId,
         dirs: &[PathBuf],
     ) -> Result<Arc<[CheckpointPart]>, TaskError> {
-        let known = || self.parts.lock().known.get(&attempt).cloned();
-        if let Some(known) = known() {
-            return Ok(known);
+        let cached = || self.parts.lock().by_attempt.get(&attempt).cloned();
+        if let Some(parts) = cached() {
+            return Ok(parts);
         }
-        let _turn = self.reading.lock();
-        if let Some(known) = known() {
-            return Ok(known);
+        let _reading = self.reading_parts.lock();
+        if let Some(parts) = cached() {
+            return Ok(parts);
         }
         let parts: Arc<[CheckpointPart]> = checkpoint::parts(dirs)?.into();
-        // It may have been dropped in the meantime.
-        let mut read = self.parts.lock();
+        // Do not cache the parts of a checkpoint that was dropped in the meantime.
+        let mut cache = self.parts.lock();
         if self.checkpoint(attempt).is_some() {
-            read.add(attempt, parts.clone());
+            cache.add(attempt, parts.clone());
         }
         Ok(parts)
     }
 
     /// Returns the attempts with map outputs.
-    pub(crate) fn attempts(&self) -> BTreeSet<AttemptId> {
+    pub(crate) fn attempts_with_output(&self) -> BTreeSet<AttemptId> {
         self.inner.read().outputs.keys().copied().collect()
     }
 
@@ -156,18 +161,18 @@ impl ShuffleStore {
     }
 
     /// Adds a map output.
-    pub(crate) fn add(&self, attempt: AttemptId, path: PathBuf, index: Index) {
+    pub(crate) fn add_output(&self, attempt: AttemptId, path: PathBuf, index: Index) {
         self.indexes.lock().add(attempt, index.extents.into());
         self.inner.write().outputs.insert(attempt, path);
     }
 
-    /// Returns the extents of the partitions in the map output of an attempt at `path`.
+    /// Returns where each partition is in the map output of an attempt, whose path is `path`.
     pub(crate) fn extents(&self, attempt: AttemptId, path: &Path) -> Result<Arc<[Extent]>, TaskError> {
-        if let Some(known) = self.indexes.lock().known.get(&attempt) {
-            return Ok(known.clone());
+        if let Some(extents) = self.indexes.lock().by_attempt.get(&attempt) {
+            return Ok(extents.clone());
         }
         let extents: Arc<[Extent]> = Index::read(path)?.extents.into();
-        // The job may have been removed in the meantime.
+        // Do not cache the index of an output that was removed in the meantime.
         if self.output(attempt).is_some() {
             self.indexes.lock().add(attempt, extents.clone());
         }
@@ -181,14 +186,13 @@ impl ShuffleStore {
             inner.tokens.insert(job, Token::new(token.to_vec(), false));
         }
         drop(inner);
-        if let Err(error) = self.keep_token(job, disks) {
+        if let Err(error) = self.ensure_token_stored(job, disks) {
             tracing::warn!(%job, %error, "cannot store the token of the job: a restart of this tracker loses its map outputs");
         }
     }
 
-    /// Ensures that the token of a job is on disk, also if storing it failed before. Returns its
-    /// path.
-    pub(crate) fn keep_token(&self, job: JobId, disks: &Disks) -> io::Result<PathBuf> {
+    /// Stores the token of a job on disk, unless it is there already. Returns the path of the file.
+    pub(crate) fn ensure_token_stored(&self, job: JobId, disks: &Disks) -> io::Result<PathBuf> {
         let known = self.inner.read().tokens.get(&job).cloned();
         let Some(Token { secret, is_stored }) = known else {
             return Err(io::Error::other("the job has ended"));
@@ -197,14 +201,14 @@ impl ShuffleStore {
         if let Some(path) = disks.token(job).filter(|_| *is_stored) {
             return Ok(path);
         }
-        let path = disks.keep_token(job, secret.bytes())?;
+        let path = disks.store_token(job, secret.bytes())?;
         *is_stored = true;
         Ok(path)
     }
 
-    /// Whether this token gives access to a partition of the map outputs or checkpoints of the job.
-    /// Runs in constant time.
-    pub(crate) fn opens(&self, job: JobId, partition: u32, token: &[u8]) -> bool {
+    /// Returns whether this token gives access to a partition of the map outputs or checkpoints of
+    /// the job. Compares in constant time.
+    pub(crate) fn is_valid_token(&self, job: JobId, partition: u32, token: &[u8]) -> bool {
         let inner = self.inner.read();
         let Some(known) = inner.tokens.get(&job).filter(|known| !known.secret.bytes().is_empty()) else {
             return false;
@@ -212,7 +216,7 @@ impl ShuffleStore {
         security::opens_partition(token, known.secret.bytes(), &job.to_string(), partition)
     }
 
-    /// Removes everything of a job that has ended.
+    /// Removes the outputs, checkpoints and token of a job that has ended.
     pub(crate) fn forget(&self, job: JobId) {
         let mut inner = self.inner.write();
         inner.outputs.retain(|attempt, _| attempt.job() != job);
@@ -230,39 +234,41 @@ mod tests {
     use types::{Phase, TaskId};
 
     #[test]
-    fn only_the_complete_job_token_is_accepted() {
-        let found = Found {
+    fn only_the_token_of_the_job_and_partition_is_valid() {
+        let found = FoundFiles {
             tokens: [(JobId(1), b"secret".to_vec()), (JobId(2), Vec::new())].into(),
-            ..Found::default()
+            ..FoundFiles::default()
         };
         let shuffle_store = ShuffleStore::new(found);
         let token = security::partition_token(b"secret", "job_1", 7);
-        assert!(shuffle_store.opens(JobId(1), 7, &token));
-        assert!(!shuffle_store.opens(JobId(1), 6, &token));
+        assert!(shuffle_store.is_valid_token(JobId(1), 7, &token));
+        assert!(!shuffle_store.is_valid_token(JobId(1), 6, &token));
         for wrong in [&b"secret"[..], &token[1..], &token[..31], b""] {
-            assert!(!shuffle_store.opens(JobId(1), 7, wrong), "{wrong:?}");
+            assert!(!shuffle_store.is_valid_token(JobId(1), 7, wrong), "{wrong:?}");
         }
-        assert!(!shuffle_store.opens(JobId(2), 7, b""));
-        assert!(!shuffle_store.opens(JobId(2), 7, &security::partition_token(b"", "job_2", 7)));
-        assert!(!shuffle_store.opens(JobId(3), 7, &token));
+        assert!(!shuffle_store.is_valid_token(JobId(2), 7, b""));
+        assert!(!shuffle_store.is_valid_token(JobId(2), 7, &security::partition_token(b"", "job_2", 7)));
+        assert!(!shuffle_store.is_valid_token(JobId(3), 7, &token));
     }
 
     #[test]
-    fn a_token_is_written_once_and_again_if_that_failed() {
+    fn token_that_could_not_be_stored_is_stored_by_the_next_call() {
         let dir = tempfile::tempdir().unwrap();
         let disks = Disks::open(&[dir.path().to_owned()], 0).unwrap().0;
         let path = dir.path().join("jobs/job_1/token");
         let shuffle_store = ShuffleStore::default();
-        assert!(shuffle_store.keep_token(JobId(1), &disks).is_err(), "the token is unknown");
-        // No folder can be created there now, as on a full disk.
+        assert!(shuffle_store.ensure_token_stored(JobId(1), &disks).is_err(), "the token is unknown");
+        // A file in place of the folder of the job prevents that the token is stored, as a full
+        // disk does.
         std::fs::write(path.parent().unwrap(), "").unwrap();
         shuffle_store.add_token(JobId(1), b"secret", &disks);
-        let state = vec![dir.path().join("jobs")];
+        let dirs = vec![dir.path().join("jobs")];
         let id = "job_1.r0.0".parse().unwrap();
-        let error = crate::checkpoints::settle(id, &state, &disks, &shuffle_store).unwrap_err().to_string();
+        let error =
+            crate::checkpoints::make_durable(id, &dirs, &disks, &shuffle_store).unwrap_err().to_string();
         assert!(error.contains("the token of job_1"), "{error}");
         std::fs::remove_file(path.parent().unwrap()).unwrap();
-        crate::checkpoints::settle(id, &state, &disks, &shuffle_store).unwrap();
+        crate::checkpoints::make_durable(id, &dirs, &disks, &shuffle_store).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"secret");
         // Concurrent writers do not conflict.
         for job in 2..50 {
@@ -272,29 +278,29 @@ mod tests {
                 }
             });
             assert_eq!(
-                std::fs::read(shuffle_store.keep_token(JobId(job), &disks).unwrap()).unwrap(),
+                std::fs::read(shuffle_store.ensure_token_stored(JobId(job), &disks).unwrap()).unwrap(),
                 b"secret"
             );
         }
     }
 
     #[test]
-    fn indexes_are_kept_up_to_a_bound_and_go_with_their_job() {
+    fn indexes_are_cached_up_to_a_limit_and_removed_with_their_job() {
         let shuffle_store = ShuffleStore::default();
         let partitions = 10_000;
         let id = |job, index| TaskId { job: JobId(job), phase: Phase::Map, index }.attempt(0);
         for number in 0..30 {
             let index = Index { extents: vec![Extent::default(); partitions] };
-            shuffle_store.add(id(1 + number % 2, number), "/nowhere".into(), index);
+            shuffle_store.add_output(id(1 + number % 2, number), "/nowhere".into(), index);
         }
-        let known = shuffle_store.indexes.lock().known.len();
-        assert_eq!(known, ENTRIES_MAX / partitions);
+        let cached = shuffle_store.indexes.lock().by_attempt.len();
+        assert_eq!(cached, CACHED_ENTRIES_MAX / partitions);
         assert!(shuffle_store.extents(id(2, 29), Path::new("/nowhere")).is_ok());
         assert!(shuffle_store.extents(id(1, 0), Path::new("/nowhere")).is_err());
         for job in [1, 2] {
             shuffle_store.forget(JobId(job));
         }
         let indexes = shuffle_store.indexes.lock();
-        assert_eq!((indexes.known.len(), indexes.oldest.len(), indexes.entries), (0, 0, 0));
+        assert_eq!((indexes.by_attempt.len(), indexes.attempts.len(), indexes.entry_count), (0, 0, 0));
     }
 }

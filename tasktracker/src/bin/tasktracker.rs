@@ -1,4 +1,5 @@
-//! The `tasktracker` daemon: flags and `fermata.toml`, then `fermata_tasktracker::run`.
+//! The TaskTracker program. Reads `fermata.toml`, which flags override, and serves until it is
+//! stopped.
 
 use clap::Parser;
 use daemon::lifecycle::DaemonArgs;
@@ -55,8 +56,8 @@ fn main() -> ExitCode {
         Err(error) => return daemon::lifecycle::exit_usage("tasktracker", &error),
     };
     daemon.begin_log();
-    // Only short messages are handled here; tasks are processes, and map outputs are served by
-    // other threads.
+    // Two threads are enough, because the runtime handles only short messages. Tasks are separate
+    // processes, and other threads serve map outputs.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let result = match runtime {
         Ok(runtime) => runtime

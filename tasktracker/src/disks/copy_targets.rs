@@ -1,6 +1,6 @@
-//! Folders for copies from other trackers.
+//! Creates the folders for files that are copied from other trackers.
 
-use super::{DiskError, Disks, OUTPUT, hand_over, remove_tree, warn};
+use super::{DiskError, Disks, OUTPUT_FILE, hand_over, log_failure, remove_tree};
 use std::{
     fs::{self, File},
     io,
@@ -8,7 +8,7 @@ use std::{
 };
 use types::{AttemptId, Phase};
 
-/// Where a copy may be stored, best first.
+/// The folders in which a copy may be stored, best first.
 #[derive(Debug, Default)]
 pub(crate) struct CopyTargets {
     /// Folders for data during the transfer.
@@ -18,36 +18,38 @@ pub(crate) struct CopyTargets {
 }
 
 impl Disks {
-    /// Creates the folders, on every disk with enough space.
+    /// Creates the folders for a copy on every disk with enough space.
     pub(crate) fn make_copy_targets(&self, attempt: AttemptId) -> Result<CopyTargets, DiskError> {
         let first = self.choose()?;
-        let others = (0..self.all.len()).filter(|disk| *disk != first && self.usable(*disk));
+        let others = (0..self.disks.len()).filter(|disk| *disk != first && self.is_usable(*disk));
         let result = if attempt.phase() == Phase::Map { "output" } else { "checkpoints" };
-        let mut places = CopyTargets::default();
+        let mut targets = CopyTargets::default();
         for disk in std::iter::once(first).chain(others) {
             let make = |part: &str| {
-                let path = self.make_part(disk, attempt.job(), part)?.join(attempt.to_string());
+                let path = self.make_job_subfolder(disk, attempt.job(), part)?.join(attempt.to_string());
                 remove_tree(&path).and_then(|()| fs::create_dir(&path)).map(|()| path)
             };
             match make("work").and_then(|scratch| Ok((scratch, make(result)?))) {
                 Ok((scratch, result)) => {
-                    places.scratch.push(scratch);
-                    places.results.push(result);
+                    targets.scratch.push(scratch);
+                    targets.results.push(result);
                 }
                 Err(source) if disk == first => {
                     return Err(self.failed(disk, &self.job_folder(disk, attempt.job()), source));
                 }
-                // A disk on which this fails is not used.
+                // If the folders cannot be created on another disk, the copy does not use that
+                // disk.
                 Err(_) => {}
             }
         }
-        Ok(places)
+        Ok(targets)
     }
 
-    /// Gives a copy to the account of tasks as if a task had made it, and makes it durable. Before
-    /// that only the tracker can write there; afterwards a task can, so the file is opened first.
-    pub(crate) fn hand_over_copy(&self, places: &CopyTargets) -> io::Result<()> {
-        for path in places.copied()? {
+    /// Gives the copied files to the account of tasks, as if a task had made them, and syncs them.
+    /// Each file is opened before that, while only the tracker can write to its folder; afterwards
+    /// a task could replace it.
+    pub(crate) fn hand_over_copy(&self, targets: &CopyTargets) -> io::Result<()> {
+        for path in targets.copied_files()? {
             let file = File::open(&path)?;
             hand_over(&path, self.account)?;
             file.sync_all()?;
@@ -59,11 +61,11 @@ impl Disks {
 impl CopyTargets {
     /// Returns the possible paths of a map output.
     pub(crate) fn outputs(&self) -> Vec<PathBuf> {
-        self.results.iter().map(|folder| folder.join(OUTPUT)).collect()
+        self.results.iter().map(|folder| folder.join(OUTPUT_FILE)).collect()
     }
 
-    /// Returns all copied files, each folder after its contents.
-    fn copied(&self) -> io::Result<Vec<PathBuf>> {
+    /// Returns all copied files and their folders, each folder after its contents.
+    fn copied_files(&self) -> io::Result<Vec<PathBuf>> {
         let mut all = Vec::new();
         for folder in &self.results {
             for entry in fs::read_dir(folder)? {
@@ -74,13 +76,13 @@ impl CopyTargets {
         Ok(all)
     }
 
-    /// Ends a copy, after success or failure.
-    pub(crate) fn end(&self, well: bool) {
+    /// Removes the scratch folders, and if the copy has failed also the result folders.
+    pub(crate) fn finish(&self, succeeded: bool) {
         for path in &self.scratch {
-            warn(path, "remove", remove_tree(path));
+            log_failure(path, "remove", remove_tree(path));
         }
-        for path in self.results.iter().filter(|_| !well) {
-            warn(path, "remove", remove_tree(path));
+        for path in self.results.iter().filter(|_| !succeeded) {
+            log_failure(path, "remove", remove_tree(path));
         }
     }
 }
@@ -88,20 +90,20 @@ impl CopyTargets {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::tests::{attempt, write},
+        super::tests::{attempt, write_output},
         *,
     };
 
     #[test]
-    fn an_output_is_handed_over_and_synced_with_its_index() {
+    fn copied_files_include_the_output_its_index_and_the_folder() {
         let dir = tempfile::tempdir().unwrap();
         let (disks, _) = Disks::open(&[dir.path().to_owned()], 0).unwrap();
-        let places = disks.make_copy_targets(attempt("job_1.m0.0")).unwrap();
-        write(&places.outputs()[0], &[b"one"]);
-        let mut copied = places.copied().unwrap();
+        let targets = disks.make_copy_targets(attempt("job_1.m0.0")).unwrap();
+        write_output(&targets.outputs()[0], &[b"one"]);
+        let mut copied = targets.copied_files().unwrap();
         copied[..2].sort();
         let names: Vec<_> = copied.iter().map(|path| path.file_name().unwrap().to_string_lossy()).collect();
         assert_eq!(names, ["out", "out.index", "job_1.m0.0"]);
-        disks.hand_over_copy(&places).unwrap();
+        disks.hand_over_copy(&targets).unwrap();
     }
 }

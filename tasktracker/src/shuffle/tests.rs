@@ -1,4 +1,4 @@
-//! Valid and invalid fetches over a real connection.
+//! Tests valid and invalid requests over a real connection.
 
 use super::*;
 use crate::disks::{FoundFiles, tests::write_output};
@@ -9,6 +9,7 @@ use engine::{
 use std::path::PathBuf;
 use types::JobId;
 
+/// A shuffle server with one map output and one checkpoint, and a connection to it.
 struct World {
     dir: tempfile::TempDir,
     stream: TcpStream,
@@ -89,7 +90,7 @@ impl World {
 }
 
 #[test]
-fn partitions_come_one_after_the_other() {
+fn several_partitions_are_fetched_over_one_connection() {
     let mut world = World::start();
     for (partition, wanted) in [(2, "third"), (0, "first partition"), (1, ""), (2, "third")] {
         let (extent, bytes) = world.fetch(b"secret", "job_1.m0.0", partition).unwrap();
@@ -100,7 +101,7 @@ fn partitions_come_one_after_the_other() {
 }
 
 #[test]
-fn missing_partition_is_an_error_and_the_connection_stays() {
+fn invalid_request_is_refused_and_the_connection_stays_open() {
     let mut world = World::start();
     let cases: [(&[u8], &str, u32, u8); 7] = [
         (b"secreT", "job_1.m0.0", 0, 2),
@@ -129,17 +130,17 @@ fn missing_partition_is_an_error_and_the_connection_stays() {
 }
 
 #[test]
-fn a_damaged_index_and_a_short_file_are_seen() {
+fn damaged_index_and_short_or_missing_file_are_reported() {
     let mut world = World::start();
     let path = Index::path_of(&world.output());
     let good = std::fs::read(&path).unwrap();
     let mut bad = good.clone();
     bad[20] ^= 1;
     std::fs::write(&path, bad).unwrap();
-    let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
+    let (status, message) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
     assert_eq!(status, DAMAGED);
-    assert!(words.contains("checksum"), "{words}");
-    // An invalid index is not cached; a valid one is read once.
+    assert!(message.contains("checksum"), "{message}");
+    // An invalid index is not cached. A valid index is cached, so its file is not needed any more.
     std::fs::write(&path, good).unwrap();
     assert_eq!(world.fetch(b"secret", "job_1.m0.0", 2).unwrap().1, "third");
     std::fs::remove_file(&path).unwrap();
@@ -151,7 +152,7 @@ fn a_damaged_index_and_a_short_file_are_seen() {
 }
 
 #[test]
-fn endless_request_is_closed() {
+fn connection_is_closed_after_a_request_that_is_too_long() {
     let mut world = World::start();
     world.stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     assert_eq!(world.answer().unwrap_err().0, 2);
@@ -171,7 +172,7 @@ fn checkpoint_is_served_in_parts() {
 }
 
 #[test]
-fn a_link_or_a_pipe_in_place_of_an_output_is_damage() {
+fn link_or_pipe_instead_of_an_output_or_checkpoint_is_not_served() {
     use std::os::unix::fs::symlink;
     let mut world = World::start();
     let output = world.output();
@@ -185,10 +186,10 @@ fn a_link_or_a_pipe_in_place_of_an_output_is_damage() {
         } else {
             symlink(&secret, &output).unwrap();
         }
-        let (status, words) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
-        assert_eq!(status, DAMAGED, "{words}");
+        let (status, message) = world.fetch(b"secret", "job_1.m0.0", 0).unwrap_err();
+        assert_eq!(status, DAMAGED, "{message}");
     }
-    // The checkpoint of a paused reduce, and a part of it.
+    // The same is true for a part of the checkpoint of a paused reduce, and for its state file.
     for name in ["memory", "state"] {
         let part = world.dir.path().join("checkpoints").join(name);
         std::fs::remove_file(&part).unwrap();

@@ -1,9 +1,9 @@
-//! What attempts do, and how they are reported.
+//! Tests of attempts that succeed, fail or are killed, and of how they are reported.
 
 use super::*;
 use proto::mr::{MapAvailable, MapEvent, MapEvents, Preempt, attempt_report::Status as Report, map_event};
 
-fn stop(attempt: &str) -> order::Kind {
+fn kill_order(attempt: &str) -> order::Kind {
     order::Kind::Preempt(Preempt {
         attempt: attempt.into(),
         why: "enough".into(),
@@ -19,12 +19,12 @@ async fn attempt_starts_reports_progress_and_succeeds() {
     assert_eq!(result.counters["RECORDS"], 3);
     world.launch("job_1.m1.0", "hang");
     world.jobtracker.progress_of("job_1.m1.0").await;
-    world.jobtracker.order(stop("job_1.m1.0"));
+    world.jobtracker.order(kill_order("job_1.m1.0"));
     assert_eq!(world.jobtracker.end_of("job_1.m1.0").await, Report::Killed("enough".into()));
-    // Each order was sent several times, and executed once.
+    // Each order was sent several times, but executed once.
     assert_eq!(world.jobtracker.with(|received| received.ended.len()), 2);
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
-    // The out-of-memory killer of the kernel prefers tasks.
+    // Tasks have the score with which the out-of-memory killer of the kernel prefers them.
     assert_eq!(log, "this is job_1.m0.0\noom_score_adj 1000\n");
 }
 
@@ -51,7 +51,7 @@ async fn failures_are_reported_with_their_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn process_killed_from_outside_is_reported() {
+async fn attempt_whose_process_is_killed_from_outside_fails() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
@@ -64,12 +64,12 @@ async fn process_killed_from_outside_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_takes_grandchildren_too_and_so_does_the_end() {
+async fn grandchildren_die_when_the_attempt_is_killed_or_ends() {
     let world = World::start().await;
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
     assert!(!is_dead(grandchild));
-    world.jobtracker.order(stop("job_1.m0.0"));
+    world.jobtracker.order(kill_order("job_1.m0.0"));
     assert_eq!(world.jobtracker.end_of("job_1.m0.0").await, Report::Killed("enough".into()));
     until_true("the grandchild's death", || is_dead(grandchild)).await;
     world.launch("job_1.m1.0", "fork:ok");
@@ -102,7 +102,7 @@ async fn reduces_get_map_events_with_local_paths() {
     world.launch("job_1.r1.0", "events:3");
     let Report::Succeeded(result) = world.jobtracker.end_of("job_1.r1.0").await else { panic!("not done") };
     assert_eq!(result.pieces.len(), 3);
-    // Not the 2 in its launch order.
+    // The number of maps is the one in the map events, not the 2 in the launch order.
     assert_eq!(result.counters["MAPS"], 7);
     world.launch("job_1.r2.0", "unfetched:job_1.m0.0");
     let failure = world.jobtracker.until("a fetch failure", |received| {
@@ -115,7 +115,7 @@ async fn reduces_get_map_events_with_local_paths() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_fetch_or_start_is_reported_with_its_cause() {
-    let world = World::with(|config| config.client.deadline = daemon::Period::millis(200)).await;
+    let world = World::start_with(|config| config.client.deadline = daemon::Period::millis(200)).await;
     let mut spec = spec("job_1.m0.0", "ok");
     spec.namenode = "127.0.0.1:1".into();
     spec.program = Some(Program {
@@ -124,7 +124,7 @@ async fn failed_fetch_or_start_is_reported_with_its_cause() {
         settings: vec![],
     });
     world.launch_spec(spec.clone());
-    // An unavailable file system is not a failure of the task.
+    // If the file system is unavailable, the attempt is killed and does not count as failed.
     let end = world.jobtracker.end_of("job_1.m0.0").await;
     assert!(matches!(&end, Report::Killed(why) if why.contains("127.0.0.1:1")), "{end:?}");
     spec.attempt = "job_1.m1.0".into();
@@ -134,15 +134,15 @@ async fn failed_fetch_or_start_is_reported_with_its_cause() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
-    let world = World::with(|config| {
+async fn error_names_the_full_disk_and_the_next_attempts_avoid_it() {
+    let world = World::start_with(|config| {
         let other = config.tasktracker.dirs[0].with_file_name("two");
         config.tasktracker.dirs.push(other);
         config.tasktracker.warm_tasks = 0;
     })
     .await;
     let on = |name: &str, attempt: &str| world.dir.path().join(name).join("logs").join(attempt).exists();
-    // A full DFS is not a fault of the local disks.
+    // If the DFS is full, no local disk is named.
     world.launch("job_1.m9.0", "failed:cannot write /out: no space on dn1: No space left on device");
     let failure = world.jobtracker.failure_of("job_1.m9.0").await;
     assert!(failure.starts_with("cannot write /out: "), "{failure}");
@@ -161,8 +161,8 @@ async fn a_full_disk_is_named_and_the_next_attempt_goes_elsewhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn map_output_may_go_to_another_disk() {
-    let world = World::with(|config| {
+async fn map_output_on_another_disk_is_found_and_the_partial_one_is_removed() {
+    let world = World::start_with(|config| {
         let other = config.tasktracker.dirs[0].with_file_name("two");
         config.tasktracker.dirs.push(other);
     })

@@ -1,4 +1,5 @@
-//! A fake JobTracker over real gRPC: records messages, and sends the orders of a test.
+//! A fake JobTracker that uses real gRPC. It records messages, and sends the orders that a test
+//! requests.
 
 use proto::mr::{
     AttemptReport, FromTracker, Heartbeat, Order, Orders, Progress, RegisterTracker, Registered, ToTracker,
@@ -17,21 +18,25 @@ use tonic::{Request, Response, Status, Streaming};
 
 type Out = mpsc::UnboundedSender<Result<ToTracker, Status>>;
 
+/// The received messages, and the state of the fake JobTracker.
 #[derive(Default)]
 pub(crate) struct Received {
+    /// Channel to the tracker.
     out: Option<Out>,
-    waiting: Vec<Order>,
-    number: u64,
-    /// Heartbeat interval in replies to registrations; 50 ms if 0.
+    /// Orders that the tracker has not acknowledged.
+    unacknowledged: Vec<Order>,
+    /// Number of the newest order.
+    newest_order: u64,
+    /// Heartbeat interval that is sent in replies to registrations; 50 ms if this is 0.
     pub(crate) heartbeat_ms: u64,
     /// Whether to ignore heartbeats.
     pub(crate) mute: bool,
-    /// Refuse registrations with this message.
+    /// If set, registrations are refused with this message.
     pub(crate) refusal: Option<String>,
     pub(crate) registrations: Vec<RegisterTracker>,
     pub(crate) heartbeats: Vec<Heartbeat>,
     pub(crate) running: BTreeMap<String, Progress>,
-    /// Every report of an end, in order.
+    /// All reports of ended attempts, in the order of their arrival.
     pub(crate) ended: Vec<(String, Report)>,
 }
 
@@ -47,7 +52,7 @@ impl JobTracker {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         let jobtracker = Self::default();
-        // With the limit of the real JobTracker.
+        // Use the message limit of the real JobTracker.
         let service = TrackerLinkServer::new(jobtracker.clone()).max_decoding_message_size(8 << 20);
         let incoming = tonic::transport::server::TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = tonic::transport::Server::builder().add_service(service);
@@ -55,7 +60,7 @@ impl JobTracker {
         (jobtracker, addr)
     }
 
-    /// Waits until `look` returns something for the received messages.
+    /// Waits until `look` returns a value for the received messages. Panics if this takes too long.
     pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut(&mut Received) -> Option<T>) -> T {
         let wait = async {
             loop {
@@ -69,22 +74,22 @@ impl JobTracker {
         let found = tokio::time::timeout(Duration::from_secs(40), wait).await.ok();
         found.unwrap_or_else(|| {
             panic!(
-                "timeout while waiting for {what}; ended: {:?}",
+                "timeout while unacknowledged for {what}; ended: {:?}",
                 self.with(|received| received.ended.clone())
             )
         })
     }
 
-    /// Returns how an attempt ended.
+    /// Waits until an attempt has ended, and returns its report.
     pub(crate) async fn end_of(&self, attempt: &str) -> Report {
         let find = |received: &mut Received| {
             let found = received.ended.iter().find(|(id, _)| id == attempt);
-            found.map(|(_, said)| said.clone())
+            found.map(|(_, report)| report.clone())
         };
         self.until(&format!("the end of {attempt}"), find).await
     }
 
-    /// Returns the error of a failed attempt.
+    /// Waits until an attempt has ended, which must have failed. Returns its error.
     pub(crate) async fn failure_of(&self, attempt: &str) -> String {
         match self.end_of(attempt).await {
             Report::Failed(text) => text,
@@ -92,21 +97,21 @@ impl JobTracker {
         }
     }
 
-    /// Waits until an attempt has reported progress.
+    /// Waits until an attempt has reported the progress that `fake_task` sends.
     pub(crate) async fn progress_of(&self, attempt: &str) {
-        let come = |received: &mut Received| {
+        let has_progress = |received: &mut Received| {
             received.running.get(attempt).filter(|progress| (progress.done - 0.5).abs() < 1e-9).map(drop)
         };
-        self.until(&format!("progress of {attempt}"), come).await;
+        self.until(&format!("progress of {attempt}"), has_progress).await;
     }
 
-    /// Sends an order, together with all that are not yet acknowledged.
+    /// Sends an order, together with all orders that are not yet acknowledged.
     pub(crate) fn order(&self, kind: order::Kind) {
         let mut received = self.received.lock().unwrap();
-        received.number += 1;
-        let order = Order { number: received.number, kind: Some(kind) };
-        received.waiting.push(order);
-        // Twice: a repeated order must have no effect.
+        received.newest_order += 1;
+        let order = Order { number: received.newest_order, kind: Some(kind) };
+        received.unacknowledged.push(order);
+        // Send the orders twice, because a repeated order must have no effect.
         received.send_orders(0);
         received.send_orders(0);
     }
@@ -115,13 +120,13 @@ impl JobTracker {
         act(&mut self.received.lock().unwrap())
     }
 
-    fn take(&self, message: FromTracker, out: &Out) {
+    fn handle(&self, message: FromTracker, out: &Out) {
         let mut received = self.received.lock().unwrap();
         match message.kind.unwrap() {
             from_tracker::Kind::Register(register) => {
                 received.out = Some(out.clone());
-                (received.number, received.waiting) = (0, Vec::new());
-                received.reported(register.attempts.clone());
+                (received.newest_order, received.unacknowledged) = (0, Vec::new());
+                received.record_reports(register.attempts.clone());
                 received.registrations.push(register);
                 let heartbeat_ms = if received.heartbeat_ms == 0 { 50 } else { received.heartbeat_ms };
                 let kind = match received.refusal.clone() {
@@ -138,9 +143,9 @@ impl JobTracker {
             }
             from_tracker::Kind::Heartbeat(heartbeat) => {
                 let (seq, acked) = (heartbeat.seq, heartbeat.acked);
-                received.waiting.retain(|order| order.number > acked);
+                received.unacknowledged.retain(|order| order.number > acked);
                 if !received.mute {
-                    received.reported(heartbeat.attempts.clone());
+                    received.record_reports(heartbeat.attempts.clone());
                     received.send_orders(seq);
                 }
                 received.heartbeats.push(heartbeat);
@@ -153,14 +158,14 @@ impl JobTracker {
 
 impl Received {
     fn send_orders(&self, answers: u64) {
-        let orders = Orders { answers, orders: self.waiting.clone() };
+        let orders = Orders { answers, orders: self.unacknowledged.clone() };
         let message = ToTracker { kind: Some(to_tracker::Kind::Orders(orders)) };
         if let Some(out) = &self.out {
             out.send(Ok(message)).ok();
         }
     }
 
-    fn reported(&mut self, reports: Vec<AttemptReport>) {
+    fn record_reports(&mut self, reports: Vec<AttemptReport>) {
         for AttemptReport { attempt, status } in reports {
             match status.unwrap() {
                 Report::Running(progress) => drop(self.running.insert(attempt, progress)),
@@ -169,7 +174,7 @@ impl Received {
         }
     }
 
-    /// Closes the connection.
+    /// Closes the connection to the tracker with an error.
     pub(crate) fn disconnect(&mut self) {
         if let Some(out) = self.out.take() {
             out.send(Err(Status::unavailable("broken on purpose"))).ok();
@@ -189,7 +194,7 @@ impl TrackerLink for JobTracker {
         let (jobtracker, mut incoming) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
             while let Some(Ok(message)) = incoming.next().await {
-                jobtracker.take(message, &out);
+                jobtracker.handle(message, &out);
             }
         });
         Ok(Response::new(UnboundedReceiverStream::new(stream)))

@@ -1,4 +1,4 @@
-//! A task that sends, uses or prints too much ends only its own attempt.
+//! Tests that a task which sends, uses or prints too much ends only its own attempt.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
@@ -11,7 +11,7 @@ async fn oversized_task_messages_fail_only_that_attempt() {
     let cases = [
         ("job_1.m0.0", "counters:1001", "more than 1000 counters in one task"),
         ("job_1.m1.0", "pieces:10001", "the task wrote 10001 output files: the maximum is 10000"),
-        // More than a message to the JobTracker may have.
+        // This result is longer than a message to the JobTracker may be.
         ("job_1.m2.0", "counters:700000", "the task sent a message of "),
     ];
     for (attempt, fake, text) in cases {
@@ -42,8 +42,8 @@ async fn oversized_task_messages_fail_only_that_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exceeding_the_memory_limit_fails_the_attempt_with_the_numbers() {
-    let world = World::with(|config| {
+async fn attempt_that_exceeds_the_memory_limit_fails_and_the_error_has_use_and_limit() {
+    let world = World::start_with(|config| {
         config.tasktracker.task_memory = Bytes::mib(16);
         config.tasktracker.task_memory_max = Bytes::mib(100);
     })
@@ -59,13 +59,13 @@ async fn exceeding_the_memory_limit_fails_the_attempt_with_the_numbers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_apply_to_a_real_task_and_are_reported() {
+async fn resource_limits_apply_to_a_task_on_mrlib() {
     let mut world = World::without_tracker(|config| {
         config.tasktracker.task_memory_max = Bytes::mib(512);
         config.tasktracker.task_files_max = 777;
     })
     .await;
-    world.start_tracker_of(&example("limited_task")).await;
+    world.start_tracker_with(&example("limited_task")).await;
     world.launch("job_1.m0.0", "");
     assert_eq!(world.jobtracker.failure_of("job_1.m0.0").await, "limits Some(2147483648) Some(777)");
     let mut hungry = spec("job_1.m1.0", "");
@@ -77,8 +77,8 @@ async fn limits_apply_to_a_real_task_and_are_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn printing_without_end_ends_the_attempt_and_the_log_is_cut() {
-    let world = World::with(|config| config.tasktracker.task_log_max = Bytes::mib(1)).await;
+async fn attempt_that_prints_too_much_fails_and_its_log_is_truncated() {
+    let world = World::start_with(|config| config.tasktracker.task_log_max = Bytes::mib(1)).await;
     world.launch("job_1.m0.0", "print");
     let failure = world.jobtracker.failure_of("job_1.m0.0").await;
     assert!(failure.starts_with("the task printed more than "), "{failure}");

@@ -1,4 +1,4 @@
-//! A real tracker with real processes, and a fake JobTracker.
+//! Tests of a real tracker with real processes and a fake JobTracker.
 
 mod attempts;
 mod daemon_process;
@@ -19,30 +19,32 @@ use std::{
 };
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Tests run one after the other, because some count the open files of this process.
-static ONE: Mutex<()> = Mutex::const_new(());
+/// Locked during each test, so that tests run one after the other: some count the open files of
+/// this process.
+static TEST_LOCK: Mutex<()> = Mutex::const_new(());
 
+/// A fake JobTracker and a tracker that is connected to it.
 struct World {
     tracker: Option<TaskTracker>,
     jobtracker: JobTracker,
     config: Config,
     dir: tempfile::TempDir,
-    _one: MutexGuard<'static, ()>,
+    _test_lock: MutexGuard<'static, ()>,
 }
 
 impl World {
     async fn start() -> Self {
-        Self::with(|_| {}).await
+        Self::start_with(|_| {}).await
     }
 
-    async fn with(change: impl FnOnce(&mut Config)) -> Self {
+    async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let mut world = Self::without_tracker(change).await;
         world.start_tracker().await;
         world
     }
 
     async fn without_tracker(change: impl FnOnce(&mut Config)) -> Self {
-        let one = ONE.lock().await;
+        let test_lock = TEST_LOCK.lock().await;
         let dir = tempfile::tempdir().unwrap();
         let (jobtracker, addr) = JobTracker::start().await;
         let mut config = Config::default();
@@ -51,19 +53,19 @@ impl World {
         config.tasktracker.listen = "127.0.0.1:0".into();
         config.tasktracker.dirs = vec![dir.path().join("one")];
         config.tasktracker.reserve = Bytes(0);
-        // These tests may be run by root.
+        // Let tasks run as root, because root may run these tests.
         config.tasktracker.tasks_as_root = true;
         config.tasktracker.map_slots = 4;
         config.tasktracker.reduce_slots = 4;
         change(&mut config);
-        Self { tracker: None, jobtracker, config, dir, _one: one }
+        Self { tracker: None, jobtracker, config, dir, _test_lock: test_lock }
     }
 
     async fn start_tracker(&mut self) {
-        self.start_tracker_of(&fake_task()).await;
+        self.start_tracker_with(&fake_task()).await;
     }
 
-    async fn start_tracker_of(&mut self, program: &Path) {
+    async fn start_tracker_with(&mut self, program: &Path) {
         let tracker = TaskTracker::start(&self.config, Some(program)).await.unwrap();
         tracker.ready().await.unwrap();
         self.tracker = Some(tracker);
@@ -81,7 +83,7 @@ impl World {
         self.dir.path().join("one")
     }
 
-    /// Launches an attempt that does what `fake` requests (see `examples/fake_task.rs`).
+    /// Launches an attempt whose process does what `fake` requests (see `examples/fake_task.rs`).
     fn launch(&self, attempt: &str, fake: &str) {
         self.launch_spec(spec(attempt, fake));
     }
@@ -102,9 +104,9 @@ impl World {
         Ok(String::from_utf8(text).unwrap())
     }
 
-    /// Returns the PID of the process that `fork` left behind.
+    /// Waits until an attempt has printed the PID of its child process, and returns the PID.
     async fn grandchild(&self, attempt: &str) -> u32 {
-        until("the grandchild's number", || async {
+        until("the grandchild's PID", || async {
             let log = self.log(attempt, false, 0).await.unwrap_or_default();
             log.lines().find_map(|line| line.strip_prefix("grandchild ")?.parse().ok())
         })
@@ -112,7 +114,7 @@ impl World {
     }
 }
 
-/// Calls `look` repeatedly until it returns something.
+/// Calls `look` repeatedly until it returns a value. Panics if this takes too long.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     for _ in 0..4000 {
         if let Some(found) = look().await {
@@ -155,7 +157,7 @@ fn fake_task() -> PathBuf {
     example("fake_task")
 }
 
-/// Built by `cargo test` together with the tests.
+/// Returns the path of an example program, which `cargo test` builds together with the tests.
 fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let path = this.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -163,16 +165,17 @@ fn example(name: &str) -> PathBuf {
     path
 }
 
-/// Returns the state letter and the parent of a process, if it exists. These fields follow the
-/// name, which ends with the last bracket.
+/// Returns the state letter and the parent of a process, if it exists.
 fn state_of(pid: u32) -> Option<(char, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The fields follow the name of the program, which ends with the last bracket.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
 fn is_dead(pid: u32) -> bool {
-    // Orphans are reaped by init, which is not always quick, and does not always exist.
+    // A zombie counts as dead. Init reaps orphans, but this may take time, and in a container there
+    // may be no init.
     state_of(pid).is_none_or(|(state, _)| state == 'Z' || state == 'X')
 }
 

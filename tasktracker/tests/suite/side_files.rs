@@ -1,4 +1,4 @@
-//! Side files of a job, from a DFS whose daemons run in this process.
+//! Tests of the side files of a job, with a DFS whose daemons run in this process.
 
 use super::*;
 use daemon::{Period, lifecycle::DaemonArgs};
@@ -12,7 +12,7 @@ struct FileSystem {
     _node: DataNode,
 }
 
-async fn up(folder: &Path) -> FileSystem {
+async fn start_dfs(folder: &Path) -> FileSystem {
     let mut config = Config::default();
     config.namenode.listen = "127.0.0.1:0".into();
     config.namenode.dir = folder.join("names");
@@ -63,18 +63,18 @@ impl FileSystem {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn side_files_are_readable_and_removed_with_the_job() {
-    let world = World::with(|config| {
+    let world = World::start_with(|config| {
         let other = config.tasktracker.dirs[0].with_file_name("two");
         config.tasktracker.dirs.push(other);
     })
     .await;
-    let dfs = up(world.dir.path()).await;
+    let dfs = start_dfs(world.dir.path()).await;
     dfs.write("/dict.txt", b"some words").await;
     world.launch_spec(dfs.spec("job_1.m0.0", "side:dict.txt", &["/dict.txt"]));
     assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
     assert!(log.contains("some words with mode 555"), "{log}");
-    // Output goes to another folder, so a side file may have any name.
+    // The stdout of a task is written to another folder, so a side file may have this name.
     dfs.write("/stdout", b"mine").await;
     world.launch_spec(dfs.spec("job_2.m0.0", "side:stdout", &["/stdout"]));
     assert!(matches!(world.jobtracker.end_of("job_2.m0.0").await, Report::Succeeded(_)));

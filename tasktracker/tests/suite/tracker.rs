@@ -1,4 +1,4 @@
-//! The tracker: restarts, lost connections, leaks, unknown connections.
+//! Tests of restarts, lost connections, unknown connections, and of what a tracker leaves behind.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
@@ -17,9 +17,9 @@ async fn outputs_survive_a_restart_until_their_job_is_cleaned() {
     assert_eq!(last.outputs, ["job_1.m0.0"]);
     assert!(last.attempts.is_empty(), "{last:?}");
     let first = world.jobtracker.with(|received| received.registrations[0].clone());
-    // The JobTracker assigns incarnations: a new process has none yet.
+    // The JobTracker assigns incarnations, so a new process has none yet.
     assert_eq!((first.incarnation, last.incarnation), (0, 0));
-    // It serves them to clients with the token.
+    // The new process serves the outputs to clients with the token.
     let mut stream = std::net::TcpStream::connect(world.tracker().shuffle_addr()).unwrap();
     let token = security::partition_token(b"secret", "job_1", 1);
     let request = engine::fetch::wire::request(&token, "job_1.m0.0", 1).unwrap();
@@ -29,7 +29,8 @@ async fn outputs_survive_a_restart_until_their_job_is_cleaned() {
     let mut stored = [0; 11];
     stream.read_exact(&mut stored).unwrap();
     assert_eq!(&stored, b"partition 1");
-    // A lost clean order is repeated, because the job is registered until it is removed.
+    // The job is registered until its files are deleted, so that the JobTracker can repeat a lost
+    // order to delete them.
     assert_eq!(last.jobs, ["job_1"]);
     world.jobtracker.order(order::Kind::Clean("job_1".into()));
     let jobs = world.root().join("jobs");
@@ -46,28 +47,28 @@ async fn outputs_survive_a_restart_until_their_job_is_cleaned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn heartbeat_is_repeated_until_acknowledged() {
+async fn unanswered_heartbeat_is_repeated_without_changes() {
     let world = World::start().await;
     world.jobtracker.with(|received| received.mute = true);
     world.launch("job_1.m0.0", "ok");
     let has_end = |heartbeat: &proto::mr::Heartbeat| {
         heartbeat.attempts.iter().any(|report| matches!(report.status, Some(Report::Succeeded(_))))
     };
-    // The end is reported after the first unanswered heartbeat.
-    let same = world.jobtracker.until("repeats", |received| {
+    // Wait until the last heartbeat was repeated several times.
+    let repeated_seq = world.jobtracker.until("repeats", |received| {
         let last = received.heartbeats.last()?;
         let same: Vec<_> = received.heartbeats.iter().filter(|heartbeat| heartbeat.seq == last.seq).collect();
         assert!(same.iter().all(|heartbeat| heartbeat.attempts == last.attempts), "{same:?}");
         (same.len() >= 4).then_some(last.seq)
     });
-    let seq = same.await;
+    let seq = repeated_seq.await;
     world.jobtracker.with(|received| received.mute = false);
     assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
     let ends = world.jobtracker.with(|received| {
         let ends = received.heartbeats.iter().filter(|heartbeat| has_end(heartbeat));
         ends.map(|heartbeat| heartbeat.seq).collect::<Vec<u64>>()
     });
-    // Reported once, in the unanswered heartbeat or in the next one.
+    // Only one heartbeat reports that the attempt has ended: the unanswered one or the next.
     assert!(ends.iter().all(|end| *end == ends[0]) && (seq..=seq + 1).contains(&ends[0]), "{ends:?}");
     assert_eq!(world.jobtracker.with(|received| received.ended.len()), 1);
 }
@@ -85,8 +86,8 @@ async fn reconnected_tracker_registers_its_attempts_and_outputs() {
     assert_eq!(again.outputs, ["job_1.m0.0"]);
     let running: Vec<&str> = again.attempts.iter().map(|report| report.attempt.as_str()).collect();
     assert_eq!(running, ["job_1.m1.0"]);
-    assert_eq!(again.incarnation, 1, "the number that it was given");
-    // It still runs, and the JobTracker can preempt it.
+    assert_eq!(again.incarnation, 1, "the incarnation that the JobTracker has assigned");
+    // The attempt still runs, and the JobTracker can preempt it.
     let stop = proto::mr::Preempt {
         attempt: "job_1.m1.0".into(),
         why: "enough".into(),
@@ -119,8 +120,8 @@ async fn unknown_umbilical_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopping_leaves_no_process_and_no_socket() {
-    let mut world = World::with(|config| config.tasktracker.warm_tasks = 2).await;
+async fn stopped_tracker_leaves_no_process_and_no_socket() {
+    let mut world = World::start_with(|config| config.tasktracker.warm_tasks = 2).await;
     until_true("a full pool", || world.tracker().idle() == 2).await;
     world.launch("job_1.m0.0", "fork:hang");
     let grandchild = world.grandchild("job_1.m0.0").await;
@@ -142,9 +143,10 @@ fn zombies() -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_attempts_leave_nothing_behind() {
-    let world = World::with(|config| config.tasktracker.logs_kept = 5).await;
-    // A long interval, so that nothing below waits for a periodic heartbeat.
+async fn two_hundred_attempts_leave_no_processes_and_only_expected_files() {
+    let world = World::start_with(|config| config.tasktracker.logs_kept = 5).await;
+    // Use a long interval between heartbeats, so that the test fails if an event waits for a
+    // periodic one.
     world.jobtracker.with(|received| {
         received.heartbeat_ms = 60_000;
         received.disconnect();
@@ -169,10 +171,10 @@ async fn two_hundred_attempts_leave_nothing_behind() {
     world.jobtracker.order(order::Kind::Clean("job_1".into()));
     let jobs = world.root().join("jobs");
     until_true("an empty folder", || std::fs::read_dir(&jobs).unwrap().next().is_none()).await;
-    let left = files(&world.root());
-    let logs = left.iter().filter(|name| name.starts_with("logs/")).count();
-    assert_eq!(logs, 2 * 5, "{left:?}");
-    // LOCK, VOLUMES, the number of this start, the socket, and the stdout and stderr of the idle
-    // process.
-    assert_eq!(left.len() - logs, 6, "{left:?}");
+    let remaining = files(&world.root());
+    let logs = remaining.iter().filter(|name| name.starts_with("logs/")).count();
+    assert_eq!(logs, 2 * 5, "{remaining:?}");
+    // The other files are LOCK, VOLUMES, `incarnation`, the socket, and the stdout and stderr of
+    // the idle process.
+    assert_eq!(remaining.len() - logs, 6, "{remaining:?}");
 }
