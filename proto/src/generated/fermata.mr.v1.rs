@@ -45,7 +45,7 @@ pub struct TaskSpec {
     pub work_output: ::prost::alloc::string::String,
     #[prost(string, tag = "10")]
     pub namenode: ::prost::alloc::string::String,
-    /// Of the job, for its trackers; a task gets the token of its own partition.
+    /// The shuffle token of the job, for trackers. A task gets the token of its own partition instead.
     #[prost(bytes = "vec", tag = "11")]
     pub shuffle_token: ::prost::alloc::vec::Vec<u8>,
     /// identifies the task to the file system; empty in an open cluster
@@ -90,7 +90,8 @@ pub struct Partition {
     #[prost(uint32, tag = "2")]
     pub maps: u32,
 }
-/// The list that reduces follow, in order. An entry of the list of a job never changes.
+/// An entry of the list of map events of a job. Reduces read the list in order. An entry never
+/// changes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MapEvent {
     #[prost(oneof = "map_event::Kind", tags = "1, 2")]
@@ -118,13 +119,13 @@ pub struct MapAvailable {
     /// set by the tracker if the output is on its own disk
     #[prost(string, tag = "4")]
     pub local_path: ::prost::alloc::string::String,
-    /// The position of the map: equal keys reach a reduce in this order, whichever tracker ran the map
-    /// and however often.
+    /// `root` and `start` define the order of maps: a reduce gets equal keys in this order, whichever
+    /// tracker ran a map and however often it ran.
     ///
-    /// the split, as submitted, that it is a part of
+    /// the submitted split that the range of the map is a part of
     #[prost(uint32, tag = "5")]
     pub root: u32,
-    /// where its range starts
+    /// where the range of the map starts
     #[prost(uint64, tag = "6")]
     pub start: u64,
 }
@@ -145,10 +146,10 @@ pub struct Progress {
     /// increases while the task works, also while it waits or merges
     #[prost(uint64, tag = "6")]
     pub activity: u64,
-    /// how often it was preempted and refused
+    /// how often the task has refused a preemption
     #[prost(uint32, tag = "7")]
     pub refusals: u32,
-    /// the reason of the last refusal
+    /// the reason for the last refusal
     #[prost(enumeration = "PreemptRefusal", tag = "8")]
     pub refused: i32,
 }
@@ -161,7 +162,7 @@ pub struct TaskResult {
     pub pieces: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint64, tag = "3")]
     pub bytes_out: u64,
-    /// Where a map ended before the end of its range, with or without a request.
+    /// The position of a map that ended before the end of its range, whether or not it was preempted.
     #[prost(uint64, optional, tag = "4")]
     pub position: ::core::option::Option<u64>,
 }
@@ -188,7 +189,7 @@ pub mod to_task {
 pub struct TaskStart {
     #[prost(message, optional, tag = "1")]
     pub spec: ::core::option::Option<TaskSpec>,
-    /// the folder of the attempt; also its current folder
+    /// the working folder of the attempt
     #[prost(string, tag = "2")]
     pub work_dir: ::prost::alloc::string::String,
     /// folders for spills, one per disk
@@ -206,7 +207,7 @@ pub struct TaskStart {
     /// Reduces: folders for the checkpoint, one per disk; created when needed.
     #[prost(string, repeated, tag = "7")]
     pub checkpoint_dirs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// the paused attempt that it resumes from; empty: none
+    /// the paused attempt that this attempt resumes from; empty: none
     #[prost(string, tag = "8")]
     pub resumed_from: ::prost::alloc::string::String,
     /// the folders of this checkpoint, if it is on this node
@@ -224,7 +225,7 @@ pub struct TaskStart {
     /// the certificate authority of servers; empty: no TLS
     #[prost(bytes = "vec", tag = "13")]
     pub authority: ::prost::alloc::vec::Vec<u8>,
-    /// Absent: the process is not confined; the same for all attempts of a process.
+    /// Absent if the process is not confined. The same for all attempts of a process.
     #[prost(message, optional, tag = "14")]
     pub confinement: ::core::option::Option<Confinement>,
 }
@@ -246,7 +247,7 @@ pub struct Confinement {
     /// folders, with everything in them
     #[prost(string, repeated, tag = "1")]
     pub writes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// in addition to those of the system
+    /// folders and files, in addition to those of the system
     #[prost(string, repeated, tag = "2")]
     pub reads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -293,7 +294,7 @@ pub mod from_task {
         /// the last message of the attempt
         #[prost(message, tag = "3")]
         Done(super::TaskResult),
-        /// the last message
+        /// the last message: the error of the attempt
         #[prost(string, tag = "4")]
         Failed(::prost::alloc::string::String),
         /// a map output could not be fetched
@@ -302,20 +303,22 @@ pub mod from_task {
         /// Last message: a reduce has saved its checkpoint because it was preempted.
         #[prost(message, tag = "6")]
         Paused(super::CheckpointInfo),
-        /// Last message: the checkpoint that it should resume from is missing or damaged.
+        /// Last message: the checkpoint that the task should resume from is missing or damaged.
         #[prost(string, tag = "7")]
         CheckpointCorrupt(::prost::alloc::string::String),
-        /// Last message: the file system does not answer, so the attempt has not failed.
+        /// Last message: the file system does not answer, which does not count as a failure of the
+        /// attempt.
         #[prost(string, tag = "8")]
         DfsUnavailable(::prost::alloc::string::String),
-        /// Last message: the tracker with the checkpoint that it should resume from does not answer.
+        /// Last message: the tracker with the checkpoint that the task should resume from does not
+        /// answer.
         #[prost(string, tag = "10")]
         CheckpointUnreachable(::prost::alloc::string::String),
         /// Last message: every other attempt would fail in the same way, so the job fails.
         #[prost(string, tag = "11")]
         Fatal(::prost::alloc::string::String),
-        /// Last message: it was paused before it had read the checkpoint that it should resume from,
-        /// which is unchanged.
+        /// Last message: the task was preempted before it had read the checkpoint that it should resume
+        /// from. The checkpoint is unchanged.
         #[prost(string, tag = "9")]
         NotResumed(::prost::alloc::string::String),
     }
@@ -334,7 +337,7 @@ pub struct CheckpointInfo {
     pub stage: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
-    /// fetched by this attempt and all attempts that it resumed from
+    /// bytes fetched by this attempt and all attempts that it resumed from
     #[prost(uint64, tag = "5")]
     pub bytes_in: u64,
     /// records reduced by these attempts
@@ -362,11 +365,11 @@ pub struct LogChunk {
     #[prost(bytes = "vec", tag = "1")]
     pub data: ::prost::alloc::vec::Vec<u8>,
 }
-/// The main file of the checkpoint of a paused reduce, beside its segment files. See `checkpoint` in
-/// mrlib.
+/// The main file of the checkpoint of a paused reduce, next to its segment files. See `checkpoint`
+/// in mrlib.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Checkpoint {
-    /// the attempt that saved it
+    /// the attempt that saved the checkpoint
     #[prost(string, tag = "1")]
     pub attempt: ::prost::alloc::string::String,
     #[prost(uint32, tag = "2")]
@@ -391,10 +394,10 @@ pub struct Checkpoint {
     pub memory_bytes: u64,
     #[prost(fixed32, tag = "9")]
     pub memory_crc: u32,
-    /// an unfinished merge: the run that it has written,
+    /// if a merge is unfinished: the index of the run that it has written so far
     #[prost(uint32, tag = "10")]
     pub open_made: u32,
-    /// and how many of the following runs it still reads; 0: there is none
+    /// how many of the following runs the unfinished merge still reads; 0: no merge is unfinished
     #[prost(uint32, tag = "11")]
     pub open_rest: u32,
     /// bytes of records that were read and are no longer in the runs
@@ -424,7 +427,7 @@ pub struct CheckpointRun {
     /// this run continues the previous one: they are one run
     #[prost(bool, tag = "12")]
     pub more: bool,
-    /// in the shuffle stage: the map of this output, and its position
+    /// in the shuffle stage: the map whose output this run is; root and map_start are its position
     #[prost(string, tag = "9")]
     pub map: ::prost::alloc::string::String,
     #[prost(uint32, tag = "10")]
@@ -450,7 +453,7 @@ pub struct CheckpointPosition {
 #[repr(i32)]
 pub enum PreemptKind {
     Unspecified = 0,
-    /// its work is lost
+    /// the work of the attempt is lost
     Kill = 1,
     /// A map ends at its current position; another task gets the remainder of its range.
     Split = 2,
@@ -931,7 +934,7 @@ pub struct DrainTrackerReply {
     /// other trackers that accept work
     #[prost(uint32, tag = "8")]
     pub others: u32,
-    /// the user who drains it
+    /// the user who drains the tracker
     #[prost(string, tag = "9")]
     pub by: ::prost::alloc::string::String,
     /// the cost so far
@@ -958,7 +961,7 @@ pub struct DrainCost {
     pub checkpoints: u32,
     #[prost(uint64, tag = "8")]
     pub checkpoint_bytes: u64,
-    /// could not be copied: their tasks run again
+    /// outputs and checkpoints that could not be copied; their tasks run again
     #[prost(uint32, tag = "9")]
     pub redone: u32,
 }
@@ -994,7 +997,7 @@ pub struct JobStatus {
     /// running, committing, succeeded, failed, killed
     #[prost(string, tag = "7")]
     pub state: ::prost::alloc::string::String,
-    /// the reason of failed or killed, or why an active job cannot write
+    /// why the job failed or was killed, or why an active job cannot write its output
     #[prost(string, tag = "8")]
     pub why: ::prost::alloc::string::String,
     /// wall clock
@@ -1003,7 +1006,7 @@ pub struct JobStatus {
     /// first launch; 0 if none yet
     #[prost(uint64, tag = "10")]
     pub started_ms: u64,
-    /// 0 if it has not ended
+    /// 0 if the job has not ended
     #[prost(uint64, tag = "11")]
     pub ended_ms: u64,
     #[prost(message, optional, tag = "12")]
@@ -1055,7 +1058,7 @@ pub struct Preemption {
     pub ms_lost: u64,
     #[prost(uint64, tag = "11")]
     pub checkpoint_bytes: u64,
-    /// from the request until the slot was free, over all splits and pauses
+    /// total time from the request until the slot was free, of all splits and pauses
     #[prost(uint64, tag = "12")]
     pub latency_ms: u64,
 }
@@ -1119,7 +1122,7 @@ pub struct TaskStatus {
     /// maps: the split, as submitted, that its range is a part of
     #[prost(uint32, tag = "7")]
     pub root: u32,
-    /// it waits until a user resumes it
+    /// the task waits until a user resumes it
     #[prost(bool, tag = "8")]
     pub on_hold: bool,
     /// the attempt whose checkpoint the next one resumes from; empty: none
@@ -1163,13 +1166,13 @@ pub struct AttemptInfo {
     pub error: ::prost::alloc::string::String,
     #[prost(map = "string, uint64", tag = "13")]
     pub counters: ::std::collections::HashMap<::prost::alloc::string::String, u64>,
-    /// the paused attempt that it resumed from; empty: none
+    /// the paused attempt that this attempt resumed from; empty: none
     #[prost(string, tag = "14")]
     pub resumed_from: ::prost::alloc::string::String,
-    /// how it was preempted: kill, split, pause; empty: it was not
+    /// how the attempt was preempted: kill, split, pause; empty: it was not
     #[prost(string, tag = "15")]
     pub preempt_kind: ::prost::alloc::string::String,
-    /// when it was preempted
+    /// when the attempt was preempted
     #[prost(uint64, tag = "16")]
     pub preempted_ms: u64,
 }
@@ -1215,7 +1218,7 @@ pub struct Throughput {
     /// number of attempts that were measured
     #[prost(uint32, tag = "1")]
     pub attempts: u32,
-    /// Of one attempt: input of maps, output of reduces; 0 if none was measured.
+    /// Mean rate of an attempt: input of maps, output of reduces; 0 if no attempt was measured.
     #[prost(double, tag = "2")]
     pub bytes_per_second: f64,
     /// Relative to other trackers that ran the same jobs, 1 on average; 0 if unknown.
@@ -1271,16 +1274,16 @@ pub struct JobEvent {
     /// wall clock
     #[prost(uint64, tag = "1")]
     pub at_ms: u64,
-    /// the fact, with its name in the history
+    /// the name of the fact in the history
     #[prost(string, tag = "2")]
     pub what: ::prost::alloc::string::String,
-    /// an attempt or a task; empty if it is about the job
+    /// the attempt or task that the fact is about; empty if it is about the job
     #[prost(string, tag = "3")]
     pub attempt: ::prost::alloc::string::String,
-    /// for launches: where
+    /// for launches: the tracker of the attempt
     #[prost(string, tag = "4")]
     pub tracker: ::prost::alloc::string::String,
-    /// the reason of a decision
+    /// the reason for a decision
     #[prost(message, optional, tag = "5")]
     pub why: ::core::option::Option<Reason>,
     /// a sentence for users
@@ -1412,7 +1415,7 @@ pub mod from_tracker {
 pub struct RegisterTracker {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// As assigned to this process by Registered; 0 if it has not registered before.
+    /// The incarnation that `Registered` assigned to this process; 0 if it has not registered before.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
     #[prost(string, tag = "3")]
@@ -1430,17 +1433,18 @@ pub struct RegisterTracker {
     /// running, or ended and not yet acknowledged
     #[prost(message, repeated, tag = "9")]
     pub attempts: ::prost::alloc::vec::Vec<AttemptReport>,
-    /// attempts whose map output it has on disk
+    /// attempts whose map output the tracker has on disk
     #[prost(string, repeated, tag = "10")]
     pub outputs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "11")]
     pub version: ::prost::alloc::string::String,
     #[prost(uint32, tag = "12")]
     pub protocol: u32,
-    /// paused attempts whose checkpoint it has on disk
+    /// paused attempts whose checkpoint the tracker has on disk
     #[prost(message, repeated, tag = "15")]
     pub checkpoints: ::prost::alloc::vec::Vec<StoredCheckpoint>,
-    /// Every job of which it has files: the JobTracker orders those that have ended to be deleted.
+    /// Every job of which the tracker has files. The JobTracker orders to delete the files of jobs
+    /// that have ended.
     #[prost(string, repeated, tag = "13")]
     pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -1453,11 +1457,10 @@ pub struct StoredCheckpoint {
 }
 /// Sent at an interval, and at once when an attempt starts or ends. A heartbeat is repeated with the
 /// same seq until it is answered. Like a registration, it lists every attempt that runs on the
-/// tracker, including those that were ordered to stop and have not ended. An attempt that is not
-/// listed has ended. The end of every attempt that was reported as running is reported when its
-/// processes have ended, and again until that message is answered. A message is at most 8 MiB long:
-/// ends that do not fit follow in the next heartbeat, and their attempts are listed as running until
-/// then.
+/// tracker, including attempts that were ordered to stop and have not ended. An attempt that is not
+/// listed has ended. When the processes of an attempt have ended, the attempt is reported as ended
+/// until a message with this report is answered. A message is at most 8 MiB long. Ended attempts
+/// that do not fit into a heartbeat are reported in the next one, and listed as running until then.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Heartbeat {
     #[prost(uint64, tag = "1")]
@@ -1499,16 +1502,16 @@ pub mod attempt_report {
         /// a reduce saved a checkpoint because it was preempted
         #[prost(message, tag = "7")]
         Paused(super::CheckpointInfo),
-        /// The checkpoint that it should resume from is missing or damaged.
+        /// The checkpoint that the attempt should resume from is missing or damaged.
         #[prost(string, tag = "8")]
         CheckpointCorrupt(::prost::alloc::string::String),
-        /// The tracker with the checkpoint that it should resume from does not answer.
+        /// The tracker with the checkpoint that the attempt should resume from does not answer.
         #[prost(string, tag = "11")]
         CheckpointUnreachable(::prost::alloc::string::String),
-        /// The files of an attempt that ran elsewhere have been copied here: their bytes.
+        /// The files of an attempt that ran elsewhere have been copied here: their length in bytes.
         #[prost(uint64, tag = "9")]
         Copied(u64),
-        /// it failed, and every other attempt would: the job fails
+        /// the attempt failed, and every other attempt would fail too: the job fails
         #[prost(string, tag = "12")]
         Fatal(::prost::alloc::string::String),
         /// The files of an attempt that ran elsewhere could not be copied, and why.
@@ -1572,7 +1575,7 @@ pub struct Registered {
 pub struct RegisterAgain {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Orders {
-    /// the heartbeat that this answers; 0 if it is not an answer
+    /// seq of the heartbeat that this message answers; 0 if it is not an answer
     #[prost(uint64, tag = "1")]
     pub answers: u64,
     #[prost(message, repeated, tag = "2")]
@@ -1610,7 +1613,7 @@ pub mod order {
 pub struct Launch {
     #[prost(message, optional, tag = "1")]
     pub task: ::core::option::Option<TaskSpec>,
-    /// the paused attempt that it resumes from; empty: none
+    /// the paused attempt that this attempt resumes from; empty: none
     #[prost(string, tag = "2")]
     pub resumed_from: ::prost::alloc::string::String,
     /// the shuffle address of the tracker that has the checkpoint
@@ -1746,7 +1749,7 @@ pub mod job_tracker_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Idempotent: a repeated request with the same request ID is the same job.
+        /// Submits a job. A repeated request with the same request ID returns the same job.
         pub async fn submit(
             &mut self,
             request: impl tonic::IntoRequest<super::SubmitRequest>,
@@ -1924,8 +1927,8 @@ pub mod job_tracker_client {
                 .insert(GrpcMethod::new("fermata.mr.v1.JobTracker", "Job"));
             self.inner.unary(req, path, codec).await
         }
-        /// The current status of the job, again whenever it changes (at most ten times a second), and a
-        /// last time when the job has ended.
+        /// Sends the current status of a job, then again whenever it changes (at most ten times a second),
+        /// and a last time when the job has ended.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::JobRequest>,
@@ -1992,8 +1995,8 @@ pub mod job_tracker_client {
                 .insert(GrpcMethod::new("fermata.mr.v1.JobTracker", "Trackers"));
             self.inner.unary(req, path, codec).await
         }
-        /// The history of a job as JSON lines, several lines per message. Also for jobs that are no longer
-        /// in memory.
+        /// Returns the history of a job as JSON lines, several lines per message, also of a job that is no
+        /// longer in memory.
         pub async fn history(
             &mut self,
             request: impl tonic::IntoRequest<super::JobRequest>,
@@ -2018,7 +2021,8 @@ pub mod job_tracker_client {
                 .insert(GrpcMethod::new("fermata.mr.v1.JobTracker", "History"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// What a job or a task waits for, and recent decisions about it: rules, numbers and texts.
+        /// Returns what a job or a task waits for, and recent decisions about it: rules, numbers and
+        /// texts.
         pub async fn why(
             &mut self,
             request: impl tonic::IntoRequest<super::WhyRequest>,
@@ -2040,7 +2044,7 @@ pub mod job_tracker_client {
                 .insert(GrpcMethod::new("fermata.mr.v1.JobTracker", "Why"));
             self.inner.unary(req, path, codec).await
         }
-        /// All policies, with their parameters and current values.
+        /// Returns all policies, with their parameters and current values.
         pub async fn schedulers(
             &mut self,
             request: impl tonic::IntoRequest<super::SchedulersRequest>,
@@ -2065,7 +2069,8 @@ pub mod job_tracker_client {
                 .insert(GrpcMethod::new("fermata.mr.v1.JobTracker", "Schedulers"));
             self.inner.unary(req, path, codec).await
         }
-        /// How the decisions of the shadow differ. Refused if there is no shadow.
+        /// Returns how the decisions of the shadow policy differ from those of the policy in use. Refused
+        /// if there is no shadow policy.
         pub async fn shadow(
             &mut self,
             request: impl tonic::IntoRequest<super::ShadowRequest>,
@@ -2102,7 +2107,7 @@ pub mod job_tracker_server {
     /// Generated trait containing gRPC methods that should be implemented for use with JobTrackerServer.
     #[async_trait]
     pub trait JobTracker: std::marker::Send + std::marker::Sync + 'static {
-        /// Idempotent: a repeated request with the same request ID is the same job.
+        /// Submits a job. A repeated request with the same request ID returns the same job.
         async fn submit(
             &self,
             request: tonic::Request<super::SubmitRequest>,
@@ -2147,8 +2152,8 @@ pub mod job_tracker_server {
             >
             + std::marker::Send
             + 'static;
-        /// The current status of the job, again whenever it changes (at most ten times a second), and a
-        /// last time when the job has ended.
+        /// Sends the current status of a job, then again whenever it changes (at most ten times a second),
+        /// and a last time when the job has ended.
         async fn watch(
             &self,
             request: tonic::Request<super::JobRequest>,
@@ -2167,23 +2172,25 @@ pub mod job_tracker_server {
             >
             + std::marker::Send
             + 'static;
-        /// The history of a job as JSON lines, several lines per message. Also for jobs that are no longer
-        /// in memory.
+        /// Returns the history of a job as JSON lines, several lines per message, also of a job that is no
+        /// longer in memory.
         async fn history(
             &self,
             request: tonic::Request<super::JobRequest>,
         ) -> std::result::Result<tonic::Response<Self::HistoryStream>, tonic::Status>;
-        /// What a job or a task waits for, and recent decisions about it: rules, numbers and texts.
+        /// Returns what a job or a task waits for, and recent decisions about it: rules, numbers and
+        /// texts.
         async fn why(
             &self,
             request: tonic::Request<super::WhyRequest>,
         ) -> std::result::Result<tonic::Response<super::WhyReply>, tonic::Status>;
-        /// All policies, with their parameters and current values.
+        /// Returns all policies, with their parameters and current values.
         async fn schedulers(
             &self,
             request: tonic::Request<super::SchedulersRequest>,
         ) -> std::result::Result<tonic::Response<super::SchedulersReply>, tonic::Status>;
-        /// How the decisions of the shadow differ. Refused if there is no shadow.
+        /// Returns how the decisions of the shadow policy differ from those of the policy in use. Refused
+        /// if there is no shadow policy.
         async fn shadow(
             &self,
             request: tonic::Request<super::ShadowRequest>,
@@ -2978,8 +2985,8 @@ pub mod tracker_link_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// For trackers: one stream during the lifetime of a tracker process. When it breaks, the tracker
-    /// becomes suspect.
+    /// For trackers. A tracker process has one stream for as long as it runs. When the stream ends, the
+    /// tracker becomes suspect.
     #[derive(Debug, Clone)]
     pub struct TrackerLinkClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3110,8 +3117,8 @@ pub mod tracker_link_server {
             request: tonic::Request<tonic::Streaming<super::FromTracker>>,
         ) -> std::result::Result<tonic::Response<Self::AttachStream>, tonic::Status>;
     }
-    /// For trackers: one stream during the lifetime of a tracker process. When it breaks, the tracker
-    /// becomes suspect.
+    /// For trackers. A tracker process has one stream for as long as it runs. When the stream ends, the
+    /// tracker becomes suspect.
     #[derive(Debug)]
     pub struct TrackerLinkServer<T> {
         inner: Arc<T>,
