@@ -129,7 +129,7 @@ impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> WaitReasons<
     }
 
     fn update(&mut self, job: &Job) {
-        let waits = job.is_waiting() || (!job.is_over() && !job.why.is_empty());
+        let waits = job.is_waiting() || (!job.has_ended() && !job.why.is_empty());
         if !waits {
             (self.job, self.query) = (None, None);
             self.reported.clear();
@@ -179,7 +179,7 @@ async fn follow_watch<Query: Future<Output = Vec<Reason>>>(
             observer.reachable(tracker);
         }
         observer.status(&job);
-        if job.is_over() {
+        if job.has_ended() {
             return Ok(Some(job));
         }
     }

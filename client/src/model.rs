@@ -125,7 +125,7 @@ pub struct Preemption {
 
 impl Job {
     /// Returns whether the job has ended.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         !matches!(self.state.as_str(), "running" | "committing")
     }
 

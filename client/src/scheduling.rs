@@ -50,7 +50,7 @@ pub struct WhyReply {
 
 impl WhyReply {
     /// Returns whether the job or task has ended.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         matches!(self.state.as_str(), "succeeded" | "failed" | "killed" | "done")
     }
 }

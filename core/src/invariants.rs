@@ -41,8 +41,9 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             if task.is_done() {
                 done += 1;
                 // 1: at most one attempt counts, and it has succeeded.
-                let winner =
-                    task.winning_attempt().ok_or_else(|| format!("{} is done, but it has no winning attempt", task.id))?;
+                let winner = task
+                    .winning_attempt()
+                    .ok_or_else(|| format!("{} is done, but it has no winning attempt", task.id))?;
                 ensure(winner.state == AttemptState::Succeeded && winner.result.is_some(), || {
                     format!(
                         "{} is done, but its winning attempt {} is {:?} {} a result",
@@ -56,10 +57,15 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             // 7: only failures count towards the maximum number of attempts.
             let failed = task.attempts.iter().filter(|attempt| attempt.state == AttemptState::Failed).count();
             ensure(failed == task.failures as usize, || {
-                format!("{} has {failed} failed attempts, but {} failures are counted", task.id, task.failures)
+                format!(
+                    "{} has {failed} failed attempts, but {} failures are counted",
+                    task.id, task.failures
+                )
             })?;
-            let within = job.is_over() || task.is_done() || task.failures < job.spec.attempts_max;
-            ensure(within, || format!("{} continues after {} failures, the maximum of its job", task.id, task.failures))?;
+            let within = job.has_ended() || task.is_done() || task.failures < job.spec.attempts_max;
+            ensure(within, || {
+                format!("{} continues after {} failures, the maximum of its job", task.id, task.failures)
+            })?;
             // The result of an attempt whose range differs from that of its task would not count.
             let outdated = task.viable_attempts().find(|attempt| attempt.end != task.end);
             ensure(outdated.is_none(), || {
@@ -71,8 +77,12 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             let viable = task.viable_attempts().count();
             ensure(viable <= 2, || format!("{} has {viable} viable attempts, the maximum is 2", task.id))?;
         }
-        ensure(pending == job.pending[phase], || format!("{id}: the list of pending {phase}s does not match the tasks"))?;
-        ensure(running == job.running[phase], || format!("{id}: the list of running {phase}s does not match the attempts"))?;
+        ensure(pending == job.pending[phase], || {
+            format!("{id}: the list of pending {phase}s does not match the tasks")
+        })?;
+        ensure(running == job.running[phase], || {
+            format!("{id}: the list of running {phase}s does not match the attempts")
+        })?;
         ensure(done == job.succeeded[phase], || {
             format!("{id}: {done} {phase}s are done, but {} are counted", job.succeeded[phase])
         })?;
@@ -86,7 +96,9 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
     check_ranges(job)?;
     check_checkpoints(cluster, job)?;
     let active = cluster.active_jobs().any(|active| active.id == id);
-    ensure(active == job.is_running(), || format!("{id}: the job is running but not in the list of active jobs, or the reverse"))?;
+    ensure(active == job.is_running(), || {
+        format!("{id}: the job is running but not in the list of active jobs, or the reverse")
+    })?;
     check_map_events(job)
 }
 
@@ -99,13 +111,17 @@ fn check_ranges(job: &Job) -> Result<(), String> {
     for (root, mut ranges) in by_root {
         ranges.sort_unstable();
         let split =
-            job.spec.splits.get(root as usize).ok_or_else(|| format!("{}: a map has the root split {root}, which does not exist", job.id))?;
+            job.spec.splits.get(root as usize).ok_or_else(|| {
+                format!("{}: a map has the root split {root}, which does not exist", job.id)
+            })?;
         let (mut at, mut complete) = (split.start, true);
         for (start, end) in &ranges {
             complete &= *start == at;
             at = *end;
         }
-        ensure(complete && at == split.end, || format!("{}: the ranges {ranges:?} of the maps of split {root} do not cover it exactly", job.id))?;
+        ensure(complete && at == split.end, || {
+            format!("{}: the ranges {ranges:?} of the maps of split {root} do not cover it exactly", job.id)
+        })?;
     }
     Ok(())
 }
@@ -121,7 +137,7 @@ fn check_checkpoints(cluster: &Cluster, job: &Job) -> Result<(), String> {
         let present = cluster.tracker(checkpoint.tracker).is_some_and(|tracker| {
             (tracker.state != TrackerState::Lost || task.is_on_hold()) && tracker.checkpoints.contains(&id)
         });
-        ensure(paused && (present || job.is_over()) && !task.is_done(), || {
+        ensure(paused && (present || job.has_ended()) && !task.is_done(), || {
             format!("{id}: its checkpoint is not on the recorded tracker, or is no longer needed")
         })?;
     }
@@ -151,7 +167,8 @@ fn sum(all: impl Iterator<Item = Work>) -> Work {
 /// Checks that the counters of a job are the sums over the attempts whose results count.
 fn check_sums(job: &Job) -> Result<(), String> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let winners = Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winning_attempt);
+    let winners =
+        Phase::BOTH.into_iter().flat_map(|phase| &job.tasks[phase]).filter_map(Task::winning_attempt);
     for (name, value) in
         winners.filter_map(|winner| winner.result.as_ref()).flat_map(|result| &result.counters)
     {
@@ -160,7 +177,9 @@ fn check_sums(job: &Job) -> Result<(), String> {
     let counted = job.counters.iter().filter(|(_, value)| **value > 0);
     let counted: BTreeMap<&str, u64> = counted.map(|(name, value)| (name.as_str(), *value)).collect();
     sums.retain(|_, value| *value > 0);
-    ensure(sums == counted, || format!("{}: the counters are {counted:?}, but the sums over the results are {sums:?}", job.id))
+    ensure(sums == counted, || {
+        format!("{}: the counters are {counted:?}, but the sums over the results are {sums:?}", job.id)
+    })
 }
 
 /// Checks that the map events match the maps that are done.
@@ -195,7 +214,9 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
                 let here = cluster
                     .attempt(*attempt)
                     .is_some_and(|attempt| attempt.tracker == id && attempt.state.holds_slot());
-                ensure(here, || format!("{id}: {attempt} is listed as running, but does not hold a slot of this tracker"))?;
+                ensure(here, || {
+                    format!("{id}: {attempt} is listed as running, but does not hold a slot of this tracker")
+                })?;
             }
             for attempt in &tracker.checkpoints {
                 let task = cluster.task(attempt.task).and_then(|task| task.checkpoint);
@@ -204,7 +225,9 @@ fn check_trackers(cluster: &Cluster) -> Result<(), String> {
                 })?;
             }
             let lost = tracker.state == TrackerState::Lost;
-            ensure(!lost || running.is_empty(), || format!("{id}: the tracker is lost, but attempts run on it"))?;
+            ensure(!lost || running.is_empty(), || {
+                format!("{id}: the tracker is lost, but attempts run on it")
+            })?;
             slots += tracker.capacity()[phase];
             ensure(free.contains(&id) == (cluster.free_slots(tracker, phase) > 0), || {
                 format!("{id}: the list of trackers with free slots does not match its free slots")

@@ -257,7 +257,7 @@ impl Job {
     }
 
     /// Returns whether it has ended.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         matches!(self.state, JobState::Ended(_))
     }
 

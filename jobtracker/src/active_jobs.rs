@@ -46,7 +46,7 @@ async fn send_report(driver: &Driver) -> Result<(), ClientError> {
     // `read` waits until the returned state is durable. A job whose end is not durable yet would be
     // active again after a crash.
     let read = driver.read(|cluster| {
-        let live = cluster.jobs().filter(|job| !job.is_over()).map(|job| u64::from(job.id.0));
+        let live = cluster.jobs().filter(|job| !job.has_ended()).map(|job| u64::from(job.id.0));
         (cluster.epoch(), u64::from(cluster.newest_job().0) + 1, live.collect())
     });
     // The journal has failed, so the process is about to end.

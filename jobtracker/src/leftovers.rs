@@ -61,7 +61,7 @@ impl Leftovers {
                 cluster.job(*job).map(|job| Self::of_job(job, false))
             }
             Fact::AttemptKilled { attempt, .. } => {
-                let job = cluster.job(attempt.job()).filter(|job| job.is_over())?;
+                let job = cluster.job(attempt.job()).filter(|job| job.has_ended())?;
                 let none_running = job.running.map.is_empty() && job.running.reduce.is_empty();
                 none_running.then(|| Self::of_job(job, true))
             }

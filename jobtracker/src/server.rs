@@ -103,7 +103,7 @@ impl ClientService {
 
     /// Returns the status of a job, and whether the job has ended.
     async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
-        self.read_job(id, |cluster, job| (self.encode_status(cluster, job, who, true), job.is_over())).await
+        self.read_job(id, |cluster, job| (self.encode_status(cluster, job, who, true), job.has_ended())).await
     }
 
     /// Encodes the status of a job. If its output cannot be written now, the status says why.
@@ -217,7 +217,7 @@ impl JobTracker for ClientService {
         let who = wire::caller(&request)?;
         let all = request.into_inner().all;
         let jobs = self.driver.read(|cluster| {
-            let jobs = cluster.jobs().filter(|job| all || !job.is_over());
+            let jobs = cluster.jobs().filter(|job| all || !job.has_ended());
             jobs.map(|job| self.encode_status(cluster, job, &who, false)).collect()
         });
         Ok(Response::new(pb::JobsReply { jobs: jobs.await? }))

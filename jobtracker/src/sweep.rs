@@ -32,7 +32,7 @@ pub(crate) async fn sweep_loop(driver: Arc<Driver>) {
     let staged: BTreeSet<DfsPath> =
         list_staging_folders(&driver).await.into_iter().map(|entry| entry.path).collect();
     let of_ended_jobs = |cluster: &Cluster| -> Vec<Leftovers> {
-        cluster.jobs().filter(|job| job.is_over()).map(|job| Leftovers::of_job(job, true)).collect()
+        cluster.jobs().filter(|job| job.has_ended()).map(|job| Leftovers::of_job(job, true)).collect()
     };
     for mut leftovers in driver.peek(of_ended_jobs) {
         leftovers.staging = leftovers.staging.filter(|path| staged.contains(path));

@@ -48,7 +48,7 @@ impl NotWritable {
 
 /// Returns whether the job is active and has output to write.
 pub(crate) fn has_output_to_write(job: &Job) -> bool {
-    !job.is_over() && !job.spec.output.is_empty()
+    !job.has_ended() && !job.spec.output.is_empty()
 }
 
 /// Waits for the answer of the NameNode. Returns when the check started, and why the NameNode

@@ -68,10 +68,10 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
     let deadline = began + TRIAL_TIMEOUT;
     loop {
         let jobs = first.jobs(true).await?;
-        if let Some(job) = jobs.iter().find(|job| job.is_over() && job.state != "succeeded") {
+        if let Some(job) = jobs.iter().find(|job| job.has_ended() && job.state != "succeeded") {
             bail!("{} {} {}: {}", job.job, job.name, job.state, job.why);
         }
-        if jobs.iter().filter(|job| job.is_over()).count() == ids.len() {
+        if jobs.iter().filter(|job| job.has_ended()).count() == ids.len() {
             break;
         }
         ensure!(Instant::now() < deadline, "{}: not done after {} s", trial.name, TRIAL_TIMEOUT.as_secs());

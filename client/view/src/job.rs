@@ -13,7 +13,7 @@ pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
         ("state", format!("{}{why}", job.display_state())),
         ("submitted", output::utc(job.submitted_ms)),
     ];
-    if job.is_over() {
+    if job.has_ended() {
         rows.push(("took", output::took(job.ended_ms.saturating_sub(job.submitted_ms))));
     }
     rows.extend([("maps", job.maps.describe()), ("reduces", job.reduces.describe())]);

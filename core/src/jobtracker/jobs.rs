@@ -178,9 +178,9 @@ impl JobTracker {
     /// for it. A job with attempts that have not ended stays until they have.
     fn forget_old_jobs(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_idle = |job: &&Job| Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
-        let newest = self.cluster.jobs().filter(|job| job.is_over()).max_by_key(|job| (job.ended, job.id));
+        let newest = self.cluster.jobs().filter(|job| job.has_ended()).max_by_key(|job| (job.ended, job.id));
         let Some(newest) = newest.map(|job| job.id) else { return };
-        let over = self.cluster.jobs().filter(|job| job.is_over() && job.id != newest).filter(is_idle);
+        let over = self.cluster.jobs().filter(|job| job.has_ended() && job.id != newest).filter(is_idle);
         let mut over: Vec<(JobId, usize)> =
             over.map(|job| (job.id, job.tasks.map.len() + job.tasks.reduce.len())).collect();
         let mut forgotten: Vec<JobId> = Vec::new();

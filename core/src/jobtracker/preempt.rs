@@ -252,7 +252,7 @@ impl JobTracker {
         id: TaskId,
         mut before: BTreeSet<(AttemptId, TrackerId)>,
     ) {
-        if self.cluster.job(id.job).is_none_or(crate::job::Job::is_over) {
+        if self.cluster.job(id.job).is_none_or(crate::job::Job::has_ended) {
             return;
         }
         let wanted = self.checkpoints(id);

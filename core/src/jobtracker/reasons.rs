@@ -27,7 +27,7 @@ impl JobTracker {
     pub fn explain(&self, now: Time, job: JobId) -> Vec<Why> {
         let Some(job) = self.cluster.job(job) else { return Vec::new() };
         if !job.is_running() {
-            return vec![Why::rule(if job.is_over() { "job-ended" } else { "committing-output" })];
+            return vec![Why::rule(if job.has_ended() { "job-ended" } else { "committing-output" })];
         }
         let mut reasons: Vec<Why> =
             Phase::BOTH.into_iter().flat_map(|phase| self.explain_phase(job, phase)).collect();

@@ -6,7 +6,7 @@
 //! It then reports its attempts and files, and the JobTracker reconciles its state with the report.
 //! A tracker that stays lost is forgotten.
 
-use super::{JobTracker, MAP_EVENTS_MAX};
+use super::JobTracker;
 use crate::{
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration, Reply},
     fact::{Fact, TRACKER_LOST},
@@ -19,6 +19,8 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Maximum number of map events in one order, so that it fits into a message.
+const MAP_EVENTS_MAX: usize = 4096;
 /// If a job has more running reduces than this, its trackers get map events only in replies to
 /// heartbeats.
 const REDUCES_NOTIFIED_AT_ONCE: usize = 64;
@@ -144,7 +146,7 @@ impl JobTracker {
     /// Orders the deletion of files of jobs that are finished or unknown.
     fn clean_unknown_jobs(&mut self, tracker: TrackerId, jobs: BTreeSet<JobId>) {
         for job in jobs {
-            if self.cluster.job(job).is_some_and(|job| !job.is_over()) {
+            if self.cluster.job(job).is_some_and(|job| !job.has_ended()) {
                 self.cluster.volatile.add_extra_tracker(job, tracker);
             } else {
                 self.queue_order(tracker, Order::Clean(job));
@@ -262,7 +264,8 @@ impl JobTracker {
         if tracker.state != TrackerState::Lost {
             return Some(format!("{name} is not lost: stop it, and wait until it is lost"));
         }
-        let active = |attempt: &AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.is_over());
+        let active =
+            |attempt: &AttemptId| self.cluster.job(attempt.job()).is_some_and(|job| !job.has_ended());
         let outputs = self.cluster.outputs_on(tracker);
         let needed = outputs.chain(tracker.checkpoints.iter().copied()).find(active);
         needed.map(|attempt| {
@@ -397,7 +400,6 @@ impl JobTracker {
         }
         let maps = job.tasks.map.len() as u32;
         outbox.map_events_sent.insert(id, known);
-        let first = outbox.take_map_events(id, known).unwrap_or(first);
         for first in (first..known).step_by(MAP_EVENTS_MAX) {
             let next = known.min(first + MAP_EVENTS_MAX);
             let Some(job) = self.cluster.job(id) else { return };

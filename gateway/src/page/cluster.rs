@@ -47,7 +47,7 @@ fn master_tile<T>(name: &'static str, answer: &QueryResult<T>, more: String) -> 
 fn overview_section(out: &mut Html, all: &Overview) {
     let policy = all.schedulers.as_ref().ok().and_then(|all| all.scheduler.clone());
     let jobs = all.jobs.as_deref().unwrap_or_default();
-    let active = jobs.iter().filter(|job| !job.is_over()).count();
+    let active = jobs.iter().filter(|job| !job.has_ended()).count();
     let mut tiles_of = vec![
         master_tile("JobTracker", &all.jobs, format!("{} active", output::count(active as u64, "job"))),
         master_tile(
@@ -88,7 +88,7 @@ fn safemode_or_files(report: &dfs_client::Report) -> String {
 }
 
 fn jobs_section(out: &mut Html, all: &Overview, jobs: &[Job]) {
-    let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
+    let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.has_ended());
     let (waiting, running): (Vec<&Job>, Vec<&Job>) = active.into_iter().partition(|job| job.is_waiting());
     html!(out, "<h2>Running <small>{}</small></h2>", running.len());
     let now_ms = output::now_ms();
@@ -147,8 +147,8 @@ pub(super) fn newest_first<'a>(jobs: &[&'a Job]) -> Vec<&'a Job> {
 pub(super) fn ended_row(job: &Job) -> Vec<Cell> {
     let mut state = Html::new();
     html!(state, "{}", chip(job.display_state()));
-    let ended = if job.is_over() { output::time(job.ended_ms) } else { String::new() };
-    let elapsed = if job.is_over() {
+    let ended = if job.has_ended() { output::time(job.ended_ms) } else { String::new() };
+    let elapsed = if job.has_ended() {
         output::took(job.ended_ms.saturating_sub(job.submitted_ms))
     } else {
         String::new()

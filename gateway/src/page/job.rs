@@ -56,12 +56,12 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
         }
     }
     counters_section(&mut main, job);
-    Frame::new(&format!("{} {}", job.job, job.name), "/jobs", !job.is_over(), main)
+    Frame::new(&format!("{} {}", job.job, job.name), "/jobs", !job.has_ended(), main)
 }
 
 fn describe_owner_and_time(job: &Job) -> String {
     let now_ms = output::now_ms();
-    let time = if job.is_over() {
+    let time = if job.has_ended() {
         let took = output::took(job.ended_ms.saturating_sub(job.submitted_ms));
         format!("ended {} after {took}", output::time(job.ended_ms))
     } else {
@@ -122,7 +122,7 @@ fn preemption_section(out: &mut Html, job: &Job, tasks: &[Task]) {
 
 fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     html!(out, "<h2>Attempts over time <small>by node</small></h2>");
-    let until_ms = if job.is_over() { job.ended_ms } else { output::now_ms() };
+    let until_ms = if job.has_ended() { job.ended_ms } else { output::now_ms() };
     let Some(chart) = chart::draw(tasks, job.submitted_ms, until_ms) else {
         html!(out, "<p class='soft'>No attempt has started yet.</p>");
         return;
@@ -172,7 +172,7 @@ pub(super) fn reasons(out: &mut Html, why: &Result<WhyReply, QueryError>) {
         return;
     }
     // An ended job may have run under another policy.
-    let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
+    let under = if why.has_ended() { String::new() } else { format!(", under {}", why.scheduler) };
     html!(
         out,
         "<details id='recent' open><summary>Recent events{}</summary><ul class='words recent'>",

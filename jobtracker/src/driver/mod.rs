@@ -365,7 +365,7 @@ impl Driver {
         for job in jobs_with_ended_attempts
             .iter()
             .filter_map(|job| inner.core.cluster().job(*job))
-            .filter(|job| job.is_over())
+            .filter(|job| job.has_ended())
         {
             self.queue_output(seq, Output::DeleteLeftovers(Leftovers::of_job(job, true)));
         }
@@ -598,13 +598,13 @@ impl Driver {
         // The channel of an ended job is never notified again, and so never removed there. Remove
         // all channels that have no receiver here.
         inner.watchers.retain(|_, sender| sender.receiver_count() > 0);
-        let over = is_over(&inner, job);
+        let over = has_ended(&inner, job);
         inner.watchers.entry(job).or_insert_with(|| watch::Sender::new(over)).subscribe()
     }
 }
 
-fn is_over(inner: &Inner, job: JobId) -> bool {
-    inner.core.cluster().job(job).is_none_or(Job::is_over)
+fn has_ended(inner: &Inner, job: JobId) -> bool {
+    inner.core.cluster().job(job).is_none_or(Job::has_ended)
 }
 
 fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
@@ -616,7 +616,7 @@ fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
             if sender.receiver_count() == 0 {
                 inner.watchers.remove(job);
             } else {
-                sender.send_replace(is_over(inner, *job));
+                sender.send_replace(has_ended(inner, *job));
             }
         }
     }

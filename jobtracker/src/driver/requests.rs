@@ -55,7 +55,7 @@ impl Driver {
     /// Returns the output folders of all active jobs.
     pub(crate) fn active_outputs(&self) -> Vec<(JobId, DfsPath)> {
         let output = |job: &Job| Some((job.id, DfsPath::parse(&job.spec.output).ok()?));
-        self.peek(|cluster| cluster.jobs().filter(|job| !job.is_over()).filter_map(output).collect())
+        self.peek(|cluster| cluster.jobs().filter(|job| !job.has_ended()).filter_map(output).collect())
     }
 
     /// Kills a job.
@@ -135,7 +135,7 @@ fn check_load(
         return Ok(());
     }
     let (mut all_jobs, mut user_jobs, mut user_tasks) = (0_usize, 0_usize, new_tasks);
-    for job in cluster.jobs().filter(|job| !job.is_over()) {
+    for job in cluster.jobs().filter(|job| !job.has_ended()) {
         all_jobs += 1;
         if job.spec.user == user {
             user_jobs += 1;
@@ -177,6 +177,6 @@ fn shares_output(job: &Job, output: &str) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     let other = job.spec.output.as_str();
-    let both = !output.is_empty() && !other.is_empty() && !job.is_over();
+    let both = !output.is_empty() && !other.is_empty() && !job.has_ended();
     both && (inside(output, other) || inside(other, output))
 }

@@ -15,7 +15,7 @@ use mrcore::{
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
-    job::{JobSpec, Payload, Program, Split},
+    job::{JobSpec, Payload, Program, Secret, Split},
     task::AttemptResult,
 };
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -67,7 +67,7 @@ fn spec(number: u32) -> Arc<JobSpec> {
         split_slow: true,
         attempts_max: 4,
         conf: BTreeMap::new(),
-        payload: Payload::default(),
+        payload: Payload { shuffle_token: Secret::new(vec![number as u8; 16]), ..Payload::default() },
     })
 }
 
@@ -362,6 +362,6 @@ fn try_write_journal(disk: &CrashDisk, entries: &[Entry]) -> usize {
 #[test]
 fn scripted_run_has_ended_jobs_and_unfinished_jobs() {
     let script = ScriptedRun::full_run();
-    let ended = script.core.cluster().jobs().filter(|job| job.is_over()).count();
+    let ended = script.core.cluster().jobs().filter(|job| job.has_ended()).count();
     assert!(ended > 0 && script.core.cluster().jobs().any(|job| !job.is_done(Phase::Reduce)));
 }

@@ -124,7 +124,8 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
         // The progress of the attempt that saved the checkpoint counts, because it is not lost.
         let checkpoint =
             task.checkpoint.and_then(|checkpoint| task.attempts.get(checkpoint.attempt.number as usize));
-        let known = task.viable_attempts().chain(checkpoint).map(|attempt| f64::from(reports.progress(attempt).done));
+        let known =
+            task.viable_attempts().chain(checkpoint).map(|attempt| f64::from(reports.progress(attempt).done));
         let furthest = known.fold(0.0, f64::max);
         if task.is_done() { 1.0 } else { furthest }
     };
@@ -133,7 +134,10 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
     pb::PhaseStatus {
         total: tasks.len() as u32,
         pending: job.pending[phase].len() as u32,
-        running: tasks.iter().filter(|task| !task.is_done() && task.viable_attempts().next().is_some()).count() as u32,
+        running: tasks
+            .iter()
+            .filter(|task| !task.is_done() && task.viable_attempts().next().is_some())
+            .count() as u32,
         done: job.succeeded[phase],
         failed_attempts: count(AttemptState::Failed),
         killed_attempts: count(AttemptState::Killed),
@@ -167,7 +171,7 @@ pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
     match (task.is_done(), task.viable_attempts().next()) {
         (true, _) => "done",
         (false, Some(_)) => "running",
-        (false, None) if job.is_over() => {
+        (false, None) if job.has_ended() => {
             let failed = task.attempts.last().is_some_and(|last| last.state == AttemptState::Failed);
             if failed { "failed" } else { "unfinished" }
         }

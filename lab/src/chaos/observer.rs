@@ -152,8 +152,8 @@ pub(crate) fn changes(before: &ClusterView, now: &ClusterView) -> Vec<(Option<St
     for job in &now.jobs {
         let was = before.jobs.iter().find(|was| was.job == job.job);
         match was {
-            None if !job.is_over() => texts.push((None, format!("{} ({}) submitted", job.job, job.name))),
-            Some(was) if !was.is_over() && job.is_over() => {
+            None if !job.has_ended() => texts.push((None, format!("{} ({}) submitted", job.job, job.name))),
+            Some(was) if !was.has_ended() && job.has_ended() => {
                 texts.push((None, format!("{} {} after {:.1} s", job.job, job.state, job.seconds())));
             }
             _ => {}

@@ -100,7 +100,7 @@ impl ScenarioRun {
         quiet: bool,
     ) -> Self {
         let Opening { nodes, observer, view } = opening;
-        let running = view.jobs.iter().filter(|job| !job.is_over()).map(|job| job.job.clone());
+        let running = view.jobs.iter().filter(|job| !job.has_ended()).map(|job| job.job.clone());
         Self {
             target,
             file,
@@ -213,7 +213,7 @@ impl ScenarioRun {
             JobMark::Submitted => true,
             JobMark::Maps(part) => done(&job.maps, part),
             JobMark::Reduces(part) => done(&job.reduces, part),
-            JobMark::Over => job.is_over(),
+            JobMark::Over => job.has_ended(),
         }
     }
 

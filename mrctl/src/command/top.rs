@@ -133,7 +133,7 @@ impl<'a> Snapshot<'a> {
             scheduler: policy.and_then(|all| all.scheduler.as_deref()),
             shadow: policy.and_then(|all| all.shadow.as_deref()),
             slots: all.trackers.is_ok().then(|| all.slots()),
-            jobs: all.jobs.as_ref().ok().map(|jobs| jobs.iter().filter(|job| !job.is_over()).collect()),
+            jobs: all.jobs.as_ref().ok().map(|jobs| jobs.iter().filter(|job| !job.has_ended()).collect()),
             waiting_for: &all.reasons,
             trackers: all.trackers.as_deref().ok(),
             files: all.files.as_ref().ok(),
@@ -209,7 +209,7 @@ fn frame(all: &Overview, now_ms: u64) -> Lines {
 /// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`
 fn summary(all: &Overview, jobs: &[Job]) -> String {
     let waiting = jobs.iter().filter(|job| job.is_waiting()).count();
-    let running = jobs.iter().filter(|job| !job.is_over()).count() - waiting;
+    let running = jobs.iter().filter(|job| !job.has_ended()).count() - waiting;
     let mut parts = Vec::new();
     if let Ok(policy) = &all.schedulers {
         let shadow = policy.shadow.as_ref().map_or_else(String::new, |name| format!(" (shadow: {name})"));
@@ -241,7 +241,7 @@ fn stored(files: &Report) -> String {
 }
 
 fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
-    let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.is_over());
+    let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.has_ended());
     let mut ended = over;
     ended.sort_by_key(|job| std::cmp::Reverse(job.ended_ms));
     ended.truncate(ENDED_MAX);
@@ -253,7 +253,7 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
     for job in active.into_iter().chain(ended) {
         let state = job.display_state();
         let waiting_for = all.reasons.get(&job.job).filter(|_| job.is_waiting());
-        let time = if job.is_over() { job.ended_ms } else { now_ms }.saturating_sub(job.submitted_ms);
+        let time = if job.has_ended() { job.ended_ms } else { now_ms }.saturating_sub(job.submitted_ms);
         table.add_row([
             job.job.clone(),
             job.name.clone(),
@@ -271,7 +271,7 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
 
 /// Why a job waits, or how it was preempted.
 fn note(job: &Job, waiting_for: Option<&String>) -> String {
-    if !job.is_over() && !job.why.is_empty() {
+    if !job.has_ended() && !job.why.is_empty() {
         return job.why.clone();
     }
     waiting_for.cloned().unwrap_or_else(|| preempted::short_summary(job))

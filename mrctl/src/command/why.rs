@@ -37,7 +37,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut lines = lines(&why);
-    if !why.is_over() {
+    if !why.has_ended() {
         let asking = async { target.connect().await?.report().await.map_err(anyhow::Error::from) };
         if let Ok(Ok(report)) = tokio::time::timeout(NAMENODE_TIMEOUT, asking).await {
             let note = without_datanodes(report.nodes.iter().map(|node| node.state));
@@ -62,7 +62,7 @@ fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'st
 /// The lines of the output.
 fn lines(why: &WhyReply) -> Vec<String> {
     // An ended job may have run under another policy.
-    let under = if why.is_over() { String::new() } else { format!(", under {}", why.scheduler) };
+    let under = if why.has_ended() { String::new() } else { format!(", under {}", why.scheduler) };
     let verb = if matches!(why.state.as_str(), "succeeded" | "failed") { "has" } else { "is" };
     let mut lines = vec![format!("{} {verb} {}{under}", why.of, why.state)];
     lines.extend(why.waiting_for.iter().map(|reason| format!("  {}", reason.text)));

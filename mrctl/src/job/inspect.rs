@@ -158,7 +158,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
     let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK", "WHY"];
     let mut table = output::table(&header, &[4, 5, 7]);
     for job in &jobs {
-        let elapsed = job.is_over().then(|| output::took(job.ended_ms.saturating_sub(job.submitted_ms)));
+        let elapsed = job.has_ended().then(|| output::took(job.ended_ms.saturating_sub(job.submitted_ms)));
         table.add_row([
             job.job.clone(),
             job.name.clone(),
@@ -258,19 +258,19 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
 
 pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
-    let over_before = tracker.job(&args.job).await?.is_over();
+    let over_before = tracker.job(&args.job).await?.has_ended();
     tracker.kill(&args.job).await?;
     let job = tracker.job(&args.job).await?;
     if args.json {
         output::json(&job)?;
     }
-    if over_before || (job.is_over() && job.state != "killed") {
+    if over_before || (job.has_ended() && job.state != "killed") {
         let has = if job.state == "killed" { "was" } else { "has" };
         eprintln!("mrctl: {} {has} already {}: there is nothing to kill", job.job, job.state);
         return Ok(ExitCode::FAILURE);
     }
     if !args.json {
-        let verb = if job.is_over() { "was" } else { "is being" };
+        let verb = if job.has_ended() { "was" } else { "is being" };
         output::line(format!("{} {verb} killed", job.job))?;
     }
     Ok(ExitCode::SUCCESS)

@@ -23,7 +23,7 @@ async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
 /// Figures of all ended jobs that the JobTracker remembers.
 pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
     let mut jobs = tracker.jobs(true).await?;
-    jobs.retain(client::model::Job::is_over);
+    jobs.retain(client::model::Job::has_ended);
     jobs.sort_by_key(|job| job.submitted_ms);
     if jobs.is_empty() {
         if as_json {

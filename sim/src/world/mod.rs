@@ -375,7 +375,7 @@ impl World {
             && self.unsubmitted.is_empty()
             && self.core.as_ref().is_some_and(|core| {
                 core.cluster().active_jobs().next().is_none()
-                    && core.cluster().jobs().all(mrcore::job::Job::is_over)
+                    && core.cluster().jobs().all(mrcore::job::Job::has_ended)
             });
         let well = self.faults_open == 0 && self.unreachable == 0;
         let all_reported = || self.nodes.iter().all(Node::is_idle);
@@ -496,6 +496,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         agent: Agent::new(machine.slots, BTreeSet::new(), BTreeMap::new(), BTreeSet::new(), None),
         tracker_id: None,
         incarnation: 0,
+        newest_order: 0,
         connections: 0,
         next_agent_deadline: None,
         inbox: Vec::new(),

@@ -65,7 +65,10 @@ impl World {
                 }
             }
             2 => self.random_crash(at),
-            3 => self.disconnect(at),
+            3 if self.nodes[at].can_communicate() && self.nodes[at].tracker_id.is_some() => {
+                self.disconnect(at)
+            }
+            3 => {}
             4 => self.random_drain(at),
             5 | 6 => {
                 // Kills a tracker on which a reduce is being paused.
@@ -104,12 +107,10 @@ impl World {
     }
 
     /// Breaks the connection of a tracker.
-    fn disconnect(&mut self, at: usize) {
-        if self.nodes[at].can_communicate() && self.nodes[at].tracker_id.is_some() {
-            self.close_connection(at);
-            self.send_to_agent(at, AgentEvent::Disconnected);
-            self.connect_again(at);
-        }
+    pub(super) fn disconnect(&mut self, at: usize) {
+        self.close_connection(at);
+        self.send_to_agent(at, AgentEvent::Disconnected);
+        self.connect_again(at);
     }
 
     /// Drains a tracker, or cancels its drain, as a user would.
@@ -125,7 +126,7 @@ impl World {
     /// Preempts a random attempt or resumes a task on hold, as a user would.
     fn random_request(&mut self) {
         let Some(core) = &self.core else { return };
-        let tasks = || core.cluster().jobs().filter(|job| !job.is_over()).flat_map(|job| &job.tasks.reduce);
+        let tasks = || core.cluster().jobs().filter(|job| !job.has_ended()).flat_map(|job| &job.tasks.reduce);
         let on_hold = tasks().find(|task| task.on_hold).map(|task| task.id);
         // Its other attempt has been paused, so this attempt competes with a checkpoint.
         let is_behind = |task: &Task| {
@@ -138,7 +139,7 @@ impl World {
         let all = || {
             core.cluster()
                 .jobs()
-                .filter(|job| !job.is_over())
+                .filter(|job| !job.has_ended())
                 .flat_map(|job| job.tasks.map.iter().chain(&job.tasks.reduce))
         };
         let running: Vec<AttemptId> =

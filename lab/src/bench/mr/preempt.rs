@@ -154,7 +154,7 @@ impl Bench<'_> {
         let mut preempted = PreemptedTasks::default();
         let job = loop {
             let job = self.cluster.tracker.job(&id).await?;
-            if job.is_over() {
+            if job.has_ended() {
                 break job;
             }
             if disturbance != Disturbance::Undisturbed {
@@ -340,7 +340,7 @@ impl Bench<'_> {
         let (mut requested, mut written) = (false, 0);
         let job = loop {
             let job = tracker.job(&id).await?;
-            if job.is_over() {
+            if job.has_ended() {
                 break job;
             }
             if !requested && job.maps.done + 1 >= job.maps.total {

@@ -102,7 +102,7 @@ impl FaultSchedule {
             let open: Vec<&str> = jobs
                 .iter()
                 .map(|work| work.id.as_str())
-                .filter(|id| view.jobs.iter().all(|job| job.job != *id || !job.is_over()))
+                .filter(|id| view.jobs.iter().all(|job| job.job != *id || !job.has_ended()))
                 .collect();
             if open.is_empty() {
                 return Ok(view);
