@@ -1,6 +1,6 @@
 //! Code that the libFuzzer entries share.
 
-pub use fermata_fuzzing::{Target, execute, memory::Counting, target};
+pub use fermata_fuzzing::{Target, execute, memory::CountingAllocator, target};
 pub use libfuzzer_sys::fuzz_target;
 
 /// Defines the libFuzzer entry of a target, with the counting allocator.
@@ -8,7 +8,7 @@ pub use libfuzzer_sys::fuzz_target;
 macro_rules! entry {
     ($name:literal) => {
         #[global_allocator]
-        static ALLOCATOR: $crate::Counting = $crate::Counting;
+        static ALLOCATOR: $crate::CountingAllocator = $crate::CountingAllocator;
 
         $crate::fuzz_target!(|input: &[u8]| {
             static TARGET: std::sync::LazyLock<$crate::Target> =

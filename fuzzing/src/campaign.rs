@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Maximum duration of an execution, also on a busy machine.
+/// Maximum duration of an execution. Long enough for a busy machine.
 const EXECUTION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long to run, and the seed.
+/// How long a target is run, and with which seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Campaign {
     /// Minimum number of executions.
@@ -36,13 +36,13 @@ pub struct Tally {
 }
 
 impl Campaign {
-    /// Runs until the limits are reached or a property is violated.
+    /// Runs the target until both minima are reached or a property is violated.
     pub fn run(self, target: &Target) -> Tally {
         let (began, mut tally) = (Instant::now(), Tally::default());
         let seeds = (target.seeds)();
         let mut contents = Vec::new();
         for seed in &seeds {
-            match judge(target, seed, &mut tally, |content| {
+            match execute_and_check(target, seed, &mut tally, |content| {
                 content.ok_or("a valid input is refused".to_owned())
             }) {
                 Some(content) => contents.push(content),
@@ -61,10 +61,10 @@ impl Campaign {
                 if known {
                     Ok(content.is_some())
                 } else {
-                    Err("damage is accepted as other content".to_owned())
+                    Err("a damaged input is accepted with content that no valid input has".to_owned())
                 }
             };
-            match judge(target, &input, &mut tally, fits) {
+            match execute_and_check(target, &input, &mut tally, fits) {
                 Some(accepted) => tally.accepted += u64::from(accepted),
                 None => break,
             }
@@ -74,8 +74,9 @@ impl Campaign {
     }
 }
 
-/// One execution. Returns `None` and records the finding if a property is violated.
-fn judge<T>(
+/// Executes the target once, and checks the result with `fits`. Returns `None` and records the
+/// finding if a property is violated.
+fn execute_and_check<T>(
     target: &Target,
     input: &[u8],
     tally: &mut Tally,
@@ -88,7 +89,9 @@ fn judge<T>(
     tally.longest = tally.longest.max(took);
     let judged = match content {
         Err(panic) => Err(message_of(&*panic)),
-        Ok(_) if took > EXECUTION_TIME_MAX => Err(format!("it took {took:.1?}")),
+        Ok(_) if took > EXECUTION_TIME_MAX => {
+            Err(format!("the execution took {took:.1?}: the maximum is {EXECUTION_TIME_MAX:?}"))
+        }
         Ok(content) => fits(content),
     };
     match judged {
@@ -100,6 +103,7 @@ fn judge<T>(
     }
 }
 
+/// Returns the message of a panic.
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()

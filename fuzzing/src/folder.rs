@@ -1,10 +1,10 @@
-//! Several files as one input, for readers of folders.
+//! Packs several files into one input, for readers of folders.
 
 /// Names and contents of files, in order.
 pub(crate) type Files = Vec<(String, Vec<u8>)>;
 
-/// The format of a file: the length of its name as u8, the name, the length of its content as u32
-/// little endian, the content.
+/// Packs files into one input. The format of a file is: the length of its name as u8, the name, the
+/// length of its content as little-endian u32, the content.
 pub(crate) fn pack<N: AsRef<str>, C: AsRef<[u8]>>(files: impl IntoIterator<Item = (N, C)>) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, content) in files {
@@ -17,8 +17,8 @@ pub(crate) fn pack<N: AsRef<str>, C: AsRef<[u8]>>(files: impl IntoIterator<Item 
     out
 }
 
-/// The reverse of [`pack`], for any bytes. Lengths beyond the end are cut, so that every input is a
-/// folder.
+/// Unpacks what [`pack`] has packed. Accepts any bytes: a length beyond the end of the input is
+/// cut, so that every input is a folder.
 pub(crate) fn unpack(mut input: &[u8]) -> Files {
     let mut files = Files::new();
     let mut take = |length: usize| {

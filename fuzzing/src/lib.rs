@@ -8,10 +8,10 @@
 //! - `fermata-fuzz run`: seeded mutations for a given time, without cargo-fuzz.
 //!
 //! Every execution checks that there is no panic, no endless loop, and no more memory use than the
-//! limit of the target. The body checks accepted inputs: they encode to the same bytes or read back
-//! as the same value, and two ways to read them agree. The seeded runs also check damaged valid
-//! inputs: they are refused, or read as the same content, or, for a log, as a prefix of it
-//! ([`Damage`]).
+//! limit of the target. The body checks accepted inputs: encoding the value again gives the same
+//! bytes or the same value, and two ways to read the input give the same result. The seeded runs
+//! also check damaged valid inputs: they must be refused, or be read as the content of a valid
+//! input, or, for a log, as a prefix of such content ([`Damage`]).
 
 pub mod campaign;
 mod folder;
@@ -30,7 +30,7 @@ pub struct Target {
     pub reads: &'static str,
     /// Valid inputs, created by the code that writes such bytes.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Reads the input and panics if a property is violated. Returns the content if the input was
+    /// Reads the input, and panics if a property is violated. Returns the content if the input was
     /// accepted.
     pub body: fn(&[u8]) -> Option<Vec<u8>>,
     /// How a damaged valid input may be read.
@@ -42,11 +42,11 @@ pub struct Target {
 /// How a reader may treat a damaged valid input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// It may read other valid content: the format has no checksum.
+    /// The reader may read other valid content, because the format has no checksum.
     Unnoticed,
-    /// It refuses the input, or reads the content of a valid input.
+    /// The reader refuses the input, or reads the content of a valid input.
     Refused,
-    /// It refuses the input, or reads a prefix of the content of a valid input.
+    /// The reader refuses the input, or reads a prefix of the content of a valid input.
     CutShort,
 }
 
@@ -60,29 +60,30 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// The limit for an input of this length.
+    /// Returns the limit for an input of this length.
     pub fn of(self, length: usize) -> usize {
         self.fixed + self.per_byte * length
     }
 }
 
-/// All targets, in the order of `fuzz/README.md`.
+/// Returns all targets, in the order of `fuzz/README.md`.
 pub fn targets() -> Vec<Target> {
     readers::all()
 }
 
-/// The target with this name.
+/// Returns the target with this name, if any.
 pub fn target(name: &str) -> Option<Target> {
     targets().into_iter().find(|target| target.name == name)
 }
 
-/// One execution, with its memory measured. Panics if a property is violated.
+/// Executes a target once, and measures its memory. Panics if a property is violated. Returns the
+/// content if the input was accepted.
 pub fn execute(target: &Target, input: &[u8]) -> Option<Vec<u8>> {
     let (content, peak) = memory::peak_of(|| (target.body)(input));
     let limit = target.memory.of(input.len());
     assert!(
         peak <= limit,
-        "{}: {peak} bytes of memory for {} of input: {limit} is the limit",
+        "{}: used {peak} bytes of memory for {} bytes of input: the limit is {limit}",
         target.name,
         input.len()
     );

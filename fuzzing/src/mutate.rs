@@ -15,21 +15,22 @@ impl Random {
         split_mix::next(&mut self.0)
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         if bound == 0 { 0 } else { (self.next() % bound as u64) as usize }
     }
 
+    /// Returns a range within `0..length`.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let start = self.below(length + 1);
-        // Mostly short ranges, sometimes up to the end.
+        // Most ranges are short, some reach to the end.
         let most = if self.below(4) == 0 { length - start } else { (length - start).min(16) };
         start..start + self.below(most + 1)
     }
 }
 
-/// Edge cases of lengths and counts.
-const EDGES: [u64; 16] = [
+/// Edge cases for numbers in binary formats, such as lengths and counts.
+const EDGE_NUMBERS: [u64; 16] = [
     0,
     1,
     2,
@@ -48,8 +49,8 @@ const EDGES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Edge cases of texts.
-const WORDS: [&[u8]; 16] = [
+/// Edge cases for text formats.
+const EDGE_TEXTS: [&[u8]; 16] = [
     b"",
     b"\"",
     b"0",
@@ -68,16 +69,17 @@ const WORDS: [&[u8]; 16] = [
     b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
 ];
 
-/// One of `seeds`, with one to four mutations.
+/// Returns one of `seeds` with one to four mutations.
 pub(crate) fn mutated(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut input = seeds[random.below(seeds.len())].clone();
     for _ in 0..=random.below(4) {
-        damage(random, &mut input, seeds);
+        mutate(random, &mut input, seeds);
     }
     input
 }
 
-fn damage(random: &mut Random, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
+/// Applies one random mutation.
+fn mutate(random: &mut Random, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
     let length = input.len();
     match random.below(11) {
         0 | 1 if length > 0 => input[random.below(length)] ^= 1 << random.below(8),
@@ -99,7 +101,7 @@ fn damage(random: &mut Random, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             input.splice(at..at, junk);
         }
         7 => {
-            // The start of one input and the end of another.
+            // Joins the start of this input and the end of another.
             let other = &seeds[random.below(seeds.len())];
             input.truncate(random.below(length + 1));
             input.extend_from_slice(&other[random.below(other.len() + 1)..]);
@@ -109,8 +111,8 @@ fn damage(random: &mut Random, input: &mut Vec<u8>, seeds: &[Vec<u8>]) {
     }
 }
 
-/// Changes a little-endian number to one of [`EDGES`], to a slightly different value, or to the
-/// length of the input.
+/// Changes a little-endian number to one of [`EDGE_NUMBERS`], to a slightly different value, or to
+/// the length of the input.
 fn edit_number(random: &mut Random, input: &mut [u8]) {
     let width = [1, 2, 4, 8][random.below(4)];
     if input.len() < width {
@@ -124,14 +126,14 @@ fn edit_number(random: &mut Random, input: &mut [u8]) {
         0 => u64::from_le_bytes(bytes).wrapping_add(step),
         1 => u64::from_le_bytes(bytes).wrapping_sub(step),
         2 => input.len() as u64,
-        _ => EDGES[random.below(EDGES.len())],
+        _ => EDGE_NUMBERS[random.below(EDGE_NUMBERS.len())],
     };
     input[at..at + width].copy_from_slice(&number.to_le_bytes()[..width]);
 }
 
-/// Replaces a sequence of digits, or any short range, by one of [`WORDS`].
+/// Replaces a sequence of digits, or any short range, by one of [`EDGE_TEXTS`].
 fn edit_text(random: &mut Random, input: &mut Vec<u8>) {
-    let word = WORDS[random.below(WORDS.len())];
+    let word = EDGE_TEXTS[random.below(EDGE_TEXTS.len())];
     let from = random.below(input.len() + 1);
     let digit = input[from..].iter().position(u8::is_ascii_digit).filter(|_| random.below(3) > 0);
     let range = match digit {
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_damage_and_most_inputs_differ() {
+    fn same_seed_gives_the_same_mutations_and_most_inputs_differ() {
         let seeds = vec![b"some 17 bytes long".to_vec(), vec![0; 40]];
         let all = |seed| {
             let mut random = Random::new(seed);

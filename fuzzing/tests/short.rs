@@ -1,12 +1,14 @@
-//! A short run of every fuzz target: seeded mutations of valid inputs, the same every time.
+//! Runs every fuzz target for a short time, with the same seeded mutations of valid inputs every
+//! time.
 //!
-//! `FERMATA_FUZZ_SECONDS=600` runs each target for at least this long, with a new seed every time.
+//! `FERMATA_FUZZ_SECONDS=600` runs each target for at least 600 seconds, with a new seed every
+//! time.
 
-use fermata_fuzzing::{Campaign, memory::Counting, target, targets};
+use fermata_fuzzing::{Campaign, memory::CountingAllocator, target, targets};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const EXECUTIONS: u64 = 20_000;
 

@@ -1,7 +1,7 @@
 //! Lists the fuzz targets, writes their valid inputs, and runs them on seeded mutations. See
 //! `scripts/fuzz`.
 
-use fermata_fuzzing::{Campaign, Target, memory::Counting, target, targets};
+use fermata_fuzzing::{Campaign, Target, memory::CountingAllocator, target, targets};
 use std::{
     fs,
     path::Path,
@@ -10,7 +10,7 @@ use std::{
 };
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const USAGE: &str = "usage: fermata-fuzz list | seeds FOLDER | run SECONDS [TARGET...] | try TARGET FILE...";
 
@@ -42,7 +42,7 @@ fn named(name: &str) -> Result<Target, String> {
     target(name).ok_or_else(|| format!("{name} is not a target: see `fermata-fuzz list`"))
 }
 
-/// Writes FOLDER/TARGET/seed-N, for a fuzzer that starts from files.
+/// Writes each valid input to FOLDER/TARGET/seed-N, for a fuzzer that starts from files.
 fn write_seeds(folder: &Path) -> Result<(), String> {
     for target in targets() {
         let folder = folder.join(target.name);

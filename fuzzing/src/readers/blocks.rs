@@ -1,7 +1,7 @@
-//! Readers of DataNodes (frames of the bulk protocol, checksum files) and of paths of the file
-//! system.
+//! Targets for readers of DataNodes (frames of the bulk protocol, checksum files) and for the
+//! parser of DFS paths.
 
-use super::SMALL;
+use super::SMALL_LIMIT;
 use crate::{Damage, Limit, Target};
 use bytes::BytesMut;
 use dfs_client::{
@@ -23,10 +23,10 @@ pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "bulk_frame",
         reads: "dfs_client::bulk::read_request, read_frame, Frame::expect, checksum::verify of packets",
-        seeds: frames,
-        body: frame,
+        seeds: frame_seeds,
+        body: check_frames,
         damage: Damage::Unnoticed,
-        // A body of 1 MiB and the data of one packet, for any length fields.
+        // Memory for a body of 1 MiB and the data of one packet, for any length fields.
         memory: Limit { fixed: (2 << 20) + PACKET_BYTES, per_byte: 512 },
     },
     Target {
@@ -40,9 +40,9 @@ pub(super) const TARGETS: &[Target] = &[
             };
             vec![of(0), of(5), of(CHUNK_BYTES), of(3 * CHUNK_BYTES + 1)]
         },
-        body: checksum_file,
+        body: check_checksum_file,
         damage: Damage::Refused,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
     Target {
         name: "dfs_path",
@@ -52,23 +52,23 @@ pub(super) const TARGETS: &[Target] = &[
                 .map(<[u8]>::to_vec)
                 .to_vec()
         },
-        body: path,
+        body: check_path,
         damage: Damage::Unnoticed,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
 ];
 
 const BLOCK: BlockId = BlockId(7);
 const NONCE: Nonce = Nonce(9);
 
-fn framed(kind: FrameKind, body: &impl Message, data: &[u8]) -> Vec<u8> {
+fn encode_frame(kind: FrameKind, body: &impl Message, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     encode_frame(kind, body, data.len(), &mut out);
     out.extend_from_slice(data);
     out
 }
 
-fn frames() -> Vec<Vec<u8>> {
+fn frame_seeds() -> Vec<Vec<u8>> {
     let request = |op| BulkRequest { op: Some(op), token: vec![3; 32] };
     let mirror = DataNodeAddress { uuid: "u".into(), ..DataNodeAddress::default() };
     let write =
@@ -87,23 +87,24 @@ fn frames() -> Vec<Vec<u8>> {
     let reply = ReadReply { offset: 0, length: 9, chunk_size: CHUNK_BYTES as u32, checksums: vec![1; 4] };
     let error = BulkError { kind: "not-found".into(), message: "no such block".into() };
     vec![
-        framed(FrameKind::Request, &request(Op::Write(write)), b""),
-        framed(FrameKind::Request, &request(Op::Read(read)), b""),
-        framed(FrameKind::Request, &request(Op::OpenLocal(local)), b""),
+        encode_frame(FrameKind::Request, &request(Op::Write(write)), b""),
+        encode_frame(FrameKind::Request, &request(Op::Read(read)), b""),
+        encode_frame(FrameKind::Request, &request(Op::OpenLocal(local)), b""),
         [
-            framed(FrameKind::Packet, &packet(b"", false), b""),
-            framed(FrameKind::Packet, &packet(b"some", true), b"some"),
+            encode_frame(FrameKind::Packet, &packet(b"", false), b""),
+            encode_frame(FrameKind::Packet, &packet(b"some", true), b"some"),
         ]
         .concat(),
-        framed(FrameKind::Packet, &packet(&data, true), &data),
-        framed(FrameKind::Status, &status, b""),
-        framed(FrameKind::ReadReply, &reply, b""),
-        framed(FrameKind::Error, &error, b""),
+        encode_frame(FrameKind::Packet, &packet(&data, true), &data),
+        encode_frame(FrameKind::Status, &status, b""),
+        encode_frame(FrameKind::ReadReply, &reply, b""),
+        encode_frame(FrameKind::Error, &error, b""),
     ]
 }
 
-/// Decodes the body of a frame and checks that it reads back as the same message.
-fn body<M: Message + Default + PartialEq + std::fmt::Debug>(
+/// Decodes the body of a frame, and checks that encoding and decoding it again gives the same
+/// message.
+fn decode_body<M: Message + Default + PartialEq + std::fmt::Debug>(
     frame: &Frame,
     kind: FrameKind,
 ) -> Result<M, FrameError> {
@@ -123,14 +124,14 @@ fn read_frames(mut input: &[u8]) -> Result<(), FrameError> {
         };
         assert!(frame.data.len() <= PACKET_BYTES, "more data than a packet has");
         match frame.kind {
-            FrameKind::Request => drop(body::<BulkRequest>(&frame, frame.kind)?),
-            FrameKind::Status => drop(body::<WriteStatus>(&frame, frame.kind)?),
-            FrameKind::ReadReply => drop(body::<ReadReply>(&frame, frame.kind)?),
-            FrameKind::Error => drop(body::<BulkError>(&frame, frame.kind)?),
+            FrameKind::Request => drop(decode_body::<BulkRequest>(&frame, frame.kind)?),
+            FrameKind::Status => drop(decode_body::<WriteStatus>(&frame, frame.kind)?),
+            FrameKind::ReadReply => drop(decode_body::<ReadReply>(&frame, frame.kind)?),
+            FrameKind::Error => drop(decode_body::<BulkError>(&frame, frame.kind)?),
             FrameKind::Packet => {
-                let packet = body::<Packet>(&frame, frame.kind)?;
+                let packet = decode_body::<Packet>(&frame, frame.kind)?;
                 let sums = checksum::from_bytes(&packet.checksums);
-                // Like a DataNode, checks only the next expected packet.
+                // Like a DataNode, verifies only the packet at the expected offset.
                 if packet.offset == position && checksum::verify(&frame.data, position, &sums).is_ok() {
                     position += frame.data.len() as u64;
                 }
@@ -140,9 +141,9 @@ fn read_frames(mut input: &[u8]) -> Result<(), FrameError> {
     }
 }
 
-/// The first request, which a DataNode reads before it has checked a token. The result must equal
-/// that of `read_frame`.
-fn first_request(input: &[u8]) {
+/// Reads the first request as a DataNode does before it has checked a token. Checks that the result
+/// equals that of `read_frame`.
+fn check_first_request(input: &[u8]) {
     let frame = read_frame(&mut &input[..], BytesMut::new());
     let expected = frame.and_then(|frame| frame.expect::<BulkRequest>(FrameKind::Request));
     match (read_request(&mut &input[..]), expected) {
@@ -152,22 +153,23 @@ fn first_request(input: &[u8]) {
     }
 }
 
-fn frame(input: &[u8]) -> Option<Vec<u8>> {
-    // With a valid checksum of header and body, which any peer can compute.
+fn check_frames(input: &[u8]) -> Option<Vec<u8>> {
+    // Also reads the input with a corrected checksum of header and body, which any peer can
+    // compute.
     let mut sound = input.to_vec();
     if sound.len() >= FRAME_HEADER_BYTES {
         let length = u32::from_le_bytes([sound[4], sound[5], sound[6], sound[7]]) as usize;
         let end = FRAME_HEADER_BYTES.saturating_add(length).min(sound.len());
         let crc = crc32c::crc32c_append(crc32c::crc32c(&sound[..12]), &sound[FRAME_HEADER_BYTES..end]);
         sound[12..16].copy_from_slice(&crc.to_le_bytes());
-        first_request(&sound);
+        check_first_request(&sound);
         let _refused = read_frames(&sound);
     }
-    first_request(input);
+    check_first_request(input);
     read_frames(input).ok().map(|()| Vec::new())
 }
 
-fn checksum_file(input: &[u8]) -> Option<Vec<u8>> {
+fn check_checksum_file(input: &[u8]) -> Option<Vec<u8>> {
     let read = |bytes: &[u8]| {
         let sums = Checksums::decode(bytes, BLOCK).ok()?;
         assert_eq!(sums.encode(), bytes, "an accepted input encodes differently");
@@ -175,7 +177,7 @@ fn checksum_file(input: &[u8]) -> Option<Vec<u8>> {
         let _mismatch = checksum::verify(&[0; 100], 0, &sums.sums);
         Some(bytes.to_vec())
     };
-    // With valid checksums of the header and of the table.
+    // Also reads the input with corrected checksums of the header and of the table.
     if let Ok(fields) = <[u8; 8]>::try_from(input.get(24..32).unwrap_or_default()) {
         let table = checksum::from_bytes(input.get(checksum::HEADER_BYTES..).unwrap_or_default());
         let length = u64::from_le_bytes(fields);
@@ -184,11 +186,15 @@ fn checksum_file(input: &[u8]) -> Option<Vec<u8>> {
     read(input)
 }
 
-fn path(input: &[u8]) -> Option<Vec<u8>> {
+fn check_path(input: &[u8]) -> Option<Vec<u8>> {
     let path = DfsPath::parse(std::str::from_utf8(input).ok()?).ok()?;
     let text = path.as_str();
     assert!(text.starts_with('/') && !text.contains("//"), "{text:?} is not normalised");
     assert!(path.names().all(|name| name != "." && name != ".." && !name.contains('\0')));
-    assert_eq!(DfsPath::parse(text).as_ref(), Ok(&path), "a path reads back as another");
+    assert_eq!(
+        DfsPath::parse(text).as_ref(),
+        Ok(&path),
+        "parsing a normalised path again gives another path"
+    );
     Some(text.as_bytes().to_vec())
 }

@@ -1,6 +1,7 @@
-//! Readers of the masters at start: segments and snapshots of a journal, and the records in them.
+//! Targets for readers of the masters at start: segments and snapshots of a journal, and their
+//! records.
 
-use super::SMALL;
+use super::SMALL_LIMIT;
 use crate::{
     Damage, Limit, Target,
     folder::{pack, unpack},
@@ -27,40 +28,41 @@ pub(super) const TARGETS: &[Target] = &[
     Target {
         name: "journal",
         reads: "journal::Log::open and the replay, of segments and snapshots",
-        seeds: logs,
-        body: log,
+        seeds: log_seeds,
+        body: check_log,
         damage: Damage::CutShort,
-        // It is read in windows of some hundred KiB. The simulated disk is also in memory.
+        // The log is read in windows of some hundred KiB. The simulated disk is also in memory.
         memory: Limit { fixed: 8 << 20, per_byte: 256 },
     },
     Target {
         name: "namenode_edit",
         reads: "journal::codec::decode of the NameNode's Record, Namespace::apply",
-        seeds: edits,
-        body: edit,
+        seeds: edit_seeds,
+        body: check_edit,
         damage: Damage::Unnoticed,
-        memory: RECORD,
+        memory: RECORD_LIMIT,
     },
     Target {
         name: "namenode_snapshot",
         reads: "journal::codec::decode of SnapshotItem, SnapshotLoader",
         seeds: || vec![pack(namespace().items().map(|item| ("", codec::encode(&item))))],
-        body: snapshot,
+        body: check_snapshot,
         damage: Damage::Unnoticed,
-        memory: RECORD,
+        memory: RECORD_LIMIT,
     },
     Target {
         name: "jobtracker_facts",
         reads: "journal::codec::decode of the JobTracker's Entry, Cluster::apply",
-        seeds: facts,
-        body: fact,
+        seeds: fact_seeds,
+        body: check_facts,
         damage: Damage::Unnoticed,
-        memory: RECORD,
+        memory: RECORD_LIMIT,
     },
 ];
 
-/// The decoder preallocates at most 1 MiB for each list, and 64 MiB in total.
-const RECORD: Limit = Limit { fixed: 64 << 20, per_byte: SMALL.per_byte * 8 };
+/// Memory limit for a decoded record. The decoder preallocates at most 1 MiB for each list, and 64
+/// MiB in total.
+const RECORD_LIMIT: Limit = Limit { fixed: 64 << 20, per_byte: SMALL_LIMIT.per_byte * 8 };
 
 fn record(seq: u64) -> Vec<u8> {
     let mut bytes = seq.to_le_bytes().to_vec();
@@ -85,9 +87,9 @@ fn take_snapshot(log: &Log) {
     log.snapshot_done(upto).expect("a sound log");
 }
 
-/// Logs in which a record with a certain number always has the same content: closed, or as they are
-/// after a crash.
-fn logs() -> Vec<Vec<u8>> {
+/// Returns logs that were closed, and logs as a crash leaves them. In all of them, a record with a
+/// certain sequence number has the same content.
+fn log_seeds() -> Vec<Vec<u8>> {
     let of = |write: fn(&Log), crash: Option<Survive>| {
         let disk = CrashDisk::new();
         let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a fresh log").log;
@@ -121,7 +123,7 @@ fn logs() -> Vec<Vec<u8>> {
     ]
 }
 
-/// All records of a log, those of its snapshot first.
+/// Returns all records of a log, those of its snapshot first.
 fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
     let mut opened = Log::open(Arc::new(disk.clone()), recovery)?;
     let mut next = opened.replay.snapshot_seq() + 1;
@@ -131,7 +133,7 @@ fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
         let bytes = match item {
             Item::Snapshot(bytes) => bytes,
             Item::Record { seq, bytes } => {
-                assert_eq!(seq, next, "a gap without an error");
+                assert_eq!(seq, next, "records are missing, but no error was returned");
                 next += 1;
                 bytes
             }
@@ -139,26 +141,31 @@ fn read_log(disk: &CrashDisk, recovery: Recovery) -> Result<Vec<u8>, LogError> {
         content.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         content.extend_from_slice(bytes);
     }
-    assert_eq!(next, last + 1, "fewer records than announced");
+    assert_eq!(next, last + 1, "the log has fewer records than its last sequence number says");
     Ok(content)
 }
 
-fn log(input: &[u8]) -> Option<Vec<u8>> {
+fn check_log(input: &[u8]) -> Option<Vec<u8>> {
     let files = unpack(input);
     let disk = || CrashDisk::with_files(files.iter().map(|(name, bytes)| (name.clone(), bytes.clone())));
     let recovered = disk();
     if let Ok(content) = read_log(&recovered, Recovery::DropDamaged) {
         let again = read_log(&recovered, Recovery::Refuse).expect("what was recovered is sound");
-        assert_eq!(again, content, "a recovered log reads differently the second time");
+        assert_eq!(again, content, "a recovered log has other records when it is read again");
     }
     read_log(&disk(), Recovery::Refuse).ok()
 }
 
-/// Decodes a value and checks that it encodes to bytes that decode to the same value.
-fn decoded<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Option<T> {
+/// Decodes a value, and checks that encoding and decoding it again gives the same value.
+fn decode_and_check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+    bytes: &[u8],
+) -> Option<T> {
     let value: T = codec::decode(bytes).ok()?;
     let again: T = codec::decode(&codec::encode(&value)).expect("what we encoded");
-    assert!(again == value || format!("{value:?}").contains("NaN"), "{value:?} reads back as {again:?}");
+    assert!(
+        again == value || format!("{value:?}").contains("NaN"),
+        "encoding and decoding {value:?} again gives {again:?}"
+    );
     Some(value)
 }
 
@@ -209,7 +216,7 @@ fn namespace() -> Namespace {
     namespace
 }
 
-fn edits() -> Vec<Vec<u8>> {
+fn edit_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = records().iter().map(codec::encode).collect();
     let more = vec![
         Edit::Deleted { id: FileId(3) },
@@ -226,9 +233,10 @@ fn edits() -> Vec<Vec<u8>> {
     seeds
 }
 
-fn edit(input: &[u8]) -> Option<Vec<u8>> {
-    let record: Record = decoded(input)?;
-    // On an empty namespace and on one with files, the record is applied or refused.
+fn check_edit(input: &[u8]) -> Option<Vec<u8>> {
+    let record: Record = decode_and_check(input)?;
+    // Applies the record to an empty namespace and to one with files. Each must accept or refuse
+    // it.
     for mut namespace in [Namespace::new("cluster"), namespace()] {
         if namespace.apply(&record).is_ok() {
             let items: Vec<SnapshotItem> = namespace.items().collect();
@@ -237,23 +245,23 @@ fn edit(input: &[u8]) -> Option<Vec<u8>> {
                 loader.take(item).expect("a snapshot of what a record made");
             }
             let again: Vec<SnapshotItem> = loader.finish().expect("a complete snapshot").items().collect();
-            assert_eq!(again, items, "a snapshot loads as another namespace");
+            assert_eq!(again, items, "the snapshot is loaded as another namespace");
         }
     }
     Some(Vec::new())
 }
 
-fn snapshot(input: &[u8]) -> Option<Vec<u8>> {
+fn check_snapshot(input: &[u8]) -> Option<Vec<u8>> {
     let mut loader = SnapshotLoader::default();
     for (_, bytes) in unpack(input) {
-        loader.take(decoded(&bytes)?).ok()?;
+        loader.take(decode_and_check(&bytes)?).ok()?;
     }
     let namespace = loader.finish().ok()?;
     let items: Vec<SnapshotItem> = namespace.items().collect();
     Some(items.iter().flat_map(codec::encode).collect())
 }
 
-fn facts() -> Vec<Vec<u8>> {
+fn fact_seeds() -> Vec<Vec<u8>> {
     let split = Split {
         source: "/in".into(),
         start: 0,
@@ -305,10 +313,10 @@ fn facts() -> Vec<Vec<u8>> {
     vec![entries(3), entries(all.len())]
 }
 
-fn fact(input: &[u8]) -> Option<Vec<u8>> {
+fn check_facts(input: &[u8]) -> Option<Vec<u8>> {
     let mut cluster = Cluster::default();
     for (_, bytes) in unpack(input) {
-        let Entry { at, fact } = decoded(&bytes)?;
+        let Entry { at, fact } = decode_and_check(&bytes)?;
         cluster.apply(at, &fact).ok()?;
     }
     Some(Vec::new())
@@ -319,9 +327,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_tail_is_torn_in_some_seeds_and_damage_in_others() {
+    fn cut_tail_is_a_torn_write_only_after_a_power_loss() {
         let (mut torn, mut refused) = (0, 0);
-        for seed in logs() {
+        for seed in log_seeds() {
             let mut files = unpack(&seed);
             let newest = files.iter_mut().rfind(|(name, _)| name.starts_with("edits")).expect("a segment");
             newest.1.pop();
@@ -330,6 +338,10 @@ mod tests {
                 Err(error) => refused += usize::from(error.is_damage()),
             }
         }
-        assert_eq!((torn, refused), (2, 5), "after a power loss; closed, or killed");
+        assert_eq!(
+            (torn, refused),
+            (2, 5),
+            "expected 2 torn logs (after a power loss) and 5 refused logs (closed or killed)"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The targets, by what they read.
+//! The fuzz targets, grouped by what they read.
 
 mod blocks;
 mod links;
@@ -18,12 +18,12 @@ pub(crate) fn all() -> Vec<Target> {
     [tasks::TARGETS, links::TARGETS, blocks::TARGETS, logs::TARGETS, texts::TARGETS].concat()
 }
 
-/// The limit of a reader that stores what it reads and little else.
-const SMALL: Limit = Limit { fixed: 1 << 20, per_byte: 64 };
+/// Memory limit of a reader that stores what it reads and little else.
+const SMALL_LIMIT: Limit = Limit { fixed: 1 << 20, per_byte: 64 };
 
-/// Replaces the last four bytes by the CRC-32C of the others, so that damage reaches the code
-/// behind the check.
-fn sealed(input: &[u8]) -> Vec<u8> {
+/// Replaces the last four bytes by the CRC-32C of the others, so that damage reaches the code after
+/// the checksum test.
+fn with_valid_crc(input: &[u8]) -> Vec<u8> {
     let mut bytes = input.to_vec();
     if let Some(body) = bytes.len().checked_sub(4) {
         let crc = crc32c::crc32c(&bytes[..body]);
@@ -32,14 +32,14 @@ fn sealed(input: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A temporary folder of this thread, which every execution reuses.
+/// A temporary folder of this thread, which all executions reuse.
 struct Scratch {
     folder: tempfile::TempDir,
 }
 
 impl Scratch {
     fn new() -> Self {
-        // In memory if possible: the tests do not depend on a disk.
+        // The folder is in memory if possible, so that tests do not depend on a disk.
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         Self { folder: folder.expect("a folder for temporary files") }
@@ -49,7 +49,7 @@ impl Scratch {
         self.folder.path()
     }
 
-    /// Writes a file with this name and content.
+    /// Writes a file with this name and content, and returns its path.
     fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.path().join(name);
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);

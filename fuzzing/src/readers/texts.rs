@@ -1,7 +1,7 @@
-//! Readers of texts from users and other programs: traces, histories, settings, scenarios, tokens,
-//! lists.
+//! Targets for readers of texts from users and other programs: traces, histories, settings,
+//! scenarios, tokens, lists.
 
-use super::{SMALL, Scratch};
+use super::{SMALL_LIMIT, Scratch};
 use crate::{Damage, Limit, Target};
 use daemon::config::Config;
 use security::{Access, BlockKey, BlockToken, Keyring, Purpose, Revocations, Role, Token};
@@ -16,25 +16,25 @@ pub(super) const TARGETS: &[Target] = &[
             let rows = "job0\t49\t49\t740773\t2339561\t627471\njob1\t60\t11\t300000000\t0\t900000000\n";
             vec![rows.into(), rows.replace('\n', "\r\n").into()]
         },
-        body: swim,
+        body: check_swim,
         damage: Damage::Unnoticed,
-        memory: TASKS,
+        memory: TRACE_LIMIT,
     },
     Target {
         name: "trace_rumen",
         reads: "sim::workload::rumen::read",
         seeds: || vec![RUMEN.into(), RUMEN.repeat(2).into()],
-        body: rumen,
+        body: check_rumen,
         damage: Damage::Unnoticed,
-        memory: TASKS,
+        memory: TRACE_LIMIT,
     },
     Target {
         name: "trace_history",
         reads: "sim::workload::history::read_texts and figures",
         seeds: || vec![HISTORY.into(), HISTORY.replace("job_7", "job_8").into()],
-        body: history,
+        body: check_history,
         damage: Damage::Unnoticed,
-        memory: TASKS,
+        memory: TRACE_LIMIT,
     },
     Target {
         name: "configuration",
@@ -43,25 +43,25 @@ pub(super) const TARGETS: &[Target] = &[
             let fair = "[scheduler]\nname = \"fair\"\n[scheduler.fair.pools.\"a.b\"]\nweight = 2\n";
             vec![Config::default().print().into(), fair.into(), b"[namenode]\nreplication = 2\n".to_vec()]
         },
-        body: configuration,
+        body: check_configuration,
         damage: Damage::Unnoticed,
-        memory: TOML,
+        memory: TOML_LIMIT,
     },
     Target {
         name: "scenario",
         reads: "sim::scenario::parse, sim::profile::parse",
         seeds: || vec![SCENARIO.into(), b"[sort]\nmap_mbps = 20.0\n".to_vec()],
-        body: scenario,
+        body: check_scenario,
         damage: Damage::Unnoticed,
-        memory: TOML,
+        memory: TOML_LIMIT,
     },
     Target {
         name: "token",
         reads: "security: Token::read and verify, BlockToken::from_bytes, BlockKey::check",
-        seeds: tokens,
-        body: token,
+        seeds: token_seeds,
+        body: check_token,
         damage: Damage::Refused,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
     Target {
         name: "revoked_list",
@@ -73,16 +73,17 @@ pub(super) const TARGETS: &[Target] = &[
                 b"name bob # left the company\n".to_vec(),
             ]
         },
-        body: revoked,
+        body: check_revoked,
         damage: Damage::Unnoticed,
-        memory: SMALL,
+        memory: SMALL_LIMIT,
     },
 ];
 
-/// A line of a trace can describe a million tasks, and a trace at most twenty million.
-const TASKS: Limit = Limit { fixed: 1 << 30, per_byte: 512 };
-/// A parsed document has a node for each word.
-const TOML: Limit = Limit { fixed: 4 << 20, per_byte: 2048 };
+/// Memory limit for traces. A line of a trace can describe a million tasks, and a trace at most
+/// twenty million.
+const TRACE_LIMIT: Limit = Limit { fixed: 1 << 30, per_byte: 512 };
+/// Memory limit for TOML. A parsed document has a node for each word.
+const TOML_LIMIT: Limit = Limit { fixed: 4 << 20, per_byte: 2048 };
 
 const RUMEN: &str = r#"{"jobID": "job_1", "user": "ann", "submitTime": 1000, "finishTime": 9000,
  "mapTasks": [{"taskID": "m0", "inputBytes": 100, "outputBytes": 50, "preferredLocations": [{"layers": ["r", "h1"]}],
@@ -138,9 +139,9 @@ what = "rack"
 rack = 1
 "#;
 
-/// An accepted workload can be simulated: its jobs are in order and within the limits.
+/// Checks that an accepted workload can be simulated: its jobs are in order and within the limits.
 fn check_workload(workload: &sim::Workload) {
-    assert!(!workload.jobs.is_empty(), "a trace without jobs is an error");
+    assert!(!workload.jobs.is_empty(), "a trace without jobs was accepted");
     assert!(workload.jobs.is_sorted_by_key(|job| job.at), "jobs are not in order");
     for job in &workload.jobs {
         assert!(job.maps.len() + job.reduces.len() <= 1_000_000, "a job with too many tasks");
@@ -156,49 +157,52 @@ fn check_workload(workload: &sim::Workload) {
     }
 }
 
-fn swim(input: &[u8]) -> Option<Vec<u8>> {
+fn check_swim(input: &[u8]) -> Option<Vec<u8>> {
     let scaling = swim::Scaling { bytes: 1.0, block: 128 << 20, reduces_max: 100 };
     let path = Scratch::with(|scratch| scratch.file("trace.tsv", input));
     check_workload(&swim::read(&path, scaling).ok()?);
     Some(Vec::new())
 }
 
-fn rumen(input: &[u8]) -> Option<Vec<u8>> {
+fn check_rumen(input: &[u8]) -> Option<Vec<u8>> {
     let path = Scratch::with(|scratch| scratch.file("trace.json", input));
     check_workload(&rumen::read(&path).ok()?.workload);
     Some(Vec::new())
 }
 
-fn history(input: &[u8]) -> Option<Vec<u8>> {
+fn check_history(input: &[u8]) -> Option<Vec<u8>> {
     let text = String::from_utf8_lossy(input).into_owned();
     let figures = history::figures("a job", &text);
     let read = history::read_texts(&[("a job".to_owned(), text)]).ok()?;
-    assert!(figures.is_ok(), "it can be read as a workload, but not as metrics");
+    assert!(figures.is_ok(), "the history can be read as a workload, but not as metrics");
     check_workload(&read.workload);
     let _ = (read.calibrate(false), read.calibrate(true));
     Some(Vec::new())
 }
 
-fn configuration(input: &[u8]) -> Option<Vec<u8>> {
+fn check_configuration(input: &[u8]) -> Option<Vec<u8>> {
     let path = Path::new("/etc/fermata/fermata.toml");
     let text = std::str::from_utf8(input).ok()?;
     let config = match Config::parse(text, path) {
         Ok(config) => config,
         Err(error) => {
             let words = error.to_string();
-            assert!(words.starts_with("/etc/fermata/fermata.toml:"), "an error without its line: {words}");
-            assert!(!words.contains('\n'), "an error of several lines: {words}");
+            assert!(
+                words.starts_with("/etc/fermata/fermata.toml:"),
+                "the error does not contain the line: {words}"
+            );
+            assert!(!words.contains('\n'), "the error has several lines: {words}");
             return None;
         }
     };
     let printed = config.print();
     let again = Config::parse(&printed, path).unwrap_or_else(|error| panic!("{error} in\n{printed}"));
-    assert_eq!(again, config, "printed settings read back differently");
+    assert_eq!(again, config, "parsing the printed settings gives other settings");
     config.check().ok()?;
     Some(Vec::new())
 }
 
-fn scenario(input: &[u8]) -> Option<Vec<u8>> {
+fn check_scenario(input: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(input).ok()?;
     let (scenario, profiles) = (sim::scenario::parse(text), sim::profile::parse(text));
     if let Err(error) = &scenario {
@@ -207,7 +211,7 @@ fn scenario(input: &[u8]) -> Option<Vec<u8>> {
     (scenario.is_ok() || profiles.is_ok()).then(Vec::new)
 }
 
-fn tokens() -> Vec<Vec<u8>> {
+fn token_seeds() -> Vec<Vec<u8>> {
     let keys = Keyring::from_secret(b"secret");
     let sign = |role, job| {
         let token = Token { role, name: "ann".into(), job, expires: u64::MAX / 2 };
@@ -216,10 +220,10 @@ fn tokens() -> Vec<Vec<u8>> {
     vec![sign(Role::User, None), sign(Role::Task, Some("job_7".to_owned())), sign(Role::Admin, None)]
 }
 
-/// A token is accepted only if it was signed. Returns its content.
-fn token(input: &[u8]) -> Option<Vec<u8>> {
+/// Checks that a token is accepted only if it was signed. Returns the content of the token.
+fn check_token(input: &[u8]) -> Option<Vec<u8>> {
     let keys = Keyring::from_secret(b"secret");
-    // A block token is accepted only if it was signed.
+    // Checks the same for a block token.
     let block = BlockToken::from_bytes(input);
     let blocks = BlockKey::new(keys.get(Purpose::Block).cloned());
     assert!(
@@ -229,19 +233,23 @@ fn token(input: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(input).ok()?;
     if let Ok(token) = Token::read(text) {
         let signed = token.sign(&keys).expect("there is a key");
-        assert_eq!(Token::read(&signed).as_ref(), Ok(&token), "a token reads back differently");
+        assert_eq!(
+            Token::read(&signed).as_ref(),
+            Ok(&token),
+            "signing and reading the token again gives another token"
+        );
     }
     let token = Token::verify(text, &keys).ok()?;
     Some(format!("{token:?}").into_bytes())
 }
 
-fn revoked(input: &[u8]) -> Option<Vec<u8>> {
+fn check_revoked(input: &[u8]) -> Option<Vec<u8>> {
     let all = Scratch::with(|scratch| Revocations::read(&scratch.file("revoked", input))).ok()?;
     let again = Scratch::with(|scratch| {
         let path = scratch.path().join("again");
         all.write(&path).expect("space");
         Revocations::read(&path).expect("what we wrote")
     });
-    assert_eq!(again, all, "a list reads back differently");
+    assert_eq!(again, all, "writing and reading the list again gives another list");
     Some(Vec::new())
 }
