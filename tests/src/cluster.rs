@@ -63,14 +63,14 @@ impl From<Output> for Ran {
     }
 }
 
-/// Setting that gives tasks of a tracker that runs as root another account. That account must be
-/// able to reach the folders of the tracker, but not its programs.
+/// Returns the setting with which tasks of a tracker that runs as root get another account. That
+/// account must be able to reach the folders of the tracker, but not its programs.
 pub fn task_account() -> &'static str {
     "task_user = \"nobody\""
 }
 
-/// Whether this test may inspect daemons through /proc, which only root may. Prints a message if
-/// not.
+/// Returns whether this test may inspect daemons through /proc, which only root may. Prints a
+/// message if not.
 pub fn may_inspect_daemons() -> bool {
     let root = is_root();
     if !root {
@@ -79,7 +79,7 @@ pub fn may_inspect_daemons() -> bool {
     root
 }
 
-/// Whether this test runs as root.
+/// Returns whether this test runs as root.
 pub fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     status.lines().any(|line| line.starts_with("Uid:\t0\t"))
@@ -88,7 +88,7 @@ pub fn is_root() -> bool {
 impl Cluster {
     /// Starts a cluster and waits until it is ready.
     pub fn up(up: Up<'_>) -> Self {
-        // In the build folder, because a gigabyte of blocks should not be in a tmpfs.
+        // The folder is in the build folder, because a gigabyte of blocks should not be in a tmpfs.
         let space = binaries().with_file_name("tmp");
         fs::create_dir_all(&space).expect("a writable build folder");
         let folder =
@@ -227,8 +227,8 @@ impl Cluster {
         ours.map(|pid| pid.to_string()).collect()
     }
 
-    /// Returns the PID of a daemon: that of `kind` on the node `name`. For a master both are the
-    /// same.
+    /// Returns the PID of the daemon of kind `kind` on the node `name`. For a master, `name` and
+    /// `kind` are the same.
     pub fn pid_of(&self, name: &str, kind: &str) -> String {
         let text = fs::read_to_string(self.path(".fermata/cluster.json")).expect("a cluster that is up");
         let state: Value = serde_json::from_str(&text).expect("JSON");
@@ -237,7 +237,8 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("no {kind} on {name}: {text}"))["pid"].to_string()
     }
 
-    /// Returns the log of a daemon so far: `namenode`, `node1-datanode`, and so on.
+    /// Returns what a daemon has logged so far. Daemons are named like `namenode` and
+    /// `node1-datanode`.
     pub fn log(&self, daemon: &str) -> String {
         fs::read_to_string(self.log_path(daemon)).unwrap_or_default()
     }
@@ -246,15 +247,15 @@ impl Cluster {
         self.path(&format!(".fermata/logs/{daemon}.log"))
     }
 
-    /// Starts a master that refuses to start once with `--recover`, as an operator would. Calls
-    /// `look` with its address, stops the master, and returns its log, which is also in its log
-    /// file.
+    /// Starts a master once with `--recover`, as an operator does when the master refuses to start.
+    /// Calls `look` with its address, stops the master, and returns its log, which is also in its
+    /// log file.
     #[track_caller]
     pub fn recover(&self, master: &str, look: impl FnOnce(&str)) -> String {
         self.recover_by(Command::new(binaries().join(master)), master, look)
     }
 
-    /// Like [`Self::recover`], with a command that starts the master.
+    /// Like [`Self::recover`], but `command` starts the master.
     #[track_caller]
     pub fn recover_by(&self, mut command: Command, master: &str, look: impl FnOnce(&str)) -> String {
         let ready = self.path("recovered");
@@ -297,8 +298,8 @@ impl Cluster {
         });
     }
 
-    /// Returns what is left of ended jobs: slots in use, files of trackers, files in the DFS. Empty
-    /// if everything is clean.
+    /// Returns what ended jobs have left behind: slots in use, files of trackers, files in the DFS.
+    /// Empty if nothing is left.
     pub fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         for node in self.json(&["nodes"]).as_array().expect("nodes") {
@@ -319,7 +320,7 @@ impl Cluster {
         left
     }
 
-    /// Waits until nothing is left of ended jobs.
+    /// Waits until ended jobs have left nothing behind.
     #[track_caller]
     pub fn wait_clean(&self) {
         let start = std::time::Instant::now();
@@ -338,7 +339,7 @@ impl Cluster {
         self.blocks_on(node, "current")
     }
 
-    /// Like [`Self::replicas_on`], for replicas that are being written.
+    /// Like [`Self::replicas_on`], but for replicas that are being written.
     pub fn partial_blocks_on(&self, node: &str) -> Vec<PathBuf> {
         self.blocks_on(node, "tmp")
     }
@@ -353,7 +354,7 @@ impl Cluster {
 
 fn files_in(folder: &Path, found: &mut Vec<String>) {
     for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        // Not even the empty folder of a job may be left.
+        // Not even an empty folder of a job may be left.
         found.push(path.display().to_string());
         files_in(&path, found);
     }

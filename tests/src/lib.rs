@@ -33,7 +33,8 @@ pub fn binaries() -> &'static PathBuf {
         let this = std::env::current_exe().expect("a test has a path");
         let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/test").to_path_buf();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // With a test among the targets the features are those of `cargo test`, so that nothing is compiled twice.
+        // With a test among the targets, the features are those of `cargo test`, so that nothing is
+        // compiled twice.
         build.args(["build", "--workspace", "--bins", "--test", "suite", "--locked", "--quiet"]);
         if folder.ends_with("release") {
             build.arg("--release");
@@ -69,7 +70,7 @@ pub fn stripped_binaries() -> PathBuf {
             return binaries().clone();
         }
     }
-    // Another test may have been faster.
+    // Another test may have created the folder meanwhile.
     let _ = fs::rename(new.path(), &folder);
     if folder.is_dir() { folder } else { binaries().clone() }
 }
@@ -93,8 +94,8 @@ pub fn copy_folder(from: &Path, to: &Path) {
     assert!(ran.success(), "cp -a {} {}", from.display(), to.display());
 }
 
-/// Measures how soon a fault is detected and recovered, and prints it for the table in
-/// docs/operate/fault-matrix.md.
+/// Measures how long it takes until a fault is detected and until the cluster has recovered. Prints
+/// both for the table in docs/operate/fault-matrix.md.
 pub struct Row {
     name: &'static str,
     since: Instant,
@@ -107,17 +108,17 @@ impl Row {
         Self { name, since: Instant::now(), detected: None }
     }
 
-    /// The fault has been detected.
+    /// Records that the fault has been detected.
     pub fn detected(&mut self) {
         self.detected.get_or_insert(self.since.elapsed());
     }
 
-    /// Restarts the clock after the cause was removed from outside, to measure only the recovery.
+    /// Restarts the clock after the test has removed the cause, to measure only the recovery.
     pub fn restart_clock(&mut self) {
         self.since = Instant::now();
     }
 
-    /// The cluster has recovered.
+    /// Records that the cluster has recovered, and prints the row.
     pub fn recovered(self) {
         let shown = |time: Duration| format!("{:.1} s", time.as_secs_f64());
         let detected = self.detected.map_or("-".to_owned(), shown);
@@ -148,7 +149,7 @@ pub fn random_file(path: &Path, bytes: u64, seed: u64) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut left = bytes;
     while left > 0 {
-        // xorshift64*: fast, and good enough for test data
+        // xorshift64*, which is fast and good enough for test data.
         state ^= state >> 12;
         state ^= state << 25;
         state ^= state >> 27;

@@ -1,6 +1,6 @@
-//! Machines for tests: network namespaces with their own addresses, and a closed cluster on them,
-//! started by `mrctl cluster`. If namespaces cannot be created, a message is printed and tests are
-//! skipped.
+//! Machines for tests: network namespaces with their own addresses, and a cluster on them that
+//! requires authentication, started by `mrctl cluster`. If namespaces cannot be created, a message
+//! is printed and tests are skipped.
 
 use crate::{Ran, binaries, eventually, sha256_of, task_account};
 use serde_json::Value;
@@ -15,12 +15,13 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Numbered namespaces; the first is the master. Dropping it stops and removes everything.
+/// Numbered network namespaces. The first is the master. Dropping the value stops and removes
+/// everything.
 pub struct Machines {
     folder: tempfile::TempDir,
     name: &'static str,
     disks: RefCell<Vec<PathBuf>>,
-    /// Lock on the names of the machines.
+    /// Lock that prevents other test runs from using the same machine names.
     _alone: fs::File,
 }
 
@@ -36,13 +37,13 @@ impl Machines {
         Some(machines)
     }
 
-    /// Like [`Self::make`], but the cluster is not started, and uses only the first `nodes` nodes.
+    /// Like [`Self::make`], but does not start the cluster, and uses only the first `nodes` nodes.
     pub fn prepare(name: &'static str, subnet: u8, racks: &[&str], nodes: usize) -> Option<Self> {
         let count = (racks.len() + 1).to_string();
         let run = |args: &[&str]| {
             Command::new(net()).args(args).env("SUBNET", subnet.to_string()).output().unwrap()
         };
-        // Another run of these tests may use the names; the lock is that of `net alone`.
+        // Another run of these tests may use the same names. `net alone` takes the same lock.
         let lock = fs::File::create(format!("/run/fermata-net-{name}.lock"));
         let alone = match lock.and_then(|lock| lock.lock().map(|()| lock)) {
             Ok(lock) => lock,
@@ -51,13 +52,13 @@ impl Machines {
                 return None;
             }
         };
-        // Remove what an earlier run may have left.
+        // Removes what an earlier run may have left.
         run(&["down", name]);
         let made = run(&["up", name, &count]);
         if !made.status.success() {
             run(&["down", name]);
             let why = String::from_utf8_lossy(&made.stderr);
-            // The machines exist, but a packet filter blocks them: every test would time out.
+            // The machines exist, but a packet filter blocks them. Every test would time out.
             assert_ne!(made.status.code(), Some(3), "{}", why.trim());
             crate::skip("namespaces", why.trim());
             return None;
@@ -91,8 +92,8 @@ impl Machines {
         self.cluster(&["up", "--shell", shell, "--remote-dir", &dir, "--programs", &programs]);
     }
 
-    /// Mounts a small disk at the folder of a machine, before it is started; false if that is not
-    /// possible.
+    /// Mounts a small disk at the folder of a machine, before the machine is started. Returns false
+    /// if that is not possible.
     pub fn small_disk(&self, at: u32, size: &str) -> bool {
         let folder = self.path(&self.node(at));
         fs::create_dir_all(&folder).unwrap();
@@ -107,7 +108,8 @@ impl Machines {
         done
     }
 
-    /// Returns a path in the folder of the test; the folder of a machine has its name.
+    /// Returns a path in the folder of the test. The folder of a machine has the name of the
+    /// machine.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -182,7 +184,7 @@ impl Machines {
             .collect()
     }
 
-    /// Returns the processes of this cluster.
+    /// Returns the command lines of the processes of this cluster.
     pub fn processes(&self) -> Vec<String> {
         let folder = self.folder.path().display().to_string();
         let entries = fs::read_dir("/proc").unwrap().filter_map(Result::ok);

@@ -9,7 +9,7 @@ use std::{
 };
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// An strace that has not detached by then is killed.
+/// How long to wait for strace to detach before it is killed.
 const DETACH_WITHIN: Duration = Duration::from_secs(10);
 /// System calls that make data durable.
 pub const SYNCS: &str = "fsync,fdatasync";
@@ -20,19 +20,21 @@ pub const READS: &str = "pread64,preadv,preadv2,read,readv,sendfile";
 pub struct Strace(Child);
 
 impl Strace {
-    /// Injects `what` into every sync of the daemon. Prints a message and returns `None` if strace
-    /// cannot be used.
+    /// Injects `what` into every fsync and fdatasync of a daemon. Prints a message and returns
+    /// `None` if strace cannot be used.
     pub fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
         Self::hold_at(cluster, &cluster.pid_of(name, kind), &[], SYNCS, what)
     }
 
-    /// Injects `what` into these calls of a process and of the others.
+    /// Injects `what` into the system calls `calls` of the process `pid` and of the processes
+    /// `others`.
     pub fn hold_at(cluster: &Cluster, pid: &str, others: &[String], calls: &str, what: &str) -> Option<Self> {
         let others = others.iter().flat_map(|other| ["-p".into(), other.into()]).collect();
         Self::attach(cluster.path("strace.log"), pid, calls, what, others)
     }
 
-    /// Like [`Self::hold_at`], for calls on these files only; on all if there are none.
+    /// Like [`Self::hold_at`], but only for calls on these files; for all calls if the list is
+    /// empty.
     pub fn hold_files(
         cluster: &Cluster,
         pid: &str,
@@ -44,9 +46,9 @@ impl Strace {
         Self::attach(cluster.path(&format!("strace-{pid}.log")), pid, calls, what, files)
     }
 
-    /// Returns a command that starts a program and injects `what` into its calls on this file from
-    /// the start. The process is that of the program. Prints a message and returns `None` if strace
-    /// cannot be used.
+    /// Returns a command that starts a program, and injects `what` into its calls on this file from
+    /// the start. The command has the PID of the program. Prints a message and returns `None` if
+    /// strace cannot be used.
     pub fn starting(program: &Path, calls: &str, what: &str, file: &Path) -> Option<Command> {
         // strace finds the file of a call by inspecting the process.
         if !may_inspect_daemons() {
@@ -54,7 +56,7 @@ impl Strace {
         }
         let traced = || {
             let mut command = Command::new("strace");
-            // The tracer is not the parent of the program.
+            // With -D the tracer is not the parent of the program.
             command.args(["-D", "-f", "-q", "-o", "/dev/null"]);
             command
         };
@@ -82,7 +84,7 @@ impl Strace {
             (!status.contains("TracerPid:\t0")).then_some(true)
         };
         let attached = eventually("strace attaches, or cannot", TIMEOUT, || {
-            // The process may have ended because strace was attached.
+            // The process may have ended when strace was attached.
             traced().or_else(|| strace.0.try_wait().expect("our child").map(|_| is_gone(pid)))
         });
         if !attached {
@@ -95,21 +97,21 @@ impl Strace {
 
 impl Drop for Strace {
     fn drop(&mut self) {
-        // On SIGTERM strace detaches first. A strace that has ended has no PID any more.
+        // On SIGTERM strace detaches first. A strace that has already ended has no PID.
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = Command::new("kill").arg(self.0.id().to_string()).stderr(Stdio::null()).status();
             let since = Instant::now();
             while matches!(self.0.try_wait(), Ok(None)) && since.elapsed() < DETACH_WITHIN {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            // It never ends by itself if the process ended during a delayed call.
+            // strace never ends by itself if the process ended during a delayed call.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 }
 
-/// Whether the process has ended.
+/// Returns whether the process has ended.
 pub fn is_gone(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.is_empty() || stat.contains(") Z ")

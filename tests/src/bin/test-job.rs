@@ -1,5 +1,5 @@
-//! A job executable for the cluster tests: sorts lines in total order, with the contents of a side
-//! file as value, or misbehaves (setting `misbehaviour`) at the line `now`.
+//! A job executable for the cluster tests. It sorts lines in total order, with the contents of a
+//! side file as value. With the setting `misbehaviour` it misbehaves when it reads the line `now`.
 
 use mrlib::{Conf, Context, Emit, Job, Mapper, Reducer, TaskError, Values, settings::Kind};
 use std::{fs, process::Command, thread, time::Duration};
@@ -12,7 +12,7 @@ struct Lines {
 impl Lines {
     fn new(conf: &Conf) -> Self {
         let misbehaviour = conf.get("misbehaviour").unwrap_or_default().to_owned();
-        // While sampling there are no side files yet.
+        // Side files do not exist yet while keys are sampled.
         Self { prefix: fs::read("prefix.txt").unwrap_or_default(), misbehaviour }
     }
 }

@@ -1,5 +1,5 @@
-//! Data folders of a cluster on several machines: their location, and the loss or missing mount of
-//! one. Skipped with a message if network namespaces cannot be created.
+//! Data folders of a cluster on several machines: where they are, and what happens if a disk is
+//! lost or not mounted. Skipped with a message if network namespaces cannot be created.
 
 use fermata_tests::{Machines, eventually};
 use std::{fs, path::Path, process::Command, time::Duration};
@@ -34,7 +34,7 @@ fn log(machines: &Machines, node: &str, daemon: &str) -> String {
     fs::read_to_string(machines.path(node).join(format!("logs/{daemon}.log"))).unwrap_or_default()
 }
 
-/// Regression: a disk that was not mounted at a restart caused writes to the root file system.
+/// Regression: when a disk was not mounted at a restart, daemons wrote to the root file system.
 #[test]
 fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     let Some(machines) = Machines::prepare("fq", 24, &["r1", "r1"], 2) else { return };
@@ -48,7 +48,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     for disk in ["a", "b"] {
         fs::create_dir_all(root.join("fq3").join(disk)).unwrap();
     }
-    // The account of tasks can reach its folders.
+    // The account of tasks must be able to reach its folders.
     Command::new("chmod").args(["-R", "a+X"]).arg(&root).status().unwrap();
     machines.up();
     let file = machines.path("file");
@@ -63,7 +63,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     }
     assert!(!machines.path("fq2/data/datanode").exists());
 
-    // One disk is not mounted: the node works without it, and does not write to the mount point.
+    // If one disk is not mounted, the node works without it and does not write to the mount point.
     machines.cluster(&["down"]);
     drop(second);
     machines.cluster(&["up"]);
@@ -74,7 +74,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     }
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
 
-    // No disk is mounted: no daemon is started there.
+    // If no disk is mounted, no daemon is started there.
     machines.cluster(&["down"]);
     drop(first);
     let refused = machines.try_mrctl(&["cluster", "up", "--cluster", "mycluster"]);
@@ -84,7 +84,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     }
     assert_eq!(fs::read_dir(&a).unwrap().count(), 0, "something was written below the mount point");
 
-    // New disks, confirmed with `--format`.
+    // New disks are formatted if the operator confirms it with `--format`.
     let (_first, _second) = (Disk::mount(&a), Disk::mount(&b));
     machines.cluster(&["up", "--format", "fq2"]);
     eventually("all blocks have their replicas on the new disks", TIMEOUT, || {
@@ -95,7 +95,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     assert!(!a.join("dn").exists() && !b.join("tasks").exists(), "data is left after --purge");
 }
 
-/// Regression: a master with a lost disk started empty.
+/// Regression: a master whose disk was lost started empty.
 #[test]
 fn lost_master_disk_is_not_formatted_implicitly() {
     let Some(machines) = Machines::make("fv", 25, &["r1"]) else { return };
@@ -112,22 +112,22 @@ fn lost_master_disk_is_not_formatted_implicitly() {
         {
             assert!(refused.stderr.contains(text), "{}", refused.stderr);
         }
-        assert!(!folder.exists(), "it was created again");
+        assert!(!folder.exists(), "the folder was created again");
         machines.cluster(&["down"]);
         fs::rename(&kept, &folder).unwrap();
     }
     machines.cluster(&["up"]);
     assert!(machines.mrctl(&["fs", "ls", "/"]).contains("precious"));
 
-    // With `--format` it starts empty; the blocks of the nodes belong to another cluster and are
-    // kept.
+    // With `--format` the master starts empty. The blocks on the nodes belong to another cluster
+    // and are kept.
     machines.cluster(&["down"]);
     fs::rename(data.join("namenode"), &kept).unwrap();
     let ran = machines.try_mrctl(&["cluster", "up", "--format", "fv1", "--cluster", "mycluster"]);
     assert!(data.join("namenode/VERSION").exists(), "{}{}", ran.stdout, ran.stderr);
     assert!(
         ran.code == 1 && ran.stderr.contains("cluster"),
-        "the DataNode joins another cluster: {}",
+        "the DataNode should refuse another cluster: {}",
         ran.stderr
     );
     machines.cluster(&["down"]);

@@ -49,7 +49,7 @@ fn dead_jobtracker_error_says_what_to_do() {
             }
         }
     };
-    eventually("it runs", Duration::from_secs(20), || {
+    eventually("the job runs", Duration::from_secs(20), || {
         let jobs = cluster.json(&["jobs"]);
         (jobs[0]["maps"]["running"] == 1).then_some(())
     });
@@ -66,7 +66,7 @@ fn dead_jobtracker_error_says_what_to_do() {
         "{line}"
     );
     let top = cluster.try_mrctl(&["top", "--once"]);
-    // The header names the JobTracker; only the error says what to do.
+    // The header names the JobTracker; only the error message contains advice.
     assert!(top.code == 1 && top.stdout.contains("the JobTracker does not answer"), "{}", top.stdout);
     assert!(!top.stdout.contains("mrctl up"), "{}", top.stdout);
     assert!(top.stderr.lines().count() == 1 && top.stderr.contains("`mrctl up`"), "{}", top.stderr);
@@ -124,7 +124,7 @@ fn addresses_of_the_local_cluster_use_its_credentials() {
     cluster.mrctl(&["--namenode", namenode, "fs", "ls", "/"]);
     cluster.mrctl(&["--jobtracker", jobtracker, "jobs"]);
 
-    // In another folder there is no credential, and the message explains how to give one.
+    // In another folder there is no credential. The message explains how to give one.
     let elsewhere = tempfile::tempdir().unwrap();
     let args = ["--namenode", namenode, "fs", "ls", "/"];
     let ran = cluster.command(&args).current_dir(elsewhere.path()).output().unwrap();
@@ -134,7 +134,7 @@ fn addresses_of_the_local_cluster_use_its_credentials() {
         assert!(message.contains(flag), "{message}");
     }
 
-    // A token cannot create another one.
+    // A client that has only a token cannot create another token.
     let token = cluster.path("token");
     fs::write(&token, cluster.mrctl(&["token"])).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
@@ -190,7 +190,7 @@ fn blocks_on_unreachable_nodes_are_missing_not_corrupt() {
     cluster.mrctl(&["fs", "put", "f", "/f"]);
     assert!(cluster.mrctl(&["fs", "fsck", "/f*", "/"]).contains("is healthy"));
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
-    eventually("its death is detected", Duration::from_secs(20), || {
+    eventually("the death of the DataNode is detected", Duration::from_secs(20), || {
         let ran = cluster.try_mrctl(&["fs", "fsck", "/f*"]);
         (ran.code == 1 && ran.stdout.contains("is MISSING") && !ran.stdout.contains("CORRUPT")).then_some(())
     });

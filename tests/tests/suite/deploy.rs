@@ -1,5 +1,5 @@
-//! Checks of the files in `deploy/` that cannot be run everywhere: syntax, and which keys each role
-//! gets.
+//! Checks of files in `deploy/` that cannot be run everywhere: their syntax, and which keys each
+//! role gets.
 
 use fermata_tests::skip;
 use std::{
@@ -21,8 +21,9 @@ fn text(name: &str) -> String {
     text
 }
 
-/// Returns the words after `before`, up to a character that is not part of a name.
-fn named<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
+/// Returns the word after each occurrence of `before`, up to a character that is not part of a
+/// name.
+fn words_after<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     let name = |rest: &'a str| {
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || "-_./".contains(c)));
         &rest[..end.unwrap_or(rest.len())]
@@ -30,12 +31,12 @@ fn named<'a>(text: &'a str, before: &str) -> Vec<&'a str> {
     text.match_indices(before).map(|(at, found)| name(&text[at + found.len()..])).collect()
 }
 
-/// Every alias has an anchor before it, and brackets are balanced.
+/// Checks that every alias has an anchor, and that brackets are balanced.
 fn check_yaml(name: &str, text: &str) {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let body = lines.collect::<Vec<_>>().join("\n");
-    let anchors: BTreeSet<&str> = named(&body, " &").into_iter().collect();
-    for alias in named(&body, " *").into_iter().chain(named(&body, "[*")) {
+    let anchors: BTreeSet<&str> = words_after(&body, " &").into_iter().collect();
+    for alias in words_after(&body, " *").into_iter().chain(words_after(&body, "[*")) {
         assert!(anchors.contains(alias), "{name}: *{alias} has no anchor");
     }
     for (open, close) in [('[', ']'), ('{', '}')] {
@@ -62,14 +63,14 @@ fn systemd_unit_is_valid() {
     for key in ["ExecStart", "User", "Delegate", "NoNewPrivileges", "ProtectSystem", "UMask"] {
         assert!(keys.contains(key), "no {key}");
     }
-    // Landlock is in no group of calls before systemd 253: tasks would be killed, and systemd does
-    // not report it.
+    // Before systemd 253, the Landlock calls are in no group of system calls. Without these names
+    // tasks would be killed, and systemd would not report it.
     let calls = unit.lines().find_map(|line| line.strip_prefix("SystemCallFilter=")).unwrap();
     for call in ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"] {
         assert!(calls.split(' ').any(|word| word == call), "{call} is not allowed: {calls}");
     }
     assert!(unit.contains("\nSystemCallErrorNumber=EPERM\n"));
-    // Otherwise a tracker could not create control groups for its tasks.
+    // With this setting a tracker could not create control groups for its tasks.
     assert!(!keys.contains("ProtectControlGroups"));
     let mut verify = Command::new("systemd-analyze");
     let Ok(ran) = verify.arg("verify").arg(file("systemd/fermata@.service")).output() else {
@@ -84,9 +85,9 @@ fn page(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate").join(name)).unwrap()
 }
 
-/// Runs the lines of the page with a fake ssh that records what would be sent.
+/// Runs the commands of the page with a fake ssh that records what would be sent.
 #[test]
-fn a_machine_of_systemd_gets_the_keys_of_its_roles_alone() {
+fn systemd_machine_gets_only_the_keys_of_its_roles() {
     let page = page("systemd.md");
     assert!(
         !page.contains("mycluster/security /") && !page.contains("cp -r mycluster"),
@@ -136,9 +137,9 @@ fn image_build_context_has_only_sources() {
     assert!(!rules.iter().any(|rule| rule.starts_with("!target")), "{rules:?}");
 }
 
-/// A cluster in the folder that the pages use must not enter a commit, an image, or a crate.
+/// The folder of a cluster that the pages use must not get into a commit, an image, or a crate.
 #[test]
-fn folder_of_a_cluster_is_ignored_and_is_no_source() {
+fn cluster_folder_is_ignored_by_git_and_is_no_crate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = page("machines.md");
     let (_, rest) = page.split_once("mrctl cluster init ").unwrap();
@@ -152,7 +153,7 @@ fn folder_of_a_cluster_is_ignored_and_is_no_source() {
     assert!(text("container/compose.yaml").contains(&format!("${{FERMATA_LAB:-../../{folder}}}/security")));
 }
 
-/// Refused before anything is started or created.
+/// Checks that an invalid experiment is refused before anything is started or created.
 #[test]
 fn invalid_experiment_is_refused_before_any_change() {
     let dir = tempfile::tempdir().unwrap();
@@ -161,7 +162,7 @@ fn invalid_experiment_is_refused_before_any_change() {
     let refused = |experiment: &str, nodes: &Path, words: &str| {
         let mut command = Command::new(file("grid5000/fermata.oar"));
         command.arg(experiment).env("OAR_NODE_FILE", nodes).env("OAR_JOB_ID", "7");
-        // The programs do not exist, so a run that gets further fails differently.
+        // The programs do not exist, so a run that is not refused fails differently.
         let ran = command.env("PROGRAMS", "/nonexistent").current_dir(dir.path()).output().unwrap();
         let printed = String::from_utf8_lossy(&ran.stderr);
         assert!(!ran.status.success() && printed.contains(words), "{printed}");
@@ -186,7 +187,7 @@ fn container_gets_only_the_keys_of_its_role() {
         if line.starts_with("  ") && !line.starts_with("   ") && !line.trim_start().starts_with('#') {
             service = line.trim_start().split(':').next().unwrap();
         }
-        for secret in named(line, "source: ") {
+        for secret in words_after(line, "source: ") {
             assert!(declared.contains(secret), "{service}: {secret} is not declared");
             let role = service.trim_end_matches(|c: char| c.is_ascii_digit());
             let own = if role == "mrctl" { "admin-" } else { role };
@@ -195,12 +196,12 @@ fn container_gets_only_the_keys_of_its_role() {
         }
     }
     assert_eq!(seen, declared);
-    // Escaped processes of tasks become children of the tracker, which kills them, only if the
-    // tracker is not process 1.
+    // Processes that escape from tasks become children of the tracker, which kills them, only if
+    // the tracker is not process 1.
     let (daemon, _) = all.split_once("\nx-settings:").unwrap();
     assert!(daemon.contains("\n  init: true\n"), "{daemon}");
-    // A new volume has the mode of the folder in the image, and the account of the processes is
-    // chosen at start.
+    // The account of the processes is chosen at start, and a new volume has the mode of the folder
+    // in the image, so all accounts must be able to write there.
     let image = text("container/Containerfile");
     assert!(daemon.contains("\n  user: \"${FERMATA_UID:-10001}:") && all.contains(":/data\"]"), "{daemon}");
     assert!(
@@ -226,7 +227,7 @@ fn pod_gets_only_the_keys_of_its_role() {
         let mounted = "mountPath: /etc/fermata";
         assert!(container.contains(&format!("{{ name: {role}, {mounted}")), "{container}");
         assert_eq!(container.matches(mounted).count(), 1);
-        // The mode that Kubernetes sets with fsGroup.
+        // Kubernetes sets this mode with fsGroup.
         assert!(body.contains(&format!("secretName: fermata-{role}, defaultMode: 288")));
     }
 }

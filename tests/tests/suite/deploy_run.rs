@@ -14,7 +14,7 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// Exit code of a script if a requirement is missing.
-const SKIPPED: i32 = 77;
+const EXIT_SKIPPED: i32 = 77;
 
 fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name)
@@ -26,13 +26,13 @@ fn space() -> PathBuf {
     space
 }
 
-/// Runs a script with the programs under test; prints a message and returns `None` if it cannot be
+/// Runs a script with the programs under test. Prints a message and returns `None` if it cannot be
 /// run.
 #[track_caller]
 fn run(command: &mut Command) -> Option<Ran> {
     let ran: Ran =
         command.env("PROGRAMS", stripped_binaries()).env("SPACE", space()).output().unwrap().into();
-    if ran.code == SKIPPED {
+    if ran.code == EXIT_SKIPPED {
         skip("packages", ran.stderr.trim());
         return None;
     }
@@ -75,8 +75,9 @@ fn the_chronos_experiment_compares_policies() {
     assert!(ran.stdout.contains("== how long the lost work waited"), "{}", ran.stdout);
 }
 
-/// Runs an experiment on machines of a fake OAR in the folder `dir`.
-fn under_a_stand_in(dir: &Path, job: &str, experiment: &str) -> Command {
+/// Returns a command that runs an experiment in the folder `dir`, with the environment of an OAR
+/// job.
+fn experiment_under_fake_oar(dir: &Path, job: &str, experiment: &str) -> Command {
     let program = dir.join(format!("experiment-{job}"));
     fs::write(&program, format!("#!/bin/sh\nset -e\n{experiment}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -99,8 +100,8 @@ fn under_a_stand_in(dir: &Path, job: &str, experiment: &str) -> Command {
     command
 }
 
-/// Regression: after a failure or a signal nothing was collected, and the process of the experiment
-/// continued.
+/// Regression: after a failure or a signal no results were collected, and the process of the
+/// experiment continued to run.
 #[test]
 fn results_are_collected_after_a_failure_and_after_a_signal() {
     if !namespaces() {
@@ -128,19 +129,20 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
         assert!(left.is_empty(), "{left:?} is left on the nodes");
     };
 
-    let ran: Ran = under_a_stand_in(dir.path(), "1", &format!("{gen_rows}\nexit 3")).output().unwrap().into();
+    let ran: Ran =
+        experiment_under_fake_oar(dir.path(), "1", &format!("{gen_rows}\nexit 3")).output().unwrap().into();
     assert_eq!(ran.code, 3, "{}{}", ran.stdout, ran.stderr);
     collected("1");
 
     let endless = format!("{gen_rows}\necho $$ > pid\nsleep 1000 &\necho $! > child\nsleep 1000");
-    let mut endless = under_a_stand_in(dir.path(), "2", &endless);
+    let mut endless = experiment_under_fake_oar(dir.path(), "2", &endless);
     let mut child = endless.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let results = dir.path().join("results-2");
     eventually("the experiment waits", TIMEOUT, || {
         results.join("child").metadata().ok().filter(|file| file.len() > 0)
     });
     Command::new("kill").args(["-USR2", &child.id().to_string()]).status().unwrap();
-    // 128 plus the number of SIGUSR2.
+    // The exit code is 128 plus the number of SIGUSR2.
     assert_eq!(child.wait().unwrap().code(), Some(140));
     collected("2");
     for file in ["pid", "child"] {
@@ -150,7 +152,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     net(&["down", "fo"]);
 }
 
-/// Every way in which a job of a real OAR can end; takes about ten minutes.
+/// Tests every way in which a job of a real OAR can end. Takes about ten minutes.
 #[test]
 #[ignore = "takes ten minutes; needs OAR and PostgreSQL: see deploy/grid5000/test/oar"]
 fn results_are_collected_however_an_oar_job_ends() {
@@ -170,9 +172,9 @@ fn a_cluster_of_containers_survives_a_kill() {
 }
 
 /// Daemons that end with the test.
-struct Daemons(Vec<Child>);
+struct RunningDaemons(Vec<Child>);
 
-impl Drop for Daemons {
+impl Drop for RunningDaemons {
     fn drop(&mut self) {
         for child in &mut self.0 {
             let _ = child.kill();
@@ -181,8 +183,8 @@ impl Drop for Daemons {
     }
 }
 
-/// Starts each daemon with the command line of the unit and the files of its machine, then runs the
-/// first job of the page.
+/// Starts each daemon with the command line of the systemd unit and the files of its machine, then
+/// runs the first job of the page.
 #[test]
 fn the_daemons_of_the_unit_run_a_job() {
     let dir = tempfile::Builder::new().prefix("systemd-").tempdir_in(space()).unwrap();
@@ -198,7 +200,7 @@ fn the_daemons_of_the_unit_run_a_job() {
             .into()
     };
     assert_eq!(mrctl(&["cluster", "init", "mycluster"]).code, 0);
-    // Free ports instead of the default ones, which other tests may use.
+    // Uses free ports instead of the default ports, which other tests may use.
     let held: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     let config = dir.path().join("mycluster/fermata.toml");
     let mut text = fs::read_to_string(&config).unwrap();
@@ -210,13 +212,13 @@ fn the_daemons_of_the_unit_run_a_job() {
     let unit = fs::read_to_string(script("systemd/fermata@.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
     let state = dir.path().join("var");
-    // Tasks of root run as nobody, who must be able to reach the folder of the tracker; the daemons
-    // would create it for themselves only.
+    // Tasks of a tracker that runs as root run as nobody, who must be able to reach the folder of
+    // the tracker. The daemons would create it for themselves only.
     fs::create_dir_all(state.join("fermata-data")).unwrap();
     for folder in [&state, &state.join("fermata-data")] {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o711)).unwrap();
     }
-    let mut daemons = Daemons(Vec::new());
+    let mut daemons = RunningDaemons(Vec::new());
     for role in ["namenode", "jobtracker", "datanode", "tasktracker"] {
         let etc = dir.path().join(format!("etc-{role}"));
         fs::create_dir_all(etc.join("security")).unwrap();

@@ -10,7 +10,7 @@ fn tiny() -> Cluster {
     Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() })
 }
 
-/// A cluster for callers without credentials.
+/// Starts a cluster for callers without credentials.
 fn tiny_open() -> Cluster {
     Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() })
 }
@@ -22,8 +22,8 @@ fn invalid_paths_and_operations_are_rejected() {
     cluster.mrctl(&["fs", "mkdir", "-p", "/dir/sub"]);
     cluster.mrctl(&["fs", "put", "f", "/file"]);
     let long = format!("/{}", "n".repeat(256));
-    // Exit code 2: the command is invalid in any state of the cluster. Exit code 1: it could be
-    // valid.
+    // Exit code 2 means that the command is invalid in any state of the cluster, exit code 1 that
+    // it could be valid in another state.
     let cases: [(i32, &[&str], &[&str]); 33] = [
         (2, &["fs", "ls", "relative"], &["relative"]),
         (2, &["fs", "ls", "/a/../b"], &[".."]),
@@ -66,8 +66,8 @@ fn invalid_paths_and_operations_are_rejected() {
     }
     assert_eq!(cluster.mrctl(&["fs", "cat", "/file"]), "data");
     let left = cluster.json(&["fs", "ls", "/"]);
-    // In addition to /tmp and /user, which always exist.
-    assert_eq!(left.as_array().unwrap().len(), 4, "something was half done: {left}");
+    // The list also contains /tmp and /user, which always exist.
+    assert_eq!(left.as_array().unwrap().len(), 4, "a refused command has changed something: {left}");
 }
 
 #[test]
@@ -115,7 +115,8 @@ fn daemons_refuse_bad_configuration_with_file_and_line() {
         assert!(code == 2 && line.contains("fermata.toml:1"), "{name}: {line}");
         let (code, line) = run("", &["--listen", "0.0.0.0:0"]);
         assert!(code == 1 && line.contains("--insecure"), "{name}: {line}");
-        // A daemon that is started open says so once. It ends because its folder cannot be created.
+        // A daemon that is started without authentication warns about it once. It ends because its
+        // folder cannot be created.
         let (code, log) = run("", &["--listen", "0.0.0.0:0", "--insecure", "--dir", "/dev/null/x"]);
         let warned = |line: &&str| line.contains(" WARN ") && line.contains("callers are not authenticated");
         assert!(code == 1 && log.lines().filter(warned).count() == 1, "{name}: {log}");
@@ -147,8 +148,8 @@ async fn namenode(cluster: &Cluster) -> NameNodeClient<Channel> {
     NameNodeClient::connect(address(cluster)).await.unwrap()
 }
 
-/// The message contains both versions and both protocols.
-async fn a_datanode_of_another_version_is_refused(cluster: &Cluster) {
+/// Checks that the message contains both versions and both protocols.
+async fn check_datanode_of_another_version_is_refused(cluster: &Cluster) {
     let mut client = BlockReportsClient::connect(address(cluster)).await.unwrap();
     let address = pb::DataNodeAddress { node: "old".into(), ..Default::default() };
     let register = pb::RegisterRequest {
@@ -168,7 +169,7 @@ async fn a_datanode_of_another_version_is_refused(cluster: &Cluster) {
 async fn malformed_requests_are_refused_by_kind() {
     let cluster = tokio::task::spawn_blocking(tiny_open).await.unwrap();
     let mut client = namenode(&cluster).await;
-    a_datanode_of_another_version_is_refused(&cluster).await;
+    check_datanode_of_another_version_is_refused(&cluster).await;
     let id = vec![1; 16];
 
     let status =
@@ -189,7 +190,7 @@ async fn malformed_requests_are_refused_by_kind() {
     };
     let status = client.create(create.clone()).await.unwrap_err();
     assert!(status.code() == Code::InvalidArgument && status.message().contains("77777"), "{status}");
-    // A missing choice, and one of a newer client.
+    // The value is missing, or it is one that only newer clients know.
     for on_abandon in [0, 77] {
         let create = pb::CreateRequest { mode: 0o644, on_abandon, ..create.clone() };
         let status = client.create(create).await.unwrap_err();

@@ -55,7 +55,7 @@ fn folders_round_trip() {
 }
 
 #[test]
-fn pipes_work_both_ways() {
+fn files_are_put_from_and_written_to_pipes() {
     let cluster = small();
     let mut put =
         cluster.command(&["fs", "put", "-", "/piped"]).stdin(Stdio::piped()).spawn().expect("mrctl starts");
@@ -64,7 +64,7 @@ fn pipes_work_both_ways() {
     assert!(put.wait().unwrap().success());
     let got = cluster.command(&["fs", "get", "/piped", "-"]).output().unwrap();
     assert!(got.status.success() && got.stdout == data);
-    // A reader that stops early ends the writer without an error.
+    // If the reader stops early, the writer ends without an error.
     let mut cat = cluster
         .command(&["fs", "cat", "/piped"])
         .stdout(Stdio::piped())
@@ -79,7 +79,7 @@ fn pipes_work_both_ways() {
 }
 
 #[test]
-fn quotas_modes_and_appends() {
+fn quotas_modes_owners_and_appends_take_effect() {
     let cluster = small();
     cluster.mrctl(&["fs", "mkdir", "/q"]);
     cluster.mrctl(&["fs", "quota", "/q", "--files", "2"]);
@@ -98,7 +98,7 @@ fn quotas_modes_and_appends() {
 }
 
 #[test]
-fn the_nodes_table_and_the_report_agree() {
+fn nodes_and_report_list_the_same_nodes_and_disks() {
     let cluster = small();
     let nodes = cluster.json(&["nodes"]);
     let names: Vec<&str> =
@@ -107,11 +107,12 @@ fn the_nodes_table_and_the_report_agree() {
     assert!(nodes.as_array().unwrap().iter().all(|node| node["state"] == "live"), "{nodes}");
     let report = cluster.mrctl(&["fs", "report"]);
     assert!(report.contains("node1") && report.contains("safemode"), "{report}");
-    // Both nodes have their folders on the same disk; the first heartbeat of each contains it.
+    // Both nodes have their folders on the same disk. The first heartbeat of each node contains the
+    // disk.
     let report = eventually("the disk is named", TIMEOUT, || {
         Some(cluster.json(&["fs", "report"])).filter(|report| report["disks"] == 1)
     });
     let free = report["nodes"].as_array().unwrap().iter().map(|node| node["free"].as_u64().unwrap());
-    assert_eq!(report["free"].as_u64(), free.max(), "it is counted once: {report}");
+    assert_eq!(report["free"].as_u64(), free.max(), "the shared disk must be counted once: {report}");
     assert!(cluster.mrctl(&["fs", "report"]).contains(" on 1 disk"));
 }

@@ -33,7 +33,8 @@ fn damage_four_replicas_on_node1(cluster: &Cluster) {
     swap(&checksum_file(&blocks[2]), &checksum_file(&blocks[3]));
 }
 
-/// All three nodes have every block; only node1 is damaged.
+/// Starts a cluster with a file whose blocks are on all three nodes, and returns the checksum of
+/// the file.
 fn cluster_with_a_file(settings: &str) -> (Cluster, String) {
     let cluster = Cluster::up(Up { replication: 3, settings, ..Up::default() });
     let source = cluster.path("source");
@@ -43,7 +44,8 @@ fn cluster_with_a_file(settings: &str) -> (Cluster, String) {
     (cluster, sum)
 }
 
-fn healed(cluster: &Cluster) {
+/// Waits until the four damaged replicas are found and replaced.
+fn await_replacement(cluster: &Cluster) {
     eventually("four damaged replicas are found and replaced", TIMEOUT, || {
         let report = cluster.json(&["fs", "report"]);
         (report["corrupt_found_total"] == 4
@@ -68,7 +70,7 @@ fn reads_survive_damage_which_is_reported_and_repaired() {
         let client: toml::Table = extra.parse().unwrap();
         table.entry("client").or_insert(toml::Table::new().into()).as_table_mut().unwrap().extend(client);
         fs::write(&config, toml::to_string(&table).unwrap()).unwrap();
-        // Several times, so that each replica is likely to be read.
+        // Reads several times, so that each replica is likely to be read.
         for _ in 0..6 {
             let got = cluster.path("got");
             cluster.mrctl(&[
@@ -85,12 +87,12 @@ fn reads_survive_damage_which_is_reported_and_repaired() {
     }
     // `fsck --verify` finds the damage that no read has found.
     let checked = cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]);
-    // 1 while copies for earlier damage are still being made.
+    // The exit code is 1 while copies for earlier damage are still being made.
     assert!(checked.code <= 1, "{}{}", checked.stdout, checked.stderr);
-    healed(&cluster);
+    await_replacement(&cluster);
 }
 
-/// Without scrubber and verify: damage is repaired after a report of a reader.
+/// Without scrubber and `fsck --verify`, damage is repaired after the report of a reader.
 #[test]
 fn report_of_a_reader_triggers_repair() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\nshort_circuit = false\n");
@@ -99,14 +101,14 @@ fn report_of_a_reader_triggers_repair() {
     random_file(&source, 4 << 20, 6);
     cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
     let wanted = sha256_of(&source);
-    // Which of two replicas is read first is not determined, so different replicas of different
-    // blocks are damaged.
+    // The order in which the two replicas are read is not determined, so different replicas of
+    // different blocks are damaged.
     let (mut one, mut other) = (cluster.replicas_on("node1"), cluster.replicas_on("node2"));
     one.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     other.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     assert_eq!((one.len(), other.len()), (4, 4));
     one[..2].iter().chain(&other[2..]).for_each(|block| flip_a_byte(block));
-    eventually("a reader has found some, and they are fixed", TIMEOUT, || {
+    eventually("a reader has found damaged replicas, and they are replaced", TIMEOUT, || {
         let got = cluster.path("got");
         cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
         assert_eq!(sha256_of(&got), wanted);
@@ -119,7 +121,7 @@ fn report_of_a_reader_triggers_repair() {
     });
 }
 
-/// No good replica can appear, so the error comes at once and states this.
+/// No good replica can appear any more, so the error comes at once and says so.
 #[test]
 fn block_with_all_replicas_corrupt_fails_at_once() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\ndeadline = \"1m\"\n");
@@ -146,7 +148,7 @@ fn scrubber_finds_damage_in_unread_blocks() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"256MiB\"\nscrub_period = \"1s\"\n");
     let (cluster, wanted) = cluster_with_a_file(&settings);
     damage_four_replicas_on_node1(&cluster);
-    healed(&cluster);
+    await_replacement(&cluster);
     let got = cluster.path("got");
     cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
     assert_eq!(sha256_of(&got), wanted);
@@ -159,14 +161,14 @@ fn damage_done_while_a_node_is_down_is_found_when_it_returns() {
     cluster.mrctl(&["chaos", "kill", "node1"]);
     damage_four_replicas_on_node1(&cluster);
     cluster.mrctl(&["chaos", "restart", "node1"]);
-    healed(&cluster);
+    await_replacement(&cluster);
     let got = cluster.path("got");
     cluster.mrctl(&["fs", "get", "/file", got.to_str().unwrap()]);
     assert_eq!(sha256_of(&got), wanted);
 }
 
-/// `fsck --verify` answers after every replica has been read, so its result contains damage that no
-/// reader has found.
+/// `fsck --verify` answers after every replica has been read. Checks that its result contains
+/// damage that no reader has found.
 #[test]
 fn verify_reports_damage_in_unread_blocks() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n");

@@ -1,6 +1,6 @@
-//! The NameNode is killed during a stream of changes; acknowledged changes exist afterwards. (The
-//! loss of unsynced bytes is tested on an instrumented disk in `dfs`, because the page cache
-//! survives `kill -9`.)
+//! The NameNode is killed during a stream of changes. Checks that acknowledged changes exist
+//! afterwards. (The loss of unsynced bytes is tested on an instrumented disk in `dfs`, because the
+//! page cache survives `kill -9`.)
 
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
 use fermata_tests::{Cluster, QUICK, Up};
@@ -21,9 +21,9 @@ pub(crate) async fn connect(cluster: &Cluster) -> Client {
     Client::connect(ClientOptions::new(address, config).with(cluster.credentials())).await.unwrap()
 }
 
-/// An operation of a worker on a file; the last one may not have been acknowledged.
+/// An operation of a worker on a file. The last operation may not have been acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Did {
+enum FileOperation {
     Created,
     Renamed,
     Deleted,
@@ -35,20 +35,20 @@ async fn work(
     worker: usize,
     stop: &AtomicBool,
     steps_done: &AtomicUsize,
-) -> Vec<(usize, Did, bool)> {
+) -> Vec<(usize, FileOperation, bool)> {
     let mut log = Vec::new();
     for file in 0.. {
         let at = DfsPath::parse(&format!("/w{worker}/{file}")).unwrap();
         let to = DfsPath::parse(&format!("/w{worker}/{file}.moved")).unwrap();
-        let steps = [Did::Created, Did::Renamed, Did::Deleted];
+        let steps = [FileOperation::Created, FileOperation::Renamed, FileOperation::Deleted];
         for did in &steps[..=file % 3] {
             let result = match did {
-                Did::Created => match client.create(&at, CreateOptions::default()).await {
+                FileOperation::Created => match client.create(&at, CreateOptions::default()).await {
                     Ok(writer) => writer.close().await.map(|_| ()),
                     Err(error) => Err(error),
                 },
-                Did::Renamed => client.rename(&at, &to, false).await,
-                Did::Deleted => client.delete(&to, false).await.map(|_| ()),
+                FileOperation::Renamed => client.rename(&at, &to, false).await,
+                FileOperation::Deleted => client.delete(&to, false).await.map(|_| ()),
             };
             log.push((file, *did, result.is_ok()));
             steps_done.store(log.len(), Ordering::Relaxed);
@@ -60,17 +60,18 @@ async fn work(
     log
 }
 
-/// Checks that each file is in a state that `log` allows: as acknowledged, or one step further.
-fn check(names: &[String], log: &[(usize, Did, bool)], worker: usize) {
+/// Checks that each file is in a state that `log` allows: after its last acknowledged operation, or
+/// one operation further.
+fn check_files(names: &[String], log: &[(usize, FileOperation, bool)], worker: usize) {
     let last_file = log.last().map_or(0, |(file, ..)| *file);
     for file in 0..=last_file {
         let has = |suffix: &str| names.contains(&format!("/w{worker}/{file}{suffix}"));
         let seen = (has(""), has(".moved"));
         let steps: Vec<_> = log.iter().filter(|(of, ..)| *of == file).collect();
-        let after = |did: Option<Did>| match did {
-            None | Some(Did::Deleted) => (false, false),
-            Some(Did::Created) => (true, false),
-            Some(Did::Renamed) => (false, true),
+        let after = |did: Option<FileOperation>| match did {
+            None | Some(FileOperation::Deleted) => (false, false),
+            Some(FileOperation::Created) => (true, false),
+            Some(FileOperation::Renamed) => (false, true),
         };
         let acknowledged = steps.iter().rev().find(|(.., ok)| *ok).map(|(_, did, _)| *did);
         let mut possible = vec![after(acknowledged)];
@@ -83,7 +84,7 @@ fn check(names: &[String], log: &[(usize, Did, bool)], worker: usize) {
 
 #[test]
 fn acknowledged_changes_outlive_kill_9() {
-    // A small snapshot limit, so that some kills occur during a snapshot.
+    // The snapshot limit is small, so that some kills occur during a snapshot.
     let settings = format!("{QUICK}snapshot_bytes = \"20KiB\"\n");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
@@ -96,7 +97,7 @@ fn acknowledged_changes_outlive_kill_9() {
                 client.mkdir(&DfsPath::parse(&format!("/w{worker}")).unwrap(), true).await.unwrap();
             }
             let kill = async {
-                // An arbitrary moment: the kill comes after some work.
+                // The kill comes at an arbitrary time after some work.
                 let (started, enough) = (Instant::now(), 4 + 30 * round);
                 let busy = |steps: &AtomicUsize| steps.load(Ordering::Relaxed) > enough;
                 while !done.iter().all(busy) && started.elapsed() < TIMEOUT {
@@ -129,7 +130,7 @@ fn acknowledged_changes_outlive_kill_9() {
                 .iter()
                 .map(|entry| entry["path"].as_str().unwrap().to_owned())
                 .collect();
-            check(&names, log, *worker);
+            check_files(&names, log, *worker);
         }
     }
 }

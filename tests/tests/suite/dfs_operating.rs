@@ -1,4 +1,5 @@
-//! Tasks of operators: drains, stopped nodes, waits, lost blocks, settings.
+//! Tests of operator commands and settings: drains, stopped nodes, waiting for replicas, lost
+//! blocks.
 
 use fermata_tests::{Cluster, Up, eventually, random_file};
 use std::{
@@ -18,7 +19,7 @@ fn pid_of(cluster: &Cluster, node: &str, kind: &str) -> String {
 
 #[test]
 fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
-    // The default settings: a silent node is dead after ten seconds.
+    // With the default settings a silent node is dead after ten seconds.
     let cluster = Cluster::up(Up { settings: "", ..Up::default() });
     let source = cluster.path("source");
     random_file(&source, 3 << 20, 9);
@@ -29,7 +30,7 @@ fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
         assert!(line.contains(word), "{word}: {line}");
     }
     let text = cluster.mrctl(&["nodes", "--json"]);
-    assert_eq!(text.matches("\"node\":").count(), 3, "each name once: {text}");
+    assert_eq!(text.matches("\"node\":").count(), 3, "each node must be listed once: {text}");
     let nodes = cluster.json(&["nodes"]);
     let states: Vec<&str> =
         nodes.as_array().unwrap().iter().filter_map(|node| node["state"].as_str()).collect();
@@ -47,8 +48,9 @@ fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
     cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
 }
 
-/// `/other` lacks its first and its last block, and is deleted while it is read.
-fn holes_are_reported_even_if_the_read_fails(cluster: &Cluster) {
+/// Reads `/other`, which lacks its first and its last block, and deletes it meanwhile. Checks that
+/// the missing bytes are reported although the read fails.
+fn check_missing_bytes_are_reported_if_the_read_fails(cluster: &Cluster) {
     let mut cat = cluster.command(&["fs", "cat", "--skip-lost", "/other"]);
     let mut cat = cat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // The command cannot read far ahead of this reader.
@@ -64,7 +66,7 @@ fn holes_are_reported_even_if_the_read_fails(cluster: &Cluster) {
 }
 
 #[test]
-fn lost_blocks_waits_and_settings() {
+fn lost_blocks_are_reported_and_settings_are_used() {
     let settings = "[client]\ndeadline = \"4s\"\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     let source = cluster.path("source");
@@ -76,8 +78,8 @@ fn lost_blocks_waits_and_settings() {
     cluster.mrctl(&["fs", "put", other.to_str().unwrap(), "/other"]);
     let other = fs::read(&other).unwrap();
 
-    // The second block is lost with the only disk that had it; of the other file, the first and the
-    // last.
+    // Deletes the only replica of the second block of `/file`, and those of the first and the last
+    // block of `/other`.
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
     let blocks = cluster.replicas_on("node1");
     assert_eq!(blocks.len(), 6);
@@ -92,7 +94,7 @@ fn lost_blocks_waits_and_settings() {
     for word in ["waiting for a good replica", "at byte 1048576", "no good replica", "--skip-lost"] {
         assert!(ran.stderr.contains(word), "{word}: {}", ran.stderr);
     }
-    assert!(!got.exists(), "complete or not at all");
+    assert!(!got.exists(), "a file with missing bytes was written");
     let ran = cluster.try_mrctl(&["fs", "get", "--quiet", "--skip-lost", "/file", got.to_str().unwrap()]);
     for word in ["waiting for a good replica", "1048576 bytes from byte 1048576 on could not be read"] {
         assert!(ran.code == 1 && ran.stderr.contains(word), "{word}: {}", ran.stderr);
@@ -100,13 +102,13 @@ fn lost_blocks_waits_and_settings() {
     let mut holed = wanted.clone();
     holed[1 << 20..2 << 20].fill(0);
     assert!(fs::read(&got).unwrap() == holed);
-    holes_are_reported_even_if_the_read_fails(&cluster);
+    check_missing_bytes_are_reported_if_the_read_fails(&cluster);
     let ran = cluster.try_mrctl(&["fs", "fsck"]);
     assert!(ran.code == 1 && ran.stdout.contains("--skip-lost"), "{}", ran.stdout);
     cluster.mrctl(&["fs", "rm", "/file"]);
 
-    // Errors that waiting cannot resolve are reported at once; otherwise the command reports that
-    // it waits.
+    // Errors that waiting cannot resolve are reported at once. For other errors the command reports
+    // that it waits.
     cluster.mrctl(&["fs", "safemode", "on"]);
     let started = Instant::now();
     let line = cluster.refused(1, &["fs", "mkdir", "/x"]);
@@ -121,8 +123,8 @@ fn lost_blocks_waits_and_settings() {
     assert!(ran.code == 1 && ran.stderr.contains("waiting for the NameNode at"), "{}", ran.stderr);
     assert!(ran.stderr.contains("timeout in") && ran.stderr.contains("logs/namenode.log"), "{}", ran.stderr);
 
-    // Settings next to the cluster are used, and the cluster is found although the file contains no
-    // address.
+    // Checks that settings in a file next to the cluster folder are used, and that the cluster is
+    // found although the file contains no address.
     cluster.mrctl(&["down"]);
     fs::write(cluster.path("fermata.toml"), "[namenode]\nblock_size = \"2MiB\"\n").unwrap();
     cluster.mrctl(&["up", "--detach"]);

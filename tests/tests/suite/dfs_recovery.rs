@@ -1,5 +1,5 @@
-//! Damage of the edit log: the NameNode reports where it is and does not start. With `--recover` it
-//! reports what it drops and continues, and new files are read back as written.
+//! Damage of the edit log. The NameNode reports where the damage is and does not start. With
+//! `--recover` it reports what it drops and starts, and new files have the right contents.
 
 use fermata_tests::{Cluster, QUICK, Up, binaries, eventually};
 use std::{
@@ -48,7 +48,7 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
 
     let refused = namenode(&cluster).output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success(), "it started: {text}");
+    assert!(!refused.status.success(), "the NameNode started with a damaged log: {text}");
     for word in [segment.as_str(), "at offset", "--recover"] {
         assert!(text.contains(word), "{word:?} is not in {text}");
     }
@@ -76,8 +76,9 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
     let files =
         list.as_array().unwrap().iter().filter(|entry| entry["path"].as_str().unwrap().starts_with("/f"));
     let left = files.count();
-    assert!((1..6).contains(&left), "some went, some stayed: {list}");
-    // The same lengths as before: an old replica under a new ID would look valid.
+    assert!((1..6).contains(&left), "some files should be lost and some should exist: {list}");
+    // New files have the same lengths as lost files: an old replica with a reused block ID would
+    // look valid.
     for number in 0..6 {
         fs::write(&source, format!("another {number}")).unwrap();
         let at = format!("/new{number}");

@@ -95,7 +95,7 @@ fn a_killed_put_leaves_nothing_behind() {
     eventually("the lease ends and the file is gone", TIMEOUT, || {
         (cluster.json(&["fs", "report"])["files"] == 0).then_some(())
     });
-    eventually("its blocks are deleted", TIMEOUT, || {
+    eventually("the blocks of the file are deleted", TIMEOUT, || {
         let left: usize = (1..=3).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
         (left == 0).then_some(())
     });

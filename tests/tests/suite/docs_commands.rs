@@ -14,8 +14,8 @@
 //! <!-- fails -->                the exit code must not be 0
 //! ```
 //!
-//! A page with executed blocks has a test here. Deliberately absent: a check of settings and
-//! outputs, which are fenced with a language (`toml`, `text`, ...).
+//! A page with executed blocks has a test here. Deliberately absent: a check of configuration files
+//! and outputs, which are fenced with a language (`toml`, `text`, ...).
 
 use fermata_tests::{binaries, skip, stripped_binaries};
 use std::{
@@ -33,10 +33,10 @@ use std::{
 };
 
 /// Timeout of a page.
-const LIMIT: Duration = Duration::from_mins(4);
+const PAGE_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// Pages that have a test below.
-const TESTED: [&str; 8] = [
+const TESTED_PAGES: [&str; 8] = [
     "README.md",
     "docs/operate/by-hand.md",
     "docs/operate/machines.md",
@@ -49,7 +49,7 @@ const TESTED: [&str; 8] = [
 
 /// A directive in a comment before a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Order {
+enum Directive {
     NotRun,
     Setup(String),
     With { this: String, instead_of: String },
@@ -57,7 +57,7 @@ enum Order {
     Fails,
 }
 
-impl Order {
+impl Directive {
     /// Returns `None` for a comment that is not a directive.
     fn parse(comment: &str) -> Option<Self> {
         let comment = comment.trim();
@@ -89,25 +89,25 @@ struct Block {
     /// Line, counted from 1.
     line: usize,
     text: String,
-    orders: Vec<Order>,
+    directives: Vec<Directive>,
 }
 
 impl Block {
     fn is_run(&self) -> bool {
-        !self.orders.contains(&Order::NotRun)
+        !self.directives.contains(&Directive::NotRun)
     }
 
     /// Returns the block as a part of the script of the page.
     fn script(&self, page: &str) -> String {
         let mut text = self.text.clone();
         let mut script = format!("\nprintf '@@ %s\\n' '{page}:{}' >&2\n", self.line);
-        for order in &self.orders {
+        for order in &self.directives {
             match order {
-                Order::Setup(commands) => _ = writeln!(script, "{commands}"),
-                Order::With { this, instead_of } => {
+                Directive::Setup(commands) => _ = writeln!(script, "{commands}"),
+                Directive::With { this, instead_of } => {
                     assert!(
                         text.contains(instead_of.as_str()),
-                        "{page}:{}: there is no {instead_of:?}",
+                        "{page}:{}: the block does not contain {instead_of:?}",
                         self.line
                     );
                     text = text.replace(instead_of.as_str(), this);
@@ -115,11 +115,11 @@ impl Block {
                 _ => {}
             }
         }
-        let prints = self.orders.iter().find_map(|order| match order {
-            Order::Prints(words) => Some(words),
+        let prints = self.directives.iter().find_map(|order| match order {
+            Directive::Prints(words) => Some(words),
             _ => None,
         });
-        if self.orders.contains(&Order::Fails) {
+        if self.directives.contains(&Directive::Fails) {
             _ = write!(script, "if (\n{text}) then echo 'it should fail' >&2; exit 1; fi\n");
         } else if let Some(words) = prints {
             _ = write!(
@@ -138,7 +138,7 @@ impl Block {
 fn blocks(page: &str) -> Vec<Block> {
     let lines: Vec<&str> = page.lines().collect();
     let mut found = Vec::new();
-    let mut orders = Vec::new();
+    let mut directives = Vec::new();
     let mut at = 0;
     while at < lines.len() {
         let line = lines[at];
@@ -151,19 +151,19 @@ fn blocks(page: &str) -> Vec<Block> {
                 text += lines.get(at).expect("a comment ends");
             }
             at += 1;
-            orders.extend(Order::parse(text.split("-->").next().unwrap_or("")));
+            directives.extend(Directive::parse(text.split("-->").next().unwrap_or("")));
         } else if let Some(language) = line.strip_prefix("```") {
             let body: Vec<&str> =
                 lines[at + 1..].iter().take_while(|line| **line != "```").copied().collect();
             at += body.len() + 2;
-            let orders = std::mem::take(&mut orders);
+            let directives = std::mem::take(&mut directives);
             if ["", "sh", "bash"].contains(&language) {
                 let text = body.join("\n") + "\n";
-                found.push(Block { line: begin + 1, text, orders });
+                found.push(Block { line: begin + 1, text, directives });
             }
         } else if line.starts_with("    ") && !line.starts_with("     ") {
             let mut text = String::new();
-            // Empty lines belong to the block if it continues after them.
+            // Empty lines belong to the block if the block continues after them.
             let belongs = |at: usize| {
                 let next = lines[at..].iter().find(|line| !line.trim().is_empty());
                 next.is_some_and(|line| line.starts_with("    "))
@@ -173,10 +173,10 @@ fn blocks(page: &str) -> Vec<Block> {
                 text += "\n";
                 at += 1;
             }
-            found.push(Block { line: begin + 1, text, orders: std::mem::take(&mut orders) });
+            found.push(Block { line: begin + 1, text, directives: std::mem::take(&mut directives) });
         } else {
             if !line.trim().is_empty() {
-                orders.clear();
+                directives.clear();
             }
             at += 1;
         }
@@ -213,7 +213,7 @@ fn read(page: &str) -> Vec<Block> {
 fn every_command_block_runs_or_has_a_reason() {
     let run: BTreeSet<String> =
         pages().into_iter().filter(|page| read(page).iter().any(Block::is_run)).collect();
-    let tested: BTreeSet<String> = TESTED.map(str::to_owned).into();
+    let tested: BTreeSet<String> = TESTED_PAGES.map(str::to_owned).into();
     let untested: Vec<String> = run
         .difference(&tested)
         .flat_map(|page| {
@@ -223,15 +223,15 @@ fn every_command_block_runs_or_has_a_reason() {
         .collect();
     assert!(
         untested.is_empty(),
-        "neither run nor marked: {}\nput <!-- not run: REASON --> before it, or a test of the page into {}",
+        "command blocks are neither run nor marked: {}\nput <!-- not run: REASON --> before each, or add a test of the page to {}",
         untested.join(", "),
         file!()
     );
     assert_eq!(run, tested, "a page that is tested has no command block any more");
 }
 
-/// A fake cargo: the results of `cargo build --release` are the programs under test.
-const CARGO: &str = r#"#!/bin/sh
+/// A fake cargo. Instead of building, it makes the programs under test available.
+const FAKE_CARGO: &str = r#"#!/bin/sh
 case "$1" in
 build) [ ! -e src/main.rs ] || { mkdir -p target/release && ln -sf PROGRAMS/wordcount-job target/release/; } ;;
 run) while [ "$1" != -- ]; do shift; done; shift; exec PROGRAMS/wordcount-job "$@" ;;
@@ -239,8 +239,8 @@ run) while [ "$1" != -- ]; do shift; done; shift; exec PROGRAMS/wordcount-job "$
 esac
 "#;
 
-/// A fake ssh: machines are network namespaces with the same names.
-const SSH: &str = r#"#!/bin/sh
+/// A fake ssh. It runs commands in network namespaces that have the names of the machines.
+const FAKE_SSH: &str = r#"#!/bin/sh
 while :; do case "$1" in -o | -i | -p) shift 2 ;; -*) shift ;; *) break ;; esac; done
 host=${1#*@}; shift
 mkdir -p "$HOME/disks/$host" && chmod 711 "$HOME/disks" "$HOME/disks/$host"
@@ -248,8 +248,8 @@ mkdir -p "$HOME/disks/$host" && chmod 711 "$HOME/disks" "$HOME/disks/$host"
 exec ip netns exec "$host" sh -c 'mount --bind "$0" /var/tmp && exec "$@"' "$HOME/disks/$host" "$@"
 "#;
 
-/// Runs before the first block: stops everything that the page has started, at exit.
-const BEGIN: &str = r#"set -e
+/// Script that runs before the first block. At exit it stops everything that the page has started.
+const PROLOGUE: &str = r#"set -e
 end() {
     for state in $(find ~ -name cluster.json -path '*/.fermata/*' 2>/dev/null); do (cd "${state%/.fermata/*}" && mrctl down >/dev/null 2>&1) || true; done
     for lab in $(find ~ -name launch.json 2>/dev/null); do mrctl cluster down --cluster "${lab%/launch.json}" >/dev/null 2>&1 || true; done
@@ -271,7 +271,7 @@ fn home() -> tempfile::TempDir {
     let space = binaries().with_file_name("tmp");
     fs::create_dir_all(&space).unwrap();
     let home = tempfile::Builder::new().prefix("docs-").tempdir_in(space).unwrap();
-    // Tasks may have another account.
+    // Tasks may have another account, and must be able to reach their folders.
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o711)).unwrap();
     let checkout = home.path().join("fermata");
     fs::create_dir_all(checkout.join("target")).unwrap();
@@ -284,15 +284,15 @@ fn home() -> tempfile::TempDir {
     symlink(stripped_binaries(), checkout.join("target/release")).unwrap();
     let bin = home.path().join(".bin");
     fs::create_dir(&bin).unwrap();
-    write_program(&bin.join("cargo"), CARGO);
-    write_program(&bin.join("ssh"), SSH);
+    write_program(&bin.join("cargo"), FAKE_CARGO);
+    write_program(&bin.join("ssh"), FAKE_SSH);
     home
 }
 
 /// Runs the blocks of a page after `before`.
 fn run_page(page: &str, before: &str) {
     let home = home();
-    let mut script = format!("{BEGIN}{before}\n");
+    let mut script = format!("{PROLOGUE}{before}\n");
     for block in read(page).iter().filter(|block| block.is_run()) {
         script += &block.script(page);
     }
@@ -318,8 +318,8 @@ fn run_page(page: &str, before: &str) {
         if let Some(status) = child.try_wait().unwrap() {
             break Some(status);
         }
-        if started.elapsed() > LIMIT {
-            // On SIGTERM it stops what it has started.
+        if started.elapsed() > PAGE_TIMEOUT {
+            // On SIGTERM the script stops what it has started.
             let group = format!("-{}", child.id());
             Command::new("kill").args(["-TERM", "--", &group]).status().unwrap();
             child.wait().unwrap();
@@ -334,14 +334,14 @@ fn run_page(page: &str, before: &str) {
     match status {
         Some(status) if status.success() => {}
         Some(status) => panic!("the block at {at}: {status}\n{tail}"),
-        None => panic!("the block at {at} has not ended after {LIMIT:?}\n{tail}"),
+        None => panic!("the block at {at} has not ended after {PAGE_TIMEOUT:?}\n{tail}"),
     }
 }
 
-/// Runs a page with the machines `node1` to `node4`, which have names and are reachable by the fake
-/// ssh. Skipped with a message if they cannot be created.
+/// Runs a page with the machines `node1` to `node4`, whose names resolve and which the fake ssh
+/// reaches. Skipped with a message if they cannot be created.
 fn run_page_on_machines(page: &str) {
-    // Only this run knows the names of the machines.
+    // Only this run can resolve the names of the machines.
     let before = r#"
 [ -n "$INSIDE" ] || INSIDE=1 exec ~/fermata/deploy/netns/net alone node unshare --mount --propagation private bash "$0"
 for i in 1 2 3 4 5; do echo "10.77.21.$i node$i"; done | cat /etc/hosts - > ~/.hosts
@@ -380,7 +380,7 @@ fn commands_of_the_tutorial() {
 }
 
 #[test]
-fn commands_of_by_hand() {
+fn commands_of_by_hand_page() {
     run_page("docs/operate/by-hand.md", "");
 }
 

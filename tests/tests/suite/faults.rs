@@ -1,27 +1,31 @@
 //! The fault matrix on machines: one master and five nodes on two racks with certificates. Each row
-//! is a scenario file, executed by `mrctl chaos run` during a sort. The fault must be detected, the
-//! cluster must recover, and the output of the sort must not change. Measurements are printed;
-//! docs/operate/fault-matrix.md has the table. Skipped if namespaces cannot be created.
+//! is a scenario file, executed by `mrctl chaos run` during a sort. Checks that the fault is
+//! detected, that the cluster recovers, and that the output of the sort does not change.
+//! Measurements are printed; docs/operate/fault-matrix.md contains the table. Skipped if namespaces
+//! cannot be created.
 
 use fermata_tests::{Machines, eventually};
 use serde_json::Value;
 use std::{fs, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(2);
-/// Only a few seconds on an idle machine; other tests may run at the same time.
+/// Maximum time until a fault is detected. On an idle machine it takes only a few seconds, but
+/// other tests may run at the same time.
 const DETECTED_WITHIN_S: f64 = 15.0;
+/// Maximum time until the cluster has recovered.
 const RECOVERED_WITHIN_S: f64 = 60.0;
 
-/// A fault: its name, its steps, and whether a master must report it.
+/// A row of the fault matrix: the name of the fault, its steps, and whether a master must report
+/// it.
 struct Row {
     name: &'static str,
     steps: &'static str,
     detected: bool,
 }
 
-const WHEN: &str = "[[step]]\nwhen = \"job 1 maps reach 10%\"\n";
+const CONDITION: &str = "[[step]]\nwhen = \"job 1 maps reach 10%\"\n";
 
-const SHORT: [Row; 3] = [
+const SHORT_MATRIX: [Row; 3] = [
     Row {
         name: "a node is frozen past its expiry, and continues",
         steps: "do = \"stop\"\nnode = \"any running job 1\"\nfor = \"6s\"\n",
@@ -39,7 +43,7 @@ const SHORT: [Row; 3] = [
     },
 ];
 
-const LONG: [Row; 10] = [
+const REMAINING_MATRIX: [Row; 10] = [
     Row {
         name: "a tasktracker is killed, and started 4 s later",
         steps: "do = \"kill\"\nnode = \"any running job 1\"\ndaemon = \"tasktracker\"\nfor = \"4s\"\n",
@@ -91,8 +95,9 @@ const LONG: [Row; 10] = [
 const SORT: [&str; 8] =
     ["submit", "terasort", "--input", "/lab/gen", "--reduces", "4", "--conf", "pace.map=400KiB"];
 
-/// Six machines with 10 MB of records, and the checksums of their sort without faults.
-fn lab(name: &'static str, subnet: u8) -> Option<(Machines, Vec<String>)> {
+/// Starts six machines with 10 MB of records. Also returns the checksums of their sort without
+/// faults.
+fn machines_with_records(name: &'static str, subnet: u8) -> Option<(Machines, Vec<String>)> {
     let machines = Machines::prepare(name, subnet, &["r1", "r1", "r1", "r2", "r2"], 5)?;
     machines.set("datanode", "scrub_period = \"2s\"");
     machines.up();
@@ -105,7 +110,7 @@ fn lab(name: &'static str, subnet: u8) -> Option<(Machines, Vec<String>)> {
     Some((machines, calm))
 }
 
-/// Returns what is left of ended jobs. Empty if everything is clean.
+/// Returns what ended jobs have left behind. Empty if nothing is left.
 fn leftovers(machines: &Machines) -> Vec<String> {
     let mut left = Vec::new();
     for node in machines.json(&["nodes"]).as_array().unwrap() {
@@ -127,10 +132,10 @@ fn leftovers(machines: &Machines) -> Vec<String> {
 }
 
 /// Executes a row during a sort, and checks the results.
-fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
+fn run_row(machines: &Machines, calm: &[String], number: usize, row: &Row) {
     let Row { name, steps, detected } = row;
     let output = format!("/lab/row-{number}");
-    fs::write(machines.path("row.toml"), format!("{WHEN}{steps}")).unwrap();
+    fs::write(machines.path("row.toml"), format!("{CONDITION}{steps}")).unwrap();
     let job = machines.json(&[&SORT[..], &["--output", &output, "--detach"]].concat());
     let id = job["job"].as_str().unwrap().to_owned();
     let ran = machines.try_mrctl(&[
@@ -164,7 +169,7 @@ fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
     assert_eq!(
         machines.json(&["job", &id])["maps"]["failed_attempts"],
         0,
-        "{name}: the task was blamed for the fault"
+        "{name}: the fault counted as a failure of the task"
     );
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
     eventually(&format!("{name}: all is clean"), TIMEOUT, || leftovers(machines).is_empty().then_some(()));
@@ -173,17 +178,17 @@ fn play(machines: &Machines, calm: &[String], number: usize, row: &Row) {
 
 #[test]
 fn faults_on_machines_are_detected_and_recovered() {
-    let Some((machines, calm)) = lab("fb", 12) else { return };
-    for (number, row) in SHORT.iter().enumerate() {
-        play(&machines, &calm, number, row);
+    let Some((machines, calm)) = machines_with_records("fb", 12) else { return };
+    for (number, row) in SHORT_MATRIX.iter().enumerate() {
+        run_row(&machines, &calm, number, row);
     }
 }
 
 #[test]
 #[ignore = "two minutes: scripts/long-tests the_whole_fault_matrix"]
 fn the_whole_fault_matrix() {
-    let Some((machines, calm)) = lab("fd", 14) else { return };
-    for (number, row) in SHORT.iter().chain(&LONG).enumerate() {
-        play(&machines, &calm, number, row);
+    let Some((machines, calm)) = machines_with_records("fd", 14) else { return };
+    for (number, row) in SHORT_MATRIX.iter().chain(&REMAINING_MATRIX).enumerate() {
+        run_row(&machines, &calm, number, row);
     }
 }

@@ -1,15 +1,16 @@
-//! Disk faults: every fsync of a daemon fails, or kills it (by strace, in the real binaries).
-//! Acknowledged data exists afterwards, data that could not be made durable was never acknowledged,
-//! and jobs give the same output. Skipped with a message if strace cannot be used.
+//! Disk faults in the real binaries, injected by strace: every fsync of a daemon fails or kills it.
+//! Checks that acknowledged data exists afterwards, that data which could not be made durable was
+//! never acknowledged, and that jobs give the same output. Skipped with a message if strace cannot
+//! be used.
 
 use fermata_tests::{Cluster, QUICK, Row, SYNCS, Strace, Up, eventually, is_gone, random_file, sha256_of};
 use std::{fs, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// System calls that send data.
-const SENDS: &str = "write,writev,sendto,sendmsg";
-/// System calls of a tracker or a task on names and disks when it saves a checkpoint.
-const NAMES: &str = "rename,renameat,renameat2,unlink,unlinkat,mkdir,fsync,fdatasync";
+const SEND_CALLS: &str = "write,writev,sendto,sendmsg";
+/// System calls on names and disks that a tracker or a task makes when it saves a checkpoint.
+const CHECKPOINT_CALLS: &str = "rename,renameat,renameat2,unlink,unlinkat,mkdir,fsync,fdatasync";
 
 fn cluster() -> Cluster {
     let settings = format!(
@@ -34,7 +35,11 @@ fn data_that_is_not_durable_is_not_acknowledged() {
     // The NameNode acknowledges nothing that is not durable, and ends.
     let Some(held) = Strace::hold(&cluster, "namenode", "namenode", "error=EIO") else { return };
     let mut row = Row::begin("every fsync of the namenode fails");
-    assert_eq!(cluster.try_mrctl(&["fs", "mkdir", "/never"]).code, 1, "a folder that is not durable");
+    assert_eq!(
+        cluster.try_mrctl(&["fs", "mkdir", "/never"]).code,
+        1,
+        "a folder that is not durable was acknowledged"
+    );
     await_death(&cluster, "namenode", "namenode");
     row.detected();
     drop(held);
@@ -48,7 +53,7 @@ fn data_that_is_not_durable_is_not_acknowledged() {
     let Some(held) = Strace::hold(&cluster, "jobtracker", "jobtracker", "error=EIO") else { return };
     let never = ["submit", "wordcount", "--input", "/in", "--output", "/never-counted", "--detach"];
     let mut row = Row::begin("every fsync of the jobtracker fails");
-    assert_eq!(cluster.try_mrctl(&never).code, 1, "a job that is not durable");
+    assert_eq!(cluster.try_mrctl(&never).code, 1, "a job that is not durable was acknowledged");
     await_death(&cluster, "jobtracker", "jobtracker");
     row.detected();
     drop(held);
@@ -57,7 +62,7 @@ fn data_that_is_not_durable_is_not_acknowledged() {
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counted"]);
     row.recovered();
 
-    // A DataNode whose disk fails retires it; the other nodes have the complete file.
+    // A DataNode whose disk fails stops using it. The other nodes have the complete file.
     let Some(held) = Strace::hold(&cluster, "node1", "datanode", "error=EIO") else { return };
     let source = cluster.path("source");
     random_file(&source, 6 << 20, 3);
@@ -75,8 +80,8 @@ fn data_that_is_not_durable_is_not_acknowledged() {
     row.recovered();
 }
 
-/// The NameNode dies at its nth sync.
-fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
+/// Kills the NameNode at its nth sync. Checks that the acknowledged folders exist after a restart.
+fn kill_namenode_at_sync(cluster: &Cluster, point: u32) -> Option<()> {
     let held = Strace::hold(cluster, "namenode", "namenode", &format!("signal=KILL:when={point}"))?;
     let mut acknowledged = Vec::new();
     for number in 0..point + 20 {
@@ -86,7 +91,7 @@ fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
         }
         acknowledged.push(path);
     }
-    assert!(acknowledged.len() < point as usize + 20, "it did not die");
+    assert!(acknowledged.len() < point as usize + 20, "the NameNode did not die");
     drop(held);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     for path in &acknowledged {
@@ -96,17 +101,17 @@ fn namenode_dies_at(cluster: &Cluster, point: u32) -> Option<()> {
     Some(())
 }
 
-/// The JobTracker dies at its nth sync between the submission and the commit; false if the job
-/// ended before.
-fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
+/// Kills the JobTracker at the nth of `calls` after the submission of a job. Checks the output of
+/// the job after a restart. Returns false if the job ended before the kill.
+fn kill_jobtracker_at_call(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/counted-{}-{point}", calls.len());
     let pid = cluster.pid_of("jobtracker", "jobtracker");
     let held = Strace::hold_at(cluster, &pid, &[], calls, &format!("signal=KILL:when={point}"))?;
     let submit = ["submit", "wordcount", "--input", "/in", "--output", &output, "--detach"];
-    // Not acknowledged if the JobTracker dies first; whether the job exists is found out after the
-    // restart.
+    // The submission is not acknowledged if the JobTracker dies first. Whether the job exists is
+    // found out after the restart.
     cluster.try_mrctl(&submit);
-    eventually("it dies, or the job has ended", TIMEOUT, || {
+    eventually("the JobTracker dies, or the job has ended", TIMEOUT, || {
         if is_gone(&pid) {
             return Some(());
         }
@@ -116,7 +121,7 @@ fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8])
         jobs.as_array()?.iter().any(over).then_some(())
     });
     drop(held);
-    // It may have died after the job ended.
+    // The JobTracker may have died after the job ended.
     let died = is_gone(&pid);
     if died {
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
@@ -137,7 +142,7 @@ fn jobtracker_dies_at(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8])
     Some(died)
 }
 
-fn small() -> (Cluster, Vec<u8>) {
+fn cluster_with_counted_words() -> (Cluster, Vec<u8>) {
     let cluster = cluster();
     fs::write(cluster.path("in"), "a b\n".repeat(1000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
@@ -147,21 +152,21 @@ fn small() -> (Cluster, Vec<u8>) {
 }
 
 #[test]
-fn masters_die_while_they_make_something_durable() {
-    let (cluster, wanted) = small();
-    if jobtracker_dies_at(&cluster, SYNCS, 3, &wanted).is_some() {
-        namenode_dies_at(&cluster, 2);
+fn masters_killed_at_a_sync_lose_nothing_acknowledged() {
+    let (cluster, wanted) = cluster_with_counted_words();
+    if kill_jobtracker_at_call(&cluster, SYNCS, 3, &wanted).is_some() {
+        kill_namenode_at_sync(&cluster, 2);
     }
 }
 
 #[test]
 #[ignore = "minutes: scripts/long-tests masters_die_at_every"]
 fn masters_die_at_every_point_of_a_job() {
-    let (cluster, wanted) = small();
-    for (calls, step) in [(SYNCS, 1), (SENDS, 3)] {
+    let (cluster, wanted) = cluster_with_counted_words();
+    for (calls, step) in [(SYNCS, 1), (SEND_CALLS, 3)] {
         let mut deaths = 0;
         for point in (1..400).step_by(step) {
-            match jobtracker_dies_at(&cluster, calls, point, &wanted) {
+            match kill_jobtracker_at_call(&cluster, calls, point, &wanted) {
                 Some(true) => deaths += 1,
                 Some(false) => break,
                 None => return,
@@ -170,17 +175,17 @@ fn masters_die_at_every_point_of_a_job() {
         println!("{deaths} points of {calls} from the submission of a job to its end");
     }
     for point in 1..=8 {
-        namenode_dies_at(&cluster, point);
+        kill_namenode_at_sync(&cluster, point);
     }
 }
 
-/// A tracker, or its task, is killed at the nth disk operation after a reduce was preempted; false
-/// if there are fewer operations.
-fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
+/// Kills a tracker, or its task, at the nth disk operation after a reduce was preempted. Checks the
+/// output of the job. Returns false if there are fewer operations.
+fn kill_during_pause(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/paused-{point}");
     let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
     let id = cluster.detach(&[&["wordcount", "--input", "/words", "--output", &output], &conf[..]].concat());
-    let (attempt, node) = eventually("its reduce reduces", TIMEOUT, || {
+    let (attempt, node) = eventually("the reduce is in its last stage", TIMEOUT, || {
         let tasks = cluster.json(&["tasks", &id]);
         let all = tasks
             .as_array()?
@@ -197,10 +202,11 @@ fn dies_while_pausing(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bo
     let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     let children: Vec<String> =
         children.flat_map(|text| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect();
-    let held = Strace::hold_at(cluster, &pid, &children, NAMES, &format!("signal=KILL:when={point}"))?;
+    let held =
+        Strace::hold_at(cluster, &pid, &children, CHECKPOINT_CALLS, &format!("signal=KILL:when={point}"))?;
     cluster.try_mrctl(&["preempt", &attempt, "--how", "pause"]);
     let task = attempt.rsplit_once('.').unwrap().0.to_owned();
-    let died = eventually("it has paused, or the tracker has died", TIMEOUT, || {
+    let died = eventually("the reduce has paused, or the tracker has died", TIMEOUT, || {
         if is_gone(&pid) {
             return Some(true);
         }
@@ -237,6 +243,6 @@ fn trackers_die_at_every_point_of_a_pause() {
     cluster.succeed(&["wordcount", "--input", "/words", "--output", "/calm", "--reduces", "1"]);
     let wanted = cluster.output("/calm");
     let deaths =
-        (1..30).take_while(|point| dies_while_pausing(&cluster, *point, &wanted) == Some(true)).count();
+        (1..30).take_while(|point| kill_during_pause(&cluster, *point, &wanted) == Some(true)).count();
     println!("{deaths} points of a pause");
 }

@@ -1,4 +1,4 @@
-//! Faults on a local cluster: scenario files, damaged, slow and full nodes by `mrctl chaos`, a
+//! Faults on a local cluster: scenario files; damaged, slow and full nodes by `mrctl chaos`; a
 //! short soak.
 
 use fermata_tests::{Cluster, QUICK, Row, Up, binaries, eventually, random_file, sha256_of};
@@ -43,7 +43,7 @@ fn scenario_runs_and_reports_its_measurements() {
     let scenario = "[[step]]\nwhen = \"job 1 maps 25%\"\ndo = \"kill\"\nnode = \"any running job 1\"\nfor = \"4s\"\n\n\
                     [[step]]\nwhen = \"job 1 over\"\nafter = \"500ms\"\ndo = \"stop\"\nnode = \"jobtracker\"\nfor = \"2s\"\n";
     fs::write(cluster.path("faults.toml"), scenario).unwrap();
-    // It waits for a job that is not submitted yet.
+    // The scenario waits for a job that is not submitted yet.
     let mut play = cluster
         .command(&["chaos", "run", "faults.toml", "--within", "90s", "--json"])
         .stdout(Stdio::piped())
@@ -53,7 +53,7 @@ fn scenario_runs_and_reports_its_measurements() {
     let mut printed = BufReader::new(play.stderr.take().unwrap()).lines();
     assert!(
         printed.any(|line| line.unwrap().contains("faults.toml:1: waits for job 1")),
-        "it ends without waiting"
+        "the scenario ended without waiting"
     );
     let sort = ["terasort", "--input", "/gen", "--output", "/sorted", "--conf", "pace.map=400KiB"];
     cluster.succeed(&sort);
@@ -75,10 +75,10 @@ fn scenario_runs_and_reports_its_measurements() {
     assert!(message.contains("first job's wait s") && message.contains("\nfifo "), "{message}");
     assert!(fs::read_to_string(cluster.path("r.html")).unwrap().contains("<table"));
     assert!(cluster.refused(2, &["chaos", "recovery", "=x"]).contains("NAME=HISTORY"));
-    bad_scenarios(&cluster);
+    check_bad_scenarios_are_refused(&cluster);
 }
 
-fn bad_scenarios(cluster: &Cluster) {
+fn check_bad_scenarios_are_refused(cluster: &Cluster) {
     let cases = [
         ("[[step]]\nat = \"1s\"\ndo = \"explode\"\n", 2, "bad.toml:1: do = \"explode\""),
         (
@@ -98,7 +98,7 @@ fn bad_scenarios(cluster: &Cluster) {
         }
     }
     assert!(cluster.refused(2, &["chaos", "run", "nowhere.toml"]).contains("nowhere.toml"));
-    // Actions that need several machines are refused before anything is done; so is a file without
+    // Actions that need several machines are refused before anything is done. So is a file without
     // steps.
     let step = |what: &str| format!("[[step]]\nat = \"0s\"\ndo = {what}\n");
     let cut =
@@ -115,8 +115,8 @@ fn bad_scenarios(cluster: &Cluster) {
     assert!(printed.contains("was not filled by mrctl"), "{printed}");
 }
 
-/// The reader of the output is gone, or the user interrupts the scenario, while a node is frozen
-/// and another is being restarted.
+/// Ends a scenario while a node is frozen and another is being restarted, because the reader of its
+/// output is gone or because the user interrupts it. Checks that all nodes work again.
 #[test]
 fn interrupted_scenario_undoes_its_faults() {
     let cluster = cluster();
@@ -131,7 +131,7 @@ fn interrupted_scenario_undoes_its_faults() {
         let mut printed = BufReader::new(play.stdout.take().unwrap()).lines();
         assert!(printed.next().unwrap().unwrap().contains(": healthy"));
         if reads_on {
-            assert!(printed.any(|line| line.unwrap().contains("killed")), "nothing was done");
+            assert!(printed.any(|line| line.unwrap().contains("killed")), "no step was executed");
             let interrupt = Command::new("kill").arg("-INT").arg(play.id().to_string()).status().unwrap();
             assert!(interrupt.success());
         }
@@ -158,9 +158,9 @@ fn replicas_that_chaos_damages_are_found_and_replaced() {
     let printed = cluster.mrctl(&["chaos", "corrupt", &block(1), "--node", &node(1), "--truncate"]);
     assert!(printed.starts_with(&format!("truncated {} on {}", block(1), node(1))), "{printed}");
     assert_eq!(get(&cluster), sum);
-    // 1 while copies for the damage are still being made.
+    // The exit code is 1 while copies for the damaged replicas are still being made.
     assert!(cluster.try_mrctl(&["fs", "fsck", "/", "--verify"]).code <= 1);
-    eventually("both are replaced", TIMEOUT, || {
+    eventually("both damaged replicas are replaced", TIMEOUT, || {
         let report = cluster.json(&["fs", "report"]);
         (report["corrupt_replaced_total"] == 2 && report["under_replicated"] == 0).then_some(())
     });
@@ -175,7 +175,7 @@ fn replicas_that_chaos_damages_are_found_and_replaced() {
 }
 
 #[test]
-fn slow_node_recovers() {
+fn slowed_node_runs_a_fraction_of_the_time_and_recovers() {
     let cluster = cluster();
     let text = fs::read_to_string(cluster.path(".fermata/cluster.json")).unwrap();
     let state: Value = serde_json::from_str(&text).unwrap();
@@ -188,14 +188,17 @@ fn slow_node_recovers() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("it is frozen", TIMEOUT, || pids.iter().all(is_frozen).then_some(()));
+    eventually("the daemons of the node are frozen", TIMEOUT, || pids.iter().all(is_frozen).then_some(()));
     let (mut looks, mut still) = (0, 0);
     while slow.try_wait().unwrap().is_none() {
         looks += 1;
         still += u32::from(pids.iter().all(is_frozen));
         std::thread::sleep(Duration::from_millis(7));
     }
-    assert!(looks > 100 && still * 2 > looks && still < looks, "it was frozen at {still} of {looks} checks");
+    assert!(
+        looks > 100 && still * 2 > looks && still < looks,
+        "the daemons were frozen at {still} of {looks} checks"
+    );
     let ended = slow.wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success() && printed.contains("node2 runs freely again"), "{printed}");
@@ -204,10 +207,10 @@ fn slow_node_recovers() {
     assert!(cluster.refused(1, &["chaos", "slow", "node9", "--for", "1s"]).contains("it has"));
 }
 
-/// A second daemon with the name of another one. Ended when dropped.
-struct Second(Child);
+/// A second daemon with the node name of another daemon. Killed when dropped.
+struct SecondDaemon(Child);
 
-impl Second {
+impl SecondDaemon {
     fn start(cluster: &Cluster, program: &str) -> Self {
         let mut command = Command::new(binaries().join(program));
         command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
@@ -216,7 +219,7 @@ impl Second {
     }
 }
 
-impl Drop for Second {
+impl Drop for SecondDaemon {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -227,7 +230,7 @@ impl Drop for Second {
 fn newest_of_two_nodes_with_one_name_wins() {
     let cluster = cluster();
     let mut row = Row::begin("one name twice");
-    let mut seconds = ["tasktracker", "datanode"].map(|program| Second::start(&cluster, program));
+    let mut seconds = ["tasktracker", "datanode"].map(|program| SecondDaemon::start(&cluster, program));
     for (program, words) in [
         ("tasktracker", "another process has taken the name node1"),
         ("datanode", "the name node1 is in use by"),
@@ -238,7 +241,7 @@ fn newest_of_two_nodes_with_one_name_wins() {
         });
     }
     row.detected();
-    eventually("the second is counted on", TIMEOUT, || {
+    eventually("the second daemons are live", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let node = nodes.as_array()?.iter().find(|one| one["node"] == "node1")?.clone();
         (node["tracker"]["state"] == "live" && node["state"] == "live").then_some(())
@@ -247,9 +250,9 @@ fn newest_of_two_nodes_with_one_name_wins() {
     assert!(seconds.iter_mut().all(|second| second.0.try_wait().unwrap().is_none()), "the second continues");
 }
 
-/// Many trackers that only send heartbeats, on separate connections; the JobTracker dies, and all
-/// register at the next one.
-fn all_register_again(tls: bool) {
+/// Starts many trackers that only send heartbeats, each on its own connection. The JobTracker is
+/// killed. Checks that all trackers register with the next JobTracker process.
+fn check_trackers_register_again(tls: bool) {
     let folder = tempfile::tempdir_in(binaries()).unwrap();
     let mut load = Command::new(binaries().join("mrctl"));
     load.args(["bench", "load", "--trackers", "300", "--seconds", "4", "--json", "--dir"]).arg(folder.path());
@@ -267,23 +270,23 @@ fn all_register_again(tls: bool) {
         found.unwrap_or_else(|| panic!("{part}: {figures:#}"))["value"].as_f64().unwrap()
     };
     assert!(of("registered again") < 60.0, "{figures:#}");
-    // Four seconds before it died and four after, with one heartbeat per second each: 2,400 on an
-    // idle machine.
+    // Each tracker sends one heartbeat per second for four seconds before the kill and four after
+    // it: 2,400 on an idle machine.
     assert!(of("heartbeats answered") >= 600.0, "{figures:#}");
 }
 
 #[test]
 fn hundreds_of_trackers_register_again_after_a_jobtracker_crash() {
-    all_register_again(false);
+    check_trackers_register_again(false);
 }
 
 #[test]
 fn hundreds_of_trackers_register_again_over_tls() {
-    all_register_again(true);
+    check_trackers_register_again(true);
 }
 
 #[test]
-fn a_soak_finds_nothing_wrong() {
+fn short_soak_finds_no_violation() {
     let folder = tempfile::tempdir_in(binaries()).unwrap();
     let ran = Command::new(binaries().join("mrctl"))
         .args(["chaos", "soak", "--minutes", "0.3", "--nodes", "4", "--seed", "11", "--json", "--dir"])
@@ -296,5 +299,5 @@ fn a_soak_finds_nothing_wrong() {
     println!("{report:#}");
     assert!(ran.status.success() && report["wrong"] == Value::Array(Vec::new()), "{report:#}");
     assert!(report["jobs"].as_u64() >= Some(2) && report["splits"].as_u64() >= Some(1), "{report:#}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "it leaves nothing behind");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the soak left files behind");
 }

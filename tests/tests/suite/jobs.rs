@@ -1,4 +1,4 @@
-//! Jobs on a real cluster give the same results as plain programs.
+//! Jobs on a real cluster. Checks that they give the same results as plain programs.
 
 use fermata_tests::{Cluster, Up};
 use std::{collections::BTreeMap, fs, path::Path, process::Stdio};
@@ -78,7 +78,7 @@ fn terasort_validates() {
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=100000", "--conf", "maps=3"]);
     cluster.mrctl(&["submit", "terasort", "--input", "/gen", "--output", "/sorted", "--reduces", "4"]);
     cluster.mrctl(&["submit", "teravalidate", "--input", "/sorted", "--output", "/report"]);
-    // The checksum of the first 100,000 records of the sort benchmark.
+    // The expected value is the checksum of the first 100,000 records of the sort benchmark.
     let report = cluster.mrctl(&["fs", "cat", "/report/part-*"]);
     assert_eq!(report, "records\t100000\nchecksum\tc327a1c42c28\nout-of-order\t0\n");
 }
@@ -201,11 +201,11 @@ fn two_hundred_small_jobs_at_once_finish_and_a_killed_one_frees_its_slots() {
         "--detach",
     ]);
     let id = job["job"].as_str().unwrap();
-    fermata_tests::eventually("it runs", std::time::Duration::from_secs(20), || {
+    fermata_tests::eventually("the job runs", std::time::Duration::from_secs(20), || {
         (cluster.json(&["job", id])["maps"]["running"] == 1).then_some(())
     });
     cluster.mrctl(&["kill", id]);
-    fermata_tests::eventually("its slot is free", std::time::Duration::from_secs(5), || {
+    fermata_tests::eventually("the slot of the job is free", std::time::Duration::from_secs(5), || {
         let busy = cluster.json(&["nodes"]);
         busy.as_array().unwrap().iter().all(|node| node["tracker"]["maps_running"] == 0).then_some(())
     });

@@ -1,7 +1,7 @@
-//! A node is drained while jobs run, and then stopped: the output does not change, and no work is
-//! lost.
+//! A node is drained while jobs run, and then stopped. Checks that the output does not change and
+//! that no work is lost.
 
-use super::jobs_pause::{counted, end, lines, running};
+use super::jobs_pause::{await_success, lines, running, stable_counters};
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
 use std::{fs, process::Stdio, time::Duration};
@@ -23,7 +23,7 @@ fn tracker(cluster: &Cluster, node: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {node}: {nodes}"))["tracker"].clone()
 }
 
-/// Drains a node and stops it at once; returns the cost of the drain.
+/// Drains a node and kills it as soon as it is drained. Returns the cost of the drain.
 fn drain_and_stop(cluster: &Cluster, node: &str) -> Value {
     let drained = cluster.json(&["drain", node, "--deadline", "60s"]);
     assert_eq!((&drained["state"], &drained["tracker"]["state"]), (&"drained".into(), &"drained".into()));
@@ -33,10 +33,11 @@ fn drain_and_stop(cluster: &Cluster, node: &str) -> Value {
     drained["tracker"]["cost"].clone()
 }
 
-/// Checks that a job ended like an undisturbed one, and that no work was repeated.
-fn same(cluster: &Cluster, (job, output): (&str, &str), (plain, plain_output): (&Value, &str)) {
-    let ended = end(cluster, job);
-    assert_eq!(counted(&ended), counted(plain));
+/// Checks that a job has the same output and counters as an undisturbed job, and that no work was
+/// repeated.
+fn check_nothing_lost(cluster: &Cluster, (job, output): (&str, &str), (plain, plain_output): (&Value, &str)) {
+    let ended = await_success(cluster, job);
+    assert_eq!(stable_counters(&ended), stable_counters(plain));
     assert!(
         cluster.output(output) == cluster.output(plain_output),
         "the output differs from an undisturbed run"
@@ -57,7 +58,7 @@ fn node_is_drained_and_removed_during_a_sort() {
     let plain = cluster.succeed(&[&sort[..], &["--output", "/plain"]].concat());
     let slow = ["--conf", "pace.map=150KiB", "--conf", "pace.reduce=300KiB", "--conf", "slow.start=0.2"];
     let job = cluster.detach(&[&sort[..], &slow, &["--output", "/drained"]].concat());
-    // A node that runs a map and has the output of another.
+    // Chooses a node that runs a map and has the output of another.
     let node = eventually("a node with a map done and another running", TIMEOUT, || {
         let tasks = cluster.json(&["tasks", &job]);
         let attempts = tasks.as_array().unwrap().iter().flat_map(|task| task["attempts"].as_array().unwrap());
@@ -73,14 +74,14 @@ fn node_is_drained_and_removed_during_a_sort() {
     let cost = drain_and_stop(&cluster, node);
     assert!(cost["outputs"].as_u64().unwrap() > 0 && cost["splits"].as_u64().unwrap() > 0, "{cost}");
     assert_eq!(["kills", "ms_lost", "redone"].map(|name| cost[name].as_u64().unwrap()), [0; 3], "{cost}");
-    same(&cluster, (&job, "/drained"), (&plain, "/plain"));
+    check_nothing_lost(&cluster, (&job, "/drained"), (&plain, "/plain"));
 }
 
 #[test]
 fn node_is_drained_and_removed_while_a_reduce_runs() {
     let cluster = cluster();
-    // Every reduce slot is in use: a tracker that cannot run the paused reduce yet must store its
-    // checkpoint.
+    // Every reduce slot is in use, so a tracker that cannot run the paused reduce yet must store
+    // its checkpoint.
     let text = ["wordcount", "--reduces", "4", "--input", "/text"];
     let plain = cluster.succeed(&[&text[..], &["--output", "/plain"]].concat());
     let job = cluster.detach(&[&text[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
@@ -91,7 +92,7 @@ fn node_is_drained_and_removed_while_a_reduce_runs() {
     let cost = drain_and_stop(&cluster, &node);
     let done = ["pauses", "kills", "ms_lost", "redone"].map(|name| cost[name].as_u64().unwrap());
     assert_eq!(done, [1, 0, 0, 0], "{cost}");
-    same(&cluster, (&job, "/drained"), (&plain, "/plain"));
+    check_nothing_lost(&cluster, (&job, "/drained"), (&plain, "/plain"));
     let ended = cluster.json(&["job", &job]);
     assert_eq!((&ended["preemption"]["pauses"], &ended["preemption"]["migrations"]), (&1.into(), &1.into()));
 }
@@ -107,7 +108,9 @@ fn cancelled_drain_stays_cancelled_and_late_drain_kills() {
     let node = tasks[0]["attempts"][0]["tracker"].as_str().unwrap().to_owned();
     let mut drain = cluster.command(&["drain", &node, "--deadline", "90s"]);
     let drain = drain.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("it drains", TIMEOUT, || (tracker(&cluster, &node)["state"] == "draining").then_some(()));
+    eventually("the tracker is draining", TIMEOUT, || {
+        (tracker(&cluster, &node)["state"] == "draining").then_some(())
+    });
     cluster.mrctl(&["drain", &node, "--cancel"]);
     let watched = drain.wait_with_output().unwrap();
     let (printed, text) =

@@ -1,4 +1,5 @@
-//! Daemons die while a job runs; its output is byte for byte the same as without faults.
+//! Daemons are killed while a job runs. Checks that its output is byte for byte the same as without
+//! faults.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
@@ -6,8 +7,8 @@ use std::{fs, process::Stdio, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A cluster with 20 MB of records, and the checksums of their sort without faults, by part. Maps
-/// are paced so that there is time for a fault.
+/// Starts a cluster with 20 MB of records. Also returns the checksums of their sort without faults,
+/// by part. Maps are paced so that there is time for a fault.
 fn cluster() -> (Cluster, Vec<String>) {
     cluster_losing_trackers_after("2s")
 }
@@ -41,18 +42,18 @@ fn sums(cluster: &Cluster, folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// When a sort is disturbed: which phase is slow, and how far it must be.
+/// When a sort is disturbed: in which phase, which is then slow.
 #[derive(Clone, Copy)]
-enum When {
+enum DisturbedPhase {
     Mapping,
     Reducing,
 }
 
-impl When {
+impl DisturbedPhase {
     fn pace(self) -> &'static str {
         match self {
             Self::Mapping => "pace.map=500KiB",
-            // Five seconds per reduce.
+            // A reduce takes five seconds.
             Self::Reducing => "pace.reduce=1MiB",
         }
     }
@@ -67,18 +68,25 @@ impl When {
     }
 }
 
-/// Starts a slow sort, injects `fault` at the right time, and compares the result.
-fn disturbed(fault: impl Fn(&Cluster)) {
+/// Starts a slow sort, injects `fault` while maps run, and checks the output.
+fn check_sort_with_fault(fault: impl Fn(&Cluster)) {
     let (cluster, calm) = cluster();
-    disturb(&cluster, &calm, "/disturbed", When::Mapping, fault);
+    disturb_sort(&cluster, &calm, "/disturbed", DisturbedPhase::Mapping, fault);
 }
 
-/// Returns the job after its end.
-fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, fault: impl Fn(&Cluster)) -> Value {
+/// Starts a sort, injects `fault` at the time `when`, and checks the output. Returns the job after
+/// its end.
+fn disturb_sort(
+    cluster: &Cluster,
+    calm: &[String],
+    output: &str,
+    when: DisturbedPhase,
+    fault: impl Fn(&Cluster),
+) -> Value {
     let args = ["submit", "terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     let args = [&args[..], &["--conf", when.pace(), "--json"]].concat();
     let job = cluster.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("its time has come", TIMEOUT, || {
+    eventually("the job has reached the phase to disturb", TIMEOUT, || {
         let jobs = cluster.json(&["jobs", "--running"]);
         when.is_reached(jobs.as_array()?.first()?)?.then_some(())
     });
@@ -87,7 +95,7 @@ fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, fault: 
     let text = String::from_utf8_lossy(&ended.stdout);
     assert!(ended.status.success(), "{text}{}", String::from_utf8_lossy(&ended.stderr));
     assert_eq!(sums(cluster, output), calm, "the output differs from an undisturbed run");
-    // Dead daemons are restarted and find the files of a finished job.
+    // Restarts dead daemons, which find the files of a job that has ended.
     for node in ["node1", "node2", "node3", "node4"] {
         if cluster.try_mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]).code != 0 {
             cluster.mrctl(&["chaos", "restart", node]);
@@ -102,7 +110,7 @@ fn disturb(cluster: &Cluster, calm: &[String], output: &str, when: When, fault: 
 }
 
 fn wait_lost(cluster: &Cluster, node: &str) {
-    eventually("it is lost", TIMEOUT, || {
+    eventually("the tracker is lost", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let lost = |one: &serde_json::Value| one["node"] == node && one["tracker"]["state"] == "lost";
         nodes.as_array().unwrap().iter().any(lost).then_some(())
@@ -110,28 +118,28 @@ fn wait_lost(cluster: &Cluster, node: &str) {
 }
 
 #[test]
-fn a_tracker_is_killed() {
-    disturbed(|cluster| {
+fn output_is_the_same_when_a_tracker_is_killed() {
+    check_sort_with_fault(|cluster| {
         cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
     });
 }
 
 #[test]
-fn a_whole_node_is_killed() {
-    disturbed(|cluster| {
+fn output_is_the_same_when_a_node_is_killed() {
+    check_sort_with_fault(|cluster| {
         cluster.mrctl(&["chaos", "kill", "node3"]);
     });
 }
 
 #[test]
-fn the_jobtracker_is_killed_and_comes_back() {
+fn output_is_the_same_when_the_jobtracker_restarts() {
     let (cluster, calm) = cluster();
-    let job = disturb(&cluster, &calm, "/disturbed", When::Mapping, |cluster| {
+    let job = disturb_sort(&cluster, &calm, "/disturbed", DisturbedPhase::Mapping, |cluster| {
         cluster.mrctl(&["chaos", "kill", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     });
-    // Finished work is kept, and running attempts continue. Only an order that had not arrived is
-    // repeated.
+    // Finished work is kept, and running attempts continue. Only an attempt whose launch order had
+    // not arrived is started again.
     let tasks = cluster.json(&["tasks", job["job"].as_str().unwrap()]);
     for task in tasks.as_array().unwrap() {
         let attempts = task["attempts"].as_array().unwrap();
@@ -157,7 +165,7 @@ fn names(attempts: &[Value]) -> Vec<&str> {
 }
 
 /// Starts a sort with slow reduces, calls `restart` when all maps are done, and checks that no map
-/// runs again. `restart` gets the name of a node that runs a reduce.
+/// runs again. `restart` gets the cluster, the job and the name of a node that runs a reduce.
 fn restart_while_reducing(
     cluster: &Cluster,
     calm: &[String],
@@ -165,7 +173,7 @@ fn restart_while_reducing(
     restart: impl Fn(&Cluster, &str, &str),
 ) {
     let sort = ["terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
-    // Ten seconds per reduce: they run when the restart comes.
+    // A reduce takes ten seconds, so reduces run when the restart comes.
     let job = cluster.detach(&[&sort[..], &["--conf", "pace.reduce=512KiB"]].concat());
     let reducing = eventually("all maps are done, and a reduce runs", TIMEOUT, || {
         let maps = &cluster.json(&["job", &job])["maps"];
@@ -190,16 +198,16 @@ fn restart_while_reducing(
     cluster.wait_clean();
 }
 
-/// Each tracker has another port afterwards, and its earlier map outputs on its disks.
+/// After the restart each tracker has another port, and its earlier map outputs are on its disks.
 #[test]
 fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
-    // Longer than the test takes: maps of a lost tracker would run again.
+    // The timeout is longer than the test takes, because maps of a lost tracker would run again.
     let (cluster, calm) = cluster_losing_trackers_after("10m");
     restart_while_reducing(&cluster, &calm, "/together", |cluster, _, _| {
         cluster.mrctl(&["down"]);
         cluster.mrctl(&["up", "--detach"]);
     });
-    // One tracker runs a reduce again before any other is back.
+    // One tracker runs a reduce again before any other tracker is back.
     restart_while_reducing(&cluster, &calm, "/in-turn", |cluster, job, first| {
         let nodes = ["node1", "node2", "node3", "node4"];
         let before = attempts(cluster, job, "r");
@@ -223,8 +231,8 @@ fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
 }
 
 #[test]
-fn the_namenode_is_killed_and_comes_back() {
-    disturbed(|cluster| {
+fn output_is_the_same_when_the_namenode_restarts() {
+    check_sort_with_fault(|cluster| {
         cluster.mrctl(&["chaos", "kill", "namenode"]);
         cluster.mrctl(&["chaos", "restart", "namenode"]);
     });
@@ -241,8 +249,8 @@ fn unreachable_namenode_fails_no_attempt() {
     let maps = |name: &str| cluster.json(&["job", &id])["maps"][name].as_u64();
     eventually("a map is done", TIMEOUT, || (maps("done")? >= 1).then_some(()));
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    // More attempts than a task may fail: each waited until its deadline, and none counted as
-    // failed.
+    // Waits until more attempts have ended than a task may fail. Each has waited until its
+    // deadline, and none counts as failed.
     eventually("attempts have given up", TIMEOUT, || (maps("killed_attempts")? >= 12).then_some(()));
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     let over = cluster.mrctl(&["job", &id, "--follow"]);
@@ -253,7 +261,7 @@ fn unreachable_namenode_fails_no_attempt() {
 
 #[test]
 fn tracker_frozen_past_its_expiry_recovers() {
-    disturbed(|cluster| {
+    check_sort_with_fault(|cluster| {
         cluster.mrctl(&["chaos", "stop", "node4", "--daemon", "tasktracker"]);
         wait_lost(cluster, "node4");
         cluster.mrctl(&["chaos", "cont", "node4", "--daemon", "tasktracker"]);
@@ -263,20 +271,20 @@ fn tracker_frozen_past_its_expiry_recovers() {
 #[test]
 fn daemon_deaths_during_reduce_output_change_nothing() {
     let (cluster, calm) = cluster();
-    disturb(&cluster, &calm, "/tracker", When::Reducing, |cluster| {
+    disturb_sort(&cluster, &calm, "/tracker", DisturbedPhase::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
     });
-    disturb(&cluster, &calm, "/jobtracker", When::Reducing, |cluster| {
+    disturb_sort(&cluster, &calm, "/jobtracker", DisturbedPhase::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "kill", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     });
-    disturb(&cluster, &calm, "/namenode", When::Reducing, |cluster| {
+    disturb_sort(&cluster, &calm, "/namenode", DisturbedPhase::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "kill", "namenode"]);
         cluster.mrctl(&["chaos", "restart", "namenode"]);
     });
-    // It stays frozen until the job has ended: its task continues to write, and its output is
-    // removed.
-    disturb(&cluster, &calm, "/frozen", When::Reducing, |cluster| {
+    // The tracker stays frozen until the job has ended. Its task continues to write, and its output
+    // is removed.
+    disturb_sort(&cluster, &calm, "/frozen", DisturbedPhase::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "stop", "node3", "--daemon", "tasktracker"]);
     });
 }
@@ -288,7 +296,7 @@ fn tracker_that_was_down_when_a_job_ended_is_ordered_to_clean_up() {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("in"), "line\n".repeat(50_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
-    // Maps on the second node wait for a file; then only those maps are left.
+    // Maps on the second node wait for a file, so that in the end only those maps are left.
     let go = cluster.path("go");
     let script = format!(
         "case \"$PWD\" in */node2/*) until [ -e {} ]; do sleep 0.1; done;; esac\ncat\n",

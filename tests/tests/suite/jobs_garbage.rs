@@ -1,6 +1,6 @@
-//! Jobs that could only succeed with a wrong result are refused, or fail with the reason: replaced
-//! or compressed input, unknown settings, folders that were not read, output that cannot be
-//! written.
+//! Jobs that could only succeed with a wrong result are refused, or fail with the reason. Causes
+//! are replaced or compressed input, unknown settings, folders that were not read, and output that
+//! cannot be written.
 
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually};
 use serde_json::Value;
@@ -14,8 +14,8 @@ fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
 }
 
 /// Returns the job after its end.
-fn over(cluster: &Cluster, job: &str) -> Value {
-    eventually(&format!("{job} is over"), TIMEOUT, || {
+fn await_end(cluster: &Cluster, job: &str) -> Value {
+    eventually(&format!("{job} has ended"), TIMEOUT, || {
         let job = cluster.json(&["job", job]);
         (!["running", "committing"].contains(&job["state"].as_str().unwrap())).then_some(job)
     })
@@ -30,8 +30,8 @@ fn failed_attempts(cluster: &Cluster, job: &str) -> Vec<usize> {
     tasks.as_array().unwrap().iter().map(failed).collect()
 }
 
-/// Regression: maps that start after the replacement read the new file, and the job succeeds with a
-/// mixture.
+/// Regression: maps that started after the replacement read the new file, and the job succeeded
+/// with a mixture of both files.
 #[test]
 fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     let cluster =
@@ -41,7 +41,7 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     let submit = |output: &str| {
         let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
         let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", output], &slow[..]].concat());
-        eventually("a map is done, and more are to come", TIMEOUT, || {
+        eventually("a map is done, and others are not", TIMEOUT, || {
             let job = cluster.json(&["job", &job]);
             let (done, total) =
                 (job["maps"]["done"].as_u64().unwrap(), job["maps"]["total"].as_u64().unwrap());
@@ -58,22 +58,25 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
         } else {
             cluster.mrctl(&["fs", "rm", "/in/a"]);
         }
-        let ended = over(&cluster, &job);
+        let ended = await_end(&cluster, &job);
         let why = ended["why"].as_str().unwrap();
         assert_eq!(ended["state"], "failed", "{ended}");
         assert!(why.contains(&format!("input /in/a {words} {job} was submitted")), "{why}");
         let failed = failed_attempts(&cluster, &job);
-        assert!(failed.iter().all(|failed| *failed <= 1), "retries were useless: {failed:?}");
+        assert!(
+            failed.iter().all(|failed| *failed <= 1),
+            "a task was retried, although retries cannot succeed: {failed:?}"
+        );
         assert!(cluster.try_mrctl(&["fs", "ls", &output]).code != 0, "{change}: there is output");
     }
 }
 
-/// Regression: such jobs fail only after four attempts of a task.
+/// Regression: such jobs failed only after four attempts of a task.
 #[test]
 fn failures_that_every_attempt_would_have_are_not_retried() {
     let cluster =
         Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
-    // A gzip file without its end.
+    // A gzip file whose end is missing.
     put(&cluster, "/gzip/a.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03KT\x48\xe2");
     put(&cluster, "/text/a", &b"not a record\n".repeat(20));
     put(&cluster, "/large/a", &b"some words\n".repeat(400_000));
@@ -95,7 +98,8 @@ fn failures_that_every_attempt_would_have_are_not_retried() {
         let failed = failed_attempts(&cluster, job["job"].as_str().unwrap());
         assert!(failed.iter().all(|failed| *failed <= 1), "{program} was retried: {failed:?}");
     }
-    // A quota may leave space again when other files or attempts are gone, so this is retried.
+    // This failure is retried, because there may be space again when other files or attempts are
+    // gone.
     let full = cluster.submit(&["identity", "--input", "/large", "--output", "/full/out", "--reduces", "1"]);
     let why = full["why"].as_str().unwrap();
     assert!(
@@ -107,24 +111,24 @@ fn failures_that_every_attempt_would_have_are_not_retried() {
     assert!(cluster.refused(1, &many).contains("output.replication = 64 is too high for 1 DataNode"));
 }
 
-/// A file that grows is read up to its length at submission.
+/// Checks that a file which grows is read only up to its length at submission.
 #[test]
 fn input_that_grows_is_read_as_it_was_at_submission() {
     let cluster =
         Cluster::up(Up { nodes: 1, replication: 1, block_size: "1MiB", settings: QUICK, ..Up::default() });
-    // No newline at its end: appended data would otherwise lengthen the last line.
+    // The file does not end with a newline, so that appended data would lengthen the last line.
     let text = [b"some words\n".repeat(400_000).as_slice(), b"last"].concat();
     put(&cluster, "/in/a", &text);
     let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
     let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", "/out"], &slow[..]].concat());
     fs::write(cluster.path("more"), b"ing change\n").unwrap();
     cluster.mrctl(&["fs", "put", "--append", "more", "/in/a"]);
-    let ended = over(&cluster, &job);
+    let ended = await_end(&cluster, &job);
     assert_eq!(ended["state"], "succeeded", "{ended}");
     assert_eq!(cluster.output("/out"), b"last\t1\nsome\t400000\nwords\t400000\n");
 }
 
-/// Regression: such files are read as lines, and the job succeeds.
+/// Regression: such files were read as lines, and the job succeeded.
 #[test]
 fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -141,7 +145,7 @@ fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
     ];
     for (path, bytes, words) in cases {
         put(&cluster, path, bytes);
-        // Both if it is given itself, and if it is found in a folder.
+        // The file is given itself, or found in a folder.
         for input in [path, "/c"] {
             let args = ["submit", "wordcount", "--input", "/in", input, "--output", "/out"];
             let message = cluster.refused(2, &args);
@@ -152,13 +156,13 @@ fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
         cluster.succeed(&["wordcount", "--input", path, "--output", &output, "--conf", "input.codec=none"]);
         cluster.mrctl(&["fs", "rm", path]);
     }
-    // By choice: binary formats may begin with any bytes.
+    // With a binary format the job is accepted, because records may begin with any bytes.
     put(&cluster, "/records", b"\x28\xb5\x2f\xfdabcd");
     let fixed = ["--conf", "input.format=fixed:4:4"];
     cluster.succeed(&[&["identity", "--input", "/records", "--output", "/fixed"], &fixed[..]].concat());
 }
 
-/// Regression: unknown settings are accepted without effect.
+/// Regression: unknown settings were accepted without effect.
 #[test]
 fn unknown_settings_are_refused_with_the_nearest_name() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -190,7 +194,7 @@ fn unknown_settings_are_refused_with_the_nearest_name() {
     assert!(programs.contains("grep.pattern") && programs.contains("termvector.min"), "{programs}");
 }
 
-/// Regression: subfolders are silently ignored.
+/// Regression: subfolders were silently ignored.
 #[test]
 fn folder_input_includes_subfolders_unless_disabled() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -212,7 +216,7 @@ fn folder_input_includes_subfolders_unless_disabled() {
     assert!(cluster.mrctl(&["submit", "--help"]).contains("--no-recursive"));
 }
 
-/// Regression: detected only after four failed attempts.
+/// Regression: missing permissions were detected only after four failed attempts.
 #[test]
 fn permissions_are_checked_at_submission() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
@@ -239,13 +243,13 @@ fn permissions_are_checked_at_submission() {
         assert_eq!(ran.code, 1, "{output}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.stderr.contains(words) && ran.stdout.is_empty(), "{}{}", ran.stdout, ran.stderr);
     }
-    assert_eq!(cluster.json(&["jobs"]), serde_json::json!([]), "no job was made of any");
+    assert_eq!(cluster.json(&["jobs"]), serde_json::json!([]), "a refused submission created a job");
     let ran = submit("/in", "/open/out", "4");
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
 }
 
-/// Regression: panics and crashing streaming mappers fail the job, and a byte offset looks like a
-/// line number.
+/// Regression: panics and crashing streaming mappers failed the job, and a byte offset looked like
+/// a line number.
 #[test]
 fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -279,7 +283,7 @@ fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     }
 }
 
-/// The partial output of the first run is deleted, and the second run writes it again.
+/// The partial output of the first run is deleted, and the second run writes all records again.
 #[test]
 fn map_only_job_with_a_skipped_record_writes_all_others_once() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -311,7 +315,8 @@ fn map_only_job_with_a_skipped_record_writes_all_others_once() {
     assert_eq!(found, (0..40_000).filter(|n| *n != 39_000).collect::<Vec<_>>());
 }
 
-/// Regression: lists truncate the exception, the failed task is `unfinished`, teragen has input.
+/// Regression: lists truncated the exception, the failed task was `unfinished`, and teragen was
+/// shown with input.
 #[test]
 fn failures_are_shown_by_their_cause_and_last_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -335,6 +340,6 @@ fn failures_are_shown_by_their_cause_and_last_line() {
     let log = cluster.try_mrctl(&["logs", "--stdout", "job_2.m0"]);
     assert!(log.code == 0 && log.stderr.contains("printed nothing to standard output"), "{}", log.stderr);
     let help = cluster.mrctl(&["help"]);
-    let (everyday, experiments) = help.split_once("\nLab:\n").expect("a section of their own");
+    let (everyday, experiments) = help.split_once("\nLab:\n").expect("a section for experiments");
     assert!(!everyday.contains("  chaos  ") && experiments.contains("  chaos  "), "{help}");
 }

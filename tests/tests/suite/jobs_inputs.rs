@@ -4,7 +4,8 @@ use fermata_tests::{Cluster, QUICK, Up};
 use serde_json::Value;
 use std::{fs, io::Write as _, path::Path};
 
-/// Returns lines as specified: ended by `\n` or `\r\n`, or by the end of the file.
+/// Splits bytes into lines, as the documentation of the input format says: a line ends with `\n`,
+/// `\r\n` or the file.
 fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     if lines.last().is_some_and(|last| last.is_empty()) {
@@ -19,8 +20,8 @@ fn put(cluster: &Cluster, name: &str, bytes: &[u8]) {
     fs::remove_file(cluster.path(name)).unwrap();
 }
 
-/// Random bytes with occasional line ends, with or without a carriage return.
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+/// Returns random bytes with occasional line ends, with or without a carriage return.
+fn random_lines(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = Vec::with_capacity(bytes);
     while out.len() < bytes {
@@ -38,14 +39,14 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn every_byte_of_awkward_text_arrives() {
+fn unusual_lines_are_sorted_and_copied_completely() {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "4MiB", ..Up::default() });
     cluster.mrctl(&["fs", "mkdir", "/in"]);
-    // A line of 100 MB spans 25 blocks, and is an ordinary record.
+    // A line of 100 MB spans 25 blocks, and is still one record.
     let long: Vec<u8> = (0..100_000_000u32).map(|at| b'a' + (at % 23) as u8).collect();
     let files: [(&str, Vec<u8>); 6] = [
-        ("noise", noise(1, 3 << 20)),
-        ("more-noise", noise(2, 9 << 20)),
+        ("noise", random_lines(1, 3 << 20)),
+        ("more-noise", random_lines(2, 9 << 20)),
         ("empty", Vec::new()),
         ("crlf", b"one\r\ntwo\r\n\r\nthree".to_vec()),
         ("bom", b"\xef\xbb\xbfwith a mark\n\0nul\n\xff\xfe\n".to_vec()),
@@ -62,11 +63,11 @@ fn every_byte_of_awkward_text_arrives() {
     let wanted = wanted.join(&b'\n');
     let job = cluster.succeed(&["sort", "--input", "/in", "--output", "/sorted", "--reduces", "3"]);
     assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], records, "{job}");
-    // Ranges of keys: the concatenated parts are sorted.
+    // Reduces get ranges of keys, so the concatenated parts are sorted.
     let sorted = cluster.output("/sorted");
     assert!(sorted.strip_suffix(b"\n") == Some(&wanted[..]), "{} bytes came", sorted.len());
 
-    // Without reduces: the same lines in the order of the files, one part per map.
+    // A job without reduces writes the same lines in the order of the files, one part per map.
     let job = cluster.succeed(&["identity", "--input", "/in", "--output", "/mapped"]);
     assert_eq!(job["reduces"]["total"], 0, "{job}");
     let mapped = cluster.output("/mapped");
@@ -93,7 +94,7 @@ fn empty_input_gives_empty_parts() {
 }
 
 /// Writes all parts of a folder to one local file.
-fn gather(cluster: &Cluster, folder: &str, to: &Path) {
+fn download_parts(cluster: &Cluster, folder: &str, to: &Path) {
     fs::File::create(to).unwrap().write_all(&cluster.output(folder)).unwrap();
 }
 
@@ -106,8 +107,8 @@ fn terasort(cluster: &Cluster, rows: usize, reduces: &str) -> Value {
     assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], rows, "{job}");
     assert_eq!(job["reduces"]["done"].to_string(), reduces, "{job}");
     let (from, to) = (cluster.path("from"), cluster.path("to"));
-    gather(cluster, "/gen", &from);
-    gather(cluster, "/sorted", &to);
+    download_parts(cluster, "/gen", &from);
+    download_parts(cluster, "/sorted", &to);
     let (from, to) = (fs::read(from).unwrap(), fs::read(to).unwrap());
     assert_eq!(from.len(), rows * 100);
     let mut records: Vec<&[u8]> = from.chunks(100).collect();
@@ -122,14 +123,14 @@ fn terasort(cluster: &Cluster, rows: usize, reduces: &str) -> Value {
 }
 
 #[test]
-fn terasort_on_one_node() {
+fn terasort_on_one_node_equals_a_plain_sort() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     terasort(&cluster, 50_000, "1");
 }
 
 #[test]
-fn terasort_on_ten_nodes_with_two_hundred_reduces() {
-    // Ten nodes on few cores: no tracker may be lost because it is slow.
+fn terasort_on_ten_nodes_with_two_hundred_reduces_equals_a_plain_sort() {
+    // Ten nodes run on few cores, so no tracker may be lost because it is slow.
     let settings = "[tasktracker]\nwarm_tasks = 0\n";
     let cluster = Cluster::up(Up { nodes: 10, racks: 3, replication: 1, settings, ..Up::default() });
     terasort(&cluster, 100_000, "200");
@@ -137,7 +138,8 @@ fn terasort_on_ten_nodes_with_two_hundred_reduces() {
 
 #[test]
 fn terasort_of_64_mib_spills_and_merges() {
-    // A sort buffer of a few MiB for maps of 16 MiB: several spills each, and large merges.
+    // The sort buffer has a few MiB for maps of 16 MiB, so each map spills several times, and
+    // merges are large.
     let settings = format!("{QUICK}[tasktracker]\ntask_memory = \"6MiB\"\n");
     let cluster = Cluster::up(Up {
         nodes: 3,

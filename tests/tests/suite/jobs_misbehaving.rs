@@ -65,28 +65,31 @@ fn misbehaving_tasks_are_reported_and_isolated() {
 }
 
 #[test]
-fn tasks_and_what_they_started_die_with_their_tracker() {
+fn tasks_and_their_processes_die_with_their_tracker() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     put(&cluster, "in", "a\n");
     fs::write(cluster.path("hang.sh"), "sleep 987 &\nsh -c 'sleep 988; true'\nwait\n").unwrap();
     let mapper = ["--mapper", "sh hang.sh", "--file", "hang.sh"];
     cluster.detach(&[&["streaming", "--input", "/in", "--output", "/out"], &mapper[..]].concat());
     let tasks = || cluster.processes_in(".fermata/tasks/node1/jobs");
-    // The task, its shell, and what the shell started: two sleeps and another shell.
-    eventually("everything runs", TIMEOUT, || (tasks().len() >= 5).then_some(()));
-    // Shows that `leftovers` finds what other tests expect to be gone.
+    // The processes are the task, its shell, and what the shell started: two sleeps and another
+    // shell.
+    eventually("the task and its processes run", TIMEOUT, || (tasks().len() >= 5).then_some(()));
+    // Also checks that `leftovers` finds what other tests expect to be gone.
     let left = cluster.leftovers();
     for part in ["slots of", "/jobs/job_1/work/job_1.m0.0", "/tmp/fermata/staging/"] {
         assert!(left.iter().any(|left| left.contains(part)), "{part}: {left:?}");
     }
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
-    eventually("everything is dead", Duration::from_secs(10), || tasks().is_empty().then_some(()));
-    eventually("idle ones too", Duration::from_secs(10), || {
+    eventually("the task and its processes are dead", Duration::from_secs(10), || {
+        tasks().is_empty().then_some(())
+    });
+    eventually("idle task processes are dead", Duration::from_secs(10), || {
         cluster.processes_in(".fermata/tasks/node1").is_empty().then_some(())
     });
 }
 
-/// A small disk. Needs root; unmounted when dropped.
+/// A small mounted disk. Needs root. Unmounted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -107,7 +110,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A tracker with folders of the test, instead of that of the cluster.
+/// A tracker that uses folders of the test, and replaces the tracker of the cluster.
 struct Tracker(Child);
 
 impl Tracker {
@@ -116,7 +119,7 @@ impl Tracker {
     }
 
     fn start_as(cluster: &Cluster, dirs: &[&Path], mut command: Command) -> Self {
-        // The second time there is none to kill.
+        // There is no tracker to kill when this is called for the second time.
         cluster.try_mrctl(&["chaos", "kill", "node1", "--daemon", "tasktracker"]);
         let ready = cluster.path("ready");
         let _ = fs::remove_file(&ready);
@@ -140,7 +143,7 @@ impl Drop for Tracker {
     }
 }
 
-/// As in a container with no other process than the tracker, and without control groups.
+/// The tracker runs as in a container: without other processes and without control groups.
 #[test]
 fn tracker_as_process_1_kills_escaped_processes() {
     let contained = "mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"";
@@ -156,7 +159,7 @@ fn tracker_as_process_1_kills_escaped_processes() {
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     put(&cluster, "in", "a\n");
-    // It leaves its process group, parent and environment.
+    // The process leaves its process group, parent and environment.
     fs::write(cluster.path("flee.sh"), "(setsid env -i sleep 98765 &) &\nsleep 0.2\ncat\n").unwrap();
     let own = cluster.path("own");
     let program = binaries().join("tasktracker");
@@ -174,14 +177,16 @@ fn tracker_as_process_1_kills_escaped_processes() {
         lines.filter(|line| line.starts_with(b"sleep\098765")).count()
     };
     eventually("the escaped process is killed", Duration::from_secs(20), || (fled() == 0).then_some(()));
-    // The tracker continues, and ends by the signal that process 1 forwards.
+    // The tracker continues to run, and ends by the signal that process 1 forwards.
     cluster.succeed(&["wordcount", "--input", "/in", "--output", "/counts"]);
     drop(tracker);
-    eventually("all of it ends", TIMEOUT, || cluster.processes_in("own").is_empty().then_some(()));
+    eventually("the tracker and all its processes have ended", TIMEOUT, || {
+        cluster.processes_in("own").is_empty().then_some(())
+    });
 }
 
-/// Neither a full disk nor a read-only disk prevents the start of a tracker.
-fn starts_beside_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
+/// Checks that neither a full disk nor a read-only disk prevents the start of a tracker.
+fn check_tracker_starts_with_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
     let log = || fs::read_to_string(cluster.path(".fermata/logs/by-hand.log")).unwrap();
     let fill = bad.join("fill");
     fs::write(&fill, vec![0; 4 << 20]).unwrap_err();
@@ -203,7 +208,7 @@ fn starts_beside_a_bad_disk(cluster: &Cluster, bad: &Path, good: &Path) {
 }
 
 #[test]
-fn full_disk_is_skipped_and_two_are_reported() {
+fn one_full_disk_is_skipped_and_two_fail_the_job() {
     let settings = "[jobtracker]\nheartbeat = \"200ms\"\n\
                     [tasktracker]\nreserve = \"0B\"\ntask_memory = \"4MiB\"\nwarm_tasks = 0\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, block_size: "8MiB", settings, ..Up::default() });
@@ -218,12 +223,12 @@ fn full_disk_is_skipped_and_two_are_reported() {
         let _tracker = Tracker::start(&cluster, &[&one, &two]);
         let job = sort("/sorted");
         assert_eq!(job["state"], "succeeded", "{job}");
-        // A program that does not fit on the first disk is fetched to the other.
+        // A program that does not fit on the first disk is fetched to the second.
         put(&cluster, "in", "a\n");
         let program = binaries().join("test-job").display().to_string();
         cluster.succeed(&[&program, "--input", "/in", "--output", "/own"]);
     }
-    starts_beside_a_bad_disk(&cluster, &one, &two);
+    check_tracker_starts_with_a_bad_disk(&cluster, &one, &two);
     let Some(_two) = SmallDisk::mount(&two, "3m") else { return };
     let _tracker = Tracker::start(&cluster, &[&one, &two]);
     let job = sort("/never");

@@ -25,8 +25,8 @@ fn state(cluster: &Cluster, job: &str) -> Value {
     cluster.json(&["job", job])
 }
 
-/// The lines that a process prints to its stderr, read by a thread: a test that expects a line
-/// fails after [`TIMEOUT`].
+/// Returns the lines that a process prints to stderr. They are read by a thread, so that a test
+/// which waits for a line can fail after [`TIMEOUT`].
 fn lines_of(child: &mut Child) -> Receiver<String> {
     let stderr = BufReader::new(child.stderr.take().unwrap());
     let (sender, lines) = mpsc::channel();
@@ -40,7 +40,8 @@ fn next_line(lines: &Receiver<String>) -> String {
 
 #[test]
 fn kill_frees_slots_at_once_and_urgent_jobs_run_first() {
-    // A long heartbeat interval, so that nothing below waits for a periodic heartbeat.
+    // The heartbeat interval is long, so that the test fails if something waits for a periodic
+    // heartbeat.
     let settings = "[jobtracker]\nheartbeat = \"60s\"\nsuspect_after = \"120s\"\nlost_after = \"240s\"\n\
                     [tasktracker]\nmap_slots = 1\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
@@ -48,21 +49,25 @@ fn kill_frees_slots_at_once_and_urgent_jobs_run_first() {
     let sleeper = ["streaming", "--mapper", "sleep 600", "--input", "/in", "--output"];
     let first = cluster.detach(&[&sleeper[..], &["/one"]].concat());
     let second = cluster.detach(&[&sleeper[..], &["/two"]].concat());
-    eventually("the first runs", TIMEOUT, || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
+    eventually("the first job runs", TIMEOUT, || {
+        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
+    });
     let count = ["wordcount", "--input", "/in", "--output"];
     let normal = cluster.detach(&[&count[..], &["/normal"]].concat());
     let urgent = cluster.detach(&[&count[..], &["/urgent", "--priority", "very-high"]].concat());
     assert_eq!(state(&cluster, &second)["maps"]["running"], 0);
     cluster.mrctl(&["kill", &first]);
-    // The urgent job overtakes; then the second sleeping job runs, and is killed too.
+    // The urgent job runs first. Then the second sleeping job runs, and is killed too.
     let soon = Duration::from_secs(15);
-    eventually("the urgent one is done", soon, || {
+    eventually("the urgent job is done", soon, || {
         (state(&cluster, &urgent)["state"] == "succeeded").then_some(())
     });
-    eventually("the second runs", soon, || (state(&cluster, &second)["maps"]["running"] == 1).then_some(()));
+    eventually("the second job runs", soon, || {
+        (state(&cluster, &second)["maps"]["running"] == 1).then_some(())
+    });
     assert_ne!(state(&cluster, &normal)["state"], "succeeded");
     cluster.mrctl(&["kill", &second]);
-    eventually("the normal one is done", soon, || {
+    eventually("the normal job is done", soon, || {
         (state(&cluster, &normal)["state"] == "succeeded").then_some(())
     });
     for job in [&first, &second] {
@@ -80,7 +85,9 @@ fn waiting_job_explains_why() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     put(&cluster, "in", "a b\n");
     let first = cluster.detach(&["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"]);
-    eventually("the first runs", TIMEOUT, || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
+    eventually("the first job runs", TIMEOUT, || {
+        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
+    });
     let mut second = cluster.command(&["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let printed = lines_of(&mut second);
@@ -100,7 +107,7 @@ fn a_job_in_safemode_says_so() {
     let mut follower = follower.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let printed = lines_of(&mut follower);
     assert_eq!(next_line(&printed), "job_1 submitted");
-    eventually("it runs", TIMEOUT, || (state(&cluster, "job_1")["maps"]["running"] == 1).then_some(()));
+    eventually("the job runs", TIMEOUT, || (state(&cluster, "job_1")["maps"]["running"] == 1).then_some(()));
     cluster.mrctl(&["fs", "safemode", "on"]);
     let remedy = "`mrctl fs safemode off` ends it";
     let waits = std::iter::repeat_with(|| next_line(&printed));
@@ -113,7 +120,7 @@ fn a_job_in_safemode_says_so() {
     let refused = cluster.refused(1, &["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     assert!(refused.contains("in safemode") && refused.contains(remedy), "{refused}");
     cluster.mrctl(&["fs", "safemode", "off"]);
-    eventually("it does not wait any more", TIMEOUT, || {
+    eventually("the job does not wait any more", TIMEOUT, || {
         (state(&cluster, "job_1")["why"] == "").then_some(())
     });
     cluster.mrctl(&["kill", "job_1"]);
@@ -132,7 +139,7 @@ fn failing_node_is_blacklisted() {
     assert_eq!(String::from_utf8(cluster.output("/out")).unwrap().trim(), "100000");
     let id = job["job"].as_str().unwrap();
     let failed = job["maps"]["failed_attempts"].as_u64().unwrap();
-    // Three failures blacklist the node; concurrent attempts may fail too.
+    // Three failures blacklist the node. Concurrent attempts may fail too.
     assert!((3..=5).contains(&failed), "{job}");
     let history = cluster.mrctl(&["history", id]);
     assert_eq!(history.matches("tracker-blacklisted").count(), 1, "{history}");
@@ -151,7 +158,7 @@ fn a_straggler_is_duplicated_and_the_first_to_finish_counts() {
     put(&cluster, "in", &"w\n".repeat(150_000));
     let paced = ["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=32KiB"];
     let id = cluster.detach(&paced);
-    let stopped = eventually("a map of it runs", TIMEOUT, || {
+    let stopped = eventually("a map of the job runs", TIMEOUT, || {
         cluster.processes_in(".fermata/tasks/node1/jobs").first().copied()
     });
     let signal = |name: &str| Command::new("kill").args([name, &stopped.to_string()]).status().unwrap();
@@ -168,7 +175,7 @@ fn a_straggler_is_duplicated_and_the_first_to_finish_counts() {
     assert!(duplicates.iter().any(|duplicate| duplicate["state"] == "succeeded"), "{tasks}");
     // The stopped attempt is killed.
     cluster.wait_clean();
-    eventually("it is gone", TIMEOUT, || {
+    eventually("the stopped process is gone", TIMEOUT, || {
         (!cluster.processes_in(".fermata/tasks/node1/jobs").contains(&stopped)).then_some(())
     });
 }
@@ -207,8 +214,8 @@ fn repeated_submission_is_accepted_once() {
     };
     let mut ids = BTreeSet::from([submit(), submit()]);
     let id = ids.first().unwrap().clone();
-    eventually("it is done", TIMEOUT, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
-    // Its output exists now, which would refuse a new job.
+    eventually("the job is done", TIMEOUT, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
+    // The output exists now, so a new job would be refused.
     ids.insert(submit());
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);

@@ -1,14 +1,15 @@
-//! Reduces are paused and resume on the same or another node; the output does not change.
+//! Reduces are paused, and resume on the same or another node. Checks that the output does not
+//! change.
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
 use std::{fs, path::PathBuf, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Unreachable trackers are detected soon.
+/// Settings with which unreachable trackers are detected soon.
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
 
-/// Different lines, so that a lost or repeated one changes the output.
+/// Returns different lines, so that a lost or repeated line changes the output.
 pub(crate) fn lines(count: usize) -> String {
     let line = |at: usize| ["line ", &at.to_string(), " ", &"word ".repeat(at % 9), "\n"].concat();
     (0..count).map(line).collect()
@@ -33,14 +34,14 @@ fn task(cluster: &Cluster, task: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {task}: {tasks}")).clone()
 }
 
-fn newest(task: &Value) -> Value {
+fn newest_attempt(task: &Value) -> Value {
     task["attempts"].as_array().unwrap().last().cloned().unwrap_or_default()
 }
 
 /// Waits until the newest attempt of a task runs in this stage, and returns it.
 pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
     eventually(&format!("{name} in {stage}"), TIMEOUT, || {
-        let attempt = newest(&task(cluster, name));
+        let attempt = newest_attempt(&task(cluster, name));
         let existing = attempt["state"] == "running" && attempt["stage"] == stage;
         existing.then(|| attempt["attempt"].as_str().unwrap().to_owned())
     })
@@ -53,19 +54,20 @@ pub(crate) fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     eventually(&format!("the checkpoint of {attempt}"), TIMEOUT, || {
         let task = task(cluster, name);
         assert_ne!(task["state"], "succeeded", "{attempt} had finished before it was asked to pause");
-        (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest(&task))
+        (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest_attempt(&task))
     })
 }
 
-pub(crate) fn end(cluster: &Cluster, job: &str) -> Value {
+/// Waits until a job has succeeded, and returns it.
+pub(crate) fn await_success(cluster: &Cluster, job: &str) -> Value {
     cluster.try_mrctl(&["job", job, "--follow"]);
     let job = cluster.json(&["job", job]);
     assert_eq!(job["state"], "succeeded", "{job}");
     job
 }
 
-/// Counters that do not depend on the time and place of a run.
-pub(crate) fn counted(job: &Value) -> Vec<(&'static str, Value)> {
+/// Returns the counters that do not depend on time and place of a run.
+pub(crate) fn stable_counters(job: &Value) -> Vec<(&'static str, Value)> {
     let names = [
         "MAP_INPUT_RECORDS",
         "MAP_OUTPUT_RECORDS",
@@ -76,23 +78,23 @@ pub(crate) fn counted(job: &Value) -> Vec<(&'static str, Value)> {
     names.map(|name| (name, job["counters"][name].clone())).into()
 }
 
-const SLOW: [&str; 2] = ["--conf", "pace.reduce=40KiB"];
-const WORDS: [&str; 5] = ["wordcount", "--reduces", "1", "--input", "/text"];
+const SLOW_REDUCE: [&str; 2] = ["--conf", "pace.reduce=40KiB"];
+const WORDCOUNT: [&str; 5] = ["wordcount", "--reduces", "1", "--input", "/text"];
 
 #[test]
 fn paused_reduce_resumes_locally_and_remotely() {
     let cluster = cluster(3);
-    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
+    let plain = cluster.succeed(&[&WORDCOUNT[..], &["--output", "/plain"]].concat());
     // Reduces start with the first map, and maps are slow.
     let slow = ["--conf", "pace.map=100KiB", "--conf", "slow.start=0"];
-    let job = cluster.detach(&[&WORDS[..], &slow, &SLOW, &["--output", "/paused"]].concat());
+    let job = cluster.detach(&[&WORDCOUNT[..], &slow, &SLOW_REDUCE, &["--output", "/paused"]].concat());
     let reduce = format!("{job}.r0");
     let paused = pause(&cluster, &reduce, "shuffle");
     let other = |paused: &Value| {
         let on = paused["tracker"].as_str().unwrap();
         ["node1", "node2", "node3"].into_iter().find(|node| *node != on).unwrap()
     };
-    // Every command shows the same stage.
+    // Every command must show the same stage.
     for (command, stage) in [("why", "paused in shuffle"), ("tasks", "pause in shuffle")] {
         let shown = cluster.mrctl(&[command, if command == "why" { &reduce } else { &job }]);
         assert!(shown.contains(stage), "{shown}");
@@ -107,15 +109,19 @@ fn paused_reduce_resumes_locally_and_remotely() {
     assert_eq!(paused["resumed_from"], format!("{reduce}.0").as_str(), "{paused}");
     cluster.mrctl(&["resume", &reduce]);
     let again = running(&cluster, &reduce, "reduce");
-    assert_eq!(newest(&task(&cluster, &reduce))["tracker"], paused["tracker"], "where its checkpoint is");
+    assert_eq!(
+        newest_attempt(&task(&cluster, &reduce))["tracker"],
+        paused["tracker"],
+        "the reduce should resume where its checkpoint is"
+    );
     let refused = cluster.refused(1, &["resume", &reduce]);
     assert!(refused.contains(&format!("{again} is running")), "{refused}");
     let paused = pause(&cluster, &reduce, "reduce");
     let shown = cluster.mrctl(&["tasks", &job]);
     assert!(shown.contains("paused until `mrctl resume`") && shown.contains("slot free after"), "{shown}");
     cluster.mrctl(&["resume", &reduce, "--on", other(&paused)]);
-    let ended = end(&cluster, &job);
-    assert_eq!(counted(&ended), counted(&plain));
+    let ended = await_success(&cluster, &job);
+    assert_eq!(stable_counters(&ended), stable_counters(&plain));
     assert!(
         cluster.output("/plain") == cluster.output("/paused"),
         "the output differs from an undisturbed run"
@@ -140,8 +146,8 @@ fn checkpoint_dir(cluster: &Cluster, paused: &Value) -> PathBuf {
 #[test]
 fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     let cluster = cluster(3);
-    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
-    let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
+    let plain = cluster.succeed(&[&WORDCOUNT[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&WORDCOUNT[..], &SLOW_REDUCE, &["--output", "/paused"]].concat());
     let reduce = format!("{job}.r0");
     let paused = pause(&cluster, &reduce, "reduce");
     let node = paused["tracker"].as_str().unwrap();
@@ -154,11 +160,11 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
         let live = |found: &Value| found["node"] == node && found["tracker"]["state"] == "live";
         nodes.as_array().unwrap().iter().any(live).then_some(())
     });
-    assert_eq!(task(&cluster, &reduce)["paused"], paused["attempt"], "it is still there");
+    assert_eq!(task(&cluster, &reduce)["paused"], paused["attempt"], "the checkpoint should still exist");
     cluster.mrctl(&["resume", &reduce, "--on", node]);
     let paused = pause(&cluster, &reduce, "reduce");
     assert_eq!(paused["resumed_from"], format!("{reduce}.0").as_str());
-    // The last byte of a run, which is still to be read.
+    // Damages the last byte of a run that is still to be read.
     let files = fs::read_dir(checkpoint_dir(&cluster, &paused)).unwrap().map(|entry| entry.unwrap().path());
     let run = files.filter(|path| !path.ends_with("state")).max_by_key(|path| path.metadata().unwrap().len());
     let run = run.expect("there is one");
@@ -166,8 +172,8 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&run, bytes).unwrap();
     cluster.mrctl(&["resume", &reduce]);
-    let ended = end(&cluster, &job);
-    assert_eq!(counted(&ended), counted(&plain));
+    let ended = await_success(&cluster, &job);
+    assert_eq!(stable_counters(&ended), stable_counters(&plain));
     assert!(
         cluster.output("/plain") == cluster.output("/paused"),
         "the output differs from an undisturbed run"
@@ -181,14 +187,14 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
 #[test]
 fn reduce_waits_for_the_unreachable_tracker_with_its_checkpoint() {
     let cluster = cluster(3);
-    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
-    let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/paused"]].concat());
+    let plain = cluster.succeed(&[&WORDCOUNT[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&WORDCOUNT[..], &SLOW_REDUCE, &["--output", "/paused"]].concat());
     let reduce = format!("{job}.r0");
     let paused = pause(&cluster, &reduce, "reduce");
     let node = paused["tracker"].as_str().unwrap();
     let mut others = ["node1", "node2", "node3"].into_iter().filter(|other| *other != node);
     cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
-    eventually("it is suspect", TIMEOUT, || {
+    eventually("the tracker is suspect", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node).cloned();
         found.filter(|found| found["tracker"]["state"] == "suspect")
@@ -198,8 +204,8 @@ fn reduce_waits_for_the_unreachable_tracker_with_its_checkpoint() {
     let refused = cluster.refused(1, &["resume", &reduce, "--on", others.next().unwrap()]);
     assert!(refused.contains("which sends no heartbeats"), "{refused}");
     cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
-    let ended = end(&cluster, &job);
-    assert_eq!(counted(&ended), counted(&plain));
+    let ended = await_success(&cluster, &job);
+    assert_eq!(stable_counters(&ended), stable_counters(&plain));
     assert!(
         cluster.output("/plain") == cluster.output("/paused"),
         "the output differs from an undisturbed run"
@@ -240,8 +246,8 @@ fn restartable_streaming_reducer_pauses_between_keys() {
             let history = cluster.mrctl(&["history", &job]);
             assert!(history.contains("preemption-refused"), "{history}");
         }
-        let ended = end(&cluster, &job);
-        assert_eq!(counted(&ended), counted(&plain));
+        let ended = await_success(&cluster, &job);
+        assert_eq!(stable_counters(&ended), stable_counters(&plain));
         assert!(
             cluster.output("/plain") == cluster.output(&output),
             "the output differs from an undisturbed run"
@@ -256,8 +262,8 @@ fn restartable_streaming_reducer_pauses_between_keys() {
 #[test]
 fn task_on_hold_survives_the_loss_of_its_tracker() {
     let cluster = cluster_with(2, &SETTINGS.replace("20s", "2s"));
-    let plain = cluster.succeed(&[&WORDS[..], &["--output", "/plain"]].concat());
-    let job = cluster.detach(&[&WORDS[..], &SLOW, &["--output", "/held"]].concat());
+    let plain = cluster.succeed(&[&WORDCOUNT[..], &["--output", "/plain"]].concat());
+    let job = cluster.detach(&[&WORDCOUNT[..], &SLOW_REDUCE, &["--output", "/held"]].concat());
     let reduce = format!("{job}.r0");
     let paused = pause(&cluster, &reduce, "reduce");
     let node = paused["tracker"].as_str().unwrap();
@@ -277,8 +283,8 @@ fn task_on_hold_survives_the_loss_of_its_tracker() {
     cluster.mrctl(&["chaos", "cont", node, "--daemon", "tasktracker"]);
     becomes("live");
     cluster.mrctl(&["resume", &reduce]);
-    let ended = end(&cluster, &job);
-    assert_eq!(counted(&ended), counted(&plain));
+    let ended = await_success(&cluster, &job);
+    assert_eq!(stable_counters(&ended), stable_counters(&plain));
     assert!(
         cluster.output("/plain") == cluster.output("/held"),
         "the output differs from an undisturbed run"

@@ -1,10 +1,10 @@
-//! Maps are preempted while jobs run; the output does not change.
+//! Maps are preempted while jobs run. Checks that the output does not change.
 
 use fermata_tests::{Cluster, Up};
 use serde_json::Value;
 use std::{fs, thread, time::Duration};
 
-/// Different lines, so that a lost or repeated one changes the output.
+/// Returns different lines, so that a lost or repeated line changes the output.
 fn lines(count: usize) -> String {
     let line = |at: usize| ["line ", &at.to_string(), " ", &"word ".repeat(at % 9), "\n"].concat();
     (0..count).map(line).collect()
@@ -28,7 +28,7 @@ fn split_all(cluster: &Cluster, job: &str) -> usize {
             return preempted;
         }
         for attempt in attempts_in(&cluster.json(&["tasks", job]), ".m", "running") {
-            // It may be done by now, which is refused with a message.
+            // The request is refused with a message if the attempt has ended meanwhile.
             let ran = cluster.try_mrctl(&["preempt", &attempt, "--how", "split"]);
             preempted += usize::from(ran.code == 0);
         }

@@ -1,5 +1,5 @@
-//! Programs of users: uploaded, fetched by the trackers, started with their side files, and removed
-//! from the file system afterwards.
+//! Programs of users. They are uploaded, fetched by the trackers, started with their side files,
+//! and removed from the file system afterwards.
 
 use fermata_tests::{Cluster, Up, binaries};
 use std::fs;
@@ -30,15 +30,15 @@ fn executable_sorts_in_total_order_with_its_side_file() {
         String::from_utf8(cluster.output("/out")).unwrap() == wanted,
         "not sorted, or without its side file"
     );
-    // The sampled ranges have about the same size.
+    // The ranges come from samples, so that parts have about the same size.
     let parts = cluster.json(&["fs", "ls", "/out/part-*"]);
     let sizes: Vec<u64> =
         parts.as_array().unwrap().iter().map(|part| part["length"].as_u64().unwrap()).collect();
     assert!(sizes.len() == 4 && sizes.iter().all(|size| *size > wanted.len() as u64 / 8), "{sizes:?}");
     cluster.wait_clean();
 
-    // Also if it is refused after the upload, during the upload, or while sampling, nothing is
-    // left.
+    // Nothing is left either if the job is refused after the upload, during the upload, or while
+    // sampling.
     let again = cluster.refused(1, &[&["submit", &program, "--output", "/out"], &common[..]].concat());
     assert!(again.contains("/out exists"), "{again}");
     let missing = [
@@ -58,7 +58,7 @@ fn executable_sorts_in_total_order_with_its_side_file() {
     assert!(cluster.refused(1, &unread).contains("/nowhere"));
     assert_eq!(cluster.leftovers(), [""; 0]);
 
-    // An arbitrary staging folder would be deleted with the job.
+    // If clients could choose the staging folder, any folder would be deleted with the job.
     let theft = ["submit", "wordcount", "--input", "/lines", "--output", "/o", "--conf", "staging=/lines"];
     assert!(cluster.refused(2, &theft).contains("staging"));
     assert_eq!(cluster.json(&["fs", "ls", "/lines"]).as_array().unwrap().len(), 1);
@@ -74,7 +74,7 @@ fn non_executable_program_is_reported() {
     assert!(refused("./text").contains("./text is not executable"));
     assert!(refused("./nowhere").contains("there is no program \"./nowhere\""));
     assert!(refused("/bin/true").contains("/bin/true"));
-    // A program that works here but not on the tracker: the error of the tracker is reported.
+    // For a program that works here but not on the tracker, the error of the tracker is reported.
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let job = cluster.submit(&[
         "streaming",

@@ -1,9 +1,9 @@
-//! A seeded random sequence of preemptions, several per second: maps are split, reduces paused,
-//! resumed and migrated, attempts killed. The outputs are byte for byte those of undisturbed jobs,
-//! and every record is counted once. Without kills no work is lost. No checkpoint is lost,
-//! whichever daemon dies.
+//! A seeded random sequence of preemptions, several per second: maps are split, reduces are paused,
+//! resumed and migrated, attempts are killed. Checks that the outputs are byte for byte those of
+//! undisturbed jobs, that every record is counted once, that no work is lost without kills, and
+//! that no checkpoint is lost, whichever daemon dies.
 
-use super::jobs_pause::{counted, lines};
+use super::jobs_pause::{lines, stable_counters};
 use fermata_tests::{Cluster, QUICK, Up};
 use serde_json::Value;
 use std::{
@@ -28,13 +28,13 @@ impl Rng {
 #[derive(Clone, Copy, Default)]
 struct Disturbances {
     kills: bool,
-    /// The JobTracker dies sometimes, and is restarted.
+    /// Whether the JobTracker is killed and restarted from time to time.
     jobtracker_dies: bool,
-    /// A random TaskTracker dies sometimes, with all that it runs.
+    /// Whether a random TaskTracker is killed from time to time, with all that it runs.
     tasktrackers_die: bool,
 }
 
-/// Disturbs a job until it has ended. A request may come too late, which is refused with a message.
+/// Disturbs a job until it has ended. A request that comes too late is refused with a message.
 fn disturb_job(cluster: &Cluster, job: &str, rng: &mut Rng, disturbances: Disturbances) {
     let mut round = 0;
     loop {
@@ -48,7 +48,7 @@ fn disturb_job(cluster: &Cluster, job: &str, rng: &mut Rng, disturbances: Distur
         let tasks = cluster.try_mrctl(&["tasks", job, "--json"]);
         let tasks = serde_json::from_str::<Value>(&tasks.stdout).unwrap_or_default();
         for task in tasks.as_array().unwrap_or(&Vec::new()) {
-            disturb(cluster, task, rng, disturbances);
+            disturb_task(cluster, task, rng, disturbances);
         }
         round += 1;
         if disturbances.jobtracker_dies && round % 6 == 3 {
@@ -65,7 +65,7 @@ fn disturb_job(cluster: &Cluster, job: &str, rng: &mut Rng, disturbances: Distur
     }
 }
 
-fn disturb(cluster: &Cluster, task: &Value, rng: &mut Rng, disturbances: Disturbances) {
+fn disturb_task(cluster: &Cluster, task: &Value, rng: &mut Rng, disturbances: Disturbances) {
     let name = task["task"].as_str().unwrap();
     if task["state"] == "paused" && rng.below(3) > 0 {
         let node = format!("node{}", 1 + rng.below(NODES));
@@ -104,7 +104,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Programs, and their paces, so that there is time to disturb them.
+/// Programs with settings that make them slow, so that there is time to disturb them.
 const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
     ("terasort", &["terasort", "--input", "/gen"], ["pace.map=400KiB", "pace.reduce=400KiB"]),
     ("wordcount", &["wordcount", "--input", "/text"], ["pace.map=200KiB", "pace.reduce=30KiB"]),
@@ -130,9 +130,9 @@ const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
     ),
 ];
 
-/// What was done to all jobs.
+/// Numbers of preemptions of all jobs.
 #[derive(Debug, Default)]
-struct Done {
+struct Preemptions {
     splits: u64,
     pauses: u64,
     migrations: u64,
@@ -140,7 +140,7 @@ struct Done {
     time: Duration,
 }
 
-impl Done {
+impl Preemptions {
     fn add(&mut self, cost: &Value, time: Duration) {
         let of = |name: &str| cost[name].as_u64().unwrap();
         self.splits += of("splits");
@@ -159,7 +159,7 @@ impl Done {
     }
 }
 
-fn survives_all(seeds: std::ops::Range<u64>, disturbances: Disturbances) {
+fn check_disturbed_jobs(seeds: std::ops::Range<u64>, disturbances: Disturbances) {
     let cluster = cluster();
     let reduces = ["--reduces", "3"];
     let plain = PROGRAMS.map(|(name, program, _)| {
@@ -167,11 +167,12 @@ fn survives_all(seeds: std::ops::Range<u64>, disturbances: Disturbances) {
         let job = cluster.succeed(&[program, &reduces, &["--output", &output]].concat());
         (cluster.output(&output), job)
     });
-    let mut done = Done::default();
+    let mut done = Preemptions::default();
     for seed in seeds {
         for ((name, program, paces), (bytes, job)) in PROGRAMS.iter().zip(&plain) {
             let output = format!("/disturb_job-{name}-{seed}");
-            // A program that may keep state between keys is paused too, but not in its last stage.
+            // In half of the runs the reducer is declared not restartable: it is paused too, but
+            // not in its last stage.
             let restartable = format!("stream.reducer.restartable={}", seed % 2 == 0);
             let slow = ["--conf", paces[0], "--conf", paces[1], "--conf", "slow.start=0"];
             let own = ["--conf", &restartable, "--conf", "stream.mapper.divisible=true"];
@@ -190,7 +191,7 @@ fn survives_all(seeds: std::ops::Range<u64>, disturbances: Disturbances) {
                 cluster.output(&output) == *bytes,
                 "seed {seed} {name}: the output differs from an undisturbed run"
             );
-            assert_eq!(counted(&disturbed), counted(job), "seed {seed} {name}");
+            assert_eq!(stable_counters(&disturbed), stable_counters(job), "seed {seed} {name}");
             let lost = ["bytes_lost", "ms_lost", "kills"].map(|name| cost[name].as_u64().unwrap());
             let lossless = !disturbances.kills && !disturbances.tasktrackers_die;
             assert!(!lossless || lost == [0, 0, 0], "seed {seed} {name}: {cost}\n{history}");
@@ -206,30 +207,33 @@ const PREEMPTIONS_ONLY: Disturbances =
 
 #[test]
 fn splits_and_pauses_lose_nothing() {
-    survives_all(0..1, PREEMPTIONS_ONLY);
+    check_disturbed_jobs(0..1, PREEMPTIONS_ONLY);
 }
 
 #[test]
 fn random_preemptions_and_kills_change_no_byte() {
-    survives_all(1..2, Disturbances { kills: true, ..PREEMPTIONS_ONLY });
+    check_disturbed_jobs(1..2, Disturbances { kills: true, ..PREEMPTIONS_ONLY });
 }
 
 #[test]
 fn jobtracker_deaths_during_random_preemption_change_nothing() {
-    survives_all(2..3, Disturbances { kills: true, jobtracker_dies: true, ..PREEMPTIONS_ONLY });
+    check_disturbed_jobs(2..3, Disturbances { kills: true, jobtracker_dies: true, ..PREEMPTIONS_ONLY });
 }
 
 #[test]
 fn tasktracker_deaths_during_random_preemption_change_nothing() {
-    survives_all(3..4, Disturbances { tasktrackers_die: true, ..PREEMPTIONS_ONLY });
+    check_disturbed_jobs(3..4, Disturbances { tasktrackers_die: true, ..PREEMPTIONS_ONLY });
 }
 
 #[test]
 #[ignore = "two hundred runs, half of them without kills: run scripts/long-tests"]
 fn two_hundred_random_preemption_runs() {
     let died = Disturbances { jobtracker_dies: true, ..PREEMPTIONS_ONLY };
-    survives_all(1000..1013, PREEMPTIONS_ONLY);
-    survives_all(2000..2012, died);
-    survives_all(3000..3013, Disturbances { kills: true, ..died });
-    survives_all(4000..4012, Disturbances { kills: true, tasktrackers_die: true, ..PREEMPTIONS_ONLY });
+    check_disturbed_jobs(1000..1013, PREEMPTIONS_ONLY);
+    check_disturbed_jobs(2000..2012, died);
+    check_disturbed_jobs(3000..3013, Disturbances { kills: true, ..died });
+    check_disturbed_jobs(
+        4000..4012,
+        Disturbances { kills: true, tasktrackers_die: true, ..PREEMPTIONS_ONLY },
+    );
 }

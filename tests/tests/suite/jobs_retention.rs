@@ -25,14 +25,14 @@ fn old_jobs_are_forgotten_and_lost_trackers_named() {
     let kept: Vec<&str> = jobs.as_array().unwrap().iter().map(|job| job["job"].as_str().unwrap()).collect();
     // Old jobs are removed when a new one is submitted.
     assert_eq!(kept, ["job_5", "job_6", "job_7"]);
-    // Only in the history: commands that need the job refer to it.
+    // The job is only in the history. Commands that need the job refer to it.
     for command in ["job", "tasks", "counters", "kill"] {
         let line = cluster.refused(1, &[command, "job_4"]);
         assert!(line.contains("job_4") && line.contains("mrctl history job_4"), "{command}: {line}");
     }
     assert!(cluster.refused(1, &["logs", "job_4.m0"]).contains("mrctl history job_4"));
     assert!(cluster.mrctl(&["history", "job_4"]).lines().count() > 3);
-    // Not even in the history.
+    // The job is not even in the history.
     let line = cluster.refused(1, &["history", "job_1"]);
     assert!(line.contains("job_1") && line.contains("newest 4"), "{line}");
     assert!(cluster.refused(1, &["job", "job_1"]).contains("no job_1: `mrctl jobs` lists"));
@@ -59,8 +59,8 @@ fn lines_of(history: &Path) -> Vec<(u128, String)> {
     fs::read_to_string(history).unwrap().lines().map(|line| (time(line), line.to_owned())).collect()
 }
 
-/// Writes to the history are slow (by strace). The JobTracker is stopped while lines of a killed
-/// job wait to be written.
+/// strace makes writes to the history slow. The JobTracker is stopped while lines of a killed job
+/// wait to be written.
 #[test]
 fn history_is_complete_after_a_clean_stop() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -68,7 +68,7 @@ fn history_is_complete_after_a_clean_stop() {
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let slow = ["wordcount", "--conf", "pace.map=10KiB", "--input", "/text", "--output", "/out"];
     let job = cluster.detach(&slow);
-    eventually("its map runs", TIMEOUT, || {
+    eventually("the map of the job runs", TIMEOUT, || {
         (cluster.json(&["job", &job])["maps"]["running"] != 0).then_some(())
     });
     let history = cluster.path(&format!(".fermata/data/jobtracker/history/{job}.jsonl"));
@@ -84,7 +84,7 @@ fn history_is_complete_after_a_clean_stop() {
     let stopped_at = UNIX_EPOCH.elapsed().unwrap().as_micros();
     drop(held);
     let stopped = lines_of(&history);
-    // The next start adds missing lines from the journal.
+    // At its next start the JobTracker adds missing lines from the journal.
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let complete = lines_of(&history);
     let known: Vec<_> = complete.into_iter().filter(|(at, _)| *at <= stopped_at).collect();

@@ -1,5 +1,5 @@
-//! The disk of the JobTracker fills up: no job is accepted, no history is written, and running jobs
-//! continue. With almost no space left, no attempt is started.
+//! The disk of the JobTracker fills up. Checks that no job is accepted, no history is written, and
+//! running jobs continue. With almost no space left, no attempt is started.
 
 use daemon::config::JobTrackerConfig;
 use fermata_tests::{Cluster, QUICK, Up, eventually, is_root, skip};
@@ -12,14 +12,14 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A tmpfs a little larger than the default of `jobtracker.disk_reserve`. It uses memory only for
-/// its contents. Unmounted when dropped.
-struct Small(PathBuf);
+/// A tmpfs that is a little larger than the default of `jobtracker.disk_reserve`. It uses memory
+/// only for its contents. Unmounted when dropped.
+struct SmallDisk(PathBuf);
 
-impl Small {
-    /// Mounts it over a folder and copies the contents. Prints a message and returns `None` if that
-    /// is not possible.
-    fn over(folder: &Path) -> Option<Self> {
+impl SmallDisk {
+    /// Mounts the tmpfs over a folder, and copies the contents of the folder. Prints a message and
+    /// returns `None` if that is not possible.
+    fn mount_over(folder: &Path) -> Option<Self> {
         let before = folder.with_extension("before");
         fs::rename(folder, &before).unwrap();
         fs::create_dir(folder).unwrap();
@@ -41,8 +41,8 @@ impl Small {
         JobTrackerConfig::default().disk_reserve.0 + (64 << 20)
     }
 
-    /// Resizes it so that this many bytes are free.
-    fn leave(&self, bytes: u64) {
+    /// Resizes the tmpfs so that this many bytes are free.
+    fn leave_free(&self, bytes: u64) {
         let ran = Command::new("df").args(["-B1", "--output=used"]).arg(&self.0).output().unwrap();
         let used: u64 =
             String::from_utf8(ran.stdout).unwrap().lines().last().unwrap().trim().parse().unwrap();
@@ -50,7 +50,7 @@ impl Small {
     }
 
     /// Restores the original size.
-    fn make_room(&self) {
+    fn restore_size(&self) {
         self.resize(Self::size());
     }
 
@@ -60,7 +60,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
@@ -76,32 +76,32 @@ fn jobtracker_with_a_full_disk_refuses_jobs_and_finishes_active_ones() {
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     let folder = cluster.path(".fermata/data/jobtracker");
-    let small = Small::over(&folder);
+    let small = SmallDisk::mount_over(&folder);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let Some(small) = small else { return };
 
     let slow = ["wordcount", "--conf", "pace.map=20KiB", "--input", "/text", "--output", "/slow"];
     let running = cluster.detach(&slow);
-    eventually("it runs", TIMEOUT, || {
+    eventually("the job runs", TIMEOUT, || {
         (cluster.json(&["job", &running])["maps"]["running"] != 0).then_some(())
     });
-    small.leave(JobTrackerConfig::default().disk_reserve.0 / 2);
+    small.leave_free(JobTrackerConfig::default().disk_reserve.0 / 2);
     let job = ["submit", "wordcount", "--input", "/text", "--output", "/out"];
     let refused = cluster.refused(1, &job);
     assert!(refused.contains("jobtracker.disk_reserve"), "{refused}");
     let nodes = cluster.try_mrctl(&["nodes"]);
     assert!(nodes.code == 0 && nodes.stderr.contains("disk_reserve"), "{}", nodes.stderr);
-    eventually("what ran has succeeded", TIMEOUT, || {
+    eventually("the running job has succeeded", TIMEOUT, || {
         (cluster.json(&["job", &running])["state"] == "succeeded").then_some(())
     });
-    small.make_room();
+    small.restore_size();
     cluster.mrctl(&job);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     drop(small);
 }
 
-/// Regression: attempts are launched and fail until the journal cannot be written, and the
-/// JobTracker ends.
+/// Regression: attempts were launched and failed until the journal could not be written, and the
+/// JobTracker ended.
 #[test]
 fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
     if !is_root() {
@@ -112,7 +112,7 @@ fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     let folder = cluster.path(".fermata/data/jobtracker");
-    let small = Small::over(&folder);
+    let small = SmallDisk::mount_over(&folder);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let Some(small) = small else { return };
     let process = cluster.processes_named("jobtracker");
@@ -124,12 +124,12 @@ fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
     let bad = cluster.detach(&[&failing[..], &["--input", "/text", "--output", "/bad"]].concat());
     let attempts = || cluster.json(&["tasks", &bad])[0]["attempts"].as_array().map_or(0, Vec::len);
     eventually("an attempt has failed", TIMEOUT, || (attempts() > 1).then_some(()));
-    // Enough for the ends of running attempts.
-    small.leave(64 << 10);
+    // Leaves enough space to record the end of running attempts.
+    small.leave_free(64 << 10);
 
     let mut idle = 0;
     eventually("slots stay free although tasks wait", TIMEOUT, || {
-        assert_eq!(cluster.processes_named("jobtracker"), process, "it stays up");
+        assert_eq!(cluster.processes_named("jobtracker"), process, "the JobTracker was restarted");
         let running = |job: &str| {
             let job = cluster.json(&["job", job]);
             job["maps"]["running"] != 0 || job["reduces"]["running"] != 0
@@ -144,7 +144,7 @@ fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
     assert!(log.contains("no attempt is started"), "{log}");
 
     let before = attempts();
-    small.make_room();
+    small.restore_size();
     eventually("attempts are started again", TIMEOUT, || (attempts() > before).then_some(()));
     cluster.mrctl(&["kill", &bad]);
     eventually("the other job has succeeded", TIMEOUT, || {
@@ -170,6 +170,6 @@ fn killed_job_with_many_maps_has_a_short_history() {
     assert!(cluster.json(&["job", &job])["maps"]["total"].as_u64().unwrap() >= 50_000);
     cluster.mrctl(&["kill", &job]);
     let history = cluster.path(&format!(".fermata/data/jobtracker/history/{job}.jsonl"));
-    let length = eventually("its history is there", TIMEOUT, || fs::metadata(&history).ok()).len();
+    let length = eventually("the history of the job exists", TIMEOUT, || fs::metadata(&history).ok()).len();
     assert!(length < 1 << 20, "{length} bytes");
 }

@@ -1,6 +1,6 @@
-//! The journal of a master is damaged at its end, where a torn write would be, or is unreadable: no
-//! acknowledged record is dropped silently. The master reports the damage and does not start. With
-//! `--recover` it saves and logs what it drops.
+//! The journal of a master is damaged at its end, where a torn write would be, or is unreadable.
+//! Checks that no acknowledged record is dropped silently: the master reports the damage and does
+//! not start. With `--recover` it saves and logs what it drops.
 
 use fermata_tests::{Cluster, QUICK, READS, Strace, Up, binaries, eventually};
 use std::{
@@ -23,7 +23,7 @@ struct Master {
 const NAMENODE: Master = Master { program: "namenode", journal: ".fermata/data/namenode/edits" };
 const JOBTRACKER: Master = Master { program: "jobtracker", journal: ".fermata/data/jobtracker/journal" };
 
-/// A cluster with a file and a finished job, so that both masters have acknowledged records.
+/// Starts a cluster with a file and a finished job, so that both masters have acknowledged records.
 fn cluster(settings: &str) -> Cluster {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     fs::write(cluster.path("text"), "one two two\n").unwrap();
@@ -47,16 +47,17 @@ impl Master {
     }
 
     /// Returns the newest segment.
-    fn newest(self, cluster: &Cluster) -> PathBuf {
+    fn newest_segment(self, cluster: &Cluster) -> PathBuf {
         self.files(cluster, "log").pop().expect("a segment")
     }
 
-    /// Returns the newest segment, if it has records and there are an older segment and a snapshot.
+    /// Returns the newest segment if it has records, and if there are also an older segment and a
+    /// snapshot.
     fn newest_of_several(self, cluster: &Cluster) -> Option<PathBuf> {
         // Longer than the header of a file.
         const RECORDS: u64 = 150;
         let several = self.files(cluster, "log").len() > 1 && !self.files(cluster, "snap").is_empty();
-        let newest = self.newest(cluster);
+        let newest = self.newest_segment(cluster);
         (several && fs::metadata(&newest).unwrap().len() > RECORDS).then_some(newest)
     }
 
@@ -78,13 +79,13 @@ impl Master {
         }
     }
 
-    /// Kills it, or stops it cleanly.
+    /// Kills the master, or stops it cleanly.
     fn stop(self, cluster: &Cluster, cleanly: bool) {
         if cleanly {
             let pids = cluster.processes_named(self.program);
             let ran = Command::new("kill").arg("-TERM").args(&pids).status().unwrap();
             assert!(ran.success());
-            eventually("it has ended", TIMEOUT, || {
+            eventually("the master has ended", TIMEOUT, || {
                 cluster.processes_named(self.program).is_empty().then_some(())
             });
         } else {
@@ -96,9 +97,9 @@ impl Master {
         Command::new(binaries().join(self.program))
     }
 
-    /// Checks that it exits with one line that contains the file and the remedy, and returns that
-    /// line.
-    fn refuses(self, cluster: &Cluster, mut command: Command, file: &str) -> String {
+    /// Checks that the master exits with one line that contains the file and the advice. Returns
+    /// that line.
+    fn check_refuses_to_start(self, cluster: &Cluster, mut command: Command, file: &str) -> String {
         let errors = cluster.path("refusal");
         command.arg("--config").arg(cluster.path(".fermata/fermata.toml"));
         command.args(["--listen", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null());
@@ -124,8 +125,9 @@ impl Master {
         last.to_owned()
     }
 
-    /// Starts it with `--recover`, checks that `mrctl nodes` reports the loss, and returns its log.
-    fn recovers(self, cluster: &Cluster, command: Command) -> String {
+    /// Starts the master with `--recover`, checks that `mrctl nodes` reports the loss, and returns
+    /// the log of the master.
+    fn check_recovers(self, cluster: &Cluster, command: Command) -> String {
         let config = cluster.path(".fermata/fermata.toml").display().to_string();
         let at = format!("--{}", self.program);
         cluster.recover_by(command, self.program, |addr| {
@@ -139,7 +141,7 @@ impl Master {
     }
 }
 
-/// Flips a bit shortly before the end of a file, which is in the last batch.
+/// Flips a bit in the last batch of a file, shortly before its end.
 fn flip_near_the_end(path: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let at = file.metadata().unwrap().len() - 5;
@@ -152,15 +154,17 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-fn flipped_bit_is_refused_and_saved(master: Master, cleanly: bool) {
+/// Checks that a master refuses to start after a bit of its last record was flipped, and that
+/// `--recover` saves the damaged segment.
+fn check_flipped_bit_is_refused_and_saved(master: Master, cleanly: bool) {
     let cluster = cluster(QUICK);
     master.stop(&cluster, cleanly);
-    let newest = master.newest(&cluster);
+    let newest = master.newest_segment(&cluster);
     flip_near_the_end(&newest);
     let damaged = fs::read(&newest).unwrap();
-    master.refuses(&cluster, master.command(), &name_of(&newest));
+    master.check_refuses_to_start(&cluster, master.command(), &name_of(&newest));
     assert_eq!(fs::read(&newest).unwrap(), damaged, "a refusal changes nothing");
-    let text = master.recovers(&cluster, master.command());
+    let text = master.check_recovers(&cluster, master.command());
     assert_saved(&newest, &damaged, &text);
     cluster.mrctl(&["chaos", "restart", master.program]);
 }
@@ -171,27 +175,27 @@ fn assert_saved(segment: &Path, damaged: &[u8], log: &str) {
         assert!(log.contains(word), "{word:?} is not in {log}");
     }
     let kept = segment.with_file_name(format!("{}.damaged-1", name_of(segment)));
-    assert!(fs::read(kept).unwrap() == damaged, "what was dropped is kept as it was");
+    assert!(fs::read(kept).unwrap() == damaged, "the damaged segment was not saved unchanged");
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_edit_is_refused_after_a_kill() {
-    flipped_bit_is_refused_and_saved(NAMENODE, false);
+    check_flipped_bit_is_refused_and_saved(NAMENODE, false);
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_edit_is_refused_after_a_clean_stop() {
-    flipped_bit_is_refused_and_saved(NAMENODE, true);
+    check_flipped_bit_is_refused_and_saved(NAMENODE, true);
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_fact_is_refused_after_a_kill() {
-    flipped_bit_is_refused_and_saved(JOBTRACKER, false);
+    check_flipped_bit_is_refused_and_saved(JOBTRACKER, false);
 }
 
 #[test]
 fn a_flipped_bit_in_the_last_fact_is_refused_after_a_clean_stop() {
-    flipped_bit_is_refused_and_saved(JOBTRACKER, true);
+    check_flipped_bit_is_refused_and_saved(JOBTRACKER, true);
 }
 
 /// Returns a cluster whose master was killed, and the newest segment of its journal. A snapshot and
@@ -205,7 +209,7 @@ fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
         master.write(&cluster, number);
         master.newest_of_several(&cluster)?;
         master.stop(&cluster, false);
-        // A snapshot may have started a new segment in the meantime.
+        // A snapshot may have started a new segment meanwhile.
         let newest = master.newest_of_several(&cluster);
         if newest.is_none() {
             master.restart(&cluster);
@@ -215,50 +219,50 @@ fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
     (cluster, newest)
 }
 
-/// The newest segment is missing. The remaining snapshot and segments look like a complete journal:
-/// only `COMMIT` shows that more was acknowledged.
-fn a_missing_segment_is_refused(master: Master) -> Cluster {
+/// Removes the newest segment, and checks that the master refuses to start. The remaining snapshot
+/// and segments look like a complete journal: only `COMMIT` shows that more was acknowledged.
+fn check_missing_segment_is_refused(master: Master) -> Cluster {
     let (cluster, newest) = killed_with_several_segments(master);
     assert!(newest.with_file_name("COMMIT").exists());
     fs::remove_file(&newest).unwrap();
-    master.refuses(&cluster, master.command(), &name_of(&newest));
-    let text = master.recovers(&cluster, master.command());
+    master.check_refuses_to_start(&cluster, master.command(), &name_of(&newest));
+    let text = master.check_recovers(&cluster, master.command());
     assert!(text.contains("may be lost"), "{text}");
     cluster
 }
 
 #[test]
 fn a_missing_newest_segment_of_the_edit_log_is_refused() {
-    a_missing_segment_is_refused(NAMENODE);
+    check_missing_segment_is_refused(NAMENODE);
 }
 
 #[test]
 fn job_numbers_are_not_reused_after_a_missing_segment() {
-    let cluster = a_missing_segment_is_refused(JOBTRACKER);
+    let cluster = check_missing_segment_is_refused(JOBTRACKER);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let job = cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-again"]);
     let number: u32 = job["job"].as_str().unwrap().trim_start_matches("job_").parse().unwrap();
-    assert!(number > 1000, "possibly used numbers are skipped: {number}");
+    assert!(number > 1000, "job IDs that may have been used were not skipped: {number}");
 }
 
-/// The disk cannot read the newest segment (EIO, by strace), neither at a start nor during the
-/// recovery.
-fn an_unreadable_segment_is_refused_and_kept(master: Master) {
+/// Makes the newest segment unreadable (EIO, by strace), at a start and during the recovery. Checks
+/// that the master refuses to start and that the recovery keeps the segment.
+fn check_unreadable_segment_is_refused_and_kept(master: Master) {
     let (cluster, newest) = killed_with_several_segments(master);
     let acknowledged = fs::read(&newest).unwrap();
-    // The segment that replaces this one has its name, so the fault is attached to another file,
+    // A new segment gets the name of this one. The fault is therefore attached to another file,
     // which the name links to.
     let sectors = fs::canonicalize(cluster.path("")).unwrap().join("sectors");
     fs::rename(&newest, &sectors).unwrap();
     symlink(&sectors, &newest).unwrap();
     let start = || Strace::starting(&binaries().join(master.program), READS, "error=EIO", &sectors);
     let (Some(first), Some(second)) = (start(), start()) else { return };
-    let refusal = master.refuses(&cluster, first, &name_of(&newest));
+    let refusal = master.check_refuses_to_start(&cluster, first, &name_of(&newest));
     assert!(refusal.contains("input/output error"), "{refusal}");
     assert_eq!(fs::read_link(&newest).unwrap(), sectors, "a refusal changes nothing");
-    let text = master.recovers(&cluster, second);
+    let text = master.check_recovers(&cluster, second);
     assert_saved(&newest, &acknowledged, &text);
-    // Records before that segment exist, and the cluster works.
+    // The records before that segment exist, and the cluster works.
     master.restart(&cluster);
     cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-after"]);
     assert_eq!(cluster.output("/counts-after"), b"one\t1\ntwo\t2\n");
@@ -266,10 +270,10 @@ fn an_unreadable_segment_is_refused_and_kept(master: Master) {
 
 #[test]
 fn an_unreadable_segment_of_the_edit_log_is_refused_and_recovered() {
-    an_unreadable_segment_is_refused_and_kept(NAMENODE);
+    check_unreadable_segment_is_refused_and_kept(NAMENODE);
 }
 
 #[test]
 fn an_unreadable_segment_of_the_jobtrackers_journal_is_refused_and_recovered() {
-    an_unreadable_segment_is_refused_and_kept(JOBTRACKER);
+    check_unreadable_segment_is_refused_and_kept(JOBTRACKER);
 }

@@ -104,7 +104,8 @@ fn a_datanode_that_cannot_start_leaves_a_degraded_cluster_that_works() {
     cluster.succeed(&[&["wordcount", "--input", "/hello"], &counts[..]].concat());
     assert_eq!(cluster.try_mrctl(&["status"]).code, 1);
 
-    // Still broken: the same warning, and other daemons are not touched.
+    // The DataNode still cannot start. The warning is the same, and other daemons are not
+    // restarted.
     let again = cluster.try_mrctl(&["up"]);
     assert!(again.code == 1 && again.stderr.contains("node2's datanode has died: "), "{}", again.stderr);
     assert_eq!(cluster.mrctl(&["fs", "cat", "/hello"]), "hello");
@@ -137,7 +138,8 @@ fn a_lost_data_folder_is_named_and_its_replicas_are_copied_again() {
     cluster.mrctl(&["down"]);
     lose_and_start(&["up", "--detach"]);
     cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "datanode"]);
-    // Started in another way than by `mrctl up`, it is refused by the NameNode, which knows it.
+    // A DataNode that is not started by `mrctl up` is refused, because the NameNode knows that it
+    // had replicas.
     fs::remove_dir_all(&folder).unwrap();
     let refused = cluster.try_mrctl(&["chaos", "restart", "node2", "--daemon", "datanode"]);
     assert_ne!(refused.code, 0, "{}", refused.stdout);
@@ -176,7 +178,8 @@ fn up_with_an_older_copy_of_the_namenode_leaves_a_degraded_cluster_and_says_why(
         (cluster.path(".fermata/data/namenode"), cluster.path("older"), cluster.path("newest"));
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     copy_folder(&folder, &older);
-    // The restored NameNode repeats the first of these epochs; the DataNode has seen the second.
+    // The restored NameNode repeats the first of these epochs, but the DataNode has seen the
+    // second.
     for _ in 0..2 {
         cluster.restart_namenode();
         cluster.mrctl(&["chaos", "kill", "namenode"]);
@@ -192,7 +195,7 @@ fn up_with_an_older_copy_of_the_namenode_leaves_a_degraded_cluster_and_says_why(
     for word in ["an older NameNode runs", "start it from the newest one", "namenode --recover"] {
         assert!(warned.contains(word), "{word:?} is not in a warning of the datanode: {}", ran.stderr);
     }
-    // It keeps running, so that the operator can examine it.
+    // The cluster keeps running, so that the operator can examine it.
     assert!(pids(&cluster).into_iter().all(alive));
     assert_eq!(cluster.mrctl(&["jobs"]), "no jobs\n");
     assert!(cluster.mrctl(&["fs", "report"]).contains("older copy of its folder"));
@@ -270,7 +273,7 @@ fn ports_are_stable_and_json_reports_the_result() {
     for master in ["namenode", "jobtracker"] {
         assert!(up[master] == before[master] && up[master] != "", "{before} {up}");
     }
-    // A port that is in use is replaced by another.
+    // If a port is in use, another port is used.
     cluster.mrctl(&["down"]);
     let _held = std::net::TcpListener::bind(up["namenode"].as_str().unwrap()).unwrap();
     let moved = cluster.json(&["up", "--detach"]);
@@ -283,12 +286,12 @@ fn daemons_end_when_their_folder_is_deleted() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let pids = pids(&cluster);
     assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)));
-    // Daemons may create files during the removal: then it is repeated.
+    // The removal is repeated if daemons create files meanwhile.
     eventually("the folder is gone", Duration::from_secs(10), || {
         fs::remove_dir_all(cluster.path(".fermata")).ok();
         (!cluster.path(".fermata").exists()).then_some(())
     });
-    eventually("the daemons have seen it", Duration::from_mins(1), || {
+    eventually("the daemons have ended", Duration::from_mins(1), || {
         (!pids.iter().any(|pid| alive(*pid))).then_some(())
     });
 }

@@ -11,7 +11,7 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     let Some(machines) = Machines::make("fa", 11, &["r1", "r1", "r2"]) else { return };
     let [second, third, fourth] = [2, 3, 4].map(|at| machines.node(at));
-    // A second `up` changes nothing.
+    // A second `up` must change nothing.
     let status = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
     machines.cluster(&["up"]);
     assert_eq!(machines.json(&["cluster", "status", "--cluster", "mycluster"]), status);
@@ -20,18 +20,18 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     assert_eq!(daemons.len(), 8);
     assert!(daemons.iter().all(|daemon| daemon["state"] == "running"), "{status}");
 
-    // Without a credential nothing is returned.
+    // A caller without a credential must get nothing.
     let bare = Command::new(binaries().join("mrctl"))
         .args(["--namenode", "10.77.11.1:9400", "fs", "ls", "/"])
         .output()
         .unwrap();
     assert_eq!(bare.status.code(), Some(1));
 
-    dies_in_the_middle_of_a_job(&machines, &second);
+    check_job_survives_the_death_of(&machines, &second);
     machines.cluster(&["up"]);
     machines.await_tracker(&second, "live");
 
-    is_isolated_and_recovers(&machines, &third);
+    check_isolated_node_recovers(&machines, &third);
 
     machines.cluster(&["restart", &fourth]);
     machines.await_tracker(&fourth, "live");
@@ -46,9 +46,9 @@ fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
     assert!(status.contains("absent") && !status.contains("running"), "{status}");
 }
 
-/// The master does not receive messages of a node, but the node receives those of the master.
-/// Afterwards it recovers by itself.
-fn is_isolated_and_recovers(machines: &Machines, node: &str) {
+/// Blocks messages from a node to the master, but not those from the master to the node. Checks
+/// that the node is lost, and that it recovers by itself afterwards.
+fn check_isolated_node_recovers(machines: &Machines, node: &str) {
     let master = machines.node(1);
     machines.mrctl(&["chaos", "partition", node, &master, "--one-way", "--cluster", "mycluster"]);
     machines.await_tracker(node, "lost");
@@ -58,8 +58,8 @@ fn is_isolated_and_recovers(machines: &Machines, node: &str) {
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
 }
 
-/// A sort during which a machine dies gives the same output as without a fault.
-fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
+/// Kills a machine during a sort. Checks that the output is the same as without a fault.
+fn check_job_survives_the_death_of(machines: &Machines, node: &str) {
     machines.mrctl(&["fs", "mkdir", "/lab"]);
     machines.mrctl(&["fs", "chown", "admin", "/lab"]);
     machines.mrctl(&[
@@ -104,7 +104,7 @@ fn dies_in_the_middle_of_a_job(machines: &Machines, node: &str) {
     );
 }
 
-/// A cluster grows, is upgraded while a job runs, has full disks, and shrinks.
+/// A cluster is extended, upgraded while a job runs, has full disks, and is reduced.
 #[test]
 fn machines_are_added_filled_upgraded_and_drained() {
     let Some(machines) = Machines::prepare("fc", 13, &["r1", "r2", "r1"], 2) else { return };
@@ -134,12 +134,12 @@ fn machines_are_added_filled_upgraded_and_drained() {
     let calm = machines.sums("/lab/calm");
 
     if small {
-        disks_are_filled(&machines, &first, &third);
+        check_full_disks(&machines, &first, &third);
     } else {
         skip("mount", "a small disk cannot be mounted");
     }
 
-    // All daemons are restarted, one after the other, during a job.
+    // All daemons are restarted during a job, one after the other.
     let slow = ["/lab/upgraded", "--conf", "pace.map=200KiB", "--detach"];
     let id = machines.json(&[&sort[..], &slow[..]].concat())["job"].as_str().unwrap().to_owned();
     let before = machines.json(&["cluster", "status", "--cluster", "mycluster"]);
@@ -163,15 +163,15 @@ fn machines_are_added_filled_upgraded_and_drained() {
         assert_eq!(host["daemons"][0]["state"], "absent", "{status}");
     };
     is_stopped();
-    assert_eq!(machines.sums("/lab/upgraded"), calm, "its blocks are on other nodes");
-    // A machine that was stopped on purpose is not started by the next upgrade.
+    assert_eq!(machines.sums("/lab/upgraded"), calm, "the output is not readable from the other nodes");
+    // A machine that was stopped on purpose must not be started by the next upgrade.
     machines.cluster(&["upgrade"]);
     is_stopped();
 }
 
-/// A master with a full disk keeps its data and accepts no changes; a node with a full disk is not
-/// used.
-fn disks_are_filled(machines: &Machines, master: &str, node: &str) {
+/// Fills the disks of a master and of a node. Checks that the master keeps its data and accepts no
+/// changes, and that the node is not used.
+fn check_full_disks(machines: &Machines, master: &str, node: &str) {
     machines.mrctl(&["chaos", "fill-disk", master, "--leave", "8MiB", "--cluster", "mycluster"]);
     let mut row = Row::begin("the namenode's disk is full, and has space again");
     eventually("the namenode is in safemode", TIMEOUT, || {
@@ -196,7 +196,8 @@ fn disks_are_filled(machines: &Machines, master: &str, node: &str) {
     assert_eq!(machines.sums("/lab/full"), machines.sums("/lab/calm"));
     machines.mrctl(&["chaos", "fill-disk", node, "--clear", "--cluster", "mycluster"]);
     machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-    // The disk of the build folder is large.
+    // The disk of this machine is that of the build folder, which is too large to fill without
+    // `--force`.
     let much = machines.try_mrctl(&["chaos", "fill-disk", &machines.node(2), "--cluster", "mycluster"]);
     assert!(much.code == 1 && much.stderr.contains("--force"), "{}{}", much.stdout, much.stderr);
 }

@@ -1,5 +1,5 @@
-//! No cycles of modules: two modules of the same parent do not use each other, directly or over
-//! others. A parent and its children may.
+//! Checks that modules have no cycles: two modules of the same parent do not use each other,
+//! directly or through other modules. A parent and its children may use each other.
 //!
 //! The sources are read as tokens. A path that starts with `crate`, `super` or `self` is followed
 //! through child modules and through the `use` declarations of each module on the way. Code that is
@@ -11,8 +11,8 @@ use std::{
     fmt::Write as _,
 };
 
-/// Crates without cycles. New ones should be here, and none should be removed.
-const ACYCLIC: [&str; 24] = [
+/// Crates without cycles. New crates should be added here, and no crate should be removed.
+const ACYCLIC_CRATES: [&str; 24] = [
     "base/daemon",
     "base/journal",
     "base/placement",
@@ -39,7 +39,7 @@ const ACYCLIC: [&str; 24] = [
     "tasktracker/agent",
 ];
 
-/// A `use` chain of this length has a loop.
+/// Maximum number of `use` declarations that are followed. A longer chain has a loop.
 const IMPORTS_FOLLOWED_MAX: usize = 8;
 
 type Path = Vec<String>;
@@ -56,7 +56,8 @@ struct Module {
 /// The modules of one crate, by path without `crate`.
 struct Crate(BTreeMap<Path, Module>);
 
-/// Identifiers, `::`, and other characters one by one, without comments and literals.
+/// Returns the tokens of a source file, without comments and literals: identifiers, `::`, and other
+/// characters one by one.
 fn tokens(text: &str) -> Vec<String> {
     let (chars, mut at, mut found) = (text.chars().collect::<Vec<_>>(), 0, Vec::new());
     let is_word = |at: usize| chars.get(at).is_some_and(|char| char.is_alphanumeric() || *char == '_');
@@ -106,7 +107,7 @@ fn tokens(text: &str) -> Vec<String> {
     found
 }
 
-/// The position after the bracket that closes the one at `at`.
+/// Returns the position after the bracket that closes the one at `at`.
 fn after_block(tokens: &[String], at: usize) -> usize {
     let mut depth = 0;
     for (offset, token) in tokens[at..].iter().enumerate() {
@@ -182,7 +183,7 @@ fn imports(tokens: &[String], mut at: usize, mut path: Path, found: &mut Vec<(St
     at
 }
 
-/// Reads a file. Also returns the names of its test modules.
+/// Reads a source file. Also returns the names of its test modules.
 fn read(text: &str) -> (Module, BTreeSet<String>) {
     let (tokens, tests) = without_tests(&tokens(text));
     let (mut module, mut at) = (Module::default(), 0);
@@ -223,7 +224,7 @@ impl Crate {
         Self(modules)
     }
 
-    /// The module that a path in module `from` leads to. `None` if it is in another crate.
+    /// Returns the module that a path in module `from` leads to; `None` if it is in another crate.
     fn resolve(&self, from: &[String], path: &[String], followed: usize) -> Option<Path> {
         if followed > IMPORTS_FOLLOWED_MAX {
             return None;
@@ -248,9 +249,9 @@ impl Crate {
         Some(at)
     }
 
-    /// For each pair of modules with the same parent of which the first uses the second: a module
-    /// and the path in it.
-    fn uses(&self) -> BTreeMap<(Path, Path), String> {
+    /// Returns the pairs of modules with the same parent of which the first uses the second. The
+    /// value describes one such use: a module and the path in it.
+    fn sibling_uses(&self) -> BTreeMap<(Path, Path), String> {
         let mut uses = BTreeMap::new();
         for (from, module) in &self.0 {
             let imports = module.imports.iter().map(|(_, path)| path);
@@ -267,7 +268,7 @@ impl Crate {
     }
 }
 
-/// Uses that are part of a cycle.
+/// Returns the uses that are part of a cycle.
 fn cycles(uses: &BTreeMap<(Path, Path), String>) -> Vec<&(Path, Path)> {
     let reaches = |from: &Path, to: &Path| {
         let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
@@ -284,9 +285,9 @@ fn cycles(uses: &BTreeMap<(Path, Path), String>) -> Vec<&(Path, Path)> {
 #[test]
 fn modules_of_a_crate_have_no_cycles() {
     let mut broken = String::new();
-    for folder in ACYCLIC {
+    for folder in ACYCLIC_CRATES {
         assert!(root().join(folder).join("src").is_dir(), "{folder} is not a crate");
-        let uses = Crate::of(folder).uses();
+        let uses = Crate::of(folder).sibling_uses();
         for pair in cycles(&uses) {
             let (from, to) = (pair.0.join("::"), pair.1.join("::"));
             let _ = writeln!(broken, "{folder}: {from} -> {to}: {}", uses[pair]);
@@ -312,10 +313,10 @@ fn a_cycle_is_found_through_nested_imports_and_exports() {
         ]))
     };
     let sound = all("#[cfg(test)]\nmod tests { use crate::a::One; }\n#[cfg(test)] use crate::a::One;");
-    let uses = sound.uses();
+    let uses = sound.sibling_uses();
     let pairs: Vec<_> = uses.keys().map(|(from, to)| (from.join("::"), to.join("::"))).collect();
     assert_eq!(pairs, [("a", "b"), ("b", "c")].map(|(from, to)| (from.to_owned(), to.to_owned())));
     assert!(cycles(&uses).is_empty());
-    let uses = all("fn f() -> super::super::a::Own {}").uses();
+    let uses = all("fn f() -> super::super::a::Own {}").sibling_uses();
     assert_eq!(cycles(&uses).len(), 3, "a, b and c use each other: {uses:?}");
 }

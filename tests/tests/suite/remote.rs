@@ -1,5 +1,5 @@
 //! Behaviour of `mrctl cluster` on machines: it does not touch folders of other clusters,
-//! distinguishes old from current state, and has timeouts. Both machines are this one.
+//! distinguishes old from current state, and has timeouts. Master and node are both this machine.
 
 use fermata_tests::{Ran, binaries, skip, task_account};
 use serde_json::Value;
@@ -17,8 +17,9 @@ struct Pair {
     folder: tempfile::TempDir,
 }
 
-/// Runs a command with the name of the machine in its environment.
-const HERE: &str = "env WHERE={host}";
+/// Shell command that runs a command on this machine, with the name of the machine in its
+/// environment.
+const LOCAL_SHELL: &str = "env WHERE={host}";
 
 impl Pair {
     fn new() -> Self {
@@ -57,22 +58,22 @@ impl Pair {
         command.arg("cluster").args(args).current_dir(self.folder.path()).output().unwrap().into()
     }
 
-    /// Runs `mrctl cluster ARGS --cluster LAB` with the same folder for all clusters.
-    fn of(&self, lab: &str, args: &[&str]) -> Ran {
+    /// Runs `mrctl cluster ARGS --cluster LAB`. All clusters use the same folder.
+    fn run_for(&self, lab: &str, args: &[&str]) -> Ran {
         let (dir, programs) = (self.path("{host}").display().to_string(), binaries().display().to_string());
-        let way = ["--cluster", lab, "--shell", HERE, "--remote-dir", &dir, "--programs", &programs];
+        let way = ["--cluster", lab, "--shell", LOCAL_SHELL, "--remote-dir", &dir, "--programs", &programs];
         self.run(&[args, &way[..]].concat())
     }
 
     #[track_caller]
-    fn done(&self, args: &[&str]) -> String {
-        let ran = self.of("mycluster", args);
+    fn run_ok(&self, args: &[&str]) -> String {
+        let ran = self.run_for("mycluster", args);
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
         ran.stdout
     }
 
     fn pid(&self, host: usize, daemon: usize) -> i64 {
-        let ran = self.of("mycluster", &["status", "--json"]);
+        let ran = self.run_for("mycluster", &["status", "--json"]);
         let status: Value = serde_json::from_str(&ran.stdout).unwrap();
         status[host]["daemons"][daemon]["pid"].as_i64().unwrap()
     }
@@ -80,71 +81,71 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        self.of("mycluster", &["down"]);
+        self.run_for("mycluster", &["down"]);
     }
 }
 
 #[test]
 fn cluster_leaves_foreign_folders_alone_and_reports_its_status() {
     let pair = Pair::new();
-    let up = pair.done(&["up"]);
+    let up = pair.run_ok(&["up"]);
     assert!(up.contains("m: settings copied; namenode running (pid "), "{up}");
     assert!(!up.contains("older settings"), "{up}");
 
-    // Another cluster that uses the same folders.
+    // Another cluster uses the same folders.
     pair.init("other");
     for args in [&["up"][..], &["status"], &["restart", "n"], &["down"], &["down", "--purge"], &["upgrade"]] {
-        let ran = pair.of("other", args);
+        let ran = pair.run_for("other", args);
         assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.stderr.contains("belongs to cluster mycluster-"), "{args:?}: {}", ran.stderr);
     }
     assert!(pair.path("m/data/namenode").is_dir());
-    pair.done(&["status"]);
+    pair.run_ok(&["status"]);
 
-    partial_hosts_file_applies_to_one_command(&pair);
-    changed_settings_are_distinguished_from_active_ones(&pair);
-    daemons_inherit_no_open_files(&pair);
-    unknown_connections_do_not_fill_the_log(&pair);
-    a_frozen_daemon_does_not_run(&pair);
-    a_machine_is_removed(&pair);
-    assert!(pair.done(&["down", "--purge"]).contains("deleted"));
+    check_partial_hosts_file_applies_to_one_command(&pair);
+    check_changed_and_active_settings_are_distinguished(&pair);
+    check_daemons_inherit_no_open_files(&pair);
+    check_unknown_connections_do_not_fill_the_log(&pair);
+    check_frozen_daemon_is_not_running(&pair);
+    check_machine_is_removed(&pair);
+    assert!(pair.run_ok(&["down", "--purge"]).contains("deleted"));
     assert!(!pair.path("m").exists());
 }
 
-/// A hosts file with some of the machines applies to one command only.
-fn partial_hosts_file_applies_to_one_command(pair: &Pair) {
+/// Checks that a hosts file with some of the machines applies to one command only.
+fn check_partial_hosts_file_applies_to_one_command(pair: &Pair) {
     let all = fs::read_to_string(pair.path("mycluster/hosts")).unwrap();
     let master: Vec<&str> = all.lines().filter(|line| line.starts_with("m ")).collect();
     let part = pair.path("part");
     fs::write(&part, master.join("\n") + "\n").unwrap();
-    let up = pair.done(&["up", "--hosts", part.to_str().unwrap()]);
+    let up = pair.run_ok(&["up", "--hosts", part.to_str().unwrap()]);
     assert!(up.contains("m: ") && !up.contains("n: "), "{up}");
-    let up = pair.done(&["up"]);
+    let up = pair.run_ok(&["up"]);
     assert!(up.contains("m: ") && up.contains("n: "), "the next `up` skips a machine: {up}");
 }
 
-fn changed_settings_are_distinguished_from_active_ones(pair: &Pair) {
-    assert!(pair.done(&["up"]).contains("n: settings are up to date; datanode running"));
+fn check_changed_and_active_settings_are_distinguished(pair: &Pair) {
+    assert!(pair.run_ok(&["up"]).contains("n: settings are up to date; datanode running"));
     let file = pair.path("mycluster/fermata.toml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace("[datanode]\n", "[datanode]\nscrub_period = \"5h\"\n")).unwrap();
-    let up = pair.done(&["up"]);
+    let up = pair.run_ok(&["up"]);
     assert!(up.contains("n: settings copied") && up.contains("`mrctl cluster restart n` updates"), "{up}");
     let before = pair.pid(1, 0);
-    let restarted = pair.done(&["restart", "n"]);
+    let restarted = pair.run_ok(&["restart", "n"]);
     assert!(
         restarted.starts_with("n: settings are up to date") && !restarted.contains("older"),
         "{restarted}"
     );
     assert_ne!(pair.pid(1, 0), before);
-    // A restart is sufficient.
+    // A restart also copies changed settings.
     fs::write(&file, text).unwrap();
-    assert!(pair.done(&["restart", "n"]).starts_with("n: settings copied"));
-    pair.done(&["restart", "m"]);
-    assert!(!pair.done(&["up"]).contains("older"));
+    assert!(pair.run_ok(&["restart", "n"]).starts_with("n: settings copied"));
+    pair.run_ok(&["restart", "m"]);
+    assert!(!pair.run_ok(&["up"]).contains("older"));
 }
 
-fn daemons_inherit_no_open_files(pair: &Pair) {
+fn check_daemons_inherit_no_open_files(pair: &Pair) {
     let (secret, lock) = (pair.path("mycluster/security/admin.pem"), pair.path("lock"));
     let mrctl = binaries().join("mrctl");
     let script = "exec 9<$1 8>$2; flock 8; exec $0 cluster restart n --cluster mycluster";
@@ -160,10 +161,10 @@ fn daemons_inherit_no_open_files(pair: &Pair) {
         }
     }
     let free = Command::new("flock").arg("--nonblock").arg(&lock).arg("true").status().unwrap();
-    assert!(free.success(), "a daemon has inherited the lock of its starter");
+    assert!(free.success(), "a daemon has inherited the lock of the process that started it");
 }
 
-fn unknown_connections_do_not_fill_the_log(pair: &Pair) {
+fn check_unknown_connections_do_not_fill_the_log(pair: &Pair) {
     let socket = pair.path("n/data/tasktracker/umbilical.sock");
     if !socket.exists() {
         return skip("a shorter path", "the path of the umbilical is too long");
@@ -179,46 +180,46 @@ fn unknown_connections_do_not_fill_the_log(pair: &Pair) {
     assert!(count(&log()) <= 2, "{}", count(&log()));
 }
 
-fn a_frozen_daemon_does_not_run(pair: &Pair) {
+fn check_frozen_daemon_is_not_running(pair: &Pair) {
     let signal = |what: &str| {
         let mut command = Command::new(binaries().join("mrctl"));
         command.args(["chaos", what, "namenode", "--cluster", "mycluster"]).current_dir(pair.folder.path());
         Ran::from(command.output().unwrap())
     };
     assert_eq!(signal("stop").code, 0);
-    let status = pair.of("mycluster", &["status"]);
+    let status = pair.run_for("mycluster", &["status"]);
     assert_eq!(status.code, 1, "{}", status.stdout);
     assert!(status.stdout.contains("m: namenode frozen (pid "), "{}", status.stdout);
     assert_eq!(signal("cont").code, 0);
-    fermata_tests::eventually("all is well", Duration::from_mins(1), || {
-        (pair.of("mycluster", &["status"]).code == 0).then_some(())
+    fermata_tests::eventually("the cluster is healthy", Duration::from_mins(1), || {
+        (pair.run_for("mycluster", &["status"]).code == 0).then_some(())
     });
-    let json: Value = serde_json::from_str(&pair.done(&["status", "--json"])).unwrap();
+    let json: Value = serde_json::from_str(&pair.run_ok(&["status", "--json"])).unwrap();
     assert_eq!(json[0]["daemons"][0]["reported"], "up", "{json}");
     assert_eq!(json[1]["daemons"][1]["reported"], "live", "{json}");
     assert_eq!(signal("kill").code, 0);
-    let again = fermata_tests::eventually("it is gone", Duration::from_mins(1), || {
+    let again = fermata_tests::eventually("the NameNode is gone", Duration::from_mins(1), || {
         let ran = signal("kill");
         (ran.code == 1).then_some(ran)
     });
     assert!(again.stderr.contains("namenode on m not running"), "{}", again.stderr);
-    pair.done(&["up"]);
+    pair.run_ok(&["up"]);
 }
 
-fn a_machine_is_removed(pair: &Pair) {
+fn check_machine_is_removed(pair: &Pair) {
     for (node, words) in [
         ("n", "n runs: drain it with `mrctl cluster drain n`"),
         ("m", "m is the master"),
         ("x", "no machine x"),
     ] {
-        let ran = pair.of("mycluster", &["remove", node]);
+        let ran = pair.run_for("mycluster", &["remove", node]);
         assert!(ran.code != 0 && ran.stderr.contains(words), "{}", ran.stderr);
     }
-    pair.done(&["remove", "n", "--force", "--purge"]);
+    pair.run_ok(&["remove", "n", "--force", "--purge"]);
     assert!(!pair.path("n").exists());
-    let status = pair.done(&["status"]);
+    let status = pair.run_ok(&["status"]);
     assert!(!status.contains("n: "), "{status}");
-    let added = pair.of("mycluster", &["add", "m"]);
+    let added = pair.run_for("mycluster", &["add", "m"]);
     assert!(added.code == 2 && added.stderr.contains("m is the master"), "{}", added.stderr);
 }
 
@@ -249,8 +250,8 @@ fn invalid_requests_are_rejected_before_any_change() {
     assert!(ran.code == 1 && ran.stderr.contains("runs no scripts there"), "{}", ran.stderr);
 }
 
-/// Data folders outside of the folder of the machine: only those marked as this cluster's are
-/// purged.
+/// Checks that, of data folders outside the folder of the machine, only those marked as this
+/// cluster's are purged.
 #[test]
 fn purge_does_not_touch_folders_of_others() {
     let pair = Pair::new();
@@ -264,17 +265,17 @@ fn purge_does_not_touch_folders_of_others() {
         fs::write(&file, table.to_string()).unwrap();
     };
     with(&[&disk]);
-    pair.done(&["up"]);
+    pair.run_ok(&["up"]);
     let mark = fs::read_to_string(disk.join("CLUSTER")).unwrap();
     assert!(mark.starts_with("mycluster-"), "{mark}");
-    pair.done(&["down"]);
-    // The settings contain a folder of another owner, with the same names in it.
+    pair.run_ok(&["down"]);
+    // The settings contain a folder of another owner with the same names in it.
     for name in ["current", "tmp", "logs"] {
         fs::create_dir_all(foreign.join(name)).unwrap();
     }
     fs::write(foreign.join("VERSION"), "3\n").unwrap();
     with(&[&disk, &foreign]);
-    let ran = pair.of("mycluster", &["down", "--purge"]);
+    let ran = pair.run_for("mycluster", &["down", "--purge"]);
     assert!(ran.code == 1 && ran.stderr.contains("foreign stays"), "{}{}", ran.stdout, ran.stderr);
     assert!(!disk.exists(), "the folder of this cluster is left");
     for name in ["current", "tmp", "logs", "VERSION"] {

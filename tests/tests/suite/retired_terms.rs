@@ -1,8 +1,8 @@
-//! No file uses a retired term. The glossary has the reasons and the terms in use.
+//! Checks that no file uses a retired term. The glossary contains the terms to use instead.
 //!
-//! Names are split into their words (`take_back` and `TakeBack` are `take back`), and a phrase may
-//! continue on the next line of a comment or a page. Two texts may name retired terms: the
-//! glossary and the table of renamed names in the changelog.
+//! Identifiers are split into their words (`take_back` and `TakeBack` are `take back`), and a
+//! phrase may continue on the next line of a comment or a page. Two texts may contain retired
+//! terms: the glossary, and the table of renamed names in the changelog.
 
 use super::tidy::root;
 use std::{fmt::Write as _, fs, path::Path};
@@ -124,7 +124,7 @@ const GLOSSARY: &str = "docs/internals/glossary.md";
 const CHANGELOG: &str = "CHANGELOG.md";
 const THIS_FILE: &str = "tests/tests/suite/retired_terms.rs";
 
-/// Ends of names of text files. Scripts have no extension.
+/// Extensions of text files. Scripts have no extension.
 const EXTENSIONS: [&str; 12] =
     ["css", "js", "json", "jsonl", "md", "oar", "proto", "rs", "service", "toml", "txt", "yaml"];
 
@@ -145,8 +145,8 @@ fn text_files(root: &Path, folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// The words of a text in lower case, each with its line. An empty word stands for punctuation,
-/// which no phrase continues over.
+/// Returns the words of a text in lower case, each with its line. An empty word stands for
+/// punctuation, because a phrase does not continue after punctuation.
 fn words(text: &str) -> Vec<(String, usize)> {
     let mut words = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -154,7 +154,7 @@ fn words(text: &str) -> Vec<(String, usize)> {
         let line =
             ["//!", "///", "//", "#", "*"].iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line);
         let (mut word, mut was_lower) = (String::new(), false);
-        // A space at the end ends the last word.
+        // The additional space ends the last word.
         for letter in line.chars().chain([' ']) {
             let is_hump = letter.is_ascii_uppercase() && was_lower;
             was_lower = letter.is_ascii_lowercase() || letter.is_ascii_digit();
@@ -171,19 +171,19 @@ fn words(text: &str) -> Vec<(String, usize)> {
     words
 }
 
-/// The part of a text that is checked.
-fn checked(name: &str, text: String) -> String {
+/// Returns the part of a text that is checked.
+fn checked_text(name: &str, text: String) -> String {
     if name != CHANGELOG {
         return text;
     }
     let (before, table) = text.split_once("### Renamed\n").expect("a table of renamed names");
     let (table, after) = table.split_once("\n### ").expect("a section after the table");
-    // Line numbers stay as they are.
+    // Empty lines keep the line numbers of the text after the table.
     let lines = "\n".repeat(table.lines().count());
     format!("{before}\n{lines}\n{after}")
 }
 
-/// Retired terms in a text, each with its line and the term to use.
+/// Returns the retired terms in a text, each with its line and the term to use.
 fn retired_in(text: &str) -> Vec<(usize, &'static str, &'static str)> {
     let terms: Vec<(Vec<&str>, &str, &str)> =
         RETIRED.iter().map(|(term, instead)| (term.split(' ').collect(), *term, *instead)).collect();
@@ -209,7 +209,7 @@ fn no_file_uses_a_retired_term() {
     let mut broken = String::new();
     for name in files.iter().filter(|name| ![GLOSSARY, THIS_FILE].contains(&name.as_str())) {
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
-        for (line, term, instead) in retired_in(&checked(name, text)) {
+        for (line, term, instead) in retired_in(&checked_text(name, text)) {
             let _ = writeln!(broken, "{name}:{line}: {term}: use {instead}");
         }
     }

@@ -6,33 +6,34 @@ use std::{fs, process::Command, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Fair with fifo as its shadow; one map slot on each of two nodes, and no waiting for locality.
+/// Fair with fifo as its shadow. Each of two nodes has one map slot, and there is no waiting for
+/// locality.
 const FAIR: &str = "[jobtracker]\nheartbeat = \"200ms\"\n[tasktracker]\nmap_slots = 1\n\
     [scheduler]\nname = \"fair\"\nshadow = \"fifo\"\n\
     [scheduler.fair]\nnode_wait = \"0s\"\nrack_wait = \"0s\"\nfair_share_timeout = \"2s\"\n\
     [scheduler.fair.pools.ann]\nweight = 1.5\n";
 
-fn sleepers(cluster: &Cluster, user: &str, output: &str) -> String {
+fn submit_sleeping_job(cluster: &Cluster, user: &str, output: &str) -> String {
     let job = ["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", output, "--user", user];
     cluster.detach(&job)
 }
 
-/// Two nodes; the job of ann has both slots, that of bob waits.
+/// Starts two nodes. The job of ann has both slots, and the job of bob waits.
 fn two_users(settings: &str) -> (Cluster, String, String) {
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings, ..Up::default() });
     fs::write(cluster.path("in"), "some words\n".repeat(30_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     cluster.mrctl(&["fs", "mkdir", "/out"]);
     cluster.mrctl(&["fs", "chmod", "777", "/out"]);
-    let ann = sleepers(&cluster, "ann", "/out/ann");
+    let ann = submit_sleeping_job(&cluster, "ann", "/out/ann");
     eventually("ann's job has both slots", TIMEOUT, || {
         (cluster.json(&["job", &ann])["maps"]["running"] == 2).then_some(())
     });
-    let bob = sleepers(&cluster, "bob", "/out/bob");
+    let bob = submit_sleeping_job(&cluster, "bob", "/out/bob");
     (cluster, ann, bob)
 }
 
-fn rules(why: &Value) -> Vec<&str> {
+fn waiting_rules(why: &Value) -> Vec<&str> {
     why["waiting_for"]
         .as_array()
         .expect("reasons")
@@ -46,7 +47,7 @@ fn why_explains_waiting_and_preemptions() {
     let patient = FAIR.replace("\"2s\"", "\"600s\"");
     let (cluster, ann, bob) = two_users(&patient);
     let why = cluster.json(&["why", &bob]);
-    assert_eq!(rules(&why), ["no-free-slot", "pool-share-of-map-slots"], "{why}");
+    assert_eq!(waiting_rules(&why), ["no-free-slot", "pool-share-of-map-slots"], "{why}");
     let text = cluster.mrctl(&["why", &bob]);
     let maps = why["waiting_for"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
     assert!(text.starts_with(&format!("{bob} is waiting, under fair\n")), "{text}");
@@ -58,7 +59,7 @@ fn why_explains_waiting_and_preemptions() {
         text.contains("pool bob holds no map slot of its fair share of 0.8 (weight 1, minimum 0)"),
         "{text}"
     );
-    // The same state in every list.
+    // The lists must show the same state.
     let jobs = cluster.mrctl(&["jobs"]);
     let row = jobs.lines().find(|line| line.starts_with(&format!("{bob} "))).expect("a row of the job");
     assert!(row.contains("waiting") && !row.contains("running"), "{jobs}");
@@ -66,12 +67,12 @@ fn why_explains_waiting_and_preemptions() {
     assert!(text.contains("it runs on node"), "{text}");
     assert!(text.contains("m0.0 started on node"), "{text}");
     assert!(text.contains("pool ann held no slot of its fair share of 2"), "{text}");
-    // The process dies; policy, parameters and reasons are the same after a restart.
+    // The JobTracker is killed. Policy, parameters and reasons must be the same after a restart.
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     eventually("the trackers are back", TIMEOUT, || {
         let why = cluster.json(&["why", &bob]);
-        (rules(&why) == ["no-free-slot", "pool-share-of-map-slots"]).then_some(())
+        (waiting_rules(&why) == ["no-free-slot", "pool-share-of-map-slots"]).then_some(())
     });
     let after = cluster.mrctl(&["why", &bob]);
     assert!(after.contains("pool bob holds no map slot of its fair share of 0.8"), "{after}");
@@ -86,7 +87,7 @@ fn why_explains_waiting_and_preemptions() {
     };
     assert_eq!(value("pools.ann.weight"), Some("1.5".into()), "{fair}");
     assert_eq!((value("node_wait"), value("min_share_timeout")), (Some("0s".into()), Some("15s".into())));
-    // Slots of a silent node, and the attempts on it, are not counted.
+    // Slots of a silent node and the attempts on it must not be counted.
     cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
     let numbers = eventually("one slot is left", TIMEOUT, || {
         let numbers = cluster.json(&["why", &ann])["waiting_for"][0]["numbers"].clone();
@@ -105,7 +106,8 @@ fn why_explains_waiting_and_preemptions() {
 
 #[test]
 fn preemptions_are_explained_and_the_shadow_is_compared() {
-    // A share of one slot each. A sleeping mapper can be killed but has no record to end at.
+    // Each job has a share of one slot. A mapper that sleeps reads no record, so it cannot be
+    // split, only killed.
     let (cluster, ann, bob) = two_users(
         &FAIR
             .replace("weight = 1.5", "weight = 1")
@@ -134,7 +136,7 @@ fn preemptions_are_explained_and_the_shadow_is_compared() {
     for job in [&ann, &bob] {
         cluster.mrctl(&["kill", job]);
     }
-    let figures = eventually("both are over", TIMEOUT, || {
+    let figures = eventually("both jobs have ended", TIMEOUT, || {
         let figures = cluster.json(&["history", "--figures"]);
         let all = figures["groups"].as_array().and_then(|groups| groups.last()).cloned()?;
         (all["jobs"] == 2).then_some((figures, all))

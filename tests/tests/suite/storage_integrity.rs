@@ -1,6 +1,6 @@
-//! Storage integrity on the real daemons: a read error affects one replica; an older copy of a
-//! master's folder never leads to wrong bytes or to a job without output; repeated commits are
-//! recognised; repair starts soon after a start; and events of nodes are logged.
+//! Storage integrity with the real daemons: a read error affects only one replica; an older copy of
+//! a master's folder never leads to wrong bytes or to a job without output; repeated commits are
+//! recognised; repair starts soon after a start; and changes of nodes are logged.
 
 use crate::dfs_namenode_restart::connect;
 use dfs_client::{Commit, CommitMove, path::DfsPath};
@@ -14,7 +14,8 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// An unreadable sector on each of three machines, each in a different block.
+/// Makes a sector unreadable on each of three machines, each in a different block. Checks that only
+/// these replicas are replaced.
 #[test]
 fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"64MiB\"\nscrub_period = \"1s\"\n");
@@ -25,7 +26,7 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         cluster.mrctl(&["fs", "put", "in", &format!("/f{number}")]);
     }
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-    // One block per node, all different.
+    // Chooses a different block on each node.
     let mut used = BTreeSet::new();
     let mut held = Vec::new();
     for node in ["node1", "node2", "node3"] {
@@ -39,7 +40,7 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         let Some(bad) = Strace::hold_files(&cluster, &pid, READS, "error=EIO", files) else { return };
         held.push((node, block, bad));
     }
-    // The scrubbers find them; every byte can be read meanwhile.
+    // The scrubbers find the unreadable blocks. Meanwhile every byte can be read.
     let read_all = || {
         for (number, content) in contents.iter().enumerate() {
             assert!(cluster.mrctl(&["fs", "cat", &format!("/f{number}")]) == *content, "/f{number}");
@@ -58,18 +59,21 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         assert_eq!((&node["state"], &node["failed_volumes"]), (&"live".into(), &0.into()), "{node}");
     }
     for (node, block, _) in &held {
-        assert!(!block.exists(), "{node}: the unreadable file is out of service");
+        assert!(!block.exists(), "{node}: the unreadable file is still in use");
         assert!(cluster.log(&format!("{node}-datanode")).contains("quarantined"), "{node}");
     }
-    assert!(cluster.log("namenode").contains("corrupt replica: blk_"), "the NameNode's log says so too");
+    assert!(
+        cluster.log("namenode").contains("corrupt replica: blk_"),
+        "the log of the NameNode does not mention the corrupt replica"
+    );
 }
 
 fn namenode_folder(cluster: &Cluster) -> PathBuf {
     cluster.path(".fermata/data/namenode")
 }
 
-/// Replaces the folder of the NameNode, which is not running, by an older copy.
-fn restore(cluster: &Cluster, copy: &Path) {
+/// Replaces the folder of the NameNode by an older copy. The NameNode must not run.
+fn restore_older_copy(cluster: &Cluster, copy: &Path) {
     fs::remove_dir_all(namenode_folder(cluster)).unwrap();
     copy_folder(copy, &namenode_folder(cluster));
 }
@@ -79,8 +83,9 @@ fn put(cluster: &Cluster, at: &str, content: &str) {
     cluster.mrctl(&["fs", "put", "in", at]);
 }
 
-/// An older copy of the folder of the NameNode is restored while a DataNode is down, new files of
-/// the same lengths are written, the DataNode comes back and the others are lost.
+/// Restores an older copy of the NameNode folder while a DataNode is down, and writes new files of
+/// the same lengths. The DataNode comes back, and the other one is lost. Checks that no bytes of
+/// another file are read.
 #[test]
 fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     let settings = format!("{QUICK}[client]\ndeadline = \"10s\"\n");
@@ -93,7 +98,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     }
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    restore(&cluster, &copy);
+    restore_older_copy(&cluster, &copy);
     cluster.restart_namenode();
     for number in 0..4 {
         put(&cluster, &format!("/c{number}"), &format!("bytes of file c number {number}\n"));
@@ -104,7 +109,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
         let nodes = report["nodes"].as_array()?.clone();
         (nodes.len() == 2 && nodes.iter().all(|node| node["state"] == "live")).then_some(())
     });
-    // Blocks that the restored NameNode does not know are kept, and reported.
+    // Blocks that the restored NameNode does not know are kept and reported.
     let message = cluster.mrctl(&["fs", "report"]);
     assert!(message.contains("future_blocks") && message.contains("older copy"), "{message}");
     assert!(cluster.mrctl(&["fs", "fsck", "/a"]).contains("future_blocks"));
@@ -114,7 +119,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
         let ran = cluster.try_mrctl(&["fs", "cat", &format!("/c{number}")]);
         let right = format!("bytes of file c number {number}\n");
         if ran.code == 0 {
-            // Copied to node1 in time.
+            // The block was copied to node1 before the other node was lost.
             assert_eq!(ran.stdout, right, "wrong bytes");
             read += 1;
         } else {
@@ -126,8 +131,8 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
     assert_eq!(cluster.mrctl(&["fs", "cat", "/a"]), "kept since before the copy\n");
 }
 
-/// DataNodes refuse a NameNode that is older than the last one they registered with, until an
-/// operator accepts it.
+/// Checks that DataNodes refuse a NameNode that is older than the last one they registered with,
+/// until an operator accepts it.
 #[test]
 fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     let settings = format!("{QUICK}[client]\ndeadline = \"10s\"\n");
@@ -142,9 +147,9 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
         cluster.mrctl(&["fs", "rm", "/b"]);
         cluster.mrctl(&["chaos", "kill", "namenode"]);
     }
-    restore(&cluster, &copy);
+    restore_older_copy(&cluster, &copy);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("both sides say why", TIMEOUT, || {
+    eventually("DataNode and NameNode log the reason", TIMEOUT, || {
         let theirs = cluster.log("node1-datanode").contains("an older NameNode runs");
         let ours = cluster.log("namenode").contains("DataNode refused: node1");
         (theirs && ours).then_some(())
@@ -153,7 +158,7 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     assert!(message.contains("refused") && message.contains("namenode --recover"), "{message}");
     assert_ne!(cluster.try_mrctl(&["fs", "cat", "/a"]).code, 0);
 
-    // The documented step: one start with --recover accepts the copy.
+    // The documented step is one start with --recover, which accepts the copy.
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.recover("namenode", |_| {});
     cluster.mrctl(&["chaos", "restart", "namenode"]);
@@ -163,8 +168,8 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     assert!(!cluster.mrctl(&["fs", "report"]).contains("refused"));
 }
 
-/// A commit that is repeated after the user has moved its output is recognised, also by a restarted
-/// NameNode.
+/// Repeats a commit after the user has moved its output. Checks that the commit is recognised, also
+/// by a restarted NameNode.
 #[test]
 fn repeated_commit_is_recognised_after_its_output_was_moved() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -179,31 +184,39 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let ask = || runtime.block_on(async { connect(&cluster).await.commit(commit.clone()).await });
-    assert!(!ask().unwrap(), "it is new");
+    assert!(!ask().unwrap(), "the first commit was taken for a repetition");
     cluster.mrctl(&["fs", "mv", "/out/part-0", "/mine"]);
-    assert!(ask().unwrap(), "it was done before");
+    assert!(ask().unwrap(), "the repeated commit was not recognised");
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     eventually("recognised after a restart", TIMEOUT, || ask().ok().filter(|done| *done).map(drop));
     assert_eq!(cluster.mrctl(&["fs", "cat", "/mine"]), "output of a job\n");
-    assert_ne!(cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code, 0, "nothing was put there again");
+    assert_ne!(
+        cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code,
+        0,
+        "the repeated commit created the output again"
+    );
 }
 
-/// The same from the view of a user: the JobTracker dies after a commit and before it is recorded,
-/// which takes long (by strace), and the user moves the output before the JobTracker is back.
+/// Tests the same as a user sees it. The JobTracker dies after a commit and before the commit is
+/// recorded, which strace makes slow. The user moves the output before the JobTracker is back.
 #[test]
 fn job_succeeds_although_its_output_was_moved_before_the_commit_was_recorded() {
-    // On a slow machine the record may be written before the JobTracker is killed.
-    assert!((0..3).any(|_| output_is_moved_before_the_commit_is_recorded()), "the case was never reached");
+    // On a slow machine the record may be written before the JobTracker is killed, so the test is
+    // repeated.
+    assert!(
+        (0..3).any(|_| output_is_moved_before_the_commit_is_recorded()),
+        "the JobTracker was never killed between the commit and its record"
+    );
 }
 
-/// Returns false if the record was written too early.
+/// Runs the test once. Returns false if the record was written too early.
 fn output_is_moved_before_the_commit_is_recorded() -> bool {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     put(&cluster, "/in", &"word\n".repeat(20_000));
     let args = ["wordcount", "--conf", "pace.map=50KiB", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
-    eventually("its map runs", TIMEOUT, || {
+    eventually("the map of the job runs", TIMEOUT, || {
         (cluster.json(&["job", &id])["maps"]["running"] != 0).then_some(())
     });
     let journal = fs::read_dir(cluster.path(".fermata/data/jobtracker/journal")).unwrap().flatten();
@@ -213,7 +226,7 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     let slow = "delay_enter=2000000";
     let held = Strace::hold_files(&cluster, &pid, "write,pwrite64", slow, std::slice::from_ref(&newest));
     let Some(held) = held else { return true };
-    eventually("its output is in place", TIMEOUT, || {
+    eventually("the output of the job is committed", TIMEOUT, || {
         (cluster.try_mrctl(&["fs", "stat", "/out/_SUCCESS"]).code == 0).then_some(())
     });
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
@@ -229,9 +242,9 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     cluster.log("jobtracker").contains("the NameNode has this commit already")
 }
 
-/// An older copy of the folder of the JobTracker is restored. Its jobs get numbers that were
-/// assigned before, and the NameNode knows commits of those numbers. The output of the new jobs is
-/// still committed.
+/// Restores an older copy of the JobTracker folder. New jobs get IDs that were assigned before, and
+/// the NameNode knows commits of those IDs. Checks that the output of the new jobs is committed
+/// nevertheless.
 #[test]
 fn jobs_after_a_restore_of_the_jobtracker_have_their_output() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -252,12 +265,13 @@ fn jobs_after_a_restore_of_the_jobtracker_have_their_output() {
             fs::rename(&copy, &folder).unwrap();
         }
     }
-    assert_eq!(numbers[0], numbers[1], "the case of this test: one number, two jobs");
+    assert_eq!(numbers[0], numbers[1], "the test requires two jobs with the same ID");
     assert_eq!(cluster.output("/after"), cluster.output("/before"));
     cluster.mrctl(&["fs", "stat", "/after/_SUCCESS"]);
 }
 
-/// Returns a block file of this cluster that some process has mapped, if there is one.
+/// Returns a block file of this cluster that some process has mapped into its memory, if there is
+/// one.
 fn mapped_block(cluster: &Cluster) -> Option<PathBuf> {
     let data = cluster.path(".fermata/data").display().to_string();
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -269,8 +283,8 @@ fn mapped_block(cluster: &Cluster) -> Option<PathBuf> {
 }
 
 /// A task maps the blocks of its node. The rest of a block becomes unreadable while it is read.
-/// (Here the file is truncated, which gives SIGBUS like a bad sector.) The attempt reads another
-/// replica, and the bad one is found.
+/// (Here the file is truncated, which gives SIGBUS like a bad sector.) Checks that the attempt
+/// reads another replica, and that the bad replica is found.
 #[test]
 fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     if !fermata_tests::may_inspect_daemons() {
@@ -284,7 +298,7 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     let args = [&["wordcount", "--input", "/in", "--output", "/counted"], &slow[..]].concat();
     let id = cluster.detach(&args);
     let block = eventually("the map has mapped its block", TIMEOUT, || mapped_block(&cluster));
-    // The end of the block, which the task has not read yet.
+    // Truncates the end of the block, which the task has not read yet.
     let file = fs::File::options().write(true).open(&block).unwrap();
     file.set_len(fs::metadata(&block).unwrap().len() - (64 << 10)).unwrap();
     eventually("the job succeeds", TIMEOUT, || {
@@ -301,8 +315,8 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     });
 }
 
-/// Tasks have another account than the DataNode, but map the blocks of their node, also in an open
-/// cluster.
+/// Checks that tasks map the blocks of their node although they have another account than the
+/// DataNode, also in an open cluster.
 #[test]
 fn task_of_an_open_cluster_maps_its_block() {
     if !fermata_tests::may_inspect_daemons() {
@@ -315,14 +329,14 @@ fn task_of_an_open_cluster_maps_its_block() {
     eventually("the map has mapped its block", TIMEOUT, || {
         let block = mapped_block(&cluster);
         let state = cluster.json(&["job", &id])["state"].clone();
-        assert!(block.is_some() || state != "succeeded", "it was read over the network");
+        assert!(block.is_some() || state != "succeeded", "the block was read over the network");
         block
     });
 }
 
-/// After a start of the NameNode, work that does not depend on missing nodes starts at once. The
-/// log has lines about nodes, drains and safemode, but not about each replica that `fsck --verify`
-/// reads.
+/// Checks that, after a start of the NameNode, work that does not depend on missing nodes starts at
+/// once. Also checks that the log has lines about nodes, drains and safemode, but not about each
+/// replica that `fsck --verify` reads.
 #[test]
 fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     let settings = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"2s\"\ndead_after = \"10m\"\n";
@@ -353,16 +367,20 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     assert!(!log.contains("fsck --verify"), "no line for each replica: {log}");
 }
 
-/// The health check reports that the NameNode is in safemode, but also that it is up, because
-/// DataNodes must reach it for safemode to end.
+/// Checks that the health check reports that the NameNode is in safemode, but also that it is up,
+/// because DataNodes must reach it for safemode to end.
 #[test]
 fn health_reports_safemode() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let safemode = || cluster.json(&["health", "namenode"])["safemode"].clone();
     assert_eq!(safemode(), false);
     cluster.mrctl(&["fs", "safemode", "on"]);
-    eventually("health knows", TIMEOUT, || (safemode() == true).then_some(()));
+    eventually("the health check reports the change of safemode", TIMEOUT, || {
+        (safemode() == true).then_some(())
+    });
     assert!(cluster.mrctl(&["health", "namenode"]).contains("in safemode"));
     cluster.mrctl(&["fs", "safemode", "off"]);
-    eventually("health knows", TIMEOUT, || (safemode() == false).then_some(()));
+    eventually("the health check reports the change of safemode", TIMEOUT, || {
+        (safemode() == false).then_some(())
+    });
 }

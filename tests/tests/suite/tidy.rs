@@ -1,5 +1,5 @@
-//! Rules that the compiler does not check: a header in each file, dependencies of crates, purity, and
-//! unfinished code.
+//! Rules that the compiler does not check: a header in each file, dependencies of crates, purity,
+//! and no unfinished code.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use std::{
 };
 
 /// Text that must not occur in a pure crate.
-const IMPURE: [&str; 8] =
+const IMPURE_WORDS: [&str; 8] =
     ["tokio", "tonic", "Instant::now", "SystemTime::now", "std::fs", "std::net", "std::thread", "HashMap"];
 
 pub(super) fn root() -> PathBuf {
@@ -56,13 +56,13 @@ fn files_start_with_a_module_doc() {
     report("files without a //! header", &broken);
 }
 
-fn manifest(folder: &Path) -> toml::Table {
+fn read_manifest(folder: &Path) -> toml::Table {
     let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
     text.parse().expect("a sound manifest")
 }
 
-/// The first table of ARCHITECTURE.md with folders: each crate with its dependencies, both as folders
-/// without the final `/`.
+/// Reads the table of folders in ARCHITECTURE.md. Returns the dependencies of each crate. Crates
+/// are named by folder, without the final `/`.
 fn dependency_table() -> BTreeMap<String, BTreeSet<String>> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("a readable page");
     let rows = text.lines().skip_while(|line| *line != "| folder | contents | depends on |").skip(2);
@@ -78,7 +78,7 @@ fn dependency_table() -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn crate_dependencies_match_the_table() {
     let root = root();
-    let workspace = manifest(&root);
+    let workspace = read_manifest(&root);
     let ours: BTreeMap<&str, &str> = workspace["workspace"]["dependencies"]
         .as_table()
         .expect("a table")
@@ -87,7 +87,7 @@ fn crate_dependencies_match_the_table() {
         .collect();
     let mut broken = String::new();
     for (folder, listed) in dependency_table() {
-        let manifest = manifest(&root.join(&folder));
+        let manifest = read_manifest(&root.join(&folder));
         let mut used = BTreeSet::new();
         for section in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let Some(table) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
@@ -105,7 +105,7 @@ fn crate_dependencies_match_the_table() {
 
 #[test]
 fn every_crate_is_in_the_dependency_table() {
-    let manifest = manifest(&root());
+    let manifest = read_manifest(&root());
     let members = manifest["workspace"]["members"].as_array().expect("members");
     let members: BTreeSet<&str> = members.iter().filter_map(|member| member.as_str()).collect();
     let table = dependency_table();
@@ -125,13 +125,13 @@ fn pure_crates_are_pure() {
         "dfs/src/namenode/namespace",
     ];
     for (name, text) in sources() {
-        // A benchmark needs a clock.
+        // Benchmarks are excluded, because they need a clock.
         if !pure.iter().any(|folder| name.starts_with(folder)) || name.contains("/benches/") {
             continue;
         }
         for (number, line) in text.lines().enumerate() {
             let code = line.split("//").next().unwrap_or_default();
-            if let Some(word) = IMPURE.iter().find(|word| code.contains(*word)) {
+            if let Some(word) = IMPURE_WORDS.iter().find(|word| code.contains(*word)) {
                 let _ = writeln!(broken, "{name}:{}: {word}", number + 1);
             }
         }
@@ -141,7 +141,7 @@ fn pure_crates_are_pure() {
 
 #[test]
 fn nothing_is_left_unfinished() {
-    // Composed here, so that this file does not match.
+    // The marks are composed here, so that this file does not contain them.
     let marks = [("todo", "!("), ("unimplemented", "!("), ("dbg", "!("), ("FIX", "ME"), ("XX", "X")]
         .map(|(head, tail)| format!("{head}{tail}"));
     let mut broken = String::new();

@@ -26,7 +26,7 @@ fn sleepers(cluster: &Cluster) -> usize {
 
 #[test]
 fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
-    // Long enough that the JobTracker, when it continues, recognises its own absence.
+    // Long enough for the JobTracker to recognise its own absence when it continues.
     let settings = SETTINGS.replace("lost_after = \"3s\"", "lost_after = \"12s\"");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "word\n").unwrap();
@@ -37,12 +37,12 @@ fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
     eventually("a task runs", TIMEOUT, || (sleepers(&cluster) > 0).then_some(()));
     let jobtracker = cluster.processes_named("jobtracker");
     signal(&jobtracker, "-STOP");
-    // The tracker decides by itself: the JobTracker is frozen and can neither send orders nor
+    // The tracker decides by itself, because the frozen JobTracker can neither send orders nor
     // declare it lost.
-    eventually("its tasks are stopped", TIMEOUT, || (sleepers(&cluster) == 0).then_some(()));
+    eventually("the tasks of the tracker are stopped", TIMEOUT, || (sleepers(&cluster) == 0).then_some(()));
     signal(&jobtracker, "-CONT");
     // The task runs again, but never at the same time as its first attempt.
-    eventually("it runs again", TIMEOUT, || (sleepers(&cluster) == 1).then_some(()));
+    eventually("the task runs again", TIMEOUT, || (sleepers(&cluster) == 1).then_some(()));
     let tasks = cluster.json(&["tasks", &job]);
     let first = &tasks[0]["attempts"][0];
     let why = first["error"].as_str().unwrap();
@@ -58,7 +58,7 @@ fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
     let forget = || cluster.try_mrctl(&["nodes", "forget", "node2"]);
     let refused = forget();
     cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
-    eventually("it is lost", TIMEOUT, || {
+    eventually("the tracker is lost", TIMEOUT, || {
         let nodes = cluster.json(&["nodes"]);
         nodes.as_array()?.iter().any(|node| node["tracker"]["state"] == "lost").then_some(())
     });
@@ -72,11 +72,11 @@ fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
     for line in ["tracker registered", "tracker is lost", "tracker is forgotten"] {
         assert!(log.contains(line), "{line:?} is not in the log");
     }
-    // It returns as a new tracker.
+    // The tracker returns as a new tracker.
     cluster.mrctl(&["chaos", "restart", "node2", "--daemon", "tasktracker"]);
 }
 
-/// Sets the wall clock of a process a day ahead, if preloaded.
+/// C source of a library that sets the wall clock of a process a day ahead when it is preloaded.
 const CLOCK_A_DAY_AHEAD: &str = r"
 #define _GNU_SOURCE
 #include <sys/syscall.h>
@@ -89,7 +89,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 ";
 
-/// Compiles it. None without a C compiler.
+/// Compiles [`CLOCK_A_DAY_AHEAD`]. Returns `None` without a C compiler.
 fn clock_a_day_ahead(cluster: &Cluster) -> Option<PathBuf> {
     let (source, library) = (cluster.path("ahead.c"), cluster.path("ahead.so"));
     fs::write(&source, CLOCK_A_DAY_AHEAD).unwrap();
@@ -100,14 +100,14 @@ fn clock_a_day_ahead(cluster: &Cluster) -> Option<PathBuf> {
 
 #[test]
 fn a_tracker_registers_after_its_clock_was_set_back() {
-    // Open: the tokens of a closed cluster expire by the same clock.
+    // The cluster is open, because the tokens of a closed cluster expire by the same clock.
     let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
     let Some(ahead) = clock_a_day_ahead(&cluster) else {
         return skip("cc", "there is no C compiler");
     };
     let start = || {
         let log = cluster.log("node2-tasktracker");
-        log.lines().rfind(|line| line.contains("tracking tasks")).unwrap().to_owned()
+        log.lines().rfind(|line| line.contains("tasktracker serves")).unwrap().to_owned()
     };
     let restart = |preload: Option<&PathBuf>| {
         let before = start();
@@ -117,10 +117,10 @@ fn a_tracker_registers_after_its_clock_was_set_back() {
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
         eventually("the new process registers", TIMEOUT, || {
             let log = cluster.log("node2-tasktracker");
-            let (_, since) = log.rsplit_once("tracking tasks").unwrap();
+            let (_, since) = log.rsplit_once("tasktracker serves").unwrap();
             (start() != before && since.contains(" registered")).then_some(())
         });
-        eventually("it is live", TIMEOUT, || {
+        eventually("the tracker is live", TIMEOUT, || {
             let nodes = cluster.json(&["nodes"]);
             let live = |node: &serde_json::Value| node["tracker"]["state"] == "live";
             nodes.as_array()?.iter().all(live).then_some(())
@@ -153,7 +153,7 @@ fn sighup_ends_no_daemon() {
     }
 }
 
-/// As during the replay of a long journal: the daemon runs but does not serve yet. Here it waits
+/// As during the replay of a long journal, the daemon runs but does not serve yet. Here it waits
 /// for its configuration from a pipe.
 #[test]
 fn sighup_ends_no_daemon_that_is_still_starting() {
@@ -165,7 +165,7 @@ fn sighup_ends_no_daemon_that_is_still_starting() {
         let mut command = Command::new(binaries().join(daemon));
         command.args(["--print-config", "--config"]).arg(&config).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
-        // It can be opened as soon as the daemon reads from it.
+        // The pipe can be opened as soon as the daemon reads from it.
         let pipe = eventually(&format!("{daemon} reads its configuration"), TIMEOUT, || {
             fs::OpenOptions::new().write(true).custom_flags(NONBLOCK).open(&config).ok()
         });
@@ -178,7 +178,7 @@ fn sighup_ends_no_daemon_that_is_still_starting() {
 
 #[test]
 fn a_mapper_that_numbers_its_lines_is_never_split() {
-    // Under fifo, which does not preempt, no advice is printed.
+    // Fair can preempt, so `submit` prints advice. Under fifo it would not.
     let settings = format!("{SETTINGS}[scheduler]\nname = \"fair\"\n");
     let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "line\n".repeat(60_000)).unwrap();
@@ -198,8 +198,8 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     };
     let attempt = eventually("a map has read some lines", TIMEOUT, running);
     let refused = cluster.try_mrctl(&["preempt", &attempt, "--how", "split"]);
-    // 0 if the map did not run there, else 1, because the drain takes longer than a second. In both
-    // cases the drain continues.
+    // The exit code is 0 if the map did not run there, else 1, because the drain takes longer than
+    // a second. In both cases the drain continues.
     let drain = cluster.try_mrctl(&["drain", "node1", "--deadline", "1s"]);
     assert!(drain.code <= 1, "{}: {}", drain.code, drain.stderr);
     eventually("the job has ended", TIMEOUT, || {
@@ -208,7 +208,7 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     assert!(cluster.output("/disturbed") == cluster.output("/plain"), "a map was split: other line numbers");
     let divisible = "stream.mapper.divisible=true";
     assert!(refused.code == 1 && refused.stderr.contains(divisible), "{}{}", refused.stdout, refused.stderr);
-    assert_eq!(ran.stderr.matches(divisible).count(), 1, "said once: {}", ran.stderr);
+    assert_eq!(ran.stderr.matches(divisible).count(), 1, "the advice must be printed once: {}", ran.stderr);
 }
 
 #[test]

@@ -32,8 +32,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-/// The path from a real run to its simulation. The accuracy is measured below, on an idle machine.
-/// Here the machine may be busy, so only a large error fails.
+/// Tests the whole path from a real run to its simulation. The accuracy is measured by the other
+/// tests, on an idle machine. Here the machine may be busy, so only a large error fails.
 #[test]
 fn simulator_predicts_a_short_trial() {
     let result = verify(Some("short"));
@@ -50,13 +50,13 @@ fn simulator_predicts_mixed_workloads_within_ten_percent() {
 }
 
 /// A network namespace whose loopback interface has a limited rate. Removed when dropped.
-struct Narrow(&'static str);
+struct NarrowLink(&'static str);
 
-impl Narrow {
-    /// Prints a result and returns `None` if it cannot be created.
+impl NarrowLink {
+    /// Creates the namespace. Prints a message and returns `None` if that is not possible.
     fn make(name: &'static str, rate: &str) -> Option<Self> {
         let ip = |line: &str| Command::new("ip").args(line.split(' ')).output();
-        // Remove what an earlier run may have left.
+        // Removes what an earlier run may have left.
         let _ = ip(&format!("netns del {name}"));
         let limit =
             format!("netns exec {name} tc qdisc add dev lo root tbf rate {rate} burst 64kb latency 400ms");
@@ -72,18 +72,18 @@ impl Narrow {
     }
 }
 
-impl Drop for Narrow {
+impl Drop for NarrowLink {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", self.0]).output();
     }
 }
 
-/// Compares bytes on a real link with those of the model. Packets are small and the queue is long,
-/// because otherwise most packets are dropped and sent again.
+/// Compares the transfer of bytes over a real link with the model. Packets are small and the queue
+/// is long, because otherwise most packets are dropped and sent again.
 #[test]
 #[ignore = "a minute, root and tc"]
 fn simulator_predicts_a_narrow_link() {
-    let Some(narrow) = Narrow::make("fmnarrow", "32mbit") else { return };
+    let Some(narrow) = NarrowLink::make("fmnarrow", "32mbit") else { return };
     let mut within = Command::new("ip");
     within.args(["netns", "exec", narrow.0]).arg(binaries().join("mrctl"));
     let out = run(within, &["sim", "verify", "--link", "4MB", "--json"]);
@@ -92,8 +92,8 @@ fn simulator_predicts_a_narrow_link() {
     assert!(number(&result["error"]) <= 0.20, "{result:#}");
 }
 
-/// A node dies; the lost work of the first job starts again within two seconds after the detection,
-/// on hosts of its input.
+/// A node dies. Checks that the lost work of the first job starts again within two seconds after
+/// the detection, on hosts of its input.
 #[test]
 fn lost_work_restarts_near_its_data() {
     let result = verify(Some("chronos(fifo), a node dies"));

@@ -13,9 +13,9 @@ fn run(program: &str, args: &[&OsStr], folder: &Path) -> Ran {
     Command::new(binaries().join(program)).args(args).current_dir(folder).output().unwrap().into()
 }
 
-/// Runs a command that must end with a usage error in one line.
+/// Runs a command, and checks that it ends with a usage error in one line. Returns that line.
 #[track_caller]
-fn refused(program: &str, line: &str, folder: &Path) -> String {
+fn usage_error(program: &str, line: &str, folder: &Path) -> String {
     let words: Vec<&OsStr> = line.split(' ').map(OsStr::new).collect();
     let ran = run(program, &words, folder);
     assert_eq!(ran.code, 2, "{program} {line}: {}{}", ran.stdout, ran.stderr);
@@ -48,16 +48,16 @@ fn usage_errors_are_one_line_and_exit_with_2() {
             &["./no.py", "working folder", "--file"],
         ),
     ] {
-        let message = refused("mrctl", line, folder.path());
+        let message = usage_error("mrctl", line, folder.path());
         assert!(words.iter().all(|word| message.contains(word)), "{line}: {message}");
     }
     for daemon in ["namenode", "datanode", "jobtracker", "tasktracker"] {
-        let message = refused(daemon, "--log-max 99999999TiB", folder.path());
+        let message = usage_error(daemon, "--log-max 99999999TiB", folder.path());
         assert!(message.starts_with(&format!("{daemon}: --log-max")), "{message}");
     }
     for line in ["--local nofile out", "--local file .", "--local file out --conf no.such=1", "--local file"]
     {
-        let message = refused("wordcount-job", line, folder.path());
+        let message = usage_error("wordcount-job", line, folder.path());
         assert!(message.starts_with("wordcount-job: "), "{message}");
     }
     assert!(fs::read_dir(folder.path()).unwrap().count() == 1, "something was written");
@@ -84,7 +84,7 @@ fn scripts_get_the_job_id_and_complete_messages() {
     assert!(ran.stderr.contains("`mrctl job --follow job_1`"), "{}", ran.stderr);
     cluster.mrctl(&["job", "--follow", "job_1"]);
 
-    // Without a terminal, nothing is cut from the reason of a failure.
+    // Without a terminal, the reason of a failure is not truncated.
     let (begin, end) = ("first-word", "last-word");
     let mapper = format!("sh -c 'echo {begin} {} {end} >&2; exit 3'", "between ".repeat(40));
     let job = cluster.submit(&["streaming", "--mapper", &mapper, "--input", "/in", "--output", "/o"]);

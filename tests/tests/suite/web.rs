@@ -12,9 +12,9 @@ use std::{
 };
 
 const TIMEOUT: Duration = Duration::from_mins(1);
-const EVIL: &str = "<script>alert(1)</script>";
+const MARKUP_NAME: &str = "<script>alert(1)</script>";
 
-/// A running `mrctl web`. Ended when dropped.
+/// A running `mrctl web`. Killed when dropped.
 struct Pages {
     process: Child,
     port: u16,
@@ -43,7 +43,7 @@ impl Pages {
         Self { process, port: port.parse().expect("a port"), token, cookie: OnceLock::new() }
     }
 
-    /// Signs in with the token, once, like a browser that opens the printed address.
+    /// Signs in with the token, like a browser that opens the printed address. Can be called once.
     fn sign_in(&self, path: &str) -> Page {
         let page = self.get(&format!("{path}?token={}", self.token));
         let cookie = page.head.lines().find_map(|line| line.strip_prefix("set-cookie: "));
@@ -52,7 +52,7 @@ impl Pages {
         page
     }
 
-    /// Sends `METHOD PATH` with these headers over a plain socket.
+    /// Sends a request with this method, path and headers over a plain socket.
     fn ask(&self, method: &str, path: &str, headers: &[&str]) -> Page {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
@@ -94,10 +94,11 @@ fn pages(cluster: &Cluster) -> Pages {
     Pages::of(cluster.command(&["web", "--port", "0"]))
 }
 
-/// A job with split maps and a reduce that was paused twice and is on hold.
-fn disturbed(cluster: &Cluster) -> String {
+/// Starts a job whose maps are split, and whose reduce is paused twice and then on hold.
+fn job_with_preemptions(cluster: &Cluster) -> String {
     let slow = ["--conf", "pace.map=60KiB", "--conf", "slow.start=0", "--conf", "pace.reduce=40KiB"];
-    let words = ["wordcount", "--reduces", "1", "--input", "/text", "--output", "/out", "--name", EVIL];
+    let words =
+        ["wordcount", "--reduces", "1", "--input", "/text", "--output", "/out", "--name", MARKUP_NAME];
     let job = cluster.detach(&[&words[..], &slow].concat());
     eventually("a map is split", TIMEOUT, || {
         let ran: Ran = cluster.try_mrctl(&["preempt", &format!("{job}.m0.0"), "--how", "split"]);
@@ -117,7 +118,7 @@ fn pages_show_what_commands_show() {
     cluster.mrctl(&["fs", "put", "text", "/text"]);
     let pages = pages(&cluster);
     pages.sign_in("/");
-    let job = disturbed(&cluster);
+    let job = job_with_preemptions(&cluster);
 
     let shown = cluster.json(&["job", &job]);
     let cost = &shown["preemption"];
@@ -141,7 +142,7 @@ fn pages_show_what_commands_show() {
     let seconds = |key: &str| format!("in {:.2} s</div>", cost[key].as_u64().unwrap() as f64 / 1000.0);
     assert!(page.body.contains(&seconds("ms_saved")) && page.body.contains(&seconds("ms_lost")));
     assert!(page.body.contains("Checkpoints") && page.body.contains("slot free after"), "{}", page.body);
-    // The chart, the tree of ranges, the pauses, the reasons.
+    // The page contains the chart, the tree of ranges, the pauses and the reasons.
     for part in [
         "class='split'",
         "class='pause'",
@@ -159,7 +160,7 @@ fn pages_show_what_commands_show() {
     for place in ["/".to_owned(), "/jobs".into(), format!("/job/{job}")] {
         let page = pages.get(&place);
         assert!(page.status == 200 && page.body.contains("&lt;script&gt;alert(1)&lt;/script&gt;"), "{place}");
-        assert!(!page.body.contains(EVIL), "{place} runs what a job is called");
+        assert!(!page.body.contains(MARKUP_NAME), "{place} contains the unescaped name of a job");
     }
     let task = pages.get(&format!("/task/{job}.r0"));
     assert!(task.status == 200 && task.body.matches("slot free after").count() >= 2, "{}", task.body);
@@ -169,12 +170,12 @@ fn pages_show_what_commands_show() {
     let nodes = pages.get("/nodes");
     assert!(nodes.body.contains("node2") && nodes.body.contains("Under-replicated"), "{}", nodes.body);
 
-    terminals_show_it_too(&cluster, &job);
-    masters_down(&cluster, &pages, &job);
+    check_top_shows_the_job(&cluster, &job);
+    check_pages_while_a_master_is_down(&cluster, &pages, &job);
     cluster.mrctl(&["resume", &format!("{job}.r0")]);
     jobs_pause::end(&cluster, &job);
     assert!(pages.page_with(&format!("/job/{job}"), "data-live='no'").body.contains("succeeded"));
-    // After two more jobs it is only in the history.
+    // After two more jobs, the job is only in the history.
     for at in ["/a", "/b"] {
         cluster.succeed(&["wordcount", "--input", "/text", "--output", at]);
     }
@@ -183,10 +184,10 @@ fn pages_show_what_commands_show() {
     for part in ["class='split'", "class='pause'", "└ ", "2 paused", "&lt;script&gt;"] {
         assert!(page.body.contains(part), "no {part} in history: {}", page.body);
     }
-    ends_by_a_signal(pages);
+    check_web_ends_by_a_signal(pages);
 }
 
-fn terminals_show_it_too(cluster: &Cluster, job: &str) {
+fn check_top_shows_the_job(cluster: &Cluster, job: &str) {
     let shown = cluster.mrctl(&["top", "--once"]);
     assert!(
         shown.lines().any(|line| line.starts_with(&format!("{job} "))) && shown.contains("node2"),
@@ -200,7 +201,7 @@ fn terminals_show_it_too(cluster: &Cluster, job: &str) {
     assert!(cluster.refused(2, &["top", "--every", "10ms"]).contains("at least 1s"));
 }
 
-fn masters_down(cluster: &Cluster, pages: &Pages, job: &str) {
+fn check_pages_while_a_master_is_down(cluster: &Cluster, pages: &Pages, job: &str) {
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     for asks in [&["top", "--once"][..], &["health", "jobtracker"]] {
         let why = cluster.refused(1, asks);
@@ -215,7 +216,7 @@ fn masters_down(cluster: &Cluster, pages: &Pages, job: &str) {
     let page = pages.page_with(&format!("/job/{job}"), "1 paused");
     assert_eq!(page.status, 200);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
-    // The first page may still be one from before the restart of the JobTracker.
+    // The first page may still be from before the restart of the JobTracker.
     let page = eventually("the page shows the job and what is down", TIMEOUT, || {
         let page = pages.get("/");
         (page.body.contains(job) && page.body.contains("the NameNode at")).then_some(page)
@@ -225,10 +226,10 @@ fn masters_down(cluster: &Cluster, pages: &Pages, job: &str) {
     eventually("the NameNode is back", TIMEOUT, || (!pages.get("/").body.contains(">down<")).then_some(()));
 }
 
-fn ends_by_a_signal(mut pages: Pages) {
+fn check_web_ends_by_a_signal(mut pages: Pages) {
     let interrupt = Command::new("kill").args(["-INT", &pages.process.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
-    let code = eventually("it ends", TIMEOUT, || pages.process.try_wait().unwrap());
+    let code = eventually("mrctl web ends", TIMEOUT, || pages.process.try_wait().unwrap());
     assert_eq!(code.code(), Some(0));
 }
 
@@ -243,7 +244,7 @@ fn only_local_reads_are_served() {
     for header in ["content-security-policy: default-src 'none'", "nosniff", "no-referrer", "no-store"] {
         assert!(page.head.contains(header), "no {header}: {}", page.head);
     }
-    // A host name that resolves to this machine is not sufficient.
+    // A host name that resolves to this machine does not suffice.
     for host in [format!("Host: evil.example:{}", pages.port), "Host: 127.0.0.1:1".into(), "X: y".into()] {
         let page = pages.ask("GET", "/", &[&host]);
         assert!([400, 403].contains(&page.status) && !page.body.contains("node1"), "{host}: {}", page.status);
@@ -301,7 +302,7 @@ fn pages_of_a_closed_cluster_are_private() {
     };
     for master in ["namenode", "jobtracker"] {
         assert_eq!(lab.cluster.json(&["health", master])["serves"], true);
-        // Clients without the keys of the master use their own.
+        // Clients that do not have the keys of the master use their own.
         lab.done("ann", &["health", master]);
     }
     let (ann, bob) = (pages_of("ann"), pages_of("bob"));
@@ -329,7 +330,7 @@ fn pages_of_a_closed_cluster_are_private() {
         page.body
     );
     assert!(ann.get("/task/job_1.m0").body.contains("id='log'"));
-    // Of a job of another user only its existence, owner and progress are shown.
+    // Of a job of another user only the existence, owner and progress are shown.
     bob.sign_in("/");
     let page = bob.get("/job/job_1");
     assert!(page.status == 200 && page.body.contains("bob may not"), "{}", page.body);

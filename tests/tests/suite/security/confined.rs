@@ -1,17 +1,17 @@
-//! Tasks in a closed cluster: another account if the tracker is root, no way to gain privileges,
-//! and access only to their own folders, for every kind of program.
+//! Tasks in a cluster that requires authentication. They have another account if the tracker is
+//! root, cannot gain privileges, and can access only their own folders, for every kind of program.
 
 use super::Lab;
 use fermata_tests::{is_root, skip};
 use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 
-/// The description of a job executable; the ones here do not use mrlib.
+/// Description that job executables print. The executables here do not use mrlib.
 const DESCRIPTION: &str = r#"{"input":"lines","output":"text","reducer":false,"combiner":false,"total_order":false,"divisible":false,"mrlib":"0.1.0","settings":[]}"#;
 
 /// A cluster with secrets, and a user who tries to read them.
 struct Trial {
     lab: Lab,
-    /// A file of the machine, readable for all, outside of system folders.
+    /// A file of the machine that all accounts can read, outside of system folders.
     secret: tempfile::NamedTempFile,
 }
 
@@ -42,7 +42,8 @@ impl Trial {
         self.lab.run("ann", &[&["submit"], program, &rest].concat())
     }
 
-    /// Returns a script of what a task tries, each line with a label.
+    /// Returns a script of forbidden and permitted actions of a task. Each prints its result after
+    /// a label.
     fn attempts(&self) -> String {
         format!(
             "id -u | sed 's/^/uid\\t/'\n\
@@ -60,7 +61,7 @@ impl Trial {
     }
 }
 
-/// Checks that nothing of it has worked.
+/// Checks that only the permitted actions have worked.
 fn check(out: &str, log: &str) {
     assert!(out.contains("privs\tNoNewPrivs: 1"), "{out}");
     assert!(out.contains("own\tmine") && out.contains("env\t0"), "{out}");
@@ -90,7 +91,7 @@ fn task_can_access_only_its_own_folders() {
     let log = trial.lab.done("ann", &["logs", "job_1.m0"]);
     check(&out, &log);
     assert!(!root || !out.contains("uid\t0\n"), "{out}");
-    // A program of the user, which does not confine itself.
+    // This program of the user does not confine itself.
     let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
     let program = trial.script("own-program", &text);
     let ran = trial.submit(&[program.to_str().unwrap()], "of-own");
@@ -103,7 +104,7 @@ fn task_can_access_only_its_own_folders() {
 
 #[test]
 fn program_with_the_tracker_account_is_still_confined() {
-    // Tasks of root have its account only if configured.
+    // Tasks of a tracker that runs as root have its account only if that is configured.
     let trial = Trial::new(if is_root() { "[tasktracker]\ntasks_as_root = true\n" } else { "" });
     let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
     let program = trial.script("own-program", &text);
@@ -134,7 +135,7 @@ fn tracker_follows_no_links_or_pipes_of_tasks() {
         let log = trial.lab.run("ann", args);
         assert!(!log.stdout.contains("PRIVATE KEY"), "{}", log.stdout);
     }
-    // The end of such an attempt is reported, and its slot is free again.
+    // The end of an attempt with named pipes as logs is reported, and its slot is free again.
     let plant =
         "cat > /dev/null\nfor name in stdout stderr; do rm -f $name; mkfifo $name; done\necho was here\n";
     let file = trial.script("pipes.sh", plant);

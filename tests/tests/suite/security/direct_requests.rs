@@ -29,14 +29,14 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
 
 type Codes = Vec<(&'static str, Code)>;
 
-/// Makes a call, and records its result.
+/// Makes a call, and adds its result to a list.
 macro_rules! call {
     ($codes:ident, $caller:ident, $method:literal, $message:expr) => {
         $codes.push(($method, $caller.call(concat!("/fermata.", $method), $message).await));
     };
 }
 
-/// Calls every method of the NameNode that has a path.
+/// Calls every NameNode method that takes a path, with this path.
 async fn request_files(caller: &Caller, name: &str) -> Codes {
     let (request_id, path) = (uuid_bytes, || name.to_owned());
     let put = fs::CreateRequest {
@@ -80,7 +80,7 @@ async fn request_files(caller: &Caller, name: &str) -> Codes {
     codes
 }
 
-/// Submits jobs with this path.
+/// Submits jobs with this path as input, output, side file or staging folder.
 async fn submit_with(caller: &Caller, name: &str) -> Codes {
     let path = || name.to_owned();
     let program = |kind, files| Some(mr::Program { kind: Some(kind), files, settings: Vec::new() });
@@ -107,7 +107,7 @@ async fn submit_with(caller: &Caller, name: &str) -> Codes {
     codes
 }
 
-/// Calls every method with the ID of something of a job.
+/// Calls every method that takes the ID of a job, task, attempt or tracker, with this path as ID.
 async fn request_jobs(caller: &Caller, name: &str) -> Codes {
     let (request_id, path) = (uuid_bytes, || name.to_owned());
     let kill = mr::KillRequest { request_id: request_id(), job: path() };
@@ -139,7 +139,7 @@ fn servers_reject_path_traversal() {
     std::fs::write(&local, "x\n").unwrap();
     lab.cluster.mrctl(&["fs", "put", local.to_str().unwrap(), "/in"]);
     let logs = runtime().block_on(set(&lab)).logs;
-    // The first call of boss creates its home folder.
+    // The first call of boss creates its home folder, so it comes before the listing.
     let listing = || {
         let all = lab.cluster.mrctl(&["fs", "ls", "-R", "/"]);
         all.lines().filter(|line| !line.contains("/user")).map(str::to_owned).collect::<Vec<_>>()
@@ -167,8 +167,9 @@ pub(super) fn key_of(secret: &Path) -> BlockKey {
     Guard::new(&config, Role::NameNode).unwrap().blocks()
 }
 
-/// Returns the kind of the refusal; `None` if the request was accepted.
-pub(super) fn ask(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option<String> {
+/// Sends a request to a DataNode. Returns the kind of the refusal; `None` if the request was
+/// accepted.
+pub(super) fn send_request(mut stream: impl Read + Write, op: Op, token: &[u8]) -> Option<String> {
     let mut out = Vec::new();
     let request = fs::BulkRequest { op: Some(op), token: token.to_vec() };
     encode_frame(FrameKind::Request, &request, 0, &mut out);
@@ -187,7 +188,7 @@ pub(super) fn block_of(lab: &Lab, kind: &[&str]) -> fs::LocatedBlock {
     locate(lab)
 }
 
-/// Returns the current location of the block of the file.
+/// Returns the current location of the block of `/in`.
 pub(super) fn locate(lab: &Lab) -> fs::LocatedBlock {
     runtime().block_on(async {
         let boss = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
@@ -213,8 +214,8 @@ fn block_needs_its_own_token() {
     };
     let bulk = || TcpStream::connect(&node.data_addr).unwrap();
     let local = || UnixStream::connect(&node.local_socket).unwrap();
-    assert_eq!(ask(bulk(), read(), &block.token), None);
-    assert_eq!(ask(local(), open(), &block.token), None);
+    assert_eq!(send_request(bulk(), read(), &block.token), None);
+    assert_eq!(send_request(local(), open(), &block.token), None);
     let wrong = [
         Vec::new(),
         block.token[1..].to_vec(),
@@ -223,22 +224,22 @@ fn block_needs_its_own_token() {
         ours.to_write(id, nonce, length).to_bytes(),
     ];
     for token in wrong {
-        assert_eq!(ask(bulk(), read(), &token).as_deref(), Some("denied"), "{token:?}");
-        assert_eq!(ask(local(), open(), &token).as_deref(), Some("denied"), "{token:?}");
+        assert_eq!(send_request(bulk(), read(), &token).as_deref(), Some("denied"), "{token:?}");
+        assert_eq!(send_request(local(), open(), &token).as_deref(), Some("denied"), "{token:?}");
     }
     let new = id + 1000;
-    assert_eq!(ask(bulk(), write(id, length), &block.token).as_deref(), Some("denied"));
+    assert_eq!(send_request(bulk(), write(id, length), &block.token).as_deref(), Some("denied"));
     assert_eq!(
-        ask(bulk(), write(new, 2000), &ours.to_read(new, nonce).to_bytes()).as_deref(),
+        send_request(bulk(), write(new, 2000), &ours.to_read(new, nonce).to_bytes()).as_deref(),
         Some("denied")
     );
     assert_eq!(
-        ask(bulk(), write(new, 2000), &theirs.to_write(new, nonce, 2000).to_bytes()).as_deref(),
+        send_request(bulk(), write(new, 2000), &theirs.to_write(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")
     );
-    // No more bytes than the NameNode has permitted.
+    // The token must not permit more bytes than the NameNode has permitted.
     assert_eq!(
-        ask(bulk(), write(new, 2001), &ours.to_write(new, nonce, 2000).to_bytes()).as_deref(),
+        send_request(bulk(), write(new, 2001), &ours.to_write(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")
     );
 }

@@ -1,5 +1,5 @@
-//! Credentials that were valid: of a task whose job has ended, of a revoked user, of a writer whose
-//! block is closed.
+//! Credentials that are no longer valid: of a task whose job has ended, of a revoked user, and of a
+//! writer whose block is closed.
 
 use super::{
     Good, Lab,
@@ -25,7 +25,7 @@ use tonic::Code;
 const TIMEOUT: Duration = Duration::from_mins(1);
 const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
 
-fn home(lab: &Lab, user: &str) {
+fn create_home(lab: &Lab, user: &str) {
     let folder = format!("/home/{user}");
     lab.cluster.mrctl(&["fs", "mkdir", "-p", &folder]);
     lab.cluster.mrctl(&["fs", "chown", user, &folder]);
@@ -34,7 +34,7 @@ fn home(lab: &Lab, user: &str) {
 #[test]
 fn token_of_a_task_ends_with_its_job() {
     let lab = Lab::up(false, "");
-    home(&lab, "ann");
+    create_home(&lab, "ann");
     let local = lab.cluster.path("text");
     std::fs::write(&local, "to be or not to be\n".repeat(1000)).unwrap();
     lab.done("ann", &["fs", "put", local.to_str().unwrap(), "/home/ann/text"]);
@@ -46,7 +46,7 @@ fn token_of_a_task_ends_with_its_job() {
     };
     let done = submit("/home/ann/out", &[]);
     let slow = submit("/home/ann/slow", &["--conf", "pace.map=100", "--detach"]);
-    // The scope of the journal is in its folder.
+    // The scope of job names contains the cluster ID, which is in the folder of the journal.
     let version = std::fs::read_to_string(lab.cluster.path(".fermata/data/jobtracker/VERSION")).unwrap();
     let version: toml::Table = version.parse().unwrap();
     let scope = format!("jobtracker-{}", version["cluster_id"].as_str().unwrap());
@@ -58,14 +58,16 @@ fn token_of_a_task_ends_with_its_job() {
         })
     };
     let refused = |job: u64| {
-        eventually("its token is refused", TIMEOUT, || (stat(job) == Code::Unauthenticated).then_some(()));
+        eventually("the token of the task is refused", TIMEOUT, || {
+            (stat(job) == Code::Unauthenticated).then_some(())
+        });
     };
     refused(done);
     assert_eq!(stat(slow), Code::Ok, "it runs");
-    assert_eq!(stat(slow + 1), Code::Ok, "the job may have started a moment ago");
+    assert_eq!(stat(slow + 1), Code::Ok, "a job that the NameNode does not know may have just started");
     lab.done("ann", &["kill", &format!("job_{slow}")]);
     refused(slow);
-    // A restarted NameNode gets the list again.
+    // The JobTracker sends the list of active jobs to a restarted NameNode again.
     lab.cluster.mrctl(&["chaos", "kill", "namenode"]);
     lab.cluster.mrctl(&["chaos", "restart", "namenode"]);
     refused(done);
@@ -79,31 +81,32 @@ fn revoke(lab: &Lab, args: &[&str]) {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// A user is revoked, restored, and loses one of two credentials.
-fn is_rejected(tls: bool) {
+/// Revokes a user, restores the user, and revokes one of two credentials. Checks what each
+/// credential may do.
+fn check_revoked_credentials_are_rejected(tls: bool) {
     let lab = Lab::up(tls, "");
-    home(&lab, "ann");
-    home(&lab, "bob");
+    create_home(&lab, "ann");
+    create_home(&lab, "bob");
     let (ls, jobs) = (["fs", "ls", "/home"], ["jobs"]);
     for user in ["ann", "bob"] {
         lab.done(user, &ls);
         lab.done(user, &jobs);
     }
     let is_out = |user: &str| {
-        eventually("both masters say that it is revoked", TIMEOUT, || {
+        eventually("both masters report that the user is revoked", TIMEOUT, || {
             let printed = [lab.run(user, &ls), lab.run(user, &jobs)];
             printed.iter().all(|ran| ran.code != 0 && ran.stderr.contains("revoked")).then_some(())
         });
     };
     let is_in = |user: &str| {
-        eventually("it is let in", TIMEOUT, || {
+        eventually("both masters accept the user", TIMEOUT, || {
             [lab.run(user, &ls), lab.run(user, &jobs)].iter().all(|ran| ran.code == 0).then_some(())
         });
     };
     revoke(&lab, &["ann"]);
     is_out("ann");
     lab.done("bob", &ls);
-    // No new credentials either, until the user is restored.
+    // A revoked user gets no new credentials until the user is restored.
     let mut make = Command::new(binaries().join("mrctl"));
     make.args(["cluster", "user", "ann", "--cluster"])
         .arg(lab.path("ours"))
@@ -119,7 +122,7 @@ fn is_rejected(tls: bool) {
     revoke(&lab, &["--credential", old.to_str().unwrap()]);
     is_out("ann");
     if !tls {
-        // A token in another encoding is revoked too. (For certificates:
+        // A revoked token in another encoding must be refused too. (For certificates, see
         // `certificate_with_another_signature_encoding_is_revoked_too`.)
         let text = std::fs::read_to_string(&old).unwrap();
         let (words, signature) = text.trim().rsplit_once(':').unwrap();
@@ -134,17 +137,17 @@ fn is_rejected(tls: bool) {
 
 #[test]
 fn revoked_certificate_is_rejected() {
-    is_rejected(true);
+    check_revoked_credentials_are_rejected(true);
 }
 
 #[test]
 fn revoked_token_is_rejected() {
-    is_rejected(false);
+    check_revoked_credentials_are_rejected(false);
 }
 
-/// Writes a whole block to a DataNode like its writer; returns the kind of the refusal, or `None`
-/// if it was accepted.
-fn plant(addr: &str, (block_id, nonce): (u64, u64), token: Vec<u8>, bytes: &[u8]) -> Option<String> {
+/// Writes a whole block to a DataNode like the writer of the block. Returns the kind of the
+/// refusal; `None` if the block was accepted.
+fn write_block(addr: &str, (block_id, nonce): (u64, u64), token: Vec<u8>, bytes: &[u8]) -> Option<String> {
     let mut stream = TcpStream::connect(addr).unwrap();
     let length = bytes.len() as u64;
     let op =
@@ -171,7 +174,7 @@ fn a_closed_block_is_not_written_again() {
     let lab = Lab::up(false, "");
     let block = block_of(&lab, &["--replication", "1"]);
     let (id, length, nonce) = (block.block_id, block.length, block.nonce);
-    // The token that its writer still has.
+    // The writer of the block still has this token.
     let token = key_of(&lab.path("ours/secret")).to_write(id, nonce, length).to_bytes();
     let report: fs::ReportReply = runtime().block_on(async {
         let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
@@ -180,30 +183,30 @@ fn a_closed_block_is_not_written_again() {
     let nodes = report.nodes.into_iter().filter_map(|node| node.address);
     let other = nodes.map(|node| node.data_addr).find(|addr| *addr != block.nodes[0].data_addr).unwrap();
     let bytes = vec![b'x'; length as usize];
-    assert_eq!(plant(&other, (id, nonce), token, &bytes).as_deref(), Some("denied"));
+    assert_eq!(write_block(&other, (id, nonce), token, &bytes).as_deref(), Some("denied"));
     assert_eq!(locate(&lab).nodes.len(), 1, "there is no other replica");
     // Copies that the NameNode orders are still accepted.
     lab.cluster.mrctl(&["fs", "setrep", "2", "/in"]);
-    eventually("it is copied", TIMEOUT, || (locate(&lab).nodes.len() == 2).then_some(()));
+    eventually("the block is copied", TIMEOUT, || (locate(&lab).nodes.len() == 2).then_some(()));
     assert!(lab.cluster.mrctl(&["fs", "cat", "/in"]).starts_with("words\n"));
 }
 
-/// In a closed cluster DataNodes ask the NameNode whether received data may become a replica. While
-/// it is down the writer repeats its request, and nothing fails.
+/// In a cluster that requires authentication, DataNodes ask the NameNode whether received data may
+/// become a replica. While the NameNode is down the writer repeats its request, and nothing fails.
 #[test]
 fn block_finishes_while_the_namenode_is_down() {
     let lab = Lab::up(false, "[datanode]\ntransfer_timeout = \"2s\"\n");
     let mut put = lab.cluster.command(&["fs", "put", "--json", "-", "/slow"]);
     let mut put = put.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut text = put.stdin.take().unwrap();
-    // Half a block.
+    // Writes half a block.
     text.write_all(&b"to be or not to be\n".repeat(30_000)).unwrap();
     eventually("the block is under way on both nodes", TIMEOUT, || {
         ["node1", "node2"].iter().all(|node| !lab.cluster.partial_blocks_on(node).is_empty()).then_some(())
     });
     lab.cluster.mrctl(&["chaos", "stop", "namenode"]);
     drop(text);
-    // Twice as long as the timeouts of nodes and writers.
+    // Waits twice as long as the timeouts of nodes and writers.
     std::thread::sleep(Duration::from_secs(4));
     assert!(put.try_wait().unwrap().is_none(), "the NameNode has not confirmed it yet");
     lab.cluster.mrctl(&["chaos", "cont", "namenode"]);

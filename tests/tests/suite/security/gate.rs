@@ -1,5 +1,5 @@
-//! Every method of every service, with every kind of invalid credential. The methods are those of
-//! the .proto files: a method without a rule fails here.
+//! Calls every method of every service with every kind of invalid credential. The list of methods
+//! comes from the .proto files, so that a method without a rule fails here.
 
 use super::{Good, Lab};
 use prost::Message;
@@ -36,7 +36,10 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
     for (method, streams) in &methods {
         let rule =
             rule_of(method).unwrap_or_else(|| panic!("{method} has no rule in base/security/src/rules.rs"));
-        assert!(rule.roles.is_some_and(|roles| !roles.is_empty()), "{method} is open to anybody");
+        assert!(
+            rule.roles.is_some_and(|roles| !roles.is_empty()),
+            "{method} is open to unauthenticated callers"
+        );
         assert_eq!(rule.streams, *streams, "{method} in base/security/src/rules.rs");
     }
     for rule in security::RULES.iter().filter(|rule| !rule.method.starts_with("/grpc.health.")) {
@@ -47,8 +50,8 @@ fn every_method_has_a_rule_and_every_rule_a_method() {
 /// A caller with connections to all servers.
 pub(super) struct Caller {
     credentials: Credentials,
-    /// Sends no credential.
-    silent: bool,
+    /// Whether the caller sends no credential.
+    sends_no_credential: bool,
     servers: BTreeMap<&'static str, Channel>,
 }
 
@@ -66,12 +69,12 @@ impl Caller {
         Self { credentials, silent: false, servers }
     }
 
-    /// A caller that trusts our servers and sends no credential.
+    /// Creates a caller that trusts our servers and sends no credential.
     fn nobody(lab: &Lab, logs: &str) -> Self {
         Self { silent: true, ..Self::new(lab, logs, lab.nobody()) }
     }
 
-    /// Returns the reply, or the error code.
+    /// Calls a method, and returns the reply or the error code.
     pub(super) async fn ask<M, R>(&self, method: &str, message: M) -> Result<R, Code>
     where
         M: Message + Clone + Default + 'static,
@@ -83,7 +86,7 @@ impl Caller {
         let path = PathAndQuery::try_from(method).unwrap();
         let mut request = Request::new(message);
         let name = self.credentials.name().unwrap_or("mallory").to_owned();
-        if !self.silent {
+        if !self.sends_no_credential {
             self.credentials.sign(request.metadata_mut(), &MetadataValue::try_from(name).unwrap());
         }
         grpc.ready().await.map_err(|_| Code::Unavailable)?;
@@ -91,45 +94,47 @@ impl Caller {
         answer.map(tonic::Response::into_inner).map_err(|status| status.code())
     }
 
-    /// Returns the result code of a call.
+    /// Calls a method, and returns the result code.
     pub(super) async fn call<M: Message + Clone + Default + 'static>(
         &self,
         method: &str,
         message: M,
     ) -> Code {
-        // An accepted stream receives no message.
+        // A call that opens a stream gets no message, so a timeout means that it was accepted.
         let answer = tokio::time::timeout(Duration::from_secs(5), self.ask::<M, ()>(method, message)).await;
         answer.map_or(Code::Ok, |answer| answer.err().unwrap_or(Code::Ok))
     }
 }
 
-/// A client with an invalid certificate is refused by TLS before it can call. The server sends the
-/// reason, which a dead server does not.
+/// Returns whether TLS refuses a client with an invalid certificate before it can call. The server
+/// sends the reason, which a dead server does not.
 fn is_refused_at_handshake(credentials: &Credentials, addr: &str, server: Role) -> bool {
     let socket = TcpStream::connect(addr).unwrap();
     let connected = credentials.connector(server).secure(socket, Duration::from_secs(10));
-    // For the client the handshake ends before the server has verified its certificate.
+    // For the client the handshake ends before the server has verified the client certificate.
     let error = connected.and_then(|stream| (&stream).read(&mut [0; 64])).unwrap_err();
     error.to_string().contains("received fatal alert")
 }
 
-/// Whether the code is a possible result of an empty request that the gate accepts: a reply, or an
-/// invalid argument. Excludes errors of a dead or broken server.
+/// Returns whether the code is a possible result of an empty request that the gate accepts: a
+/// reply, or an invalid argument. Excludes errors of a dead or broken server.
 fn is_accepted(code: Code) -> bool {
-    // A unary call of a stream that ends without a message is an internal error of the client.
+    // If a stream ends without a message, a client that expects one reply reports an internal
+    // error.
     let streams = Code::Internal;
     [Code::Ok, Code::InvalidArgument, Code::NotFound, Code::FailedPrecondition, streams].contains(&code)
 }
 
-pub(super) struct Stage {
+/// Things of ann that other users may not access, and the address of a tracker with her logs.
+pub(super) struct ProtectedItems {
     job: String,
     attempt: String,
     pub(super) logs: String,
     file_id: u64,
 }
 
-/// A job and a file of ann, which others may not access.
-pub(super) async fn set(lab: &Lab) -> Stage {
+/// Creates a job and a file of ann, which other users may not access.
+pub(super) async fn create_protected_items(lab: &Lab) -> ProtectedItems {
     let local = lab.cluster.path("text");
     std::fs::write(&local, "to be or not to be\n".repeat(100)).unwrap();
     lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
@@ -146,11 +151,12 @@ pub(super) async fn set(lab: &Lab) -> Stage {
     let mr::AttemptInfo { attempt, logs_addr: logs, .. } = tasks.tasks[0].attempts[0].clone();
     let about = dfs::StatRequest { path: "/home/ann/text".into(), for_create: false, entries: 0 };
     let stat: dfs::StatReply = ann.ask("/fermata.dfs.v1.NameNode/Stat", about).await.unwrap();
-    Stage { attempt, logs, file_id: stat.status.unwrap().file_id, job }
+    ProtectedItems { attempt, logs, file_id: stat.status.unwrap().file_id, job }
 }
 
-/// Another user accesses something of ann.
-async fn touch(caller: &Caller, method: &str, of: &Stage) -> Option<Code> {
+/// Calls a method on something that belongs to ann. Returns `None` if the method has no owner to
+/// check.
+async fn access_as(caller: &Caller, method: &str, of: &ProtectedItems) -> Option<Code> {
     let (file, file_id) = ("/home/ann/text".to_owned(), of.file_id);
     let request_id = uuid_bytes();
     let (job, attempt, path) = (of.job.clone(), of.attempt.clone(), file.clone());
@@ -218,8 +224,8 @@ pub(super) fn uuid_bytes() -> Vec<u8> {
 }
 
 /// Calls all methods with all credentials, and returns the number of refused calls.
-async fn walk(lab: &Lab) -> usize {
-    let stage = set(lab).await;
+async fn call_all_methods(lab: &Lab) -> usize {
+    let stage = create_protected_items(lab).await;
     let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
     let nobody = Caller::nobody(lab, &stage.logs);
     let other_client = Caller::new(lab, &stage.logs, lab.other_client());
@@ -245,7 +251,7 @@ async fn walk(lab: &Lab) -> usize {
         );
         for (role, [good, foreign, expired]) in &roles {
             for (what, caller) in [("another cluster's", foreign), ("an expired", expired)] {
-                // Certificates are refused before there is a method: see `handshakes`.
+                // Certificates are refused before a method is called: see `check_handshakes`.
                 if !lab.tls {
                     let what = format!("{method} with {what} credential of {role}");
                     is(&what, caller.call(&method, ()).await, Code::Unauthenticated);
@@ -259,28 +265,28 @@ async fn walk(lab: &Lab) -> usize {
             }
         }
         if rule.owned {
-            let code = touch(&bob, &method, &stage).await;
+            let code = access_as(&bob, &method, &stage).await;
             let code = code.unwrap_or_else(|| panic!("{method} has an owner: add its request here"));
             is(&format!("{method} on something of ann's, as bob"), code, Code::PermissionDenied);
         }
     }
     if lab.tls {
-        refused += handshakes(lab, &stage.logs);
+        refused += check_handshakes(lab, &stage.logs);
     }
-    // The owner may.
+    // The owner may call these methods.
     let ann = who(Role::User, "ann", Good::Yes);
     for method in
         ["/fermata.dfs.v1.NameNode/Stat", "/fermata.mr.v1.JobTracker/Why", "/fermata.mr.v1.TrackerLogs/Log"]
     {
-        let code = touch(&ann, method, &stage).await.unwrap();
+        let code = access_as(&ann, method, &stage).await.unwrap();
         assert!(matches!(code, Code::Ok | Code::Internal), "{method} as ann, whose it is: {code:?}");
     }
     refused
 }
 
-/// Connects to every server with certificates of every role that are of another cluster or expired;
-/// returns the number of refusals.
-fn handshakes(lab: &Lab, logs: &str) -> usize {
+/// Connects to every server with certificates of every role that are of another cluster or expired.
+/// Returns the number of refused connections.
+fn check_check_handshakes(lab: &Lab, logs: &str) -> usize {
     let (namenode, jobtracker) = lab.masters();
     let servers =
         [(namenode.as_str(), Role::NameNode), (&jobtracker, Role::JobTracker), (logs, Role::TaskTracker)];
@@ -298,13 +304,13 @@ fn handshakes(lab: &Lab, logs: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_tokens_are_refused_by_every_method() {
+async fn every_method_refuses_invalid_tokens() {
     let lab = Lab::up(false, "");
-    eprintln!("{} calls refused", walk(&lab).await);
+    eprintln!("{} calls refused", call_all_methods(&lab).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_certificates_are_refused_by_every_method() {
+async fn every_method_refuses_invalid_certificates() {
     let lab = Lab::up(true, "");
-    eprintln!("{} calls refused", walk(&lab).await);
+    eprintln!("{} calls refused", call_all_methods(&lab).await);
 }

@@ -1,9 +1,9 @@
-//! Too many connections: unauthenticated ones do not block others, and authenticated ones beyond
-//! the limit get "busy".
+//! Too many connections. Unauthenticated connections must not block others, and authenticated
+//! connections beyond the limit get the error "busy".
 
 use super::{
     Good, Lab,
-    direct_requests::{ask, block_of},
+    direct_requests::{block_of, send_request},
 };
 use fermata_tests::{Cluster, QUICK, Up, may_inspect_daemons};
 use proto::dfs::{ReadBlock, bulk_request::Op};
@@ -14,13 +14,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of idle connections to each master, below the limits of open files of the daemons and the
-/// test.
-const CROWD: usize = 2500;
-/// Maximum number of open files of a daemon with the maximum number of unauthenticated connections,
-/// of two files each.
-const OPEN_MAX: usize = 2 * 256 + 200;
-/// Time within which a client is served meanwhile, on a busy machine.
+/// Number of idle connections to each master. Below the limits of open files of the daemons and of
+/// the test.
+const IDLE_CONNECTIONS: usize = 2500;
+/// Maximum number of open files of a daemon that has the maximum number of unauthenticated
+/// connections. Each connection uses two files.
+const OPEN_FILES_MAX: usize = 2 * 256 + 200;
+/// Maximum time until a client is served meanwhile, on a busy machine.
 const SERVED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Returns the address of a daemon, and the number of its open files.
@@ -41,12 +41,13 @@ fn open_files(cluster: &Cluster, daemon: &str) -> (String, usize) {
     (addr, fs::read_dir(found[0].path().join("fd")).unwrap().count())
 }
 
-/// Thousands of idle connections: a client is still served, and the daemon keeps few of them.
-fn crowd(cluster: &Cluster) {
+/// Opens thousands of idle connections. Checks that clients are still served, and that daemons keep
+/// only some of the connections.
+fn check_idle_connections(cluster: &Cluster) {
     let mut idle = Vec::new();
     for daemon in ["namenode", "jobtracker"] {
         let (addr, _) = open_files(cluster, daemon);
-        idle.extend((0..CROWD).map(|_| TcpStream::connect(&addr).unwrap()));
+        idle.extend((0..IDLE_CONNECTIONS).map(|_| TcpStream::connect(&addr).unwrap()));
     }
     let since = Instant::now();
     cluster.mrctl(&["fs", "ls", "/"]);
@@ -54,10 +55,10 @@ fn crowd(cluster: &Cluster) {
     assert!(since.elapsed() < SERVED_WITHIN, "{:?}", since.elapsed());
     for daemon in ["namenode", "jobtracker"] {
         let (_, open) = open_files(cluster, daemon);
-        assert!(open < OPEN_MAX, "{daemon} has {open} files open");
+        assert!(open < OPEN_FILES_MAX, "{daemon} has {open} files open");
     }
     drop(idle);
-    // Connections of nodes were not closed.
+    // The connections of nodes must not have been closed.
     let nodes = cluster.json(&["nodes"]);
     assert!(nodes.as_array().unwrap().iter().all(|node| node["tracker"]["state"] == "live"), "{nodes}");
 }
@@ -67,7 +68,7 @@ fn idle_connections_do_not_block_clients() {
     if !may_inspect_daemons() {
         return;
     }
-    crowd(&Cluster::up(Up { nodes: 2, settings: QUICK, ..Up::default() }));
+    check_idle_connections(&Cluster::up(Up { nodes: 2, settings: QUICK, ..Up::default() }));
 }
 
 #[test]
@@ -75,12 +76,12 @@ fn idle_connections_do_not_block_clients_of_a_closed_cluster() {
     if !may_inspect_daemons() {
         return;
     }
-    crowd(&Lab::up(true, "").cluster);
+    check_idle_connections(&Lab::up(true, "").cluster);
 }
 
-/// With all transfers of the DataNodes in use, the next one gets a message, also over TLS; later it
-/// is served.
-fn overload(tls: bool) {
+/// Uses all transfers of the DataNodes. Checks that the next client gets a message, also over TLS,
+/// and that it is served later.
+fn check_busy_message(tls: bool) {
     let lab = Lab::up(tls, "[datanode]\ntransfers_max = 2\n");
     let block = block_of(&lab, &[]);
     let (id, length, nonce, node) = (block.block_id, block.length, block.nonce, &block.nodes[0]);
@@ -90,29 +91,29 @@ fn overload(tls: bool) {
         let socket = TcpStream::connect(&node.data_addr).unwrap();
         boss.connector(Role::DataNode).secure(socket, Duration::from_secs(10)).unwrap()
     };
-    // Other clients may still have a connection: repeat until both slots are ours.
+    // Other clients may still have a connection, so this is repeated until both slots are ours.
     let mut held = Vec::new();
     let deadline = Instant::now() + Duration::from_mins(1);
     while held.len() < 2 {
         assert!(Instant::now() < deadline, "the slots do not become free");
         let stream = connect();
-        if ask(&stream, read(), &block.token).is_none() {
+        if send_request(&stream, read(), &block.token).is_none() {
             held.push(stream);
         }
     }
     for _ in 0..20 {
-        assert_eq!(ask(&connect(), read(), &block.token).as_deref(), Some("busy"));
+        assert_eq!(send_request(&connect(), read(), &block.token).as_deref(), Some("busy"));
     }
     drop(held);
     lab.cluster.mrctl(&["fs", "cat", "/in"]);
 }
 
 #[test]
-fn over_the_limit_a_reader_is_told_busy() {
-    overload(false);
+fn reader_beyond_the_limit_gets_busy() {
+    check_busy_message(false);
 }
 
 #[test]
-fn over_the_limit_a_reader_is_told_busy_over_tls() {
-    overload(true);
+fn reader_beyond_the_limit_gets_busy_over_tls() {
+    check_busy_message(true);
 }

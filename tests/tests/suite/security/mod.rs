@@ -18,19 +18,19 @@ use fermata_tests::{Cluster, QUICK, Up, binaries};
 use security::{Authority, Credentials, Keyring, Role, Token, write_private};
 use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, time::Duration};
 
-/// The account of this process, which also runs its clusters.
+/// Returns the account of this process, which also runs its clusters.
 fn own_account() -> u32 {
     fs::metadata("/proc/self").unwrap().uid()
 }
 
-/// A closed cluster with the files of its operator.
+/// A cluster that requires authentication, and the credential files of its operator.
 pub(super) struct Lab {
     pub(super) cluster: Cluster,
     folder: tempfile::TempDir,
     tls: bool,
 }
 
-/// Whether and how a credential is invalid.
+/// Whether a credential is valid, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Good {
     Yes,
@@ -39,7 +39,8 @@ pub(super) enum Good {
 }
 
 impl Lab {
-    /// A cluster with certificates, or only with a secret. `more` is added to `fermata.toml`.
+    /// Starts a cluster with certificates, or only with a secret. `more` is added to
+    /// `fermata.toml`.
     pub(super) fn up(tls: bool, more: &str) -> Self {
         Self::up_with(tls, QUICK, more)
     }
@@ -71,7 +72,7 @@ impl Lab {
         self.folder.path().join(cluster)
     }
 
-    /// Returns the credentials of a role and name.
+    /// Creates credentials for a role and name.
     pub(super) fn credentials(&self, role: Role, name: &str, good: Good) -> Credentials {
         let of = if good == Good::OfAnotherCluster { "theirs" } else { "ours" };
         let dir = tempfile::tempdir_in(self.folder.path()).unwrap().keep();
@@ -82,7 +83,7 @@ impl Lab {
             let days = if good == Good::Expired { -1 } else { 1 };
             let own = authority.person(role, name, days).unwrap();
             write_private(&dir.join(format!("{name}.pem")), own.as_bytes()).unwrap();
-            // Every client trusts our servers, so that only the servers refuse.
+            // Every client trusts our servers, so that only the servers can refuse.
             fs::copy(self.path("ours/security/ca.pem"), dir.join("ca.pem")).unwrap();
             (settings.dir, settings.identity) = (dir, name.into());
         } else {
@@ -96,13 +97,13 @@ impl Lab {
         Credentials::of_client(&settings, name).unwrap()
     }
 
-    /// Credentials of a client that has only the certificate of the authority, if there is one.
-    /// With TLS they contain a token of an unknown key.
+    /// Creates credentials of a client that has only the certificate of the authority, if there is
+    /// one. With TLS they also contain a token signed by an unknown key.
     pub(super) fn nobody(&self) -> Credentials {
         if self.tls { self.other_client() } else { Credentials::default() }
     }
 
-    /// Credentials with a token signed by an unknown key.
+    /// Creates credentials with a token signed by an unknown key.
     pub(super) fn other_client(&self) -> Credentials {
         let token = Token { role: Role::Task, name: "x".into(), job: None, expires: u64::MAX };
         let token = token.sign(&Keyring::from_secret(b"nobody's")).unwrap();
@@ -111,7 +112,7 @@ impl Lab {
         Credentials::of_task(&token, &authority, own_account()).unwrap()
     }
 
-    /// Credentials of a task of a job.
+    /// Creates credentials of a task of a job.
     pub(super) fn task(&self, user: &str, word: &str) -> Credentials {
         let keys = Keyring::of_secret_file(&self.path("ours/secret")).unwrap();
         let token = Token::new(Role::Task, user, Some(word), Duration::from_hours(1)).sign(&keys).unwrap();
@@ -146,7 +147,7 @@ impl Lab {
         self.cluster.try_mrctl(&[&["--config", &config], args].concat())
     }
 
-    /// Like [`Self::run`]; must succeed.
+    /// Like [`Self::run`], but checks that the command succeeds. Returns its output.
     #[track_caller]
     pub(super) fn done(&self, user: &str, args: &[&str]) -> String {
         let ran = self.run(user, args);
@@ -154,7 +155,7 @@ impl Lab {
         ran.stdout
     }
 
-    /// Like [`Self::run`]; must be refused with one line.
+    /// Like [`Self::run`], but checks that the command is refused with one line.
     #[track_caller]
     pub(super) fn denied(&self, user: &str, args: &[&str]) {
         let ran = self.run(user, args);

@@ -2,7 +2,7 @@
 //! tasks never run as root or read its secret, and `mrctl` does not use folders or files of another
 //! account.
 
-use super::direct_requests::ask;
+use super::direct_requests::send_request;
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually, is_root, skip};
 use proto::dfs::{ReadBlock, bulk_request::Op};
 use serde_json::Value;
@@ -18,21 +18,22 @@ use std::{
     time::Duration,
 };
 
-/// An account that has nothing to do with any cluster.
+/// UID of an account that has nothing to do with any cluster.
 const OTHER_ACCOUNT: u32 = 54_321;
+/// UID of the account `nobody`.
 const NOBODY: u32 = 65_534;
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// A mapper that prints its user, group and all groups.
-const WHO: &str = "sh -c 'cat > /dev/null; echo $(id -u) $(id -g) $(id -G)'";
+/// A mapper that prints the IDs of its user, its group and all its groups.
+const PRINT_IDS: &str = "sh -c 'cat > /dev/null; echo $(id -u) $(id -g) $(id -G)'";
 
-/// `ids` is the output of [`WHO`].
+/// Checks the output of [`PRINT_IDS`]: the task had no rights of root.
 fn assert_not_root(ids: &str) {
     assert!(ids.split_whitespace().count() >= 3, "{ids}");
     assert!(ids.split_whitespace().all(|id| id != "0"), "a task ran with rights of root: {ids}");
 }
 
-/// Returns a command that runs `program` as another account. Prints a message and returns `None`
-/// without root.
+/// Returns a command that runs `program` as another account. Prints a message and returns `None` if
+/// this process is not root.
 fn as_account(uid: u32, program: &Path) -> Option<Command> {
     if !is_root() {
         skip("root", "only root can act as another account");
@@ -77,7 +78,7 @@ fn files_in(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn another_account_gets_nothing_from_a_cluster() {
+fn another_account_cannot_access_a_cluster() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("in"), "one two two\n".repeat(2000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
@@ -85,7 +86,7 @@ fn another_account_gets_nothing_from_a_cluster() {
     let folder = cluster.path(".fermata");
     let (namenode, jobtracker) = (address(&folder, "namenode"), address(&folder, "jobtracker"));
     let at = ["--namenode", &namenode, "--jobtracker", &jobtracker];
-    let mapper = ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/stolen"];
+    let mapper = ["submit", "streaming", "--mapper", PRINT_IDS, "--input", "/in", "--output", "/stolen"];
     for args in [
         &["fs", "ls", "/"][..],
         &["fs", "cat", "/in"],
@@ -95,14 +96,15 @@ fn another_account_gets_nothing_from_a_cluster() {
         &["kill", "job_1"],
         &mapper,
     ] {
-        // With addresses it does not matter whether there is a folder that it cannot read.
+        // The addresses are given, so it does not matter whether the command finds a folder that it
+        // cannot read.
         for here in [Path::new("/"), &cluster.path("."), &folder] {
             let Some(ran) = mrctl_as(OTHER_ACCOUNT, here, &[&at[..], args].concat()) else { return };
             assert_eq!(ran.code, 1, "{args:?}: {}{}", ran.stdout, ran.stderr);
             assert!(ran.stderr.contains("requires a credential"), "{args:?}: {}", ran.stderr);
         }
     }
-    // Nor with the folder, which it can see.
+    // Nor does another account get access through the folder, which it can see.
     for args in [&["fs", "ls", "/"][..], &["jobs"], &["status"]] {
         let ran = mrctl_as(OTHER_ACCOUNT, &cluster.path("."), args).unwrap();
         let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
@@ -112,7 +114,7 @@ fn another_account_gets_nothing_from_a_cluster() {
             "{line}"
         );
     }
-    // A token of the owner gives access.
+    // A token of the owner gives access to another account.
     let token = cluster.path("token");
     fs::write(&token, cluster.mrctl(&["token", "--valid", "10m"])).unwrap();
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
@@ -120,7 +122,7 @@ fn another_account_gets_nothing_from_a_cluster() {
     let with_token = [&at[..], &["--token-file", token.to_str().unwrap(), "fs", "ls", "/"]].concat();
     let ran = mrctl_as(OTHER_ACCOUNT, &cluster.path("."), &with_token).unwrap();
     assert!(ran.code == 0 && ran.stdout.lines().any(|line| line == "in"), "{}{}", ran.stdout, ran.stderr);
-    // A block, without a token.
+    // A DataNode sends no block without a token.
     let stat = cluster.json(&["fs", "stat", "--blocks", "/in"]);
     let block = &stat[0]["locations"][0];
     let name = block["block"].to_string();
@@ -129,8 +131,12 @@ fn another_account_gets_nothing_from_a_cluster() {
     let read = Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length, nonce: 0 });
     let stream = TcpStream::connect(address(&folder, "datanode")).unwrap();
     // The token is checked before the nonce.
-    assert_eq!(ask(stream, read, &[]).as_deref(), Some("denied"), "a block was sent without a token");
-    // Files on disk: blocks, logs, map outputs, the secret.
+    assert_eq!(
+        send_request(stream, read, &[]).as_deref(),
+        Some("denied"),
+        "a block was sent without a token"
+    );
+    // Another account can read no file of the cluster: blocks, logs, map outputs, the secret.
     let mut files = Vec::new();
     files_in(&folder, &mut files);
     assert!(files.len() > 10 && files.contains(&folder.join("secret")), "{files:?}");
@@ -141,7 +147,7 @@ fn another_account_gets_nothing_from_a_cluster() {
 }
 
 #[test]
-fn pages_need_the_printed_address() {
+fn web_pages_require_the_printed_address() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     let mut command = cluster.command(&["web", "--port", "0"]);
     let mut web = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -169,20 +175,30 @@ fn pages_need_the_printed_address() {
 }
 
 #[test]
-fn open_cluster_warns_and_accepts_everybody() {
+fn open_cluster_warns_and_accepts_all_accounts() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, open: true, ..Up::default() });
     assert_eq!(cluster.json(&["status"])["access"], "open");
     assert!(cluster.mrctl(&["status"]).contains("open (every account of this machine can use it)"));
     assert!(cluster.refused(1, &["token"]).contains("this cluster is open"));
     cluster.mrctl(&["down"]);
-    // The setting is stored in the folder, and `up` warns again.
+    // The choice is stored in the folder, and `up` warns again.
     let again = cluster.try_mrctl(&["up", "--detach"]);
     assert!(again.code == 0 && again.stderr.contains("warning: --open"), "{}{}", again.stdout, again.stderr);
     fs::write(cluster.path("in"), "x\n").unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     let folder = cluster.path(".");
-    let job =
-        ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who", "--reduces", "0"];
+    let job = [
+        "submit",
+        "streaming",
+        "--mapper",
+        PRINT_IDS,
+        "--input",
+        "/in",
+        "--output",
+        "/who",
+        "--reduces",
+        "0",
+    ];
     for args in [&["fs", "ls", "/"][..], &["fs", "cat", "/in"], &job, &["jobs"]] {
         let Some(ran) = mrctl_as(OTHER_ACCOUNT, &folder, args) else { return };
         assert_eq!(ran.code, 0, "{args:?}: {}{}", ran.stdout, ran.stderr);
@@ -191,7 +207,7 @@ fn open_cluster_warns_and_accepts_everybody() {
     cluster.mrctl(&["down"]);
     cluster.mrctl(&["up", "--closed", "--detach"]);
     assert_eq!(cluster.json(&["status"])["access"], "closed");
-    // Its configuration cannot be read.
+    // Other accounts cannot read the configuration of the closed cluster.
     assert_eq!(mrctl_as(OTHER_ACCOUNT, &folder, &["fs", "ls", "/"]).unwrap().code, 1);
 }
 
@@ -205,21 +221,21 @@ fn a_token_lets_another_client_in_until_it_expires() {
         let _ = fs::remove_file(&own);
         security::write_private(&own, text.as_bytes()).unwrap();
         let args = ["--token-file", own.to_str().unwrap(), "--namenode", &namenode, "fs", "ls", "/"];
-        // In another folder, where the secret of the cluster is not found.
+        // The command runs in another folder, where it does not find the secret of the cluster.
         let mut command = cluster.command(&args);
         Ran::from(command.current_dir("/").output().unwrap())
     };
     let ran = list(token["token"].as_str().unwrap());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let short = cluster.mrctl(&["token", "--valid", "1s"]);
-    let refused = eventually("it expires", TIMEOUT, || Some(list(&short)).filter(|ran| ran.code != 0));
+    let refused = eventually("the token expires", TIMEOUT, || Some(list(&short)).filter(|ran| ran.code != 0));
     assert!(refused.stderr.contains("expired"), "{}", refused.stderr);
     assert!(cluster.refused(2, &["token", "--valid", "0s"]).contains("--valid"));
 }
 
-/// Listens on a port of 127.0.0.1 (family 4) or of all addresses, IPv4 and IPv6 (family 6). For
-/// each connection it prints the number of received bytes at its end: `bytes N`.
-const LISTEN: &str = r#"
+/// Script that listens on a port of 127.0.0.1 (family 4) or of all addresses, IPv4 and IPv6 (family
+/// 6). At the end of each connection it prints the number of received bytes: `bytes N`.
+const LISTEN_SCRIPT: &str = r#"
 import socket, sys, threading, time
 family, port = sys.argv[1], int(sys.argv[2])
 server = socket.socket(socket.AF_INET6 if family == "6" else socket.AF_INET)
@@ -247,18 +263,18 @@ while True:
     threading.Thread(target=hear, args=(server.accept()[0],), daemon=True).start()
 "#;
 
-/// A program of another account that listens on a port. Ended when dropped.
+/// A program of another account that listens on a port. Killed when dropped.
 struct Impostor {
     process: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Impostor {
-    /// Prints a message and returns `None` if that is not possible.
-    fn port(addr: &str, family: &str) -> Option<Self> {
+    /// Listens on the port of `addr`. Prints a message and returns `None` if that is not possible.
+    fn listen(addr: &str, family: &str) -> Option<Self> {
         let (_, port) = addr.rsplit_once(':').unwrap();
         let mut command = as_account(OTHER_ACCOUNT, Path::new("python3"))?;
-        command.args(["-c", LISTEN, family, port]).stdout(Stdio::piped());
+        command.args(["-c", LISTEN_SCRIPT, family, port]).stdout(Stdio::piped());
         let mut process = command.spawn().expect("setpriv starts");
         let mut coming = BufReader::new(process.stdout.take().unwrap()).lines();
         let lines = Arc::new(Mutex::new(Vec::new()));
@@ -276,7 +292,7 @@ impl Impostor {
         Some(impostor)
     }
 
-    /// Returns the received bytes by connection.
+    /// Returns a line with the number of received bytes for each ended connection.
     fn received(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
     }
@@ -298,7 +314,7 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
     let folder = cluster.path(".fermata");
     let masters = ["namenode", "jobtracker"];
     let addresses = masters.map(|master| address(&folder, master));
-    // A socket for both families is not in the kernel's table of IPv4.
+    // The kernel's table of IPv4 sockets does not contain sockets for both families.
     for families in [["4", "6"], ["6", "4"]] {
         for master in masters {
             cluster.mrctl(&["chaos", "kill", master]);
@@ -307,7 +323,7 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
         let before = logs.map(|log| cluster.log(log).len());
         let mut impostors = Vec::new();
         for (addr, family) in addresses.iter().zip(families) {
-            let Some(one) = Impostor::port(addr, family) else { return };
+            let Some(one) = Impostor::listen(addr, family) else { return };
             impostors.push(one);
         }
         for args in [&["fs", "ls", "/"][..], &["jobs"]] {
@@ -315,14 +331,14 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
             assert!(line.contains("no token is sent to it") && line.contains("uid54321"), "{args:?}: {line}");
             assert_eq!(line.trim().lines().count(), 1, "{line}");
         }
-        // Daemons refuse it too, and log the reason.
+        // Daemons refuse the server too, and log the reason.
         for (log, before) in logs.into_iter().zip(before) {
             eventually("a daemon has been asked for its token", TIMEOUT, || {
                 cluster.log(log)[before..].contains("no token is sent to it").then_some(())
             });
         }
         for one in &impostors {
-            eventually("connections ended", TIMEOUT, || (one.received().len() >= 2).then_some(()));
+            eventually("connections have ended", TIMEOUT, || (one.received().len() >= 2).then_some(()));
             assert!(
                 one.received().iter().all(|line| line == "bytes 0"),
                 "{families:?}: {:?}",
@@ -343,7 +359,7 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
 
 #[test]
 fn token_for_a_cluster_of_another_account_needs_trust_owner() {
-    let Some(cluster) = Ordinary::up() else {
+    let Some(cluster) = UnprivilegedCluster::up() else {
         return;
     };
     let at = cluster.folder.path();
@@ -352,7 +368,7 @@ fn token_for_a_cluster_of_another_account_needs_trust_owner() {
     let own = tempfile::tempdir_in(at.parent().unwrap()).unwrap();
     let file = own.path().join("token");
     security::write_private(&file, token.trim().as_bytes()).unwrap();
-    grant_all(&[file.clone(), own.path().to_owned()], OTHER_ACCOUNT);
+    change_owner(&[file.clone(), own.path().to_owned()], OTHER_ACCOUNT);
     let list = |trusted: &str| {
         let mut command = as_account(OTHER_ACCOUNT, &binaries().join("mrctl")).unwrap();
         command.args(["--token-file", file.to_str().unwrap(), "--namenode", &namenode, "fs", "ls", "/"]);
@@ -369,8 +385,8 @@ fn token_for_a_cluster_of_another_account_needs_trust_owner() {
     assert_eq!(ran.code, 0, "{}{}", ran.stdout, ran.stderr);
 }
 
-/// Returns a script of what a task of the cluster in `folder` tries to access, each with its exit
-/// code.
+/// Returns a script of what a task of the cluster in `folder` tries to access. For each attempt it
+/// prints the exit code.
 fn intrusions(folder: &Path) -> String {
     let daemons = daemons(folder);
     let found = daemons.iter().find(|daemon| daemon["kind"] == "tasktracker").expect("a tracker");
@@ -392,12 +408,12 @@ fn intrusions(folder: &Path) -> String {
     script
 }
 
-/// Checks that everything was tried and nothing worked.
+/// Checks that everything was tried and that nothing worked.
 fn check_intrusions(out: &str) {
     for name in ["secret", "environ", "memory", "descriptors", "root", "folders", "connect"] {
         let line = out.lines().find(|line| line.starts_with(&format!("{name} ")));
         let code = line.unwrap_or_else(|| panic!("{name} was not tried: {out}")).trim().rsplit(' ').next();
-        assert_ne!(code, Some("0"), "a task got at: {name}\n{out}");
+        assert_ne!(code, Some("0"), "a task had access to: {name}\n{out}");
     }
 }
 
@@ -413,7 +429,7 @@ fn tasks_of_a_root_cluster_run_as_another_account_and_cannot_read_secrets() {
     let out = String::from_utf8(cluster.output("/out")).unwrap();
     assert!(!is_root() || !out.lines().any(|line| line.trim() == "uid 0"), "a task ran as root: {out}");
     check_intrusions(&out);
-    // A program that the account cannot start is reported with advice.
+    // If the account cannot start a program, the error contains advice.
     let hidden = tempfile::tempdir().unwrap();
     let program = hidden.path().join("program");
     fs::write(&program, "#!/bin/sh\ncat\n").unwrap();
@@ -424,7 +440,8 @@ fn tasks_of_a_root_cluster_run_as_another_account_and_cannot_read_secrets() {
     assert!(why.contains("tasktracker.task_reads") && why.contains("account"), "{job}");
 }
 
-/// A task has the token of its job in memory. Other programs with its account cannot read it.
+/// A task has the token of its job in memory. Checks that other programs with the account of the
+/// task cannot read it.
 #[test]
 fn memory_of_a_task_is_closed_to_its_account() {
     let Some(mut peek) = as_account(NOBODY, Path::new("sh")) else { return };
@@ -433,7 +450,7 @@ fn memory_of_a_task_is_closed_to_its_account() {
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     cluster.detach(&["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=4KiB"]);
     let folder = cluster.path(".fermata").canonicalize().unwrap();
-    let pid = eventually("its task runs", TIMEOUT, || {
+    let pid = eventually("the task of the job runs", TIMEOUT, || {
         let all = fs::read_dir("/proc").unwrap().flatten();
         let works_there = |process: &fs::DirEntry| {
             let work = fs::read_link(process.path().join("cwd")).unwrap_or_default();
@@ -449,11 +466,11 @@ fn memory_of_a_task_is_closed_to_its_account() {
 }
 
 /// A cluster of an ordinary account, whose tasks have the same account. Stopped when dropped.
-struct Ordinary {
+struct UnprivilegedCluster {
     folder: tempfile::TempDir,
 }
 
-impl Ordinary {
+impl UnprivilegedCluster {
     fn up() -> Option<Self> {
         let within = binaries().with_file_name("tmp");
         fs::create_dir_all(&within).unwrap();
@@ -483,7 +500,7 @@ impl Ordinary {
     }
 }
 
-impl Drop for Ordinary {
+impl Drop for UnprivilegedCluster {
     fn drop(&mut self) {
         self.mrctl(&["down"]);
     }
@@ -491,7 +508,7 @@ impl Drop for Ordinary {
 
 #[test]
 fn tasks_with_the_account_of_the_cluster_cannot_read_its_secret() {
-    let Some(cluster) = Ordinary::up() else {
+    let Some(cluster) = UnprivilegedCluster::up() else {
         return;
     };
     let at = cluster.folder.path();
@@ -511,13 +528,13 @@ fn tasks_with_the_account_of_the_cluster_cannot_read_its_secret() {
     let out = cluster.done(&["fs", "cat", "/out/part-*"]);
     assert!(out.contains(&format!("uid {NOBODY}")), "{out}");
     check_intrusions(&out);
-    // Root does not use that folder, because it belongs to another account.
+    // Root does not use the folder, because it belongs to another account.
     let mut command = Command::new(binaries().join("mrctl"));
     let ran = Ran::from(command.args(["fs", "ls", "/"]).current_dir(at).output().unwrap());
     assert!(ran.code == 1 && ran.stderr.contains("belongs to nobody"), "{}{}", ran.stdout, ran.stderr);
 }
 
-/// The programs in a folder that only its owner can enter, like the home folder of root.
+/// Copies the programs to a folder that only its owner can enter, like the home folder of root.
 fn closed_programs() -> tempfile::TempDir {
     let folder = tempfile::tempdir_in(binaries().with_file_name("tmp")).unwrap();
     for name in ["mrctl", "namenode", "datanode", "jobtracker", "tasktracker", "mrtask"] {
@@ -528,15 +545,15 @@ fn closed_programs() -> tempfile::TempDir {
     folder
 }
 
-/// Returns the folder of the trackers of this cluster, if it is outside of the cluster folder.
-fn elsewhere(state: &Path) -> Option<PathBuf> {
+/// Returns the folder of the trackers of this cluster if it is outside of the cluster folder.
+fn tracker_folder_outside(state: &Path) -> Option<PathBuf> {
     let text = fs::read_to_string(state.join("layout.json")).ok()?;
     let layout: Value = serde_json::from_str(&text).ok()?;
     Some(layout["tasks"].as_str()?.into())
 }
 
 #[test]
-fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
+fn cluster_in_a_closed_folder_runs_tasks_in_another_folder() {
     fs::create_dir_all(binaries().with_file_name("tmp")).unwrap();
     let programs = closed_programs();
     let home = tempfile::tempdir().unwrap();
@@ -549,9 +566,9 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
         ran.stdout
     };
     mrctl(&["up", "--detach", "--nodes", "1", "--replication", "1"]);
-    let tasks = elsewhere(&home.path().join(".fermata"));
+    let tasks = tracker_folder_outside(&home.path().join(".fermata"));
     assert_eq!(tasks.is_some(), is_root(), "{tasks:?}");
-    // A task can access the socket for short-circuit reads.
+    // The account of tasks must be able to access the socket for short-circuit reads.
     let within = tasks.iter().flat_map(|tasks| fs::read_dir(tasks).unwrap().flatten());
     let sockets = within.map(|entry| entry.path().join("local.sock")).filter(|path| path.exists());
     let sockets: Vec<PathBuf> = sockets.collect();
@@ -563,14 +580,15 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     assert_eq!(sockets.len(), usize::from(is_root()), "{sockets:?}");
     fs::write(home.path().join("in"), "x\n").unwrap();
     mrctl(&["fs", "put", "in", "/in"]);
-    let job = ["submit", "streaming", "--mapper", WHO, "--input", "/in", "--output", "/who"];
+    let job = ["submit", "streaming", "--mapper", PRINT_IDS, "--input", "/in", "--output", "/who"];
     mrctl(&[&job[..], &["--reduces", "0"]].concat());
     assert_not_root(&mrctl(&["fs", "cat", "/who/part-*"]));
     mrctl(&["submit", "wordcount", "--input", "/in", "--output", "/counts"]);
     mrctl(&["down", "--purge"]);
     assert!(tasks.is_none_or(|tasks| !tasks.exists()), "tasks' folders are left");
     assert!(!home.path().join(".fermata").exists(), "the folder is left");
-    // The demo too, from a checkout in a closed folder, with temporary files in another.
+    // The demo works too, from a checkout in a closed folder, with temporary files in another
+    // closed folder.
     let mut demo = Command::new(programs.path().join("mrctl"));
     demo.arg("demo").current_dir(home.path()).env("TMPDIR", home.path());
     let ran = Ran::from(demo.output().unwrap());
@@ -579,9 +597,9 @@ fn a_cluster_in_a_closed_folder_runs_its_tasks_elsewhere() {
     assert_eq!(left.collect::<Vec<_>>(), ["in"], "left behind");
 }
 
-/// A state folder in `home` that names a program, which leaves a mark if it is run; returns all its
-/// files.
-fn planted(home: &Path) -> Vec<PathBuf> {
+/// Creates a state folder in `home` that names a program. The program creates a file when it is
+/// run. Returns all files of the folder.
+fn plant_state_folder(home: &Path) -> Vec<PathBuf> {
     let state = home.join(".fermata");
     fs::create_dir_all(&state).unwrap();
     let program = home.join("namenode");
@@ -600,7 +618,8 @@ fn planted(home: &Path) -> Vec<PathBuf> {
     files.into_iter().chain([state]).collect()
 }
 
-fn grant_all(paths: &[PathBuf], to: u32) {
+/// Changes the owner of files to an account.
+fn change_owner(paths: &[PathBuf], to: u32) {
     for path in paths {
         chown(path, Some(to), Some(to)).unwrap();
     }
@@ -614,9 +633,9 @@ fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
     let home = tempfile::tempdir().unwrap();
     let (marker, deep) = (home.path().join("ran"), home.path().join("a/b"));
     fs::create_dir_all(&deep).unwrap();
-    let all = planted(home.path());
+    let all = plant_state_folder(home.path());
     let (file, state) = (&all[0], &all[3]);
-    grant_all(&all, NOBODY);
+    change_owner(&all, NOBODY);
     let run = |args: &[&str], config: Option<&Path>| {
         let mut command = Command::new(binaries().join("mrctl"));
         command.args(args).current_dir(&deep).stdin(Stdio::null());
@@ -655,12 +674,13 @@ fn a_folder_of_another_account_is_refused_and_nothing_in_it_is_run() {
     }
     refused(&["fs", "ls", "/"], Some(file));
     assert!(!marker.exists(), "a program named by the folder was run");
-    // Owned by us, but writable for others.
-    grant_all(&all, 0);
+    // The file belongs to us, but others can write it.
+    change_owner(&all, 0);
     fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
     let ran = run(&["fs", "ls", "/"], None);
     assert!(ran.code == 1 && ran.stderr.contains("chmod go-w"), "{}", ran.stderr);
-    // The program in the state file is not run even then: programs are those next to mrctl.
+    // Even then the program named in the state file is not run, because daemons are started from
+    // the folder of mrctl.
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     run(&["chaos", "restart", "namenode"], None);
     assert!(!marker.exists(), "a program named by a state file was run");

@@ -1,13 +1,13 @@
 //! Abuse of the masters: thousands of calls that never end, and requests that never arrive
-//! completely, from eighty connections without a credential, and in the closed cluster from twenty
-//! more of a user. Heartbeats, admin calls, jobs and memory are not affected.
+//! completely. Eighty connections have no credential, and in the closed cluster twenty more are
+//! those of a user. Checks that heartbeats, admin calls, jobs and memory are not affected.
 //!
-//! Calls are counted when their headers were written to a connection. The limits of the server
-//! decide how many it keeps; it refuses the others. Every run checks what does not depend on the
-//! speed of the machine: no call of an admin is refused, no node becomes suspect or registers
+//! A call counts as sent when its headers were written to a connection. The limits of the server
+//! decide how many calls it keeps; it refuses the others. Every run checks what does not depend on
+//! the speed of the machine: no call of an admin is refused, no node becomes suspect or registers
 //! again, the job succeeds, and memory is bounded. Latencies are checked only in the run of a
-//! minute, which is started alone on an idle machine; the short run shares the machine with other
-//! tests and prints them.
+//! minute, which is started alone on an idle machine. The short run shares the machine with other
+//! tests and only prints them.
 
 mod attack;
 
@@ -23,33 +23,35 @@ use std::{
 use tonic::{Request, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
-/// Duration of the abuse: in every run, and in the long one.
-const HOLD: Duration = Duration::from_secs(15);
-const HOLD_LONG: Duration = Duration::from_mins(1);
+/// Duration of the abuse in the test that is always run.
+const ABUSE_TIME: Duration = Duration::from_secs(15);
+/// Duration of the abuse in the long test.
+const ABUSE_TIME_LONG: Duration = Duration::from_mins(1);
 /// Minimum number of calls that are sent to each master.
 const SENT_MIN: usize = 10_000;
 /// The abusive user.
-const MALLORY: &str = "mallory";
-/// Maximum latency of an admin call (in the long run).
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
+const ABUSIVE_USER: &str = "mallory";
+/// Maximum p99 latency of an admin call in the long test.
+const LATENCY_MAX: Duration = Duration::from_millis(200);
 /// Maximum growth of the resident memory of a master.
 const GROWTH_MAX: u64 = 64 << 20;
-/// Maximum duration of the job relative to its usual time, and an absolute addition (in the long
-/// run).
+/// Maximum duration of the job in the long test, relative to its usual time. [`JOB_SLACK`] is
+/// added.
 const JOB_RATIO: f64 = 1.25;
+/// Time that is added to the maximum duration of the job.
 const JOB_SLACK: Duration = Duration::from_secs(2);
-/// Heartbeats that a busy machine does not miss.
+/// Settings with which a busy machine misses no heartbeats.
 const SETTINGS: &str = "[namenode]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\ndead_after = \"20s\"\n\
     [jobtracker]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\nlost_after = \"20s\"\n";
 
-/// A cluster, and the credentials of its admin.
+/// A cluster that is abused, and the credentials of its callers.
 struct Subject {
     cluster: Cluster,
     admin: Credentials,
     attacker: Credentials,
     /// An ordinary user who abuses the masters too.
     mallory: Option<Credentials>,
-    /// Configuration for submitting jobs.
+    /// Arguments of `mrctl` with which jobs are submitted.
     user: Vec<String>,
 }
 
@@ -60,13 +62,14 @@ impl Subject {
         Self { cluster, admin, attacker, mallory: None, user: Vec::new() }
     }
 
-    /// The folder of the lab must exist as long as its cluster.
+    /// Creates a subject from a closed cluster. The returned folder must exist as long as the
+    /// cluster.
     fn closed(lab: Lab) -> (Self, tempfile::TempDir) {
         let (admin, attacker) = (lab.credentials(Role::Admin, "boss", Good::Yes), lab.nobody());
         lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
         lab.cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
         let user = vec!["--config".to_owned(), lab.config_of("ann", false)];
-        let mallory = Some(lab.credentials(Role::User, MALLORY, Good::Yes));
+        let mallory = Some(lab.credentials(Role::User, ABUSIVE_USER, Good::Yes));
         (Self { cluster: lab.cluster, admin, attacker, mallory, user }, lab.folder)
     }
 
@@ -90,8 +93,8 @@ impl Subject {
         line.trim_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().unwrap() << 10
     }
 
-    /// Returns how often each DataNode and each tracker has registered, by its own log, because
-    /// masters do not log every registration.
+    /// Returns how often each DataNode and each tracker has registered. Counted in the logs of the
+    /// nodes, because masters do not log every registration.
     fn registrations(&self) -> Vec<usize> {
         let is_one = |line: &&str| line.contains(" registered") && !line.contains("not registered");
         let count = |daemon: &&str| self.cluster.log(daemon).lines().filter(is_one).count();
@@ -126,7 +129,7 @@ impl Subject {
     }
 }
 
-/// Calls to both masters, one after the other, every fifth on a new connection.
+/// Calls both masters one after the other, every fifth time on a new connection.
 struct Admin<'a> {
     subject: &'a Subject,
     runtime: tokio::runtime::Runtime,
@@ -157,7 +160,8 @@ impl<'a> Admin<'a> {
         }
     }
 
-    /// Returns sorted latencies over the given time. Calls `watch` from time to time.
+    /// Makes admin calls for the given time, and returns their sorted latencies. Calls `watch` from
+    /// time to time.
     fn latencies(&self, lasts: Duration, mut watch: impl FnMut()) -> Vec<Duration> {
         let masters = [Role::NameNode, Role::JobTracker];
         let channel = |master| {
@@ -191,20 +195,20 @@ fn p99(sorted: &[Duration]) -> Duration {
     sorted[(sorted.len() * 99).div_ceil(100).saturating_sub(1)]
 }
 
-fn all_live(cluster: &Cluster) {
+fn check_all_live(cluster: &Cluster) {
     let nodes = cluster.json(&["nodes"]);
     let live = |node: &serde_json::Value| node["state"] == "live" && node["tracker"]["state"] == "live";
     assert!(nodes.as_array().unwrap().iter().all(live), "a heartbeat was missed: {nodes}");
 }
 
-/// Measures without and with abuse, and compares.
-fn abuse(subject: &Subject, hold: Duration) {
+/// Measures without and with abuse, and compares the results.
+fn check_abuse(subject: &Subject, hold: Duration) {
     let masters = [Role::NameNode, Role::JobTracker];
     subject.prepare();
     subject.job("first");
     let usual_job = subject.job("usual");
     let admin = Admin::new(subject);
-    let usual = admin.latencies(Duration::from_secs(5), || all_live(&subject.cluster));
+    let usual = admin.latencies(Duration::from_secs(5), || check_all_live(&subject.cluster));
     let registered = subject.registrations();
     assert!(
         registered.iter().all(|count| *count >= 1),
@@ -213,11 +217,11 @@ fn abuse(subject: &Subject, hold: Duration) {
     let before = masters.map(|master| subject.memory(master, "VmRSS:"));
 
     let targets = masters.map(|master| (master, subject.address(master)));
-    let mallory = subject.mallory.as_ref().map(|credentials| (credentials, MALLORY));
+    let mallory = subject.mallory.as_ref().map(|credentials| (credentials, ABUSIVE_USER));
     let attack = Attack::begin(&subject.attacker, mallory, &targets);
     let (under, job) = std::thread::scope(|scope| {
         let job = scope.spawn(|| subject.job("under-abuse"));
-        let under = admin.latencies(hold, || all_live(&subject.cluster));
+        let under = admin.latencies(hold, || check_all_live(&subject.cluster));
         (under, job.join().expect("the job succeeds"))
     });
     for master in masters {
@@ -248,8 +252,8 @@ fn abuse(subject: &Subject, hold: Duration) {
     );
     assert_eq!(subject.registrations(), registered, "nodes have registered again");
     assert!(growth.iter().all(|growth| *growth <= GROWTH_MAX), "memory grew by {growth:?} bytes");
-    if hold == HOLD_LONG {
-        assert!(under_p99 < REQUEST_TIMEOUT, "answers came late: {under_p99:?}");
+    if hold == ABUSE_TIME_LONG {
+        assert!(under_p99 < LATENCY_MAX, "the p99 latency of admin calls is too high: {under_p99:?}");
         assert!(
             job < usual_job.mul_f64(JOB_RATIO) + JOB_SLACK,
             "the job took {job:?}, usually {usual_job:?}"
@@ -257,10 +261,10 @@ fn abuse(subject: &Subject, hold: Duration) {
     }
 }
 
-fn abuse_closed(hold: Duration) {
+fn check_abuse_of_closed_cluster(hold: Duration) {
     let (subject, _folder) = Subject::closed(Lab::up_with(true, SETTINGS, ""));
-    abuse(&subject, hold);
-    // The log contains the caller, the kind and the number of refusals, in few lines.
+    check_abuse(&subject, hold);
+    // The log contains caller, kind and number of the refusals, in few lines.
     for master in ["namenode", "jobtracker"] {
         let log = subject.state(&format!("logs/{master}.log"));
         let lines = log.lines().filter(|line| line.contains("refused a call")).count();
@@ -271,47 +275,51 @@ fn abuse_closed(hold: Duration) {
 
 #[test]
 fn abuse_does_not_disturb_a_closed_cluster() {
-    abuse_closed(HOLD);
+    check_abuse_of_closed_cluster(ABUSE_TIME);
 }
 
 #[test]
 #[ignore = "a minute of abuse"]
 fn abuse_for_a_minute_does_not_disturb_a_closed_cluster() {
-    abuse_closed(HOLD_LONG);
+    check_abuse_of_closed_cluster(ABUSE_TIME_LONG);
 }
 
 #[test]
 fn abuse_does_not_disturb_an_open_cluster() {
-    abuse(&Subject::open(), HOLD);
+    check_abuse(&Subject::open(), ABUSE_TIME);
 }
 
 #[test]
 #[ignore = "a minute of abuse"]
 fn abuse_for_a_minute_does_not_disturb_an_open_cluster() {
-    abuse(&Subject::open(), HOLD_LONG);
+    check_abuse(&Subject::open(), ABUSE_TIME_LONG);
 }
 
-/// The log of a daemon contains who was refused what, and why.
+/// Checks that the log of a daemon contains who was refused what, and why.
 #[test]
 fn refused_access_is_in_the_log_with_who_what_and_why() {
     let lab = Lab::up(true, "");
     lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
     lab.cluster.mrctl(&["fs", "chmod", "700", "/home/ann"]);
-    // By the gate: a method that is not for users. By the owner of the file: a folder that is not
-    // bob's.
+    // The gate refuses a method that is not for users. The NameNode refuses access to a folder that
+    // is not bob's.
     for args in [&["fs", "safemode", "on"][..], &["fs", "ls", "/home/ann"]] {
         assert_ne!(lab.run("bob", args).code, 0, "{args:?}");
-        // The log has one line of a kind per second.
+        // The log contains at most one line of a kind per second, so the call is repeated.
         let log = || fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
         let method = if args[1] == "ls" { "NameNode/" } else { "NameNode/SetSafemode" };
-        let line = fermata_tests::eventually("a line about it", Duration::from_secs(20), || {
-            lab.run("bob", args);
-            let log = log();
-            log.lines()
-                .rev()
-                .find(|line| line.contains("refused a call") && line.contains(method))
-                .map(str::to_owned)
-        });
+        let line = fermata_tests::eventually(
+            "the log has a line about the refusal",
+            Duration::from_secs(20),
+            || {
+                lab.run("bob", args);
+                let log = log();
+                log.lines()
+                    .rev()
+                    .find(|line| line.contains("refused a call") && line.contains(method))
+                    .map(str::to_owned)
+            },
+        );
         for word in ["WARN", "Permission", "\"bob\"", "user", "127.0.0.1:"] {
             assert!(line.contains(word), "{word}: {line}");
         }

@@ -1,4 +1,4 @@
-//! Ownership of files and jobs: owner, group, mode, superuser, as shown by `mrctl`. Over TLS.
+//! Ownership of files and jobs: owner, group, mode and superuser, as shown by `mrctl`. Uses TLS.
 
 use super::{Good, Lab};
 use dfs_client::{Client, ClientOptions, path::DfsPath};
@@ -12,7 +12,7 @@ fn files_and_jobs_belong_to_their_owners() {
     let text = lab.cluster.path("text");
     std::fs::write(&text, "one two two\n").unwrap();
     let text = text.to_str().unwrap();
-    // A home folder for each user.
+    // Creates a home folder for each user.
     for (user, mode) in [("ann", "750"), ("bob", "700")] {
         let home = format!("/home/{user}");
         admin(&["fs", "mkdir", "-p", &home]);
@@ -31,9 +31,9 @@ fn files_and_jobs_belong_to_their_owners() {
     lab.denied("ann", &["fs", "chown", "bob", "/home/ann/a"]);
     lab.done("ann", &["fs", "chmod", "600", "/home/ann/a"]);
     lab.denied("cid", &["fs", "cat", "/home/ann/a"]);
-    // An admin may do everything.
+    // An admin may access everything.
     assert_eq!(lab.done("root-of-all", &["fs", "cat", "/home/ann/a"]), "one two two\n");
-    // A job has the rights of its submitter.
+    // A job has the rights of the user who submitted it.
     let submit = |user: &str, input: &str, output: &str| {
         lab.run(user, &["submit", "wordcount", "--input", input, "--output", output])
     };
@@ -59,20 +59,20 @@ fn files_and_jobs_belong_to_their_owners() {
     let jobs = lab.done("root-of-all", &["jobs", "--json"]);
     let jobs: serde_json::Value = serde_json::from_str(&jobs).unwrap();
     assert_eq!(jobs.as_array().unwrap().len(), 1, "refused at submission, not during the run: {jobs}");
-    // Others may not access it.
+    // Other users may not access the job.
     for args in [&["why", "job_1"][..], &["history", "job_1"], &["kill", "job_1"], &["tasks", "job_1"]] {
         lab.denied("bob", args);
     }
     lab.done("ann", &["history", "job_1"]);
     lab.done("root-of-all", &["tasks", "job_1"]);
     lab.done("ann", &["logs", "job_1.m0"]);
-    others_see_little(&lab);
-    jobs_are_limited(&lab, text);
-    admin_methods_are_refused_for_users(&lab);
+    check_other_users_see_little(&lab);
+    check_jobs_are_limited(&lab, text);
+    check_admin_methods_are_refused_for_users(&lab);
 }
 
-fn admin_methods_are_refused_for_users(lab: &Lab) {
-    // A method for admins.
+fn check_admin_methods_are_refused_for_users(lab: &Lab) {
+    // Draining is a method for admins.
     let ran = lab.run("ann", &["drain", "node1"]);
     assert!(ran.code != 0 && ran.stderr.contains("not for the role user"), "{}", ran.stderr);
     // A user cannot act as another.
@@ -81,8 +81,8 @@ fn admin_methods_are_refused_for_users(lab: &Lab) {
     assert!(ran.code != 0 && ran.stderr.contains("ann cannot act for bob"), "{}", ran.stderr);
 }
 
-fn others_see_little(lab: &Lab) {
-    // Others see that a job exists and its progress, but not its inputs and error messages.
+fn check_other_users_see_little(lab: &Lab) {
+    // Other users see that a job exists and its progress, but not its inputs and error messages.
     let seen = |user: &str| lab.done(user, &["jobs", "--json"]);
     assert!(seen("ann").contains("/home/ann/out"));
     assert!(seen("bob").contains("job_1") && !seen("bob").contains("/home/ann"), "{}", seen("bob"));
@@ -97,8 +97,9 @@ fn others_see_little(lab: &Lab) {
     assert!(!seen("bob").contains("my-secret-words"), "{}", seen("bob"));
 }
 
-fn jobs_are_limited(lab: &Lab, text: &str) {
-    // One active job per user: the next one is refused, and that of another user is accepted.
+fn check_jobs_are_limited(lab: &Lab, text: &str) {
+    // A user may have one active job. The next job is refused, and that of another user is
+    // accepted.
     let place = ["--input", "/home/ann/a", "--output", "/home/ann/slow", "--detach"];
     lab.done("ann", &[&["submit", "streaming", "--mapper", "sleep 300"][..], &place].concat());
     let submit = |user: &str, input: &str, output: &str| {
@@ -110,7 +111,7 @@ fn jobs_are_limited(lab: &Lab, text: &str) {
     assert_eq!(submit("bob", "/home/bob/b", "/home/bob/out").code, 0);
 }
 
-/// Permissions can be enforced in an open cluster too.
+/// Checks that permissions can be enforced in an open cluster too.
 #[test]
 fn open_cluster_with_permissions_protects_logs() {
     let settings = format!("{QUICK}\n[security]\npermissions = \"on\"\n");
@@ -134,7 +135,7 @@ fn open_cluster_with_permissions_protects_logs() {
     cluster.mrctl(&["logs", "job_1.m0"]);
 }
 
-/// A new closed cluster is usable without creating folders first.
+/// Checks that a new closed cluster can be used without creating folders first.
 #[test]
 fn first_call_makes_the_home_folder_and_the_first_job_runs() {
     let settings = format!("{QUICK}default_quota_files = 60\n");
@@ -160,8 +161,9 @@ fn first_call_makes_the_home_folder_and_the_first_job_runs() {
     assert!(full.is_some_and(|ran| ran.stderr.contains("quota of 60 files")), "the quota is enforced");
 }
 
-/// A report of a bad replica makes a DataNode read a whole block. Only users who may read the file
-/// can report, the number per minute is limited, and the reason is truncated in the log.
+/// Each report of a bad replica makes a DataNode read a whole block. Checks that only users who may
+/// read the file can report, that the number per minute is limited, and that the reason is
+/// truncated in the log.
 #[test]
 fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     let lab = Lab::up(true, "");

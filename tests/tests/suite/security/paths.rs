@@ -1,7 +1,9 @@
-//! Path traversal: names in every path and every ID of a request are only refused.
+//! Path traversal: checks that `..` and similar names are refused in every path and every ID of a
+//! request.
 
 use fermata_tests::{Cluster, Up};
 
+/// Names that try to leave a folder.
 pub(super) const TRAVERSALS: [&str; 16] = [
     "..",
     "../..",

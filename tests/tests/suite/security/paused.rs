@@ -2,11 +2,12 @@
 //! every kind of program.
 
 use super::{Lab, confined::account};
-use crate::jobs_pause::{end, lines, pause};
+use crate::jobs_pause::{await_success, lines, pause};
 use fermata_tests::binaries;
 use std::fs;
 
-/// Counts the lines of each key; all lines differ, so that there are many keys to stop at.
+/// A reducer that counts the lines of each key. All lines differ, so that there are many keys at
+/// which it can be paused.
 const COUNT: &str = "#!/bin/sh\ncut -f 1 | uniq -c\n";
 
 #[test]
@@ -43,7 +44,7 @@ fn confined_reduce_resumes_locally_and_remotely() {
     for (name, program) in programs {
         let args = [program, &["--input", "/lab/text", "--reduces", "1"]].concat();
         let plain = format!("/lab/plain-{name}");
-        // The last setting of a name counts: this run is not slow.
+        // The last setting of a name counts, so this run is not slow.
         cluster.succeed(&[&args[..], &["--conf", "pace.reduce=1GiB", "--output", &plain]].concat());
         let paused = format!("/lab/paused-{name}");
         let job = cluster.detach(&[&args[..], &["--output", &paused]].concat());

@@ -1,4 +1,4 @@
-//! Ports of a default cluster, and what a daemon needs to listen on other addresses.
+//! Ports of a default cluster, and what a daemon requires to listen on other addresses.
 
 use fermata_tests::{Cluster, Up, binaries, may_inspect_daemons};
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Returns the local addresses that processes listen on, by the inodes of their sockets.
+/// Returns the local addresses that processes listen on, found by the inodes of their sockets.
 fn listeners(pids: &BTreeSet<u32>) -> Vec<String> {
     let mut sockets = BTreeSet::new();
     for pid in pids {
@@ -51,7 +51,7 @@ fn a_default_cluster_listens_on_loopback_only() {
     let pids: BTreeSet<u32> = all.filter(ours).collect();
     assert!(pids.len() >= 6, "{pids:?}");
     let found = listeners(&pids);
-    // NameNode, JobTracker, two DataNodes, two TaskTrackers with logs: at least eight.
+    // At least eight sockets: NameNode, JobTracker, two DataNodes, and two TaskTrackers with logs.
     assert!(found.len() >= 8, "{found:?}");
     for listener in &found {
         let (table, addr) = listener.split_once(' ').unwrap();
@@ -92,7 +92,7 @@ fn daemons_need_authentication_to_listen_beyond_loopback() {
     }
 }
 
-/// With a secret it may.
+/// With a secret a daemon may listen on all addresses.
 #[test]
 fn daemon_with_a_secret_may_listen_on_all_addresses() {
     let folder = tempfile::tempdir().unwrap();
@@ -107,7 +107,7 @@ fn daemon_with_a_secret_may_listen_on_all_addresses() {
         if let Ok(ready) = fs::read_to_string(at("ready")) {
             break ready;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "it does not serve");
+        assert!(start.elapsed() < Duration::from_secs(20), "the NameNode does not serve");
         std::thread::sleep(Duration::from_millis(20));
     };
     let addr = ready.trim().replace("0.0.0.0", "127.0.0.1");

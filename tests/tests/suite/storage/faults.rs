@@ -45,7 +45,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Groups of words; a log line is about the fault if it contains all words of a group.
+    /// Returns groups of words. A log line is about the fault if it contains all words of a group.
     fn words(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::ReadError | Self::WriteError | Self::SyncError => &[&["input/output error"]],
@@ -83,7 +83,7 @@ impl Master {
     }
 }
 
-/// Owner of the faulty disk.
+/// Machine with the faulty disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Machine {
     Node(u32),
@@ -112,7 +112,8 @@ impl Machine {
         cluster.pid_of(&self.to_string(), self.kind())
     }
 
-    /// Returns its own log first, then those of other daemons that detect the fault.
+    /// Returns the logs to search: that of the daemon itself first, then those of other daemons
+    /// that detect the fault.
     fn logs(self, cluster: &Cluster, fault: Fault) -> Vec<PathBuf> {
         let log = |name: &str| cluster.path(&format!(".fermata/logs/{name}.log"));
         let node = |number: u32| log(&format!("node{number}-datanode"));
@@ -126,7 +127,7 @@ impl Machine {
     }
 }
 
-/// Lengths of the logs at some time.
+/// Lengths of the logs at a certain time.
 pub(super) struct Logs(BTreeMap<PathBuf, u64>);
 
 impl Logs {
@@ -135,7 +136,7 @@ impl Logs {
         Self(entries.map(|entry| (entry.path(), entry.metadata().unwrap().len())).collect())
     }
 
-    /// Returns the first line since then that is about the fault, without its time.
+    /// Returns the first line since that time that is about the fault, without its timestamp.
     pub(super) fn line_since(&self, cluster: &Cluster, machine: Machine, fault: Fault) -> Option<String> {
         let groups = fault.words();
         machine.logs(cluster, fault).into_iter().find_map(|path| {
@@ -155,7 +156,7 @@ impl Logs {
     }
 }
 
-/// A fault that lasts until dropped, or one that has happened.
+/// An injected fault: one that lasts until dropped, or damage that has been done.
 pub(super) enum InjectedFault {
     Lasting { _strace: Strace },
     Done,
@@ -163,7 +164,8 @@ pub(super) enum InjectedFault {
 
 impl InjectedFault {
     /// Injects a fault on a machine with a running daemon. A fault of a block affects a block that
-    /// is not in `used`, and adds it. Prints a message and returns `None` if strace cannot be used.
+    /// is not in `used`, and adds its ID. Prints a message and returns `None` if strace cannot be
+    /// used.
     pub(super) fn inject(
         cluster: &Cluster,
         known: &Known,
@@ -206,7 +208,7 @@ fn id_of(block: &Path) -> u64 {
     digits.parse().unwrap()
 }
 
-/// Returns a replica on a node of a block of a known file that is not used yet.
+/// Returns a replica on a node that belongs to a known file, of a block that is not in `used`.
 fn known_block(cluster: &Cluster, known: &Known, number: u32, used: &mut BTreeSet<u64>) -> PathBuf {
     let node = format!("node{number}");
     let blocks = known.blocks_on(cluster, &node);
@@ -215,7 +217,7 @@ fn known_block(cluster: &Cluster, known: &Known, number: u32, used: &mut BTreeSe
     let replicas = cluster.replicas_on(&node);
     let replica =
         replicas.iter().find(|path| id_of(path) == id).expect("the replica that the NameNode knows");
-    // The path as strace sees it.
+    // Returns the path as strace sees it.
     fs::canonicalize(replica).unwrap()
 }
 
@@ -242,13 +244,13 @@ fn newest(cluster: &Cluster, master: Master, ending: &str, least: u64) -> PathBu
 
 /// Damages the files of a master before its start.
 pub(super) fn damage(cluster: &Cluster, fault: Fault, master: Master) {
-    // Longer than the header of a file.
+    // Minimum size of a segment with batches. Longer than the header of a file.
     const BATCHES: u64 = 150;
     match fault {
         Fault::JournalTail => flip(&newest(cluster, master, "log", BATCHES), 1.0),
         Fault::JournalMiddle => flip(&newest(cluster, master, "log", BATCHES), 0.5),
         Fault::Snapshot => flip(&newest(cluster, master, "snap", 0), 0.5),
-        // A new segment without records is not missed: the one before it is removed, too.
+        // A new segment without records is not missed, so the segment before it is removed too.
         Fault::MissingSegment => loop {
             let segment = newest(cluster, master, "log", 0);
             let has_records =
@@ -284,7 +286,8 @@ pub(super) fn provoke(cluster: &Cluster, master: Master) -> Vec<String> {
     acknowledged
 }
 
-pub(super) fn assert_there(cluster: &Cluster, folders: &[String]) {
+/// Checks that folders exist.
+pub(super) fn assert_folders_exist(cluster: &Cluster, folders: &[String]) {
     for folder in folders {
         cluster.mrctl(&["fs", "stat", folder]);
     }
@@ -311,8 +314,8 @@ pub(super) fn restart_daemons(cluster: &Cluster, machine: Machine) {
     }
 }
 
-/// Starts a master. If it refuses, its message must mention `--recover`, which is then used.
-/// Returns whether that was necessary.
+/// Starts a master. If it refuses, checks that its message mentions `--recover`, and starts it with
+/// that flag. Returns whether that was necessary.
 pub(super) fn start_or_recover(cluster: &Cluster, master: Master) -> bool {
     let ran = cluster.try_mrctl(&["chaos", "restart", master.name()]);
     if ran.code == 0 {

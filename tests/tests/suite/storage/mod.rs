@@ -1,10 +1,10 @@
 //! The storage-fault matrix on the real daemons: faults of disks on one machine at a time, and a
 //! different fault on every machine at once.
 //!
-//! A known set of files is written before. Puts, gets and a job continue during the fault. For
-//! every fault: no wrong byte is ever read; no acknowledged data is lost without a message; every
-//! block with a good replica is served; and the file system is healthy afterwards. Each row is
-//! printed as a line of the table in docs/operate/storage-faults.md.
+//! A known set of files is written first. Gets, puts and a job continue during the fault. For every
+//! fault, checks that no wrong byte is ever read, that no acknowledged data is lost without a
+//! message, that every block with a good replica is served, and that the file system is healthy
+//! afterwards. Each row is printed as a line of the table in docs/operate/storage-faults.md.
 
 mod faults;
 mod work;
@@ -20,9 +20,9 @@ use work::{Known, Served, Work};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Reads go through the DataNodes, the scrubber reads everything every two seconds, and the masters
-/// make a snapshot every few records. Slow nodes on a busy machine are not declared dead, and calls
-/// do not fail because of them.
+/// Settings with which reads go through the DataNodes, the scrubber reads everything every two
+/// seconds, and the masters make a snapshot every few records. Nodes that are slow on a busy
+/// machine are not declared dead, and calls do not fail because of them.
 const SETTINGS: &str = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\ndead_after = \"10s\"\n\
      snapshot_bytes = \"4KiB\"\n\
      [jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\nlost_after = \"10s\"\nsnapshot_bytes = \"4KiB\"\n\
@@ -70,7 +70,7 @@ fn print_row(fault: Fault, machine: &str, seen: &Detection, served: &Served, who
     );
 }
 
-/// One fault of the disk of a DataNode. Skipped without strace.
+/// Tests one fault of the disk of a DataNode. Skipped without strace.
 fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) {
     let machine = Machine::Node(number);
     let before = faults::Logs::now(cluster);
@@ -82,21 +82,22 @@ fn node_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, number: u32) {
         return;
     };
     let seen = await_detection(cluster, fault, machine, &before, begun);
-    // The fault continues for a while after its detection.
+    // Lets the fault continue for a while after its detection.
     work.rounds(6);
     drop(injected);
     let fault_removed = Instant::now();
     faults::restart_daemons(cluster, machine);
     let served = work.end();
     assert_eq!(served.gets_failed, 0, "{fault} of {machine}: a file with a good replica was not served");
-    assert_eq!(served.puts_failed, 0, "{fault} of {machine}: the other nodes took no new file");
+    assert_eq!(served.puts_failed, 0, "{fault} of {machine}: the other nodes did not accept a new file");
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
     print_row(fault, &machine.to_string(), &seen, &served, fault_removed.elapsed());
 }
 
-/// One fault of the disk of a running master: it acknowledges nothing that is not durable.
-fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) {
+/// Tests one fault of the disk of a running master. Checks that the master acknowledges nothing
+/// that is not durable.
+fn running_master_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) {
     let machine = Machine::Master(master);
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
@@ -117,9 +118,9 @@ fn master_runs_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: 
     print_row(fault, &machine.to_string(), &seen, &served, fault_removed.elapsed());
 }
 
-/// One fault in the files of a master before its start: it refuses until the operator accepts the
-/// loss, or it has lost nothing.
-fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) {
+/// Tests one fault in the files of a master before its start. Checks that the master refuses to
+/// start until the operator accepts the loss, or that it has lost nothing.
+fn starting_master_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master: Master) {
     let machine = Machine::Master(master);
     let before = faults::Logs::now(cluster);
     let work = Work::begin(cluster, known);
@@ -133,9 +134,9 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     let seen = await_detection(cluster, fault, machine, &before, begun);
     let served = work.end_after(recovered);
     if !recovered {
-        // Without a recovery nothing may be missing.
+        // If no recovery was necessary, nothing may be missing.
         known.check(cluster, &served.acknowledged);
-        faults::assert_there(cluster, &sacrificed);
+        faults::assert_folders_exist(cluster, &sacrificed);
     }
     known.check_or_missing(cluster, &served.acknowledged, recovered);
     await_health(cluster);
@@ -143,9 +144,9 @@ fn master_starts_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, master
     print_row(fault, &format!("{machine} ({how})"), &seen, &served, begun.elapsed());
 }
 
-/// An older copy of the folder of the JobTracker: job numbers are assigned again to other
-/// submissions, and their output is complete.
-fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
+/// Restores an older copy of the JobTracker folder. New jobs then reuse the IDs of jobs that the
+/// copy does not contain. Checks that the output of the new jobs is complete and correct.
+fn restored_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     let folder = cluster.path(".fermata/data/jobtracker");
     let copy = cluster.path("jobtracker.copy");
     faults::kill(cluster, Master::JobTracker);
@@ -157,7 +158,7 @@ fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::rename(&copy, &folder).unwrap();
     faults::start(cluster, Master::JobTracker);
-    // Compares the output of its job with the right one.
+    // Runs a job, and compares its output with the correct output.
     let served = Work::begin(cluster, known).end();
     known.check(cluster, &written.acknowledged);
     known.check(cluster, &served.acknowledged);
@@ -166,9 +167,9 @@ fn stale_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     print_row(Fault::StaleRestore, "jobtracker", &seen, &served, begun.elapsed());
 }
 
-/// An older copy of the folder of the NameNode, while one DataNode is down: newer data is never
-/// read as something else.
-fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
+/// Restores an older copy of the NameNode folder while a DataNode is down. Checks that newer data
+/// is never read as the data of another file.
+fn restored_namenode_row(cluster: &Arc<Cluster>, known: &Known) {
     let fault = Fault::StaleRestore;
     let folder = cluster.path(".fermata/data/namenode");
     let (copy, newest) = (cluster.path("namenode.copy"), cluster.path("namenode.newest"));
@@ -188,11 +189,11 @@ fn stale_row(cluster: &Arc<Cluster>, known: &Known) {
     let seen = await_detection(cluster, fault, Machine::Master(Master::NameNode), &before, begun);
     let work = Work::begin(cluster, known);
     work.rounds(4);
-    // It runs, but refuses the older NameNode too, so it does not serve yet.
+    // The DataNode runs, but it also refuses the older NameNode, so it does not serve yet.
     let back = cluster.try_mrctl(&["chaos", "restart", "node3", "--daemon", "datanode"]);
     assert!(back.code == 0 || back.stderr.contains("an older NameNode runs"), "{}", back.stderr);
     work.rounds(2);
-    // Everything that was read was right. With the newest folder everything is there again.
+    // All bytes that were read were correct. With the newest folder all files exist again.
     if started {
         faults::kill(cluster, Master::NameNode);
     }
@@ -216,11 +217,11 @@ const NODE_FAULTS: [Fault; 6] = [
     Fault::RotInData,
     Fault::RotInChecksums,
 ];
-const RUNNING: [Fault; 3] = [Fault::WriteError, Fault::NoSpace, Fault::SyncError];
-const STARTING: [Fault; 4] =
+const RUNNING_MASTER_FAULTS: [Fault; 3] = [Fault::WriteError, Fault::NoSpace, Fault::SyncError];
+const STARTING_MASTER_FAULTS: [Fault; 4] =
     [Fault::JournalTail, Fault::JournalMiddle, Fault::Snapshot, Fault::MissingSegment];
 
-/// A different fault on every machine at once.
+/// Injects a different fault on every machine at once.
 #[test]
 fn a_different_storage_fault_on_every_machine_at_once() {
     let (cluster, known) = cluster(4, 3);
@@ -244,7 +245,7 @@ fn a_different_storage_fault_on_every_machine_at_once() {
         rows.push((fault, machine, await_detection(&cluster, fault, machine, &before, begun)));
     }
     work.rounds(4);
-    // So far only reads and writes of files: all are served.
+    // So far there were only reads and writes of files, and all must be served.
     let served = work.end();
     assert_eq!(served.gets_failed, 0, "a file with a good replica was not served");
     let work = Work::begin(&cluster, &known);
@@ -272,21 +273,21 @@ fn a_different_storage_fault_on_every_machine_at_once() {
     }
 }
 
-/// The part of the matrix that runs with every build: one row for each way in which a fault
+/// Tests the part of the matrix that runs with every build: one row for each way in which a fault
 /// appears.
 #[test]
 fn storage_faults_of_one_machine_at_a_time() {
     let (cluster, known) = cluster(3, 2);
-    // These need no strace.
-    master_starts_row(&cluster, &known, Fault::JournalTail, Master::NameNode);
-    master_starts_row(&cluster, &known, Fault::MissingSegment, Master::NameNode);
-    stale_jobtracker_row(&cluster, &known);
+    // These rows need no strace.
+    starting_master_row(&cluster, &known, Fault::JournalTail, Master::NameNode);
+    starting_master_row(&cluster, &known, Fault::MissingSegment, Master::NameNode);
+    restored_jobtracker_row(&cluster, &known);
     for (fault, number) in [(Fault::ReadError, 1), (Fault::WriteError, 2)] {
         node_row(&cluster, &known, fault, number);
     }
 }
 
-/// Every row on every machine.
+/// Tests every row on every machine.
 #[test]
 #[ignore = "minutes: scripts/long-tests the_whole_storage_matrix"]
 fn the_whole_storage_matrix() {
@@ -297,15 +298,15 @@ fn the_whole_storage_matrix() {
         }
     }
     for master in [Master::NameNode, Master::JobTracker] {
-        for fault in RUNNING {
-            master_runs_row(&cluster, &known, fault, master);
+        for fault in RUNNING_MASTER_FAULTS {
+            running_master_row(&cluster, &known, fault, master);
         }
     }
-    stale_row(&cluster, &known);
-    stale_jobtracker_row(&cluster, &known);
+    restored_namenode_row(&cluster, &known);
+    restored_jobtracker_row(&cluster, &known);
     for master in [Master::NameNode, Master::JobTracker] {
-        for fault in STARTING {
-            master_starts_row(&cluster, &known, fault, master);
+        for fault in STARTING_MASTER_FAULTS {
+            starting_master_row(&cluster, &known, fault, master);
         }
     }
 }

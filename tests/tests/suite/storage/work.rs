@@ -15,7 +15,7 @@ use std::{
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 const FILES: u64 = 6;
-/// Three blocks each; the last one is not full.
+/// A known file has three blocks; the last one is not full.
 const FILE_BYTES: u64 = (5 << 20) / 2;
 const NEW_BYTES: u64 = 300 << 10;
 
@@ -61,7 +61,7 @@ impl Known {
         blocks.filter(here).map(|block| block["block"].as_u64().unwrap()).collect()
     }
 
-    /// Checks that every known and every acknowledged file exists and is right.
+    /// Checks that every known and every acknowledged file exists and has the right contents.
     pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[Copied]) {
         for file in self.files.iter().chain(acknowledged) {
             let read = eventually(&format!("{} is served", file.path), TIMEOUT, || {
@@ -71,8 +71,8 @@ impl Known {
         }
     }
 
-    /// Checks that every file is right or, if the operator has accepted a loss, missing. Missing
-    /// known files are put again.
+    /// Checks that every file has the right contents or, if the operator has accepted a loss, is
+    /// missing. Puts missing known files again.
     pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[Copied], given_up: bool) {
         let mut missing = Vec::new();
         for file in self.files.iter().chain(acknowledged) {
@@ -102,14 +102,14 @@ fn is_missing(text: &str) -> bool {
     text.contains("no such file") || text.contains("not found") || text.contains("does not exist")
 }
 
-/// Returns the checksum of a file, or the error message.
+/// Gets a file. Returns its checksum, or the error message.
 fn read(cluster: &Cluster, path: &str, into: &str) -> Result<String, String> {
     let got = cluster.path(into);
     let ran = cluster.try_mrctl(&["fs", "get", "--force", path, got.to_str().unwrap()]);
     if ran.code == 0 { Ok(sha256_of(&got)) } else { Err(ran.stderr) }
 }
 
-/// Result of the work.
+/// What was served during the work.
 #[derive(Debug, Default)]
 pub(super) struct Served {
     gets: u32,
@@ -132,7 +132,7 @@ impl fmt::Display for Served {
     }
 }
 
-/// Gets and puts in a separate thread, and a job.
+/// Work in the background: gets and puts in a separate thread, and a job.
 pub(super) struct Work {
     cluster: Arc<Cluster>,
     counted: Vec<u8>,
@@ -142,7 +142,7 @@ pub(super) struct Work {
     thread: JoinHandle<Served>,
 }
 
-/// Makes the names of different works unique.
+/// Number of works so far, for unique names.
 static WORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Work {
@@ -150,7 +150,7 @@ impl Work {
         let number = WORKS.fetch_add(1, Ordering::Relaxed);
         let (round, over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let output = format!("/counted-{number}");
-        // Not acknowledged if its master is down; then it is submitted at the end.
+        // If the master is down the submission fails, and the job is submitted at the end.
         submit(cluster, &output);
         let (files, shared) = (known.files.clone(), (cluster.clone(), round.clone(), over.clone()));
         let thread = thread::spawn(move || {
@@ -165,10 +165,10 @@ impl Work {
         Self { cluster: cluster.clone(), counted: known.counted.clone(), output, round, over, thread }
     }
 
-    /// Waits for this many more gets and puts.
+    /// Waits until this many more rounds of gets and puts are complete.
     pub(super) fn rounds(&self, count: u32) {
         let until = self.round.load(Ordering::Relaxed) + count;
-        // Each may take as long as the deadline of the client.
+        // Each operation may take as long as the deadline of the client.
         eventually("more operations complete", TIMEOUT * count, || {
             (self.round.load(Ordering::Relaxed) >= until).then_some(())
         });
@@ -180,8 +180,8 @@ impl Work {
         self.end_after(false)
     }
 
-    /// Like [`Self::end`]. After an operator has accepted the loss of a part of a journal
-    /// (`given_up`), the output of the job may be lost; then it is submitted again.
+    /// Like [`Self::end`]. If an operator has accepted the loss of a part of a journal
+    /// (`given_up`), the output of the job may be lost; then the job is submitted again.
     #[track_caller]
     pub(super) fn end_after(self, given_up: bool) -> Served {
         self.over.store(true, Ordering::Relaxed);
@@ -217,7 +217,8 @@ fn submit(cluster: &Cluster, output: &str) -> bool {
     cluster.try_mrctl(&["submit", "wordcount", "--input", "/in", "--output", output, "--detach"]).code == 0
 }
 
-/// Waits for the end of the job with this output; false if there is none, or if it has failed.
+/// Waits for the end of the job with this output. Returns false if there is no such job, or if it
+/// has failed.
 fn await_job(cluster: &Cluster, output: &str) -> bool {
     eventually(&format!("the job for {output} is over or unknown"), 2 * TIMEOUT, || {
         let ran = cluster.try_mrctl(&["jobs", "--json"]);

@@ -1,4 +1,4 @@
-//! Abusive clients of a server: they open calls and never end them, and open the next when one is
+//! Abusive clients of a server. They open calls that never end, and open another call when one is
 //! refused.
 
 use bytes::Bytes;
@@ -20,35 +20,37 @@ use tonic::{
     transport::Channel,
 };
 
-/// Connections of clients without a credential to each server, and of the user. Fewer than the
-/// limit of 256.
+/// Unauthenticated connections to each server. Fewer than its limit of 256.
 const CONNECTIONS: usize = 80;
+/// Connections to each server with the credentials of one user.
 const CONNECTIONS_OF_USER: usize = 20;
-/// Connections that send long requests.
+/// How many connections of each kind also send long requests.
 const LONG_CONNECTIONS: usize = 20;
-/// Calls per connection: the maximum of HTTP/2, so that none waits in the client. 80 connections
-/// have 10,240.
-const CALLS: usize = 128;
-/// Number of calls that watch the health of the server, and that send a long request without its
-/// last byte.
-const WATCHES: usize = 50;
-const LONG: usize = 6;
+/// Calls per connection: the maximum of HTTP/2, so that no call waits in the client. 80 connections
+/// have 10,240 calls.
+const CALLS_PER_CONNECTION: usize = 128;
+/// Calls with a lower number than this only watch the health of the server, unless they send a long
+/// request.
+const FIRST_OTHER_CALL: usize = 50;
+/// Number of calls per connection for each of three kinds of long requests.
+const LONG_CALLS: usize = 6;
 /// Length of a long request, whose last byte is not sent.
 const LONG_BYTES: usize = 4 << 20;
+/// A piece of a request body.
 const PIECE: &[u8] = &[0; 16 << 10];
 /// Delay after which a refused call is repeated.
-const AGAIN: Duration = Duration::from_secs(3);
+const RETRY_DELAY: Duration = Duration::from_secs(3);
 
-/// A request that may be incomplete.
-struct Pieces {
+/// A request body that may be incomplete.
+struct IncompleteBody {
     left: VecDeque<Bytes>,
     ends: bool,
-    /// Where to record and count that it was sent.
+    /// Where to record and count that the request was sent.
     sent: Option<(Note, Arc<Count>)>,
 }
 
-impl Pieces {
-    /// A message without its last `missing` bytes, which never ends.
+impl IncompleteBody {
+    /// Creates a message that lacks its last `missing` bytes and never ends.
     fn unfinished(length: usize, missing: usize) -> Self {
         let mut prefix = vec![0];
         prefix.extend((length as u32).to_be_bytes());
@@ -62,13 +64,13 @@ impl Pieces {
         Self { left: pieces, ends: false, sent: None }
     }
 
-    /// An empty message.
+    /// Creates an empty message.
     fn empty() -> Self {
         Self { ends: true, ..Self::unfinished(0, 0) }
     }
 }
 
-impl Body for Pieces {
+impl Body for IncompleteBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -87,8 +89,8 @@ impl Body for Pieces {
     }
 }
 
-/// Returns the method and body of a call by its number. A user sends more than health checks.
-fn call(master: Role, number: usize, user: bool) -> (&'static str, Pieces) {
+/// Returns the method and body of the call with this number. A user sends more than health checks.
+fn call(master: Role, number: usize, user: bool) -> (&'static str, IncompleteBody) {
     const CHECK: &str = "/grpc.health.v1.Health/Check";
     let long = match (master, number % 3) {
         (Role::NameNode, 0) => "/fermata.dfs.v1.NameNode/Create",
@@ -99,19 +101,20 @@ fn call(master: Role, number: usize, user: bool) -> (&'static str, Pieces) {
         (_, _) => "/fermata.mr.v1.JobTracker/Why",
     };
     match number {
-        ..LONG => (long, Pieces::unfinished(LONG_BYTES, 1)),
-        _ if number < 2 * LONG => (CHECK, Pieces::unfinished(LONG_BYTES, 1)),
-        // Announced, but nothing is sent.
-        _ if number < 3 * LONG => (long, Pieces::unfinished(LONG_BYTES, LONG_BYTES)),
-        _ if number < WATCHES => ("/grpc.health.v1.Health/Watch", Pieces::empty()),
-        _ if user => (long, Pieces::unfinished(10, 1)),
-        _ if number.is_multiple_of(2) => (CHECK, Pieces::unfinished(10, 1)),
-        _ => (CHECK, Pieces { left: VecDeque::new(), ends: false, sent: None }),
+        ..LONG_CALLS => (long, IncompleteBody::unfinished(LONG_BYTES, 1)),
+        _ if number < 2 * LONG_CALLS => (CHECK, IncompleteBody::unfinished(LONG_BYTES, 1)),
+        // The length of the message is announced, but none of its bytes are sent.
+        _ if number < 3 * LONG_CALLS => (long, IncompleteBody::unfinished(LONG_BYTES, LONG_BYTES)),
+        _ if number < FIRST_OTHER_CALL => ("/grpc.health.v1.Health/Watch", IncompleteBody::empty()),
+        _ if user => (long, IncompleteBody::unfinished(10, 1)),
+        _ if number.is_multiple_of(2) => (CHECK, IncompleteBody::unfinished(10, 1)),
+        _ => (CHECK, IncompleteBody { left: VecDeque::new(), ends: false, sent: None }),
     }
 }
 
-/// Calls of one server. A call counts as sent when its body is first polled: HTTP/2 has then opened
-/// its stream and written its headers. It is open until it was answered or has failed.
+/// Counts the calls of one server. A call counts as sent when its body is first polled: HTTP/2 has
+/// then opened its stream and written its headers. A call is open until it was answered or has
+/// failed.
 #[derive(Default)]
 struct Count {
     open: AtomicUsize,
@@ -119,7 +122,7 @@ struct Count {
     sent: AtomicUsize,
 }
 
-/// State of a call that was sent, until it has ended.
+/// State of a call: set when the call is sent, and removed when it has ended.
 type Note = Arc<Mutex<Option<Sent>>>;
 
 /// Counts an open call until dropped.
@@ -140,11 +143,11 @@ impl Drop for Sent {
     }
 }
 
-/// Result of the abuse for a server.
+/// Number of calls that the abuse has sent to a server.
 pub(super) struct Sum {
     /// Number of calls that were sent.
     pub(super) sent: usize,
-    /// Maximum number of open calls. A server that refuses at once has few.
+    /// Maximum number of open calls. Low if the server refuses calls at once.
     pub(super) most: usize,
 }
 
@@ -166,7 +169,8 @@ pub(super) struct Attack {
 }
 
 impl Attack {
-    /// `nobody` has no valid credential; `user` has one with this name.
+    /// Starts the abuse of the targets. `nobody` has no valid credential; `user` has one with this
+    /// name.
     pub(super) fn begin(
         nobody: &Credentials,
         user: Option<(&Credentials, &str)>,
@@ -188,7 +192,7 @@ impl Attack {
                     let channel = credentials.endpoint(addr, *master).unwrap().connect_lazy();
                     let long = at < LONG_CONNECTIONS;
                     let abuser = Abuser { channel, master: *master, shown, long, count: count.clone() };
-                    for number in 0..CALLS {
+                    for number in 0..CALLS_PER_CONNECTION {
                         runtime.spawn(hold(abuser.clone(), number));
                     }
                 }
@@ -203,7 +207,7 @@ impl Attack {
         Self { runtime, counts }
     }
 
-    /// Stops it, and returns the result by server.
+    /// Stops the abuse, and returns the numbers of calls by server.
     pub(super) fn end(self) -> Vec<Sum> {
         self.runtime.shutdown_background();
         let sum = |count: &Arc<Count>| Sum { sent: count.sent.load(Relaxed), most: count.most.load(Relaxed) };
@@ -211,14 +215,14 @@ impl Attack {
     }
 }
 
-/// Keeps one call open, or tries to.
+/// Keeps one call open: repeats it when it is refused or has ended.
 async fn hold(mut abuser: Abuser, number: usize) {
-    // Other connections send only short requests.
-    let number = if abuser.long { number } else { number + 3 * LONG };
+    // Connections without long requests skip their numbers.
+    let number = if abuser.long { number } else { number + 3 * LONG_CALLS };
     loop {
         let (method, body) = call(abuser.master, number, abuser.shown.is_some());
         let sent = Note::default();
-        let body = Pieces { sent: Some((sent.clone(), abuser.count.clone())), ..body };
+        let body = IncompleteBody { sent: Some((sent.clone(), abuser.count.clone())), ..body };
         let mut request = http::Request::post(format!("http://abused{method}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
@@ -233,6 +237,6 @@ async fn hold(mut abuser: Abuser, number: usize) {
             while let Some(Ok(_)) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
         }
         drop(sent.lock().unwrap().take());
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
