@@ -408,7 +408,7 @@ impl Driver {
 
     fn queue_output(&self, after: Seq, output: Output) {
         self.backlog.increment();
-        // The receiver is ended only when the process ends.
+        // The receiver is gone only when the process ends.
         let _ = self.queue.send(QueuedOutput { after, output });
     }
 
@@ -500,7 +500,7 @@ impl Driver {
                     }
                 }
                 Output::Message { to, sender, message } => {
-                    // The tracker is ended or does not read its messages, so close its stream.
+                    // The tracker is gone or does not read its messages, so close its stream.
                     if let Err(error) = sender.try_send(message)
                         && let Some((tracker, generation)) = to
                     {

@@ -74,7 +74,7 @@ impl JobTracker {
         let found = tokio::time::timeout(Duration::from_secs(40), wait).await.ok();
         found.unwrap_or_else(|| {
             panic!(
-                "timeout while unacknowledged for {what}; ended: {:?}",
+                "timeout while waiting for {what}; ended: {:?}",
                 self.with(|received| received.ended.clone())
             )
         })
