@@ -290,8 +290,8 @@ impl LocalJob<'_> {
             feed,
             token: Vec::new(),
             // Local mode cannot run the map again.
-            fetch_failed: Arc::new(move |fetch_failed| {
-                control.kill(format!("the output of {} is damaged", fetch_failed.attempt));
+            fetch_failed: Arc::new(move |failure| {
+                control.kill(format!("the output of {} is damaged", failure.attempt));
             }),
             checkpoint_dirs: Vec::new(),
             resume_from: None,

@@ -36,7 +36,7 @@ pub(super) struct Fetchers<'a> {
 
 struct FetchState {
     shuffle_state: ShuffleState<Output>,
-    fetch_failed: Vec<FetchFailed>,
+    fetch_failures: Vec<FetchFailed>,
     error: Option<TaskError>,
     has_ended: bool,
     /// The socket of each fetcher, to be shut down at the end.
@@ -47,14 +47,14 @@ struct FetchState {
 pub(super) struct Report {
     pub(super) fetched_count: u32,
     pub(super) bytes: u64,
-    pub(super) fetch_failed: Vec<FetchFailed>,
+    pub(super) fetch_failures: Vec<FetchFailed>,
 }
 
 impl<'a> Fetchers<'a> {
     pub(super) fn new(feed: &'a MapFeed, options: &'a FetchOptions, scratch: &'a Scratch) -> Self {
         let state = FetchState {
             shuffle_state: ShuffleState::new(options.pause),
-            fetch_failed: Vec::new(),
+            fetch_failures: Vec::new(),
             error: None,
             has_ended: false,
             sockets: (0..options.parallel).map(|_| None).collect(),
@@ -88,11 +88,11 @@ impl<'a> Fetchers<'a> {
             }
         }
         self.changed.notify_all();
-        let fetch_failed = std::mem::take(&mut state.fetch_failed);
+        let fetch_failures = std::mem::take(&mut state.fetch_failures);
         Ok(Report {
             fetched_count: state.shuffle_state.fetched_count(),
             bytes: self.bytes.load(Ordering::Relaxed),
-            fetch_failed,
+            fetch_failures,
         })
     }
 
@@ -220,7 +220,7 @@ impl<'a> Fetchers<'a> {
                     tracing::warn!(attempt = %item.attempt, host = %item.host, "cannot fetch: {why}");
                 }
                 let reported = state.shuffle_state.record_failure(item, fault, now, rand::random::<f64>());
-                state.fetch_failed.extend(reported);
+                state.fetch_failures.extend(reported);
             }
         }
         let more = if state.has_ended { None } else { state.shuffle_state.next_fetch_at(&item.host, now) };

@@ -42,7 +42,7 @@ const IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 pub struct FetchOptions {
     /// The partition of this reduce.
     pub partition: u32,
-    /// The token of the job for shuffle servers.
+    /// The token for shuffle servers, which is valid for the partition.
     pub token: Vec<u8>,
     /// Secures connections, with TLS if configured.
     pub connector: Connector,
@@ -92,7 +92,7 @@ pub trait FetchListener {
     /// Called when the shuffle has made progress.
     fn progress(&mut self, progress: FetchProgress);
     /// Called when an output could not be fetched.
-    fn fetch_failed(&mut self, fetch_failed: FetchFailed);
+    fn fetch_failed(&mut self, failure: FetchFailed);
     /// Called several times per second while the shuffle fetches or waits for maps.
     fn mark_alive(&mut self);
 }
@@ -164,8 +164,8 @@ fn follow(
         listener.mark_alive();
         seen += new_events.events.len();
         let report = fetchers.add_events(new_events.events, Instant::now())?;
-        for fetch_failed in report.fetch_failed {
-            listener.fetch_failed(fetch_failed);
+        for failure in report.fetch_failures {
+            listener.fetch_failed(failure);
         }
         let progress =
             FetchProgress { fetched_count: report.fetched_count, maps: new_events.maps, bytes: report.bytes };

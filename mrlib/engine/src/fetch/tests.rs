@@ -144,8 +144,8 @@ struct Shuffle {
     folder: tempfile::TempDir,
     options: FetchOptions,
     control: TaskControl,
-    fetch_failed: Vec<String>,
-    /// The addresses of the outputs in `fetch_failed`.
+    fetch_failures: Vec<String>,
+    /// The addresses of the outputs in `fetch_failures`.
     unfetched_at: BTreeSet<String>,
     beats: u32,
     seen: u64,
@@ -164,7 +164,7 @@ impl Shuffle {
             folder,
             options,
             control: TaskControl::default(),
-            fetch_failed: Vec::new(),
+            fetch_failures: Vec::new(),
             unfetched_at: BTreeSet::new(),
             beats: 0,
             seen: 0,
@@ -189,7 +189,7 @@ impl Shuffle {
     }
 
     fn new_events(&mut self, progress: FetchProgress) {
-        let events = (self.on_events)(&self.fetch_failed, progress);
+        let events = (self.on_events)(&self.fetch_failures, progress);
         if !events.is_empty() {
             self.push(events, 0);
         }
@@ -202,7 +202,7 @@ impl FetchListener for Shuffle {
     }
 
     fn fetch_failed(&mut self, FetchFailed { attempt, addr }: FetchFailed) {
-        self.fetch_failed.push(attempt);
+        self.fetch_failures.push(attempt);
         self.unfetched_at.insert(addr);
         self.new_events(FetchProgress::default());
     }
@@ -294,9 +294,9 @@ fn dead_host_is_reported_and_the_shuffle_continues() {
     let mut shuffle = Shuffle::new(6, attempts.iter().enumerate().map(event).collect());
     let addr = server.addr.clone();
     let mut rerun = false;
-    shuffle.on_events = Box::new(move |fetch_failed, _| {
+    shuffle.on_events = Box::new(move |fetch_failures, _| {
         // The maps run again once all three failures were reported.
-        let reported_all = (0..3).all(|map| fetch_failed.contains(&format!("job_1.m{map}.0")));
+        let reported_all = (0..3).all(|map| fetch_failures.contains(&format!("job_1.m{map}.0")));
         if !reported_all || std::mem::replace(&mut rerun, true) {
             return Vec::new();
         }
@@ -307,7 +307,7 @@ fn dead_host_is_reported_and_the_shuffle_continues() {
     let fetched = shuffle.run().expect("all outputs are fetched");
     let wanted: Vec<String> = (0..6).map(|map| format!("job_1.m{map}.{}", u8::from(map < 3))).collect();
     assert_eq!(fetched, expected(&wanted));
-    assert!(shuffle.fetch_failed.iter().all(|attempt| !attempts[3..].contains(attempt)));
+    assert!(shuffle.fetch_failures.iter().all(|attempt| !attempts[3..].contains(attempt)));
     assert_eq!(shuffle.unfetched_at, BTreeSet::from([dead]));
 }
 
@@ -337,7 +337,7 @@ fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
     drop(done);
     reporter.join().expect("no panic");
     assert_eq!(fetched.expect("all outputs are fetched from the new address"), expected(&attempts));
-    assert!(shuffle.fetch_failed.is_empty(), "no map has to run again: {:?}", shuffle.fetch_failed);
+    assert!(shuffle.fetch_failures.is_empty(), "no map has to run again: {:?}", shuffle.fetch_failures);
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn missing_output_is_reported_at_once() {
         let mut shuffle =
             Shuffle::new(3, attempts.iter().map(|attempt| available(attempt, &server.addr)).collect());
         assert_eq!(shuffle.run().expect("the output is fetched"), expected(&attempts));
-        assert_eq!(shuffle.fetch_failed, ["job_1.m1.0", "job_1.m1.0"]);
+        assert_eq!(shuffle.fetch_failures, ["job_1.m1.0", "job_1.m1.0"]);
     }
 }
 
@@ -418,7 +418,7 @@ fn local_disk_error_is_no_fault_of_a_host() {
     shuffle.scratch = Scratch::new(vec![full.clone()]);
     let error = shuffle.run().expect_err("the disk is full").to_string();
     assert!(error.contains(&full.display().to_string()) && error.contains("No space left"), "{error}");
-    assert!(shuffle.fetch_failed.is_empty());
+    assert!(shuffle.fetch_failures.is_empty());
 }
 
 #[test]

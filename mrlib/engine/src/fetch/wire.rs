@@ -21,7 +21,7 @@ pub const REQUEST_BYTES_MAX: usize = 4 + 256 + 256 + 4;
 pub const OK: u8 = 0;
 /// The server does not have the output.
 pub const NOT_FOUND: u8 = 1;
-/// The token is not valid for this job.
+/// The token is not valid for this job and partition.
 pub const REFUSED: u8 = 2;
 /// The output on the server is damaged.
 pub const DAMAGED: u8 = 3;
@@ -43,7 +43,7 @@ pub enum Answer {
 /// A decoded request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The token of the job.
+    /// The token of the requested partition.
     pub token: &'a [u8],
     /// The attempt whose output is requested.
     pub attempt: &'a str,

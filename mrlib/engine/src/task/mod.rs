@@ -2,9 +2,10 @@
 //!
 //! The process arranges to be killed with its tracker, applies its limits, connects, sends `Hello`
 //! and waits for an attempt (an idle process may wait long). It runs the attempt on another thread,
-//! reports progress, and ends with `done`, `paused`, `failed` or `corrupt`. It runs one attempt or,
-//! if the tracker reuses it, several attempts of one job in sequence. A panic of the program is
-//! reported as `failed` with its message and location; the tracker notices an abort.
+//! reports progress, and ends with one of the last messages of `FromTask`, such as `done`, `paused`
+//! or `failed`. It runs one attempt or, if the tracker reuses it, several attempts of one job in
+//! sequence. A panic of the program is reported as `failed` with its message and location; the
+//! tracker notices an abort.
 
 mod io;
 mod umbilical;
@@ -233,8 +234,8 @@ fn run(
                 feed: umbilical.feed(),
                 token: spec.shuffle_token.clone(),
                 // If the tracker is gone, the listening thread ends the process.
-                fetch_failed: Arc::new(move |fetch_failed| {
-                    let _ = reporter.send(from_task::Kind::FetchFailed(fetch_failed));
+                fetch_failed: Arc::new(move |failure| {
+                    let _ = reporter.send(from_task::Kind::FetchFailed(failure));
                 }),
                 checkpoint_dirs: start.checkpoint_dirs.iter().map(PathBuf::from).collect(),
                 resume_from: checkpoint_source(start),

@@ -267,8 +267,8 @@ fn missing_map_output_is_reported() {
             break message.kind;
         }
     };
-    let unfetched = FetchFailed { attempt: "job_3.m0.0".into(), addr: "here:1".into() };
-    assert_eq!(message, Some(from_task::Kind::FetchFailed(unfetched)));
+    let failure = FetchFailed { attempt: "job_3.m0.0".into(), addr: "here:1".into() };
+    assert_eq!(message, Some(from_task::Kind::FetchFailed(failure)));
     tracker.send(to_task::Kind::Preempt(TaskPreempt {
         why: "enough".into(),
         kind: proto::mr::PreemptKind::Kill.into(),

@@ -62,7 +62,7 @@ pub struct ReduceTask {
     pub conf: Conf,
     /// The list of map events, which grows while the reduce runs.
     pub feed: Arc<MapFeed>,
-    /// The token of the job for shuffle servers.
+    /// The token for shuffle servers, which is valid for the partition of this reduce.
     pub token: Vec<u8>,
     /// Called for each map output that could not be fetched.
     pub fetch_failed: Arc<dyn Fn(FetchFailed) + Send + Sync>,
@@ -310,8 +310,8 @@ impl FetchListener for ShuffleListener<'_> {
         });
     }
 
-    fn fetch_failed(&mut self, fetch_failed: FetchFailed) {
-        (self.task.fetch_failed)(fetch_failed);
+    fn fetch_failed(&mut self, failure: FetchFailed) {
+        (self.task.fetch_failed)(failure);
     }
 
     fn mark_alive(&mut self) {

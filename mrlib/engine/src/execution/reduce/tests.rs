@@ -309,7 +309,7 @@ impl Case {
             conf: self.conf.clone(),
             feed: Arc::new(feed),
             token: TOKEN.to_vec(),
-            fetch_failed: Arc::new(|fetch_failed| panic!("{fetch_failed:?}")),
+            fetch_failed: Arc::new(|failure| panic!("{failure:?}")),
             checkpoint_dirs: vec![self.checkpoint_dirs(self.node.attempt)],
             resume_from: from,
             started: std::time::Instant::now(),

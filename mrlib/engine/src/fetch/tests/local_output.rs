@@ -28,11 +28,11 @@ fn local_output_is_verified_and_a_damaged_one_is_replaced() {
         Shuffle::new(2, vec![available_locally("job_1.m0.0", &good), available_locally("job_1.m1.0", &bad)]);
     let replacement = available_locally("job_1.m1.1", &again);
     let mut rerun = false;
-    shuffle.on_events = Box::new(move |fetch_failed, _| {
-        if fetch_failed.is_empty() || std::mem::replace(&mut rerun, true) {
+    shuffle.on_events = Box::new(move |fetch_failures, _| {
+        if fetch_failures.is_empty() || std::mem::replace(&mut rerun, true) {
             return Vec::new();
         }
-        assert_eq!(fetch_failed, ["job_1.m1.0"]);
+        assert_eq!(fetch_failures, ["job_1.m1.0"]);
         vec![withdrawn("job_1.m1.0"), replacement.clone()]
     });
     let fetched = shuffle.run().expect("both outputs exist");
@@ -51,7 +51,7 @@ fn local_read_error_is_no_fault_of_a_host() {
     let mut shuffle = Shuffle::new(1, vec![available_locally("job_1.m0.0", &path)]);
     let error = shuffle.run().expect_err("a folder cannot be read");
     assert!(matches!(error, TaskError::Io { .. }), "{error}");
-    assert!(shuffle.fetch_failed.is_empty(), "the map does not have to run again");
+    assert!(shuffle.fetch_failures.is_empty(), "the map does not have to run again");
 }
 
 #[test]
