@@ -22,7 +22,6 @@ pub(super) struct OpenFile {
     pub(super) faults: Vec<NodeFault>,
     file_id: FileId,
     created: bool,
-    suggested_hosts: Vec<String>,
     /// Written blocks that are not reported to the NameNode yet.
     commits: Vec<pb::BlockLength>,
     /// Allocated blocks that are neither committed nor abandoned, in order.
@@ -54,7 +53,7 @@ impl OpenFile {
         };
         let reply = client.call(what, request, |mut rpc, r| async move { rpc.create(r).await }).await?;
         let mut open = Self::from_status(client, what, reply.status, reply.lease_ms)?;
-        (open.created, open.suggested_hosts) = (true, options.suggested_hosts);
+        open.created = true;
         Ok(open)
     }
 
@@ -87,7 +86,6 @@ impl OpenFile {
             faults: Vec::new(),
             file_id: status.file_id,
             created: false,
-            suggested_hosts: Vec::new(),
             commits: Vec::new(),
             in_flight: Vec::new(),
             replicas: Vec::new(),
@@ -97,12 +95,12 @@ impl OpenFile {
     }
 
     /// Allocates the next block, and reports to the NameNode the blocks that were written since the
-    /// last call. `expected` is the length of the new block, if it is known.
-    pub(super) async fn add_block(&mut self, expected: Option<u64>) -> Result<LocatedBlock> {
+    /// last call. `expected_length` is the length of the new block, if it is known.
+    pub(super) async fn add_block(&mut self, expected_length: Option<u64>) -> Result<LocatedBlock> {
         let end = Instant::now() + self.client.inner.options.config.deadline.0;
         let mut backoff = Backoff::new();
         loop {
-            match self.add_block_once(expected.unwrap_or(0)).await {
+            match self.add_block_once(expected_length.unwrap_or(0)).await {
                 // All nodes are excluded. Wait, because a failed node may have recovered, and try
                 // all nodes again.
                 Err(error) if error.is(Kind::NoNodes) && !self.excluded_nodes.is_empty() => {
@@ -116,7 +114,7 @@ impl OpenFile {
         }
     }
 
-    async fn add_block_once(&mut self, expected: u64) -> Result<LocatedBlock> {
+    async fn add_block_once(&mut self, expected_length: u64) -> Result<LocatedBlock> {
         let what = Operation("add a block to", self.path.as_str());
         let request = pb::AddBlockRequest {
             request_id: request_id(),
@@ -125,8 +123,7 @@ impl OpenFile {
             commits: self.commits.clone(),
             exclude_nodes: self.excluded_nodes.clone(),
             writer_host: self.client.inner.options.host.clone(),
-            suggested_hosts: self.suggested_hosts.clone(),
-            expected,
+            expected: expected_length,
         };
         let send = |mut rpc: super::call::Rpc, r| async move { rpc.add_block(r).await };
         let reply = self.client.call(what, request, send).await?;

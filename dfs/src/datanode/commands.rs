@@ -85,10 +85,10 @@ fn copy(
         Err(refusal) => return tracing::warn!(%block, %refusal, "replica not copied"),
     };
     let timeout = node.config.transfer_timeout.0;
-    let order = MirrorRequest { block, nonce, resume_at: 0, expected: length, timeout, token };
-    let (ready, mut faults) = mirror::connect(order, targets, node);
+    let request = MirrorRequest { block, nonce, resume_at: 0, expected_length: length, timeout, token };
+    let (ready, mut faults) = mirror::connect(request, targets, node);
     let Some(ready) = ready else { return log_copy(block, 0, &faults) };
-    match ready.start(order, |_| {}) {
+    match ready.start(request, |_| {}) {
         Ok(mirror) => send_all(node, opened, mirror, faults),
         Err(error) => {
             faults.push(NodeFault { node: "self".into(), reason: error.to_string() });

@@ -31,7 +31,7 @@ pub(super) struct MirrorRequest {
     pub(super) block: BlockId,
     pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
-    pub(super) expected: u64,
+    pub(super) expected_length: u64,
     /// A connection that is silent for longer has failed.
     pub(super) timeout: Duration,
     /// The token to send to the mirrors.
@@ -93,17 +93,17 @@ pub(super) struct ConnectedMirror {
 /// A client supplies the addresses, so the node connects only to addresses that the NameNode has
 /// signed.
 pub(super) fn connect(
-    order: MirrorRequest,
+    request: MirrorRequest,
     mirrors: &[DataNodeAddress],
     node: &Node,
 ) -> (Option<ConnectedMirror>, Vec<NodeFault>) {
     let mut faults = Vec::new();
     for first in 0..mirrors.len() {
         let chain = &mirrors[first..];
-        match set_up(order, chain, node) {
+        match set_up(request, chain, node) {
             Ok(ready) => return (Some(ready), faults),
             Err(error) => {
-                tracing::warn!(block = %order.block, node = chain[0].node, %error, "mirror removed from the pipeline at set-up");
+                tracing::warn!(block = %request.block, node = chain[0].node, %error, "mirror removed from the pipeline at set-up");
                 faults.push(NodeFault { node: name_of(&chain[0]), reason: error.to_string() });
             }
         }
@@ -112,14 +112,14 @@ pub(super) fn connect(
 }
 
 fn set_up(
-    order: MirrorRequest,
+    request: MirrorRequest,
     chain: &[DataNodeAddress],
     node: &Node,
 ) -> Result<ConnectedMirror, FrameError> {
     let count = chain.len() as u32;
     // Even if all nodes after this one are silent, the sum of the timeouts for them is less than
     // the timeout of the node before this one.
-    let wait = (order.timeout * count / (2 * (count + 1))).min(bulk::set_up_timeout(chain.len()));
+    let wait = (request.timeout * count / (2 * (count + 1))).min(bulk::set_up_timeout(chain.len()));
     let addr = &chain[0].data_addr;
     if !node.blocks.is_sealed(addr, &chain[0].seal) {
         let why = "the NameNode has not signed the address of this DataNode";
@@ -128,16 +128,16 @@ fn set_up(
     let mut stream = bulk::connect(addr, wait / 2, &node.connector)
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {addr}: {error}")))?;
     stream.set_read_timeout(Some(wait))?;
-    let timeout = order.timeout * count / (count + 1);
+    let timeout = request.timeout * count / (count + 1);
     stream.set_write_timeout(Some(timeout))?;
     let write = WriteBlock {
-        block_id: order.block.0,
-        resume_at: order.resume_at,
+        block_id: request.block.0,
+        resume_at: request.resume_at,
         mirrors: chain[1..].to_vec(),
-        expected_length: order.expected,
-        nonce: order.nonce.0,
+        expected_length: request.expected_length,
+        nonce: request.nonce.0,
     };
-    let request = BulkRequest { op: Some(bulk_request::Op::Write(write)), token: order.token.to_bytes() };
+    let request = BulkRequest { op: Some(bulk_request::Op::Write(write)), token: request.token.to_bytes() };
     let mut out = Vec::new();
     encode_frame(FrameKind::Request, &request, 0, &mut out);
     stream.write_all(&out)?;
@@ -185,11 +185,11 @@ impl ConnectedMirror {
     /// the mirror fails.
     pub(super) fn start(
         self,
-        order: MirrorRequest,
+        request: MirrorRequest,
         on_change: impl Fn(Downstream) + Send + 'static,
     ) -> io::Result<Mirror> {
         let stream = self.stream.try_clone()?;
-        let state = State { downstream: self.downstream, sent: order.resume_at, ..State::default() };
+        let state = State { downstream: self.downstream, sent: request.resume_at, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let reader = StatusReader {
             stream: self.stream,
@@ -277,7 +277,7 @@ impl StatusReader {
                     let expected = state.last_sent || state.sent > state.downstream.acked;
                     state.waiting_since = expected.then(Instant::now);
                 }
-                Ok(None) if !state.overdue(self.timeout) => continue,
+                Ok(None) if !state.is_overdue(self.timeout) => continue,
                 Ok(None) => {
                     state.downstream.fail(&self.address, &format!("no answer for {:?}", self.timeout));
                 }
@@ -306,7 +306,7 @@ impl StatusReader {
 }
 
 impl State {
-    fn overdue(&self, timeout: Duration) -> bool {
+    fn is_overdue(&self, timeout: Duration) -> bool {
         self.waiting_since.is_some_and(|since| since.elapsed() >= timeout)
     }
 }

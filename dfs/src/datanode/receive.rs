@@ -11,7 +11,7 @@ use super::{
     error::{Refusal, RefusalKind},
     mirror::{self, Downstream, Mirror, MirrorRequest},
     node::Node,
-    store::partial::{ClaimOutcome, Claim, Writer},
+    store::partial::{Claim, ClaimOutcome, Writer},
 };
 use bytes::BytesMut;
 use dfs_client::{
@@ -50,8 +50,8 @@ pub(super) fn receive(
 ) -> Result<(), TransferFailure> {
     let block = BlockId(request.block_id);
     let nonce = Nonce(request.nonce);
-    let (resume_at, expected) = (request.resume_at, request.expected_length);
-    let claim = Claim { block, nonce, resume_at, expected, connection: stream };
+    let (resume_at, expected_length) = (request.resume_at, request.expected_length);
+    let claim = Claim { block, nonce, resume_at, expected_length, connection: stream };
     let writer = match node.store.begin(&claim).map_err(TransferFailure::Refused)? {
         ClaimOutcome::Finalised(length) => {
             let nodes = vec![node.uuid()];
@@ -60,15 +60,21 @@ pub(super) fn receive(
         }
         ClaimOutcome::Write(writer) => writer,
     };
-    let order =
-        MirrorRequest { block, nonce, resume_at, expected, timeout: node.config.transfer_timeout.0, token };
-    let (ready, faults) = mirror::connect(order, &request.mirrors, node);
+    let mirror_request = MirrorRequest {
+        block,
+        nonce,
+        resume_at,
+        expected_length,
+        timeout: node.config.transfer_timeout.0,
+        token,
+    };
+    let (ready, faults) = mirror::connect(mirror_request, &request.mirrors, node);
     let downstream = ready.as_ref().map(|ready| ready.downstream().clone());
     let upstream = Arc::new(Upstream {
         stream: stream.try_clone().map_err(connection_lost)?,
         uuid: node.uuid(),
         faults,
-        timeout: order.timeout,
+        timeout: mirror_request.timeout,
         state: Mutex::new(Progress::default()),
     });
     upstream.begin(request.resume_at, downstream);
@@ -76,7 +82,8 @@ pub(super) fn receive(
     // be the reply to the set-up.
     upstream.report().map_err(connection_lost)?;
     let up = upstream.clone();
-    let mirror = ready.map(|ready| ready.start(order, move |downstream| up.downstream_changed(downstream)));
+    let mirror =
+        ready.map(|ready| ready.start(mirror_request, move |downstream| up.downstream_changed(downstream)));
     let mirror = mirror.transpose().map_err(connection_lost)?;
     let ask_namenode = ask_namenode.then_some(node);
     IncomingBlock { stream, block, nonce, position: resume_at, writer, mirror, upstream, ask_namenode }.run()
@@ -104,7 +111,7 @@ impl IncomingBlock<'_> {
                 // Wait for the nodes downstream, which have finalised their replicas at the same
                 // time.
                 let downstream = self.mirror.take().map(Mirror::finish);
-                self.upstream.done(length, downstream).map_err(connection_lost)
+                self.upstream.send_done(length, downstream).map_err(connection_lost)
             }
             Err(failure) => {
                 // This node is going to close the connection to the mirror. The error that follows
@@ -120,9 +127,9 @@ impl IncomingBlock<'_> {
         let mut input = self.stream;
         loop {
             let frame = read_frame(&mut input, buffer).map_err(TransferFailure::ConnectionLost)?;
-            let packet: Packet = frame
-                .expect(FrameKind::Packet)
-                .map_err(|error| TransferFailure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string())))?;
+            let packet: Packet = frame.expect(FrameKind::Packet).map_err(|error| {
+                TransferFailure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))
+            })?;
             let sums = self.check(&packet, &frame.data).map_err(TransferFailure::Broken)?;
             if let Some(mirror) = &mut self.mirror {
                 mirror.send(&packet, &frame.data);
@@ -215,7 +222,7 @@ impl Upstream {
         self.send(&mut self.state.lock(), false)
     }
 
-    fn done(&self, length: u64, downstream: Option<Downstream>) -> io::Result<()> {
+    fn send_done(&self, length: u64, downstream: Option<Downstream>) -> io::Result<()> {
         let mut state = self.state.lock();
         state.local_bytes = length;
         if let Some(mut downstream) = downstream {

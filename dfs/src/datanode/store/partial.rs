@@ -29,7 +29,7 @@ use std::{
 
 /// The partial replica of a block.
 #[derive(Debug)]
-pub(in crate::datanode) struct Partial {
+pub(in crate::datanode) struct PartialReplica {
     pub(in crate::datanode) volume: usize,
     nonce: Nonce,
     inner: Mutex<Inner>,
@@ -42,7 +42,7 @@ struct Inner {
     sums: Vec<u32>,
     length: u64,
     /// The length that the writer has announced, which is the maximum.
-    expected: u64,
+    expected_length: u64,
     /// Bytes that are reserved in the folder and not yet written.
     reserved: u64,
     /// The `token` of the writer that may write.
@@ -60,7 +60,7 @@ pub(in crate::datanode) struct Claim<'a> {
     pub(in crate::datanode) block: BlockId,
     pub(in crate::datanode) nonce: Nonce,
     pub(in crate::datanode) resume_at: u64,
-    pub(in crate::datanode) expected: u64,
+    pub(in crate::datanode) expected_length: u64,
     /// The connection to close when another writer takes over.
     pub(in crate::datanode) connection: &'a Stream,
 }
@@ -78,7 +78,7 @@ pub(in crate::datanode) enum ClaimOutcome<'a> {
 #[derive(Debug)]
 pub(in crate::datanode) struct Writer<'a> {
     store: &'a Store,
-    partial: Arc<Partial>,
+    partial: Arc<PartialReplica>,
     block: BlockId,
     /// Identifies this writer among all writers of the process.
     token: u64,
@@ -89,7 +89,7 @@ impl Store {
     pub(in crate::datanode) fn begin(&self, claim: &Claim<'_>) -> Result<ClaimOutcome<'_>, Refusal> {
         static TOKENS: AtomicU64 = AtomicU64::new(1);
         let &Claim { block, nonce, resume_at, .. } = claim;
-        if !resume_at.is_multiple_of(CHUNK_BYTES as u64) || resume_at > claim.expected {
+        if !resume_at.is_multiple_of(CHUNK_BYTES as u64) || resume_at > claim.expected_length {
             let message =
                 format!("cannot resume {block} at {resume_at}: not a chunk boundary within the block");
             return Err(Refusal::new(RefusalKind::Invalid, message));
@@ -105,15 +105,17 @@ impl Store {
                 };
             }
             let partial = match state.partials.get(&block) {
-                Some(partial) if partial.nonce != nonce => return Err(other_block_refusal(block, partial.nonce)),
+                Some(partial) if partial.nonce != nonce => {
+                    return Err(other_block_refusal(block, partial.nonce));
+                }
                 Some(partial) => partial.clone(),
                 None if resume_at > 0 => {
                     let message = format!("no partial replica of {block} to resume");
                     return Err(Refusal::new(RefusalKind::NotFound, message));
                 }
                 None => {
-                    let volume = state.choose_volume(claim.expected).ok_or_else(|| self.no_space())?;
-                    let partial = Arc::new(Partial { volume, nonce, inner: Mutex::default() });
+                    let volume = state.choose_volume(claim.expected_length).ok_or_else(|| self.no_space())?;
+                    let partial = Arc::new(PartialReplica { volume, nonce, inner: Mutex::default() });
                     state.partials.insert(block, partial.clone());
                     partial
                 }
@@ -134,7 +136,7 @@ impl Store {
 
     /// Makes the writer with `token` the owner and truncates the partial replica to `resume_at`.
     /// Returns false if the partial replica was finalised or dropped in the meantime.
-    fn take_over(&self, partial: &Partial, claim: &Claim<'_>, token: u64) -> Result<bool, Refusal> {
+    fn take_over(&self, partial: &PartialReplica, claim: &Claim<'_>, token: u64) -> Result<bool, Refusal> {
         let mut inner = partial.inner.lock();
         if inner.ended {
             return Ok(false);
@@ -148,7 +150,7 @@ impl Store {
         }
         // The folder was chosen for the length in the first claim. A correct client never claims
         // more later, but a faulty one may.
-        let more = claim.expected.saturating_sub(inner.expected);
+        let more = claim.expected_length.saturating_sub(inner.expected_length);
         if more > 0 && !self.state.lock().has_space(partial.volume, more) {
             if inner.data.is_none() {
                 self.drop_partial(partial, &mut inner, claim.block);
@@ -170,21 +172,21 @@ impl Store {
         }
         inner.length = claim.resume_at;
         inner.sums.truncate((claim.resume_at / CHUNK_BYTES as u64) as usize);
-        inner.expected = claim.expected;
+        inner.expected_length = claim.expected_length;
         inner.owner = token;
         inner.disconnected_at = None;
         inner.connection = claim.connection.try_clone().ok();
-        self.set_reserved(partial, &mut inner, claim.expected - claim.resume_at);
+        self.set_reserved(partial, &mut inner, claim.expected_length - claim.resume_at);
         Ok(true)
     }
 
-    fn set_reserved(&self, partial: &Partial, inner: &mut Inner, reserved: u64) {
+    fn set_reserved(&self, partial: &PartialReplica, inner: &mut Inner, reserved: u64) {
         let pending = &mut self.state.lock().volumes[partial.volume].reserved_bytes;
         *pending = pending.saturating_sub(inner.reserved).saturating_add(reserved);
         inner.reserved = reserved;
     }
 
-    fn drop_partial(&self, partial: &Partial, inner: &mut Inner, block: BlockId) {
+    fn drop_partial(&self, partial: &PartialReplica, inner: &mut Inner, block: BlockId) {
         inner.ended = true;
         self.set_reserved(partial, inner, 0);
         let mut state = self.state.lock();
@@ -230,8 +232,9 @@ impl Writer<'_> {
         let mut inner = self.partial.inner.lock();
         self.check_owner(&inner)?;
         let end = inner.length + data.len() as u64;
-        if end > inner.expected {
-            let message = format!("{} exceeds its announced length of {} bytes", self.block, inner.expected);
+        if end > inner.expected_length {
+            let message =
+                format!("{} exceeds its announced length of {} bytes", self.block, inner.expected_length);
             return Err(Refusal::new(RefusalKind::Invalid, message));
         }
         let file = inner.data.as_ref().expect("created when the writer started");
@@ -242,7 +245,7 @@ impl Writer<'_> {
         }
         inner.length = end;
         inner.sums.extend_from_slice(sums);
-        let left = inner.expected - end;
+        let left = inner.expected_length - end;
         self.store.set_reserved(&self.partial, &mut inner, left);
         self.store.state.lock().volumes[self.partial.volume].written_since_measured += data.len() as u64;
         Ok(())
@@ -313,21 +316,23 @@ mod tests {
     fn second_claim_is_refused_if_it_needs_more_than_the_free_space() {
         let home = tempfile::tempdir().unwrap();
         let (store, connection) = open_store(&[home.path().to_owned()]);
-        let claim = |expected| {
+        let claim = |expected_length| {
             let (block, nonce) = (BlockId(5), Nonce(1));
-            Claim { block, nonce, resume_at: 0, expected, connection: &connection }
+            Claim { block, nonce, resume_at: 0, expected_length, connection: &connection }
         };
         let pending = || store.state.lock().volumes[0].reserved_bytes;
         let ClaimOutcome::Write(first) = store.begin(&claim(1)).unwrap() else {
             panic!("the block does not exist yet")
         };
-        for expected in [1 << 63, u64::MAX] {
-            assert_eq!(store.begin(&claim(expected)).unwrap_err().kind, RefusalKind::NoSpace);
+        for expected_length in [1 << 63, u64::MAX] {
+            assert_eq!(store.begin(&claim(expected_length)).unwrap_err().kind, RefusalKind::NoSpace);
             assert_eq!(pending(), 1);
         }
         // The first writer still owns the partial replica, and a claim that fits is granted.
         first.check_owner(&first.partial.inner.lock()).unwrap();
-        let ClaimOutcome::Write(_second) = store.begin(&claim(4096)).unwrap() else { panic!("not finalised") };
+        let ClaimOutcome::Write(_second) = store.begin(&claim(4096)).unwrap() else {
+            panic!("not finalised")
+        };
         assert_eq!(pending(), 4096);
         assert!(store.state.lock().choose_volume(1).is_some());
     }
@@ -337,9 +342,11 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dirs = [home.path().join("a"), home.path().join("b")];
         let (store, connection) = open_store(&dirs);
-        let (block, nonce, expected) = (BlockId(1), Nonce(1), CHUNK_BYTES as u64);
-        let claim = Claim { block, nonce, resume_at: 0, expected, connection: &connection };
-        let ClaimOutcome::Write(old) = store.begin(&claim).unwrap() else { panic!("the block does not exist yet") };
+        let (block, nonce, expected_length) = (BlockId(1), Nonce(1), CHUNK_BYTES as u64);
+        let claim = Claim { block, nonce, resume_at: 0, expected_length, connection: &connection };
+        let ClaimOutcome::Write(old) = store.begin(&claim).unwrap() else {
+            panic!("the block does not exist yet")
+        };
         store.retire(old.partial.volume, "for the test");
         let ClaimOutcome::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };
         assert_ne!(old.partial.volume, new.partial.volume);
