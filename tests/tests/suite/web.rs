@@ -173,7 +173,7 @@ fn pages_show_what_commands_show() {
     check_top_shows_the_job(&cluster, &job);
     check_pages_while_a_master_is_down(&cluster, &pages, &job);
     cluster.mrctl(&["resume", &format!("{job}.r0")]);
-    jobs_pause::end(&cluster, &job);
+    jobs_pause::await_success(&cluster, &job);
     assert!(pages.page_with(&format!("/job/{job}"), "data-live='no'").body.contains("succeeded"));
     // After two more jobs, the job is only in the history.
     for at in ["/a", "/b"] {

@@ -3,7 +3,7 @@
 
 use super::{
     Good, Lab,
-    gate::{Caller, set, uuid_bytes},
+    gate::{Caller, create_protected_items, uuid_bytes},
     paths::TRAVERSALS,
 };
 use daemon::config::Config;
@@ -138,7 +138,7 @@ fn servers_reject_path_traversal() {
     let local = lab.cluster.path("in");
     std::fs::write(&local, "x\n").unwrap();
     lab.cluster.mrctl(&["fs", "put", local.to_str().unwrap(), "/in"]);
-    let logs = runtime().block_on(set(&lab)).logs;
+    let logs = runtime().block_on(create_protected_items(&lab)).logs;
     // The first call of boss creates its home folder, so it comes before the listing.
     let listing = || {
         let all = lab.cluster.mrctl(&["fs", "ls", "-R", "/"]);

@@ -55,7 +55,7 @@ fn confined_reduce_resumes_locally_and_remotely() {
         pause(cluster, &reduce, "reduce");
         let existing = if here == "node1" { "node2" } else { "node1" };
         cluster.mrctl(&["resume", &reduce, "--on", existing]);
-        let cost = &end(cluster, &job)["preemption"];
+        let cost = &await_success(cluster, &job)["preemption"];
         assert!(
             cluster.output(&plain) == cluster.output(&paused),
             "{name}: the output differs from an undisturbed run"
