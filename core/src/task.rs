@@ -173,7 +173,7 @@ pub struct Attempt {
     pub state: AttemptState,
     /// When it was launched.
     pub launched: Time,
-    /// When its tracker was last sent an order about it: to launch, preempt or stop it.
+    /// When its tracker was last sent an order about it: to launch or preempt it.
     pub last_order: Time,
     /// When it ended.
     pub ended: Option<Time>,

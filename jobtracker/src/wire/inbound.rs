@@ -1,6 +1,7 @@
 //! Decodes messages and checks them.
 
 use crate::error::Refusal;
+use dfs_client::path::DfsPath;
 use mrcore::{
     PerPhase, Phase, Span,
     event::{AttemptReport, AttemptStatus, FetchFailure, Heartbeat, Registration},
@@ -376,7 +377,8 @@ fn attempt_report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
 
 fn stored_checkpoint(message: &pb::StoredCheckpoint) -> Result<(AttemptId, task::CheckpointInfo), String> {
     let id = attempt_id(&message.attempt)?;
-    Ok((id, message.state.as_ref().map(|state| checkpoint_info(id.phase(), state)).unwrap_or_default()))
+    let info = message.state.as_ref().map(|info| checkpoint_info(id.phase(), info));
+    Ok((id, info.unwrap_or_default()))
 }
 
 fn checkpoint_info(phase: Phase, message: &pb::CheckpointInfo) -> task::CheckpointInfo {
@@ -423,6 +425,10 @@ fn attempt_result(message: pb::TaskResult) -> Result<AttemptResult, String> {
     if pieces.len() > PIECES_MAX {
         return Err(format!("reported {} output files: the maximum is {PIECES_MAX}", pieces.len()));
     }
+    let invalid = |error| format!("reported an output file with an invalid path: {error}");
+    let normalise =
+        |piece: &String| DfsPath::parse(piece).map(|path| path.as_str().to_owned()).map_err(invalid);
+    let pieces = pieces.iter().map(normalise).collect::<Result<_, _>>()?;
     let mut counters: Vec<(String, u64)> = counters.into_iter().collect();
     counters.sort_unstable();
     Ok(AttemptResult { counters, pieces, bytes_out })

@@ -235,7 +235,7 @@ impl<T: DriverTypes> Agent<T> {
             Event::Tick => {}
         }
         self.retry_cleaning(now, out);
-        self.stop_if_isolated(now, out);
+        self.kill_if_isolated(now, out);
         self.heartbeat_if_due(now, out);
     }
 
@@ -295,9 +295,9 @@ impl<T: DriverTypes> Agent<T> {
         self.pending_reports.requeue(unanswered);
     }
 
-    /// Stops all attempts if the JobTracker has not answered for too long, because it may soon
+    /// Kills all attempts if the JobTracker has not answered for too long, because it may soon
     /// start them on other trackers.
-    fn stop_if_isolated(&mut self, now: Time, out: &mut Vec<Action<T>>) {
+    fn kill_if_isolated(&mut self, now: Time, out: &mut Vec<Action<T>>) {
         let Some(silence) = self.last_answered.map(|last_answered| now.since(last_answered)) else { return };
         if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;

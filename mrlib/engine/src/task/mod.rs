@@ -261,7 +261,7 @@ fn supervise(
     end: Option<u64>,
     cpu_before: u64,
 ) -> std::io::Result<from_task::Kind> {
-    let mut stopped = None;
+    let mut killed_at = None;
     loop {
         match ended.recv_timeout(REPORT_INTERVAL) {
             Ok(ended) => return Ok(final_message(ended, end, cpu_before)),
@@ -271,7 +271,7 @@ fn supervise(
             Err(RecvTimeoutError::Timeout) => umbilical.send_progress()?,
         }
         if let Err(error) = umbilical.control().check()
-            && stopped.get_or_insert_with(Instant::now).elapsed() >= KILL_TIMEOUT
+            && killed_at.get_or_insert_with(Instant::now).elapsed() >= KILL_TIMEOUT
         {
             return Ok(from_task::Kind::Failed(error.to_string()));
         }

@@ -22,8 +22,8 @@ fn attempts_stopped_after_a_registration_are_reported_until_acknowledged() {
     let [Action::Register { attempts, .. }] = &again[..] else { panic!("{again:?}") };
     assert!(matches!(&attempts[..], [Report { status: Status::Running(_), .. }]));
     world.accept_registration();
-    let stop = Order::Preempt(id, PreemptKind::Kill, "given up".into());
-    assert_eq!(world.handle_orders(0, vec![(1, stop)]), [Action::Kill(id, "given up".into())]);
+    let kill = Order::Preempt(id, PreemptKind::Kill, "given up".into());
+    assert_eq!(world.handle_orders(0, vec![(1, kill)]), [Action::Kill(id, "given up".into())]);
     // Until the process has ended, every heartbeat reports the attempt as running.
     assert_eq!(describe_reports(&world.heartbeat_after(DEFAULT_INTERVAL)), ["job_1.m0.0 running"]);
     world.handle(Event::Ended(id, AttemptEnd::Killed("killed".into())));

@@ -168,7 +168,7 @@ enum StagesEnd {
 /// The counters over all attempts so far, and the pieces.
 type CountersAndPieces = (BTreeMap<String, u64>, Vec<String>);
 
-/// A reduce that has stopped because a checkpoint is to be saved.
+/// A reduce that has ended between two steps because a checkpoint is to be saved.
 struct PausedReduce {
     state: ReduceState,
     /// Closes the output and returns the final counters and pieces.
