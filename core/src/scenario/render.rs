@@ -1,5 +1,5 @@
-//! Formats effects as lines of a scenario file. Submissions and commits that every scenario
-//! contains are left out.
+//! Formats effects as lines of a scenario file. Some facts have no line: submissions, deadlines, and
+//! the start of a commit, which is shown as an effect.
 
 use super::Player;
 use crate::{
