@@ -125,7 +125,7 @@ impl Driver {
                         tracing::info!("the jobtracker requests a new registration");
                     }
                     Some(_) => {}
-                    None => tracing::log_failure!("ignored a message that this build does not know"),
+                    None => tracing::warn!("ignored a message that this build does not know"),
                 }
                 event
             }

@@ -106,7 +106,7 @@ impl Pool {
         loop {
             let Some(mut fresh) = self.new_processes.lock().pop_front() else { break };
             self.process_taken.notify_one();
-            if fresh.process.is_usable() && self.disks.usable(fresh.folders.disk) {
+            if fresh.process.is_usable() && self.disks.is_usable(fresh.folders.disk) {
                 return Ok(fresh);
             }
             discard_in_background(fresh);

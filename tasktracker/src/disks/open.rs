@@ -60,7 +60,7 @@ impl Disks {
             return Err(error);
         }
         data_dirs::remember(dirs, disks.iter().map(|disk| disk.root.as_path()));
-        data_dirs::forget_declared_new(all.iter().map(|disk| disk.root.as_path()));
+        data_dirs::forget_declared_new(disks.iter().map(|disk| disk.root.as_path()));
         let (next_disk, next_number) = (AtomicU64::new(0), AtomicU64::new(0));
         let disks = Self { disks, reserve_bytes, free_space, next_disk, next_number, account: None };
         // Kill processes of an earlier start before the files are examined, because they may still

@@ -257,7 +257,7 @@ fn isolated_tracker_stops_and_reports_its_tasks() {
     world.handle_orders(0, vec![(1, launch("job_1.m1.0"))]);
     assert!(
         !world
-            .after(Span(ISOLATION_TIMEOUT.0 - HEARTBEAT_GAP.0))
+            .tick_after(Span(ISOLATION_TIMEOUT.0 - HEARTBEAT_GAP.0))
             .iter()
             .any(|action| matches!(action, Action::Kill(..)))
     );
@@ -267,8 +267,10 @@ fn isolated_tracker_stops_and_reports_its_tasks() {
 fn checkpoint_is_registered_until_dropped() {
     let mut world = World::registered();
     world.handle_orders(0, vec![(1, launch("job_1.r0.0"))]);
-    let actions = world
-        .orders(0, vec![(2, Order::Preempt(attempt("job_1.r0.0"), PreemptKind::Pause, "a slot".into()))]);
+    let actions = world.handle_orders(
+        0,
+        vec![(2, Order::Preempt(attempt("job_1.r0.0"), PreemptKind::Pause, "a slot".into()))],
+    );
     assert_eq!(actions, [Action::Preempt(attempt("job_1.r0.0"), PreemptKind::Pause, "a slot".into())]);
     let state = "merge".to_string();
     world.handle(Event::Ended(attempt("job_1.r0.0"), AttemptEnd::Paused(state.clone())));
