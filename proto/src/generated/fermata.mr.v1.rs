@@ -302,7 +302,7 @@ pub mod from_task {
         FetchFailed(super::FetchFailed),
         /// Last message: a reduce has saved its checkpoint because it was preempted.
         #[prost(message, tag = "6")]
-        Paused(super::CheckpointInfo),
+        Paused(super::TaskPaused),
         /// Last message: the checkpoint that the task should resume from is missing or damaged.
         #[prost(string, tag = "7")]
         CheckpointCorrupt(::prost::alloc::string::String),
@@ -331,6 +331,9 @@ pub struct FetchFailed {
     #[prost(string, tag = "2")]
     pub addr: ::prost::alloc::string::String,
 }
+/// The tracker reads everything from the checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskPaused {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckpointInfo {
     #[prost(string, tag = "1")]

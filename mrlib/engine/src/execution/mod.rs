@@ -12,7 +12,7 @@ mod tests;
 pub use map::run_map;
 pub use meter::Meter;
 pub(crate) use reduce::CPU_COUNTER;
-pub use reduce::{Paused, ReduceEnd, ReduceTask, run_reduce};
+pub use reduce::{ReduceEnd, ReduceTask, run_reduce};
 pub use sample::{OpenInput, sample_keys};
 
 use crate::{

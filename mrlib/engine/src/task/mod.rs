@@ -23,7 +23,7 @@ use daemon::logging::{self, LogFormat};
 use io::{Dfs, ProcessIo};
 use mrlib_api::{Conf, Job, TaskError, limits};
 use proto::mr::{
-    CheckpointInfo, FromTask, Program, Split, TaskHello, TaskResult, TaskSpec, TaskStart, ToTask, from_task,
+    FromTask, Program, Split, TaskHello, TaskPaused, TaskResult, TaskSpec, TaskStart, ToTask, from_task,
     task_spec, to_task,
 };
 use std::{
@@ -291,15 +291,7 @@ fn final_message(ended: Result<ReduceEnd, TaskError>, end: Option<u64>, cpu_befo
             let counters = counters.into_iter().collect();
             from_task::Kind::Done(TaskResult { counters, pieces, bytes_out, position })
         }
-        Ok(ReduceEnd::Paused(paused)) => {
-            // The tracker reads the other fields from the checkpoint.
-            let stage = paused.stage.name().into();
-            from_task::Kind::Paused(CheckpointInfo {
-                stage,
-                bytes: paused.bytes,
-                ..CheckpointInfo::default()
-            })
-        }
+        Ok(ReduceEnd::Paused(_)) => from_task::Kind::Paused(TaskPaused {}),
         Err(error @ TaskError::NotResumed) => from_task::Kind::NotResumed(error.to_string()),
         Err(TaskError::CheckpointCorrupt(why)) => {
             from_task::Kind::CheckpointCorrupt(limits::truncate_failure(why))

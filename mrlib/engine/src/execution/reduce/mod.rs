@@ -86,17 +86,8 @@ impl ReduceTask {
 pub enum ReduceEnd {
     /// The reduce is complete.
     Done(TaskOutcome),
-    /// A checkpoint was saved as requested.
-    Paused(Paused),
-}
-
-/// A summary of the checkpoint of a paused reduce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Paused {
-    /// The stage in which the reduce resumes.
-    pub stage: Stage,
-    /// The size of the checkpoint.
-    pub bytes: u64,
+    /// A checkpoint was saved as requested. The reduce resumes in this stage.
+    Paused(Stage),
 }
 
 /// Runs a reduce to the end, or until it is paused.
@@ -135,7 +126,7 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
         };
         let (closed, entry) = save_checkpoint(task, left, io)?;
         let error = match entry {
-            Ok(bytes) => return Ok(ReduceEnd::Paused(Paused { stage: closed.stage, bytes })),
+            Ok(_) => return Ok(ReduceEnd::Paused(closed.stage)),
             Err(error) => error,
         };
         let Some(refusal) = refusal(&error) else { return Err(error) };

@@ -334,8 +334,8 @@ impl Case {
                     assert_eq!(outcome.bytes_out, output.len() as u64);
                     return (output, outcome.counters, pauses);
                 }
-                Ok(ReduceEnd::Paused(paused)) => {
-                    pauses[paused.stage as usize - Stage::Shuffle as usize] += 1;
+                Ok(ReduceEnd::Paused(stage)) => {
+                    pauses[stage as usize - Stage::Shuffle as usize] += 1;
                     from = Some(self.checkpoint_source(step.expect("a pause was requested")));
                 }
                 Err(TaskError::CheckpointCorrupt(_)) => {
