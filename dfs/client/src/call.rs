@@ -3,7 +3,7 @@
 //! A retry is safe because every mutating request has an ID. The caller creates the request once,
 //! and every attempt sends the same request.
 
-use super::wait::Wait;
+use super::wait::WaitReport;
 use super::{Client, ClientError};
 use crate::error::{Error, Kind, from_status};
 use proto::dfs::name_node_client::NameNodeClient;
@@ -88,7 +88,7 @@ impl Client {
         let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
         let mut backoff = Backoff::new();
         let namenode = format!("the NameNode at {}", self.inner.options.namenode);
-        let mut wait = Wait::until(end, self.inner.options.listener.as_ref());
+        let mut wait = WaitReport::until(end, self.inner.options.listener.as_ref());
         let mut why = "it does not answer".to_owned();
         let mut received: Option<(String, Option<Kind>)> = None;
         loop {

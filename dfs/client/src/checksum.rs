@@ -242,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn changed_bytes_are_refused(
+        fn changed_or_truncated_checksum_file_is_refused(
             changes in prop::collection::vec((any::<prop::sample::Index>(), 1_u8..), 1..4),
             cut in any::<prop::sample::Index>(),
             more in prop::collection::vec(any::<u8>(), 1..9),

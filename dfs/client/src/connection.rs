@@ -100,13 +100,13 @@ pub(super) struct IdleConnections(Mutex<Vec<(String, Stream, Instant)>>);
 impl IdleConnections {
     const IDLE_MAX: usize = 16;
     /// How long an idle connection is kept: less than the timeout after which a DataNode closes it.
-    const AGE_MAX: Duration = Duration::from_secs(5);
+    const IDLE_TIME_MAX: Duration = Duration::from_secs(5);
 
     /// Returns an idle connection to `addr`. The node may have closed it meanwhile. If the request
     /// fails before an answer arrives, the caller opens a new connection.
     pub(super) fn take(&self, addr: &str, timeouts: &Timeouts, hangup: &Hangup) -> Option<Stream> {
         let mut kept = self.0.lock();
-        kept.retain(|(_, _, since)| since.elapsed() < Self::AGE_MAX);
+        kept.retain(|(_, _, since)| since.elapsed() < Self::IDLE_TIME_MAX);
         let at = kept.iter().position(|(known, ..)| known == addr)?;
         let (_, stream, _) = kept.swap_remove(at);
         prepare(&stream, timeouts, hangup).ok()?;

@@ -41,7 +41,7 @@ pub enum Kind {
     ManualSafemode,
     /// The epoch of the request is lower than the fence of its scope.
     Fenced,
-    /// The operation is not possible on this object in its present state.
+    /// The file, folder, block or node is in a state that does not allow the operation.
     Refused,
     /// The caller has no permission.
     Denied,
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_survives_the_wire() {
+    fn every_kind_is_decoded_from_its_status() {
         for (kind, ..) in KINDS {
             let sent = Error::new(kind, "a message");
             assert_eq!(from_status(&Status::from(sent.clone())), Some(sent));

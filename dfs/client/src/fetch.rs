@@ -63,7 +63,7 @@ pub(super) struct FetchFailure {
 
 /// Verified bytes and their offset in the file. The bytes start and end at chunk boundaries, so
 /// they may start before and end after the requested range.
-pub(super) type Item = Result<(u64, Bytes), Box<FetchFailure>>;
+pub(super) type FetchedBytes = Result<(u64, Bytes), Box<FetchFailure>>;
 
 /// Fetches a list of block ranges in order. Dropping it closes its connection.
 pub(super) struct FetchRun {

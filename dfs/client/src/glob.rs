@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn glob_patterns_match() {
+    fn patterns_match_only_the_expected_names() {
         for (pattern, yes, no) in [
             ("*", &["a", "", "abc", ".x"][..], &[][..]),
             ("a*c", &["ac", "abc", "aXcYc"], &["ab", "bc", "acd"]),

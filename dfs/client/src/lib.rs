@@ -44,7 +44,7 @@ pub use client_error::ClientError;
 pub use inputs::{InputError, Inputs};
 pub use local::{LocalBlock, ReadError};
 pub use model::*;
-pub use reader::{FileReader, Lost};
+pub use reader::{FileReader, LostRange};
 pub use wait::Listener;
 pub use writer::FileWriter;
 
@@ -77,7 +77,7 @@ pub struct ClientOptions {
     pub user: String,
     /// The credentials of the caller.
     pub credentials: Credentials,
-    /// The name of this machine, in the form that DataNodes report theirs.
+    /// The host name of this machine. DataNodes on this machine must report the same name.
     pub host: String,
     /// The `[client]` section of the configuration.
     pub config: daemon::config::ClientConfig,

@@ -138,13 +138,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn normalises_slashes() {
+    fn parse_normalises_slashes() {
         assert_eq!(DfsPath::parse("//a///b/").unwrap().as_str(), "/a/b");
         assert_eq!(DfsPath::parse("///").unwrap(), DfsPath::root());
     }
 
     #[test]
-    fn rejects_invalid_paths() {
+    fn parse_refuses_invalid_paths() {
         assert!(matches!(DfsPath::parse("a/b"), Err(PathError::Relative(_))));
         assert!(matches!(DfsPath::parse(""), Err(PathError::Relative(_))));
         assert!(matches!(DfsPath::parse("/a/../b"), Err(PathError::Dots(_, ".."))));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_and_joins() {
+    fn path_splits_into_parent_and_name_and_joins_names() {
         let path = DfsPath::parse("/a/b").unwrap();
         let (parent, name) = path.split_last().unwrap();
         assert_eq!((parent.as_str(), name), ("/a", "b"));

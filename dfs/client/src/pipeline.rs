@@ -37,7 +37,7 @@ const TIMEOUT_MAX: Duration = Duration::from_mins(10);
 const NAMENODE_UNREACHABLE_MAX: Duration = Duration::from_mins(1);
 
 /// The state of a source.
-pub(super) enum Next {
+pub(super) enum NextPiece {
     /// The data of the next packet, and whether it is the last packet of the block.
     Piece { data: Vec<u8>, last: bool },
     /// No data is available now.
@@ -49,7 +49,7 @@ pub(super) enum Next {
 /// Returns the data of a block in pieces. Every piece except the last has the size of a packet.
 pub(super) trait Source: Send {
     /// Returns the next piece, or `Pending` if there is none within `wait`.
-    fn next(&mut self, wait: Duration) -> Result<Next, ClientError>;
+    fn next(&mut self, wait: Duration) -> Result<NextPiece, ClientError>;
     /// Is called when all remaining nodes have received the first `bytes` bytes of the block.
     fn on_acked(&mut self, _bytes: u64) {}
 }
@@ -273,7 +273,8 @@ impl BlockWriter {
                 Err(error) => self.drop_first_node(&error),
             }
         }
-        let no_target = || NodeFault { node: "no node".into(), reason: "the NameNode gave no target".into() };
+        let no_target =
+            || NodeFault { node: "no node".into(), reason: "the NameNode has assigned no DataNode".into() };
         Err(WriteFailure::AllNodesFailed(self.faults.last().cloned().unwrap_or_else(no_target)))
     }
 
@@ -296,8 +297,8 @@ impl BlockWriter {
         let mut link =
             Link { replies, head: Vec::new(), acked_at_start: self.acked, timeout, reply_due_since: None };
         self.receive_status(&mut link)?;
-        // If no node has reported a timeout, use the configured one instead of the one for the
-        // set-up.
+        // If no node has reported a timeout, use the configured timeout, because that of the set-up
+        // is too short.
         if link.timeout.is_zero() {
             link.set_timeout(self.timeouts.silence)?;
         }
@@ -347,13 +348,13 @@ impl BlockWriter {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
             match source.next(link.timeout / 4) {
-                Ok(Next::Piece { data, last }) => self.retain_packet(data, last),
-                Ok(Next::Pending) => {
+                Ok(NextPiece::Piece { data, last }) => self.retain_packet(data, last),
+                Ok(NextPiece::Pending) => {
                     let offset = self.produced;
                     send_packet(link, &Packet { offset, last: false, sums: Vec::new(), data: Vec::new() })?;
                     self.receive_replies(link, source)?;
                 }
-                Ok(Next::Abandoned) => return Err(LinkError::Failed(WriteFailure::Abandoned)),
+                Ok(NextPiece::Abandoned) => return Err(LinkError::Failed(WriteFailure::Abandoned)),
                 Err(error) => return Err(LinkError::Failed(WriteFailure::Source(error))),
             }
         }

@@ -14,7 +14,7 @@
 
 use super::connection::{BufferPool, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Next, Source, WriteFailure, WrittenBlock};
+use super::pipeline::{BlockWriter, NextPiece, Source, WriteFailure, WrittenBlock};
 use super::writer::{BLOCK_ATTEMPTS_MAX, write_error};
 use super::{Client, ClientError, CreateOptions, FileWriter, NodeFault, OnAbandon};
 use super::{Progress, PutOptions, PutReport, PutSource, Result};
@@ -328,7 +328,7 @@ struct FileSource {
 }
 
 impl Source for FileSource {
-    fn next(&mut self, _wait: Duration) -> Result<Next> {
+    fn next(&mut self, _wait: Duration) -> Result<NextPiece> {
         let mut buffer = self.buffers.take_full();
         buffer.truncate((self.end - self.at).min(PACKET_BYTES as u64) as usize);
         self.file.read_exact_at(&mut buffer, self.at).map_err(|error| {
@@ -339,7 +339,7 @@ impl Source for FileSource {
             }
         })?;
         self.at += buffer.len() as u64;
-        Ok(Next::Piece { data: buffer, last: self.at == self.end })
+        Ok(NextPiece::Piece { data: buffer, last: self.at == self.end })
     }
 
     fn on_acked(&mut self, bytes: u64) {

@@ -9,7 +9,7 @@
 
 use super::call::{Backoff, Operation};
 use super::fetch::{self, BlockRange, FetchFailure, FetchRun};
-use super::wait::Wait;
+use super::wait::WaitReport;
 use super::{Client, ClientError, FileStatus, LocatedBlock, NodeAddress, NodeFault, Result};
 use crate::error::{Error, Kind};
 use crate::ids::BlockId;
@@ -36,7 +36,7 @@ static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// Bytes without a good replica. Zeros were returned in their place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Lost {
+pub struct LostRange {
     /// The block that contains the bytes.
     pub block: BlockId,
     /// Offset of the first lost byte in the file.
@@ -86,7 +86,7 @@ impl FileReader {
     }
 
     /// Returns the ranges that were skipped so far.
-    pub fn lost(&self) -> &[Lost] {
+    pub fn lost(&self) -> &[LostRange] {
         &self.file.lost
     }
 
@@ -140,7 +140,7 @@ impl FileReader {
         &self.file.faults
     }
 
-    pub(super) fn into_parts(self) -> (FileStatus, Vec<NodeFault>, Vec<Lost>) {
+    pub(super) fn into_parts(self) -> (FileStatus, Vec<NodeFault>, Vec<LostRange>) {
         (self.file.status, self.file.faults, self.file.lost)
     }
 }
@@ -159,7 +159,7 @@ impl Cursor {
         Self { at, end, run: None, hole_end: 0 }
     }
 
-    fn zeros(&mut self) -> Option<Bytes> {
+    fn take_zeros(&mut self) -> Option<Bytes> {
         let left = self.hole_end.min(self.end).saturating_sub(self.at);
         let some = left.min(ZEROS.len() as u64);
         self.at += some;
@@ -169,7 +169,7 @@ impl Cursor {
     async fn next_bytes(&mut self, file: &mut ReadFile) -> Result<Option<Bytes>> {
         let mut run_ended = false;
         while self.at < self.end {
-            if let Some(zeros) = self.zeros() {
+            if let Some(zeros) = self.take_zeros() {
                 return Ok(Some(zeros));
             }
             let run = match &mut self.run {
@@ -220,7 +220,7 @@ struct FailedBlock {
     tried_this_round: HashSet<String>,
     exhausted_since: Option<Instant>,
     backoff: Backoff,
-    wait: Option<Wait>,
+    wait: Option<WaitReport>,
 }
 
 impl FailedBlock {
@@ -256,7 +256,7 @@ struct ReadFile {
     faults: Vec<NodeFault>,
     /// Whether to return zeros in place of lost blocks.
     skip_lost: bool,
-    lost: Vec<Lost>,
+    lost: Vec<LostRange>,
 }
 
 impl ReadFile {
@@ -265,7 +265,7 @@ impl ReadFile {
     fn skip_block(&mut self, at: u64, end: u64, block: BlockId, why: String) -> u64 {
         let here = self.block_index_at(at).map(|index| &self.blocks[index]);
         let hole_end = here.map_or(end, |block| (block.offset + block.length).min(end));
-        self.lost.push(Lost { block, offset: at, length: hole_end - at, why });
+        self.lost.push(LostRange { block, offset: at, length: hole_end - at, why });
         self.failed_block = None;
         hole_end
     }
@@ -348,7 +348,7 @@ impl ReadFile {
         let failed_block = self.failed_block.insert(fresh.unwrap_or_else(|| FailedBlock::new(block)));
         let since = *failed_block.exhausted_since.get_or_insert_with(Instant::now);
         let listener = self.client.inner.options.listener.as_ref();
-        let wait = failed_block.wait.get_or_insert_with(|| Wait::until(since + deadline, listener));
+        let wait = failed_block.wait.get_or_insert_with(|| WaitReport::until(since + deadline, listener));
         let what = format!("a good replica of {block} of {}, at byte {at}", self.path);
         let why = describe_failures(&failed_block.tried, damaged_on);
         let over = all_damaged

@@ -28,13 +28,13 @@ impl fmt::Debug for Listener {
 }
 
 /// Reports the wait of one operation to the listener, at most once.
-pub(super) struct Wait {
+pub(super) struct WaitReport {
     listener: Option<Listener>,
     notify_at: Instant,
     end: Instant,
 }
 
-impl Wait {
+impl WaitReport {
     /// Creates the report of an operation that times out at `end`.
     pub(super) fn until(end: Instant, listener: Option<&Listener>) -> Self {
         Self { listener: listener.cloned(), notify_at: Instant::now() + NOTICE_AFTER, end }

@@ -7,7 +7,7 @@
 
 use super::connection::{BufferPool, Hangup};
 use super::open_file::{OpenFile, discard, discard_later};
-use super::pipeline::{BlockWriter, Next, Source, WriteFailure};
+use super::pipeline::{BlockWriter, NextPiece, Source, WriteFailure};
 use super::{Client, ClientError, CreateOptions, FileStatus, NodeFault, PutReport, Result};
 use crate::bulk::PACKET_BYTES;
 use crate::path::DfsPath;
@@ -227,14 +227,14 @@ struct StreamSource {
 }
 
 impl Source for StreamSource {
-    fn next(&mut self, wait: Duration) -> Result<Next> {
+    fn next(&mut self, wait: Duration) -> Result<NextPiece> {
         Ok(match self.packets.recv_timeout(wait) {
             Ok((data, last)) => {
                 self.capacity.add_permits(1);
-                Next::Piece { data, last }
+                NextPiece::Piece { data, last }
             }
-            Err(RecvTimeoutError::Timeout) => Next::Pending,
-            Err(RecvTimeoutError::Disconnected) => Next::Abandoned,
+            Err(RecvTimeoutError::Timeout) => NextPiece::Pending,
+            Err(RecvTimeoutError::Disconnected) => NextPiece::Abandoned,
         })
     }
 }

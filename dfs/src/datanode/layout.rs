@@ -90,25 +90,25 @@ impl Version {
 
 /// The two files of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum FilePart {
     Data,
     Sums,
 }
 
 /// Returns the name of a file of a block.
-pub(super) fn file_name(block: BlockId, part: Part) -> String {
+pub(super) fn file_name(block: BlockId, part: FilePart) -> String {
     match part {
-        Part::Data => format!("blk_{}", block.0),
-        Part::Sums => format!("blk_{}.crc", block.0),
+        FilePart::Data => format!("blk_{}", block.0),
+        FilePart::Sums => format!("blk_{}.crc", block.0),
     }
 }
 
 /// Returns the block and the part whose [`file_name`] is `text`, or `None` for any other text.
-pub(super) fn parse_file_name(text: &str) -> Option<(BlockId, Part)> {
+pub(super) fn parse_file_name(text: &str) -> Option<(BlockId, FilePart)> {
     let digits = text.strip_prefix("blk_")?;
     let (digits, part) = match digits.strip_suffix(".crc") {
-        Some(digits) => (digits, Part::Sums),
-        None => (digits, Part::Data),
+        Some(digits) => (digits, FilePart::Sums),
+        None => (digits, FilePart::Data),
     };
     let block = BlockId(digits.parse().ok()?);
     (file_name(block, part) == text).then_some((block, part))
@@ -134,11 +134,11 @@ impl Paths {
         self.current().join(shard_name(block))
     }
 
-    pub(super) fn finalised(&self, block: BlockId, part: Part) -> PathBuf {
+    pub(super) fn finalised(&self, block: BlockId, part: FilePart) -> PathBuf {
         self.shard(block).join(file_name(block, part))
     }
 
-    pub(super) fn tmp(&self, block: BlockId, part: Part) -> PathBuf {
+    pub(super) fn tmp(&self, block: BlockId, part: FilePart) -> PathBuf {
         self.tmp_dir().join(file_name(block, part))
     }
 
@@ -146,7 +146,7 @@ impl Paths {
         self.root.join("tmp")
     }
 
-    pub(super) fn bad(&self, block: BlockId, part: Part) -> PathBuf {
+    pub(super) fn bad(&self, block: BlockId, part: FilePart) -> PathBuf {
         self.bad_dir().join(file_name(block, part))
     }
 
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn file_names_round_trip_and_others_are_rejected() {
         for id in [0, 1, 255, 256, u64::MAX] {
-            for part in [Part::Data, Part::Sums] {
+            for part in [FilePart::Data, FilePart::Sums] {
                 assert_eq!(parse_file_name(&file_name(BlockId(id), part)), Some((BlockId(id), part)));
             }
         }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_layout_differs_from_a_damaged_file() {
+    fn other_layout_and_damaged_version_file_give_different_errors() {
         let node_uuid = NodeUuid(uuid::Uuid::from_u128(5));
         let namenode_start = NameNodeStart::new(3, u64::MAX);
         assert_eq!(namenode_start.start(), u64::MAX);

@@ -28,12 +28,12 @@ const BATCH_REPORTS_MAX: usize = 10_000;
 /// The reports to send, and a notification that wakes the link to the NameNode.
 #[derive(Debug, Default)]
 pub(super) struct PendingReports {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedReports>,
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedReports {
     /// Increases with each report, so that a replaced report can be recognised.
     stamp: u64,
     items: BTreeMap<BlockId, (u64, ReplicaEvent)>,
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newest_item_is_kept_until_acknowledged() {
+    fn newest_report_is_kept_until_acknowledged() {
         let pending_reports = PendingReports::default();
         let received = |length| ReplicaEvent::Received(Nonce(1), length);
         pending_reports.post([(BlockId(1), received(5)), (BlockId(2), received(6))]);

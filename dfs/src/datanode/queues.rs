@@ -14,7 +14,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-const QUEUE_MAX: usize = 10_000;
+const QUEUE_COMMANDS_MAX: usize = 10_000;
 
 /// A command.
 #[derive(Debug)]
@@ -59,8 +59,8 @@ pub(super) struct CommandQueues {
 impl Default for CommandQueues {
     fn default() -> Self {
         Self {
-            copies: bounded(QUEUE_MAX),
-            deletions_and_checks: bounded(QUEUE_MAX),
+            copies: bounded(QUEUE_COMMANDS_MAX),
+            deletions_and_checks: bounded(QUEUE_COMMANDS_MAX),
             checks: Mutex::default(),
             registration: AtomicU64::new(0),
             copies_ran_out: AtomicBool::new(false),
@@ -76,7 +76,11 @@ impl CommandQueues {
         if check.is_some_and(|block| !self.checks.lock().insert(block)) {
             return;
         }
-        let queue = if matches!(command, BlockCommand::Copy { .. }) { &self.copies } else { &self.deletions_and_checks };
+        let queue = if matches!(command, BlockCommand::Copy { .. }) {
+            &self.copies
+        } else {
+            &self.deletions_and_checks
+        };
         let registration = self.registration.load(Ordering::SeqCst);
         if let Err(full) = queue.0.try_send((registration, Box::new(command))) {
             tracing::warn!(command = ?full.into_inner().1, "command queue full: command dropped");
@@ -147,12 +151,12 @@ mod tests {
     #[test]
     fn a_full_queue_drops_commands_that_can_be_sent_again() {
         let queues = CommandQueues::default();
-        for block in 0..=QUEUE_MAX as u64 {
+        for block in 0..=QUEUE_COMMANDS_MAX as u64 {
             queues.add(BlockCommand::Check(BlockId(block)));
         }
-        assert_eq!(queues.deletions_and_checks().len(), QUEUE_MAX);
+        assert_eq!(queues.deletions_and_checks().len(), QUEUE_COMMANDS_MAX);
         queues.deletions_and_checks().recv().unwrap();
-        queues.add(BlockCommand::Check(BlockId(QUEUE_MAX as u64)));
-        assert_eq!(queues.deletions_and_checks().len(), QUEUE_MAX);
+        queues.add(BlockCommand::Check(BlockId(QUEUE_COMMANDS_MAX as u64)));
+        assert_eq!(queues.deletions_and_checks().len(), QUEUE_COMMANDS_MAX);
     }
 }

@@ -24,9 +24,9 @@ use std::{
 
 /// Minimum interval between two searches for abandoned partial replicas, and minimum pause before
 /// all replicas are verified again.
-const TICK: Duration = Duration::from_millis(100);
+const CLEAN_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Maximum interval between two searches for abandoned partial replicas.
-const TICK_MAX: Duration = Duration::from_secs(2);
+const CLEAN_INTERVAL_MAX: Duration = Duration::from_secs(2);
 
 /// Reads an open replica and verifies it. Calls `piece` for each piece of at most a packet, in
 /// order, with its offset, data and checksums; `piece` returns whether to continue. An empty block
@@ -80,9 +80,9 @@ pub(super) fn check(store: &Store, block: BlockId, mut pace: impl FnMut(usize) -
 /// Verifies all replicas again and again until the node stops.
 pub(super) fn run(node: &Node) {
     let rate = node.config.scrub_rate.0;
-    let interval = node.config.transfer_timeout.0 * 2;
-    let tick = (interval / 4).clamp(TICK, TICK_MAX);
-    let mut pacer = Pacer { node, interval, tick, last_cleared: Instant::now() };
+    let abandoned_after = node.config.transfer_timeout.0 * 2;
+    let clean_interval = (abandoned_after / 4).clamp(CLEAN_INTERVAL_MIN, CLEAN_INTERVAL_MAX);
+    let mut pacer = Pacer { node, abandoned_after, clean_interval, last_cleared: Instant::now() };
     let mut last = None;
     let mut round = Instant::now();
     while !node.stop.is_stopping() {
@@ -90,7 +90,7 @@ pub(super) fn run(node: &Node) {
         let Some(block) = next else {
             let left = node.config.scrub_period.0.saturating_sub(round.elapsed());
             let off = rate == 0 && !pacer.sleep(Duration::MAX);
-            if off || !pacer.sleep(left.max(TICK)) {
+            if off || !pacer.sleep(left.max(CLEAN_INTERVAL_MIN)) {
                 return;
             }
             (last, round) = (None, Instant::now());
@@ -104,8 +104,9 @@ pub(super) fn run(node: &Node) {
 /// Sleeps between reads, and drops abandoned partial replicas from time to time.
 struct Pacer<'a> {
     node: &'a Node,
-    interval: Duration,
-    tick: Duration,
+    /// How long a partial replica must have had no writer to be dropped.
+    abandoned_after: Duration,
+    clean_interval: Duration,
     last_cleared: Instant,
 }
 
@@ -115,15 +116,15 @@ impl Pacer<'_> {
     fn sleep(&mut self, time: Duration) -> bool {
         let begin = Instant::now();
         loop {
-            if self.last_cleared.elapsed() >= self.tick {
-                self.node.store.drop_abandoned(self.interval);
+            if self.last_cleared.elapsed() >= self.clean_interval {
+                self.node.store.drop_abandoned(self.abandoned_after);
                 self.last_cleared = Instant::now();
             }
             let left = time.saturating_sub(begin.elapsed());
-            if self.node.stop.wait(left.min(self.tick)) {
+            if self.node.stop.wait(left.min(self.clean_interval)) {
                 return false;
             }
-            if left <= self.tick {
+            if left <= self.clean_interval {
                 return true;
             }
         }

@@ -14,8 +14,8 @@ pub(super) mod partial;
 use super::{
     disk::{DiskFault, DiskSpace, classify},
     error::{DataNodeError, Refusal, RefusalKind},
-    layout::{NameNodeStart, Part},
-    pending_reports::{ReplicaEvent, PendingReports},
+    layout::{FilePart, NameNodeStart},
+    pending_reports::{PendingReports, ReplicaEvent},
     volume::{Damage, Volume},
 };
 use dfs_client::{
@@ -23,7 +23,7 @@ use dfs_client::{
     ids::{BlockId, NodeUuid, Nonce},
 };
 use parking_lot::{Condvar, Mutex};
-use partial::Partial;
+use partial::PartialReplica;
 use proto::dfs::{DiskRoom, Usage};
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -46,7 +46,7 @@ pub(super) type FatalErrorSender = UnboundedSender<DataNodeError>;
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) uuid: NodeUuid,
-    /// Identifies this start of the node. It is higher than that of all earlier starts.
+    /// Identifies this start of the node. The number is higher than that of all earlier starts.
     pub(super) incarnation: u64,
     /// Whether an operator has declared the data folders new.
     pub(super) declared_new: bool,
@@ -95,7 +95,7 @@ impl Drop for BlockLock<'_> {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) replicas: BTreeMap<BlockId, Replica>,
-    pub(super) partials: HashMap<BlockId, Arc<Partial>>,
+    pub(super) partials: HashMap<BlockId, Arc<PartialReplica>>,
     pub(super) volumes: Vec<VolumeState>,
     pub(super) cluster_id: String,
     /// The start of the NameNode that the node last registered with.
@@ -117,7 +117,8 @@ pub(super) struct VolumeState {
     pub(super) used: u64,
     /// Bytes that are reserved for partial replicas and not yet written.
     pub(super) reserved_bytes: u64,
-    /// The free space at the last measurement. `None` before the first one, and if it failed.
+    /// The free space at the last measurement. `None` before the first measurement, and if the last
+    /// one failed.
     pub(super) space: Option<DiskSpace>,
     /// Number of bytes written since `space` was measured.
     pub(super) written_since_measured: u64,
@@ -246,7 +247,7 @@ impl Store {
         state.remove(block);
         drop(state);
         self.quarantine(block, replica.volume, &why);
-        Refusal::new(RefusalKind::Damaged, format!("replica of {block} {why}"))
+        Refusal::new(RefusalKind::Damaged, format!("the replica of {block} is damaged: {why}"))
     }
 
     /// Moves a damaged replica, which is not in the map, to `bad/`, reports it, and counts it for
@@ -278,7 +279,10 @@ impl Store {
         if self.bad_blocks_max > 0 && bad >= self.bad_blocks_max {
             self.retire_unless_last(
                 volume,
-                &format!("{} on it (datanode.bad_blocks_max)", daemon::count(bad.into(), "bad block")),
+                &format!(
+                    "it has {}, the limit (datanode.bad_blocks_max)",
+                    daemon::count(bad.into(), "bad block")
+                ),
             );
         }
     }
@@ -332,8 +336,13 @@ impl Store {
     /// Reports that the replica of a block is not in the map. A quarantined replica is reported as
     /// damaged and not as lost, so that the NameNode orders its deletion when it is replaced.
     pub(super) fn post_absent(&self, block: BlockId) {
-        let is_quarantined = self.volumes.iter().any(|volume| volume.paths.bad(block, Part::Data).exists());
-        let item = if is_quarantined { ReplicaEvent::Corrupt("quarantined before".into()) } else { ReplicaEvent::Lost };
+        let is_quarantined =
+            self.volumes.iter().any(|volume| volume.paths.bad(block, FilePart::Data).exists());
+        let item = if is_quarantined {
+            ReplicaEvent::Corrupt("quarantined before".into())
+        } else {
+            ReplicaEvent::Lost
+        };
         self.pending_reports.post_if_absent(block, item);
     }
 
@@ -355,7 +364,8 @@ impl Store {
                 if self.find(block).is_some() {
                     duplicates.push(block);
                 } else {
-                    self.pending_reports.post_if_absent(block, ReplicaEvent::Corrupt("quarantined earlier".into()));
+                    self.pending_reports
+                        .post_if_absent(block, ReplicaEvent::Corrupt("quarantined earlier".into()));
                 }
             }
         }
@@ -502,7 +512,8 @@ impl State {
     fn free_on(&self, space: DiskSpace) -> u64 {
         let here =
             self.volumes.iter().filter(|volume| volume.space.is_some_and(|r| r.device == space.device));
-        let taken = |volume: &VolumeState| volume.reserved_bytes.saturating_add(volume.written_since_measured);
+        let taken =
+            |volume: &VolumeState| volume.reserved_bytes.saturating_add(volume.written_since_measured);
         here.fold(space.free, |free, volume| free.saturating_sub(taken(volume)))
     }
 

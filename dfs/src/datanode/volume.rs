@@ -6,7 +6,7 @@
 use super::{
     disk::{Disk, DiskFault, DiskSpace, classify, is_transient},
     error::DataNodeError,
-    layout::{LAYOUT, Part, Paths, SHARDS, Version, VersionError, parse_file_name, shard_name},
+    layout::{FilePart, LAYOUT, Paths, SHARDS, Version, VersionError, parse_file_name, shard_name},
 };
 use daemon::lock::FolderLock;
 use dfs_client::{
@@ -31,7 +31,7 @@ pub(super) struct Volume {
 
 /// The result of a scan.
 #[derive(Debug, Default)]
-pub(super) struct Scan {
+pub(super) struct ScanResult {
     /// Replicas with a valid name, size and checksum file.
     pub(super) replicas: Vec<(BlockId, Nonce, u64)>,
     /// Damaged replicas, with the reason.
@@ -154,8 +154,8 @@ impl Volume {
     /// replica with an unreadable file is damaged. Returns an error after a transient error of this
     /// process. The replicas in a subfolder that cannot be listed are not served; if no subfolder
     /// can be listed, returns an error.
-    pub(super) fn scan(&self) -> Result<Scan, DataNodeError> {
-        let mut scan = Scan::default();
+    pub(super) fn scan(&self) -> Result<ScanResult, DataNodeError> {
+        let mut scan = ScanResult::default();
         let mut unlisted = 0;
         let current = self.paths.current();
         for low in 0..SHARDS {
@@ -173,17 +173,19 @@ impl Volume {
             for (path, known) in found {
                 match known {
                     Some((block, _)) if block.0 % SHARDS != low => log_unknown_file(&path),
-                    Some((block, Part::Data)) => match self.open_block(block) {
+                    Some((block, FilePart::Data)) => match self.open_block(block) {
                         Ok((_, sums)) => scan.replicas.push((block, sums.nonce, sums.length)),
-                        Err(Damage::Transient(error)) => return Err(folder_error("read the block", &path)(error)),
+                        Err(Damage::Transient(error)) => {
+                            return Err(folder_error("read the block", &path)(error));
+                        }
                         Err(proven) => scan.damaged.push((block, proven.to_string())),
                     },
-                    Some((block, Part::Sums)) => orphan_sums.push(block),
+                    Some((block, FilePart::Sums)) => orphan_sums.push(block),
                     None => log_unknown_file(&path),
                 }
             }
             for block in orphan_sums {
-                let data = self.paths.finalised(block, Part::Data);
+                let data = self.paths.finalised(block, FilePart::Data);
                 if data.try_exists().is_ok_and(|exists| !exists) {
                     self.clear_orphan_sums(block);
                 }
@@ -198,7 +200,7 @@ impl Volume {
     /// Deletes a checksum file without a data file, which remains after a crash between two renames
     /// or two deletions.
     fn clear_orphan_sums(&self, block: BlockId) {
-        let path = self.paths.finalised(block, Part::Sums);
+        let path = self.paths.finalised(block, FilePart::Sums);
         let ours = fs::read(&path).is_ok_and(|bytes| Checksums::decode(&bytes, block).is_ok());
         if !ours || fs::remove_file(&path).is_err() {
             log_unknown_file(&path);
@@ -242,7 +244,7 @@ impl Volume {
 
     /// Opens a finalised block and reads its checksum file. Checks everything except the data.
     pub(super) fn open_block(&self, block: BlockId) -> Result<(File, Checksums), Damage> {
-        let data = self.disk.open(&self.paths.finalised(block, Part::Data))?;
+        let data = self.disk.open(&self.paths.finalised(block, FilePart::Data))?;
         let found = data.metadata()?.len();
         let sums = self.read_sums(block, found)?;
         if sums.length != found {
@@ -256,7 +258,7 @@ impl Volume {
 
     /// Opens the checksum file of a finalised block.
     pub(super) fn open_sums(&self, block: BlockId) -> io::Result<File> {
-        self.disk.open(&self.paths.finalised(block, Part::Sums))
+        self.disk.open(&self.paths.finalised(block, FilePart::Sums))
     }
 
     fn read_sums(&self, block: BlockId, data_len: u64) -> Result<Checksums, Damage> {
@@ -271,14 +273,14 @@ impl Volume {
 
     /// Creates an empty partial replica.
     pub(super) fn create_partial(&self, block: BlockId) -> io::Result<File> {
-        let path = self.paths.tmp(block, Part::Data);
+        let path = self.paths.tmp(block, FilePart::Data);
         OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
     }
 
     /// Deletes a partial replica. Ignores errors, because the next start deletes the remaining
     /// files.
     pub(super) fn remove_partial(&self, block: BlockId) {
-        for part in [Part::Data, Part::Sums] {
+        for part in [FilePart::Data, FilePart::Sums] {
             remove_if_exists(&self.paths.tmp(block, part)).ok();
         }
     }
@@ -291,12 +293,12 @@ impl Volume {
     /// synced.
     pub(super) fn finalise(&self, data: &File, sums: &Checksums) -> io::Result<()> {
         let block = sums.block;
-        let sums_path = self.paths.tmp(block, Part::Sums);
+        let sums_path = self.paths.tmp(block, FilePart::Sums);
         let mut file = File::create(&sums_path)?;
         file.write_all(&sums.encode())?;
-        self.disk.sync_file(data, &self.paths.tmp(block, Part::Data))?;
+        self.disk.sync_file(data, &self.paths.tmp(block, FilePart::Data))?;
         self.disk.sync_file(&file, &sums_path)?;
-        for part in [Part::Sums, Part::Data] {
+        for part in [FilePart::Sums, FilePart::Data] {
             fs::rename(self.paths.tmp(block, part), self.paths.finalised(block, part))?;
         }
         self.disk.sync_folder(&self.paths.shard(block))
@@ -304,7 +306,7 @@ impl Volume {
 
     /// Moves a damaged replica to `bad/`.
     pub(super) fn move_to_bad(&self, block: BlockId) -> io::Result<()> {
-        for part in [Part::Data, Part::Sums] {
+        for part in [FilePart::Data, FilePart::Sums] {
             match fs::rename(self.paths.finalised(block, part), self.paths.bad(block, part)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -318,7 +320,7 @@ impl Volume {
     /// Deletes all files of a block in this folder. The data is deleted first, because a checksum
     /// file alone is not a replica.
     pub(super) fn delete(&self, block: BlockId) -> io::Result<()> {
-        for part in [Part::Data, Part::Sums] {
+        for part in [FilePart::Data, FilePart::Sums] {
             remove_if_exists(&self.paths.finalised(block, part))?;
         }
         self.delete_quarantined(block)
@@ -326,7 +328,7 @@ impl Volume {
 
     /// Deletes the quarantined files of a block.
     pub(super) fn delete_quarantined(&self, block: BlockId) -> io::Result<()> {
-        for part in [Part::Data, Part::Sums] {
+        for part in [FilePart::Data, FilePart::Sums] {
             remove_if_exists(&self.paths.bad(block, part))?;
         }
         Ok(())
@@ -360,7 +362,7 @@ impl From<io::Error> for Damage {
     }
 }
 
-type FolderEntry = (PathBuf, Option<(BlockId, Part)>);
+type FolderEntry = (PathBuf, Option<(BlockId, FilePart)>);
 
 /// Returns the files of a folder, each with the block and part that its name stands for, if any.
 fn list_files(folder: &Path) -> io::Result<Vec<FolderEntry>> {

@@ -32,7 +32,7 @@ const HOMES_MAX: usize = 100_000;
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
 
 /// The reply to a registration.
-pub(crate) struct Registered {
+pub(crate) struct RegistrationReply {
     pub(crate) cluster_id: String,
     pub(crate) epoch: u64,
     pub(crate) start: StartId,
@@ -87,7 +87,7 @@ impl Driver {
             // Register for the notification before the attempt, so that a report between the two is
             // not missed.
             let reported = self.replicas_reported.notified();
-            let result = self.durably(|driver| driver.attempt(request.clone(), &answer)).await?;
+            let result = self.run_durably(|driver| driver.try_submit(request.clone(), &answer)).await?;
             match result {
                 Err(error) if error.kind == Kind::NotYetReplicated => {
                     if tokio::time::timeout_at(deadline, reported).await.is_err() {
@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    fn attempt<T>(
+    fn try_submit<T>(
         &self,
         request: Request,
         answer: impl Fn(&State, Outcome) -> Result<T, Error>,
@@ -149,22 +149,22 @@ impl Driver {
 
     /// Executes a read-only query.
     pub(crate) async fn query<T>(&self, ask: impl FnOnce(&State) -> Result<T, Error>) -> Result<T, Error> {
-        self.durably(|driver| ask(&driver.state.read())).await?
+        self.run_durably(|driver| ask(&driver.state.read())).await?
     }
 
     /// Changes volatile state: nodes, leases, safemode.
-    pub(crate) async fn adjust<T>(
+    pub(crate) async fn change_volatile<T>(
         &self,
         change: impl FnOnce(&mut State, Now) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.durably(|driver| change(&mut driver.state.write(), driver.now())).await?
+        self.run_durably(|driver| change(&mut driver.state.write(), driver.now())).await?
     }
 
-    pub(crate) async fn register(&self, registration: Registration) -> Result<Registered, Error> {
-        self.adjust(|state, now| {
+    pub(crate) async fn register(&self, registration: Registration) -> Result<RegistrationReply, Error> {
+        self.change_volatile(|state, now| {
             state.register(now, registration)?;
             let namespace = state.namespace();
-            Ok(Registered {
+            Ok(RegistrationReply {
                 cluster_id: namespace.cluster_id().to_owned(),
                 epoch: namespace.epoch(),
                 start: namespace.start_id().unwrap_or(StartId(0)),
@@ -181,7 +181,7 @@ impl Driver {
         last: bool,
         replicas: Vec<Replica>,
     ) -> Result<(), Error> {
-        self.adjust(|state, now| {
+        self.change_volatile(|state, now| {
             state.full_report(now, node, incarnation, chunk, last, replicas)?;
             self.replicas_reported.notify_waiters();
             Ok(())
@@ -198,7 +198,7 @@ impl Driver {
         wire: impl FnOnce(&State, HeartbeatAnswer) -> T,
     ) -> Result<T, Error> {
         let has_received = !heartbeat.received.is_empty();
-        self.adjust(|state, now| {
+        self.change_volatile(|state, now| {
             let answer = state.heartbeat(now, node, incarnation, heartbeat);
             // Notify before the reply is sent, so that a waiting close does not wait for the disk
             // twice.
@@ -249,7 +249,7 @@ impl Driver {
     fn append(&self, record: &[u8]) -> Result<(), Error> {
         match self.log.append(record) {
             Ok(_) => Ok(()),
-            Err(AppendError::Failed(failed)) => Err(unavailable(&failed)),
+            Err(AppendError::Failed(failed)) => Err(log_error(&failed)),
             // The size of a record is limited, so this is a bug. Memory and disk differ now, so the
             // process must end.
             Err(error @ AppendError::TooLarge { .. }) => {
@@ -262,10 +262,10 @@ impl Driver {
     /// Runs `work` and returns its value when all records that it could depend on are durable.
     /// After a failure of the log an error is returned, because memory may contain changes that are
     /// not in the log.
-    async fn durably<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
+    async fn run_durably<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
         let value = work(self);
-        self.log.wait_durable(self.log.last_seq()).await.map_err(|failed| unavailable(&failed))?;
-        self.log.check().map_err(|failed| unavailable(&failed))?;
+        self.log.wait_durable(self.log.last_seq()).await.map_err(|failed| log_error(&failed))?;
+        self.log.check().map_err(|failed| log_error(&failed))?;
         Ok(value)
     }
 }
@@ -275,7 +275,7 @@ pub(crate) fn now_since(started: Instant) -> Now {
     Now { mono_ms: started.elapsed().as_millis() as u64, wall_ms: wall.as_millis() as u64 }
 }
 
-fn unavailable(failed: &LogFailed) -> Error {
+fn log_error(failed: &LogFailed) -> Error {
     Error::new(Kind::Unavailable, format!("the NameNode cannot write its edit log: {failed}"))
 }
 

@@ -101,13 +101,13 @@ impl Namespace {
                 deletes.iter().try_for_each(|path| check.may_remove(path, true))
             }
             Op::SetQuota { .. } | Op::Fence { .. } | Op::Drain { .. } => {
-                Err(denied(caller, "do this", "only admins may"))
+                Err(denied_error(caller, "do this", "only admins may"))
             }
         }
     }
 }
 
-fn denied(caller: &Caller, what: &str, why: &str) -> Error {
+fn denied_error(caller: &Caller, what: &str, why: &str) -> Error {
     Error::new(Kind::Denied, format!("user {} may not {what}: {why}", caller.user))
 }
 
@@ -165,7 +165,11 @@ impl<'a> PermissionCheck<'a> {
         }
         let (owner, group, mode) = (&inode.owner, &inode.group, inode.mode);
         let what = format!("{what} {path}");
-        Err(denied(self.caller, &what, &format!("{subject}owner {owner}, group {group}, mode {mode:o}")))
+        Err(denied_error(
+            self.caller,
+            &what,
+            &format!("{subject}owner {owner}, group {group}, mode {mode:o}"),
+        ))
     }
 
     /// Looks up the path as far as it exists. Fails if the caller may not traverse a folder in the
@@ -218,7 +222,7 @@ impl<'a> PermissionCheck<'a> {
             return Ok(());
         }
         let why = format!("its owner is {}, and its folder is sticky", inode.owner);
-        Err(denied(self.caller, &format!("remove {path}"), &why))
+        Err(denied_error(self.caller, &format!("remove {path}"), &why))
     }
 
     /// Checks that the caller may delete the contents of the inode and of all folders below it.
@@ -266,18 +270,18 @@ impl<'a> PermissionCheck<'a> {
     ) -> Result<(), Error> {
         let Some(inode) = self.find(path)?.inode else { return Ok(()) };
         if owner.is_some_and(|owner| *owner != *inode.owner) {
-            return Err(denied(self.caller, &format!("change the owner of {path}"), "only admins may"));
+            return Err(denied_error(self.caller, &format!("change the owner of {path}"), "only admins may"));
         }
         if others && *inode.owner != *self.caller.user {
             let why = format!("its owner is {}", inode.owner);
-            return Err(denied(self.caller, &format!("change {path}"), &why));
+            return Err(denied_error(self.caller, &format!("change {path}"), &why));
         }
         let foreign =
             |group: &&str| *inode.group != **group && !self.caller.groups.iter().any(|own| own == group);
         match group.filter(foreign) {
             Some(group) => {
                 let why = format!("{} is not in group {group}", self.caller.user);
-                Err(denied(self.caller, &format!("change the group of {path}"), &why))
+                Err(denied_error(self.caller, &format!("change the group of {path}"), &why))
             }
             None => Ok(()),
         }

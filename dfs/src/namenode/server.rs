@@ -129,7 +129,7 @@ impl NameNode for ClientService {
 
     async fn renew_lease(&self, request: Request<pb::RenewLeaseRequest>) -> Answer<pb::RenewLeaseReply> {
         let holder = request.into_inner().holder;
-        let lease_ms = self.driver.adjust(|state, now| state.renew_lease(now, &holder)).await?;
+        let lease_ms = self.driver.change_volatile(|state, now| state.renew_lease(now, &holder)).await?;
         Ok(Response::new(pb::RenewLeaseReply { lease_ms }))
     }
 
@@ -154,8 +154,10 @@ impl NameNode for ClientService {
         let caller = self.caller(&request)?;
         let pb::ReportBadReplicaRequest { block_id, node_uuid, reason } = request.into_inner();
         let (block, node) = (dfs_client::ids::BlockId(block_id), wire::node_uuid(&node_uuid)?);
-        let new =
-            self.driver.adjust(|state, now| state.report_bad_replica(now, &caller, block, node)).await?;
+        let new = self
+            .driver
+            .change_volatile(|state, now| state.report_bad_replica(now, &caller, block, node))
+            .await?;
         let reason = printable(&reason);
         tracing::debug!(%block, %node, user = caller.user, reason, new, "a client requests a check of a replica");
         Ok(Response::new(pb::ReportBadReplicaReply {}))
@@ -281,7 +283,7 @@ impl NameNode for ClientService {
 
     async fn set_safemode(&self, request: Request<pb::SetSafemodeRequest>) -> Answer<pb::SetSafemodeReply> {
         let on = request.into_inner().on;
-        let safemode = self.driver.adjust(|state, _| {
+        let safemode = self.driver.change_volatile(|state, _| {
             state.set_safemode(on);
             Ok(wire::safemode(state.safemode()))
         });

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_stream_differs_from_a_truncated_frame() {
+    fn closed_stream_and_truncated_frame_give_different_errors() {
         assert!(matches!(read_frame(&mut &[][..], BytesMut::new()), Err(FrameError::Closed)));
         let raw = packet_frame(b"hello");
         for cut in 1..raw.len() {

@@ -90,7 +90,7 @@ async fn list_walk_and_glob_read_all_pages() {
 }
 
 #[tokio::test]
-async fn malformed_replies_are_errors() {
+async fn malformed_replies_return_errors() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
     let text = client.report().await.unwrap_err().to_string();

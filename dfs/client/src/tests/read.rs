@@ -165,7 +165,7 @@ async fn block_with_all_replicas_corrupt_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn unreachable_replica_is_waited_for_despite_corrupt_ones() {
+async fn reader_waits_for_an_unreachable_replica_if_the_others_are_corrupt() {
     let cluster = Cluster::start(2).await;
     let client = cluster.client().await;
     put(&client, "/f", &bytes(1000), 2, 1 << 20).await;

@@ -228,7 +228,7 @@ async fn write_skips_faulty_nodes_and_fails_if_none_is_left() {
 }
 
 #[tokio::test]
-async fn the_lease_is_renewed_while_a_file_is_open_and_not_after() {
+async fn lease_is_renewed_while_a_file_is_open_and_not_after() {
     let cluster = Cluster::start(1).await;
     cluster.namespace.lock().lease_ms = 60;
     let client = cluster.client().await;
@@ -289,9 +289,9 @@ async fn local_errors_name_the_local_file() {
 }
 
 /// Changes the length of a file whenever progress is reported.
-struct Resize(std::fs::File, u64);
+struct ResizeOnProgress(std::fs::File, u64);
 
-impl Progress for Resize {
+impl Progress for ResizeOnProgress {
     fn advance(&self, _bytes: u64) {
         self.0.set_len(self.1).unwrap();
     }
@@ -306,7 +306,7 @@ async fn shrinking_file_is_refused_and_growing_file_keeps_its_first_length() {
     for (length, fits) in [(10, false), (data.len() as u64 * 2, true)] {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(&data).unwrap();
-        let resize = Resize(file.reopen().unwrap(), length);
+        let resize = ResizeOnProgress(file.reopen().unwrap(), length);
         let source = PutSource::File(file.path().to_owned());
         let put = client.put(source, &path("/f"), options(1, 65_536), &resize).await;
         if fits {

@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-const LENGTH: u64 = 3 * CHUNK as u64 + 5;
+const BLOCK_LENGTH: u64 = 3 * CHUNK as u64 + 5;
 
 fn flip_bit(path: &Path, at: u64) {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -33,7 +33,7 @@ fn swap(one: &Path, other: &Path) {
 /// Writes blocks 1 to 7.
 fn write_blocks(node: &DataNode) {
     for block in 1..=7 {
-        put(&chain(&[node]), block, &bytes(LENGTH as usize, block)).unwrap();
+        put(&chain(&[node]), block, &bytes(BLOCK_LENGTH as usize, block)).unwrap();
     }
 }
 
@@ -41,7 +41,7 @@ fn write_blocks(node: &DataNode) {
 /// the checksum file of block 6, and damages that of block 7. Block 1 stays good.
 fn damage_blocks(dir: &Path) {
     flip_bit(&block_file(dir, 2, ""), 2 * CHUNK as u64 + 9);
-    truncate(&block_file(dir, 3, ""), LENGTH - 1);
+    truncate(&block_file(dir, 3, ""), BLOCK_LENGTH - 1);
     swap(&block_file(dir, 4, ".crc"), &block_file(dir, 5, ".crc"));
     fs::remove_file(block_file(dir, 6, ".crc")).unwrap();
     flip_bit(&block_file(dir, 7, ".crc"), 40);
@@ -67,15 +67,15 @@ async fn damaged_files_are_found_at_start() {
     damage_blocks(&dir);
     let node = bench.node("n1").await;
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [3, 4, 5, 6, 7]).await;
-    let known = bench.namenode.known(&node);
+    let known = bench.namenode.requests_of(&node);
     // The changed byte is not found at start: only names, sizes and checksum files are read.
     assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), [1, 2]);
     let reason = |block| known.bad.iter().find(|bad| bad.block_id == block).unwrap().reason.clone();
-    assert!(reason(3).contains(&format!("{} bytes", LENGTH - 1)), "{}", reason(3));
+    assert!(reason(3).contains(&format!("{} bytes", BLOCK_LENGTH - 1)), "{}", reason(3));
     assert!(reason(4).contains("belongs to blk_5, not to blk_4"), "{}", reason(4));
     for block in 3..=7 {
         assert!(is_quarantined(&dir, block), "block {block}");
-        assert_eq!(kind(read(&node, block, LENGTH)), "not-found");
+        assert_eq!(refusal_kind(read(&node, block, BLOCK_LENGTH)), "not-found");
     }
 }
 
@@ -87,19 +87,19 @@ async fn damaged_files_are_found_by_reads() {
     write_blocks(&node);
     // Open block 3 on a connection before it is damaged: the connection must notice the damage too.
     let mut stream = connect(node.data_addr());
-    read_on(&mut stream, 3, 0..1, LENGTH).unwrap();
+    read_on(&mut stream, 3, 0..1, BLOCK_LENGTH).unwrap();
     damage_blocks(&dir);
-    assert_eq!(kind(read_on(&mut stream, 3, 0..1, LENGTH)), "damaged");
+    assert_eq!(refusal_kind(read_on(&mut stream, 3, 0..1, BLOCK_LENGTH)), "damaged");
     for block in 4..=7 {
-        assert_eq!(kind(read(&node, block, LENGTH)), "damaged", "block {block}");
-        assert_eq!(kind(read(&node, block, LENGTH)), "not-found", "block {block}");
+        assert_eq!(refusal_kind(read(&node, block, BLOCK_LENGTH)), "damaged", "block {block}");
+        assert_eq!(refusal_kind(read(&node, block, BLOCK_LENGTH)), "not-found", "block {block}");
     }
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [3, 4, 5, 6, 7]).await;
     // The DataNode does not notice the changed byte. The reader notices it with the checksums in
     // the reply.
-    let (reply, got) = read(&node, 2, LENGTH).unwrap();
+    let (reply, got) = read(&node, 2, BLOCK_LENGTH).unwrap();
     verify(&got, 0, &from_bytes(&reply.checksums)).unwrap_err();
-    let (reply, got) = read(&node, 1, LENGTH).unwrap();
+    let (reply, got) = read(&node, 1, BLOCK_LENGTH).unwrap();
     verify(&got, 0, &from_bytes(&reply.checksums)).unwrap();
 }
 
@@ -111,18 +111,18 @@ async fn damaged_blocks_are_found_by_checks() {
     write_blocks(&node);
     damage_blocks(&dir);
     for block in 1..=7 {
-        bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
+        bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named_block(block)) }));
     }
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [2, 3, 4, 5, 6, 7]).await;
-    let known = bench.namenode.known(&node);
+    let known = bench.namenode.requests_of(&node);
     let flipped = known.bad.iter().find(|bad| bad.block_id == 2).unwrap();
     assert_eq!(flipped.reason, format!("checksum mismatch at offset {}", 2 * CHUNK));
     assert!(is_quarantined(&dir, 2));
-    assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));
+    assert!(read(&node, 1, BLOCK_LENGTH).unwrap().1 == bytes(BLOCK_LENGTH as usize, 1));
     // Check a replica that is already quarantined, and one that never existed. The first is
     // reported as bad again, and only the second as lost.
     for block in [2, 99] {
-        bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named(block)) }));
+        bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named_block(block)) }));
     }
     bench.namenode.until(&node, "lost blocks", |k| k.lost == [99]).await;
     bench.namenode.until(&node, "it is bad again", |k| bad_blocks(k) == [2, 2, 3, 4, 5, 6, 7]).await;
@@ -141,7 +141,7 @@ async fn damaged_blocks_are_found_by_the_scrubber() {
     bench.namenode.until(&node, "bad blocks", |k| bad_blocks(k) == [2, 3, 4, 5, 6, 7]).await;
     assert!(is_quarantined(&dir, 2));
     // A good replica is not changed, and a new copy of a bad replica is accepted.
-    put(&chain(&[&node]), 2, &bytes(LENGTH as usize, 2)).unwrap();
-    assert!(read(&node, 2, LENGTH).unwrap().1 == bytes(LENGTH as usize, 2));
-    assert!(read(&node, 1, LENGTH).unwrap().1 == bytes(LENGTH as usize, 1));
+    put(&chain(&[&node]), 2, &bytes(BLOCK_LENGTH as usize, 2)).unwrap();
+    assert!(read(&node, 2, BLOCK_LENGTH).unwrap().1 == bytes(BLOCK_LENGTH as usize, 2));
+    assert!(read(&node, 1, BLOCK_LENGTH).unwrap().1 == bytes(BLOCK_LENGTH as usize, 1));
 }

@@ -56,14 +56,14 @@ async fn restart_keeps_finalised_and_drops_partial_replicas() {
     }
     let (mut half, _) = Put::open(&chain(&[&node]), 5, 0).unwrap();
     half.packet(&bytes(CHUNK, 1), false);
-    half.acked(CHUNK as u64);
+    half.wait_acked(CHUNK as u64);
     let tmp = bench.dir("n1").join("tmp/blk_5");
     assert!(tmp.exists());
     node.stop().await;
     let node = bench.node("n1").await;
     assert_eq!(node.uuid(), uuid, "the ID stays the same as long as the folders exist");
     assert!(!tmp.exists());
-    let known = bench.namenode.known(&node);
+    let known = bench.namenode.requests_of(&node);
     assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), [1, 256, 257, u64::MAX]);
     assert!(known.bad.is_empty());
     assert_eq!(known.registrations.len(), 2);
@@ -104,7 +104,7 @@ async fn foreign_files_are_not_touched() {
     // another block.
     fs::copy(block_file(&dir, 1, ".crc"), dir.join("current/09/blk_9.crc")).unwrap();
     let node = bench.node("n1").await;
-    assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1]);
+    assert_eq!(bench.namenode.requests_of(&node).replicas.keys().copied().collect::<Vec<_>>(), [1]);
     for file in unknown_files {
         assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), file);
     }
@@ -176,7 +176,7 @@ async fn start_continues_without_an_unusable_folder_if_another_works() {
     let one_failed = |usage: &proto::dfs::Usage| (usage.volumes, usage.failed_volumes) == (1, 1);
     bench.namenode.until(&node, "heartbeat", |known| known.usages().last().is_some_and(one_failed)).await;
     let on_b: Vec<u64> = (1..=4).filter(|block| block_file(&bench.dir("b"), *block, "").exists()).collect();
-    assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), on_b);
+    assert_eq!(bench.namenode.requests_of(&node).replicas.keys().copied().collect::<Vec<_>>(), on_b);
     put(&chain(&[&node]), 9, b"hello").unwrap();
     node.stop().await;
     break_it("b");
@@ -186,7 +186,10 @@ async fn start_continues_without_an_unusable_folder_if_another_works() {
         fs::remove_dir(bench.dir(dir).join("LOCK")).unwrap();
     }
     let node = start(&["a", "b"]).await.unwrap();
-    assert_eq!(bench.namenode.known(&node).replicas.keys().copied().collect::<Vec<_>>(), [1, 2, 3, 4, 9]);
+    assert_eq!(
+        bench.namenode.requests_of(&node).replicas.keys().copied().collect::<Vec<_>>(),
+        [1, 2, 3, 4, 9]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,7 +221,7 @@ async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
         })
         .await;
     for block in in_a {
-        assert_eq!(kind(read(&node, block, 100)), "not-found");
+        assert_eq!(refusal_kind(read(&node, block, 100)), "not-found");
     }
     for block in in_b {
         assert!(read(&node, block, 100).unwrap().1 == bytes(100, block));
@@ -254,7 +257,7 @@ async fn full_disk_is_reported_and_stays_in_use() {
     let node = bench.node_with(&config).await;
     let error = put(&chain(&[&node]), 1, b"hello").unwrap_err();
     assert!(error.to_string().starts_with("no space on /"), "{error}");
-    assert_eq!(kind::<()>(Err(error)), "no-space");
+    assert_eq!(refusal_kind::<()>(Err(error)), "no-space");
     bench
         .namenode
         .until(&node, "heartbeat", |known| {
@@ -295,7 +298,7 @@ async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stor
     restart_namenode(2);
     // The node retries the registration. It has stored only the first start.
     bench.namenode.until(&node, "two more registrations", |known| known.registrations.len() >= 3).await;
-    let known = bench.namenode.known(&node);
+    let known = bench.namenode.requests_of(&node);
     assert_eq!(known.full_reports, 1, "nothing is reported to the second start");
     assert!(known.registrations[1..].iter().all(|register| register.seen_epoch == 1));
     assert!(!fs::read_to_string(b.join("VERSION")).unwrap().contains("epoch = 2"));
@@ -306,7 +309,7 @@ async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stor
     node.stop().await;
     disk.0.lock().clear();
     let node = bench.node_on(&config, disk).await.unwrap();
-    assert_eq!(bench.namenode.known(&node).registrations.last().unwrap().seen_epoch, 2);
+    assert_eq!(bench.namenode.requests_of(&node).registrations.last().unwrap().seen_epoch, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -357,7 +360,7 @@ async fn start_with_an_unreadable_block_quarantines_it_and_serves_the_others() {
     for name in ["blk_1", "blk_1.crc"] {
         let node = bench.node_on(&bench.config("n1"), Arc::new(UnreadableFile(name))).await.unwrap();
         bench.namenode.until(&node, "the bad block", |known| known.bad.iter().any(|b| b.block_id == 1)).await;
-        assert_eq!(kind(read(&node, 1, 1000)), "not-found", "{name}");
+        assert_eq!(refusal_kind(read(&node, 1, 1000)), "not-found", "{name}");
         assert!(read(&node, 2, 500).unwrap().1 == bytes(500, 2), "{name}: the other block is served");
         put(&chain(&[&node]), 3, b"hello").ok();
         node.stop().await;

@@ -86,12 +86,12 @@ async fn transient_errors_fail_the_start_and_keep_all_replicas() {
     }
     *disk.open_error.lock() = None;
     let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
-    assert_eq!(bench.namenode.known(&node).replicas.len(), 6, "all replicas were always good");
+    assert_eq!(bench.namenode.requests_of(&node).replicas.len(), 6, "all replicas were always good");
     assert!(is_nothing_quarantined(&bench));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn read_error_costs_one_replica_and_not_the_folder() {
+async fn read_error_quarantines_one_replica_and_keeps_the_folder() {
     for error in [Errno::MFILE, Errno::ACCESS, Errno::IO] {
         let bench = Bench::new().await;
         let disk = Arc::new(FailingDisk::default());
@@ -102,7 +102,10 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
             *disk.open_error.lock() = Some((block_file(&a, in_a[0], suffix), error));
             let transient = error == Errno::MFILE;
             if transient || suffix.is_empty() {
-                assert_eq!(kind(read(&node, in_a[0], 100)), if transient { "failed" } else { "damaged" });
+                assert_eq!(
+                    refusal_kind(read(&node, in_a[0], 100)),
+                    if transient { "failed" } else { "damaged" }
+                );
             }
         }
         *disk.open_error.lock() = None;
@@ -111,11 +114,11 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
             continue;
         }
         bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
-        let known = bench.namenode.known(&node);
+        let known = bench.namenode.requests_of(&node);
         assert_eq!(known.bad[0].block_id, in_a[0]);
         assert!(known.lost.is_empty() && known.usages().all(|usage| usage.failed_volumes == 0));
         assert!(a.join(format!("bad/blk_{}", in_a[0])).is_file(), "quarantined");
-        assert_eq!(kind(read(&node, in_a[0], 100)), "not-found", "and never served again");
+        assert_eq!(refusal_kind(read(&node, in_a[0], 100)), "not-found", "and never served again");
         for block in in_a.iter().skip(1).chain(&blocks_in(&bench.dir("b"))) {
             assert!(read(&node, *block, 100).unwrap().1 == bytes(100, *block), "the others are served");
         }
@@ -124,7 +127,7 @@ async fn read_error_costs_one_replica_and_not_the_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
+async fn folder_with_too_many_bad_blocks_is_retired_unless_it_is_the_last() {
     let bench = Bench::new().await;
     let disk = Arc::new(FailingDisk::default());
     let mut config = two_folders(&bench);
@@ -137,16 +140,17 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
         let root = fs::canonicalize(bench.dir(dir)).unwrap();
         for block in blocks_in(&root).into_iter().take(count) {
             *disk.open_error.lock() = Some((block_file(&root, block, ""), Errno::IO));
-            assert_eq!(kind(read(&node, block, 100)), "damaged");
+            assert_eq!(refusal_kind(read(&node, block, 100)), "damaged");
         }
         *disk.open_error.lock() = None;
     };
-    let failed = |known: &ReceivedRequests, count| known.usages().last().is_some_and(|b| b.failed_volumes == count);
+    let failed =
+        |known: &ReceivedRequests, count| known.usages().last().is_some_and(|b| b.failed_volumes == count);
     damage_blocks("a", 1);
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1 && failed(known, 0)).await;
     damage_blocks("a", 1);
     bench.namenode.until(&node, "folder a retired", |known| failed(known, 1)).await;
-    assert_eq!(bench.namenode.known(&node).lost.len(), 1, "the third block of the folder");
+    assert_eq!(bench.namenode.requests_of(&node).lost.len(), 1, "the third block of the folder");
     // Folder b is the last one: it is not retired, but gets no new blocks.
     let in_b = blocks_in(&bench.dir("b"));
     damage_blocks("b", 2);
@@ -157,7 +161,7 @@ async fn folder_retires_after_bad_blocks_max_but_the_last_one_keeps_serving() {
         })
         .await;
     assert!(read(&node, in_b[2], 100).unwrap().1 == bytes(100, in_b[2]), "what is good is served");
-    assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
+    assert_eq!(refusal_kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
 }
 
 /// Makes a read find `block` in the folder `dir` damaged, while the block cannot be moved to
@@ -166,9 +170,9 @@ fn damage_replica_that_cannot_be_moved(node: &DataNode, disk: &FailingDisk, dir:
     // The rename fails because the target is a folder that is not empty.
     fs::create_dir_all(dir.join(format!("bad/blk_{block}/x"))).unwrap();
     *disk.open_error.lock() = Some((block_file(dir, block, ""), Errno::IO));
-    assert_eq!(kind(read(node, block, 100)), "damaged");
+    assert_eq!(refusal_kind(read(node, block, 100)), "damaged");
     *disk.open_error.lock() = None;
-    assert_eq!(kind(read(node, block, 100)), "not-found");
+    assert_eq!(refusal_kind(read(node, block, 100)), "not-found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,13 +205,13 @@ async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_othe
     }
     damage_replica_that_cannot_be_moved(&node, &disk, &fs::canonicalize(bench.dir("n1")).unwrap(), 1);
     bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
-    assert!(bench.namenode.known(&node).usages().all(|usage| usage.failed_volumes == 0));
+    assert!(bench.namenode.requests_of(&node).usages().all(|usage| usage.failed_volumes == 0));
     assert!(read(&node, 2, 100).unwrap().1 == bytes(100, 2));
-    assert_eq!(kind(put(&chain(&[&node]), 9, b"hello")), "no-space", "but takes no new blocks");
+    assert_eq!(refusal_kind(put(&chain(&[&node]), 9, b"hello")), "no-space", "but takes no new blocks");
     bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.forget = true);
     bench.namenode.until(&node, "a new registration", |known| known.registrations.len() == 2).await;
     bench.namenode.until(&node, "its report", |known| known.full_reports == 2).await;
-    assert_eq!(bench.namenode.known(&node).replicas.len(), 5, "the damaged one is not reported again");
+    assert_eq!(bench.namenode.requests_of(&node).replicas.len(), 5, "the damaged one is not reported again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,7 +221,7 @@ async fn hung_disk_stops_neither_heartbeats_nor_writes() {
     let node = node_with_blocks(&bench, disk.clone()).await;
     *disk.hung.lock() = true;
     tokio::time::sleep(std::time::Duration::from_millis(700)).await;
-    let before = bench.namenode.known(&node).heartbeats.len();
+    let before = bench.namenode.requests_of(&node).heartbeats.len();
     put(&chain(&[&node]), 7, b"hello").unwrap();
     bench
         .namenode
@@ -262,7 +266,10 @@ async fn incarnation_increases_even_if_the_clock_was_set_back() {
     fs::write(&path, lines.collect::<Vec<String>>().join("\n")).unwrap();
     for start in 1..=2 {
         let node = bench.node("n1").await;
-        assert_eq!(bench.namenode.known(&node).registrations.last().unwrap().incarnation, ahead + start);
+        assert_eq!(
+            bench.namenode.requests_of(&node).registrations.last().unwrap().incarnation,
+            ahead + start
+        );
         node.stop().await;
     }
 }
@@ -276,7 +283,7 @@ async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
         put(&chain(&[&node]), block, &bytes(CHUNK, block)).unwrap();
     }
     fs::write(block_file(&dir, 2, ""), b"short").unwrap();
-    assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
+    assert_eq!(refusal_kind(read(&node, 2, CHUNK as u64)), "damaged");
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1).await;
     node.stop().await;
     // Create a second replica of block 1, which appears to be good, in another folder.
@@ -289,7 +296,7 @@ async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
     config.datanode.dirs.push(bench.dir("other"));
     let node = bench.node_with(&config).await;
     bench.namenode.until(&node, "the bad one again", |known| known.bad.len() == 2).await;
-    assert!(bench.namenode.known(&node).bad.iter().all(|bad| bad.block_id == 2));
+    assert!(bench.namenode.requests_of(&node).bad.iter().all(|bad| bad.block_id == 2));
     wait_for("the duplicate to be deleted", || !bench.dir("other/bad/blk_1").exists()).await;
     assert!(!block_file(&bench.dir("other"), 1, "").exists() && dir.join("bad/blk_2").exists());
     assert!(read(&node, 1, CHUNK as u64).unwrap().1 == bytes(CHUNK, 1));

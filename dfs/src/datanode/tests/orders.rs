@@ -69,8 +69,8 @@ async fn damaged_replica_is_reported_and_not_copied() {
     };
     bench.namenode.command(&from, Kind::Copy(copy));
     bench.namenode.until(&from, "bad replica", |known| known.bad.len() == 1).await;
-    assert!(!bench.namenode.known(&to).replicas.contains_key(&1));
-    assert_eq!(kind(read(&to, 1, data.len() as u64)), "not-found");
+    assert!(!bench.namenode.requests_of(&to).replicas.contains_key(&1));
+    assert_eq!(refusal_kind(read(&to, 1, data.len() as u64)), "not-found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,13 +82,15 @@ async fn deletions_remove_good_and_bad_replicas() {
         put(&chain(&[&node]), block, &bytes(CHUNK, block)).unwrap();
     }
     fs::write(block_file(&dir, 2, ""), b"short").unwrap();
-    assert_eq!(kind(read(&node, 2, CHUNK as u64)), "damaged");
+    assert_eq!(refusal_kind(read(&node, 2, CHUNK as u64)), "damaged");
     assert!(dir.join("bad/blk_2").exists());
-    bench.namenode.command(&node, Kind::Delete(DeleteBlocks { blocks: [1, 2, 99].map(named).to_vec() }));
+    bench
+        .namenode
+        .command(&node, Kind::Delete(DeleteBlocks { blocks: [1, 2, 99].map(named_block).to_vec() }));
     bench.namenode.until(&node, "deletions", |known| known.deleted == [1, 2, 99]).await;
     assert!(!block_file(&dir, 1, "").exists() && !block_file(&dir, 1, ".crc").exists());
     assert!(!dir.join("bad/blk_2").exists() && !dir.join("bad/blk_2.crc").exists());
-    assert_eq!(kind(read(&node, 1, CHUNK as u64)), "not-found");
+    assert_eq!(refusal_kind(read(&node, 1, CHUNK as u64)), "not-found");
     assert!(read(&node, 3, CHUNK as u64).unwrap().1 == bytes(CHUNK, 3));
     bench
         .namenode
@@ -108,7 +110,7 @@ async fn reregistration_reports_everything_again() {
         *known = ReceivedRequests { forget: true, ..ReceivedRequests::default() };
     }
     bench.namenode.until(&node, "a second full report", |known| known.full_reports == 1).await;
-    let known = bench.namenode.known(&node);
+    let known = bench.namenode.requests_of(&node);
     assert_eq!(known.replicas.get(&1), Some(&5));
     assert_eq!(known.registrations.len(), 1);
 }
@@ -140,7 +142,7 @@ async fn refused_registration_ends_the_node_with_the_reason() {
 async fn many_reports_are_sent_in_few_heartbeats_without_loss() {
     let bench = Bench::new().await;
     let node = bench.node("n1").await;
-    let before = bench.namenode.known(&node).heartbeats.len();
+    let before = bench.namenode.requests_of(&node).heartbeats.len();
     let begin = std::time::Instant::now();
     for block in 0..200 {
         node.node.store.pending_reports.post([(
@@ -149,7 +151,7 @@ async fn many_reports_are_sent_in_few_heartbeats_without_loss() {
         )]);
     }
     bench.namenode.until(&node, "all reports", |known| known.replicas.len() == 200).await;
-    let beats = bench.namenode.known(&node).heartbeats.len() - before;
+    let beats = bench.namenode.requests_of(&node).heartbeats.len() - before;
     let max = 4 + begin.elapsed().as_millis() as usize / 5;
     assert!(beats <= max, "{beats} heartbeats, at most {max} expected");
 }
@@ -170,7 +172,7 @@ async fn node_without_a_namenode_serves_transfers_and_keeps_its_reports() {
     assert_eq!(node.node.store.pending_reports.batch().len(), 1);
     node.stop().await;
     let node = bench.node("n1").await;
-    assert_eq!(bench.namenode.known(&node).replicas.get(&1), Some(&5));
+    assert_eq!(bench.namenode.requests_of(&node).replicas.get(&1), Some(&5));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,11 +219,11 @@ async fn command_in_a_lost_reply_is_executed_when_repeated() {
         let mut registrations = bench.namenode.registrations.lock();
         let known = registrations.nodes.get_mut(&node.uuid().to_string()).unwrap();
         known.lose_answers = 1;
-        let delete = Kind::Delete(DeleteBlocks { blocks: vec![named(1)] });
+        let delete = Kind::Delete(DeleteBlocks { blocks: vec![named_block(1)] });
         known.commands.push(proto::dfs::Command { kind: Some(delete) });
     }
     bench.namenode.until(&node, "the deletion", |known| known.deleted == [1]).await;
-    assert_eq!(bench.namenode.known(&node).registrations.len(), 1);
+    assert_eq!(bench.namenode.requests_of(&node).registrations.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,7 +231,7 @@ async fn stopping_node_sends_a_last_heartbeat() {
     let bench = Bench::new().await;
     let node = bench.node("a").await;
     let uuid = node.uuid().to_string();
-    assert!(bench.namenode.known(&node).heartbeats.iter().all(|heartbeat| !heartbeat.leaving));
+    assert!(bench.namenode.requests_of(&node).heartbeats.iter().all(|heartbeat| !heartbeat.leaving));
     put(&chain(&[&node]), 1, b"hello").unwrap();
     node.stop().await;
     let heartbeats = bench.namenode.registrations.lock().nodes[&uuid].heartbeats.clone();

@@ -34,11 +34,11 @@ async fn replies_are_complete_chunks_that_contain_the_requested_range() {
         assert!(start - reply.offset < CHUNK as u64 && reply.offset + reply.length < end + CHUNK as u64);
         verify(&got, reply.offset, &from_bytes(&reply.checksums)).unwrap();
         assert!(got == data[reply.offset as usize..][..reply.length as usize], "{start}..{end}");
-        assert_eq!(kind(read_on(&mut stream, 99, 0..1, 1)), "not-found");
+        assert_eq!(refusal_kind(read_on(&mut stream, 99, 0..1, 1)), "not-found");
         assert_eq!(read_on(&mut stream, 2, 0..7, 7).unwrap().1, b"another");
     }
     assert_eq!(read_on(&mut stream, 1, 0..u64::MAX, length).unwrap().1.len() as u64, length);
-    assert_eq!(kind(read_on(&mut stream, 1, length + 1..length + 2, length)), "invalid");
+    assert_eq!(refusal_kind(read_on(&mut stream, 1, length + 1..length + 2, length)), "invalid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +48,7 @@ async fn reader_with_another_length_is_refused_and_the_replica_reported() {
     put(&chain(&[&node]), 1, b"hello").unwrap();
     bench.namenode.until(&node, "report", |k| k.replicas.contains_key(&1)).await;
     bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.replicas.clear());
-    assert_eq!(kind(read_on(&mut connect(node.data_addr()), 1, 0..6, 6)), "damaged");
+    assert_eq!(refusal_kind(read_on(&mut connect(node.data_addr()), 1, 0..6, 6)), "damaged");
     bench.namenode.until(&node, "second report", |k| k.replicas.get(&1) == Some(&5)).await;
     // The replica is kept, because the reader may be wrong.
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
@@ -100,10 +100,10 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     assert!(map[..] == data);
     verify(&map, 0, &sums.sums).unwrap();
     let other_node = OpenLocal { node_uuid: "another".into(), ..ask.clone() };
-    assert_eq!(kind(open_local(&socket, other_node)), "invalid");
-    assert_eq!(kind(open_local(&socket, OpenLocal { block_id: 2, ..ask.clone() })), "not-found");
-    assert_eq!(kind(open_local(&socket, OpenLocal { nonce: NONCE + 1, ..ask.clone() })), "not-found");
-    assert_eq!(kind(open_local(&socket, OpenLocal { block_length: 1, ..ask })), "damaged");
+    assert_eq!(refusal_kind(open_local(&socket, other_node)), "invalid");
+    assert_eq!(refusal_kind(open_local(&socket, OpenLocal { block_id: 2, ..ask.clone() })), "not-found");
+    assert_eq!(refusal_kind(open_local(&socket, OpenLocal { nonce: NONCE + 1, ..ask.clone() })), "not-found");
+    assert_eq!(refusal_kind(open_local(&socket, OpenLocal { block_length: 1, ..ask })), "damaged");
 }
 
 #[tokio::test(flavor = "multi_thread")]

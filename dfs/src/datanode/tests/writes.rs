@@ -38,9 +38,9 @@ async fn empty_last_packet_ends_a_block() {
     let (mut put, first) = Put::open(&chain(&[&node]), 5, 0).unwrap();
     assert_eq!((first.acked, first.done), (0, false));
     put.packet(&data, false);
-    put.acked(2 * CHUNK as u64);
+    put.wait_acked(2 * CHUNK as u64);
     put.packet(&[], true);
-    assert_eq!(put.done().unwrap().acked, 2 * CHUNK as u64);
+    assert_eq!(put.wait_done().unwrap().acked, 2 * CHUNK as u64);
     assert!(read(&node, 5, 2 * CHUNK as u64).unwrap().1 == data);
 }
 
@@ -121,12 +121,12 @@ async fn mirror_that_becomes_silent_mid_block_is_removed_in_time() {
     assert_eq!(ready.nodes.len(), 2);
     let begin = std::time::Instant::now();
     put.packet(&bytes(CHUNK, 1), false);
-    let status = put.acked(CHUNK as u64);
+    let status = put.wait_acked(CHUNK as u64);
     assert!(begin.elapsed().as_secs_f64() < 2.0, "the writer has a longer timeout and still waits");
     assert_eq!((status.nodes, status.faults[0].node.as_str()), (uuids(&[&first]), "n2"));
     assert!(status.faults[0].reason.starts_with("no answer for"), "{}", status.faults[0].reason);
     put.packet(&[], true);
-    put.done().unwrap();
+    put.wait_done().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,13 +140,13 @@ async fn mirror_that_dies_mid_block_is_removed_and_others_continue() {
     for piece in early.chunks(PACKET_BYTES) {
         put.packet(piece, false);
     }
-    put.acked(early.len() as u64);
+    put.wait_acked(early.len() as u64);
     drop(third);
     let mut pieces = late.chunks(PACKET_BYTES).peekable();
     while let Some(piece) = pieces.next() {
         put.packet(piece, pieces.peek().is_none());
     }
-    let done = put.done().unwrap();
+    let done = put.wait_done().unwrap();
     assert_eq!((done.acked, &done.nodes), (data.len() as u64, &uuids(&[&first, &second])));
     assert_eq!(done.faults.iter().map(|fault| fault.node.as_str()).collect::<Vec<_>>(), ["n3"]);
     for node in [&first, &second] {
@@ -161,11 +161,11 @@ async fn failed_middle_node_disconnects_later_nodes() {
     let data = bytes(3 * PACKET_BYTES, 5);
     let (mut put, _) = Put::open(&chain(&[&first, &second, &third]), 8, 0).unwrap();
     put.packet(&data[..PACKET_BYTES], false);
-    put.acked(PACKET_BYTES as u64);
+    put.wait_acked(PACKET_BYTES as u64);
     drop(second);
     put.packet(&data[PACKET_BYTES..2 * PACKET_BYTES], false);
     put.packet(&data[2 * PACKET_BYTES..], true);
-    let done = put.done().unwrap();
+    let done = put.wait_done().unwrap();
     assert_eq!(done.nodes, uuids(&[&first]));
     assert_eq!(done.faults.iter().map(|fault| fault.node.as_str()).collect::<Vec<_>>(), ["n2"]);
     assert!(read(&first, 8, data.len() as u64).unwrap().1 == data);
@@ -180,7 +180,7 @@ async fn writer_resumes_on_the_second_node_when_the_first_dies() {
     for piece in data[..4 * PACKET_BYTES].chunks(PACKET_BYTES) {
         put.packet(piece, false);
     }
-    let acked = put.acked(2 * PACKET_BYTES as u64).acked;
+    let acked = put.wait_acked(2 * PACKET_BYTES as u64).acked;
     drop(first);
     while put.status().is_ok() {}
     let rest = [&second, &third];
@@ -190,7 +190,7 @@ async fn writer_resumes_on_the_second_node_when_the_first_dies() {
     while let Some(piece) = pieces.next() {
         again.packet(piece, pieces.peek().is_none());
     }
-    let done = again.done().unwrap();
+    let done = again.wait_done().unwrap();
     assert_eq!((done.acked, done.nodes), (data.len() as u64, uuids(&rest)));
     for node in rest {
         assert!(read(node, 8, data.len() as u64).unwrap().1 == data);
@@ -208,12 +208,12 @@ async fn newer_connection_takes_over_from_a_live_one() {
     let (mut old, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
     old.packet(&data[..CHUNK], false);
     old.packet(&bytes(CHUNK, 999), false);
-    old.acked(2 * CHUNK as u64);
+    old.wait_acked(2 * CHUNK as u64);
     let (mut new, _) = Put::open(&chain(&[&node]), 3, CHUNK as u64).unwrap();
     old.packet(&bytes(CHUNK, 1000), true);
-    assert!(old.done().is_err(), "the superseded writer gets no acknowledgement");
+    assert!(old.wait_done().is_err(), "the superseded writer gets no acknowledgement");
     new.packet(&data[CHUNK..], true);
-    assert_eq!(new.done().unwrap().acked, data.len() as u64);
+    assert_eq!(new.wait_done().unwrap().acked, data.len() as u64);
     assert!(read(&node, 3, data.len() as u64).unwrap().1 == data);
 }
 
@@ -225,13 +225,13 @@ async fn partial_replica_is_not_served_and_is_dropped_without_a_writer() {
     let node = bench.node_with(&config).await;
     let (mut put, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
     put.packet(&bytes(CHUNK, 1), false);
-    put.acked(CHUNK as u64);
-    assert_eq!(kind(read(&node, 3, CHUNK as u64)), "not-found");
+    put.wait_acked(CHUNK as u64);
+    assert_eq!(refusal_kind(read(&node, 3, CHUNK as u64)), "not-found");
     let partial = bench.dir("n1").join("tmp/blk_3");
     assert!(partial.exists());
     drop(put);
     wait_for("the partial replica to go", || !partial.exists()).await;
-    assert_eq!(kind(Put::open(&chain(&[&node]), 3, CHUNK as u64).map(drop)), "not-found");
+    assert_eq!(refusal_kind(Put::open(&chain(&[&node]), 3, CHUNK as u64).map(drop)), "not-found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,16 +241,16 @@ async fn a_damaged_packet_is_refused_and_not_written() {
     let data = bytes(CHUNK, 1);
     let (mut put, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
     put.packet(&data, false);
-    put.acked(CHUNK as u64);
+    put.wait_acked(CHUNK as u64);
     let mut bad = data.clone();
     bad[17] ^= 4;
     let packet = Packet { offset: CHUNK as u64, last: true, checksums: to_bytes(&sums_of(&data)) };
     put.raw_packet(&packet, &bad);
-    assert_eq!(kind(put.done()), "checksum");
+    assert_eq!(refusal_kind(put.wait_done()), "checksum");
     // The bytes before the damaged packet are kept, and the write can be resumed.
     let (mut again, _) = Put::open(&chain(&[&node]), 3, CHUNK as u64).unwrap();
     again.packet(&data, true);
-    again.done().unwrap();
+    again.wait_done().unwrap();
     assert!(read(&node, 3, 2 * CHUNK as u64).unwrap().1 == [data.clone(), data].concat());
 }
 
@@ -263,12 +263,12 @@ async fn packets_with_wrong_offset_or_length_are_refused() {
         let (mut put, _) = Put::open(&chain(&[&node]), 3, 0).unwrap();
         let packet = Packet { offset, last: false, checksums: to_bytes(&sums_of(data)) };
         put.raw_packet(&packet, data);
-        kind(put.done())
+        refusal_kind(put.wait_done())
     };
     assert_eq!(refused(CHUNK as u64, &data), "invalid");
     assert_eq!(refused(0, &data[..100]), "invalid");
-    assert_eq!(kind(Put::open(&chain(&[&node]), 4, 77).map(drop)), "invalid");
-    assert_eq!(kind(Put::open(&chain(&[&node]), 4, CHUNK as u64).map(drop)), "not-found");
+    assert_eq!(refusal_kind(Put::open(&chain(&[&node]), 4, 77).map(drop)), "invalid");
+    assert_eq!(refusal_kind(Put::open(&chain(&[&node]), 4, CHUNK as u64).map(drop)), "not-found");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -281,7 +281,7 @@ async fn connection_over_the_limit_is_refused_as_busy() {
     wait_for("no connections", || node.node.connections.count() == 0).await;
     let holders: Vec<_> = (10..12).map(|block| Put::open(&chain(&[&node]), block, 0).unwrap()).collect();
     for _ in 0..20 {
-        assert_eq!(kind(read(&node, 1, 5)), "busy");
+        assert_eq!(refusal_kind(read(&node, 1, 5)), "busy");
     }
     drop(holders);
     wait_for("no connections", || node.node.connections.count() == 0).await;
@@ -322,7 +322,7 @@ async fn error_of_the_first_node_is_not_reported_as_a_fault_of_the_mirror() {
     let packet = Packet { offset: 0, last: true, checksums: vec![0; 4] };
     put.raw_packet(&packet, b"hello");
     let end = put.until(|status| !status.faults.is_empty());
-    assert_eq!(kind(end), "checksum");
+    assert_eq!(refusal_kind(end), "checksum");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -340,7 +340,7 @@ async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
     let (mut put, ready) = Put::open(&chain(&nodes), 3, 0).unwrap();
     assert_eq!(ready.timeout_ms, 1500, "the shortest timeout of the three nodes");
     put.packet(&data[..CHUNK], false);
-    put.acked(CHUNK as u64);
+    put.wait_acked(CHUNK as u64);
     let begin = std::time::Instant::now();
     while begin.elapsed().as_millis() < 2 * 2400 {
         put.packet(&[], false);
@@ -349,7 +349,7 @@ async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
         tokio::time::sleep(std::time::Duration::from_millis(125)).await;
     }
     put.packet(&data[CHUNK..], true);
-    let done = put.done().unwrap();
+    let done = put.wait_done().unwrap();
     assert_eq!((done.nodes, done.faults), (uuids(&nodes), vec![]));
     for node in nodes {
         assert!(read(node, 3, data.len() as u64).unwrap().1 == data);
@@ -366,13 +366,13 @@ async fn block_with_the_same_id_and_another_nonce_is_another_block() {
     let other = WriteBlock { block_id: 1, expected_length: 5, nonce: NONCE + 1, ..WriteBlock::default() };
     request(&mut stream, Op::Write(other));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<WriteStatus>(FrameKind::Status);
-    assert!(kind(answer) == "failed", "refused, and the first block stays");
+    assert!(refusal_kind(answer) == "failed", "refused, and the first block stays");
     // A reader with another nonce does not get the block.
     let mut stream = connect(node.data_addr());
     let ask = ReadBlock { block_id: 1, offset: 0, length: 5, block_length: 5, nonce: NONCE + 1 };
     request(&mut stream, Op::Read(ask));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<ReadReply>(FrameKind::ReadReply);
-    assert_eq!(kind(answer), "not-found");
+    assert_eq!(refusal_kind(answer), "not-found");
     // A deletion with another nonce does not delete the block.
     let delete = DeleteBlocks { blocks: vec![NamedBlock { block_id: 1, nonce: NONCE + 1 }] };
     bench.namenode.command(&node, Kind::Delete(delete));
@@ -395,7 +395,7 @@ async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
     let node = DataNode::start(&bench.config("n1")).await.unwrap();
     let asked = |known: &ReceivedRequests| known.registrations.len() >= 3;
     bench.namenode.until(&node, "two more tries", asked).await;
-    let known = bench.namenode.known(&node);
+    let known = bench.namenode.requests_of(&node);
     assert_eq!(
         known.registrations.last().unwrap().seen_epoch,
         7,

@@ -3,7 +3,7 @@
 //! If a record does not fit, the log is damaged or belongs to another cluster. The namespace is
 //! then unusable.
 
-use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, Open, Record, Totals};
+use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, OpenWriter, Record, Totals};
 use crate::namenode::op::OnAbandon;
 use dfs_client::ids::{BlockId, FileId, Nonce};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Namespace {
         changes: &mut Changes,
     ) -> Result<(), ApplyError> {
         for edit in &record.edits {
-            self.edit(record.at_ms, edit, changes)?;
+            self.apply_edit(record.at_ms, edit, changes)?;
         }
         if let Some((request, outcome)) = &record.request {
             self.retry_cache.insert(*request, record.at_ms, outcome.clone());
@@ -51,7 +51,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn edit(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
+    fn apply_edit(&mut self, at_ms: u64, edit: &Edit, changes: &mut Changes) -> Result<(), ApplyError> {
         match edit {
             Edit::FolderCreated { .. } | Edit::FileCreated { .. } => self.apply_created(at_ms, edit, changes),
             Edit::FileReopened { file, holder } => self.apply_reopened(*file, holder, changes),
@@ -66,7 +66,9 @@ impl Namespace {
                 self.folder_mut(*id)?.quota = *quota;
                 Ok(())
             }
-            Edit::Concatenated { target, source } => self.apply_concatenated(at_ms, *target, *source, changes),
+            Edit::Concatenated { target, source } => {
+                self.apply_concatenated(at_ms, *target, *source, changes)
+            }
             Edit::Committed { scope, commit_id } => {
                 self.commits.insert(scope, commit_id, at_ms);
                 Ok(())
@@ -141,7 +143,13 @@ impl Namespace {
         Ok(())
     }
 
-    fn apply_renamed(&mut self, at_ms: u64, id: FileId, parent: FileId, name: &str) -> Result<(), ApplyError> {
+    fn apply_renamed(
+        &mut self,
+        at_ms: u64,
+        id: FileId,
+        parent: FileId,
+        name: &str,
+    ) -> Result<(), ApplyError> {
         self.unlink(at_ms, id)?;
         let inode = self.inodes.get_mut(&id).ok_or_else(|| apply_error(id))?;
         inode.parent = parent;
@@ -171,7 +179,7 @@ impl Namespace {
         if file.open.is_some() {
             return Err(apply_error(format_args!("{id} is already open")));
         }
-        let open = Open { holder: holder.into(), on_abandon: OnAbandon::Close, unfinished: 0 };
+        let open = OpenWriter { holder: holder.into(), on_abandon: OnAbandon::Close, uncommitted_blocks: 0 };
         file.open = Some(Box::new(open));
         self.open.insert(id);
         changes.opened.push(id);
@@ -183,7 +191,10 @@ impl Namespace {
             return Err(apply_error(format_args!("{block} was assigned before")));
         }
         self.change_file(id, |file| {
-            file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished += 1;
+            file.open
+                .as_mut()
+                .ok_or_else(|| apply_error(format_args!("{id} is closed")))?
+                .uncommitted_blocks += 1;
             file.blocks.push(block);
             Ok(())
         })?;
@@ -201,7 +212,10 @@ impl Namespace {
     ) -> Result<(), ApplyError> {
         let (id, nonce) = self.uncommitted_block(block)?;
         self.change_file(id, |file| {
-            file.open.as_mut().ok_or_else(|| apply_error(format_args!("{id} is closed")))?.unfinished -= 1;
+            file.open
+                .as_mut()
+                .ok_or_else(|| apply_error(format_args!("{id} is closed")))?
+                .uncommitted_blocks -= 1;
             file.length += length;
             Ok(())
         })?;
@@ -220,7 +234,7 @@ impl Namespace {
                 .ok_or_else(|| apply_error(format_args!("the file of {block} is closed")))?;
             match known.length() {
                 Some(length) => file.length -= length,
-                None => open.unfinished -= 1,
+                None => open.uncommitted_blocks -= 1,
             }
             file.blocks.retain(|kept| *kept != block);
             Ok(())
@@ -233,7 +247,7 @@ impl Namespace {
     fn apply_closed(&mut self, at_ms: u64, id: FileId, changes: &mut Changes) -> Result<(), ApplyError> {
         let open =
             self.file_mut(id)?.open.take().ok_or_else(|| apply_error(format_args!("{id} is closed")))?;
-        if open.unfinished > 0 {
+        if open.uncommitted_blocks > 0 {
             return Err(apply_error(format_args!("{id} is closed with unfinished blocks")));
         }
         self.touch(id, at_ms);
@@ -345,7 +359,7 @@ fn new_file(edit: &Edit) -> Result<File, ApplyError> {
     let Edit::FileCreated { replication, block_size, holder, on_abandon, .. } = edit else {
         return Err(apply_error(format_args!("{edit:?} creates no file")));
     };
-    let open = Open { holder: holder.as_str().into(), on_abandon: *on_abandon, unfinished: 0 };
+    let open = OpenWriter { holder: holder.as_str().into(), on_abandon: *on_abandon, uncommitted_blocks: 0 };
     Ok(File {
         blocks: smallvec::SmallVec::new(),
         length: 0,

@@ -52,14 +52,14 @@ impl Namespace {
             let known = self.block(*block).ok_or(format!("{id} has an unknown {block}"))?;
             if known.file != id || block.0 >= self.next_block {
                 return Err(format!(
-                    "{block} of {id} belongs to {}, next is {}",
+                    "{block} of {id} belongs to {}, or is not below the next block ID {}",
                     known.file, self.next_block
                 ));
             }
             length += known.length().unwrap_or(0);
             finished += u64::from(known.length().is_some());
         }
-        let unfinished = file.open.as_ref().map_or(0, |open| u64::from(open.unfinished));
+        let unfinished = file.open.as_ref().map_or(0, |open| u64::from(open.uncommitted_blocks));
         if length != file.length || finished + unfinished != file.blocks.len() as u64 {
             return Err(format!(
                 "{id}: length {}, but the sum is {length}; {unfinished} unfinished",

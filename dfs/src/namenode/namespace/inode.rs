@@ -42,16 +42,16 @@ pub(in crate::namenode) struct File {
     pub(in crate::namenode) length: u64,
     pub(in crate::namenode) block_size: u64,
     pub(in crate::namenode) replication: u32,
-    pub(in crate::namenode) open: Option<Box<Open>>,
+    pub(in crate::namenode) open: Option<Box<OpenWriter>>,
 }
 
 /// The writer of an open file.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::namenode) struct Open {
+pub(in crate::namenode) struct OpenWriter {
     pub(in crate::namenode) holder: Box<str>,
     pub(in crate::namenode) on_abandon: OnAbandon,
     /// Number of blocks that are added and not committed.
-    pub(in crate::namenode) unfinished: u32,
+    pub(in crate::namenode) uncommitted_blocks: u32,
 }
 
 /// The durable part of a block.

@@ -22,7 +22,7 @@ mod tree;
 
 pub(super) use apply::Changes;
 pub use edit::{Edit, Record};
-pub(super) use inode::{Block, Body, File, Folder, Inode, Open, Totals};
+pub(super) use inode::{Block, Body, File, Folder, Inode, OpenWriter, Totals};
 pub use snapshot::{Entry, SnapshotItem, SnapshotLoader};
 pub(super) use start::StartMismatch;
 
@@ -169,7 +169,7 @@ impl Namespace {
     }
 
     /// Returns the outcome of an earlier request with this ID, if it is still kept.
-    pub(super) fn answer(&self, request: RequestId) -> Option<&Outcome> {
+    pub(super) fn outcome_of(&self, request: RequestId) -> Option<&Outcome> {
         self.retry_cache.get(request)
     }
 
@@ -199,14 +199,14 @@ impl Namespace {
     }
 
     /// Returns the wanted number of replicas of a committed block.
-    pub(super) fn wanted(&self, block: BlockId) -> Option<u32> {
+    pub(super) fn wanted_replicas(&self, block: BlockId) -> Option<u32> {
         let known = self.blocks.get(&block)?;
         known.length()?;
         Some(self.file(known.file)?.replication)
     }
 
     /// Returns the files that are open for writing.
-    pub(super) fn open_files(&self) -> impl ExactSizeIterator<Item = (FileId, &Open)> {
+    pub(super) fn open_files(&self) -> impl ExactSizeIterator<Item = (FileId, &OpenWriter)> {
         self.open.iter().map(|id| {
             let open = self.file(*id).and_then(|file| file.open.as_deref());
             (*id, open.expect("the set of open files contains only open files"))
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unused_interned_names_are_swept() {
+    fn unused_names_are_removed_from_the_interner() {
         let mut interner = Interner::default();
         let used = interner.share("used");
         for number in 0..10 * INTERNER_SWEEP_MIN {

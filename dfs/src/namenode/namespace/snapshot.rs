@@ -4,7 +4,7 @@
 //! nodes, outcomes, end. The children and totals of folders are not stored: the loader computes
 //! them from the parent of each inode.
 
-use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, Open, ROOT};
+use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, OpenWriter, ROOT};
 use crate::namenode::op::{OnAbandon, Outcome, Quota};
 use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
 use serde::{Deserialize, Serialize};
@@ -189,7 +189,10 @@ impl SnapshotLoader {
             return if self.ended {
                 Ok(())
             } else {
-                Err(invalid_snapshot(format_args!("the end has {item:?}, but the items are {:?}", self.counts)))
+                Err(invalid_snapshot(format_args!(
+                    "the end has {item:?}, but the items are {:?}",
+                    self.counts
+                )))
             };
         }
         self.counts.add(&item);
@@ -224,8 +227,9 @@ impl Namespace {
             }
             SnapshotItem::File { entry, replication, block_size, blocks, open } => {
                 let open = open.map(|(holder, on_abandon)| {
-                    let unfinished = blocks.iter().filter(|(.., length)| length.is_none()).count() as u32;
-                    Box::new(Open { holder: holder.into(), on_abandon, unfinished })
+                    let uncommitted_blocks =
+                        blocks.iter().filter(|(.., length)| length.is_none()).count() as u32;
+                    Box::new(OpenWriter { holder: holder.into(), on_abandon, uncommitted_blocks })
                 });
                 let mut file = File {
                     blocks: blocks.iter().map(|(block, ..)| *block).collect(),

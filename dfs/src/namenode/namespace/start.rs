@@ -16,9 +16,9 @@ const IDS_SKIPPED: u64 = 1 << 20;
 /// Minimum number of IDs that are skipped if records were lost: more than the lost records can have
 /// used.
 const IDS_SKIPPED_LOST: u64 = 1 << 32;
-/// IDs start at least at the wall clock time in milliseconds multiplied by this number. No history
-/// that assigns fewer IDs per second can have reached these IDs, so a lost history and this one do
-/// not use the same IDs.
+/// IDs start at least at the wall clock time in milliseconds multiplied by this number. A history
+/// that assigns fewer IDs per millisecond cannot have reached these IDs, so a lost history and this
+/// history do not use the same IDs.
 const IDS_PER_MS: u64 = 1 << 10;
 /// Maximum number of starts that are kept. A DataNode that last registered with an older start is
 /// checked only by the epoch.

@@ -8,7 +8,7 @@ use super::{
 use dfs_client::ids::{BlockId, FileId};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+fn require(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
@@ -32,39 +32,43 @@ impl State {
     fn check_replicas(&self) -> Result<(), String> {
         let mut seen = 0;
         for (block, on) in &self.good {
-            demand(!on.is_empty(), || format!("{block} has an empty list"))?;
-            demand(self.namespace.wanted(*block).is_some(), || format!("{block} is good but not committed"))?;
+            require(!on.is_empty(), || format!("{block} has an empty list"))?;
+            require(self.namespace.wanted_replicas(*block).is_some(), || {
+                format!("{block} is good but not committed")
+            })?;
             for ix in on {
                 seen += 1;
                 let node = self.nodes.get(*ix);
-                demand(node.blocks.contains(block), || format!("node {ix} does not list {block}"))?;
-                demand(!node.deletes.contains_block(*block), || {
+                require(node.blocks.contains(block), || format!("node {ix} does not list {block}"))?;
+                require(!node.deletes.contains_block(*block), || {
                     format!("{block} on {ix} is counted but is being deleted")
                 })?;
-                demand(!self.bad.contains(&(*block, *ix)), || format!("{block} on {ix} is good and bad"))?;
-                demand(!self.copies.contains_key(&(*block, *ix)), || {
+                require(!self.bad.contains(&(*block, *ix)), || format!("{block} on {ix} is good and bad"))?;
+                require(!self.copies.contains_key(&(*block, *ix)), || {
                     format!("{block} is copied to {ix}, which has it")
                 })?;
             }
         }
         let on_nodes: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        demand(on_nodes == seen, || format!("nodes have {on_nodes} replicas, blocks {seen}"))?;
+        require(on_nodes == seen, || format!("nodes have {on_nodes} replicas, blocks {seen}"))?;
         for (block, on) in &self.uncommitted {
             let open = self.namespace.block(*block).is_some_and(|known| known.length().is_none());
-            demand(open && !on.is_empty(), || format!("{block} is uncommitted on {on:?}, open: {open}"))?;
+            require(open && !on.is_empty(), || format!("{block} is uncommitted on {on:?}, open: {open}"))?;
         }
         for (block, ix) in &self.bad {
-            demand(self.namespace.block(*block).is_some(), || format!("{block} on {ix} is bad and unknown"))?;
+            require(self.namespace.block(*block).is_some(), || {
+                format!("{block} on {ix} is bad and unknown")
+            })?;
         }
         for (block, ix) in self.orphans.keys() {
-            demand(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is not an orphan"))?;
+            require(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is not an orphan"))?;
         }
         for ((block, ix), nonce) in &self.stale {
             let known = self.namespace.block(*block);
-            demand(known.is_none_or(|known| known.nonce != *nonce), || {
+            require(known.is_none_or(|known| known.nonce != *nonce), || {
                 format!("{block} on {ix} is not stale")
             })?;
-            demand(!self.nodes.get(*ix).blocks.contains(block), || {
+            require(!self.nodes.get(*ix).blocks.contains(block), || {
                 format!("{block} on {ix} is stale but is counted")
             })?;
         }
@@ -78,7 +82,7 @@ impl State {
         for (block, on) in &self.good {
             let Some(tally) = self.tally(*block) else { continue };
             let (is, should) = (self.queue.get(*block), tally.urgency());
-            demand(is == should, || format!("{block} is queued {is:?}, should be {should:?}"))?;
+            require(is == should, || format!("{block} is queued {is:?}, should be {should:?}"))?;
             queued += usize::from(should.is_some());
             if tally.live > tally.wanted {
                 surplus.insert(*block);
@@ -94,12 +98,12 @@ impl State {
                 left.entry(*ix).or_default().insert(*block);
             }
         }
-        demand(queued == self.queue.len(), || format!("{} queued, should be {queued}", self.queue.len()))?;
-        demand(surplus == self.surplus, || format!("surplus {:?}, should be {surplus:?}", self.surplus))?;
+        require(queued == self.queue.len(), || format!("{} queued, should be {queued}", self.queue.len()))?;
+        require(surplus == self.surplus, || format!("surplus {:?}, should be {surplus:?}", self.surplus))?;
         for (ix, node) in self.nodes.iter() {
             let should = left.remove(&ix).unwrap_or_default();
-            demand(node.undrained_blocks == should, || {
-                format!("node {ix} has left {:?}, should {should:?}", node.undrained_blocks)
+            require(node.undrained_blocks == should, || {
+                format!("undrained blocks of node {ix} are {:?}, should be {should:?}", node.undrained_blocks)
             })?;
         }
         Ok(())
@@ -107,28 +111,28 @@ impl State {
 
     fn check_orders(&self) -> Result<(), String> {
         let staying = self.nodes.iter().filter(|(_, node)| node.is_staying()).count();
-        demand(staying == self.nodes.staying(), || format!("{staying} nodes are staying"))?;
+        require(staying == self.nodes.staying(), || format!("{staying} nodes are staying"))?;
         let all = Self::traffic(self.copies.values());
-        demand(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;
-        demand(all.is_within(self.settings.copies_max), || "too many copies".into())?;
+        require(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;
+        require(all.is_within(self.settings.copies_max), || "too many copies".into())?;
         for (ix, node) in self.nodes.iter() {
             let sending = Self::traffic(self.copies.values().filter(|copy| copy.source == ix));
             let to_here = self.copies.iter().filter(|((_, target), _)| *target == ix);
             let receiving = Self::traffic(to_here.map(|(_, copy)| copy));
             let writes = self.writing.values().flatten().filter(|at| **at == ix).count() as u32;
             let is = (node.sending, node.receiving, node.writes);
-            demand(is == (sending, receiving, writes), || format!("node {ix} counts {is:?}"))?;
+            require(is == (sending, receiving, writes), || format!("node {ix} counts {is:?}"))?;
             let max = self.settings.copies_per_node_max;
-            demand(sending.is_within(max) && receiving.is_within(max), || {
+            require(sending.is_within(max) && receiving.is_within(max), || {
                 format!("node {ix} has too many copies: {is:?}")
             })?;
             let idle = node.blocks.is_empty() && node.outbox.is_empty() && is == Default::default();
-            demand(node.liveness != Liveness::Dead || idle, || {
+            require(node.liveness != Liveness::Dead || idle, || {
                 format!("dead node {ix} still has replicas, commands or copies")
             })?;
         }
         for block in self.writing.keys().chain(self.copies.keys().map(|(block, _)| block)) {
-            demand(self.namespace.block(*block).is_some(), || {
+            require(self.namespace.block(*block).is_some(), || {
                 format!("{block} is being written or copied but is unknown")
             })?;
         }
@@ -148,6 +152,6 @@ impl State {
         }
         let is: BTreeMap<&str, BTreeSet<FileId>> =
             self.leases.iter().map(|(holder, lease)| (&**holder, lease.files.clone())).collect();
-        demand(is == should, || format!("leases {is:?}, should be {should:?}"))
+        require(is == should, || format!("leases {is:?}, should be {should:?}"))
     }
 }

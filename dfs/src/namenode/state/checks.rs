@@ -32,12 +32,12 @@ const NODE_CHECKS_MAX: usize = 1000;
 /// limited.
 const USER_CHECKS_MAX: u32 = 100;
 /// Maximum length of a logged reason, in characters.
-const REASON_MAX: usize = 200;
+const REASON_CHARS_MAX: usize = 200;
 
 /// Returns text from a client in a form that is safe to log: shortened, on one line, without
 /// control characters.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().take(REASON_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+    text.chars().take(REASON_CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The running and recent checks, and the number of reports per user.
@@ -191,7 +191,7 @@ mod tests {
     use super::printable;
 
     #[test]
-    fn reasons_are_bounded_and_stay_on_one_line() {
+    fn printable_text_is_bounded_and_on_one_line() {
         assert_eq!(printable("a\nb\u{1b}[31mc"), "a?b?[31mc");
         assert_eq!(printable(&"x".repeat(10_000)).len(), 200);
     }

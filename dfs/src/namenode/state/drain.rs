@@ -49,7 +49,7 @@ impl State {
         let leaving = self.nodes.iter().filter(|(other, node)| *other == ix || node.draining);
         let blocks = leaving.flat_map(|(other, node)| node.blocks.iter().map(move |block| (other, *block)));
         let mut lacking = blocks.filter_map(|(other, block)| {
-            let wanted = self.namespace.wanted(block)?;
+            let wanted = self.namespace.wanted_replicas(block)?;
             (wanted > staying).then_some((other, block, wanted))
         });
         let Some((other, block, wanted)) = lacking.next() else { return Ok(()) };
@@ -63,7 +63,7 @@ impl State {
         Err(Error::new(
             Kind::Refused,
             format!(
-                "{name} cannot be drained, too few nodes would stay: {staying} for {block}{file}{location} which needs \
+                "{name} cannot be drained, because too few nodes would stay: {staying} for {block}{file}{location} which needs \
                  {wanted} replicas; start more nodes, reduce the replication with `mrctl fs setrep`, or end another drain with \
                  `mrctl drain NODE --cancel`"
             ),
@@ -133,7 +133,7 @@ impl State {
         let copying = self.copies.range((block, 0)..=(block, NodeIx::MAX)).next().is_some();
         let why = match () {
             () if copying => "a copy is running".into(),
-            () if tally.wanted > staying => format!("number of staying DataNodes: {staying}"),
+            () if tally.wanted > staying => format!("too few DataNodes stay: {staying}"),
             () if self.safemode.is_on() => "safemode is on: no copies are made".into(),
             () => "its copy waits for a DataNode with free space and capacity for a copy".into(),
         };

@@ -46,7 +46,7 @@ impl State {
         }
         self.apply_heartbeat(ix, &heartbeat);
         self.repair_after_copies(now);
-        let commands = self.commands(now, ix);
+        let commands = self.take_commands(now, ix);
         self.nodes.get_mut(ix).last_answer = Some((heartbeat.seq, commands.clone()));
         HeartbeatAnswer::Commands(commands)
     }
@@ -58,7 +58,7 @@ impl State {
         }
         for block in &heartbeat.deleted {
             self.nodes.get_mut(ix).mark_reported(*block);
-            if !self.nodes.get_mut(ix).deletes.done(*block) {
+            if !self.nodes.get_mut(ix).deletes.finish(*block) {
                 self.lose_replica(ix, *block);
             }
         }
@@ -94,7 +94,7 @@ impl State {
     }
 
     /// Returns the commands to send. In safemode only checks are sent, no copies or deletions.
-    fn commands(&mut self, now: Now, ix: super::NodeIx) -> Vec<Command> {
+    fn take_commands(&mut self, now: Now, ix: super::NodeIx) -> Vec<Command> {
         let safe = self.safemode.is_on();
         let again_ms = self.settings.copy_timeout_ms;
         let node = self.nodes.get_mut(ix);

@@ -41,7 +41,7 @@ impl State {
         plan.make_home(&path, HOME_MODE)?;
         let record = Record { at_ms: now.wall_ms, request: None, edits: plan.finish()? };
         let bytes = encode_for_log(&record)?;
-        self.take(now, &record);
+        self.apply_record(now, &record);
         Ok(Some(Entry { record, bytes }))
     }
 }

@@ -91,8 +91,8 @@ impl State {
             if edits >= RECOVERY_EDITS {
                 break;
             }
-            let record = Record { at_ms: now.wall_ms, request: None, edits: self.recovery(file) };
-            self.take(now, &record);
+            let record = Record { at_ms: now.wall_ms, request: None, edits: self.recovery_edits(file) };
+            self.apply_record(now, &record);
             edits += record.edits.len();
             records.push(record);
         }
@@ -103,7 +103,7 @@ impl State {
     /// up to the first one that is neither committed nor finalised on a DataNode with a length on
     /// which all replicas agree. Blocks that exceed a quota are not kept either, because the writer
     /// would have been refused too.
-    fn recovery(&self, id: FileId) -> Vec<Edit> {
+    fn recovery_edits(&self, id: FileId) -> Vec<Edit> {
         let Some(file) = self.namespace.file(id) else { return Vec::new() };
         if file.open.as_ref().is_some_and(|open| open.on_abandon == OnAbandon::Delete) {
             return vec![Edit::Deleted { id }];

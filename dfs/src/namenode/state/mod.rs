@@ -173,15 +173,15 @@ impl State {
         if let Some(holder) = request.op.holder() {
             self.extend_lease(now, holder);
         }
-        if let Some(outcome) = self.namespace.answer(request.id) {
+        if let Some(outcome) = self.namespace.outcome_of(request.id) {
             return Ok(Handled { outcome: outcome.clone(), entry: None });
         }
         self.refuse_in_safemode()?;
         self.namespace.permit_op(&request)?;
-        let (outcome, edits) = self.plan(now, &request)?;
+        let (outcome, edits) = self.plan_operation(now, &request)?;
         let record = Record { at_ms: now.wall_ms, request: Some((request.id, outcome.clone())), edits };
         let bytes = encode_for_log(&record)?;
-        self.take(now, &record);
+        self.apply_record(now, &record);
         if let Outcome::Block { block, nodes } = &outcome {
             self.expect_write(*block, nodes);
         }
@@ -214,7 +214,7 @@ impl State {
         records
     }
 
-    fn plan(&self, now: Now, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
+    fn plan_operation(&self, now: Now, request: &Request) -> Result<(Outcome, Vec<Edit>), Error> {
         self.check_requested_replication(now, &request.op)?;
         let mut plan = Plan::new(&self.namespace, &self.settings, &request.caller.user);
         let outcome = match &request.op {
@@ -234,7 +234,7 @@ impl State {
     }
 
     /// Applies a record that was just planned for this namespace, and updates the volatile half.
-    fn take(&mut self, now: Now, record: &Record) {
+    fn apply_record(&mut self, now: Now, record: &Record) {
         let mut changes = Changes::default();
         self.namespace
             .apply_with_changes(record, &mut changes)
@@ -256,7 +256,7 @@ impl State {
             self.drop_block(block, nonce);
         }
         for (block, before) in changes.replication_changed {
-            let more = self.namespace.wanted(block).unwrap_or(0).saturating_sub(before);
+            let more = self.namespace.wanted_replicas(block).unwrap_or(0).saturating_sub(before);
             self.add_known_missing(block, more);
             self.recheck(block);
         }

@@ -148,7 +148,7 @@ impl Deletes {
     }
 
     /// Removes a deletion that the node has reported. Returns whether it was ordered.
-    pub(super) fn done(&mut self, block: BlockId) -> bool {
+    pub(super) fn finish(&mut self, block: BlockId) -> bool {
         self.surplus.remove(&block);
         self.pending.remove(&block).is_some() | self.sent.remove(&block).is_some()
     }

@@ -25,12 +25,12 @@ use std::{
 
 /// After a start, the copy of a block with only one replica waits this many times `suspect_after`
 /// for DataNodes that have not registered yet, if that is shorter than `dead_after`.
-const ENDANGERED_WAITS: u64 = 10;
+const ENDANGERED_WAIT_FACTOR: u64 = 10;
 /// Maximum number of blocks that are processed per pass.
 const PASS_BLOCKS_MAX: usize = 1024;
 /// Minimum capacity in bytes that a copy uses of a slot, because even a small copy needs syncs and
 /// a connection.
-const SHARE_MIN: u64 = 64 << 10;
+const SHARE_BYTES_MIN: u64 = 64 << 10;
 
 /// A running copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl State {
     fn copies_due(&self, now: Now, block: BlockId, tally: Tally, short: u32) -> u32 {
         let last_one = tally.live + tally.draining == 1;
         let short_grace_ms =
-            self.settings.dead_after_ms.min(ENDANGERED_WAITS * self.settings.suspect_after_ms);
+            self.settings.dead_after_ms.min(ENDANGERED_WAIT_FACTOR * self.settings.suspect_after_ms);
         let grace_ms = if last_one { short_grace_ms } else { self.settings.dead_after_ms };
         if block >= self.first_block || self.has_waited(now, grace_ms) {
             return short;
@@ -179,7 +179,7 @@ impl State {
         if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying() {
             return;
         }
-        let share = length.clamp(SHARE_MIN, SLOT_BYTES);
+        let share = length.clamp(SHARE_BYTES_MIN, SLOT_BYTES);
         let targets = self.copy_targets(block, length, short, &pending);
         for target in targets {
             let Some(source) = self.copy_source(block) else { return };

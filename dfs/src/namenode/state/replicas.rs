@@ -49,7 +49,7 @@ impl Tally {
 impl State {
     /// Counts the replicas of a block. `None` if the block is not committed or does not exist.
     pub(super) fn tally(&self, block: BlockId) -> Option<Tally> {
-        let wanted = self.namespace.wanted(block)?;
+        let wanted = self.namespace.wanted_replicas(block)?;
         let holders = self.holders(block);
         let mut tally = Tally { wanted, live: 0, confirmed: 0, draining: 0 };
         for node in holders.iter().map(|ix| self.nodes.get(*ix)) {
@@ -157,7 +157,7 @@ impl State {
 
     /// Removes a replica that a node does not have any more.
     pub(super) fn lose_replica(&mut self, ix: NodeIx, block: BlockId) {
-        self.nodes.get_mut(ix).deletes.done(block);
+        self.nodes.get_mut(ix).deletes.finish(block);
         self.forget_replica(ix, block);
         self.orphans.remove(&(block, ix));
         self.stale.remove(&(block, ix));
@@ -194,7 +194,7 @@ impl State {
     /// Cancels deletions of surplus replicas that were not sent yet. Is called when the last good
     /// replica is lost, so that the surplus replicas are needed.
     fn cancel_deletes(&mut self, block: BlockId) {
-        if self.namespace.wanted(block).is_none() {
+        if self.namespace.wanted_replicas(block).is_none() {
             return;
         }
         for ix in 0..self.nodes.len() {

@@ -61,8 +61,9 @@ impl State {
 
     /// Returns the number of committed blocks that have only damaged replicas.
     fn corrupt_blocks(&self) -> u64 {
-        let lost =
-            |block: &BlockId| self.holders(*block).is_empty() && self.namespace.wanted(*block).is_some();
+        let lost = |block: &BlockId| {
+            self.holders(*block).is_empty() && self.namespace.wanted_replicas(*block).is_some()
+        };
         let mut blocks: Vec<BlockId> = self.bad.iter().map(|(block, _)| *block).filter(lost).collect();
         blocks.dedup();
         blocks.len() as u64

@@ -6,7 +6,7 @@ use super::{Event, State, nodes::Liveness};
 use crate::namenode::{namespace::Namespace, op::Now, settings::Settings, view::SafemodeStatus};
 
 /// Maximum number of dead DataNodes that the advice names.
-const NAMED_MAX: usize = 3;
+const NAMED_NODES_MAX: usize = 3;
 
 /// Why safemode is on, or since when it is off.
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl State {
     fn missing_nodes_advice(&self) -> String {
         let dead = self.nodes.iter().filter(|(_, node)| node.liveness == Liveness::Dead);
         let dead: Vec<&str> = dead.map(|(_, node)| node.registration.node.as_str()).collect();
-        let more = if dead.len() > NAMED_MAX { ", ..." } else { "" };
-        match &dead[..dead.len().min(NAMED_MAX)] {
+        let more = if dead.len() > NAMED_NODES_MAX { ", ..." } else { "" };
+        match &dead[..dead.len().min(NAMED_NODES_MAX)] {
             [] if self.has_waited_at_tick() => "start the DataNodes that do not run".into(),
             [] => "wait for the DataNodes".into(),
             named => format!("start the dead DataNodes again ({}{more})", named.join(", ")),

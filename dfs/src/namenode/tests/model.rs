@@ -3,7 +3,7 @@
 //! listings must be equal.
 
 use super::{
-    bench::{BLOCK, Bench, path},
+    bench::{BLOCK_BYTES, Bench, path},
     random::Random,
 };
 use crate::namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota};
@@ -348,7 +348,7 @@ impl RandomModel {
         self.random.once_in(2)
     }
 
-    fn op(&mut self) -> (&'static str, Op) {
+    fn random_op(&mut self) -> (&'static str, Op) {
         let at = path(&self.path());
         let holder = self.random.pick(&["w", "v"]).to_owned();
         match self.random.below(17) {
@@ -380,11 +380,11 @@ impl RandomModel {
                 let sources = (0..=self.random.below(2)).map(|_| path(&self.closed_file())).collect();
                 ("concat", Op::Concat { target, sources })
             }
-            _ => ("commit", self.commit()),
+            _ => ("commit", self.random_commit()),
         }
     }
 
-    fn commit(&mut self) -> Op {
+    fn random_commit(&mut self) -> Op {
         let moves = (0..self.random.below(3))
             .map(|_| CommitMove {
                 pieces: (0..self.random.below(3)).map(|_| path(&self.path())).collect(),
@@ -402,7 +402,7 @@ impl RandomModel {
             self.write_and_close();
             return;
         }
-        let (class, op) = self.op();
+        let (class, op) = self.random_op();
         let expected = self.model.step(&op);
         let got = self.bench.ask(op.clone());
         self.outcome_counts.entry(class).or_default()[usize::from(got.is_err())] += 1;
@@ -433,7 +433,7 @@ impl RandomModel {
         let mut commits = Vec::new();
         if self.random.once_in(2) {
             let (block, nodes) = self.bench.add_block_as(file, holder).unwrap();
-            let length = self.random.below(BLOCK as usize) as u64;
+            let length = self.random.below(BLOCK_BYTES as usize) as u64;
             self.bench.node(nodes[0]).receive(block, length);
             self.bench.beat(0);
             commits.push(BlockLength { block, length });
@@ -452,9 +452,9 @@ impl RandomModel {
             for entry in entries {
                 seen += 1;
                 let at = entry.path.as_str();
-                let entry = &self.model.flat[at];
-                assert_eq!(entry.file.is_none(), entry.is_dir, "{at}");
-                if let Some(file) = &entry.file {
+                let expected = &self.model.flat[at];
+                assert_eq!(expected.file.is_none(), entry.is_dir, "{at}");
+                if let Some(file) = &expected.file {
                     let length: u64 = file.blocks.iter().map(|block| block.length).sum();
                     let is = (entry.length, entry.open, entry.blocks as usize);
                     assert_eq!(is, (length, file.holder.is_some(), file.blocks.len()), "{at}");

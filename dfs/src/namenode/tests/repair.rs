@@ -31,10 +31,10 @@ fn files_with_problems(bench: &Bench) -> usize {
 }
 
 /// Length of a block whose copy uses a complete slot.
-const LARGE: u64 = 64 << 20;
+const LARGE_BLOCK_BYTES: u64 = 64 << 20;
 
 fn large_blocks(nodes: usize, copies_max: u32, copies_per_node_max: u32) -> Bench {
-    let settings = Settings { block_size: LARGE, copies_max, copies_per_node_max, ..settings() };
+    let settings = Settings { block_size: LARGE_BLOCK_BYTES, copies_max, copies_per_node_max, ..settings() };
     let mut bench = Bench::with_settings(nodes, settings);
     bench.nodes.iter_mut().for_each(|node| node.capacity = 1 << 40);
     bench.beat_all();
@@ -52,8 +52,8 @@ fn pending_in_drain(bench: &mut Bench, lengths: &[u64]) -> u64 {
 }
 
 #[test]
-fn small_copies_share_a_slot_and_large_ones_do_not() {
-    let pending = pending_in_drain(&mut large_blocks(3, 3, 2), &[LARGE; 20]);
+fn small_copies_share_a_slot_and_large_copies_use_one_each() {
+    let pending = pending_in_drain(&mut large_blocks(3, 3, 2), &[LARGE_BLOCK_BYTES; 20]);
     assert!(
         (2..=3).contains(&pending),
         "{pending} copies are running, at most two per node and three in total"
@@ -67,7 +67,7 @@ fn small_copies_share_a_slot_and_large_ones_do_not() {
 #[test]
 fn completed_copy_starts_the_next_one_without_a_tick() {
     let mut bench = large_blocks(3, 1, 1);
-    let pending = pending_in_drain(&mut bench, &[LARGE; 12]);
+    let pending = pending_in_drain(&mut bench, &[LARGE_BLOCK_BYTES; 12]);
     assert_eq!(pending, 1);
     // Send only heartbeats, while the clock stands still: each report of a copy starts the next
     // copy.
@@ -100,8 +100,8 @@ fn blocks_of_a_dead_node_are_copied() {
 #[test]
 fn most_endangered_blocks_are_copied_first() {
     let mut bench = large_blocks(6, 1, 1);
-    let safe = bench.file("/safe", 4, &[LARGE]).1[0];
-    let weak = bench.file("/weak", 2, &[LARGE]).1[0];
+    let safe = bench.file("/safe", 4, &[LARGE_BLOCK_BYTES]).1[0];
+    let weak = bench.file("/weak", 2, &[LARGE_BLOCK_BYTES]).1[0];
     bench.run_ms(11_000);
     for block in [safe, weak] {
         let at = bench.good_on(block)[0];
@@ -195,7 +195,7 @@ fn damage_is_found_replaced_and_counted() {
 }
 
 #[test]
-fn damage_is_repaired_in_place_when_there_is_no_other_place() {
+fn damaged_replica_is_replaced_on_its_own_node_if_there_is_no_other() {
     let mut bench = Bench::with_nodes(2);
     let block = bench.file("/f", 2, &[10]).1[0];
     bench.nodes[0].move_to_bad(block);
@@ -243,7 +243,7 @@ fn checks_that_prove_a_replica_good_are_not_counted_as_requested() {
 }
 
 #[test]
-fn the_last_replica_is_kept_even_if_damaged() {
+fn last_replica_is_kept_even_if_damaged() {
     let mut bench = Bench::with_nodes(1);
     let block = bench.file("/f", 1, &[10]).1[0];
     bench.nodes[0].move_to_bad(block);
@@ -335,7 +335,7 @@ fn a_drain_is_stuck_when_too_few_stay_for_its_blocks() {
     let example = &status.examples[0];
     assert!(blocks.contains(&example.block) && example.path == path("/f"), "{example:?}");
     assert_eq!((example.wanted, example.have), (2, 1));
-    assert_eq!(example.why, "number of staying DataNodes: 1");
+    assert_eq!(example.why, "too few DataNodes stay: 1");
     bench.nodes[1].up = true;
     bench.run_ms(15_000);
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
