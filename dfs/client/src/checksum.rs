@@ -225,7 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases * 12))]
 
         #[test]
         fn arbitrary_bytes_are_decoded_or_refused(

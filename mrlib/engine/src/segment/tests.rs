@@ -47,7 +47,7 @@ fn of_partition(records: &[Record], partition: u32) -> Vec<Pair> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 4))]
 
     #[test]
     fn written_records_are_read_from_file_and_memory(records in records(), compress: bool) {

@@ -183,7 +183,7 @@ impl std::fmt::Debug for Case {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases / 2))]
 
     #[test]
     fn output_is_a_stable_sort_by_partition(
