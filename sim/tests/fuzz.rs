@@ -33,7 +33,7 @@ fn random_runs_violate_no_rule_and_end() {
 /// Checks that rare cases occur often enough with random events to be tested.
 #[test]
 fn rare_cases_occur() {
-    const CASES: [&str; 37] = [
+    const CASES: [&str; 38] = [
         "job succeeded",
         "job failed",
         "job killed",
@@ -48,6 +48,7 @@ fn rare_cases_occur() {
         "restart",
         "restart during a pause",
         "late heartbeat",
+        "registration not sent",
         "attempt given up is still reported",
         "split",
         "split of a remainder",

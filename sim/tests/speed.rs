@@ -63,7 +63,9 @@ fn speed_of_the_fcs_workload() {
 #[test]
 #[ignore = "a measurement, for release builds"]
 fn speed_of_the_facebook_trace() {
-    let Some(traces) = std::env::var_os("FERMATA_TRACES").map(PathBuf::from) else { return };
+    let Some(traces) = std::env::var_os("FERMATA_TRACES").map(PathBuf::from) else {
+        return skip::skip("traces", "FERMATA_TRACES names no folder of traces");
+    };
     let path = traces.join(Path::new("swim/FB-2009_samples_24_times_1hr_0.tsv"));
     let scaling = swim::Scaling { bytes: 1.0, block: 128 << 20, reduces_max: 600 };
     let workload = swim::read(&path, scaling).unwrap_or_else(|error| panic!("{error}"));

@@ -10,11 +10,11 @@ use fermata_sim::{
 use mrcore::{PerPhase, Span};
 use std::path::PathBuf;
 
-/// Returns the folder of traces. Prints a message if there is none.
+/// Returns the folder of traces. Skips the test if there is none.
 fn traces() -> Option<PathBuf> {
     let folder = std::env::var_os("FERMATA_TRACES").map(PathBuf::from).filter(|folder| folder.is_dir());
     if folder.is_none() {
-        println!("skipped: FERMATA_TRACES names no folder of traces");
+        skip::skip("traces", "FERMATA_TRACES names no folder of traces");
     }
     folder
 }
