@@ -136,7 +136,7 @@ impl CompressedInput {
         loop {
             let chunk = self.fill_buf()?;
             let zeros = chunk.iter().take_while(|byte| **byte == 0).count();
-            let (at_end, other) = (left.is_empty(), zeros < chunk.len());
+            let (at_end, other) = (chunk.is_empty(), zeros < chunk.len());
             self.consume(zeros);
             if at_end || other {
                 return Ok(at_end);
