@@ -10,7 +10,10 @@ use crate::{
 };
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// Returns the name of a job in the token of a task.
 pub fn job_name_of(scope: &str, job: u64) -> String {
@@ -132,8 +135,15 @@ const WRITE_LIFETIME: Duration = Duration::from_hours(2);
 
 /// Access to one block: time of expiry, maximum bytes to write, signature. Empty in an open
 /// cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockToken(Option<[u8; BLOCK_TOKEN_BYTES]>);
+
+/// Hides the bytes, because whoever reads them in a log could use the token.
+impl fmt::Debug for BlockToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BlockToken(..)")
+    }
+}
 
 impl BlockToken {
     /// Returns the encoded token.
@@ -265,6 +275,14 @@ mod tests {
         }
         let old = Token { expires: now() - 1, ..Token::new(Role::User, "ann", None, hour()) };
         assert_eq!(Token::verify(&old.sign(&keys).unwrap(), &keys), Err(Refused::Expired));
+    }
+
+    #[test]
+    fn debug_text_of_a_block_token_does_not_contain_its_bytes() {
+        let key = BlockKey::new(Keyring::from_secret(b"ours").get(Purpose::Block).cloned());
+        let token = key.to_copy(1, 2, 3);
+        assert_ne!(token, BlockToken::default());
+        assert_eq!(format!("{token:?}"), "BlockToken(..)");
     }
 
     #[test]
