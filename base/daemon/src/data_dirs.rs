@@ -41,7 +41,7 @@ pub fn declare_new(dir: &Path) -> io::Result<()> {
     fs::write(dir.join(NEW), "")
 }
 
-/// Whether a folder is declared new. The first start of its daemon ends that.
+/// Whether a folder is declared new. [`forget_declared_new`] ends that.
 pub fn is_declared_new(dir: &Path) -> bool {
     dir.join(NEW).exists()
 }
@@ -57,6 +57,8 @@ pub fn vanished_error(dir: &Path) -> io::Error {
 
 /// Writes the list `dirs` to each folder in `usable`. A folder that cannot be written is logged;
 /// the next start finds the list in the others.
+///
+/// A DataNode calls [`forget_declared_new`] only after the NameNode has accepted it.
 pub fn remember<'a>(dirs: &[PathBuf], usable: impl IntoIterator<Item = &'a Path>) {
     let list: String = dirs.iter().map(|dir| path_of(dir) + "\n").collect();
     for folder in usable {
@@ -64,8 +66,14 @@ pub fn remember<'a>(dirs: &[PathBuf], usable: impl IntoIterator<Item = &'a Path>
         let is_current = fs::read_to_string(&path).is_ok_and(|text| text == list);
         if !is_current && let Err(error) = replace(&path, list.as_bytes(), USUAL, true) {
             tracing::warn!(path = %path.display(), %error, "cannot write the list of data folders");
-            continue;
         }
+    }
+}
+
+/// Removes the file `NEW` from each folder that has the list of [`remember`]: from now on the
+/// folder is in use.
+pub fn forget_declared_new<'a>(folders: impl IntoIterator<Item = &'a Path>) {
+    for folder in folders.into_iter().filter(|folder| folder.join(LIST).exists()) {
         match fs::remove_file(folder.join(NEW)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(folder = %folder.display(), %error, "cannot remove the file {NEW}: remove it by hand");
@@ -101,11 +109,12 @@ mod tests {
         assert_eq!(vanished(&two), std::slice::from_ref(&b));
         declare_new(&b).unwrap();
         assert_eq!(vanished(&two), Vec::<PathBuf>::new());
+        forget_declared_new([b.as_path()]);
+        assert!(is_declared_new(&b), "b has no list, so it would be reported as vanished again");
         remember(&two, two.iter().map(PathBuf::as_path));
-        assert!(!is_declared_new(&b) && b.join(LIST).exists());
-        declare_new(&b).unwrap();
-        remember(&two, two.iter().map(PathBuf::as_path));
-        assert!(!is_declared_new(&b), "also of a folder in use");
+        assert!(is_declared_new(&b) && b.join(LIST).exists());
+        forget_declared_new([b.as_path()]);
+        assert!(!is_declared_new(&b));
         // A folder that is no longer configured is ignored.
         fs::remove_file(b.join(LIST)).unwrap();
         assert_eq!(vanished(&[a]), Vec::<PathBuf>::new());

@@ -13,7 +13,7 @@ use super::{
     error::{DataNodeError, Refusal, RefusalKind},
     layout::{LAYOUT, NameNodeStart, Version},
     pending_reports::PendingReports,
-    store::{FatalErrorSender, BlockLocks, State, Store, VolumeState},
+    store::{BlockLocks, FatalErrorSender, State, Store, VolumeState},
     volume::Volume,
 };
 use daemon::{config::DataNodeConfig, data_dirs, lock::LockError};
@@ -114,7 +114,8 @@ impl Store {
                     "the data folder is new and starts empty; if it had blocks, stop this DataNode and mount its disk"
                 );
             }
-            let taken = store.write_version_at_start(index, &version, new).and_then(|()| store.load_volume(index));
+            let taken =
+                store.write_version_at_start(index, &version, new).and_then(|()| store.load_volume(index));
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure_space(index);
         }
@@ -129,12 +130,18 @@ impl Store {
 
     /// Returns the data folders that have not failed.
     fn roots_in_use(&self) -> impl Iterator<Item = &Path> {
-        self.volumes.iter().enumerate().filter(|(index, _)| !self.is_failed(*index)).map(|(_, volume)| volume.paths.root())
+        let usable = (0..self.volumes.len()).filter(|index| !self.is_failed(*index));
+        usable.map(|index| self.volumes[index].paths.root())
     }
 
     /// Writes `VERSION`. If the disk is full, the start continues, because the replicas can be
     /// served. The folder then keeps the incarnation of an earlier start.
-    fn write_version_at_start(&self, index: usize, version: &Version, new: bool) -> Result<(), DataNodeError> {
+    fn write_version_at_start(
+        &self,
+        index: usize,
+        version: &Version,
+        new: bool,
+    ) -> Result<(), DataNodeError> {
         let volume = &self.volumes[index];
         match volume.write_version(version) {
             Err(error) if !new && classify(&error) == DiskFault::Full => {

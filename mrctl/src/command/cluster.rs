@@ -4,7 +4,7 @@
 //! ```text
 //! DIR/fermata.toml       settings for all daemons, and for the admin
 //! DIR/hosts              the machines and their roles
-//! DIR/formatted          the machines whose data folders have been created (`mrctl cluster up`)
+//! DIR/formatted          the daemons that had data on each machine (`mrctl cluster up`)
 //! DIR/id                 identifies the folders of this cluster on the machines
 //! DIR/secret             all keys of the cluster derive from it; copied only without TLS
 //! DIR/ca/                the private key of the certificate authority; not copied

@@ -38,7 +38,7 @@ pub(super) fn on_each<'a, T: Send>(
 }
 
 /// The names of the machines whose action succeeded.
-pub(super) fn succeeded<'a, T>(results: &[(&'a Machine, Result<T>)]) -> Vec<&'a str> {
+fn succeeded<'a, T>(results: &[(&'a Machine, Result<T>)]) -> Vec<&'a str> {
     let well = results.iter().filter(|(_, result)| result.is_ok());
     well.map(|(machine, _)| machine.host.name.as_str()).collect()
 }
@@ -101,7 +101,7 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
 /// Copy programs and settings to all machines and start the daemons
 ///
 /// The command can be repeated: files that are up to date are not copied again, and running daemons
-/// are not touched. Data folders are created at the first start of a machine. Later, a daemon whose
+/// are not touched. Data folders are created at the first start of a daemon. Later, a daemon whose
 /// data folders are all empty is not started, because that means an unmounted or lost disk; see
 /// --format.
 #[derive(Debug, clap::Args)]
@@ -114,7 +114,7 @@ pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
 pub(crate) struct Up {
     #[command(flatten)]
     reach: Reach,
-    /// Create the data folders of this machine again if they are empty; may be repeated
+    /// Start daemons of this machine whose data folders are all empty; may be repeated
     #[arg(long, value_name = "HOST")]
     format: Vec<String>,
 }
@@ -125,14 +125,14 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
         fleet.find(name)?;
     }
     for machine in &mut fleet.machines {
-        machine.formatted &= !args.format.contains(&machine.host.name);
+        machine.format = args.format.contains(&machine.host.name);
     }
     fleet.remember()?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
     for part in [Part::Master, Part::Node] {
         let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
-        let (results, failed) = on_each(fleet.of_part(part), begin, installed);
-        fleet.set_formatted(succeeded(&results), true)?;
+        let (_, failed) = on_each(fleet.of_part(part), begin, installed);
+        fleet.record_formatted(fleet.of_part(part))?;
         if failed > 0 {
             let rest = if part == Part::Master { "; its nodes were not started" } else { "" };
             eprintln!(
@@ -175,7 +175,7 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
         let (results, not) = on_each(fleet.of_part(part), end, text);
         failed += not;
         if args.purge {
-            fleet.set_formatted(succeeded(&results), false)?;
+            fleet.forget_formatted(&succeeded(&results))?;
         }
     }
     Ok(exit(failed))

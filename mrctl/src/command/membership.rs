@@ -2,7 +2,7 @@
 //! file before it starts daemons, and `remove` after it has stopped them, so that every running
 //! daemon is on a machine in the file.
 
-use super::machines::{begin, exit, installed, on_each, stop_all, succeeded};
+use super::machines::{begin, exit, installed, on_each, stop_all};
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
 use clusters::remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host};
@@ -52,11 +52,16 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
             write(&fleet.hosts_file, &format!("{before}{gap}{}", host.line()))?;
         }
     }
-    let fleet = Fleet::of(&args.reach)?;
+    let mut fleet = Fleet::of(&args.reach)?;
+    for machine in fleet.machines.iter_mut().filter(|machine| machine.host.name == args.node) {
+        // The NameNode may know a removed machine with this name.
+        machine.format = machine.formatted.is_empty();
+    }
     let (programs, package) = (fleet.programs()?, fleet.package()?);
     let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
-    let (results, failed) = on_each([fleet.find(&args.node)?], begin, installed);
-    fleet.set_formatted(succeeded(&results), true)?;
+    let machine = fleet.find(&args.node)?;
+    let (_, failed) = on_each([machine], begin, installed);
+    fleet.record_formatted([machine])?;
     Ok(exit(failed))
 }
 
@@ -131,7 +136,7 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     }
     let text = read(&fleet.hosts_file)?;
     write(&fleet.hosts_file, &without(&text, name))?;
-    fleet.set_formatted([name.as_str()], false)?;
+    fleet.forget_formatted(&[name])?;
     let rest = if args.purge { "" } else { "; its data stays on it" };
     output::line(format!("{name}: removed from the cluster{rest}"))?;
     Ok(ExitCode::SUCCESS)

@@ -24,8 +24,9 @@ const REPORT_REPLICAS_MAX: usize = 20_000_000;
 impl State {
     /// Registers a DataNode. Its earlier commands are cancelled. Its known replicas stay known
     /// until its full report replaces them, but until then no other replica is deleted because of
-    /// them. If two DataNodes have the same name, the one that started later is accepted. The other
-    /// DataNode is removed, and is refused when it registers again.
+    /// them. If two DataNodes have the same name, the one that started later is accepted, unless it
+    /// has new data folders and the other DataNode has replicas. The other DataNode is removed, and
+    /// is refused when it registers again.
     pub fn register(&mut self, now: Now, registration: Registration) -> Result<(), Error> {
         self.check_registration(&registration)?;
         self.check_history(&registration)?;
@@ -133,7 +134,8 @@ impl State {
 
     /// Refuses a DataNode with new, empty data folders if the DataNode with the same name had
     /// replicas: its disks are probably not mounted. The NameNode knows this only for DataNodes
-    /// that have registered since its start. The folders of a draining node may be empty.
+    /// that have registered since its start. The folders of a draining node may be empty, and so
+    /// may those that an operator has declared new.
     fn check_lost_replicas(&mut self, registration: &Registration) -> Result<(), Error> {
         let Registration { uuid, node, cluster_id, host, declared_new, .. } = registration;
         let is_new = cluster_id.is_empty() && self.nodes.find(*uuid).is_none();
@@ -150,7 +152,7 @@ impl State {
                 Kind::Refused,
                 format!(
                     "the name {node} is in use by the DataNode at {}, which has {replicas}: choose another name \
-                     (datanode.node), or stop that DataNode first",
+                     (datanode.node), or, if this machine replaces that one, start this DataNode when that one is dead",
                     before.registration.data_addr
                 ),
             ));

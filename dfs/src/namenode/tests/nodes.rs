@@ -49,11 +49,11 @@ fn registered_node_has_its_usage_and_gets_blocks_before_its_first_heartbeat() {
     bench.state.register(bench.now, node.registration()).unwrap();
     let report = bench.state.report(bench.now);
     let shown = &report.nodes[0];
-    assert_eq!((shown.state, shown.received_commands), (NodeState::Live, false));
+    assert_eq!((shown.state, shown.reported), (NodeState::Live, false));
     assert_eq!((shown.capacity, shown.used, shown.free, shown.volumes), (500, 0, 500, 1));
     assert_eq!((report.free, report.capacity), (500, 500));
     bench.state.full_report(bench.now, node.uuid, Incarnation(1), 0, true, vec![]).unwrap();
-    assert!(bench.state.report(bench.now).nodes[0].received_commands);
+    assert!(bench.state.report(bench.now).nodes[0].reported);
     bench.nodes.push(node);
     let file = bench.create("/f");
     assert_eq!(bench.add_block_as(file, "w").unwrap().1.len(), 1);
@@ -112,8 +112,13 @@ fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new()
         let empty = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..empty };
         let error = bench.state.register(bench.now, empty.clone()).unwrap_err();
         assert!(error.kind == Kind::Refused && error.message.contains("had 1 replica,"), "{error}");
-        assert!(error.message.contains("create the file NEW"), "{error}");
+        assert!(error.message.contains("create the file NEW in each data folder"), "{error}");
         assert_eq!(bench.state.report(bench.now).refused_nodes, [error.message]);
+        // The refusal of a restarted DataNode is logged only once.
+        let is_refusal = |event: &Event| matches!(event, Event::NodeRefused(_));
+        assert_eq!(bench.state.take_events().iter().filter(|event| is_refusal(event)).count(), 1);
+        bench.state.register(bench.now, empty.clone()).unwrap_err();
+        assert_eq!(bench.state.take_events().iter().filter(|event| is_refusal(event)).count(), 0);
         bench.state.register(bench.now, Registration { declared_new: true, ..empty.clone() }).unwrap();
         assert!(bench.state.report(bench.now).refused_nodes.is_empty());
         // The node is known from now on, so it may register again without the declaration.
@@ -124,6 +129,37 @@ fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new()
         let replaced = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..replaced };
         bench.state.register(bench.now, replaced).unwrap();
     }
+}
+
+#[test]
+fn new_machine_with_the_name_of_a_live_node_is_refused_even_if_declared_new() {
+    let mut bench = Bench::with_nodes(1);
+    let (_, blocks) = bench.file("/f", 1, &[10]);
+    let new = FakeNode::new(9, "n1", "r1").registration();
+    let new = Registration { cluster_id: String::new(), host: "other".into(), declared_new: true, ..new };
+    let new = Registration { incarnation: Incarnation(7), ..new };
+    let error = bench.state.register(bench.now, new.clone()).unwrap_err();
+    assert!(error.kind == Kind::Refused && error.message.contains("choose another name"), "{error}");
+    assert!(error.message.contains("n1:1") && bench.has_known_replica(blocks[0]), "{error}");
+    // When the first machine is dead, the second may replace it.
+    bench.nodes[0].up = false;
+    bench.run_ms(11_000);
+    bench.state.register(bench.now, new).unwrap();
+}
+
+#[test]
+fn replicas_of_a_node_that_dies_before_its_report_are_remembered() {
+    let mut bench = Bench::with_nodes(1);
+    bench.file("/f", 1, &[10]);
+    bench.nodes[0].up = false;
+    bench.run_ms(11_000);
+    bench.state.register(bench.now, bench.nodes[0].registration()).unwrap();
+    bench.run_ms(11_000);
+    assert_eq!(state_of(&bench, "n1"), NodeState::Dead);
+    let empty = FakeNode::new(9, "n1", "r1").registration();
+    let empty = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..empty };
+    let error = bench.state.register(bench.now, empty).unwrap_err();
+    assert!(error.message.contains("had 1 replica,"), "{error}");
 }
 
 #[test]

@@ -74,8 +74,10 @@ pub struct Machine {
     pub ports: [u16; 2],
     /// The data folders of its daemons.
     pub data: DataDirs,
-    /// Whether its data folders have been created before, so that empty ones are refused.
-    pub formatted: bool,
+    /// The daemons that had data, so that they are not started if their data folders are empty.
+    pub formatted: Vec<&'static str>,
+    /// Whether the operator has confirmed that empty data folders are new (`--format`).
+    pub format: bool,
 }
 
 /// States reported by masters that need no attention.
@@ -226,7 +228,7 @@ impl Machine {
 
     /// A branch of the start script that refuses empty data folders if they had data before.
     fn check_formatted(&self, daemon: &str) -> String {
-        if !self.formatted {
+        if self.format || !self.formatted.contains(&daemon) {
             return String::new();
         }
         let (dirs, empty, name) =
@@ -244,14 +246,23 @@ impl Machine {
         )
     }
 
-    /// Declares the data folders of a DataNode new, if they may be empty: the NameNode refuses one
-    /// that had blocks.
+    /// Returns shell commands that declare the data folders of a DataNode new if the operator has
+    /// confirmed it. Otherwise the NameNode refuses a DataNode that had blocks. If only some of the
+    /// folders are empty, nothing is declared, because their disks may be missing.
     fn declare_new(&self, daemon: &str) -> String {
-        if self.formatted || daemon != "datanode" {
+        if !self.format || daemon != "datanode" {
             return String::new();
         }
-        let dirs = self.data.of_daemon(daemon).join(" ");
-        format!("  for f in {dirs}; do mkdir -p $f && {{ [ -e $f/VERSION ] || : > $f/NEW; }}; done\n")
+        let (dirs, empty) = (self.data.of_daemon(daemon).join(" "), self.data.is_empty(daemon));
+        format!("  if {empty}; then for f in {dirs}; do mkdir -p $f && : > $f/NEW; done; fi\n")
+    }
+
+    /// Returns the daemons that have data.
+    pub fn daemons_with_data(&self) -> Result<Vec<&'static str>> {
+        let daemons = self.host.part.daemons();
+        let script = daemons.map(|daemon| format!("{} || echo {daemon}\n", self.data.is_empty(daemon)));
+        let output = self.script(&script.concat())?;
+        Ok(daemons.into_iter().filter(|daemon| output.lines().any(|line| line == *daemon)).collect())
     }
 
     /// Starts daemons that do not run, and waits until all are ready. A failure of one does not

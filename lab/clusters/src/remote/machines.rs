@@ -1,9 +1,11 @@
 //! The machines of a cluster, and how to reach them. The flags of the first start are stored in the
-//! cluster folder (`launch.json`). The file `formatted` there lists the machines whose data folders
-//! have been created: they are created again only on request, because an empty folder means a lost
-//! or unmounted disk.
+//! cluster folder (`launch.json`). The file `formatted` there lists the daemons that had data, one
+//! line `HOST DAEMON` each: their data folders are created again only on request, because an empty
+//! folder means a lost or unmounted disk.
 
-use super::{DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host, shell::remote_path};
+use super::{
+    DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host, on_all, shell::remote_path,
+};
 use crate::locate::Target;
 use anyhow::{Context, Result};
 use daemon::{
@@ -134,8 +136,10 @@ impl Fleet {
         let machine = |host: Host| {
             let dir = dir.replace("{host}", &host.name);
             let bin = bin.replace("{host}", &host.name);
-            let (data, formatted) = (data.on(&dir, &host.name), formatted.contains(&host.name));
-            Machine { bin, dir, host, shell: shell.clone(), cluster: mark.clone(), ports, data, formatted }
+            let data = data.on(&dir, &host.name);
+            let formatted = formatted_daemons(&formatted, &host);
+            let (shell, cluster) = (shell.clone(), mark.clone());
+            Machine { bin, dir, host, shell, cluster, ports, data, formatted, format: false }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
         Ok(Self { machines, hosts_file, cluster, launch, part })
@@ -150,21 +154,34 @@ impl Fleet {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Records whether the data folders of these machines have been created.
-    pub fn set_formatted<'a>(&self, names: impl IntoIterator<Item = &'a str>, are: bool) -> Result<()> {
+    /// Records which daemons of these machines have data, also if another daemon of the machine
+    /// failed. A machine that cannot be asked is skipped; the next call asks it.
+    pub fn record_formatted<'a>(&self, machines: impl IntoIterator<Item = &'a Machine>) -> Result<()> {
+        let is_unknown = |machine: &&Machine| machine.formatted.len() < machine.host.part.daemons().len();
+        let asked = on_all(machines.into_iter().filter(is_unknown), Machine::daemons_with_data, |_, _| {});
+        self.change_formatted(|lines| {
+            for (machine, daemons) in asked {
+                let name = &machine.host.name;
+                lines.extend(daemons.iter().flatten().map(|daemon| format!("{name} {daemon}")));
+            }
+        })
+    }
+
+    /// Forgets that the daemons of these machines had data.
+    pub fn forget_formatted(&self, names: &[&str]) -> Result<()> {
+        self.change_formatted(|lines| {
+            lines.retain(|line| !line.split(' ').next().is_some_and(|name| names.contains(&name)));
+        })
+    }
+
+    fn change_formatted(&self, change: impl FnOnce(&mut BTreeSet<String>)) -> Result<()> {
         let before = read_formatted(&self.cluster)?;
         let mut now = before.clone();
-        for name in names {
-            if are {
-                now.insert(name.to_owned());
-            } else {
-                now.remove(name);
-            }
-        }
+        change(&mut now);
         if now == before {
             return Ok(());
         }
-        let text: String = now.iter().flat_map(|name| [name.as_str(), "\n"]).collect();
+        let text: String = now.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
         let path = formatted_file(&self.cluster);
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))
@@ -228,10 +245,19 @@ fn formatted_file(cluster: &Path) -> PathBuf {
     cluster.join("formatted")
 }
 
+/// Returns the daemons of a machine that had data. A line without a daemon, written by an earlier
+/// build, means all daemons.
+fn formatted_daemons(lines: &BTreeSet<String>, host: &Host) -> Vec<&'static str> {
+    let has =
+        |daemon: &&str| lines.contains(&host.name) || lines.contains(&format!("{} {daemon}", host.name));
+    host.part.daemons().into_iter().filter(has).collect()
+}
+
+/// Returns the lines of the file `formatted`.
 fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
     let path = formatted_file(cluster);
     match fs::read_to_string(&path) {
-        Ok(text) => Ok(text.split_whitespace().map(str::to_owned).collect()),
+        Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
@@ -243,4 +269,46 @@ fn ports(config: &Config) -> Result<[u16; 2]> {
         port.with_context(|| format!("{addr:?} in fermata.toml is not host:port"))
     };
     Ok([port(&config.datanode.listen)?, port(&config.tasktracker.listen)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a machine whose TaskTracker never became ready was not recorded, so its empty
+    /// DataNode was later taken for a new one.
+    #[test]
+    fn daemon_with_data_is_recorded_even_if_another_daemon_of_the_machine_has_none() {
+        let space = tempfile::tempdir().unwrap();
+        let host = Host { name: "n1".into(), part: Part::Node, rack: "r1".into(), addr: "n1".into() };
+        let dir = space.path().join("n1").display().to_string();
+        fs::create_dir_all(space.path().join("n1/data/datanode")).unwrap();
+        fs::write(space.path().join("n1/data/datanode/VERSION"), "").unwrap();
+        let machine = Machine {
+            shell: "env HOST={host}".parse().unwrap(),
+            cluster: "lab-1".into(),
+            bin: format!("{dir}/bin"),
+            ports: [1, 2],
+            data: DataDirs::of(&Config::default()).unwrap().on(&dir, "n1"),
+            formatted: vec![],
+            format: false,
+            host: host.clone(),
+            dir,
+        };
+        let fleet = Fleet {
+            machines: vec![machine],
+            hosts_file: PathBuf::new(),
+            cluster: space.path().to_owned(),
+            launch: Launch::default(),
+            part: false,
+        };
+        let recorded = || formatted_daemons(&read_formatted(space.path()).unwrap(), &host);
+        fleet.record_formatted(&fleet.machines).unwrap();
+        assert_eq!(recorded(), ["datanode"]);
+        fleet.forget_formatted(&["n1"]).unwrap();
+        assert!(recorded().is_empty());
+        // The format of earlier builds.
+        fs::write(formatted_file(space.path()), "n1\n").unwrap();
+        assert_eq!(recorded(), ["datanode", "tasktracker"]);
+    }
 }

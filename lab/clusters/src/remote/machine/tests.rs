@@ -37,7 +37,57 @@ fn machine(dir: &Path, shell: Shell) -> Machine {
     let dir = dir.display().to_string();
     let bin = format!("{dir}/bin");
     let data = DataDirs::of(&daemon::config::Config::default()).unwrap().on(&dir, "n1");
-    Machine { host, shell, cluster: "lab-1".into(), dir, bin, ports: [1, 2], data, formatted: false }
+    Machine {
+        host,
+        shell,
+        cluster: "lab-1".into(),
+        dir,
+        bin,
+        ports: [1, 2],
+        data,
+        formatted: vec![],
+        format: false,
+    }
+}
+
+#[test]
+fn only_confirmed_empty_data_folders_are_declared_new() {
+    let space = tempfile::tempdir().unwrap();
+    let at = |name: &str| space.path().join(name);
+    fs::create_dir(at("lab")).unwrap();
+    fs::write(at("lab/fermata.toml"), "").unwrap();
+    let mut node = Node(machine(&at("n1"), "env HOST={host}".parse().unwrap()));
+    let mut config = daemon::config::Config::default();
+    config.datanode.dirs = vec![at("disk1"), at("disk2")];
+    node.0.data = DataDirs::of(&config).unwrap().on(&node.0.dir, "n1");
+    node.0.install(Some(&build(&at("build"), "one")), &Package::of(&at("lab")).unwrap()).unwrap();
+    let declared_new = || ["disk1", "disk2"].map(|disk| at(disk).join("NEW").exists());
+    let start = |machine: &Machine| {
+        let started = machine.start(&["datanode"]);
+        machine.stop("datanode").unwrap();
+        started.map_err(|error| error.to_string())
+    };
+
+    // The first start of a machine whose DataNode may have had data under an earlier build.
+    start(&node.0).unwrap();
+    assert_eq!(declared_new(), [false, false]);
+    // One of two disks is not mounted.
+    node.0.format = true;
+    fs::create_dir_all(at("disk1")).unwrap();
+    fs::write(at("disk1/VERSION"), "").unwrap();
+    start(&node.0).unwrap();
+    assert_eq!(declared_new(), [false, false]);
+    assert_eq!(node.0.daemons_with_data().unwrap(), ["datanode"]);
+    // Both disks are empty: the DataNode is not started until this is confirmed.
+    fs::remove_file(at("disk1/VERSION")).unwrap();
+    assert!(node.0.daemons_with_data().unwrap().is_empty());
+    (node.0.format, node.0.formatted) = (false, vec!["datanode"]);
+    let error = start(&node.0).unwrap_err();
+    assert!(error.contains("had data and now has none"), "{error}");
+    assert_eq!(declared_new(), [false, false]);
+    node.0.format = true;
+    start(&node.0).unwrap();
+    assert_eq!(declared_new(), [true, true]);
 }
 
 /// User IDs on the machine of the user differ from those on the machines of the cluster.
