@@ -8,5 +8,4 @@
 //! `dfs-client`.
 
 pub mod datanode;
-pub mod metadata;
 pub mod namenode;

@@ -1,10 +1,10 @@
 //! Chooses DataNodes for the replicas of a block: a pure function on plain data.
 //!
-//! The first replica goes to the host of the writer, else to a suggested host, else anywhere. The
-//! second goes to another rack if there is one, the third to the rack of the second, and further
-//! ones to racks with the fewest replicas. Among equal nodes, two are drawn at random, weighted by
-//! free space, and the one with the lower load is used. So full nodes fill slowly, and a burst of
-//! writes does not go to the emptiest node only.
+//! The first replica goes to the host of the writer, else anywhere. The second goes to another rack
+//! if there is one, the third to the rack of the second, and further replicas to racks with the
+//! fewest replicas. Among equal nodes, two are drawn at random, weighted by free space, and the one
+//! with the lower load is used. So full nodes fill slowly, and a burst of writes does not go to the
+//! emptiest node only.
 //!
 //! Invariants: no node is chosen twice, and chosen nodes are usable, not excluded, have no replica
 //! of the block, and have enough free space. If there are too few nodes, fewer replicas are placed.
@@ -39,8 +39,6 @@ pub struct Placing<'a> {
     pub writer_host: &'a str,
     /// Names of nodes that failed for the writer.
     pub exclude: &'a [String],
-    /// Preferred hosts of a scheduler, best first.
-    pub suggested_hosts: &'a [String],
     /// Indexes of candidates that already have the block.
     pub existing: &'a [usize],
     /// The maximum size of the block.
@@ -114,10 +112,8 @@ fn preferred(
         (!some.is_empty()).then_some(some)
     };
     let chosen = match holders {
-        [] => std::iter::once(placing.writer_host)
-            .chain(placing.suggested_hosts.iter().map(String::as_str))
-            .filter(|host| !host.is_empty())
-            .find_map(|host| those(&|index| candidates[*index].host == host)),
+        [] if placing.writer_host.is_empty() => None,
+        [] => those(&|index| candidates[*index].host == placing.writer_host),
         [first] => those(&|index| rack(index) != rack(first)),
         [first, second] if rack(first) != rack(second) => those(&|index| rack(index) == rack(second)),
         _ => None,
@@ -200,15 +196,6 @@ mod tests {
             let racks: std::collections::BTreeSet<_> = chosen.iter().map(|i| nodes[*i].rack).collect();
             assert_eq!(racks.len(), 3, "the fourth takes the empty rack");
         }
-    }
-
-    #[test]
-    fn a_suggested_host_when_the_writer_has_no_node() {
-        let nodes = six();
-        let suggested = ["nowhere".to_owned(), "c1".to_owned()];
-        let placing =
-            Placing { count: 1, writer_host: "laptop", suggested_hosts: &suggested, ..Placing::default() };
-        assert_eq!(place(&nodes, &placing), [4]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::ids::{BlockId, FileId, Nonce};
 use crate::path::DfsPath;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use tokio::io::AsyncRead;
 
@@ -32,18 +32,19 @@ pub struct FileStatus {
     pub mode: u32,
     /// Time of the last modification, milliseconds since the Unix epoch.
     pub modified_ms: u64,
-    /// Time of the last access, milliseconds since the Unix epoch.
+    /// The same as `modified_ms`, because access times are not recorded.
     pub accessed_ms: u64,
     /// Whether the file is open for writing.
     pub open: bool,
-    /// Number of blocks.
+    /// Number of blocks, including uncommitted ones.
     pub blocks: u32,
     /// The quota of a folder, if it has one.
     pub quota: Option<Quota>,
 }
 
-/// Limits on the contents of a folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+/// Limits on the contents of a folder. `None` means no limit. The edit log of the NameNode contains
+/// this type, so the order of the fields must not change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Quota {
     /// Maximum number of files and folders, including the folder itself.
     pub files: Option<u64>,
@@ -75,8 +76,8 @@ pub struct Attributes {
     pub modified_ms: Option<u64>,
 }
 
-/// The size of a file or of the contents of a folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The size of a file or of the contents of a folder. The folder itself is not counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Usage {
     /// Number of files.
     pub files: u64,
@@ -84,7 +85,7 @@ pub struct Usage {
     pub dirs: u64,
     /// Sum of the lengths in bytes.
     pub bytes: u64,
-    /// Sum of length times replication, in bytes.
+    /// Sum of length times replication, in bytes. A block counts when it is committed.
     pub space: u64,
     /// The quota of the folder, if it has one.
     pub quota: Option<Quota>,
@@ -366,7 +367,7 @@ pub enum NodeState {
 pub struct SafemodeStatus {
     /// Whether safemode is on.
     pub on: bool,
-    /// Why safemode is on; empty when it is off.
+    /// Why safemode is on. May contain a warning when it is off.
     pub reason: String,
     /// Number of blocks that DataNodes have reported.
     pub blocks_seen: u64,
@@ -403,7 +404,7 @@ pub struct DrainBlock {
     /// The ID of the block.
     pub block: BlockId,
     /// The file that the block belongs to.
-    pub path: String,
+    pub path: DfsPath,
     /// Wanted number of replicas; 0 while the block is being written.
     pub wanted: u32,
     /// Number of good replicas on the staying nodes.
@@ -423,7 +424,7 @@ pub enum OnAbandon {
 }
 
 /// Options for a new file. The default uses the settings of the NameNode.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CreateOptions {
     /// Wanted number of replicas. `None` is the default of the NameNode.
     pub replication: Option<u32>,
@@ -437,8 +438,6 @@ pub struct CreateOptions {
     pub mode: Option<u32>,
     /// What the NameNode does with the file if this writer disappears.
     pub on_abandon: OnAbandon,
-    /// Hosts that should store the blocks, if possible.
-    pub suggested_hosts: Vec<String>,
 }
 
 /// The source of the data of a `put`.
@@ -494,7 +493,7 @@ pub struct GetReport {
     pub faults: Vec<NodeFault>,
     /// Ranges without a good replica, which are filled with zeros. Empty unless the caller asked to
     /// skip lost blocks.
-    pub lost: Vec<super::Lost>,
+    pub lost: Vec<super::LostRange>,
 }
 
 /// A node that failed and was excluded.

@@ -120,9 +120,10 @@ pub(super) fn drain_status(reply: pb::DrainReply) -> WireResult<DrainStatus> {
     let pb::DrainReply { state, blocks_left, stuck, staying, examples } = reply;
     let example = |block: pb::DrainBlock| {
         let pb::DrainBlock { block_id, path, wanted, have, why } = block;
-        DrainBlock { block: BlockId(block_id), path, wanted, have, why }
+        let path = DfsPath::parse(&path).map_err(|error| error.to_string())?;
+        Ok(DrainBlock { block: BlockId(block_id), path, wanted, have, why })
     };
-    let examples = examples.into_iter().map(example).collect();
+    let examples = examples.into_iter().map(example).collect::<WireResult<_>>()?;
     Ok(DrainStatus { state: node_state(state)?, blocks_left, stuck, staying, examples })
 }
 

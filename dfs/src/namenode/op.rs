@@ -1,6 +1,8 @@
 //! The input and output types of the state machine of the NameNode: operations and their outcomes,
 //! and messages of DataNodes.
 
+pub use dfs_client::Quota;
+
 use dfs_client::{
     ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
@@ -33,15 +35,6 @@ impl Caller {
     pub fn superuser(user: impl Into<String>) -> Self {
         Self { user: user.into(), groups: Arc::default(), superuser: true }
     }
-}
-
-/// Limits on a folder. `None` means no limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Quota {
-    /// Maximum number of files and folders, including the folder itself.
-    pub files: Option<u64>,
-    /// Maximum number of bytes over all replicas: the sum of length times replication.
-    pub space: Option<u64>,
 }
 
 /// What happens to a file whose writer has disappeared.
@@ -106,7 +99,6 @@ pub enum Op {
         commits: Vec<BlockLength>,
         exclude_nodes: Vec<String>,
         writer_host: String,
-        suggested_hosts: Vec<String>,
         expected: u64,
         nonce: Nonce,
     },

@@ -97,7 +97,6 @@ impl Bench {
             commits: vec![],
             exclude_nodes: vec![],
             writer_host: String::new(),
-            suggested_hosts: vec![],
             expected: 0,
             nonce: NONCE,
         });

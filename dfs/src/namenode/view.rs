@@ -1,46 +1,14 @@
 //! The results of queries to the state machine of the NameNode, with the same fields as in
-//! `namenode.proto`.
+//! `namenode.proto`. Results with the same fields in the client API are types of the client.
 //!
 //! Deliberately absent: wire types. `wire` converts to them.
 
-use crate::namenode::op::Quota;
+pub use dfs_client::{DrainBlock, DrainStatus, FileStatus, NodeState, SafemodeStatus, Usage};
+
 use dfs_client::{
-    ids::{BlockId, FileId, NodeUuid, Nonce},
+    ids::{BlockId, NodeUuid, Nonce},
     path::DfsPath,
 };
-
-/// A file or folder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FileStatus {
-    /// The current path of the file.
-    pub path: DfsPath,
-    /// Whether this is a folder.
-    pub is_dir: bool,
-    /// The ID, which does not change when the file is renamed.
-    pub file_id: FileId,
-    /// Number of readable bytes; 0 for a folder.
-    pub length: u64,
-    /// Wanted number of replicas; 0 for a folder.
-    pub replication: u32,
-    /// Maximum length of a block; 0 for a folder.
-    pub block_size: u64,
-    /// The user that owns the file.
-    pub owner: String,
-    /// The group of the file.
-    pub group: String,
-    /// Permission bits.
-    pub mode: u32,
-    /// Wall clock time of the last modification.
-    pub modified_ms: u64,
-    /// The same as `modified_ms`, because access times are not recorded.
-    pub accessed_ms: u64,
-    /// Whether the file is open for writing.
-    pub open: bool,
-    /// Number of blocks, including uncommitted ones.
-    pub blocks: u32,
-    /// The quota of a folder, if one is set.
-    pub quota: Option<Quota>,
-}
 
 /// The address of a DataNode.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,21 +42,6 @@ pub struct LocatedBlock {
     pub nodes: Vec<NodeAddress>,
     /// Names of live nodes with a damaged replica.
     pub damaged_on: Vec<String>,
-}
-
-/// The size of a file or of the contents of a folder. The folder itself is not counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Number of files.
-    pub files: u64,
-    /// Number of folders.
-    pub dirs: u64,
-    /// Sum of the lengths in bytes.
-    pub bytes: u64,
-    /// Sum of length times replication, in bytes. A block counts when it is committed.
-    pub space: u64,
-    /// The quota, if one is set.
-    pub quota: Option<Quota>,
 }
 
 /// A page of the result of an fsck.
@@ -134,65 +87,6 @@ pub struct FsckBlock {
     pub corrupt: u32,
     /// Number of good replicas on draining nodes.
     pub draining: u32,
-}
-
-/// The state of safemode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SafemodeStatus {
-    /// Whether changes are refused.
-    pub on: bool,
-    /// Why changes are refused. May contain a warning if they are not.
-    pub reason: String,
-    /// Number of blocks with a reported replica.
-    pub blocks_seen: u64,
-    /// Number of blocks that must be reported before safemode ends.
-    pub blocks_needed: u64,
-}
-
-/// The state of a DataNode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NodeState {
-    /// Heartbeats arrive.
-    Live,
-    /// Heartbeats are late. The node gets no new blocks.
-    Suspect,
-    /// Heartbeats have been missing for too long. The replicas of the node do not count.
-    Dead,
-    /// The blocks of the node are being copied to other nodes.
-    Draining,
-    /// All blocks of the node have enough replicas on other nodes.
-    Drained,
-}
-
-/// The progress of a drain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrainStatus {
-    /// The state of the node.
-    pub state: NodeState,
-    /// Number of blocks that need more replicas on the staying nodes.
-    pub blocks_left: u64,
-    /// Whether the drain cannot continue: all of these blocks have as many replicas as the staying
-    /// nodes can store.
-    pub stuck: bool,
-    /// Number of DataNodes that are neither dead nor draining.
-    pub staying: u32,
-    /// Some of the blocks that need more replicas.
-    pub examples: Vec<DrainBlock>,
-}
-
-/// A block that prevents a node from being drained.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DrainBlock {
-    /// The ID of the block.
-    pub block: BlockId,
-    /// The file that the block belongs to.
-    pub path: DfsPath,
-    /// Wanted number of replicas; 0 while the block is being written.
-    pub wanted: u32,
-    /// Number of good replicas on staying nodes.
-    pub have: u32,
-    /// Why there are not more replicas.
-    pub why: String,
 }
 
 /// The report on a DataNode.

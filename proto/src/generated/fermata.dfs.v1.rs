@@ -27,7 +27,7 @@ pub struct FileStatus {
     pub modified_ms: u64,
     #[prost(uint64, tag = "11")]
     pub accessed_ms: u64,
-    /// a writer has a lease on it
+    /// a writer has a lease on the file
     #[prost(bool, tag = "12")]
     pub open: bool,
     #[prost(uint32, tag = "13")]
@@ -72,7 +72,7 @@ pub struct DataNodeAddress {
 pub struct LocatedBlock {
     #[prost(uint64, tag = "1")]
     pub block_id: u64,
-    /// position of its first byte in the file
+    /// position of the first byte of the block in the file
     #[prost(uint64, tag = "2")]
     pub offset: u64,
     #[prost(uint64, tag = "3")]
@@ -163,9 +163,6 @@ pub struct AddBlockRequest {
     /// preferred host of the first replica
     #[prost(string, tag = "6")]
     pub writer_host: ::prost::alloc::string::String,
-    /// preferred hosts of a scheduler
-    #[prost(string, repeated, tag = "7")]
-    pub suggested_hosts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// bytes that will be written, if known; refused if they exceed a quota
     #[prost(uint64, tag = "8")]
     pub expected: u64,
@@ -188,7 +185,7 @@ pub struct AbandonBlockRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AbandonBlockReply {}
-/// Answered when a DataNode has reported a replica of each block of the file.
+/// The reply is sent when a DataNode has reported a replica of each block of the file.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CloseRequest {
     #[prost(bytes = "vec", tag = "1")]
@@ -435,7 +432,7 @@ pub struct ReportActiveJobsRequest {
     pub scope: ::prost::alloc::string::String,
     #[prost(uint64, tag = "2")]
     pub epoch: u64,
-    /// the number of the next job; jobs below it that are not in `live` have ended
+    /// the ID of the next job; jobs with lower IDs that are not in `live` have ended
     #[prost(uint64, tag = "3")]
     pub next: u64,
     #[prost(uint64, repeated, tag = "4")]
@@ -533,7 +530,7 @@ pub struct ReportReply {
     /// blocks without any replica on a live node
     #[prost(uint64, tag = "12")]
     pub missing: u64,
-    /// known to be damaged and not yet replaced
+    /// replicas that are known to be damaged and not yet replaced
     #[prost(uint64, tag = "13")]
     pub corrupt_replicas: u64,
     /// since this NameNode started
@@ -558,10 +555,10 @@ pub struct ReportReply {
     /// blocks with only damaged replicas on live nodes
     #[prost(uint64, tag = "23")]
     pub corrupt: u64,
-    /// of blocks that this NameNode never assigned; they are kept
+    /// replicas of blocks that this NameNode never assigned; they are kept
     #[prost(uint64, tag = "24")]
     pub future_replicas: u64,
-    /// with the ID of a known block and another nonce; they never count
+    /// replicas with the ID of a known block and another nonce; they never count
     #[prost(uint64, tag = "25")]
     pub stale_replicas: u64,
     /// DataNodes that have seen a newer NameNode, and why they were refused
@@ -576,7 +573,7 @@ pub struct ReportReply {
     /// Replicas that were read again and are good, since this NameNode started.
     #[prost(uint64, tag = "30")]
     pub checks_good_total: u64,
-    /// their bytes
+    /// bytes of the replicas that were read again and are good
     #[prost(uint64, tag = "31")]
     pub checks_good_bytes_total: u64,
     /// replicas that were read again and are damaged
@@ -621,7 +618,7 @@ pub struct NodeReport {
     pub blocks_left_to_drain: u64,
     #[prost(string, tag = "11")]
     pub version: ::prost::alloc::string::String,
-    /// its full report is complete
+    /// the full report of the node is complete
     #[prost(bool, tag = "12")]
     pub reported: bool,
 }
@@ -660,7 +657,7 @@ pub struct DrainReply {
     /// DataNodes that are neither dead nor draining
     #[prost(uint32, tag = "4")]
     pub staying: u32,
-    /// some of these blocks
+    /// some of the blocks that need more replicas
     #[prost(message, repeated, tag = "5")]
     pub examples: ::prost::alloc::vec::Vec<DrainBlock>,
 }
@@ -1252,7 +1249,7 @@ pub mod name_node_client {
                 .insert(GrpcMethod::new("fermata.dfs.v1.NameNode", "Commit"));
             self.inner.unary(req, path, codec).await
         }
-        /// The active jobs. Tasks of other jobs may not use the file system any more.
+        /// Reports the active jobs. Tasks of other jobs may not use the file system any more.
         pub async fn report_active_jobs(
             &mut self,
             request: impl tonic::IntoRequest<super::ReportActiveJobsRequest>,
@@ -1468,7 +1465,7 @@ pub mod name_node_server {
             &self,
             request: tonic::Request<super::CommitRequest>,
         ) -> std::result::Result<tonic::Response<super::CommitReply>, tonic::Status>;
-        /// The active jobs. Tasks of other jobs may not use the file system any more.
+        /// Reports the active jobs. Tasks of other jobs may not use the file system any more.
         async fn report_active_jobs(
             &self,
             request: tonic::Request<super::ReportActiveJobsRequest>,
@@ -2716,7 +2713,8 @@ pub struct Replica {
     #[prost(fixed64, tag = "3")]
     pub nonce: u64,
 }
-/// A block and its nonce. Replicas with another nonce are not meant.
+/// A block, identified by its ID and its nonce. A replica with another nonce belongs to another
+/// block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NamedBlock {
     #[prost(uint64, tag = "1")]
@@ -2759,10 +2757,10 @@ pub struct HeartbeatRequest {
     pub deleted: ::prost::alloc::vec::Vec<u64>,
     #[prost(message, repeated, tag = "12")]
     pub bad: ::prost::alloc::vec::Vec<BadReplica>,
-    /// gone without a command, e.g. with a retired folder
+    /// blocks whose replica disappeared without a command, e.g. with a retired folder
     #[prost(uint64, repeated, tag = "13")]
     pub lost: ::prost::alloc::vec::Vec<u64>,
-    /// read again on command and good
+    /// blocks whose replica was read again on command and is good
     #[prost(uint64, repeated, tag = "15")]
     pub checked: ::prost::alloc::vec::Vec<u64>,
     /// the last heartbeat: the node stops and will not come back soon
@@ -2783,7 +2781,7 @@ pub struct Usage {
     pub volumes: u32,
     #[prost(uint32, tag = "5")]
     pub failed_volumes: u32,
-    /// the disks of its folders; nodes of a host may share one
+    /// the disks of the data folders; several nodes of a host may share a disk
     #[prost(message, repeated, tag = "6")]
     pub disks: ::prost::alloc::vec::Vec<DiskRoom>,
 }
@@ -2822,7 +2820,7 @@ pub mod command {
         Copy(super::CopyBlock),
         #[prost(message, tag = "2")]
         Delete(super::DeleteBlocks),
-        /// read it again, and report it if it is damaged
+        /// read the replica again, and report whether it is damaged
         #[prost(message, tag = "3")]
         Check(super::CheckBlock),
     }
@@ -2855,7 +2853,7 @@ pub struct CheckBlock {
 #[derive(Clone, PartialEq, ::prost::Message)]
 #[prost(skip_debug)]
 pub struct BulkRequest {
-    /// from the NameNode, with the block; passed on in a pipeline
+    /// credential that the NameNode issued with the block; passed on along the pipeline
     #[prost(bytes = "vec", tag = "4")]
     pub token: ::prost::alloc::vec::Vec<u8>,
     #[prost(oneof = "bulk_request::Op", tags = "1, 2, 3")]
@@ -2877,7 +2875,7 @@ pub mod bulk_request {
 pub struct WriteBlock {
     #[prost(uint64, tag = "1")]
     pub block_id: u64,
-    /// 0 for a new replica; else the position at which a partial one continues
+    /// 0 for a new replica; else the position at which a partial replica continues
     #[prost(uint64, tag = "2")]
     pub resume_at: u64,
     /// the following nodes of the pipeline
@@ -2889,8 +2887,8 @@ pub struct WriteBlock {
     #[prost(fixed64, tag = "5")]
     pub nonce: u64,
 }
-/// Sent up the pipeline after set-up, for each packet, and at the end. `nodes` are those with a
-/// valid copy.
+/// Sent back along the pipeline after set-up, for each packet, and at the end. `nodes` are the nodes
+/// that have a valid copy.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WriteStatus {
     /// bytes that every node in `nodes` has received
@@ -2905,7 +2903,7 @@ pub struct WriteStatus {
     /// nodes that have left the pipeline, and why
     #[prost(message, repeated, tag = "4")]
     pub faults: ::prost::alloc::vec::Vec<NodeFault>,
-    /// The shortest timeout of these nodes: after this time without a message they give up.
+    /// The shortest timeout of these nodes: after this time without a message a node gives up.
     #[prost(uint64, tag = "5")]
     pub timeout_ms: u64,
 }
@@ -3088,7 +3086,8 @@ pub mod block_reports_client {
                 .insert(GrpcMethod::new("fermata.dfs.v1.BlockReports", "Register"));
             self.inner.unary(req, path, codec).await
         }
-        /// All replicas on its disks, in chunks. The report counts when the last chunk has arrived.
+        /// Reports all replicas on the disks of a DataNode, in chunks. The report counts when the last
+        /// chunk has arrived.
         pub async fn full_report(
             &mut self,
             request: impl tonic::IntoRequest<super::FullReportRequest>,
@@ -3135,8 +3134,8 @@ pub mod block_reports_client {
                 .insert(GrpcMethod::new("fermata.dfs.v1.BlockReports", "Heartbeat"));
             self.inner.unary(req, path, codec).await
         }
-        /// Asked in a closed cluster before a replica is finalised: whether its block is still being
-        /// written.
+        /// Returns whether a block is still being written. In a closed cluster, a DataNode asks this
+        /// before it finalises a replica.
         pub async fn may_finalise(
             &mut self,
             request: impl tonic::IntoRequest<super::MayFinaliseRequest>,
@@ -3182,7 +3181,8 @@ pub mod block_reports_server {
             &self,
             request: tonic::Request<super::RegisterRequest>,
         ) -> std::result::Result<tonic::Response<super::RegisterReply>, tonic::Status>;
-        /// All replicas on its disks, in chunks. The report counts when the last chunk has arrived.
+        /// Reports all replicas on the disks of a DataNode, in chunks. The report counts when the last
+        /// chunk has arrived.
         async fn full_report(
             &self,
             request: tonic::Request<super::FullReportRequest>,
@@ -3192,8 +3192,8 @@ pub mod block_reports_server {
             &self,
             request: tonic::Request<super::HeartbeatRequest>,
         ) -> std::result::Result<tonic::Response<super::HeartbeatReply>, tonic::Status>;
-        /// Asked in a closed cluster before a replica is finalised: whether its block is still being
-        /// written.
+        /// Returns whether a block is still being written. In a closed cluster, a DataNode asks this
+        /// before it finalises a replica.
         async fn may_finalise(
             &self,
             request: tonic::Request<super::MayFinaliseRequest>,

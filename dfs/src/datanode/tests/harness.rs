@@ -32,7 +32,7 @@ pub(super) const CHUNK: usize = CHUNK_BYTES;
 /// The nonce of every block in these tests.
 pub(super) const NONCE: u64 = 0xfeed_0000_0000_0077;
 
-pub(super) fn named(block: u64) -> NamedBlock {
+pub(super) fn named_block(block: u64) -> NamedBlock {
     NamedBlock { block_id: block, nonce: NONCE }
 }
 
@@ -91,7 +91,7 @@ impl FakeNameNode {
         fake
     }
 
-    pub(super) fn known(&self, node: &DataNode) -> ReceivedRequests {
+    pub(super) fn requests_of(&self, node: &DataNode) -> ReceivedRequests {
         self.registrations.lock().nodes.get(&node.uuid().to_string()).cloned().unwrap_or_default()
     }
 
@@ -102,15 +102,20 @@ impl FakeNameNode {
     }
 
     /// Waits until the requests of `node` satisfy `wanted`.
-    pub(super) async fn until(&self, node: &DataNode, what: &str, wanted: impl Fn(&ReceivedRequests) -> bool) {
-        wait_for(what, || wanted(&self.known(node))).await;
+    pub(super) async fn until(
+        &self,
+        node: &DataNode,
+        what: &str,
+        wanted: impl Fn(&ReceivedRequests) -> bool,
+    ) {
+        wait_for(what, || wanted(&self.requests_of(node))).await;
     }
 }
 
 #[tonic::async_trait]
 impl BlockReports for FakeNameNode {
     async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<RegisterReply>, Status> {
-        assert_eq!(request.metadata().get(crate::metadata::USER_KEY).unwrap(), "datanode");
+        assert_eq!(request.metadata().get(security::USER_KEY).unwrap(), "datanode");
         let mut registrations = self.registrations.lock();
         if let Some(why) = &registrations.refuse {
             return Err(Status::failed_precondition(why.clone()));
@@ -309,11 +314,11 @@ impl Put {
         }
     }
 
-    pub(super) fn acked(&mut self, bytes: u64) -> WriteStatus {
+    pub(super) fn wait_acked(&mut self, bytes: u64) -> WriteStatus {
         self.until(|status| status.acked >= bytes).unwrap()
     }
 
-    pub(super) fn done(&mut self) -> Result<WriteStatus, FrameError> {
+    pub(super) fn wait_done(&mut self) -> Result<WriteStatus, FrameError> {
         self.until(|status| status.done)
     }
 }
@@ -349,7 +354,7 @@ pub(super) fn put_in(
     while let Some(piece) = pieces.next() {
         put.packet(piece, pieces.peek().is_none());
     }
-    put.done()
+    put.wait_done()
 }
 
 pub(super) fn put(chain: &[DataNodeAddress], block: u64, data: &[u8]) -> Result<WriteStatus, FrameError> {
@@ -376,7 +381,7 @@ pub(super) fn read(node: &DataNode, block: u64, length: u64) -> Result<(ReadRepl
 }
 
 /// Returns the kind of the refusal in `result`. Panics if it is not a refusal.
-pub(super) fn kind<T: std::fmt::Debug>(result: Result<T, FrameError>) -> String {
+pub(super) fn refusal_kind<T: std::fmt::Debug>(result: Result<T, FrameError>) -> String {
     match result {
         Err(FrameError::Refused { kind, .. }) => kind,
         other => panic!("expected a refusal, got {other:?}"),

@@ -15,22 +15,12 @@ use std::collections::BTreeMap;
 
 /// A block ID that is higher than the next one by more than this is considered invalid and not part
 /// of a lost history.
-const FUTURE_MAX: u64 = 1 << 40;
+const FUTURE_IDS_MAX: u64 = 1 << 40;
 
 impl State {
     /// Plans `AddBlock`: first the change of the namespace, then the choice of the nodes.
     pub(super) fn plan_block(&self, plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
-        let Op::AddBlock {
-            file,
-            holder,
-            commits,
-            exclude_nodes,
-            writer_host,
-            suggested_hosts,
-            expected,
-            nonce,
-        } = op
-        else {
+        let Op::AddBlock { file, holder, commits, exclude_nodes, writer_host, expected, nonce } = op else {
             unreachable!("only AddBlock is planned here");
         };
         let block = self.next_block();
@@ -42,7 +32,6 @@ impl State {
             count: replication as usize,
             writer_host,
             exclude: exclude_nodes,
-            suggested_hosts,
             existing: &[],
             block_bytes,
             seed: block.0,
@@ -67,7 +56,7 @@ impl State {
     /// lost history, so that no old replica has the ID of a new block.
     fn next_block(&self) -> BlockId {
         let next = self.namespace.next_block();
-        let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_MAX)), 0)).next_back();
+        let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_IDS_MAX)), 0)).next_back();
         BlockId(seen.map_or(next, |(block, _)| next.max(block.0 + 1)))
     }
 

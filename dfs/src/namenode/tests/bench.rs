@@ -18,7 +18,7 @@ use dfs_client::{
 
 pub(super) use super::fake_node::FakeNode;
 
-pub(super) const BLOCK: u64 = 100;
+pub(super) const BLOCK_BYTES: u64 = 100;
 
 pub(super) fn path(text: &str) -> DfsPath {
     DfsPath::parse(text).unwrap()
@@ -28,7 +28,7 @@ pub(super) fn settings() -> Settings {
     Settings {
         replication: 2,
         replication_max: 5,
-        block_size: BLOCK,
+        block_size: BLOCK_BYTES,
         block_size_min: 10,
         suspect_after_ms: 3_000,
         dead_after_ms: 10_000,
@@ -165,7 +165,6 @@ impl Bench {
             commits: vec![],
             exclude_nodes: vec![],
             writer_host: String::new(),
-            suggested_hosts: vec![],
             expected: 0,
             nonce: self.next_nonce(),
         })?;

@@ -1,6 +1,6 @@
 //! Tests of the rules for files and their writers.
 
-use super::bench::{BLOCK, Bench, path};
+use super::bench::{BLOCK_BYTES, Bench, path};
 use crate::namenode::op::{BlockLength, OnAbandon, Op, Outcome, Quota};
 use dfs_client::{
     error::Kind,
@@ -35,7 +35,7 @@ fn delete(at: &str, recursive: bool) -> Op {
 #[test]
 fn a_file_is_written_block_by_block_and_read() {
     let mut bench = Bench::with_nodes(3);
-    let (file, blocks) = bench.file("/a/b", 2, &[BLOCK, BLOCK, 7]);
+    let (file, blocks) = bench.file("/a/b", 2, &[BLOCK_BYTES, BLOCK_BYTES, 7]);
     let status = bench.stat("/a/b").unwrap();
     assert_eq!((status.length, status.blocks, status.open, status.file_id), (207, 3, false, file));
     let (_, located) = bench.state.locate(&path("/a/b"), 150, 51, "n2").unwrap();
@@ -76,7 +76,7 @@ fn invalid_block_commits_are_rejected() {
     let close = |bench: &mut Bench, block, length| {
         bench.close(file, vec![BlockLength { block, length }]).unwrap_err().kind
     };
-    assert_eq!(close(&mut bench, good.block, BLOCK + 1), Kind::Invalid);
+    assert_eq!(close(&mut bench, good.block, BLOCK_BYTES + 1), Kind::Invalid);
     assert_eq!(close(&mut bench, BlockId(99), 5), Kind::Invalid);
     let add = |commits| Op::AddBlock {
         file,
@@ -84,7 +84,6 @@ fn invalid_block_commits_are_rejected() {
         commits,
         exclude_nodes: vec![],
         writer_host: "n1".into(),
-        suggested_hosts: vec![],
         expected: 0,
         nonce: Nonce(1),
     };
@@ -99,7 +98,7 @@ fn invalid_block_commits_are_rejected() {
 }
 
 #[test]
-fn an_abandoned_block_leaves_no_trace() {
+fn abandoned_block_is_removed_from_its_file_and_nodes() {
     let mut bench = Bench::with_nodes(2);
     let file = bench.create("/f");
     let lost = bench.write(file, 50).block;
@@ -256,7 +255,6 @@ fn operations_beyond_a_quota_are_refused() {
         commits: commits.to_vec(),
         exclude_nodes: vec![],
         writer_host: String::new(),
-        suggested_hosts: vec![],
         expected,
         nonce: Nonce(1),
     };
@@ -328,7 +326,6 @@ fn expired_lease_closes_the_file_with_its_leading_blocks() {
             commits: vec![committed],
             exclude_nodes: vec![],
             writer_host: String::new(),
-            suggested_hosts: vec![],
             expected: 0,
             nonce: Nonce(1),
         })
@@ -405,7 +402,7 @@ fn list_returns_pages_in_order_of_names() {
 }
 
 #[test]
-fn many_blocks_are_located_in_parts() {
+fn locate_returns_many_blocks_in_several_replies() {
     let mut bench = Bench::with_nodes(1);
     let file = bench.create_as("/f", "w", 1, OnAbandon::Close).unwrap();
     let mut commits = Vec::new();

@@ -166,7 +166,6 @@ fn block_limit_of_a_file_is_enforced() {
         commits: vec![],
         exclude_nodes: vec![],
         writer_host: String::new(),
-        suggested_hosts: vec![],
         expected: 0,
         nonce: Nonce(1),
     };

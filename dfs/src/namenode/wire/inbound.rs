@@ -13,9 +13,9 @@ use security::{Identity, request_of};
 
 const USER_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
-const LIST_MAX: usize = 100_000;
+const LIST_ENTRIES_MAX: usize = 100_000;
 
-fn invalid(message: impl Into<String>) -> Error {
+fn invalid_request(message: impl Into<String>) -> Error {
     Error::new(Kind::Invalid, message)
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request
     let caller = caller(&request)?;
     let message = request.into_inner();
     let id = <[u8; 16]>::try_from(message.request_id()).map_err(|_| {
-        invalid(format!("request_id has {} bytes: it must have 16", message.request_id().len()))
+        invalid_request(format!("request_id has {} bytes: it must have 16", message.request_id().len()))
     })?;
     Ok(Request { id: RequestId(request_of(&caller.user, id)), caller, op: message.op()? })
 }
@@ -48,7 +48,9 @@ pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Caller, Error> {
 
 fn short_name(what: &str, text: &str, bytes_max: usize) -> Result<String, Error> {
     if text.is_empty() || text.len() > bytes_max || text.chars().any(char::is_control) {
-        return Err(invalid(format!("{what} must have 1 to {bytes_max} bytes and no control character")));
+        return Err(invalid_request(format!(
+            "{what} must have 1 to {bytes_max} bytes and no control character"
+        )));
     }
     Ok(text.into())
 }
@@ -67,20 +69,22 @@ fn paths(texts: &[String]) -> Result<Vec<DfsPath>, Error> {
 }
 
 fn within_limit(what: &str, count: usize) -> Result<(), Error> {
-    if count > LIST_MAX {
-        return Err(invalid(format!("{count} {what} in one request: the limit is {LIST_MAX}")));
+    if count > LIST_ENTRIES_MAX {
+        return Err(invalid_request(format!(
+            "{count} {what} in one request: the limit is {LIST_ENTRIES_MAX}"
+        )));
     }
     Ok(())
 }
 
 fn mode(mode: u32) -> Result<u32, Error> {
     if mode > 0o7777 {
-        return Err(invalid(format!("mode {mode:o} is not valid: the maximum is 7777")));
+        return Err(invalid_request(format!("mode {mode:o} is not valid: the maximum is 7777")));
     }
     Ok(mode)
 }
 
-fn lengths(commits: Vec<pb::BlockLength>) -> Result<Vec<BlockLength>, Error> {
+fn block_lengths(commits: Vec<pb::BlockLength>) -> Result<Vec<BlockLength>, Error> {
     within_limit("blocks", commits.len())?;
     Ok(commits
         .into_iter()
@@ -98,7 +102,7 @@ pub(crate) fn quota(quota: Option<pb::Quota>) -> Quota {
 }
 
 pub(crate) fn node_uuid(text: &str) -> Result<NodeUuid, Error> {
-    text.parse().map(NodeUuid).map_err(|_| invalid(format!("node uuid {text:?} is not a uuid")))
+    text.parse().map(NodeUuid).map_err(|_| invalid_request(format!("node uuid {text:?} is not a uuid")))
 }
 
 macro_rules! mutations {
@@ -121,7 +125,7 @@ mutations! {
         holder: holder(&m.holder)?,
         on_abandon: match m.on_abandon() {
             pb::OnAbandon::Unspecified => {
-                return Err(invalid("on_abandon is missing or unknown: it must be close or delete"));
+                return Err(invalid_request("on_abandon is missing or unknown: it must be close or delete"));
             }
             pb::OnAbandon::Close => OnAbandon::Close,
             pb::OnAbandon::Delete => OnAbandon::Delete,
@@ -136,10 +140,9 @@ mutations! {
     pb::AddBlockRequest: |m| Op::AddBlock {
         file: FileId(m.file_id),
         holder: holder(&m.holder)?,
-        commits: lengths(m.commits)?,
+        commits: block_lengths(m.commits)?,
         exclude_nodes: m.exclude_nodes,
         writer_host: m.writer_host,
-        suggested_hosts: m.suggested_hosts,
         expected: m.expected,
         nonce: Nonce::random(),
     };
@@ -151,7 +154,7 @@ mutations! {
     pb::CloseRequest: |m| Op::Close {
         file: FileId(m.file_id),
         holder: holder(&m.holder)?,
-        commits: lengths(m.commits)?,
+        commits: block_lengths(m.commits)?,
         rename_to: non_default(m.rename_to).as_deref().map(path).transpose()?,
         overwrite: m.overwrite,
     };
@@ -185,9 +188,9 @@ fn moves(moves: &[pb::CommitMove]) -> Result<Vec<CommitMove>, Error> {
 }
 
 pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration, Error> {
-    let address = message.address.ok_or_else(|| invalid("registration without an address"))?;
+    let address = message.address.ok_or_else(|| invalid_request("registration without an address"))?;
     if address.data_addr.is_empty() {
-        return Err(invalid("registration without a data_addr"));
+        return Err(invalid_request("registration without a data_addr"));
     }
     Ok(Registration {
         uuid: node_uuid(&address.uuid)?,
@@ -207,7 +210,8 @@ pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration,
 }
 
 fn usage(message: Option<pb::Usage>) -> Result<Usage, Error> {
-    let message = message.ok_or_else(|| invalid("usage is missing: run the same build on all nodes"))?;
+    let message =
+        message.ok_or_else(|| invalid_request("usage is missing: run the same build on all nodes"))?;
     within_limit("disks", message.disks.len())?;
     Ok(Usage {
         capacity: message.capacity,

@@ -152,13 +152,13 @@ fn example(block: &DrainBlock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dfs_client::ids::BlockId;
+    use dfs_client::{ids::BlockId, path::DfsPath};
 
     #[test]
     fn drain_blockers_are_named() {
         let block = DrainBlock {
             block: BlockId(7),
-            path: "/a".into(),
+            path: DfsPath::parse("/a").unwrap(),
             wanted: 2,
             have: 1,
             why: "datanodes that stay: 1".into(),
