@@ -10,7 +10,10 @@ use crate::{
     phase::Phase,
     task::{Attempt, Task},
 };
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+};
 
 /// Returns the digest of the durable half of a cluster.
 pub fn digest(cluster: &Durable) -> String {
@@ -46,6 +49,10 @@ fn describe_job(cluster: &Durable, job: &Job, out: &mut String) {
     let active = cluster.active_job_ids().contains(&job.id);
     let by_request = cluster.job_of_request(job.request);
     let _ = writeln!(out, "{} {:?} {active} {by_request:?} {:?}", job.id, job.state, job.spec);
+    // The token itself is secret.
+    let mut token = DefaultHasher::new();
+    job.spec.payload.shuffle_token.bytes().hash(&mut token);
+    let _ = writeln!(out, " token {:x}", token.finish());
     let _ = writeln!(out, " {} {:?} {:?} {:?}", job.submitted, job.first_launch, job.maps_done, job.ended);
     let _ = writeln!(out, " {:?} {:?} {:?} {:?}", job.running, job.succeeded, job.task_time, job.failures);
     let _ = writeln!(out, " {:?}", job.reduce_times);

@@ -5,6 +5,7 @@ use crate::{
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
     job::{JobSpec, MapEvent},
+    output::Leftovers,
     phase::PerPhase,
     task::{AttemptResult, CheckpointInfo, PreemptKind, Progress},
     time::Span,
@@ -189,8 +190,9 @@ pub enum Effect {
     Append(Entry),
     /// Answer a request.
     Reply { request: RequestId, reply: Reply },
-    /// Send a tracker all orders that it has not acknowledged. With `answer`, they are the reply to
-    /// the heartbeat with this sequence number.
+    /// Send a tracker its orders. `orders` contains all that it has not acknowledged, and the driver
+    /// skips those that have reached the tracker since its registration. With `answers`, they are the
+    /// reply to the heartbeat with this sequence number.
     SendOrders { tracker: TrackerId, answers: Option<u64>, orders: Vec<NumberedOrder> },
     /// Answer a heartbeat with the request to register first.
     RegisterAgain { tracker: TrackerId, incarnation: Incarnation },
@@ -200,8 +202,9 @@ pub enum Effect {
     /// number. The computation is lost with the process. After a restart the policy asks for it
     /// again if it still needs it.
     Compute { number: u64, problem: Problem },
-    /// Delete the uncommitted output of a job that failed or was killed.
-    DiscardOutput { job: JobId },
+    /// Delete what an ended job has left in the file system. It is sent again when an attempt that
+    /// outlived the job has ended, because this attempt may have written in between.
+    DeleteLeftovers { job: JobId, leftovers: Leftovers },
 }
 
 /// The answer to a request.

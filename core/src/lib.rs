@@ -20,6 +20,7 @@ pub mod invariants;
 pub mod job;
 mod jobtracker;
 pub mod metrics;
+pub mod output;
 pub mod pending;
 pub mod plan;
 mod reserve;

@@ -1,71 +1,47 @@
 //! Deletes what a job leaves in the file system after its end: its work folder and its staging
 //! folder.
 //!
-//! The folders are deleted when the job ends. They are deleted again when an attempt that outlived
-//! its job has ended, because this attempt may have written in between. `sweep` deletes what a
-//! crash has left. Only folders that Fermata has created are deleted. A parent folder is deleted if
-//! it is empty and contained one of them.
+//! The core decides what is deleted and when. `sweep` deletes what a crash has left. Only folders that
+//! Fermata has created are deleted. A parent folder is deleted if it is empty and contained one of
+//! them.
 
 use crate::{
     error::Refusal,
     files::{Backoff, Files, is_transient},
-    output::WORK_DIR,
 };
 use dfs_client::{ClientError, error::Kind, path::DfsPath};
-use mrcore::{
-    Cluster, Fact,
-    job::{Job, JobOutcome, JobState},
-};
+use mrcore::{job::Job, output::Leftovers};
 use proto::STAGING;
 use std::collections::BTreeMap;
 
 /// Name of the setting with the staging folder of a job.
 const STAGING_KEY: &str = "staging";
 
-/// What to delete after a job has ended.
+/// The folders to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Leftovers {
+pub(crate) struct LeftoverFolders {
     /// The user with whose permissions everything is deleted. None if the JobTracker deletes with
     /// its own permissions.
     user: Option<String>,
-    /// The folder that the attempts of the job wrote to, if it may exist.
     work_folder: Option<DfsPath>,
-    /// Whether to delete the output folder if it is empty. True if the job did not succeed.
+    /// Whether to delete the output folder if it is empty.
     discard_output: bool,
     pub(crate) staging: Option<DfsPath>,
 }
 
-impl Leftovers {
+impl LeftoverFolders {
     /// Returns the leftovers of a client that created a staging folder and submitted no job.
     pub(crate) fn of_staging(path: DfsPath) -> Self {
         Self { user: None, work_folder: None, discard_output: false, staging: Some(path) }
     }
 
-    /// Returns the leftovers of a job that has ended. The commit of a successful job deletes its
-    /// work folder, so the work folder of such a job is included only if an attempt may have
-    /// written to it since.
-    pub(crate) fn of_job(job: &Job, written_since: bool) -> Self {
-        let discard_output = !matches!(job.state, JobState::Ended(JobOutcome::Succeeded));
-        let work_folder =
-            || DfsPath::parse(&job.spec.output).ok()?.join(WORK_DIR).ok()?.join(&job.id.to_string()).ok();
-        let work_folder = if discard_output || written_since { work_folder() } else { None };
-        let user = Some(job.spec.user.clone());
-        Self { user, work_folder, discard_output, staging: staging_folder(job) }
-    }
-
-    /// Returns the leftovers that can be deleted after this fact: those of a job that has just
-    /// succeeded, or of an ended job whose last attempt was lost with its tracker.
-    pub(crate) fn after_fact(cluster: &Cluster, fact: &Fact) -> Option<Self> {
-        match fact {
-            Fact::JobEnded { job, outcome: JobOutcome::Succeeded } => {
-                cluster.job(*job).map(|job| Self::of_job(job, false))
-            }
-            Fact::AttemptKilled { attempt, .. } => {
-                let job = cluster.job(attempt.job()).filter(|job| job.has_ended())?;
-                let none_running = job.running.map.is_empty() && job.running.reduce.is_empty();
-                none_running.then(|| Self::of_job(job, true))
-            }
-            _ => None,
+    /// Returns the leftovers of a job.
+    pub(crate) fn of_job(leftovers: &Leftovers) -> Self {
+        Self {
+            user: Some(leftovers.user.clone()),
+            work_folder: leftovers.work_folder.as_ref().and_then(|path| DfsPath::parse(path).ok()),
+            discard_output: leftovers.discard_output,
+            staging: leftovers.staging.as_ref().and_then(|path| staging_path(path)),
         }
     }
 }
@@ -94,7 +70,7 @@ pub(crate) fn take_staging(conf: &mut BTreeMap<String, String>) -> Result<Option
 }
 
 /// Deletes the leftovers of a job. Retries for as long as the NameNode is down.
-pub(crate) async fn clear(files: &Files, leftovers: &Leftovers) {
+pub(crate) async fn clear(files: &Files, leftovers: &LeftoverFolders) {
     let mut backoff = Backoff::new();
     while let Err(error) = try_clear(files, leftovers).await {
         tracing::warn!(%error, "cannot delete the leftovers of a job");
@@ -105,7 +81,7 @@ pub(crate) async fn clear(files: &Files, leftovers: &Leftovers) {
     }
 }
 
-async fn try_clear(files: &Files, leftovers: &Leftovers) -> Result<(), ClientError> {
+async fn try_clear(files: &Files, leftovers: &LeftoverFolders) -> Result<(), ClientError> {
     let client = files.client().await?;
     let client = leftovers.user.as_ref().map_or(client.clone(), |user| client.acting_for(user));
     if let Some(staging) = &leftovers.staging {

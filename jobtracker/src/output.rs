@@ -10,53 +10,11 @@ use dfs_client::{
     error::Kind,
     path::{DfsPath, PathError},
 };
-use mrcore::{
-    Cluster, Phase,
-    event::{AttemptReport, AttemptStatus},
-    ids::AttemptId,
-    job::Job,
-    task::Task,
-};
+use mrcore::{Phase, job::Job, output::WORK_DIR, task::Task};
 use std::collections::BTreeMap;
 
-/// Folder in the output of a job to which attempts write.
-pub(crate) const WORK_DIR: &str = "_temporary";
 /// Empty file in the output folder which shows that the output is complete.
 const SUCCESS_FILE: &str = "_SUCCESS";
-
-/// Returns the folder for the pieces of an attempt; empty if the attempt writes none.
-pub(crate) fn work_folder(job: &Job, attempt: AttemptId) -> String {
-    let writes = attempt.phase() == Phase::Reduce || job.spec.reduces == 0;
-    if job.spec.output.is_empty() || !writes {
-        return String::new();
-    }
-    format!("{}/{WORK_DIR}/{}/{attempt}", job.spec.output, job.id)
-}
-
-/// Returns the folders that may contain the pieces of an attempt: its own folder, and the folders
-/// of the paused attempts that it resumes.
-fn piece_folders(cluster: &Cluster, job: &Job, attempt: AttemptId) -> Vec<String> {
-    let before = |id: &AttemptId| cluster.attempt(*id).and_then(|attempt| attempt.resumed_from);
-    let attempts = std::iter::successors(Some(attempt), before);
-    attempts.map(|attempt| work_folder(job, attempt) + "/").collect()
-}
-
-/// Turns a success into a failure if the attempt reports pieces outside the folders that it may
-/// write to. The commit would move those files.
-pub(crate) fn check_output_paths(cluster: &Cluster, reports: &mut [AttemptReport]) {
-    for AttemptReport { attempt, status } in reports {
-        let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = status else { continue };
-        let Some(job) = cluster.job(attempt.job()) else { continue };
-        let own = piece_folders(cluster, job, *attempt);
-        let is_inside = |piece: &str| {
-            DfsPath::parse(piece).is_ok_and(|path| own.iter().any(|own| path.as_str().starts_with(own)))
-        };
-        if let Some(piece) = result.pieces.iter().find(|piece| !is_inside(piece)) {
-            *status =
-                AttemptStatus::Failed(format!("reported output in {piece}, which is outside its folder"));
-        }
-    }
-}
 
 /// Fences older JobTracker processes that use this journal. Returns an error if this process is
 /// itself fenced.

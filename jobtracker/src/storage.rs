@@ -5,7 +5,8 @@
 
 use crate::compact::compact;
 use journal::{
-    AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery, Replay, codec,
+    AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery, Replay,
+    codec::{self, CodecError},
 };
 use mrcore::{Cluster, Fact, Time, fact::Entry};
 use std::{
@@ -39,6 +40,17 @@ pub enum StorageError {
     /// The journal failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
+    /// A record cannot be decoded. Its checksum is correct, so it is not damaged.
+    #[error(
+        "journal: record {seq} cannot be decoded: {source}; the record is not damaged, so another build wrote it: use \
+         that build"
+    )]
+    Undecodable {
+        /// Number of the record; 0 for the snapshot.
+        seq: u64,
+        /// Why it cannot be decoded.
+        source: CodecError,
+    },
     /// A record can be decoded but is inconsistent: another version or another cluster wrote it.
     #[error("journal: record {seq} is inconsistent with the records before it: {why}")]
     Record {
@@ -135,8 +147,8 @@ pub(crate) fn read_entries(
             Item::Snapshot(bytes) => (0, bytes),
             Item::Record { seq, bytes } => (seq, bytes),
         };
-        let entry = codec::decode(bytes).map_err(|error| error.to_string());
-        entry.and_then(&mut take).map_err(|why| StorageError::Record { seq, why })?;
+        let entry = codec::decode(bytes).map_err(|source| StorageError::Undecodable { seq, source })?;
+        take(entry).map_err(|why| StorageError::Record { seq, why })?;
     }
     Ok(())
 }

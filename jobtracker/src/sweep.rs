@@ -7,10 +7,10 @@
 use crate::{
     driver::Driver,
     files::{Backoff, is_transient},
-    leftovers::{Leftovers, clear, staging_folder},
+    leftovers::{LeftoverFolders, clear, staging_folder},
 };
 use dfs_client::{Attributes, ClientError, FileStatus, path::DfsPath};
-use mrcore::Cluster;
+use mrcore::{Cluster, output::Leftovers};
 use proto::STAGING;
 use std::{
     collections::BTreeSet,
@@ -34,7 +34,8 @@ pub(crate) async fn sweep_loop(driver: Arc<Driver>) {
     let of_ended_jobs = |cluster: &Cluster| -> Vec<Leftovers> {
         cluster.jobs().filter(|job| job.has_ended()).map(|job| Leftovers::of_job(job, true)).collect()
     };
-    for mut leftovers in driver.peek(of_ended_jobs) {
+    for leftovers in driver.peek(of_ended_jobs) {
+        let mut leftovers = LeftoverFolders::of_job(&leftovers);
         leftovers.staging = leftovers.staging.filter(|path| staged.contains(path));
         clear(driver.files(), &leftovers).await;
     }
@@ -56,7 +57,7 @@ async fn sweep_staging(driver: &Driver, age: Duration) {
         driver.peek(|cluster| cluster.jobs().filter_map(staging_folder).collect::<BTreeSet<DfsPath>>());
     for path in old.into_iter().map(|entry| entry.path).filter(|path| !in_use.contains(path)) {
         tracing::info!(path = path.as_str(), "deleting a staging folder that no job uses");
-        clear(driver.files(), &Leftovers::of_staging(path)).await;
+        clear(driver.files(), &LeftoverFolders::of_staging(path)).await;
     }
 }
 

@@ -6,6 +6,7 @@ use crate::{
     fact::Fact,
     ids::{AttemptId, JobId, TrackerId},
     job::JobOutcome,
+    output::piece_outside_folders,
     phase::Phase,
     task::{AttemptResult, AttemptState, PreemptKind, Progress},
     time::Time,
@@ -29,6 +30,9 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         let AttemptReport { attempt: id, status } = report;
+        if Self::is_final(&status) {
+            self.jobs_with_ended_attempts.insert(id.job());
+        }
         let status = match status {
             AttemptStatus::Copied(bytes) => return self.copy_reported(now, from, id, Ok(bytes), out),
             AttemptStatus::CopyFailed(why) => return self.copy_reported(now, from, id, Err(why), out),
@@ -43,6 +47,7 @@ impl JobTracker {
             }
             return self.handle_unknown_attempt(from, id, Self::is_final(&status));
         }
+        let status = self.check_pieces(id, status);
         match status {
             AttemptStatus::Running(progress) => self.attempt_progressed(now, id, progress, out),
             AttemptStatus::Succeeded(result) => self.attempt_succeeded(now, id, result, out),
@@ -60,6 +65,21 @@ impl JobTracker {
             }
             // Handled at the start of this function.
             AttemptStatus::Copied(_) | AttemptStatus::CopyFailed(_) => {}
+        }
+    }
+
+    /// Turns a success into a failure if the attempt reports pieces outside the folders that it may
+    /// write to.
+    fn check_pieces(&self, id: AttemptId, status: AttemptStatus) -> AttemptStatus {
+        let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = &status else {
+            return status;
+        };
+        let job = self.cluster.job(id.job());
+        match job.and_then(|job| piece_outside_folders(job, id, result)) {
+            Some(piece) => {
+                AttemptStatus::Failed(format!("reported output in {piece}, which is outside its folder"))
+            }
+            None => status,
         }
     }
 
@@ -212,6 +232,11 @@ impl JobTracker {
         out: &mut Vec<Effect>,
     ) {
         self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in }, out);
+        // The attempt may have been given up with its tracker, so that no report follows.
+        let job = self.cluster.job(id.job());
+        if job.is_some_and(|job| job.running.map.is_empty() && job.running.reduce.is_empty()) {
+            self.jobs_with_ended_attempts.insert(id.job());
+        }
         self.after_reduce_ended(now, id, out);
     }
 

@@ -6,6 +6,7 @@ use crate::{
     fact::Fact,
     ids::{AttemptId, JobId, RequestId, TrackerId},
     job::{Job, JobOutcome, JobSpec, JobState},
+    output::Leftovers,
     phase::Phase,
     task::PreemptKind,
     time::Time,
@@ -112,7 +113,6 @@ impl JobTracker {
 
     /// Ends a job: orders trackers to kill its running attempts and to delete its files.
     pub(super) fn end_job(&mut self, now: Time, id: JobId, outcome: JobOutcome, out: &mut Vec<Effect>) {
-        let discard = outcome != JobOutcome::Succeeded;
         let why = format!("{id} {outcome}");
         let viable = self.viable_attempts(id);
         self.record(now, Fact::JobEnded { job: id, outcome }, out);
@@ -120,8 +120,9 @@ impl JobTracker {
         for attempt in viable {
             self.queue_kill_order(attempt, &why);
         }
-        if discard {
-            out.push(Effect::DiscardOutput { job: id });
+        self.jobs_with_ended_attempts.remove(&id);
+        if let Some(job) = self.cluster.job(id) {
+            out.push(Effect::DeleteLeftovers { job: id, leftovers: Leftovers::of_job(job, false) });
         }
         for tracker in self.trackers_used(id) {
             self.queue_order(tracker, Order::Clean(id));
@@ -132,6 +133,16 @@ impl JobTracker {
         self.outboxes.values_mut().for_each(|outbox| {
             outbox.map_events_sent.remove(&id);
         });
+    }
+
+    /// Deletes again what jobs have left, if attempts that outlived them have ended in this event. These
+    /// attempts may have written since the job ended.
+    pub(super) fn delete_late_leftovers(&mut self, out: &mut Vec<Effect>) {
+        for id in std::mem::take(&mut self.jobs_with_ended_attempts) {
+            if let Some(job) = self.cluster.job(id).filter(|job| job.has_ended()) {
+                out.push(Effect::DeleteLeftovers { job: id, leftovers: Leftovers::of_job(job, true) });
+            }
+        }
     }
 
     fn viable_attempts(&self, id: JobId) -> Vec<AttemptId> {

@@ -52,9 +52,6 @@ const TICK_INTERVAL: Span = Span::secs(1);
 /// The minimum interval between two periodic rounds of a policy.
 const POLICY_TICK_INTERVAL_MIN: Span = Span::millis(100);
 
-/// Maximum number of map events in one order, so that it fits into a message.
-const MAP_EVENTS_MAX: usize = 4096;
-
 /// Orders to one tracker that it has not acknowledged.
 #[derive(Debug, Default)]
 struct Outbox {
@@ -64,26 +61,10 @@ struct Outbox {
     newest_order: u64,
     /// The number of the newest order that the tracker has acknowledged.
     acked_order: u64,
-    /// Orders that are not acknowledged. Every message to the tracker repeats them.
+    /// Orders that are not acknowledged. The driver knows which of them it has sent.
     unacked_orders: VecDeque<NumberedOrder>,
     /// How many map events of each job have been sent to the tracker.
     map_events_sent: BTreeMap<JobId, usize>,
-}
-
-impl Outbox {
-    /// Removes the newest unacknowledged order with map events of a job, if one new order has room
-    /// for its events and all later ones up to `end`. Returns the index of its first event. The
-    /// tracker skips events that it already has.
-    fn take_map_events(&mut self, id: JobId, end: usize) -> Option<usize> {
-        let first_event = |order: &Order| match order {
-            Order::MapEvents { job, first, .. } if *job == id => Some(*first),
-            _ => None,
-        };
-        let at = self.unacked_orders.iter().rposition(|(_, order)| first_event(order).is_some())?;
-        let first = first_event(&self.unacked_orders[at].1).filter(|first| end - first <= MAP_EVENTS_MAX)?;
-        self.unacked_orders.remove(at);
-        Some(first)
-    }
 }
 
 /// The state machine of the JobTracker.
@@ -109,6 +90,8 @@ pub struct JobTracker {
     launches_suspended: bool,
     /// Whether there may be new work for trackers with free slots.
     work_arrived: bool,
+    /// Jobs with attempts that have ended during the current event.
+    jobs_with_ended_attempts: BTreeSet<JobId>,
     /// Jobs with map events that have not been sent.
     pending_map_events: BTreeSet<JobId>,
     /// Copies in progress from draining trackers.
@@ -145,6 +128,7 @@ impl JobTracker {
             lost_unneeded_outputs: BTreeSet::new(),
             launches_suspended: false,
             work_arrived: false,
+            jobs_with_ended_attempts: BTreeSet::new(),
             pending_map_events: BTreeSet::new(),
             copies: drain::Copies::default(),
             next_offer: TrackerId(0),
@@ -273,6 +257,7 @@ impl JobTracker {
             self.offer_free_slots(now, out);
         }
         self.work_arrived = false;
+        self.delete_late_leftovers(out);
         self.start_computations(out);
         self.send_map_events();
         while let Some(tracker) = self.trackers_with_unsent_orders.first().copied() {

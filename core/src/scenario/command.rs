@@ -105,9 +105,12 @@ fn parse_reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String
     }
     let ended = |text: &str, status| Ok::<_, String>(AttemptReport { attempt: parse_attempt(text)?, status });
     for text in arguments.list("done") {
-        let (id, bytes) = text.split_once(':').unwrap_or((text, "0"));
+        let (id, result) = text.split_once(':').unwrap_or((text, "0"));
+        let (bytes, piece) =
+            result.split_once(':').map_or((result, None), |(bytes, piece)| (bytes, Some(piece)));
         let bytes_out = bytes.parse().map_err(|_| format!("{text}: {bytes:?} is not a number of bytes"))?;
-        let result = AttemptResult { bytes_out, ..AttemptResult::default() };
+        let pieces = piece.into_iter().map(str::to_owned).collect();
+        let result = AttemptResult { bytes_out, pieces, ..AttemptResult::default() };
         reports.push(ended(id, AttemptStatus::Succeeded(result))?);
     }
     for text in arguments.list("failed") {

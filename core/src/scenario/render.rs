@@ -61,7 +61,13 @@ impl Player<'_> {
                 }
                 Effect::CommitJob { job } => lines.push(format!("commit {}", short_id(job))),
                 Effect::Compute { problem, .. } => lines.push(format!("compute {}", problem.name)),
-                Effect::DiscardOutput { job } => lines.push(format!("discard {}", short_id(job))),
+                Effect::DeleteLeftovers { job, leftovers } if leftovers.discard_output => {
+                    lines.push(format!("discard {}", short_id(job)));
+                }
+                Effect::DeleteLeftovers { job, leftovers } if leftovers.work_folder.is_some() => {
+                    lines.push(format!("delete-late-output {}", short_id(job)));
+                }
+                Effect::DeleteLeftovers { .. } => {}
             }
         }
         lines

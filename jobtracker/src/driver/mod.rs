@@ -16,8 +16,6 @@ use crate::{
     events,
     files::Files,
     history::HistoryWriter,
-    leftovers::Leftovers,
-    output,
     wire::{self, ToTracker},
     writable::NotWritable,
 };
@@ -27,10 +25,11 @@ use journal::{AppendError, Log, LogFailed, Seq, codec};
 use mrcore::{
     Cluster, Effect, Event, Fact, JobTracker, Time,
     compute::Problem,
-    event::{AttemptStatus, Heartbeat, Registration, Reply},
+    event::{Heartbeat, Registration, Reply},
     fact::Entry,
     ids::{Incarnation, JobId, RequestId, TrackerId},
     job::Job,
+    output::Leftovers,
 };
 use parking_lot::Mutex;
 use std::{
@@ -325,7 +324,6 @@ impl Driver {
             }
             _ => BTreeSet::new(),
         };
-        let jobs_with_ended_attempts = jobs_with_ended_attempts(&event);
         let mut effects = Vec::new();
         inner.core.handle(self.clock.now(), event, &mut effects);
         let (seq, mut answer) = (self.append(&effects), None);
@@ -333,11 +331,7 @@ impl Driver {
             match effect {
                 Effect::Append(entry) => {
                     changed.extend(entry.fact.job());
-                    let leftovers = Leftovers::after_fact(inner.core.cluster(), &entry.fact);
                     self.queue_output(seq, Output::Fact(entry));
-                    if let Some(leftovers) = leftovers {
-                        self.queue_output(seq, Output::DeleteLeftovers(leftovers));
-                    }
                 }
                 Effect::Reply { reply, .. } => {
                     if let Some(sender) = new_stream {
@@ -355,19 +349,10 @@ impl Driver {
                 Effect::Compute { number, problem } => {
                     self.queue_output(seq, Output::Compute(number, problem))
                 }
-                Effect::DiscardOutput { job } => {
-                    if let Some(job) = inner.core.cluster().job(job) {
-                        self.queue_output(seq, Output::DeleteLeftovers(Leftovers::of_job(job, true)));
-                    }
+                Effect::DeleteLeftovers { leftovers, .. } => {
+                    self.queue_output(seq, Output::DeleteLeftovers(leftovers));
                 }
             }
-        }
-        for job in jobs_with_ended_attempts
-            .iter()
-            .filter_map(|job| inner.core.cluster().job(*job))
-            .filter(|job| job.has_ended())
-        {
-            self.queue_output(seq, Output::DeleteLeftovers(Leftovers::of_job(job, true)));
         }
         notify_watchers(inner, &changed);
         (answer, seq)
@@ -549,12 +534,11 @@ impl Driver {
     /// the stream, or None if the registration was refused.
     pub(crate) fn attach(
         &self,
-        mut registration: Registration,
+        registration: Registration,
         sender: &mpsc::Sender<ToTracker>,
     ) -> Option<(TrackerId, Incarnation, u64)> {
         let request = RequestId(uuid::Uuid::new_v4().as_u128());
         let mut inner = self.inner.lock();
-        output::check_output_paths(inner.core.cluster(), &mut registration.attempts);
         let event = Event::Registration { request, tracker: registration };
         let (reply, _) = self.handle_locked(&mut inner, event, Some(sender));
         let Some(Reply::Registered { tracker, incarnation, .. }) = reply else { return None };
@@ -563,11 +547,10 @@ impl Driver {
 
     /// Handles a heartbeat. Returns false if its stream is no longer the current stream of the
     /// tracker.
-    pub(crate) fn heartbeat(&self, generation: u64, mut heartbeat: Heartbeat) -> bool {
+    pub(crate) fn heartbeat(&self, generation: u64, heartbeat: Heartbeat) -> bool {
         let mut inner = self.inner.lock();
         let current = inner.links.get(&heartbeat.tracker).is_some_and(|link| link.generation == generation);
         if current {
-            output::check_output_paths(inner.core.cluster(), &mut heartbeat.attempts);
             self.handle_locked(&mut inner, Event::Heartbeat(heartbeat), None);
         }
         current
@@ -620,17 +603,4 @@ fn notify_watchers(inner: &mut Inner, jobs: &BTreeSet<JobId>) {
             }
         }
     }
-}
-
-/// Returns the jobs with an attempt that the tracker reports as ended. If such an attempt has
-/// outlived its job, it may have written output after the leftovers of the job were deleted, and
-/// the report causes no fact.
-fn jobs_with_ended_attempts(event: &Event) -> BTreeSet<JobId> {
-    let reports = match event {
-        Event::Heartbeat(heartbeat) => &heartbeat.attempts,
-        Event::Registration { tracker, .. } => &tracker.attempts,
-        _ => return BTreeSet::new(),
-    };
-    let ended = reports.iter().filter(|report| !matches!(report.status, AttemptStatus::Running(_)));
-    ended.map(|report| report.attempt.job()).collect()
 }

@@ -3,7 +3,7 @@
 
 use super::{Driver, notify_watchers};
 use crate::{
-    leftovers::{self, Leftovers},
+    leftovers::{self, LeftoverFolders},
     output,
     writable::{self, NotWritable, Obstacle},
 };
@@ -12,6 +12,7 @@ use mrcore::{
     Event, Time,
     ids::JobId,
     job::{Job, JobState},
+    output::Leftovers,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +37,7 @@ impl Driver {
         let scope = self.files.scope().to_owned();
         let plan = self.peek(|cluster| {
             let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-            Some((job.spec.user.clone(), Leftovers::of(job, true), output::plan(job, scope, cluster.epoch())))
+            Some((job.spec.user.clone(), Leftovers::of_job(job, true), output::plan(job, scope, cluster.epoch())))
         });
         // If the journal had lost the record that the job ended, the job ran again. Its first
         // output stays, and the pieces of the second run are deleted.
@@ -66,7 +67,7 @@ impl Driver {
 
     /// Deletes the leftovers of a job.
     pub(super) async fn clear(self: Arc<Self>, leftovers: Leftovers) {
-        leftovers::clear(&self.files, &leftovers).await;
+        leftovers::clear(&self.files, &LeftoverFolders::of_job(&leftovers)).await;
     }
 
     /// Checks at a fixed interval whether the NameNode accepts changes, while jobs with output are

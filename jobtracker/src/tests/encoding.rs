@@ -1,6 +1,7 @@
 //! The encoding of facts in the journal, compared with the bytes in `facts.golden`.
 
-use journal::codec;
+use crate::storage::{self, Storage};
+use journal::{Recovery, codec, crash::CrashDisk};
 use mrcore::{
     Fact, PerPhase, Phase, Time,
     fact::Entry,
@@ -144,4 +145,17 @@ fn encoding_of_every_fact_matches_the_golden_file() {
         );
     }
     assert_eq!(actual.lines().count(), expected.lines().count(), "run this test with FERMATA_BLESS=1");
+}
+
+#[test]
+fn error_for_an_undecodable_record_says_that_another_build_wrote_it() {
+    let disk = CrashDisk::new();
+    let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
+    let appended = storage.log.append(&[codec::VERSION, 1, u8::MAX]).unwrap();
+    storage.log.sync(appended).unwrap();
+    drop(storage);
+    let storage = Storage::open_log(Arc::new(disk), "c".into(), Recovery::Refuse).unwrap();
+    let error = storage::read_entries(storage.replay, |_| Ok(())).unwrap_err().to_string();
+    assert!(error.starts_with("journal: record 1 cannot be decoded: "), "{error}");
+    assert!(error.contains("another build wrote it"), "{error}");
 }

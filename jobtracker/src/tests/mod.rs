@@ -4,6 +4,7 @@
 mod bad_jobs;
 mod cluster;
 mod crash;
+mod encoding;
 mod jobs;
 mod overload;
 mod restart;

@@ -1,12 +1,13 @@
 //! Encodes messages to trackers.
 
-use crate::{files::Files, output::work_folder};
+use crate::files::Files;
 use daemon::config::JobTrackerConfig;
 use mrcore::{
     Cluster, Phase,
     event::{NumberedOrder, Order},
     ids::{AttemptId, Incarnation, TrackerId},
     job::{JobSpec, MapEvent, Program},
+    output::work_folder,
     task::PreemptKind,
 };
 use proto::mr as pb;

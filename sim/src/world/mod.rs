@@ -438,7 +438,7 @@ impl World {
                 self.solutions.insert(number, problem.solve());
                 self.queue.push(self.now + self.setup.costs.solve, SimEvent::Solved { number });
             }
-            Effect::DiscardOutput { .. } => {}
+            Effect::DeleteLeftovers { .. } => {}
         }
     }
 

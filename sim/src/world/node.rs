@@ -51,6 +51,8 @@ pub(super) struct Node {
     pub(super) tracker_id: Option<TrackerId>,
     /// Incarnation that the JobTracker has assigned to the tracker process.
     pub(super) incarnation: u64,
+    /// Number of the newest order that has reached the tracker since its registration.
+    pub(super) newest_order: u64,
     /// Number of scheduled attempts to connect to the JobTracker; only the newest is valid.
     pub(super) connections: u32,
     /// When the next deadline of the agent is scheduled.

@@ -27,7 +27,7 @@ pub(super) fn apply_error<T>(what: impl std::fmt::Display) -> Result<T, ApplyErr
 
 impl Durable {
     /// Applies one fact.
-    pub fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
+    pub(crate) fn apply(&mut self, at: Time, fact: &Fact) -> Result<(), ApplyError> {
         match fact {
             Fact::JobTrackerStarted { epoch, .. } => {
                 self.epoch = *epoch;

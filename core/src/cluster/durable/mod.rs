@@ -247,10 +247,11 @@ mod tests {
     use super::*;
     use crate::{
         cluster::Cluster,
+        digest::digest,
         fact::Fact,
         ids::Incarnation,
         invariants,
-        job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Split},
+        job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Secret, Split},
         time::Time,
     };
     use std::sync::Arc;
@@ -281,6 +282,10 @@ mod tests {
     }
 
     fn submit(cluster: &mut Cluster, job: u32, hosts: &[&str]) {
+        submit_with_token(cluster, job, hosts, Vec::new());
+    }
+
+    fn submit_with_token(cluster: &mut Cluster, job: u32, hosts: &[&str], token: Vec<u8>) {
         let split = |start: u64| Split {
             source: "/in".into(),
             start,
@@ -303,7 +308,7 @@ mod tests {
             split_slow: true,
             attempts_max: 4,
             conf: BTreeMap::new(),
-            payload: Payload::default(),
+            payload: Payload { shuffle_token: Secret::new(token), ..Payload::default() },
         };
         let (job, request) = (JobId(job), RequestId(job.into()));
         apply(cluster, Fact::JobSubmitted { job, request, spec: Arc::new(spec) });
@@ -312,6 +317,18 @@ mod tests {
     fn end_and_forget(cluster: &mut Cluster, job: u32) {
         apply(cluster, Fact::JobEnded { job: JobId(job), outcome: JobOutcome::Killed("test".into()) });
         apply(cluster, Fact::JobForgotten { job: JobId(job) });
+    }
+
+    #[test]
+    fn digests_differ_if_the_shuffle_tokens_of_a_job_differ() {
+        let digest_with = |token: &[u8]| {
+            let mut cluster = Cluster::default();
+            submit_with_token(&mut cluster, 1, &[], token.to_vec());
+            digest(&cluster)
+        };
+        assert_eq!(digest_with(&[1, 2]), digest_with(&[1, 2]));
+        assert_ne!(digest_with(&[1, 2]), digest_with(&[2, 1]));
+        assert_ne!(digest_with(&[0]), digest_with(&[]));
     }
 
     #[test]
