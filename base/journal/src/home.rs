@@ -19,7 +19,9 @@ use std::{
     sync::Arc,
 };
 
-const LAYOUT: u32 = 3;
+/// Version of the folder. To be increased when the encoding of any record of a daemon changes, so that
+/// a build refuses the folders that it cannot read.
+const LAYOUT: u32 = 4;
 const VERSION_FILE: &str = "VERSION";
 const NEW_FILE: &str = "NEW";
 /// Written before anything is cut or dropped, and removed when the loss has been handled, so that
@@ -81,7 +83,10 @@ pub enum HomeError {
         why: String,
     },
     /// Another version of Fermata wrote the folder.
-    #[error("{path} has layout {found}, this build knows {LAYOUT}: use the build that wrote it")]
+    #[error(
+        "{path} has layout {found}, this build knows layout {LAYOUT}: another build wrote the folder; use that build, \
+         or an empty folder"
+    )]
     Layout {
         /// Path of the file.
         path: PathBuf,
@@ -455,8 +460,13 @@ mod tests {
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
         assert!(refused.contains("is not empty and has no VERSION file"), "{refused}");
         let (folder, _) = used();
-        fs::write(folder.path().join(VERSION_FILE), "layout = 9\ncluster_id = \"x\"\n").unwrap();
-        let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
-        assert!(refused.contains("has layout 9"), "{refused}");
+        for layout in [LAYOUT - 1, LAYOUT + 1] {
+            let version = format!("layout = {layout}\ncluster_id = \"x\"\n");
+            fs::write(folder.path().join(VERSION_FILE), version).unwrap();
+            let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
+            let expected =
+                format!("has layout {layout}, this build knows layout {LAYOUT}: another build wrote");
+            assert!(refused.contains(&expected), "{refused}");
+        }
     }
 }
