@@ -12,6 +12,7 @@
 //! Deliberately absent: hidden randomness. The caller provides the seed.
 
 use std::collections::BTreeMap;
+use types::split_mix;
 
 /// A DataNode that may get a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +151,7 @@ impl Draw<'_> {
         // Plus one, so that full nodes can be drawn for empty blocks.
         let weight = |index: &usize| u128::from(self.candidates[*index].free) + 1;
         let total: u128 = pool.iter().map(weight).sum();
-        let mut at = (u128::from(self.next()) * total) >> 64;
+        let mut at = (u128::from(split_mix::next(&mut self.seed)) * total) >> 64;
         for index in pool {
             let weight = u128::from(self.candidates[*index].free) + 1;
             if at < weight {
@@ -161,14 +162,6 @@ impl Draw<'_> {
         pool[pool.len() - 1]
     }
 
-    /// The splitmix64 random number generator.
-    fn next(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 #[cfg(test)]

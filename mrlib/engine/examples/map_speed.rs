@@ -16,6 +16,7 @@ use mrlib_api::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::path::{Path, PathBuf};
+use types::split_mix::next;
 
 /// Returns the CPU time of all threads of this process, which other processes do not distort.
 fn cpu_seconds() -> f64 {
@@ -105,25 +106,14 @@ impl Mapper for Identity {
     }
 }
 
-/// A pseudo-random number generator (`SplitMix64`).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed ^ mixed >> 29
-    }
-}
-
 /// Generates text in which few words are frequent and many are rare.
 fn text(bytes: usize) -> Vec<u8> {
-    let mut random = Random(1);
+    let mut seed = 1;
     let mut text = Vec::with_capacity(bytes + 100);
     while text.len() < bytes {
         for _ in 0..10 {
-            let rank = 1u64 << (random.next() % 17);
-            let word = random.next() % rank + rank;
+            let rank = 1u64 << (next(&mut seed) % 17);
+            let word = next(&mut seed) % rank + rank;
             let letters = 3 + word % 6;
             text.extend((0..letters).map(|at| b'a' + ((word * 7919) >> (at * 3) & 15) as u8));
             text.push(b' ');
@@ -134,13 +124,13 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 fn records(bytes: usize) -> Vec<u8> {
-    let mut random = Random(2);
+    let mut seed = 2;
     let mut records = Vec::with_capacity(bytes + 100);
     for number in 0..bytes / 100 {
-        records.extend_from_slice(&random.next().to_be_bytes());
-        records.extend_from_slice(&random.next().to_be_bytes()[..2]);
+        records.extend_from_slice(&next(&mut seed).to_be_bytes());
+        records.extend_from_slice(&next(&mut seed).to_be_bytes()[..2]);
         records.extend_from_slice(format!("{number:032X}").as_bytes());
-        records.extend((0..58).map(|_| random.next() as u8));
+        records.extend((0..58).map(|_| next(&mut seed) as u8));
     }
     records
 }
