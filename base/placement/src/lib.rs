@@ -161,7 +161,6 @@ impl Draw<'_> {
         }
         pool[pool.len() - 1]
     }
-
 }
 
 #[cfg(test)]
