@@ -3,7 +3,11 @@
 use super::*;
 
 fn start(folder: &Path) -> ProcessStart {
-    ProcessStart { folder: folder.into(), logs: crate::disks::log_files(folder, None).unwrap(), launch: None }
+    ProcessStart {
+        folder: folder.into(),
+        logs: crate::disks::create_log_files(folder, None).unwrap(),
+        launch: None,
+    }
 }
 
 fn environment(root: &Path) -> ProcessEnvironment {
