@@ -61,7 +61,7 @@ pub(super) const TARGETS: &[Target] = &[
 const BLOCK: BlockId = BlockId(7);
 const NONCE: Nonce = Nonce(9);
 
-fn encode_frame(kind: FrameKind, body: &impl Message, data: &[u8]) -> Vec<u8> {
+fn frame_bytes(kind: FrameKind, body: &impl Message, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     encode_frame(kind, body, data.len(), &mut out);
     out.extend_from_slice(data);
@@ -87,18 +87,18 @@ fn frame_seeds() -> Vec<Vec<u8>> {
     let reply = ReadReply { offset: 0, length: 9, chunk_size: CHUNK_BYTES as u32, checksums: vec![1; 4] };
     let error = BulkError { kind: "not-found".into(), message: "no such block".into() };
     vec![
-        encode_frame(FrameKind::Request, &request(Op::Write(write)), b""),
-        encode_frame(FrameKind::Request, &request(Op::Read(read)), b""),
-        encode_frame(FrameKind::Request, &request(Op::OpenLocal(local)), b""),
+        frame_bytes(FrameKind::Request, &request(Op::Write(write)), b""),
+        frame_bytes(FrameKind::Request, &request(Op::Read(read)), b""),
+        frame_bytes(FrameKind::Request, &request(Op::OpenLocal(local)), b""),
         [
-            encode_frame(FrameKind::Packet, &packet(b"", false), b""),
-            encode_frame(FrameKind::Packet, &packet(b"some", true), b"some"),
+            frame_bytes(FrameKind::Packet, &packet(b"", false), b""),
+            frame_bytes(FrameKind::Packet, &packet(b"some", true), b"some"),
         ]
         .concat(),
-        encode_frame(FrameKind::Packet, &packet(&data, true), &data),
-        encode_frame(FrameKind::Status, &status, b""),
-        encode_frame(FrameKind::ReadReply, &reply, b""),
-        encode_frame(FrameKind::Error, &error, b""),
+        frame_bytes(FrameKind::Packet, &packet(&data, true), &data),
+        frame_bytes(FrameKind::Status, &status, b""),
+        frame_bytes(FrameKind::ReadReply, &reply, b""),
+        frame_bytes(FrameKind::Error, &error, b""),
     ]
 }
 
@@ -109,7 +109,7 @@ fn decode_body<M: Message + Default + PartialEq + std::fmt::Debug>(
     kind: FrameKind,
 ) -> Result<M, FrameError> {
     let message: M = frame.expect(kind)?;
-    let again = framed(kind, &message, b"");
+    let again = frame_bytes(kind, &message, b"");
     let again = read_frame(&mut again.as_slice(), BytesMut::new()).expect("what we wrote");
     assert_eq!(again.expect::<M>(kind).expect("what we wrote"), message);
     Ok(message)

@@ -66,12 +66,12 @@ impl Caller {
             ("TrackerLink", at(&jobtracker, Role::JobTracker)),
             ("TrackerLogs", at(logs, Role::TaskTracker)),
         ]);
-        Self { credentials, silent: false, servers }
+        Self { credentials, sends_no_credential: false, servers }
     }
 
     /// Creates a caller that trusts our servers and sends no credential.
     fn nobody(lab: &Lab, logs: &str) -> Self {
-        Self { silent: true, ..Self::new(lab, logs, lab.nobody()) }
+        Self { sends_no_credential: true, ..Self::new(lab, logs, lab.nobody()) }
     }
 
     /// Calls a method, and returns the reply or the error code.
@@ -286,7 +286,7 @@ async fn call_all_methods(lab: &Lab) -> usize {
 
 /// Connects to every server with certificates of every role that are of another cluster or expired.
 /// Returns the number of refused connections.
-fn check_check_handshakes(lab: &Lab, logs: &str) -> usize {
+fn check_handshakes(lab: &Lab, logs: &str) -> usize {
     let (namenode, jobtracker) = lab.masters();
     let servers =
         [(namenode.as_str(), Role::NameNode), (&jobtracker, Role::JobTracker), (logs, Role::TaskTracker)];
