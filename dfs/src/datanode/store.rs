@@ -48,7 +48,7 @@ pub(super) struct Store {
     pub(super) uuid: NodeUuid,
     /// Identifies this start of the node. The number is higher than that of all earlier starts.
     pub(super) incarnation: u64,
-    /// Whether an operator has declared the data folders new.
+    /// Whether an operator has declared all data folders new.
     pub(super) declared_new: bool,
     pub(super) pending_reports: PendingReports,
     pub(super) volumes: Vec<Volume>,

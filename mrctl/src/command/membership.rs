@@ -136,7 +136,7 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     }
     let text = read(&fleet.hosts_file)?;
     write(&fleet.hosts_file, &without(&text, name))?;
-    fleet.forget_formatted(&[name])?;
+    fleet.forget_formatted(&[name.as_str()])?;
     let rest = if args.purge { "" } else { "; its data stays on it" };
     output::line(format!("{name}: removed from the cluster{rest}"))?;
     Ok(ExitCode::SUCCESS)

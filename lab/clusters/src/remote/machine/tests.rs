@@ -65,7 +65,7 @@ fn only_confirmed_empty_data_folders_are_declared_new() {
     let start = |machine: &Machine| {
         let started = machine.start(&["datanode"]);
         machine.stop("datanode").unwrap();
-        started.map_err(|error| error.to_string())
+        started.map_err(|error| format!("{error:#}"))
     };
 
     // The first start of a machine whose DataNode may have had data under an earlier build.
