@@ -3,12 +3,14 @@
 mod drain;
 mod scheduling;
 
+use crate::rpc::{self, Rpc};
 use crate::{
     Error, PreemptKind, Result, Submission,
     error::innermost,
     model::{self, Attempt, Job, PhaseStatus, Preemption, Task, Tracker},
 };
-use proto::mr::{self as pb, job_tracker_client::JobTrackerClient, tracker_logs_client::TrackerLogsClient};
+use proto::Reply;
+use proto::mr::{self as pb, tracker_logs_client::TrackerLogsClient};
 use security::{Credentials, Role};
 use std::{
     sync::{
@@ -18,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 use tonic::{
-    Request, Response, Status, Streaming,
+    Request, Status, Streaming,
     metadata::{Ascii, MetadataValue},
     transport::Channel,
 };
@@ -39,7 +41,7 @@ const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection to a JobTracker.
 #[derive(Clone)]
 pub struct JobTracker {
-    client: JobTrackerClient<Channel>,
+    client: Rpc,
     addr: String,
     user: MetadataValue<Ascii>,
     credentials: Credentials,
@@ -102,7 +104,7 @@ pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Res
 impl JobTracker {
     /// Connects to the JobTracker at `addr`, as `user` if given.
     pub async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
-        let client = JobTrackerClient::new(channel(addr, &credentials, Role::JobTracker).await?);
+        let client = Rpc::new(channel(addr, &credentials, Role::JobTracker).await?);
         let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
         let user = user.map_or_else(own, str::to_owned);
         let user = user
@@ -139,7 +141,7 @@ impl JobTracker {
     }
 
     /// Awaits the reply to a call.
-    async fn reply<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T> {
+    async fn reply<T>(&self, call: Reply<T>) -> Result<T> {
         let notify = |line: &str| {
             if let Some(listener) = &self.listener
                 && !listener.is_notified.swap(true, Ordering::Relaxed)
@@ -186,7 +188,7 @@ impl JobTracker {
         };
         let began = Instant::now();
         loop {
-            match self.reply(self.client.clone().submit(self.request(message.clone()))).await {
+            match self.reply(rpc::submit(&self.client, self.request(message.clone()))).await {
                 Ok(reply) => return Ok(reply.job),
                 Err(refusal) => {
                     if !refusal.is_transient() {
@@ -206,7 +208,7 @@ impl JobTracker {
     pub async fn kill(&self, job: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = pb::KillRequest { request_id, job: job.into() };
-        self.reply(self.client.clone().kill(self.request(message))).await?;
+        self.reply(rpc::kill(&self.client, self.request(message))).await?;
         Ok(())
     }
 
@@ -220,7 +222,7 @@ impl JobTracker {
             PreemptKind::Kill => pb::PreemptKind::Kill,
         };
         let message = pb::PreemptRequest { request_id, attempt: attempt.into(), kind: kind.into() };
-        self.reply(self.client.clone().preempt(self.request(message))).await?;
+        self.reply(rpc::preempt(&self.client, self.request(message))).await?;
         Ok(())
     }
 
@@ -229,28 +231,28 @@ impl JobTracker {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let on = on.unwrap_or_default().into();
         let message = pb::ResumeRequest { request_id, task: task.into(), on };
-        self.reply(self.client.clone().resume(self.request(message))).await?;
+        self.reply(rpc::resume(&self.client, self.request(message))).await?;
         Ok(())
     }
 
     /// Returns the active jobs; with `all`, also the ended jobs that the JobTracker has not
     /// forgotten.
     pub async fn jobs(&self, all: bool) -> Result<Vec<Job>> {
-        let reply = self.reply(self.client.clone().jobs(self.request(pb::JobsRequest { all }))).await?;
+        let reply = self.reply(rpc::jobs(&self.client, self.request(pb::JobsRequest { all }))).await?;
         Ok(reply.jobs.into_iter().map(job).collect())
     }
 
     /// Returns the status of a job.
     pub async fn job(&self, id: &str) -> Result<Job> {
         let message = pb::JobRequest { job: id.into() };
-        Ok(job(self.reply(self.client.clone().job(self.request(message))).await?))
+        Ok(job(self.reply(rpc::job(&self.client, self.request(message))).await?))
     }
 
     /// Streams the status of a job until it ends or the connection breaks. [`JobTracker::follow`]
     /// reconnects.
     pub async fn watch(&self, id: &str) -> Result<Watch> {
         let message = pb::JobRequest { job: id.into() };
-        let stream = self.reply(self.client.clone().watch(self.request(message))).await?;
+        let stream = self.reply(rpc::watch(&self.client, self.request(message))).await?;
         Ok(Watch { from: self.addr.clone(), stream })
     }
 
@@ -279,7 +281,7 @@ impl JobTracker {
     }
 
     async fn query_tasks(&self, which: pb::TasksRequest) -> Result<pb::TasksReply> {
-        self.reply(self.client.clone().tasks(self.request(which))).await
+        self.reply(rpc::tasks(&self.client, self.request(which))).await
     }
 
     /// Returns all trackers.
@@ -290,7 +292,7 @@ impl JobTracker {
     /// Returns the trackers, and the warnings of the JobTracker for its operator, one per line.
     pub async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
-        let reply = self.reply(self.client.clone().trackers(message)).await?;
+        let reply = self.reply(rpc::trackers(&self.client, message)).await?;
         let pb::TrackersReply { trackers, notices, .. } = reply;
         Ok((trackers.into_iter().map(tracker).collect(), notices))
     }
@@ -299,7 +301,7 @@ impl JobTracker {
     pub async fn forget_node(&self, name: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });
-        self.reply(self.client.clone().forget_node(message)).await?;
+        self.reply(rpc::forget_node(&self.client, message)).await?;
         Ok(())
     }
 
@@ -310,7 +312,7 @@ impl JobTracker {
         mut sink: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
         let message = pb::JobRequest { job: id.into() };
-        let mut chunks = self.reply(self.client.clone().history(self.request(message))).await?;
+        let mut chunks = self.reply(rpc::history(&self.client, self.request(message))).await?;
         while let Some(chunk) = chunks.message().await.map_err(|status| self.refusal(&status))? {
             sink(&chunk.lines)?;
         }

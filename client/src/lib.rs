@@ -33,6 +33,7 @@ mod error;
 mod follow;
 mod jobtracker;
 pub mod model;
+mod rpc;
 pub mod scheduling;
 mod staging;
 mod submission;

@@ -10,6 +10,8 @@
     reason = "generated code; the .proto files have the comments"
 )]
 
+use std::pin::Pin;
+
 /// The file system: NameNode, DataNodes, and the headers of the bulk protocol.
 pub mod dfs {
     include!("generated/fermata.dfs.v1.rs");
@@ -38,6 +40,26 @@ debug_without_token! {
     dfs::LocatedBlock: block_id offset length nodes damaged_on nonce;
     mr::CopyFiles: attempt addr partitions;
     mr::TaskSpec: attempt job_name user program conf input reduces work_output namenode;
+}
+
+/// The reply to a call, when it has arrived.
+pub type Reply<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send>>;
+
+/// Defines a function for each call of a client. Their futures are boxed, so that only the crate
+/// that uses this macro compiles the calls. The generated methods would be compiled again in every
+/// crate that awaits them.
+#[macro_export]
+macro_rules! boxed_calls {
+    ($client:ty: $($call:ident($request:ty) -> $reply:ty;)*) => {$(
+        #[inline(never)]
+        pub(crate) fn $call(
+            client: &$client,
+            request: tonic::Request<$request>,
+        ) -> $crate::Reply<$reply> {
+            let mut client = client.clone();
+            Box::pin(async move { client.$call(request).await })
+        }
+    )*};
 }
 
 /// The version of the protocol between JobTracker and TaskTrackers. Both must have the same.

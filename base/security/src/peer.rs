@@ -273,12 +273,14 @@ impl Endpoint {
         Self { inner: set(self.inner), ..self }
     }
 
-    /// Connects immediately.
-    pub async fn connect(&self) -> Result<Channel, transport::Error> {
-        match self.checked() {
-            Some(connector) => self.inner.connect_with_connector(connector).await,
-            None => self.inner.connect().await,
-        }
+    /// Connects immediately. The future is boxed, so that only this crate compiles the connection.
+    pub fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Channel, transport::Error>> + Send + '_>> {
+        Box::pin(async {
+            match self.checked() {
+                Some(connector) => self.inner.connect_with_connector(connector).await,
+                None => self.inner.connect().await,
+            }
+        })
     }
 
     /// Connects with the first call.

@@ -1,6 +1,7 @@
 //! Calls that drain trackers.
 
 use super::JobTracker;
+use crate::rpc;
 use crate::{
     Result,
     model::{DrainCost, DrainState},
@@ -33,7 +34,7 @@ impl JobTracker {
 
     async fn call_drain(&self, mut message: pb::DrainTrackerRequest) -> Result<DrainState> {
         message.request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
-        let reply = self.reply(self.client.clone().drain(self.request(message))).await?;
+        let reply = self.reply(rpc::drain(&self.client, self.request(message))).await?;
         let cost = reply.cost.unwrap_or_default();
         Ok(DrainState {
             state: reply.state,

@@ -2,6 +2,7 @@
 
 use super::call::Operation;
 use super::namespace::request_id;
+use super::rpc;
 use super::wire;
 use super::{Client, DrainStatus, Fsck, Report, Result, SafemodeStatus};
 use crate::{ids::BlockId, path::DfsPath};
@@ -22,7 +23,7 @@ impl Client {
                 start_after: start_after.clone(),
                 limit: PAGE_FILES,
             };
-            let page = self.call(what, request, |mut rpc, r| async move { rpc.fsck(r).await }).await?;
+            let page = self.call(what, request, rpc::fsck).await?;
             let more = page.more;
             let before = std::mem::replace(&mut start_after, page.last_path.clone());
             wire::fsck_page(&mut total, page).map_err(|reason| what.bad_reply(reason))?;
@@ -43,7 +44,7 @@ impl Client {
             node_uuid: node_uuid.to_owned(),
             reason: reason.to_owned(),
         };
-        let send = |mut rpc: super::call::Rpc, r| async move { rpc.report_bad_replica(r).await };
+        let send = rpc::report_bad_replica;
         self.call(Operation("request a check of a replica on", node_uuid), request, send).await?;
         Ok(())
     }
@@ -52,7 +53,7 @@ impl Client {
     pub async fn report(&self) -> Result<Report> {
         let what = Operation("report", "");
         let request = pb::ReportRequest { safemode_only: false };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
+        let reply = self.call(what, request, rpc::report).await?;
         wire::report(reply).map_err(|reason| what.bad_reply(reason))
     }
 
@@ -60,7 +61,7 @@ impl Client {
     pub async fn safemode(&self) -> Result<SafemodeStatus> {
         let what = Operation("get safemode", "");
         let request = pb::ReportRequest { safemode_only: true };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.report(r).await }).await?;
+        let reply = self.call(what, request, rpc::report).await?;
         wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
     }
 
@@ -68,7 +69,7 @@ impl Client {
     pub async fn set_safemode(&self, on: bool) -> Result<SafemodeStatus> {
         let what = Operation("set safemode", "");
         let request = pb::SetSafemodeRequest { on };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.set_safemode(r).await }).await?;
+        let reply = self.call(what, request, rpc::set_safemode).await?;
         wire::safemode(reply.safemode).map_err(|reason| what.bad_reply(reason))
     }
 
@@ -87,7 +88,7 @@ impl Client {
         let what = Operation("drain", node);
         let request =
             pb::DrainRequest { request_id: request_id(), node: node.to_owned(), cancel, status_only };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.drain(r).await }).await?;
+        let reply = self.call(what, request, rpc::drain).await?;
         wire::drain_status(reply).map_err(|reason| what.bad_reply(reason))
     }
 }

@@ -3,15 +3,16 @@
 //! A retry is safe because every mutating request has an ID. The caller creates the request once,
 //! and every attempt sends the same request.
 
+use super::rpc::Rpc;
 use super::wait::WaitReport;
 use super::{Client, ClientError};
 use crate::error::{Error, Kind, from_status};
-use proto::dfs::name_node_client::NameNodeClient;
+use proto::Reply;
+use std::any::Any;
 use std::fmt;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
-use tonic::{Code, Request, Response, Status, transport::Channel};
-
-pub(super) type Rpc = NameNodeClient<Channel>;
+use tonic::{Code, Request, Status};
 
 /// Describes a call in messages: a verb and its object.
 #[derive(Debug, Clone, Copy)]
@@ -66,63 +67,90 @@ enum CallFailure {
     Transient { reason: String, kind: Option<Kind> },
 }
 
+/// A reply of any type.
+type AnyReply = Box<dyn Any + Send>;
+
+/// A boxed future.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 impl Client {
     /// Sends `request` with `send`. Retries until the NameNode answers it, refuses it finally, or
     /// the deadline has passed.
-    pub(super) async fn call<Req, Rep, F, Fut>(
+    pub(super) async fn call<Req, Rep>(
         &self,
         what: Operation<'_>,
         request: Req,
-        send: F,
+        send: fn(&Rpc, Request<Req>) -> Reply<Rep>,
     ) -> Result<Rep, ClientError>
     where
-        Req: Clone,
-        F: Fn(Rpc, Request<Req>) -> Fut,
-        Fut: Future<Output = Result<Response<Rep>, Status>>,
+        Req: Clone + Send + Sync,
+        Rep: Send + 'static,
     {
-        let deadline = self.inner.options.config.deadline.0;
-        let started = Instant::now();
-        let end = started + deadline;
-        // The timeout of one attempt is a part of the deadline, so that a call that hangs can be
-        // retried.
-        let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
-        let mut backoff = Backoff::new();
-        let namenode = format!("the NameNode at {}", self.inner.options.namenode);
-        let mut wait = WaitReport::until(end, self.inner.options.listener.as_ref());
-        let mut why = "it does not answer".to_owned();
-        let mut received: Option<(String, Option<Kind>)> = None;
-        loop {
-            let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let attempt = || -> Boxed<'static, Result<AnyReply, Status>> {
             let mut attempt = Request::new(request.clone());
             let user = self.acts_for.as_ref().unwrap_or(&self.inner.user);
             self.inner.options.credentials.sign(attempt.metadata_mut(), user);
-            let asking = tokio::time::timeout(one.min(left), send(self.inner.rpc.clone(), attempt));
-            let answer = wait.during(&namenode, &why, asking).await;
-            let failed = match answer {
-                Ok(Ok(reply)) => return Ok(reply.into_inner()),
-                Ok(Err(status)) => self.classify(&status),
-                // The deadline cut this attempt short. Report the reason of the previous attempt.
-                Err(_) if left < one && received.is_some() => {
-                    let (reason, kind) = received.take().unwrap_or_default();
-                    CallFailure::Transient { reason, kind }
-                }
-                Err(_) => {
-                    CallFailure::Transient { reason: format!("{namenode} does not answer"), kind: None }
-                }
-            };
-            match failed {
-                CallFailure::Final(error) => return Err(error),
-                CallFailure::Transient { reason: last, kind } => {
-                    tracing::debug!(%what, last, "retrying");
-                    why = last.replace(&namenode, "it");
-                    received = Some((last.clone(), kind));
-                    if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
-                        let seconds = started.elapsed().as_secs_f64();
-                        return Err(ClientError::Deadline { what: what.to_string(), seconds, last, kind });
+            let reply = send(&self.inner.rpc, attempt);
+            Box::pin(async { Ok(Box::new(reply.await?.into_inner()) as AnyReply) })
+        };
+        let reply = self.retry(what, &attempt).await?;
+        reply.downcast().map(|reply| *reply).map_err(|_| what.bad_reply("it has another type"))
+    }
+
+    /// Makes attempts until one is answered or refused finally, or the deadline has passed. Has no
+    /// type parameters, so that only this crate compiles it.
+    fn retry<'a>(
+        &'a self,
+        what: Operation<'a>,
+        attempt: &'a (dyn Fn() -> Boxed<'static, Result<AnyReply, Status>> + Sync),
+    ) -> Boxed<'a, Result<AnyReply, ClientError>> {
+        Box::pin(async move {
+            let deadline = self.inner.options.config.deadline.0;
+            let started = Instant::now();
+            let end = started + deadline;
+            // The timeout of one attempt is a part of the deadline, so that a call that hangs can be
+            // retried.
+            let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
+            let mut backoff = Backoff::new();
+            let namenode = format!("the NameNode at {}", self.inner.options.namenode);
+            let mut wait = WaitReport::until(end, self.inner.options.listener.as_ref());
+            let mut why = "it does not answer".to_owned();
+            let mut received: Option<(String, Option<Kind>)> = None;
+            loop {
+                let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+                let asking = tokio::time::timeout(one.min(left), attempt());
+                let answer = wait.during(&namenode, &why, asking).await;
+                let failed = match answer {
+                    Ok(Ok(reply)) => return Ok(reply),
+                    Ok(Err(status)) => self.classify(&status),
+                    // The deadline cut this attempt short. Report the reason of the previous attempt.
+                    Err(_) if left < one && received.is_some() => {
+                        let (reason, kind) = received.take().unwrap_or_default();
+                        CallFailure::Transient { reason, kind }
+                    }
+                    Err(_) => {
+                        CallFailure::Transient { reason: format!("{namenode} does not answer"), kind: None }
+                    }
+                };
+                match failed {
+                    CallFailure::Final(error) => return Err(error),
+                    CallFailure::Transient { reason: last, kind } => {
+                        tracing::debug!(%what, last, "retrying");
+                        why = last.replace(&namenode, "it");
+                        received = Some((last.clone(), kind));
+                        if !wait.during(&namenode, &why, backoff.sleep_until(end)).await {
+                            let seconds = started.elapsed().as_secs_f64();
+                            return Err(ClientError::Deadline {
+                                what: what.to_string(),
+                                seconds,
+                                last,
+                                kind,
+                            });
+                        }
                     }
                 }
             }
-        }
+        })
     }
 
     /// Returns whether to fail instead of retrying: the client has a listener, so a person waits

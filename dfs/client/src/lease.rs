@@ -2,6 +2,7 @@
 //! of all files, because the NameNode has one lease per client.
 
 use super::call::Operation;
+use super::rpc;
 use super::{Client, Inner};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -76,11 +77,7 @@ async fn renew_periodically(inner: Weak<Inner>) {
         let Some(inner) = inner.upgrade() else { return };
         let client = Client { inner, acts_for: None };
         let request = proto::dfs::RenewLeaseRequest { holder: client.inner.holder.clone() };
-        let answer = client
-            .call(Operation("renew the lease", ""), request, |mut rpc, request| async move {
-                rpc.renew_lease(request).await
-            })
-            .await;
+        let answer = client.call(Operation("renew the lease", ""), request, rpc::renew_lease).await;
         if let Err(error) = answer {
             // A writer notices a lost lease in its next call. Keep trying.
             tracing::warn!("renewing the lease failed: {error}");

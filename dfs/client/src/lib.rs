@@ -32,6 +32,7 @@ mod open_file;
 mod pipeline;
 mod put;
 mod reader;
+mod rpc;
 mod threads;
 mod wait;
 mod wire;
@@ -116,7 +117,7 @@ pub struct Client {
 
 struct Inner {
     options: ClientOptions,
-    rpc: call::Rpc,
+    rpc: rpc::Rpc,
     user: MetadataValue<Ascii>,
     connector: Connector,
     /// Identifies this client as the writer of its files.
@@ -163,7 +164,7 @@ impl Client {
             })?,
             Err(_) => return Err(unreachable(format!("no answer within {limit:?}"))),
         };
-        let rpc = call::Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
+        let rpc = rpc::Rpc::new(channel).max_decoding_message_size(REPLY_BYTES_MAX);
         let holder = format!("{}@{}:{}", options.user, options.host, uuid::Uuid::new_v4());
         let connector = options.credentials.connector(Role::DataNode);
         let inner = Inner {

@@ -3,6 +3,7 @@
 
 use super::call::Operation;
 use super::glob::{self, Segment};
+use super::rpc;
 use super::wire;
 use super::{
     Attributes, Client, ClientError, Commit, FileStatus, ListPage, LocatedBlock, Quota, Result, Usage,
@@ -37,7 +38,7 @@ impl Client {
         let what = Operation("stat", path.as_str());
         let (for_create, entries) = (for_create.is_some(), for_create.unwrap_or(0));
         let request = pb::StatRequest { path: path.to_string(), for_create, entries };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.stat(r).await }).await?;
+        let reply = self.call(what, request, rpc::stat).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
@@ -78,7 +79,7 @@ impl Client {
     pub async fn list_page(&self, path: &DfsPath, start_after: &str, limit: u32) -> Result<ListPage> {
         let what = Operation("list", path.as_str());
         let request = pb::ListRequest { path: path.to_string(), start_after: start_after.to_owned(), limit };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.list(r).await }).await?;
+        let reply = self.call(what, request, rpc::list).await?;
         let entries = reply.entries.into_iter().map(|entry| wire::file_status(Some(entry)));
         let entries = entries.collect::<wire::WireResult<_>>().map_err(|reason| what.bad_reply(reason))?;
         Ok(ListPage { entries, more: reply.more })
@@ -165,7 +166,7 @@ impl Client {
     pub async fn mkdir_with(&self, path: &DfsPath, parents: bool, mode: u32) -> Result<()> {
         let request = pb::MkdirRequest { request_id: request_id(), path: path.to_string(), parents, mode };
         let what = Operation("mkdir", path.as_str());
-        self.call(what, request, |mut rpc, r| async move { rpc.mkdir(r).await }).await?;
+        self.call(what, request, rpc::mkdir).await?;
         Ok(())
     }
 
@@ -178,7 +179,7 @@ impl Client {
             overwrite,
         };
         let what = Operation("rename", from.as_str());
-        self.call(what, request, |mut rpc, r| async move { rpc.rename(r).await }).await?;
+        self.call(what, request, rpc::rename).await?;
         Ok(())
     }
 
@@ -186,7 +187,7 @@ impl Client {
     pub async fn delete(&self, path: &DfsPath, recursive: bool) -> Result<bool> {
         let request = pb::DeleteRequest { request_id: request_id(), path: path.to_string(), recursive };
         let what = Operation("delete", path.as_str());
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.delete(r).await }).await?;
+        let reply = self.call(what, request, rpc::delete).await?;
         Ok(reply.existed)
     }
 
@@ -209,7 +210,7 @@ impl Client {
             modified_ms,
         };
         let what = Operation("set attributes of", path.as_str());
-        self.call(what, request, |mut rpc, r| async move { rpc.set_attributes(r).await }).await?;
+        self.call(what, request, rpc::set_attributes).await?;
         Ok(())
     }
 
@@ -218,7 +219,7 @@ impl Client {
         let quota = Some(pb::Quota { files: quota.files, space: quota.space });
         let request = pb::SetQuotaRequest { request_id: request_id(), path: path.to_string(), quota };
         let what = Operation("set the quota of", path.as_str());
-        self.call(what, request, |mut rpc, r| async move { rpc.set_quota(r).await }).await?;
+        self.call(what, request, rpc::set_quota).await?;
         Ok(())
     }
 
@@ -226,7 +227,7 @@ impl Client {
     pub async fn usage(&self, path: &DfsPath) -> Result<Usage> {
         let request = pb::UsageRequest { path: path.to_string() };
         let what = Operation("measure", path.as_str());
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.usage(r).await }).await?;
+        let reply = self.call(what, request, rpc::usage).await?;
         Ok(wire::usage(&reply))
     }
 
@@ -239,7 +240,7 @@ impl Client {
             sources: sources.iter().map(ToString::to_string).collect(),
         };
         let what = Operation("concat", target.as_str());
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.concat(r).await }).await?;
+        let reply = self.call(what, request, rpc::concat).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
@@ -247,7 +248,7 @@ impl Client {
     /// from now on.
     pub async fn fence(&self, scope: &str, epoch: u64) -> Result<()> {
         let request = pb::FenceRequest { request_id: request_id(), scope: scope.to_owned(), epoch };
-        self.call(Operation("fence", scope), request, |mut rpc, r| async move { rpc.fence(r).await }).await?;
+        self.call(Operation("fence", scope), request, rpc::fence).await?;
         Ok(())
     }
 
@@ -255,10 +256,7 @@ impl Client {
     /// not assigned yet. The tokens of tasks of other jobs become invalid.
     pub async fn report_active_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
         let request = pb::ReportActiveJobsRequest { scope: scope.to_owned(), epoch, next, live };
-        self.call(Operation("report the active jobs of", scope), request, |mut rpc, r| async move {
-            rpc.report_active_jobs(r).await
-        })
-        .await?;
+        self.call(Operation("report the active jobs of", scope), request, rpc::report_active_jobs).await?;
         Ok(())
     }
 
@@ -277,7 +275,7 @@ impl Client {
             deletes: texts(&commit.deletes),
         };
         let what = Operation("commit", &commit.commit_id);
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.commit(r).await }).await?;
+        let reply = self.call(what, request, rpc::commit).await?;
         Ok(reply.already_done)
     }
 
@@ -313,7 +311,7 @@ impl Client {
         let what = Operation("locate", path.as_str());
         let reader_host = self.inner.options.host.clone();
         let request = pb::LocateRequest { path: path.to_string(), offset, length, reader_host };
-        let reply = self.call(what, request, |mut rpc, r| async move { rpc.locate(r).await }).await?;
+        let reply = self.call(what, request, rpc::locate).await?;
         let bad = |reason: String| -> ClientError { what.bad_reply(reason) };
         let status = wire::file_status(reply.status).map_err(bad)?;
         let blocks = wire::located_blocks(reply.blocks).map_err(bad)?;

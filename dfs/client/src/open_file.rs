@@ -5,6 +5,7 @@ use super::call::{Backoff, Operation};
 use super::lease::LeaseGuard;
 use super::namespace::request_id;
 use super::pipeline::WrittenBlock;
+use super::rpc;
 use super::{Client, CreateOptions, FileStatus, LocatedBlock, NodeFault, OnAbandon, PutReport, Result, wire};
 use crate::error::Kind;
 use crate::ids::{BlockId, FileId};
@@ -51,7 +52,7 @@ impl OpenFile {
             }
             .into(),
         };
-        let reply = client.call(what, request, |mut rpc, r| async move { rpc.create(r).await }).await?;
+        let reply = client.call(what, request, rpc::create).await?;
         let mut open = Self::from_status(client, what, reply.status, reply.lease_ms)?;
         open.created = true;
         Ok(open)
@@ -64,7 +65,7 @@ impl OpenFile {
             path: path.to_string(),
             holder: client.inner.holder.clone(),
         };
-        let reply = client.call(what, request, |mut rpc, r| async move { rpc.append(r).await }).await?;
+        let reply = client.call(what, request, rpc::append).await?;
         Self::from_status(client, what, reply.status, reply.lease_ms)
     }
 
@@ -125,7 +126,7 @@ impl OpenFile {
             writer_host: self.client.inner.options.host.clone(),
             expected: expected_length,
         };
-        let send = |mut rpc: super::call::Rpc, r| async move { rpc.add_block(r).await };
+        let send = rpc::add_block;
         let reply = self.client.call(what, request, send).await?;
         let block = reply.block.ok_or_else(|| what.bad_reply("the reply has no block"))?;
         let block = wire::located_block(block).map_err(|reason| what.bad_reply(reason))?;
@@ -165,7 +166,7 @@ impl OpenFile {
                 block_id: block.0,
             };
             let what = Operation("abandon a block of", self.path.as_str());
-            let send = |mut rpc: super::call::Rpc, r| async move { rpc.abandon_block(r).await };
+            let send = rpc::abandon_block;
             self.client.call(what, request, send).await?;
             self.in_flight.pop();
             self.commits.retain(|commit| commit.block_id != block.0);
@@ -192,7 +193,7 @@ impl OpenFile {
             rename_to: rename_to.map(ToString::to_string).unwrap_or_default(),
             overwrite,
         };
-        let send = |mut rpc: super::call::Rpc, r| async move { rpc.close(r).await };
+        let send = rpc::close;
         let reply = self.client.call(what, request, send).await?;
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
