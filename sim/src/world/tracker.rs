@@ -197,7 +197,7 @@ impl World {
             Action::CopyFiles(attempt, from) => self.copy_files(at, attempt, from),
             Action::Clean(job) => self.delete_job_files(at, job),
             // As in the daemon: the driver cannot send the registration, and closes the connection.
-            Action::Register { .. } if self.one_in(8) => {
+            Action::Register { .. } if self.one_in(20) => {
                 self.count("registration not sent", true);
                 self.disconnect(at);
             }

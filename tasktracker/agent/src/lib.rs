@@ -211,7 +211,7 @@ impl<T: DriverTypes> Agent<T> {
         match event {
             // The JobTracker repeats this request until it has read the registration. A second
             // registration would restart the numbering of orders.
-            Event::RegisterAgain if self.connection == Connection::Registering => {}
+            Event::RegisterAgain if self.connection != Connection::Up => {}
             Event::Connected | Event::RegisterAgain => self.register(now, out),
             Event::Registered { heartbeat, lost_after, incarnation } => {
                 self.on_registered(now, heartbeat, lost_after, incarnation);

@@ -276,7 +276,7 @@ fn attempt_that_ends_during_registration_is_reported_afterwards() {
 }
 
 #[test]
-fn repeated_request_to_register_is_ignored_while_registering() {
+fn request_to_register_is_ignored_while_registering_or_disconnected() {
     let mut world = World::registered();
     assert!(matches!(&world.handle(Event::RegisterAgain)[..], [Action::Register { .. }]));
     assert_eq!(world.handle(Event::RegisterAgain), []);
@@ -286,6 +286,10 @@ fn repeated_request_to_register_is_ignored_while_registering() {
     let actions = world.handle_orders(0, vec![(1, launch("job_1.m0.0"))]);
     assert!(matches!(&actions[..], [Action::Start(..)]), "{actions:?}");
     assert!(matches!(&world.handle(Event::RegisterAgain)[..], [Action::Register { .. }]));
+    // Without a connection, the agent registers when it is connected again.
+    world.handle(Event::Disconnected);
+    assert_eq!(world.handle(Event::RegisterAgain), []);
+    assert!(matches!(&world.handle(Event::Connected)[..], [Action::Register { .. }]));
 }
 
 #[test]
