@@ -137,7 +137,7 @@ impl Job {
     /// Describes how many maps were node-local or rack-local. None for a job without real input:
     /// the maps of teragen read only a line that describes the rows to generate.
     pub fn locality(&self) -> Option<String> {
-        let reads = self.maps.total > 0 && self.program.rsplit(':').next() != Some("teragen");
+        let reads = self.maps.total > 0 && self.program != "teragen";
         reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
     }
 

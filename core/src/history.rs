@@ -13,11 +13,15 @@ use crate::{
     why::Why,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::{borrow::Cow, collections::BTreeMap};
 
 /// The version of the format. It is incremented when a reader of the older format would
 /// misunderstand the newer one.
 pub const FORMAT: u32 = 3;
+
+/// The setting of a job that says whether slow maps may be split.
+const SPLIT_SLOW: &str = "speculation.split";
 
 /// Maximum number of maps that a reader accepts. It ignores further maps.
 const MAPS_MAX: usize = 10_000_000;
@@ -63,9 +67,10 @@ pub struct Spec {
     pub reduces: u32,
     pub slow_start: f64,
     pub speculation: bool,
-    #[serde(default = "default_true")]
-    pub split_slow: bool,
-    #[serde(default)]
+    /// Absent in older histories, where [`SPLIT_SLOW`] of `conf` says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split_slow: Option<bool>,
+    #[serde(default = "default_attempts_max")]
     pub attempts_max: u32,
     #[serde(default)]
     pub conf: BTreeMap<String, String>,
@@ -288,6 +293,16 @@ pub struct Reason {
     pub numbers: BTreeMap<String, f64>,
 }
 
+/// Decodes the fact of a line. Returns `None` if a newer version has written a kind of fact that
+/// this version does not know.
+pub fn known_fact(fact: Value) -> Result<Option<HistoryFact>, String> {
+    let kind = fact.as_object().and_then(|fact| fact.keys().next()).cloned().unwrap_or_default();
+    if !KINDS.contains(&kind.as_str()) {
+        return Ok(None);
+    }
+    serde_json::from_value(fact).map(Some).map_err(|error| format!("{kind}: {error}"))
+}
+
 impl HistoryFact {
     /// Returns the history line of a fact. `named` returns the name and the host of a tracker.
     /// Returns `None` for a submission, which is in the [`Head`], and for facts that are not about
@@ -419,7 +434,7 @@ impl From<&JobSpec> for Spec {
             reduces,
             slow_start: spec.slow_start,
             speculation: spec.speculation,
-            split_slow: spec.split_slow,
+            split_slow: Some(spec.split_slow),
             attempts_max: spec.attempts_max,
             conf: spec.conf.clone(),
             hosts,
@@ -433,6 +448,8 @@ impl From<&JobSpec> for Spec {
 impl From<Spec> for JobSpec {
     fn from(spec: Spec) -> Self {
         let splits = expand_runs(spec.splits, &spec.hosts);
+        let split_slow =
+            spec.split_slow.unwrap_or_else(|| spec.conf.get(SPLIT_SLOW).is_none_or(|value| value == "true"));
         let Spec { name, user, queue, priority, program, reduces, output, conf, .. } = spec;
         Self {
             name,
@@ -445,7 +462,7 @@ impl From<Spec> for JobSpec {
             output,
             slow_start: spec.slow_start,
             speculation: spec.speculation,
-            split_slow: spec.split_slow,
+            split_slow,
             attempts_max: spec.attempts_max,
             conf,
             payload: Payload { inputs: spec.inputs, files: spec.files, ..Payload::default() },
@@ -541,6 +558,10 @@ fn default_true() -> bool {
     true
 }
 
+fn default_attempts_max() -> u32 {
+    4
+}
+
 fn default_count() -> u32 {
     1
 }
@@ -571,9 +592,9 @@ mod text {
     }
 }
 
-/// Same as [`text`], for a field that may be left out.
+/// Same as [`text`], for a field that may be left out or null.
 mod optional_text {
-    use serde::{Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::{fmt::Display, str::FromStr};
 
     #[expect(clippy::ref_option, reason = "serde requires this signature")]
@@ -587,6 +608,50 @@ mod optional_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(
         from: D,
     ) -> Result<Option<T>, D::Error> {
-        super::text::deserialize(from).map(Some)
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn job_from_json(fields: Value) -> JobSpec {
+        let mut spec = json!({
+            "name": "n", "user": "ann", "queue": "q", "priority": "normal", "program": "builtin:sort",
+            "reduces": 1, "slow_start": 0.05, "speculation": true, "splits": [],
+        });
+        let Value::Object(fields) = fields else { panic!("not an object: {fields}") };
+        spec.as_object_mut().unwrap().extend(fields);
+        serde_json::from_value::<Spec>(spec).unwrap().into()
+    }
+
+    #[test]
+    fn absent_fields_of_a_job_have_the_values_of_a_submission_without_settings() {
+        let job = job_from_json(json!({}));
+        assert_eq!((job.split_slow, job.attempts_max), (true, 4));
+        let older = job_from_json(json!({"conf": {"speculation.split": "false"}}));
+        assert!(!older.split_slow);
+        let both = json!({"conf": {"speculation.split": "true"}, "split_slow": false, "attempts_max": 2});
+        let job = job_from_json(both);
+        assert_eq!((job.split_slow, job.attempts_max), (false, 2));
+    }
+
+    #[test]
+    fn unknown_kinds_are_skipped_and_invalid_facts_are_refused() {
+        let launched = |attempt: &str, from: Value| json!({"attempt-launched": {"attempt": attempt, "tracker": "node1", "resumed_from": from}});
+        assert_eq!(known_fact(json!({"something-new": {"x": 1}})), Ok(None));
+        assert!(matches!(
+            known_fact(launched("job_7.r0.1", json!("job_7.r0.0"))),
+            Ok(Some(HistoryFact::AttemptLaunched { resumed_from: Some(_), .. }))
+        ));
+        assert!(matches!(
+            known_fact(launched("job_7.r0.1", Value::Null)),
+            Ok(Some(HistoryFact::AttemptLaunched { resumed_from: None, .. }))
+        ));
+        let error = known_fact(launched("job_07.r0.1", Value::Null)).unwrap_err();
+        assert!(error.starts_with("attempt-launched: ") && error.contains("job_07.r0.1"), "{error}");
     }
 }

@@ -86,7 +86,7 @@ impl Paced<'_> {
             user: self.user.to_owned(),
             queue: "default".into(),
             priority: Priority::Normal,
-            maps: vec![MapPlan { bytes: BLOCK, work_s: map_s as f32 }; maps as usize],
+            maps: vec![MapPlan { bytes: BLOCK, work_s: map_s as f32, divisible: true }; maps as usize],
             hosts: Vec::new(),
             reduces: vec![ReducePlan { share: share as f32, factor: 1.0, fixed_s: 0.0 }; reduces as usize],
             map_out: 1.0,
@@ -96,6 +96,7 @@ impl Paced<'_> {
             start: Span(0),
             slow_start: 0.05,
             speculation: false,
+            split_slow: true,
         }
     }
 }

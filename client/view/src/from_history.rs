@@ -1,25 +1,34 @@
 //! Rebuilds a job from its history (docs/research/history-format.md), for jobs that the JobTracker
 //! has forgotten.
 //!
-//! Unknown lines and fields are skipped. Counters, progress and the work saved by preemption are
+//! Unknown kinds of facts and unknown fields are skipped. Counters, progress and the work saved by preemption are
 //! absent, because the history does not contain their sums.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use client::model::{Attempt, Job, PhaseStatus, Task};
+use mrcore::{
+    history::{Head, HistoryFact, Record, check_format, expand_runs, known_fact},
+    job::Split,
+};
 use serde_json::Value;
-use sim::workload::history::{Head, HistoryFact, Record, Split, check_format, expand_runs, known_fact};
 
 /// Reads a job and its tasks from the text of its history.
 pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
-    let mut lines = text.lines();
-    let head = lines.next().context("the history is empty")?;
+    let mut lines = (1..).zip(text.lines()).peekable();
+    let (_, head) = lines.next().context("the history is empty")?;
     let head: Head = serde_json::from_str(head).context("the first line of the history is invalid")?;
     check_format(head.format).map_err(anyhow::Error::msg)?;
     let mut past = JobFromHistory::new(head);
-    // The last line of a running job may be incomplete.
-    let known = lines.filter_map(|line| serde_json::from_str::<Record<Value>>(line).ok());
-    for Record { at_us, fact } in known {
-        if let Ok(Some(fact)) = known_fact(fact) {
+    while let Some((number, line)) = lines.next() {
+        let Record { at_us, fact } = match serde_json::from_str::<Record<Value>>(line) {
+            Ok(record) => record,
+            // The last line of a running job may be incomplete.
+            Err(_) if lines.peek().is_none() => break,
+            Err(error) => bail!("line {number} of the history is invalid: {error}"),
+        };
+        let fact =
+            known_fact(fact).map_err(|why| anyhow!("line {number} of the history is invalid: {why}"))?;
+        if let Some(fact) = fact {
             past.add_fact(at_us / 1000, fact);
         }
     }
@@ -51,7 +60,7 @@ impl JobFromHistory {
             user: spec.user,
             queue: spec.queue,
             priority: spec.priority.to_string(),
-            program: spec.program.to_string(),
+            program: spec.program.name().to_owned(),
             state: "running".into(),
             submitted_ms: at_us / 1000,
             inputs: spec.inputs,
@@ -202,6 +211,7 @@ mod tests {
         ]
         .join("\n");
         let (job, tasks) = read(&text).unwrap();
+        assert_eq!(job.program, "sort");
         assert_eq!((job.state.as_str(), job.why.as_str(), job.seconds()), ("killed", "by ann", 3.0));
         assert_eq!((job.maps.total, job.maps.done, job.maps.failed_attempts), (2, 1, 1));
         let ranges: Vec<_> = tasks.iter().map(|task| (task.task.as_str(), task.start, task.end)).collect();
@@ -215,5 +225,15 @@ mod tests {
         assert_eq!((paused.state.as_str(), paused.stage.as_str()), ("paused", "shuffle"));
         assert_eq!((resumed.resumed_from.as_str(), resumed.state.as_str()), ("job_7.r0.0", "unfinished"));
         assert!(read("").is_err() && read("{}").is_err());
+    }
+
+    #[test]
+    fn invalid_line_is_refused_with_its_number() {
+        let head = r#"{"format":3,"job":"job_7","at_us":1,"spec":{"name":"n","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":1,"slow_start":0.05,"speculation":false,"splits":[]}}"#;
+        let ended = r#"{"at_us":4,"fact":{"job-ended":{"outcome":"killed"}}}"#;
+        for line in [r#"{"at_us":41"#, r#"{"at_us":2,"fact":{"attempt-failed":{"attempt":"job_07.m0.0"}}}"#] {
+            let error = read(&[head, line, ended].join("\n")).unwrap_err().to_string();
+            assert!(error.starts_with("line 2 of the history is invalid: "), "{error}");
+        }
     }
 }

@@ -137,6 +137,7 @@ impl Class {
         let map = MapPlan {
             bytes: (self.input / f64::from(maps)) as u64,
             work_s: (self.map_s / f64::from(maps)) as f32,
+            divisible: true,
         };
         let reduce = ReducePlan {
             share: 1.0 / reduces.max(1) as f32,
@@ -160,6 +161,7 @@ impl Class {
             start: seconds(1.0),
             slow_start: 0.05,
             speculation: false,
+            split_slow: true,
         }
     }
 }

@@ -21,6 +21,8 @@ pub struct MapPlan {
     pub bytes: u64,
     /// Seconds of computing on a machine of speed 1.
     pub work_s: f32,
+    /// Whether the map can be split.
+    pub divisible: bool,
 }
 
 /// Work of one reduce.
@@ -69,6 +71,8 @@ pub struct JobPlan {
     pub slow_start: f64,
     /// Whether stragglers may get speculative attempts.
     pub speculation: bool,
+    /// Whether slow maps may be split; if not, they get speculative attempts.
+    pub split_slow: bool,
 }
 
 /// A job whose tasks are not generated yet.
@@ -106,8 +110,11 @@ impl Outline<'_> {
     pub fn plan(self, rng: &mut Rng) -> JobPlan {
         let Self { at_s, name, group, user, maps, block, reduces, profile } = self;
         let work_s = block as f64 / (profile.map_mbps * 1e6);
-        let map =
-            |rng: &mut Rng| MapPlan { bytes: block, work_s: (work_s * rng.spread(profile.spread)) as f32 };
+        let map = |rng: &mut Rng| MapPlan {
+            bytes: block,
+            work_s: (work_s * rng.spread(profile.spread)) as f32,
+            divisible: true,
+        };
         let share = 1.0 / f64::from(reduces.max(1));
         let reduce = |rng: &mut Rng| ReducePlan {
             share: share as f32,
@@ -131,6 +138,7 @@ impl Outline<'_> {
             start: seconds(profile.start_s),
             slow_start: 0.05,
             speculation: false,
+            split_slow: true,
         }
     }
 }

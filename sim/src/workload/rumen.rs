@@ -131,6 +131,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
     let map = |task: &Task| MapPlan {
         bytes: task.bytes().unwrap_or(1),
         work_s: task.work_s().unwrap_or(usual_s.0) as f32,
+        divisible: true,
     };
     let plans: Vec<MapPlan> = maps.iter().map(map).collect();
     let sum =
@@ -162,6 +163,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         start: seconds(0.0),
         slow_start: 0.05,
         speculation: false,
+        split_slow: true,
     };
     check_task_times(&plan)?;
     Ok((job.submit_time, plan))
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(workload.jobs[0].name, "job_2", "in order of submission");
         let job = &workload.jobs[1];
         assert_eq!(job.at, mrcore::Span::millis(500));
-        assert_eq!(job.maps, [MapPlan { bytes: 100, work_s: 2.0 }, MapPlan { bytes: 1, work_s: 2.0 }]);
+        assert_eq!(job.maps, [100, 1].map(|bytes| MapPlan { bytes, work_s: 2.0, divisible: true }));
         assert_eq!((job.reduces[0].fixed_s, job.reduces[0].share), (1.0, 1.0));
         assert!((job.map_out - 50.0 / 101.0).abs() < 1e-9);
     }

@@ -149,6 +149,7 @@ impl<'a> Row<'a> {
         let map = MapPlan {
             bytes: (input / count) as u64,
             work_s: (class.fixed_s + each / (class.map_mbps * 1e6)) as f32,
+            divisible: true,
         };
         let reduces = self.reduces(scaling) as usize;
         let reduce = ReducePlan { share: 1.0 / reduces.max(1) as f32, factor: 1.0, fixed_s: 0.0 };
@@ -169,6 +170,7 @@ impl<'a> Row<'a> {
             start: seconds(1.0),
             slow_start: 0.05,
             speculation: false,
+            split_slow: true,
         }
     }
 }

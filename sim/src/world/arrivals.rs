@@ -106,7 +106,7 @@ impl World {
                 source: format!("/{plan}"),
                 start: 0,
                 end: map.bytes.max(1),
-                divisible: rng.as_mut().is_none_or(|rng| !rng.one_in(8)),
+                divisible: rng.as_mut().is_none_or(|rng| !rng.one_in(8)) && map.divisible,
                 hosts,
                 pin: mrcore::job::InputPin::default(),
             }
@@ -122,7 +122,7 @@ impl World {
             output: String::new(),
             slow_start: job.slow_start,
             speculation: job.speculation,
-            split_slow: true,
+            split_slow: job.split_slow,
             attempts_max,
             conf: BTreeMap::from([(GROUP.to_owned(), job.group.clone())]),
             payload: Payload::default(),
@@ -140,4 +140,20 @@ fn spread_hosts(hosts: &[Vec<u32>], copies: usize, nodes: usize) -> Vec<u32> {
         valid.into_iter().chain(std::iter::repeat(last)).take(copies).collect::<Vec<_>>()
     };
     hosts.iter().enumerate().flat_map(some).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{World, trial, workload::history::read_texts};
+
+    #[test]
+    fn replayed_job_is_split_only_if_the_real_one_could_be() {
+        let head = r#"{"format":3,"job":"job_7","at_us":1000000,"spec":{"name":"n","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":0,"slow_start":0.05,"speculation":true,"split_slow":false,"splits":[{"source":"/a","start":0,"end":100},{"end":150,"divisible":false}]}}"#;
+        let ended = r#"{"at_us":2000000,"fact":{"job-ended":{"outcome":"succeeded"}}}"#;
+        let history = read_texts(&[("a test".into(), [head, ended].join("\n"))]).expect("it reads");
+        let world = World::new(trial::short().setup, history.workload).expect("a policy");
+        let spec = world.spec(0, &[0, 0], 1);
+        let divisible: Vec<bool> = spec.splits.iter().map(|split| split.divisible).collect();
+        assert_eq!((spec.split_slow, divisible), (false, vec![true, false]));
+    }
 }

@@ -182,7 +182,11 @@ impl Job {
             queue: queue.clone(),
             priority: *priority,
             maps: maps
-                .map(|(split, map)| MapPlan { bytes: split.end - split.start, work_s: map.seconds as f32 })
+                .map(|(split, map)| MapPlan {
+                    bytes: split.end - split.start,
+                    work_s: map.seconds as f32,
+                    divisible: split.divisible,
+                })
                 .collect(),
             hosts: Vec::new(),
             reduces: self
@@ -197,6 +201,7 @@ impl Job {
             start: seconds(0.0),
             slow_start: *slow_start,
             speculation: *speculation,
+            split_slow: self.spec.split_slow,
         };
         let hosts = splits.iter().map(|split| split.hosts.clone()).collect();
         let makespan = ended.since(self.submitted);

@@ -23,16 +23,15 @@ use filter::HistoryFilter;
 pub use filter::{Ran, SkippedJob, skipped_jobs};
 use job::{FinishedJob, Job};
 pub use min_shares::UnknownShares;
-pub use mrcore::history::{Environment, Head, HistoryFact, Record, TrackerRow, check_format, expand_runs};
-pub use mrcore::job::Split;
+pub use mrcore::history::{Environment, TrackerRow};
 use mrcore::{
     PerPhase, Span, Time,
+    history::{Head, Record, check_format},
     ids::JobId,
     job::{JobSpec, Program},
     metrics::Metrics,
 };
 use records::Trackers;
-pub use records::known_fact;
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},

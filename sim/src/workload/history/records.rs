@@ -10,7 +10,7 @@
 use mrcore::{
     Fact, PerPhase, Time,
     fact::{Entry, TRACKER_LOST},
-    history::{Environment, HistoryFact, KINDS},
+    history::{Environment, HistoryFact, known_fact},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::JobSpec,
 };
@@ -31,17 +31,7 @@ pub(super) struct Trackers {
     pub(super) environment: Option<Environment>,
 }
 
-/// Decodes the fact of a line. Returns `None` if a newer version has written a kind of fact that
-/// this version does not know.
-pub fn known_fact(fact: Value) -> Result<Option<HistoryFact>, String> {
-    let kind = fact.as_object().and_then(|fact| fact.keys().next()).cloned().unwrap_or_default();
-    if !KINDS.contains(&kind.as_str()) {
-        return Ok(None);
-    }
-    serde_json::from_value(fact).map(Some).map_err(|error| format!("{kind}: {error}"))
-}
-
-/// Name of the counter of CPU_COUNTER time.
+/// Name of the counter of CPU time.
 pub(super) const CPU_COUNTER: &str = "CPU_MILLISECONDS";
 
 impl Trackers {
@@ -72,7 +62,7 @@ impl Trackers {
         }
         let Some(mut fact) = line.into_fact(job, |name| self.id_of(name))? else { return Ok(Vec::new()) };
         if let Fact::AttemptSucceeded { result, .. } | Fact::MapSplit { result, .. } = &mut fact {
-            // CPU_COUNTER time is the only counter that is used here.
+            // CPU time is the only counter that is used here.
             result.counters.retain(|(name, _)| name == CPU_COUNTER);
             result.pieces.clear();
         }

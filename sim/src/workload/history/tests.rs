@@ -49,7 +49,7 @@ fn history_is_converted_to_a_workload_with_figures() {
     let job = &history.workload.jobs[0];
     assert_eq!(
         job.maps,
-        [MapPlan { bytes: 100, work_s: 5.0 }],
+        [MapPlan { bytes: 100, work_s: 5.0, divisible: true }],
         "expected the work of both halves of the split"
     );
     assert!((job.reduces[0].fixed_s - 4.0).abs() < 1e-6, "expected the time after the end of the maps");
