@@ -11,11 +11,9 @@ use crate::{
 };
 use dfs_client::{ClientError, error::Kind, path::DfsPath};
 use mrcore::{job::Job, output::Leftovers};
+use mrlib_api::settings::STAGING as STAGING_KEY;
 use proto::STAGING;
 use std::collections::BTreeMap;
-
-/// Name of the setting with the staging folder of a job.
-const STAGING_KEY: &str = "staging";
 
 /// The folders to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]

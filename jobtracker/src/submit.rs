@@ -21,7 +21,7 @@ use mrcore::{
 use mrlib_api::{
     Conf, InputFormat,
     codec::Codec,
-    settings::{self, Kind as Values, MAPPER_DIVISIBLE, Setting},
+    settings::{self, Kind as Values, MAPPER_DIVISIBLE, SPLIT_KEYS, Setting},
 };
 use std::{
     borrow::Cow,
@@ -39,8 +39,6 @@ const SHUFFLE_TOKEN_BYTES: usize = 16;
 const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
 /// Name of the setting that disables the splitting of slow maps if its value is `false`.
 const SPLIT_SLOW: &str = "speculation.split";
-/// Name of the setting with the path of the file of split keys.
-const SPLIT_KEYS: &str = "total.order.splits";
 /// Name of the setting with the number of replicas of the output.
 const REPLICATION: &str = "output.replication";
 /// Approximate length of the path of a piece, not counting the path of the output folder.

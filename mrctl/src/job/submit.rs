@@ -9,7 +9,7 @@ use client::{Error, JobTracker, StagingFolder, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
 use engine::{registry, streaming};
-use mrlib_api::settings::{self, ENGINE_SETTINGS, MAPPER_DIVISIBLE};
+use mrlib_api::settings::{self, ENGINE_SETTINGS, MAPPER_DIVISIBLE, SPLIT_KEYS};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -277,10 +277,10 @@ async fn prepare(
     if args.program == "teragen" && submission.inputs.is_empty() {
         submission.inputs = super::tera::ranges(staging, &submission.conf).await?;
     }
-    if total_order && submission.reduces > 1 && !submission.conf.contains_key("total.order.splits") {
+    if total_order && submission.reduces > 1 && !submission.conf.contains_key(SPLIT_KEYS) {
         let keys = super::sample::splits(client, target, &submission, &args.program).await?;
         let path = staging.put_bytes("split-keys", keys).await?;
-        submission.conf.insert("total.order.splits".into(), path);
+        submission.conf.insert(SPLIT_KEYS.into(), path);
     }
     staging.add_to(&mut submission);
     Ok(submission)

@@ -14,8 +14,6 @@ pub use types::spelling::nearest;
 
 /// Names with this prefix are free for the programs of users.
 pub const USER_PREFIX: &str = "user.";
-/// Names with this prefix are set by the JobTracker only.
-pub const RESERVED_PREFIX: &str = "fermata.";
 /// Number of records that a task may skip with `skip.bad.records=true`.
 pub const SKIP_DEFAULT: u64 = 100;
 /// Maximum replication that a job may request. A NameNode may allow less.
@@ -33,6 +31,10 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub const DECLARED_MAX: usize = 1000;
 /// Whether the mapper is divisible. Set at submission from the program ([`crate::Job::divisible`]).
 pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
+/// The staging folder of the job, which is deleted with the job. Set at submission.
+pub const STAGING: &str = "staging";
+/// The path of the file of split keys of a job with total order.
+pub const SPLIT_KEYS: &str = "total.order.splits";
 
 /// The values that a setting accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,12 +121,12 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new("merge.factor", Kind::Count { min: 2, max: 1 << 20 }, "runs merged at a time [default: 64]"),
     Setting::new("fetch.parallel", Kind::Count { min: 1, max: 1 << 10 }, "parallel fetches [default: 4]"),
     Setting::new("map.output.compress", Kind::Flag, "false: never compress map output"),
-    Setting::new("total.order.splits", Kind::Text, "file of split keys, for jobs with total order"),
+    Setting::new(SPLIT_KEYS, Kind::Text, "file of split keys, for jobs with total order"),
     Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
 ];
 
-/// Set by `mrctl submit`: the staging folder of the job, and whether the mapper is divisible.
-const INTERNAL: &[&str] = &["staging", MAPPER_DIVISIBLE];
+/// Settings that the client sets at submission.
+const INTERNAL: &[&str] = &[STAGING, MAPPER_DIVISIBLE];
 
 /// Names of Hadoop settings, and what to use instead.
 const HADOOP: &[(&[&str], &str)] = &[
@@ -248,9 +250,6 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
     let known: HashMap<&str, Kind> =
         ENGINE_SETTINGS.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
     for (name, value) in conf {
-        if name.starts_with(RESERVED_PREFIX) {
-            return Err(format!("setting {name}: names that begin with {RESERVED_PREFIX} are reserved"));
-        }
         if name.starts_with(USER_PREFIX) || INTERNAL.contains(&name) {
             continue;
         }
@@ -326,7 +325,7 @@ mod tests {
             ("slow.start", " 0.5 "),
             ("word.length", "4"),
             ("user.anything", "at all"),
-            ("staging", "/tmp/x"),
+            (STAGING, "/tmp/x"),
         ] {
             assert_eq!(refusal(name, value), None, "{name}={value}");
         }

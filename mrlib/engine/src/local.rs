@@ -21,6 +21,7 @@ use crossbeam::channel;
 use mrlib_api::{
     Conf, InputFormat, Job, Liveness, OutputFormat, TaskControl, TaskError,
     codec::{Codec, Coding},
+    settings::SPLIT_KEYS,
     task_settings,
 };
 use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
@@ -39,8 +40,6 @@ const SPLIT_BYTES: u64 = 64 << 20;
 
 /// Number of keys sampled per reduce of a job with total order.
 const SAMPLES_PER_REDUCE: usize = 1000;
-/// The setting for the file of split keys.
-const SPLIT_KEYS: &str = "total.order.splits";
 
 /// Input, output and options of a local run.
 #[derive(Debug, Clone)]

@@ -52,7 +52,7 @@ impl Settings {
             skip_records: settings::skip_records(skip).unwrap_or(0),
             codec: conf.parse("input.codec", Codec::Auto)?,
             input: conf.parse("input.format", job.input)?,
-            total_order_splits: conf.get("total.order.splits").map(str::to_owned),
+            total_order_splits: conf.get(settings::SPLIT_KEYS).map(str::to_owned),
             output_replication: output_replication(conf)?,
         })
     }
