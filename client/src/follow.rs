@@ -1,5 +1,5 @@
-//! Follows a job until it has ended. Reconnects if the JobTracker restarts, reason_with_rule its
-//! jobs continue.
+//! Follows a job until it has ended. Reconnects if the JobTracker restarts, because its jobs
+//! continue.
 
 use crate::{Error, JobTracker, Result, Watch, model::Job, scheduling::Reason};
 use std::{
@@ -12,6 +12,8 @@ use std::{
 const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a connection is lost, or a job waits, before the observer is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
+/// Maximum interval between two queries for the reasons why a job waits.
+const QUERY_INTERVAL_MAX: Duration = Duration::from_mins(1);
 /// Interval between two attempts to reconnect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
@@ -114,7 +116,10 @@ impl DisconnectedTime {
 /// A job that waits, and the reasons that the observer was notified of.
 struct WaitReasons<Ask, Query> {
     ask: Ask,
-    /// The time from the start of the wait to the first query, and from one query to the next.
+    /// The time from the start of the wait, or from a new reason, to the next query. The interval
+    /// doubles with each query without a new reason, up to [`QUERY_INTERVAL_MAX`], because hundreds
+    /// of clients may follow jobs that wait for hours.
+    first_interval: Duration,
     interval: Duration,
     /// The job if it waits, and the time of the next query.
     job: Option<(String, Instant)>,
@@ -124,8 +129,9 @@ struct WaitReasons<Ask, Query> {
 }
 
 impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> WaitReasons<Ask, Query> {
-    fn new(interval: Duration, ask: Ask) -> Self {
-        Self { ask, interval, job: None, query: None, reported: BTreeSet::new() }
+    fn new(first_interval: Duration, ask: Ask) -> Self {
+        let reported = BTreeSet::new();
+        Self { ask, first_interval, interval: first_interval, job: None, query: None, reported }
     }
 
     fn update(&mut self, job: &Job) {
@@ -134,6 +140,7 @@ impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> WaitReasons<
             (self.job, self.query) = (None, None);
             self.reported.clear();
         } else if self.job.is_none() {
+            self.interval = self.first_interval;
             self.job = Some((job.job.clone(), Instant::now() + self.interval));
         }
     }
@@ -146,10 +153,13 @@ impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> WaitReasons<
             tokio::time::sleep_until((*query_at).into()).await;
             let reasons = self.query.get_or_insert_with(|| Box::pin((self.ask)(job.clone()))).await;
             self.query = None;
-            *query_at = Instant::now() + self.interval;
             let before = self.reported.len();
             self.reported.extend(reasons.iter().map(|reason| reason.rule.clone()));
-            if self.reported.len() > before {
+            let is_new = self.reported.len() > before;
+            self.interval =
+                if is_new { self.first_interval } else { (2 * self.interval).min(QUERY_INTERVAL_MAX) };
+            *query_at = Instant::now() + self.interval;
+            if is_new {
                 return (job.clone(), reasons);
             }
         }
@@ -243,6 +253,27 @@ mod tests {
         job.maps.running = 0;
         waits.update(&job);
         assert_eq!(waits.next().await.1, reason_with_rule("a"), "a new wait");
+    }
+
+    #[tokio::test]
+    async fn interval_of_queries_doubles_while_the_reasons_stay_the_same() {
+        let answers = ["a", "a", "a", "a", "b"].map(reason_with_rule);
+        let answers = RefCell::new(VecDeque::from(answers));
+        let mut waits = WaitReasons::new(Duration::from_millis(1), |_| {
+            let answer = answers.borrow_mut().pop_front().unwrap();
+            async { answer }
+        });
+        waits.update(&waiting_job());
+        waits.next().await;
+        assert_eq!(waits.interval, Duration::from_millis(1), "the reason is new");
+        let begin = Instant::now();
+        assert_eq!(waits.next().await.1, reason_with_rule("b"));
+        assert!(begin.elapsed() >= Duration::from_millis(1 + 2 + 4 + 8), "{:?}", begin.elapsed());
+        assert_eq!(waits.interval, Duration::from_millis(1), "the reason is new");
+        waits.interval = QUERY_INTERVAL_MAX;
+        waits.update(&Job { state: "succeeded".into(), ..waiting_job() });
+        waits.update(&waiting_job());
+        assert_eq!(waits.interval, Duration::from_millis(1), "a new wait");
     }
 
     #[tokio::test]
