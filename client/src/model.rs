@@ -6,6 +6,7 @@ use crate::scheduling::Throughput;
 use daemon::count;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use types::JobId;
 
 /// The progress of a phase of a job.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -155,9 +156,8 @@ impl Job {
 /// Returns whether the JobTracker may have forgotten older jobs, judged by gaps in the job IDs. How
 /// many is unknown, because a recovered JobTracker skips IDs.
 pub fn has_forgotten<'a>(jobs: impl IntoIterator<Item = &'a Job>) -> bool {
-    let number = |job: &Job| job.job.strip_prefix("job_").and_then(|number| number.parse::<u64>().ok());
     let (count, newest) = jobs.into_iter().fold((0, 0), |(count, newest), job| {
-        (count + 1, number(job).map_or(newest, |number| number.max(newest)))
+        (count + 1, job.job.parse::<JobId>().map_or(newest, |id| newest.max(id.0)))
     });
     newest > count
 }

@@ -10,6 +10,7 @@ use client::{
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::{
     io::IsTerminal,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -164,13 +165,8 @@ fn output_hint(job: &Job) -> String {
     match &job.output {
         output if output.is_empty() => "its output was discarded, as requested".into(),
         output if is_empty => format!("output in {output} is empty"),
-        output => format!("output in {output}: mrctl fs cat {}", quote(&format!("{output}/part-*"))),
+        output => format!("output in {output}: mrctl fs cat {}", output::shell(Path::new(&format!("{output}/part-*")))),
     }
-}
-
-/// Quotes a word for a shell.
-fn quote(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{Daemons, JobMark, JobRef, NodeRef, Scenario, ScenarioAction, Step, When};
 use crate::fault;
-use mrcore::Span;
+use mrcore::{Span, ids::JobId};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -201,7 +201,7 @@ fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
     };
     match words {
         ["job", number] => number.parse().ok().filter(|number| *number > 0).map(JobRef::Nth).ok_or_else(bad),
-        [id] => id.strip_prefix("job_").and_then(|id| id.parse().ok()).map(JobRef::Number).ok_or_else(bad),
+        [id] => id.parse::<JobId>().map(|id| JobRef::Number(id.0.into())).map_err(|_| bad()),
         _ => Err(bad()),
     }
 }

@@ -71,6 +71,7 @@ fn malformed_steps_are_rejected_with_their_line() {
         (&format!("[[step]]\nat = \"-1s\"\n{kill}"), 1, "is not a time"),
         (&format!("[[step]]\nwhen = \"job 1 maps 400%\"\n{kill}"), 1, "from 0% to 100%"),
         (&format!("[[step]]\nwhen = \"job 0 over\"\n{kill}"), 1, "is not a job"),
+        (&format!("[[step]]\nwhen = \"job_07 over\"\n{kill}"), 1, "is not a job"),
         (&format!("[[step]]\nwhen = \"full moon\"\n{kill}"), 1, "job 1 maps 40%"),
         ("[[step]]\nat = \"1s\"\ndo = \"meteor\"", 1, "kill, stop, cont"),
         ("[[step]]\nat = \"1s\"\ndo = \"kill\"", 1, "kill: node is missing"),

@@ -37,6 +37,7 @@ use std::{
     thread,
     time::{Duration, Instant},
 };
+use types::AttemptId;
 use umbilical::{Received, Umbilical};
 
 /// The path of the Unix socket of the tracker. If it is set, this is a task process.
@@ -249,7 +250,7 @@ fn run(
 
 /// Returns the identity of the input file at submission, if the split has it. File IDs start at 1.
 fn pin(spec: &TaskSpec, split: &Split) -> Option<Pin> {
-    let job = spec.attempt.split('.').next()?.strip_prefix("job_")?.parse().ok()?;
+    let job = spec.attempt.parse::<AttemptId>().ok()?.job().0.into();
     (split.file_id > 0).then_some(Pin { job, file_id: split.file_id, length: split.file_length })
 }
 
