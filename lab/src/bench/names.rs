@@ -47,7 +47,7 @@ pub(crate) async fn channels(launch: &Launch) -> Result<Vec<Channel>> {
 pub(crate) async fn writable(launch: &Launch) -> Result<()> {
     let client = launch.client().await?;
     let deadline = Instant::now() + Duration::from_secs(30);
-    while client.report().await?.safemode.on {
+    while client.safemode().await?.on {
         ensure!(Instant::now() < deadline, "the namenode stays in safemode");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -314,7 +314,7 @@ fn show(what: &str, fsck: &dfs_client::Fsck, repair_outlook: &str) -> Result<()>
 
 pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode> {
     let status = match args.action {
-        Action::Get => client.report().await?.safemode,
+        Action::Get => client.safemode().await?,
         Action::On => client.set_safemode(true).await?,
         Action::Off => client.set_safemode(false).await?,
         Action::Wait => await_end(client, args.timeout.0).await?,
@@ -333,7 +333,7 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
 async fn await_end(client: &Client, timeout: Duration) -> Result<SafemodeStatus> {
     let deadline = Instant::now() + timeout;
     loop {
-        let status = client.report().await?.safemode;
+        let status = client.safemode().await?;
         if !status.on || Instant::now() >= deadline {
             return Ok(status);
         }
