@@ -42,5 +42,5 @@ pub use phase::{PerPhase, Phase};
 pub use plan::{Plan, Refused};
 pub use scheduler::Scheduler;
 pub use time::{Span, Time};
-pub use types::{ids, phase, split_mix, time};
+pub use types::{ids, phase, quantity, split_mix, time};
 pub use why::Why;

@@ -35,5 +35,5 @@ pub use world::World;
 
 /// Returns a number with a noun: `1 job`, `2 jobs`. Only for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    mrcore::quantity::count(count as u64, noun)
 }

@@ -87,7 +87,6 @@ struct State {
     crash_after: Option<u64>,
     fail_at: Option<u64>,
     crashed: bool,
-    free_bytes: Option<u64>,
 }
 
 #[derive(Default, Clone)]
@@ -163,11 +162,6 @@ impl CrashDisk {
         let mut state = self.lock();
         let inode = state.names[name];
         state.inode(inode).bad.push(bytes);
-    }
-
-    /// Sets the result of `free_bytes`.
-    pub fn set_free_bytes(&self, bytes: u64) {
-        self.lock().free_bytes = Some(bytes);
     }
 
     /// Whether an operation has failed because of the crash.
@@ -251,7 +245,6 @@ impl State {
             names: self.names.clone(),
             names_synced: self.names_synced.clone(),
             names_pending: self.names_pending.clone(),
-            free_bytes: self.free_bytes,
             ..Self::default()
         }
     }
@@ -370,9 +363,8 @@ impl Disk for CrashDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        let state = self.lock();
-        state.alive()?;
-        Ok(state.free_bytes.unwrap_or(1 << 40))
+        self.lock().alive()?;
+        Ok(1 << 40)
     }
 }
 

@@ -165,7 +165,10 @@ fn output_hint(job: &Job) -> String {
     match &job.output {
         output if output.is_empty() => "its output was discarded, as requested".into(),
         output if is_empty => format!("output in {output} is empty"),
-        output => format!("output in {output}: mrctl fs cat {}", output::shell(Path::new(&format!("{output}/part-*")))),
+        folder => {
+            let parts = format!("{folder}/part-*");
+            format!("output in {folder}: mrctl fs cat {}", output::shell(Path::new(&parts)))
+        }
     }
 }
 
