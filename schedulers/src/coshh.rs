@@ -301,8 +301,8 @@ impl SlotOrder for Coshh {
 }
 
 /// Returns a synthetic problem with this many classes, each with its own rank, on nodes that all
-/// differ.
-pub(crate) fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
+/// differ. For benchmarks.
+pub fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
     let mixed = |seed: usize| (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     let time = |class: usize, node: usize| 1.0 + mixed(class * nodes + node + 1) as f64 / 1e4;
     let kind = |class: usize| classes::KindFacts {

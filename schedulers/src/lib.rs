@@ -4,7 +4,6 @@
 //! A policy is one file here and one entry of [`POLICIES`]. README.md states the problem and the
 //! rule of each. Read [`fifo`] first.
 
-pub mod bench_cluster;
 pub mod capacity;
 pub mod chronos;
 pub mod coshh;

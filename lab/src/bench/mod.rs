@@ -6,6 +6,7 @@
 //! are noisy. A benchmark is not a test: the exit code tells whether it ran, the last column
 //! whether the limit is met.
 
+mod bench_cluster;
 mod bytes;
 mod measurement;
 mod mr;

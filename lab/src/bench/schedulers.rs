@@ -1,18 +1,17 @@
 //! `mrctl bench schedulers`: the cost of policies on a large cluster that exists only in memory
-//! (`schedulers::bench_cluster`).
+//! (`bench_cluster`).
 //!
 //! No process is started: the core of the JobTracker and the policies are pure code. Medians are
 //! wall time, because a decision is shorter than a tick of the CPU clock. Values per second are CPU
 //! time.
 
-use super::measurement::{Limit, Measurement, median};
+use super::{
+    bench_cluster::{BenchCluster, LARGE, Size},
+    measurement::{Limit, Measurement, median},
+};
 use anyhow::{Context, Result};
 use clusters::local::cpu_seconds;
-use schedulers::{
-    Params,
-    bench_cluster::{self, BenchCluster, LARGE, Size},
-    specs,
-};
+use schedulers::{Params, coshh::synthetic_problem, specs};
 use std::{hint::black_box, time::Instant};
 use view::output::Usage;
 
@@ -136,7 +135,7 @@ fn p99(mut times: Vec<f64>) -> f64 {
 
 fn program() -> Measurement {
     let one = |_| {
-        let problem = bench_cluster::synthetic_problem(20, 100);
+        let problem = synthetic_problem(20, 100);
         let started = Instant::now();
         drop(black_box(problem.solve()));
         started.elapsed().as_secs_f64() * 1e3

@@ -2,12 +2,10 @@
 //!
 //! On every tracker, all slots but one of each phase are in use. Every job has pending maps and
 //! reduces, and the input of each map is on three hosts. The caller measures how long
-//! [`BenchCluster::decide`] takes, because this crate has no clock.
+//! [`BenchCluster::decide`] takes.
 
-use crate::{Params, PolicyError, make};
 use mrcore::{
     Cluster, Config, Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time, Why,
-    compute::Problem,
     event::{AttemptReport, AttemptStatus, Heartbeat},
     fact::Entry,
     ids::{AttemptId, Incarnation, JobId, RequestId, TaskId, TrackerId},
@@ -16,28 +14,29 @@ use mrcore::{
     scheduler::Cause,
     task::{Attempt, AttemptResult, AttemptState, CheckpointInfo, Progress},
 };
+use schedulers::{Params, PolicyError, make};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The size of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub(super) struct Size {
     /// Number of trackers, each with eight map slots and four reduce slots. A rack has forty.
-    pub trackers: u32,
+    pub(super) trackers: u32,
     /// Number of running jobs.
-    pub jobs: u32,
+    pub(super) jobs: u32,
     /// Number of pending maps over all jobs, in addition to one for every free slot.
-    pub waiting: u32,
+    pub(super) waiting: u32,
 }
 
 /// The size of the cluster in the published benchmark results.
-pub const LARGE: Size = Size { trackers: 1000, jobs: 200, waiting: 50_000 };
+pub(super) const LARGE: Size = Size { trackers: 1000, jobs: 200, waiting: 50_000 };
 
 const SLOTS_PER_TRACKER: PerPhase<u32> = PerPhase { map: 8, reduce: 4 };
 const START_TIME: Time = Time(1_000_000_000);
 
 /// The cluster and its policy.
 #[derive(Debug)]
-pub struct BenchCluster {
+pub(super) struct BenchCluster {
     core: JobTracker,
     size: Size,
     now: Time,
@@ -46,12 +45,12 @@ pub struct BenchCluster {
 
 impl BenchCluster {
     /// Builds the cluster.
-    pub fn new(spec: &str, params: &Params, size: Size) -> Result<Self, PolicyError> {
+    pub(super) fn new(spec: &str, params: &Params, size: Size) -> Result<Self, PolicyError> {
         Self::with_shadow(spec, None, params, size)
     }
 
     /// Builds the cluster with a second policy as shadow.
-    pub fn with_shadow(
+    pub(super) fn with_shadow(
         spec: &str,
         shadow: Option<&str>,
         params: &Params,
@@ -93,7 +92,7 @@ impl BenchCluster {
     }
 
     /// Advances the time by a second and sends a tick.
-    pub fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.now = self.now + Span::secs(1);
         self.handle(Event::Tick);
     }
@@ -111,7 +110,7 @@ impl BenchCluster {
     }
 
     /// Sends a heartbeat of every tracker, with the progress of its attempts.
-    pub fn send_heartbeats(&mut self) {
+    pub(super) fn send_heartbeats(&mut self) {
         (0..self.size.trackers).for_each(|tracker| self.heartbeat(tracker));
     }
 
@@ -178,13 +177,13 @@ impl BenchCluster {
 
     /// Returns the decisions of the policy for the two free slots of a tracker. The decisions are
     /// not carried out.
-    pub fn decide(&mut self, tracker: u32) -> Vec<Decision> {
+    pub(super) fn decide(&mut self, tracker: u32) -> Vec<Decision> {
         self.core.consult(self.now, Cause::Offer(TrackerId(tracker % self.size.trackers)))
     }
 
     /// Handles a complete heartbeat of a tracker. It reports the progress of running attempts and
     /// that preempted attempts have ended. The decisions of the policy are carried out.
-    pub fn heartbeat(&mut self, tracker: u32) {
+    pub(super) fn heartbeat(&mut self, tracker: u32) {
         let tracker = TrackerId(tracker % self.size.trackers);
         self.seq += 1;
         let cluster = self.core.cluster();
@@ -218,12 +217,6 @@ fn report(attempt: &Attempt, cluster: &Cluster, activity: u64) -> AttemptReport 
     AttemptReport { attempt: attempt.id, status }
 }
 
-/// Returns a synthetic linear program of coshh, with this many classes and this many nodes that all
-/// differ.
-pub fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
-    crate::coshh::synthetic_problem(classes, nodes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,7 +235,7 @@ mod tests {
             [("fair.node_wait", "0s"), ("fair.rack_wait", "0s"), ("hsrtf.colocate_wait", "0s")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned())),
         );
-        for spec in crate::specs() {
+        for spec in schedulers::specs() {
             let mut cluster = BenchCluster::new(&spec, &params, size).unwrap();
             assert_eq!(cluster.decide(7).len(), 2, "{spec}: one map and one reduce");
             assert_eq!(cluster.decide(7), cluster.decide(7), "{spec}: asking twice gives the same decisions");
