@@ -67,7 +67,7 @@ pub struct Spec {
     pub reduces: u32,
     pub slow_start: f64,
     pub speculation: bool,
-    /// Absent in older histories, where [`SPLIT_SLOW`] of `conf` says it.
+    /// Absent in older histories, where `speculation.split` of `conf` says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split_slow: Option<bool>,
     #[serde(default = "default_attempts_max")]
