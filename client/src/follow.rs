@@ -116,10 +116,10 @@ impl DisconnectedTime {
 /// A job that waits, and the reasons that the observer was notified of.
 struct WaitReasons<Ask, Query> {
     ask: Ask,
-    /// The time from the start of the wait, or from a new reason, to the next query. The interval
-    /// doubles with each query without a new reason, up to [`QUERY_INTERVAL_MAX`], because hundreds
-    /// of clients may follow jobs that wait for hours.
+    /// The time from the start of the wait, or from a new reason, to the next query.
     first_interval: Duration,
+    /// The time to the next query. Doubles with each query without a new reason, up to
+    /// [`QUERY_INTERVAL_MAX`], because hundreds of clients may follow jobs that wait for hours.
     interval: Duration,
     /// The job if it waits, and the time of the next query.
     job: Option<(String, Instant)>,

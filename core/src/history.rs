@@ -623,7 +623,7 @@ mod tests {
             "name": "n", "user": "ann", "queue": "q", "priority": "normal", "program": "builtin:sort",
             "reduces": 1, "slow_start": 0.05, "speculation": true, "splits": [],
         });
-        let Value::Object(fields) = fields else { panic!("not an object: {fields}") };
+        let Value::Object(fields) = fields else { panic!("not an object") };
         spec.as_object_mut().unwrap().extend(fields);
         serde_json::from_value::<Spec>(spec).unwrap().into()
     }
@@ -641,7 +641,10 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_skipped_and_invalid_facts_are_refused() {
-        let launched = |attempt: &str, from: Value| json!({"attempt-launched": {"attempt": attempt, "tracker": "node1", "resumed_from": from}});
+        let launched = |attempt: &str, from: Value| {
+            let fields = json!({"attempt": attempt, "tracker": "node1", "resumed_from": from});
+            json!({"attempt-launched": fields})
+        };
         assert_eq!(known_fact(json!({"something-new": {"x": 1}})), Ok(None));
         assert!(matches!(
             known_fact(launched("job_7.r0.1", json!("job_7.r0.0"))),

@@ -1,8 +1,8 @@
 //! Rebuilds a job from its history (docs/research/history-format.md), for jobs that the JobTracker
 //! has forgotten.
 //!
-//! Unknown kinds of facts and unknown fields are skipped. Counters, progress and the work saved by preemption are
-//! absent, because the history does not contain their sums.
+//! Unknown kinds of facts and unknown fields are skipped. Counters, progress and the work saved by
+//! preemption are absent, because the history does not contain their sums.
 
 use anyhow::{Context, Result, anyhow, bail};
 use client::model::{Attempt, Job, PhaseStatus, Task};
