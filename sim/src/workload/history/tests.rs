@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::workload::MapPlan;
-use mrcore::job::Priority;
+use mrcore::{history::HistoryFact, job::Priority};
 use std::fs;
 
 const HEAD: &str = r#"{"format":3,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"hosts":["node1"],"splits":[{"source":"/i","start":0,"end":100,"hosts":[0]}]}}"#;
