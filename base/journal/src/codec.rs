@@ -11,7 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// First byte of every encoded value.
 pub const VERSION: u8 = 1;
-/// A decoded value takes at most about this much memory.
+/// Maximum memory of a decoded value, approximately.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Why bytes cannot be decoded.
@@ -35,7 +35,7 @@ fn settings() -> impl Config {
     config::standard().with_limit::<VALUE_BYTES_MAX>()
 }
 
-/// Returns the bytes of `value`.
+/// Returns `value` as bytes.
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(64);
     encode_into(value, &mut out);
@@ -49,7 +49,7 @@ pub fn encode_into<T: Serialize>(value: &T, out: &mut Vec<u8>) {
         .expect("a Vec grows, and record types serialise without conditions");
 }
 
-/// Returns the value that [`encode`] has encoded.
+/// Decodes bytes that [`encode`] has returned.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let (version, body) = bytes.split_first().ok_or(CodecError::Empty)?;
     if *version != VERSION {
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trip_and_refusals() {
+    fn values_round_trip_and_malformed_records_are_refused() {
         let value = Sample::Named { name: "a/b".into(), sizes: vec![1, 300, u64::MAX] };
         let bytes = encode(&value);
         assert_eq!(decode::<Sample>(&bytes).unwrap(), value);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_length_allocates_nothing() {
+    fn a_huge_length_in_a_record_is_refused() {
         // Version, variant 0, then a string with a length of 2^64 - 1 bytes.
         let bytes = [&[VERSION, 0, 253][..], &[255; 8], b"x"].concat();
         assert!(matches!(decode::<Sample>(&bytes), Err(CodecError::Malformed(_))));

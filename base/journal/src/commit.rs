@@ -1,14 +1,15 @@
 //! The commit point: the last acknowledged record, in a file separate from the log.
 //!
-//! `COMMIT` has two slots in different sectors, each with a checksum. The valid slot with the
-//! higher counter counts. A slot is written after its batch is durable, so it never claims too
-//! much. It is not synced with every batch: after a crash of the process it is exact; after a power
-//! loss it may lack what was written since the last sync ([`crate::Log::settle`], rotation, close).
-//! The log must contain everything that a valid slot claims; otherwise the log is damaged. A clean
-//! close seals both slots: then no write was in progress, and no batch can be torn.
+//! The file `COMMIT` has two slots in different sectors, each with a checksum. The valid slot with
+//! the higher counter is used. A slot is written after its batch is durable, so it never claims a
+//! record that is not durable. Slots are not synced with every batch: after a crash of the process
+//! the commit point is exact; after a power loss it may lack the batches since the last sync
+//! ([`crate::Log::request_commit_sync`], rotation, close). The log must contain everything that a
+//! valid slot claims; otherwise the log is damaged. A clean close seals both slots: then no write
+//! was in progress, and no batch can be torn.
 //!
-//! If one slot is damaged or unreadable, the other is used and the file is replaced by a new one,
-//! because a partial write to an unreadable sector fails too.
+//! If one slot is damaged or unreadable, the other slot is used and the file is replaced, because a
+//! partial write to an unreadable sector fails too.
 
 use crate::{
     LogError, Seq,
@@ -17,19 +18,19 @@ use crate::{
     source::Source,
 };
 
-/// Name of the file.
+/// Name of the file with the commit point.
 pub(crate) const COMMIT_FILE: &str = "COMMIT";
 const TEMPORARY_FILE: &str = "COMMIT.tmp";
 const MAGIC: [u8; 4] = *b"FMTC";
 const SLOT_BYTES: usize = 32;
-/// Distance of the slots, so that one bad sector affects only one of them.
+/// Distance between the two slots, so that one bad sector affects only one slot.
 const SLOT_STRIDE: usize = 4096;
 const FILE_BYTES: usize = 2 * SLOT_STRIDE;
 
-/// Contents of a slot.
+/// The commit point, as stored in a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Point {
-    /// First record of the newest segment; 0 before there is one.
+pub(crate) struct CommitPoint {
+    /// First record of the newest segment; 0 if there is no segment yet.
     pub(crate) newest: Seq,
     /// Last acknowledged record.
     pub(crate) committed: Seq,
@@ -37,18 +38,18 @@ pub(crate) struct Point {
     pub(crate) sealed: bool,
 }
 
-/// Result of reading the file.
+/// Result of reading the file of the commit point.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Found {
+pub(crate) enum CommitFileState {
     /// The file does not exist.
     Missing,
     /// A valid slot, its counter, and whether the other slot is damaged.
-    Sound(Point, u64, bool),
+    Valid(CommitPoint, u64, bool),
     /// Both slots are damaged.
     Damaged,
 }
 
-impl Point {
+impl CommitPoint {
     fn encode(self, counter: u64) -> [u8; SLOT_BYTES] {
         let mut out = [0; SLOT_BYTES];
         out[..4].copy_from_slice(&MAGIC);
@@ -74,44 +75,47 @@ impl Point {
     }
 }
 
-/// Reads the file.
-pub(crate) fn read(disk: &dyn Disk) -> Result<Found, LogError> {
+/// Reads the commit point.
+pub(crate) fn read(disk: &dyn Disk) -> Result<CommitFileState, LogError> {
     let names = disk.list().map_err(LogError::io("list", "the journal folder"))?;
     if !names.iter().any(|name| name == COMMIT_FILE) {
-        return Ok(Found::Missing);
+        return Ok(CommitFileState::Missing);
     }
     let mut source = Source::open(disk, COMMIT_FILE.into())?;
-    Ok(match [slot(&mut source, 0)?, slot(&mut source, SLOT_STRIDE as u64)?] {
+    Ok(match [read_slot(&mut source, 0)?, read_slot(&mut source, SLOT_STRIDE as u64)?] {
         [Some(a), Some(b)] => {
             let (point, counter) = if a.1 > b.1 { a } else { b };
-            Found::Sound(point, counter, false)
+            CommitFileState::Valid(point, counter, false)
         }
-        [Some((point, counter)), None] | [None, Some((point, counter))] => Found::Sound(point, counter, true),
-        [None, None] => Found::Damaged,
+        [Some((point, counter)), None] | [None, Some((point, counter))] => {
+            CommitFileState::Valid(point, counter, true)
+        }
+        [None, None] => CommitFileState::Damaged,
     })
 }
 
 /// Reads one slot; `None` if it is damaged or unreadable.
-fn slot(source: &mut Source, at: u64) -> Result<Option<(Point, u64)>, LogError> {
+fn read_slot(source: &mut Source, at: u64) -> Result<Option<(CommitPoint, u64)>, LogError> {
     match source.bytes(at, SLOT_BYTES) {
-        Ok(bytes) => Ok(Point::parse(bytes)),
+        Ok(bytes) => Ok(CommitPoint::parse(bytes)),
         Err(error) if error.is_damage() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// The file, open for writing.
+/// The file of the commit point, open for writing.
 pub(crate) struct CommitFile {
     file: Box<dyn WriteFile>,
+    /// Counter of the slot that was written last.
     counter: u64,
     unsynced: bool,
 }
 
 impl CommitFile {
-    /// Creates the file durably and opens it. Both slots contain `point` with counters after
-    /// `counter`. The file is created before the first segment, so segments without it mean that it
-    /// was lost.
-    pub(crate) fn create(disk: &dyn Disk, point: Point, counter: u64) -> Result<Self, LogError> {
+    /// Creates the file durably and opens it. Both slots contain `point`, with the two counters
+    /// after `counter`. The file is created before the first segment: if segments exist and this
+    /// file does not, it was lost.
+    pub(crate) fn create(disk: &dyn Disk, point: CommitPoint, counter: u64) -> Result<Self, LogError> {
         let mut content = vec![0; FILE_BYTES];
         for counter in [counter + 1, counter + 2] {
             content[slot_offset(counter)..][..SLOT_BYTES].copy_from_slice(&point.encode(counter));
@@ -130,8 +134,8 @@ impl CommitFile {
         Ok(Self { file, counter, unsynced: false })
     }
 
-    /// Writes a slot. It is durable only after [`Self::sync`].
-    pub(crate) fn note(&mut self, point: Point) -> Result<(), LogError> {
+    /// Writes `point` to the older slot. The slot is durable only after [`Self::sync`].
+    pub(crate) fn write_slot(&mut self, point: CommitPoint) -> Result<(), LogError> {
         self.counter += 1;
         let slot = point.encode(self.counter);
         let at = slot_offset(self.counter) as u64;
@@ -140,14 +144,14 @@ impl CommitFile {
         Ok(())
     }
 
-    /// Writes both slots durably, so that neither has a claim from before.
-    pub(crate) fn write_both(&mut self, point: Point) -> Result<(), LogError> {
-        self.note(point)?;
-        self.note(point)?;
+    /// Writes `point` to both slots durably, so that no older commit point remains.
+    pub(crate) fn write_both(&mut self, point: CommitPoint) -> Result<(), LogError> {
+        self.write_slot(point)?;
+        self.write_slot(point)?;
         self.sync()
     }
 
-    /// Makes the slots durable.
+    /// Makes the written slots durable.
     pub(crate) fn sync(&mut self) -> Result<(), LogError> {
         if !self.unsynced {
             return Ok(());
@@ -169,21 +173,21 @@ mod tests {
     use crate::crash::CrashDisk;
 
     #[test]
-    fn one_damaged_slot_leaves_the_other_and_two_are_noticed() {
+    fn one_damaged_slot_leaves_the_other_and_two_are_reported_as_damage() {
         let disk = CrashDisk::new();
-        assert!(matches!(read(&disk).unwrap(), Found::Missing));
-        let mut file = CommitFile::create(&disk, Point::default(), 0).unwrap();
-        file.note(Point { newest: 1, committed: 5, sealed: false }).unwrap();
-        file.note(Point { newest: 1, committed: 6, sealed: true }).unwrap();
-        let Found::Sound(point, 4, false) = read(&disk).unwrap() else { panic!("two sound slots") };
-        assert_eq!(point, Point { newest: 1, committed: 6, sealed: true });
+        assert!(matches!(read(&disk).unwrap(), CommitFileState::Missing));
+        let mut file = CommitFile::create(&disk, CommitPoint::default(), 0).unwrap();
+        file.write_slot(CommitPoint { newest: 1, committed: 5, sealed: false }).unwrap();
+        file.write_slot(CommitPoint { newest: 1, committed: 6, sealed: true }).unwrap();
+        let CommitFileState::Valid(point, 4, false) = read(&disk).unwrap() else { panic!("two valid slots") };
+        assert_eq!(point, CommitPoint { newest: 1, committed: 6, sealed: true });
         let mut bytes = disk.files()[COMMIT_FILE].clone();
         bytes[20] ^= 1;
         disk.set_file(COMMIT_FILE, bytes.clone());
-        let Found::Sound(point, 3, true) = read(&disk).unwrap() else { panic!("one sound slot") };
+        let CommitFileState::Valid(point, 3, true) = read(&disk).unwrap() else { panic!("one valid slot") };
         assert_eq!(point.committed, 5);
         bytes[SLOT_STRIDE + 20] ^= 1;
         disk.set_file(COMMIT_FILE, bytes);
-        assert!(matches!(read(&disk).unwrap(), Found::Damaged));
+        assert!(matches!(read(&disk).unwrap(), CommitFileState::Damaged));
     }
 }

@@ -2,21 +2,21 @@
 //! `kill -9` is not a test of durability, because the page cache survives it.
 //!
 //! Steps of a crash test:
-//! 1. run the script once on a new [`CrashDisk`] and get the number of changes from
-//!    [`CrashDisk::operations`];
-//! 2. for every n below that, run it again after [`CrashDisk::crash_after`]`(n)`, and record what
-//!    was acknowledged;
+//! 1. run the tested code once on a new [`CrashDisk`], and get the number of changes to the disk
+//!    from [`CrashDisk::operations`];
+//! 2. for every n below that number, run the code again on a new disk with
+//!    [`CrashDisk::crash_after`]`(n)`, and record what was acknowledged;
 //! 3. for each [`Survive`], open the log on [`CrashDisk::survivor`] and check that everything
 //!    acknowledged is there.
 //!
 //! The disk guarantees what POSIX guarantees and nothing more: bytes survive if their file was
 //! synced after they were written; names survive if the folder was synced after they changed. With
-//! [`Survive::Seeded`], each unsynced piece survives or not independently: files lose pages in the
-//! middle, renames and removals happen out of order. Only operations that change the disk are
-//! counted. Reads are not counted, but fail too after the crash.
+//! [`Survive::Seeded`], each unsynced sector and name change survives or not, independently: files
+//! lose sectors in the middle, renames and removals happen out of order. Only operations that
+//! change the disk are counted. Reads are not counted, but fail too after the crash.
 //!
-//! [`CrashDisk::fail_reads`] makes bad sectors: reads of them fail with EIO, and so do writes in
-//! place.
+//! [`CrashDisk::fail_reads`] makes bad sectors: reads of these sectors, and writes in place to
+//! them, fail with EIO.
 //!
 //! Deliberately absent: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
 
@@ -38,16 +38,16 @@ pub const SECTOR_BYTES: usize = 64;
 /// What survives a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survive {
-    /// Everything written so far: the process died, the machine did not.
+    /// Everything written so far: the process has died, the machine has not.
     Everything,
     /// Only what was synced: power loss, worst case.
     SyncedOnly,
-    /// What was synced and a random part of other writes, determined by the seed: power loss with a
-    /// real cache.
+    /// Everything synced, and a part of the other writes that is chosen at random from the seed:
+    /// power loss with a real cache.
     Seeded(u64),
 }
 
-/// Number of changes by kind.
+/// Number of changes to a [`CrashDisk`], by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// `create` of a file.
@@ -68,7 +68,7 @@ pub struct Counts {
     pub folder_syncs: u64,
 }
 
-/// The instrumented disk. Clones are the same disk.
+/// A disk in memory that fails as requested. Clones share the same disk.
 #[derive(Clone, Default)]
 pub struct CrashDisk {
     state: Arc<Mutex<State>>,
@@ -91,10 +91,10 @@ struct State {
 
 #[derive(Default, Clone)]
 struct Inode {
-    now: Vec<u8>,
+    current: Vec<u8>,
     synced: Vec<u8>,
     /// Unreadable byte ranges.
-    bad: Vec<Range<usize>>,
+    unreadable: Vec<Range<usize>>,
 }
 
 #[derive(Clone)]
@@ -115,12 +115,12 @@ impl NameChange {
 }
 
 impl CrashDisk {
-    /// An empty disk without failures.
+    /// Creates an empty disk without failures.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A disk with these files, all of them synced.
+    /// Creates a disk with these files, all of them synced.
     pub fn with_files<N: Into<String>, B: Into<Vec<u8>>>(files: impl IntoIterator<Item = (N, B)>) -> Self {
         let disk = Self::new();
         for (name, bytes) in files {
@@ -129,19 +129,19 @@ impl CrashDisk {
         disk
     }
 
-    /// Creates or replaces a file, synced and not counted.
+    /// Creates or replaces a file, and marks it as synced. Not counted as a change.
     pub fn set_file(&self, name: &str, bytes: impl Into<Vec<u8>>) {
         let mut state = self.lock();
         let bytes = bytes.into();
-        let inode = state.new_inode(Inode { now: bytes.clone(), synced: bytes, bad: Vec::new() });
+        let inode = state.new_inode(Inode { current: bytes.clone(), synced: bytes, unreadable: Vec::new() });
         state.names.insert(name.to_owned(), inode);
         state.names_synced.insert(name.to_owned(), inode);
     }
 
-    /// Returns the files as a running process sees them, also after a crash.
+    /// Returns all files with their contents, synced or not. Works also after a crash.
     pub fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let state = self.lock();
-        state.names.iter().map(|(name, inode)| (name.clone(), state.inodes[inode].now.clone())).collect()
+        state.names.iter().map(|(name, inode)| (name.clone(), state.inodes[inode].current.clone())).collect()
     }
 
     /// Lets `n` more changes succeed; then every operation fails permanently.
@@ -161,10 +161,10 @@ impl CrashDisk {
     pub fn fail_reads(&self, name: &str, bytes: Range<usize>) {
         let mut state = self.lock();
         let inode = state.names[name];
-        state.inode(inode).bad.push(bytes);
+        state.inode(inode).unreadable.push(bytes);
     }
 
-    /// Whether an operation has failed because of the crash.
+    /// Returns whether an operation has failed because of the crash.
     pub fn crashed(&self) -> bool {
         self.lock().crashed
     }
@@ -179,7 +179,7 @@ impl CrashDisk {
         self.lock().counts
     }
 
-    /// Returns the disk that a restart finds if the crash is now. This disk is not changed.
+    /// Returns the disk that a restart finds after a crash at this moment. Does not change `self`.
     ///
     /// After [`Survive::Everything`], unsynced data is still unsynced: a restart that does not sync
     /// it can lose it to a second crash.
@@ -201,7 +201,7 @@ impl CrashDisk {
                     change.apply(&mut names);
                 }
                 for (name, inode) in &names {
-                    disk.set_file(name, state.inodes[inode].partly(&mut random));
+                    disk.set_file(name, state.inodes[inode].after_power_loss(&mut random));
                 }
             }
         }
@@ -214,7 +214,7 @@ impl CrashDisk {
 
     fn change(&self, count: fn(&mut Counts) -> &mut u64) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        state.alive()?;
+        state.check_running()?;
         if state.crash_after.is_some_and(|limit| state.operations >= limit) {
             state.crashed = true;
             return Err(crash_error());
@@ -234,7 +234,7 @@ fn crash_error() -> io::Error {
 }
 
 impl State {
-    fn alive(&self) -> io::Result<()> {
+    fn check_running(&self) -> io::Result<()> {
         if self.crashed { Err(crash_error()) } else { Ok(()) }
     }
 
@@ -256,11 +256,11 @@ impl State {
     }
 
     fn find(&self, name: &str) -> io::Result<u64> {
-        self.alive()?;
+        self.check_running()?;
         self.names.get(name).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
     }
 
-    fn rename(&mut self, change: NameChange) {
+    fn change_names(&mut self, change: NameChange) {
         change.apply(&mut self.names);
         self.names_pending.push(change);
     }
@@ -271,28 +271,28 @@ impl State {
 }
 
 impl Inode {
-    /// Returns what was synced, and a random part of what was not.
-    fn partly(&self, random: &mut SplitMix) -> Vec<u8> {
-        if self.now.len() == self.synced.len() {
-            // Overwritten in place: each sector survives independently.
+    /// Returns the contents after a power loss: everything synced, and a random part of the rest.
+    fn after_power_loss(&self, random: &mut SplitMix) -> Vec<u8> {
+        if self.current.len() == self.synced.len() {
+            // The file was overwritten in place: each sector survives independently.
             let mut bytes = self.synced.clone();
-            for (old, new) in bytes.chunks_mut(SECTOR_BYTES).zip(self.now.chunks(SECTOR_BYTES)) {
+            for (old, new) in bytes.chunks_mut(SECTOR_BYTES).zip(self.current.chunks(SECTOR_BYTES)) {
                 if old != new && random.coin() {
                     old.copy_from_slice(new);
                 }
             }
             return bytes;
         }
-        if self.now.len() < self.synced.len() || !self.now.starts_with(&self.synced) {
-            // Truncated, and perhaps written again: either the truncation has reached the disk or
-            // nothing has.
-            return if random.coin() { self.now.clone() } else { self.synced.clone() };
+        if self.current.len() < self.synced.len() || !self.current.starts_with(&self.synced) {
+            // The file was truncated, and perhaps written again. Either all of that has reached the
+            // disk, or nothing has.
+            return if random.coin() { self.current.clone() } else { self.synced.clone() };
         }
-        let unsynced = self.now.len() - self.synced.len();
+        let unsynced = self.current.len() - self.synced.len();
         let saved = random.below(unsynced as u64 + 1) as usize;
-        let mut bytes = self.now[..self.synced.len() + saved].to_vec();
+        let mut bytes = self.current[..self.synced.len() + saved].to_vec();
         if random.coin() {
-            // The length grew but some sectors were never written: they read as zeros.
+            // The file has its new length, but some sectors were not written and read as zeros.
             let mut at = self.synced.len();
             while at < bytes.len() {
                 let end = ((at / SECTOR_BYTES + 1) * SECTOR_BYTES).min(bytes.len());
@@ -309,14 +309,14 @@ impl Inode {
 impl Disk for CrashDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let state = self.lock();
-        state.alive()?;
+        state.check_running()?;
         Ok(state.names.keys().cloned().collect())
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
         let mut state = self.change(|counts| &mut counts.creates)?;
         let inode = state.new_inode(Inode::default());
-        state.rename(NameChange { unlink: None, link: Some((name.to_owned(), inode)) });
+        state.change_names(NameChange { unlink: None, link: Some((name.to_owned(), inode)) });
         Ok(Box::new(OpenFile { disk: self.clone(), inode }))
     }
 
@@ -337,21 +337,21 @@ impl Disk for CrashDisk {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.change(|counts| &mut counts.renames)?;
         let inode = state.find(from)?;
-        state.rename(NameChange { unlink: Some(from.to_owned()), link: Some((to.to_owned(), inode)) });
+        state.change_names(NameChange { unlink: Some(from.to_owned()), link: Some((to.to_owned(), inode)) });
         Ok(())
     }
 
     fn link(&self, from: &str, to: &str) -> io::Result<()> {
         let mut state = self.change(|counts| &mut counts.links)?;
         let inode = state.find(from)?;
-        state.rename(NameChange { unlink: None, link: Some((to.to_owned(), inode)) });
+        state.change_names(NameChange { unlink: None, link: Some((to.to_owned(), inode)) });
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut state = self.change(|counts| &mut counts.removes)?;
         state.find(name)?;
-        state.rename(NameChange { unlink: Some(name.to_owned()), link: None });
+        state.change_names(NameChange { unlink: Some(name.to_owned()), link: None });
         Ok(())
     }
 
@@ -363,7 +363,7 @@ impl Disk for CrashDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.lock().alive()?;
+        self.lock().check_running()?;
         Ok(1 << 40)
     }
 }
@@ -376,7 +376,7 @@ struct OpenFile {
 impl WriteFile for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.writes)?;
-        state.inode(self.inode).now.extend_from_slice(bytes);
+        state.inode(self.inode).current.extend_from_slice(bytes);
         Ok(())
     }
 
@@ -386,27 +386,27 @@ impl WriteFile for OpenFile {
         let beyond = || io::Error::other("a write in place beyond the end of the file");
         let start = usize::try_from(offset).map_err(|_| beyond())?;
         let end = start + bytes.len();
-        if inode.bad.iter().any(|bad| bad.start < end && start < bad.end) {
-            // A write to a part of a sector reads the sector first.
+        if inode.unreadable.iter().any(|bad| bad.start < end && start < bad.end) {
+            // A disk reads a sector before it overwrites a part of it.
             return Err(Errno::IO.into());
         }
-        inode.now.get_mut(start..end).ok_or_else(beyond)?.copy_from_slice(bytes);
+        inode.current.get_mut(start..end).ok_or_else(beyond)?.copy_from_slice(bytes);
         Ok(())
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.truncates)?;
-        state.inode(self.inode).now.truncate(len as usize);
+        state.inode(self.inode).current.truncate(len as usize);
         Ok(())
     }
 
     fn sync(&mut self) -> io::Result<()> {
         let mut state = self.disk.change(|counts| &mut counts.syncs)?;
         let inode = state.inode(self.inode);
-        if inode.now.starts_with(&inode.synced) {
-            inode.synced.extend_from_slice(&inode.now[inode.synced.len()..]);
+        if inode.current.starts_with(&inode.synced) {
+            inode.synced.extend_from_slice(&inode.current[inode.synced.len()..]);
         } else {
-            inode.synced.clone_from(&inode.now);
+            inode.synced.clone_from(&inode.current);
         }
         Ok(())
     }
@@ -415,12 +415,12 @@ impl WriteFile for OpenFile {
 impl ReadFile for OpenFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.disk.lock();
-        state.alive()?;
+        state.check_running()?;
         let inode = state.inode(self.inode);
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let rest = inode.now.get(start..).unwrap_or_default();
+        let rest = inode.current.get(start..).unwrap_or_default();
         let mut len = rest.len().min(buffer.len());
-        for bad in &inode.bad {
+        for bad in &inode.unreadable {
             if bad.contains(&start) {
                 return Err(Errno::IO.into());
             }
@@ -434,12 +434,12 @@ impl ReadFile for OpenFile {
 
     fn length(&self) -> io::Result<u64> {
         let mut state = self.disk.lock();
-        state.alive()?;
-        Ok(state.inode(self.inode).now.len() as u64)
+        state.check_running()?;
+        Ok(state.inode(self.inode).current.len() as u64)
     }
 }
 
-/// Random numbers, the same on every machine.
+/// Generates random numbers from a seed, the same on every machine.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_differ_repeat_and_keep_what_was_synced() {
+    fn seeded_survivors_differ_are_repeatable_and_keep_synced_bytes() {
         let disk = CrashDisk::new();
         let mut file = disk.create("a").unwrap();
         file.write(&[7; 100]).unwrap();
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_works_after_the_crash_and_one_failure_is_only_one() {
+    fn all_operations_fail_after_a_crash_but_only_one_after_fail_after() {
         let disk = CrashDisk::new();
         disk.fail_after(1);
         let mut file = disk.create("a").unwrap();

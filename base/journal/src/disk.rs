@@ -1,8 +1,8 @@
 //! The folder operations that a log needs, and their implementation for a real folder.
 //!
-//! They are a trait so that crash tests can run the log on [`crate::crash::CrashDisk`]. Only the
-//! guarantees of POSIX hold: bytes are durable after `sync` of their file; a name (created,
-//! renamed, removed) after `sync_folder`; a rename is atomic.
+//! The operations are a trait so that crash tests can run the log on [`crate::crash::CrashDisk`].
+//! The log relies only on what POSIX guarantees: bytes are durable after `sync` of their file; a
+//! created, renamed or removed name is durable after `sync_folder`; a rename is atomic.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -13,7 +13,7 @@ use std::{
 
 /// A folder of files. Names are plain file names.
 pub trait Disk: Send + Sync + 'static {
-    /// The names of all files in the folder, in any order.
+    /// Returns the names of all files in the folder, in any order.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Creates `name` and opens it for writing; an existing file is truncated.
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
@@ -21,11 +21,11 @@ pub trait Disk: Send + Sync + 'static {
     fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
     /// Opens an existing file for [`WriteFile::write_at`].
     fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>>;
-    /// Opens a file for reading. It stays readable when it is renamed or removed afterwards.
+    /// Opens a file for reading. The open file stays readable after it is renamed or removed.
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>>;
     /// Renames a file, replacing the target if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Gives a file a second name. The name must not be in use.
+    /// Gives the file `from` a second name, `to`, which must not be in use.
     fn link(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
@@ -44,15 +44,15 @@ pub trait WriteFile: Send {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
     /// Truncates the file to `len` bytes.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Makes contents and length durable.
+    /// Makes the contents and the length of the file durable.
     fn sync(&mut self) -> io::Result<()>;
 }
 
 /// A file open for reading.
 pub trait ReadFile: Send {
-    /// Reads up to `buffer.len()` bytes at `offset`; 0 means the end.
+    /// Reads up to `buffer.len()` bytes at `offset` and returns how many; 0 at the end of the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
-    /// Returns the current length.
+    /// Returns the current length of the file.
     fn length(&self) -> io::Result<u64>;
 }
 
@@ -63,13 +63,13 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Uses `folder`. Creates it and its parents durably if they do not exist.
+    /// Opens `folder`. Creates the folder and its parents durably if they do not exist.
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = std::path::absolute(folder.into())?;
         let missing: Vec<_> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
         fs::create_dir_all(&folder)?;
-        // A folder is a name in its parent: without this sync, power loss could remove a log with
-        // all its records.
+        // A new folder is durable only after its parent is synced. Without this sync, a power loss
+        // could remove the log with all its records.
         for parent in missing.iter().filter_map(|folder| folder.parent()) {
             File::open(parent)?.sync_all()?;
         }
@@ -86,7 +86,7 @@ impl Disk for RealDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            // All file names of the log are UTF-8; others are ignored.
+            // All file names of the log are UTF-8. Files with other names are ignored.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -95,7 +95,7 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        // Opened for appending, so that writes after `truncate` go to the new end.
+        // The file is opened for appending, so that writes after `truncate` go to its new end.
         let file = OpenOptions::new().append(true).create(true).open(self.folder.join(name))?;
         file.set_len(0)?;
         Ok(Box::new(RealFile(file)))
@@ -107,7 +107,7 @@ impl Disk for RealDisk {
     }
 
     fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        // Not opened for appending, because Linux then ignores the offset.
+        // The file is not opened for appending, because Linux would then ignore the offset.
         let file = OpenOptions::new().write(true).open(self.folder.join(name))?;
         Ok(Box::new(RealFile(file)))
     }

@@ -1,4 +1,4 @@
-//! Errors of a log. Every error about a file contains its name and the byte offset.
+//! Errors of a log. Every error about a damaged file contains its name and the byte offset.
 
 use crate::Seq;
 use std::{io, sync::Arc};
@@ -30,7 +30,7 @@ pub enum LogError {
         /// Name of the file.
         file: String,
     },
-    /// A newer Fermata wrote the file. It is never dropped, not even by
+    /// Another version of Fermata wrote the file. The file is never dropped, not even by
     /// [`crate::Recovery::DropDamaged`].
     #[error("{file} has version {found} at offset 4, this build knows {known}: use the build that wrote it")]
     Version {
@@ -61,7 +61,7 @@ pub enum LogError {
         /// The next existing record, if any.
         found: Option<Seq>,
     },
-    /// Acknowledged records are missing, as only the commit point shows.
+    /// The commit point or a snapshot shows that acknowledged records are missing.
     #[error("records {from} to {upto} were acknowledged and are not in {file}: damaged")]
     Lost {
         /// The newest existing segment.
@@ -89,7 +89,7 @@ fn found_text(found: Option<Seq>) -> String {
 }
 
 impl LogError {
-    /// Whether [`crate::Recovery::DropDamaged`] can recover from this error.
+    /// Returns whether [`crate::Recovery::DropDamaged`] can recover from this error.
     pub fn is_damage(&self) -> bool {
         matches!(
             self,
@@ -102,7 +102,7 @@ impl LogError {
         )
     }
 
-    /// Returns where in the file the damage begins; 0 if the whole file is affected.
+    /// Returns the offset in the file at which the damage begins; 0 if the whole file is affected.
     pub fn offset(&self) -> u64 {
         match self {
             Self::ShortHeader { offset, .. } | Self::Damaged { offset, .. } => *offset,
@@ -111,14 +111,14 @@ impl LogError {
         }
     }
 
-    /// Returns a function for `map_err` on a disk operation.
+    /// Returns a function for `map_err` that adds the operation and the file to an I/O error.
     pub(crate) fn io(action: &'static str, file: &str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, file: file.to_owned(), source }
     }
 }
 
 /// The log has failed permanently: a write or sync failed, so the contents of the disk are unknown.
-/// Nothing more is acknowledged; the daemon stops and starts again from disk.
+/// No further record is acknowledged. The daemon stops, and reads the log again when it restarts.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the journal has failed and takes no more records, restart the daemon: {reason}")]
 pub struct LogFailed {
@@ -129,7 +129,7 @@ pub struct LogFailed {
 /// Why a record was not accepted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AppendError {
-    /// The record, or all records of one call together, exceed the limit.
+    /// One record, or all records of one call together, are longer than the limit.
     #[error("record of {bytes} bytes is longer than the limit of {max}")]
     TooLarge {
         /// Length in bytes.

@@ -25,26 +25,26 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Length of the header of every file.
 pub(crate) const FILE_HEADER_BYTES: usize = 64;
-/// The part of the header that is the same in every version.
+/// Length of the part of the file header that is the same in every version.
 const FIXED_HEADER_BYTES: usize = 24;
-/// Batches begin and end at multiples of this; no disk has smaller sectors.
+/// Batches begin and end at multiples of this length. No disk has smaller sectors.
 pub(crate) const GRAIN_BYTES: usize = 64;
 /// Length of the header of every batch.
 pub(crate) const BATCH_HEADER_BYTES: usize = 28;
 /// Maximum length of a record.
 pub const RECORD_BYTES_MAX: usize = 16 << 20;
-/// Maximum length of a batch. It limits the memory of a reader and the data that waits for the
-/// disk.
+/// Maximum length of a batch. This also limits the memory of a reader and the data that waits for
+/// the disk.
 pub const BATCH_BYTES_MAX: usize = 64 << 20;
-/// The version that this build writes, and the newest that it reads.
+/// The only file version that this build writes and reads.
 pub(crate) const VERSION: u16 = 2;
 const BATCH_MAGIC: [u8; 4] = *b"\xF7FMB";
-/// Sequence numbers never get this large; a file name with a larger one is not a file of the log.
+/// Maximum sequence number in a file name. A file with a larger one does not belong to the log.
 const SEQ_MAX: Seq = 1 << 63;
-/// Suffix of unfinished files.
+/// Suffix of the names of unfinished files.
 pub(crate) const TEMPORARY: &str = ".tmp";
 
-/// The two kinds of file.
+/// The kinds of files with numbered names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Segment,
@@ -74,7 +74,7 @@ pub(crate) enum Name {
     File(FileKind, Seq),
     /// An unfinished file of the log.
     Temporary,
-    /// Not a file of the log; it is not touched.
+    /// Not a file of the log. Such files are never changed.
     Other,
 }
 
@@ -118,8 +118,8 @@ impl FileHeader {
         out
     }
 
-    /// Parses the header in `bytes`, the start of `file`. Kind and `seq` are those of the file
-    /// name.
+    /// Parses the header of `file` from its first `bytes`. Checks that the header has the `kind`
+    /// and `seq` of the file name.
     pub(crate) fn parse(file: &str, kind: FileKind, seq: Seq, bytes: &[u8]) -> Result<Self, LogError> {
         let file = file.to_owned();
         if bytes.len() < FIXED_HEADER_BYTES {
@@ -188,18 +188,18 @@ impl BatchHeader {
         sound.then_some(header)
     }
 
-    /// Returns the length of the complete batch in its file.
-    pub(crate) fn whole(&self) -> usize {
+    /// Returns the length of the batch in its file: header, payload and padding.
+    pub(crate) fn padded_bytes(&self) -> usize {
         (BATCH_HEADER_BYTES + self.payload_bytes as usize).next_multiple_of(GRAIN_BYTES)
     }
 
-    /// Returns the number of the record after the last one of this batch.
-    pub(crate) fn end(&self) -> Seq {
+    /// Returns the sequence number after the last record of this batch.
+    pub(crate) fn end_seq(&self) -> Seq {
         self.first + u64::from(self.count)
     }
 }
 
-/// Masks or unmasks `bytes`, which is all of a batch after its header.
+/// Masks or unmasks `bytes`, the part of a batch after its header.
 pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
     let mut pattern = [0; GRAIN_BYTES];
     for (index, word) in pattern.chunks_exact_mut(8).enumerate() {
@@ -214,23 +214,23 @@ pub(crate) fn mask(salt: u32, bytes: &mut [u8]) {
     }
 }
 
-/// Difference of consecutive states of `SplitMix64`.
+/// The constant that `SplitMix64` adds to its state at each step.
 pub(crate) const SPLIT_MIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Returns the output of `SplitMix64` (Steele, Lea and Flood) for a state. It is part of the
-/// format, and therefore defined here.
+/// Returns the output of `SplitMix64` (Steele, Lea and Flood) for the state `z`. The function is
+/// part of the file format, and is therefore defined here.
 pub(crate) fn split_mix(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// Returns four bytes as a number. Panics if there are fewer.
+/// Returns the `u32` in the four bytes at `at`. Panics if `bytes` is too short.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-/// Returns eight bytes as a number. Panics if there are fewer.
+/// Returns the `u64` in the eight bytes at `at`. Panics if `bytes` is too short.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_file_names_are_ignored() {
+    fn only_names_of_the_log_are_parsed() {
         for kind in [FileKind::Segment, FileKind::Snapshot] {
             let name = kind.name(42);
             assert_eq!(Name::parse(&name), Name::File(kind, 42));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn newer_version_differs_from_damage() {
+    fn newer_version_is_not_reported_as_damage() {
         let mut bytes = FileHeader::new(FileKind::Segment, 7).encode();
         bytes[4] = 3;
         let parse = |bytes: &[u8]| FileHeader::parse("f", FileKind::Segment, 7, bytes);
@@ -269,12 +269,13 @@ mod tests {
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
         assert!(matches!(parse(&bytes), Err(LogError::Version { found: 3, .. })));
         assert!(matches!(parse(&bytes[..9]), Err(LogError::ShortHeader { offset: 9, .. })));
-        // A version with a shorter header is distinguished from damage too.
+        // A newer version may have a shorter header. It is reported as a version too, not as
+        // damage.
         assert!(matches!(parse(&bytes[..24]), Err(LogError::Version { found: 3, .. })));
     }
 
     #[test]
-    fn masking_twice_gives_the_bytes_back_and_zeros_never_stay() {
+    fn masking_removes_zeros_and_masking_twice_restores_the_bytes() {
         for salt in [0, 1, u32::MAX] {
             let mut bytes = vec![0; 5 * GRAIN_BYTES - BATCH_HEADER_BYTES];
             mask(salt, &mut bytes);

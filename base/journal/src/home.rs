@@ -1,11 +1,11 @@
-//! The data folder of a daemon with a journal: its identity, and the journal in it.
+//! The data folder of a daemon with a journal: the file `VERSION`, and the journal.
 //!
 //! `VERSION` contains the ID of the cluster and is written once, before the journal. From then on
-//! the journal must exist: a missing journal is an error, because an empty one would look like a
-//! cluster without files or jobs. A file `NEW` exists next to `VERSION` until the first journal
-//! exists, so that a crash between the two is not taken for a loss.
+//! the journal must exist: a missing journal is an error, because an empty journal would look like
+//! a cluster without files or jobs. A file `NEW` exists next to `VERSION` until the journal is
+//! created, so that a crash before that is not reported as a lost journal.
 //!
-//! Deliberately absent: the lock on the folder, which the daemon has, and the meaning of records.
+//! Deliberately absent: the lock on the folder, which the daemon takes, and the meaning of records.
 
 use crate::{
     Log, LogError, Opened, Recovery, Replay,
@@ -19,19 +19,19 @@ use std::{
     sync::Arc,
 };
 
-/// Version of the folder. To be increased when the encoding of any record of a daemon changes, so that
-/// a build refuses the folders that it cannot read.
+/// Version of the folder layout. Increase it when the encoding of any record of a daemon changes,
+/// so that a build refuses the folders that it cannot read.
 const LAYOUT: u32 = 4;
 const VERSION_FILE: &str = "VERSION";
 const NEW_FILE: &str = "NEW";
-/// Written before anything is cut or dropped, and removed when the loss has been handled, so that
-/// the next start notices a crash in between.
+/// File that marks a loss of records. It is written before anything is cut or dropped, and removed
+/// when the loss has been handled. If the daemon crashes in between, the next start finds the file.
 const RECOVERING_FILE: &str = "RECOVERING";
-/// Content of the file if an operator requested the recovery; the file is empty after an unfinished
-/// write was cut.
+/// Content of [`RECOVERING_FILE`] if an operator requested recovery. If only an unfinished write
+/// was cut, the file is empty.
 const RECOVERY_REQUESTED: &str = "recover\n";
 
-/// Properties of a daemon with such a folder.
+/// The daemon that owns a data folder with a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
     /// Name of the daemon, e.g. `NameNode`.
@@ -53,7 +53,7 @@ pub enum HomeError {
         /// Cause.
         source: io::Error,
     },
-    /// The folder contains other files.
+    /// The folder contains files that do not belong to the daemon.
     #[error(
         "folder {folder} is not empty and has no VERSION file, so it is not a folder of a {owner}: use an empty folder"
     )]
@@ -68,7 +68,7 @@ pub enum HomeError {
         "folder {folder} has a {log}, but its VERSION file with the ID of the cluster is missing: restore that \
          file from a copy"
     )]
-    Nameless {
+    VersionMissing {
         /// Path of the folder.
         folder: PathBuf,
         /// Name of the journal.
@@ -136,21 +136,21 @@ struct Version {
     cluster_id: String,
 }
 
-/// An open folder; `replay` is still to be read.
+/// An open data folder. The caller reads `replay` first.
 pub struct Home {
-    /// The log; accepts records immediately.
+    /// The log. It accepts records immediately.
     pub log: Log,
     /// Contents of the journal.
     pub replay: Replay,
     /// ID of the cluster.
     pub cluster_id: String,
-    /// Describes a possible loss of records, now or at an earlier start that did not get to
-    /// [`Recovering::done`], for the operator.
+    /// Describes, for the operator, a possible loss of records at this start, or at an earlier
+    /// start that ended before [`Recovering::done`].
     pub lost: Option<String>,
-    /// Whether an operator requested recovery, now or at an earlier start that did not get to
-    /// [`Recovering::done`].
+    /// Whether an operator requested recovery at this start, or at an earlier start that ended
+    /// before [`Recovering::done`].
     pub recovery_requested: bool,
-    /// To be completed when the loss of records has been handled durably.
+    /// The marker of the loss. Call [`Recovering::done`] when the loss has been handled durably.
     pub recovering: Recovering,
 }
 
@@ -166,11 +166,11 @@ impl Recovering {
 }
 
 impl Home {
-    /// Opens the folder, and initialises it if it is empty. The caller has its lock.
+    /// Opens the folder, and initialises it if it is empty. The caller must have locked the folder.
     pub fn open(owner: Owner, folder: &Path, recovery: Recovery) -> Result<Self, HomeError> {
-        let cluster_id = identity(owner, folder)?;
+        let cluster_id = read_or_create_cluster_id(owner, folder)?;
         let marker = folder.join(RECOVERING_FILE);
-        let interrupted = is_there(&marker)?;
+        let interrupted = exists(&marker)?;
         let requested_before =
             interrupted && fs::read_to_string(&marker).map_err(io_error(&marker))? == RECOVERY_REQUESTED;
         let recovery_requested = recovery == Recovery::DropDamaged || requested_before;
@@ -180,7 +180,7 @@ impl Home {
         let path = folder.join(owner.folder);
         let disk = RealDisk::open(&path).map_err(io_error(&path))?;
         let new = folder.join(NEW_FILE);
-        let vanished = !is_there(&new)? && !has_journal(&disk).map_err(io_error(&path))?;
+        let vanished = !exists(&new)? && !has_journal(&disk).map_err(io_error(&path))?;
         if vanished && recovery == Recovery::Refuse {
             return Err(HomeError::Missing { folder: path, log: owner.log, cluster_id });
         }
@@ -189,8 +189,8 @@ impl Home {
             tracing::error!(%folder, "the {log} is missing: starting empty, as --recover requested");
         }
         let cause = if recovery_requested { RECOVERY_REQUESTED } else { "" };
-        let note = || write_durably(folder, RECOVERING_FILE, cause).map_err(io::Error::other);
-        let opened = open_noting(owner, Arc::new(disk), recovery, note).map_err(|source| {
+        let before_loss = || write_durably(folder, RECOVERING_FILE, cause).map_err(io::Error::other);
+        let opened = open_with_loss_hook(owner, Arc::new(disk), recovery, before_loss).map_err(|source| {
             let log = owner.log;
             if source.is_damage() {
                 HomeError::Damaged { folder: path.clone(), log, source }
@@ -212,16 +212,16 @@ impl Home {
 
 /// Opens a journal on any disk, and logs what was cut or dropped.
 pub fn open_log(owner: Owner, disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
-    open_noting(owner, disk, recovery, || Ok(()))
+    open_with_loss_hook(owner, disk, recovery, || Ok(()))
 }
 
-fn open_noting(
+fn open_with_loss_hook(
     owner: Owner,
     disk: Arc<dyn Disk>,
     recovery: Recovery,
-    note: impl FnOnce() -> io::Result<()>,
+    before_loss: impl FnOnce() -> io::Result<()>,
 ) -> Result<Opened, LogError> {
-    let opened = Log::open_noting(disk, recovery, note)?;
+    let opened = Log::open_with_loss_hook(disk, recovery, before_loss)?;
     let log = owner.log;
     if let Some(torn) = &opened.torn {
         tracing::warn!(
@@ -280,14 +280,15 @@ fn has_journal(disk: &dyn Disk) -> io::Result<bool> {
     Ok(disk.list()?.iter().any(|name| matches!(Name::parse(name), Name::File(..))))
 }
 
-/// Like [`has_journal`], for a folder that may not exist.
+/// Like [`has_journal`], but takes a folder that may not exist.
 fn has_journal_in(folder: &Path) -> bool {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.into_iter().any(|name| matches!(Name::parse(&name.to_string_lossy()), Name::File(..)))
 }
 
-/// Returns the cluster ID of the folder; a new one for an empty folder.
-fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
+/// Returns the cluster ID in the `VERSION` file. Creates the file, with a new ID, if the folder is
+/// empty.
+fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, HomeError> {
     let path = folder.join(VERSION_FILE);
     match fs::read_to_string(&path) {
         Ok(text) => {
@@ -300,7 +301,7 @@ fn identity(owner: Owner, folder: &Path) -> Result<String, HomeError> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if has_journal_in(&folder.join(owner.folder)) {
-                return Err(HomeError::Nameless { folder: folder.into(), log: owner.log });
+                return Err(HomeError::VersionMissing { folder: folder.into(), log: owner.log });
             }
             let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
             let ours = ["LOCK", "VERSION.tmp", NEW_FILE, "NEW.tmp"];
@@ -322,14 +323,14 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> HomeError {
     move |source| HomeError::Io { path, source }
 }
 
-fn is_there(path: &Path) -> Result<bool, HomeError> {
+fn exists(path: &Path) -> Result<bool, HomeError> {
     path.try_exists().map_err(io_error(path))
 }
 
 fn remove(path: &Path) -> Result<(), HomeError> {
     match fs::remove_file(path) {
-        // Durable immediately: a marker that reappeared would report a first start or a loss that
-        // was handled before.
+        // Sync the folder, so that a removed marker does not reappear after a power loss: it would
+        // mean a first start, or a loss that was already handled.
         Ok(()) => sync_folder(path.parent().unwrap_or(path)).map_err(io_error(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error(path)(error)),
@@ -362,8 +363,8 @@ mod tests {
         Home::open(OWNER, folder, recovery)
     }
 
-    /// A folder with a journal that has records.
-    fn used() -> (tempfile::TempDir, String) {
+    /// Returns a folder whose journal has a record, and its cluster ID.
+    fn folder_with_record() -> (tempfile::TempDir, String) {
         let folder = tempfile::tempdir().unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
         let seq = home.log.append(b"x").unwrap();
@@ -373,8 +374,8 @@ mod tests {
     }
 
     #[test]
-    fn missing_journal_is_rejected_until_formatting_is_requested() {
-        let (folder, cluster) = used();
+    fn missing_journal_is_refused_until_recovery_is_requested() {
+        let (folder, cluster) = folder_with_record();
         assert!(!folder.path().join(NEW_FILE).exists());
         fs::remove_dir_all(folder.path().join("pages")).unwrap();
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
@@ -391,18 +392,18 @@ mod tests {
         assert_eq!(home.cluster_id, cluster);
         drop(home);
         let home = open(folder.path(), Recovery::Refuse).unwrap();
-        assert!(home.lost.is_some(), "the loss was not handled yet");
+        assert!(home.lost.is_some(), "the loss is reported until it is marked as handled");
         home.recovering.done().unwrap();
         drop(home.log);
         assert!(open(folder.path(), Recovery::Refuse).unwrap().lost.is_none());
     }
 
     #[test]
-    fn a_torn_tail_counts_as_a_possible_loss_until_it_is_dealt_with() {
-        let (folder, _) = used();
+    fn a_torn_tail_is_reported_as_a_possible_loss_until_it_is_handled() {
+        let (folder, _) = folder_with_record();
         let pages = folder.path().join("pages");
-        // As after a power loss: the commit point is from before the last batch, and only half of
-        // that batch is there.
+        // Make the files look as after a power loss: the commit point is older than the last batch,
+        // and the file contains only a part of that batch.
         let commit = fs::read(pages.join("COMMIT")).unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
         assert!(home.lost.is_none());
@@ -412,7 +413,7 @@ mod tests {
         let mut bytes = fs::read(&segment).unwrap();
         bytes.truncate(bytes.len() - 70);
         fs::write(&segment, &bytes).unwrap();
-        // The commit point is sealed; the next start would unseal it.
+        // The log was closed cleanly and the commit point is sealed, so the short batch is damage.
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
         assert!(
             refused.contains("edits-00000000000000000001.log") && refused.contains("--recover"),
@@ -436,8 +437,8 @@ mod tests {
     }
 
     #[test]
-    fn journal_without_version_file_differs_from_a_foreign_folder() {
-        let (folder, _) = used();
+    fn journal_without_version_file_is_refused_with_its_own_message() {
+        let (folder, _) = folder_with_record();
         fs::remove_file(folder.path().join(VERSION_FILE)).unwrap();
         for recovery in [Recovery::Refuse, Recovery::DropDamaged] {
             let refused = open(folder.path(), recovery).err().unwrap().to_string();
@@ -448,7 +449,7 @@ mod tests {
     #[test]
     fn interrupted_first_start_is_not_a_loss() {
         let folder = tempfile::tempdir().unwrap();
-        identity(OWNER, folder.path()).unwrap();
+        read_or_create_cluster_id(OWNER, folder.path()).unwrap();
         let home = open(folder.path(), Recovery::Refuse).unwrap();
         assert!(home.lost.is_none());
     }
@@ -459,7 +460,7 @@ mod tests {
         fs::write(folder.path().join("letter"), "").unwrap();
         let refused = open(folder.path(), Recovery::Refuse).err().unwrap().to_string();
         assert!(refused.contains("is not empty and has no VERSION file"), "{refused}");
-        let (folder, _) = used();
+        let (folder, _) = folder_with_record();
         for layout in [LAYOUT - 1, LAYOUT + 1] {
             let version = format!("layout = {layout}\ncluster_id = \"x\"\n");
             fs::write(folder.path().join(VERSION_FILE), version).unwrap();

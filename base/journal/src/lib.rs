@@ -5,11 +5,11 @@
 //! sequence numbers from 1.
 //!
 //! - [`log`]: open, append, wait until durable, rotate; the interface for owners;
-//! - [`replay`]: streaming of the newest snapshot and the records after it;
-//! - [`snapshot`]: writing a snapshot;
-//! - [`codec`]: encoding of values;
+//! - [`replay`]: reads the newest snapshot and the records after it;
+//! - [`snapshot`]: writes a snapshot;
+//! - [`codec`]: encodes values as records;
 //! - [`home`]: the folder of a daemon with its journal and `VERSION`;
-//! - [`snapshot_policy`]: when snapshots are made;
+//! - [`snapshot_policy`]: decides when snapshots are made;
 //! - [`disk`]: the folder operations that the log needs, on real files;
 //! - [`crash`]: the same operations on an instrumented disk, for crash tests.
 //!
@@ -21,8 +21,8 @@
 //! let mut opened = Log::open(disk, Recovery::Refuse)?;
 //! while let Some(item) = opened.replay.next()? {
 //!     match item {
-//!         Item::Snapshot(_bytes) => { /* a piece of the state */ }
-//!         Item::Record { .. } => { /* apply it */ }
+//!         Item::Snapshot(_bytes) => { /* a snapshot record: restore a part of the state */ }
+//!         Item::Record { .. } => { /* a record of the log: apply it to the state */ }
 //!     }
 //! }
 //! let seq = opened.log.append(b"something happened")?;
@@ -30,8 +30,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Deliberately absent: replication, compression, random access by sequence number, a lock on the
-//! folder (the daemon has it).
+//! Deliberately absent: replication, compression, random access by sequence number, and a lock on
+//! the folder, which the daemon takes.
 
 pub mod codec;
 mod commit;
@@ -59,5 +59,5 @@ pub use replay::{Item, Replay};
 pub use snapshot::SnapshotWriter;
 pub use snapshot_policy::SnapshotPolicy;
 
-/// The number of a record, from 1 without gaps. 0 means "before the first".
+/// The sequence number of a record, from 1 without gaps. 0 means "before the first record".
 pub type Seq = u64;

@@ -1,10 +1,10 @@
-//! The running log: assigns numbers to records and makes them durable.
+//! The running log: assigns sequence numbers to records and makes them durable.
 //!
 //! Appending copies a record into the pending batch under a mutex. One thread writes and syncs
 //! batches (see `writer`). A record must not be acknowledged before [`Log::wait_durable`] has
 //! returned.
 //!
-//! Background snapshots do not use the live state:
+//! A snapshot is made in the background, from the files and not from the live state:
 //! 1. [`Log::rotate`] closes the current segment and returns its last record, `upto`;
 //! 2. [`Log::replay_closed`]`(upto)` replays the previous snapshot and the closed segments into a
 //!    second state;
@@ -42,20 +42,20 @@ use tokio::sync::watch;
 
 /// A log that was just opened.
 pub struct Opened {
-    /// The log. It accepts records immediately; they do not affect the replay.
+    /// The log. It accepts new records immediately; these do not become part of `replay`.
     pub log: Log,
-    /// The snapshot and all records.
+    /// Reads the snapshot and all records after it.
     pub replay: Replay,
     /// The torn tail, if there was one.
     pub torn: Option<Torn>,
-    /// Damaged snapshots that were renamed. An older one and the records after it replace them;
-    /// nothing is lost.
+    /// Damaged snapshots that were renamed. An older snapshot and the records after it replace
+    /// them, so nothing is lost.
     pub replaced: Vec<Dropped>,
-    /// Dropped parts; empty unless [`Recovery::DropDamaged`] found damage.
+    /// Damaged parts that were dropped; empty unless [`Recovery::DropDamaged`] found damage.
     pub dropped: Vec<Dropped>,
 }
 
-/// The running log. Share it by `Arc`. Dropping it flushes pending records and ends its thread.
+/// The running log, to be shared by `Arc`. Dropping it flushes pending records and ends its thread.
 pub struct Log {
     disk: Arc<dyn Disk>,
     shared: Arc<Shared>,
@@ -63,24 +63,25 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log of a folder, or creates one. Everything that will be replayed is verified
-    /// first, so that damage is known before the first record is read. It is also made durable, in
-    /// case a crash left it only in the page cache.
+    /// Opens the log on `disk`, or creates it. Everything that will be replayed is verified first,
+    /// so that damage is known before the first record is read. It is also synced, because after a
+    /// crash it may be only in the page cache.
     pub fn open(disk: Arc<dyn Disk>, recovery: Recovery) -> Result<Opened, LogError> {
-        Self::open_noting(disk, recovery, || Ok(()))
+        Self::open_with_loss_hook(disk, recovery, || Ok(()))
     }
 
-    /// Like [`Self::open`]. `note` runs before anything is cut or dropped; if it fails, nothing is.
-    pub fn open_noting(
+    /// Like [`Self::open`], but calls `before_loss` before anything is cut or dropped. If that call
+    /// fails, nothing is changed and its error is returned.
+    pub fn open_with_loss_hook(
         disk: Arc<dyn Disk>,
         recovery: Recovery,
-        note: impl FnOnce() -> io::Result<()>,
+        before_loss: impl FnOnce() -> io::Result<()>,
     ) -> Result<Opened, LogError> {
         let mut survey = Survey::take(&*disk, recovery)?;
         if survey.loses_data() {
-            note().map_err(LogError::io("note a loss beside", "the journal folder"))?;
+            before_loss().map_err(LogError::io("record a loss next to", "the journal folder"))?;
         }
-        let replayed = survey.sound.iter().map(|segment| segment.first).collect();
+        let replayed = survey.valid_segments.iter().map(|segment| segment.first).collect();
         let (base, last) = (survey.base(), survey.last);
         let repaired = repair(&*disk, &mut survey)?;
         let replay = Replay::new(Arc::clone(&disk), base, replayed, last)?;
@@ -92,11 +93,11 @@ impl Log {
                 next: last + 1,
                 rotations: Vec::new(),
                 closing: false,
-                settling: false,
+                sync_commit: false,
                 failed: None,
             }),
             work: bounded(1),
-            moved: Condvar::new(),
+            progressed: Condvar::new(),
             durable: AtomicU64::new(last),
             last: AtomicU64::new(last),
             has_failed: AtomicBool::new(false),
@@ -124,15 +125,15 @@ impl Log {
         Ok(Opened { log, replay, torn, replaced, dropped })
     }
 
-    /// Appends a record and returns its number. Numbers follow the order of calls. The record is
-    /// not durable yet: see [`Self::wait_durable`]. Blocks while [`BATCH_BYTES_MAX`] bytes wait for
+    /// Appends a record and returns its sequence number, in the order of calls. The record is not
+    /// durable yet: see [`Self::wait_durable`]. Blocks while [`BATCH_BYTES_MAX`] bytes wait for
     /// the disk.
     pub fn append(&self, record: &[u8]) -> Result<Seq, AppendError> {
         self.append_many(&[record])
     }
 
-    /// Appends records with consecutive numbers in one batch: after a crash all or none of them
-    /// exist. Returns the last number, or that of the newest record if `records` is empty.
+    /// Appends records with consecutive sequence numbers in one batch: after a crash all or none of
+    /// them exist. Returns the sequence number of the newest record.
     pub fn append_many<R: AsRef<[u8]>>(&self, records: &[R]) -> Result<Seq, AppendError> {
         let mut bytes = 0;
         for record in records {
@@ -166,29 +167,29 @@ impl Log {
             if pending.buffer.len() - BATCH_HEADER_BYTES + bytes <= BATCH_BYTES_MAX {
                 return Ok(pending);
             }
-            pending = self.shared.moved.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending = self.shared.progressed.wait(pending).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn wake_writer(&self, pending: MutexGuard<'_, Pending>) {
         drop(pending);
-        // If the channel is full, the writer has a message already.
+        // If the channel is full, the writer will wake up anyway.
         let _full = self.shared.work.0.try_send(());
     }
 
-    /// Whether a record of up to `bytes` would be accepted without blocking. This holds until the
-    /// next append.
+    /// Returns whether a record of up to `bytes` bytes can be appended without blocking. The answer
+    /// is valid until the next append.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let pending = self.shared.pending();
         pending.buffer.len() - BATCH_HEADER_BYTES + 4 + bytes <= BATCH_BYTES_MAX
     }
 
-    /// Returns the number of the newest record, durable or not.
+    /// Returns the sequence number of the newest record, durable or not.
     pub fn last_seq(&self) -> Seq {
         self.shared.last.load(Ordering::Acquire)
     }
 
-    /// Fails if the log has failed, even if all accepted records are durable.
+    /// Returns an error if the log has failed, even if all accepted records are durable.
     pub fn check(&self) -> Result<(), LogFailed> {
         if !self.shared.has_failed.load(Ordering::Acquire) {
             return Ok(());
@@ -196,12 +197,12 @@ impl Log {
         self.shared.pending().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Returns the last durable record.
+    /// Returns the sequence number of the last durable record.
     pub fn durable(&self) -> Seq {
         self.shared.durable.load(Ordering::Acquire)
     }
 
-    /// Returns when everything up to `seq` is durable, or fails if the log has failed before.
+    /// Waits until all records up to `seq` are durable. Returns an error if the log fails before.
     pub async fn wait_durable(&self, seq: Seq) -> Result<(), LogFailed> {
         if self.durable() >= seq {
             return Ok(());
@@ -230,11 +231,11 @@ impl Log {
             if let Some(failed) = &pending.failed {
                 return Err(failed.clone());
             }
-            pending = self.shared.moved.wait(pending).unwrap_or_else(PoisonError::into_inner);
+            pending = self.shared.progressed.wait(pending).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Returns when the log has failed; never otherwise.
+    /// Waits until the log fails, and returns the failure.
     pub async fn failed(&self) -> LogFailed {
         let mut progress = self.shared.progress.subscribe();
         let moved =
@@ -242,37 +243,39 @@ impl Log {
         moved.failed.clone().expect("waited for it")
     }
 
-    /// Closes the current segment after everything appended so far, and starts the next. Blocks
-    /// until that is done. Returns the last record of the closed segments. An empty segment is not
-    /// closed.
+    /// Closes the current segment after all records appended so far, and starts the next segment.
+    /// Blocks until that is done. Returns the last record in the closed segments. If the current
+    /// segment is empty, it is not closed.
     pub fn rotate(&self) -> Result<Seq, LogFailed> {
         let (reply, done) = bounded(1);
         let mut pending = self.shared.pending();
         pending.check_open()?;
         pending.rotations.push(reply);
         self.wake_writer(pending);
-        done.recv().unwrap_or_else(|_| Err(LogFailed { reason: "the journal's writer is gone".into() }))
+        done.recv().unwrap_or_else(|_| {
+            Err(LogFailed { reason: "the writer thread of the journal has ended".into() })
+        })
     }
 
-    /// Returns the bytes of the segments that a restart would read after the newest snapshot.
+    /// Returns the total length of the segments that a restart reads after the newest snapshot.
     pub fn bytes_since_snapshot(&self) -> u64 {
         let files = self.shared.files();
         let base = files.snapshots.last().copied().unwrap_or(0);
-        files.segments[files.first_after(base)..].iter().map(|segment| segment.bytes).sum()
+        files.segments[files.first_segment_after(base)..].iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Returns the bytes of the newest snapshot; 0 if there is none.
+    /// Returns the length of the newest snapshot; 0 if there is none.
     pub fn snapshot_bytes(&self) -> io::Result<u64> {
         let newest = self.shared.files().snapshots.last().copied();
         newest.map_or(Ok(0), |seq| self.disk.open(&FileKind::Snapshot.name(seq))?.length())
     }
 
-    /// Returns the free bytes on the disk of the log.
+    /// Returns the number of free bytes on the disk of the log.
     pub fn free_bytes(&self) -> io::Result<u64> {
         self.disk.free_bytes()
     }
 
-    /// Returns counters since the log was opened.
+    /// Returns what was written since the log was opened.
     pub fn stats(&self) -> Stats {
         self.shared.files().stats
     }
@@ -283,7 +286,7 @@ impl Log {
         assert!(upto <= self.durable(), "only what is durable can be replayed");
         let files = self.shared.files();
         let base = files.snapshots.iter().copied().rfind(|seq| *seq <= upto).unwrap_or(0);
-        let segments = &files.segments[files.first_after(base)..];
+        let segments = &files.segments[files.first_segment_after(base)..];
         let segments = segments.iter().map(|segment| segment.first).filter(|first| *first <= upto);
         Replay::new(Arc::clone(&self.disk), base, segments.collect(), upto)
     }
@@ -294,8 +297,8 @@ impl Log {
         SnapshotWriter::start(Arc::clone(&self.disk), seq)
     }
 
-    /// Registers the finished snapshot at `seq`. Removes all snapshots except the last two, and the
-    /// segments that end before the older of them.
+    /// Registers the finished snapshot at `seq`. Removes all snapshots except the last two, and all
+    /// segments that contain no record after the older of these two.
     pub fn snapshot_done(&self, seq: Seq) -> Result<(), LogError> {
         let name = FileKind::Snapshot.name(seq);
         self.disk.open(&name).map_err(LogError::io("find the finished snapshot", &name))?;
@@ -307,11 +310,11 @@ impl Log {
         let older = if saved.len() == 2 { saved[0] } else { 0 };
         self.shared.files().snapshots = saved;
         self.remove(FileKind::Snapshot, &snapshots)?;
-        // In this order and durably, because a snapshot must not be left without the records after
-        // it.
+        // Segments are removed after the removal of snapshots is durable, so that no snapshot is
+        // left without the records after it.
         let removed: Vec<_> = {
             let mut files = self.shared.files();
-            let end = files.first_after(older);
+            let end = files.first_segment_after(older);
             files.segments.drain(..end).map(|segment| segment.first).collect()
         };
         self.remove(FileKind::Segment, &removed)
@@ -328,15 +331,15 @@ impl Log {
         self.disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))
     }
 
-    /// Requests a sync of the commit point without waiting for it. To be called regularly, so that
+    /// Requests a sync of the commit point, and does not wait for it. Call this regularly, so that
     /// after a power loss the commit point covers most of the log.
-    pub fn settle(&self) {
+    pub fn request_commit_sync(&self) {
         let mut pending = self.shared.pending();
-        pending.settling = true;
+        pending.sync_commit = true;
         self.wake_writer(pending);
     }
 
-    /// Flushes, seals and closes the log. Dropping it does the same, but does not report a failure.
+    /// Flushes, seals and closes the log. Dropping the log does the same, but returns no failure.
     pub fn close(&self) -> Result<(), LogFailed> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(writer) = writer {
@@ -352,14 +355,14 @@ impl Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // The writer has logged the failure.
+        // The writer thread has already logged the failure.
         let _failed = self.close();
     }
 }
 
 impl Files {
-    /// Returns the index of the first segment with a record after `seq`, now or in the future.
-    fn first_after(&self, seq: Seq) -> usize {
+    /// Returns the index of the first segment that contains, or will contain, a record after `seq`.
+    fn first_segment_after(&self, seq: Seq) -> usize {
         self.segments.partition_point(|segment| segment.first <= seq + 1).saturating_sub(1)
     }
 }

@@ -1,5 +1,5 @@
-//! Unreadable sectors (EIO): in the commit point or a snapshot they lose nothing; in a segment they
-//! are damage, which `DropDamaged` removes.
+//! Tests of unreadable sectors (EIO). In the commit point or in one snapshot they lose nothing. In
+//! a segment they are damage, which `DropDamaged` removes.
 
 use crate::{
     Item, Log, LogError, Opened, Recovery,
@@ -17,7 +17,8 @@ fn open(disk: &CrashDisk, recovery: Recovery) -> Result<Opened, LogError> {
     Log::open(Arc::new(disk.clone()), recovery)
 }
 
-/// Appends records up to number `last`, each containing its number, in separate batches.
+/// Appends records up to sequence number `last`, each in a separate batch. Each contains its
+/// sequence number.
 fn append(log: &Log, last: u64) {
     for seq in log.last_seq() + 1..=last {
         assert_eq!(log.append(&seq.to_le_bytes()).unwrap(), seq);
@@ -36,8 +37,8 @@ fn snapshot(log: &Log) {
     log.snapshot_done(upto).unwrap();
 }
 
-/// Reads all records, checks that none is missing or wrong, and returns their number.
-fn count(opened: &mut Opened) -> u64 {
+/// Reads all records, checks that none is missing or wrong, and returns how many there are.
+fn check_and_count(opened: &mut Opened) -> u64 {
     let mut records = 0_u64;
     while let Some(Item::Snapshot(bytes) | Item::Record { bytes, .. }) = opened.replay.next().unwrap() {
         records += 1;
@@ -46,11 +47,11 @@ fn count(opened: &mut Opened) -> u64 {
     records
 }
 
-fn reopened(disk: &CrashDisk, recovery: Recovery) -> u64 {
-    count(&mut open(disk, recovery).unwrap())
+fn count_after_reopening(disk: &CrashDisk, recovery: Recovery) -> u64 {
+    check_and_count(&mut open(disk, recovery).unwrap())
 }
 
-/// Snapshots at 3 and 6, eight records; closed cleanly or still open.
+/// Returns a log with eight records and snapshots at 3 and 6, closed cleanly or still open.
 fn with_snapshots(closed: bool) -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk, Recovery::Refuse).unwrap().log;
@@ -72,11 +73,11 @@ fn an_unreadable_slot_of_the_commit_point_leaves_the_other() {
             let disk = with_snapshots(closed);
             disk.fail_reads(COMMIT, slot..slot + 4096);
             let mut opened = open(&disk, Recovery::Refuse).unwrap();
-            assert_eq!(count(&mut opened), 8, "slot at {slot}, closed {closed}");
+            assert_eq!(check_and_count(&mut opened), 8, "slot at {slot}, closed {closed}");
             assert!(opened.dropped.is_empty());
             append(&opened.log, 11);
             drop(opened);
-            assert_eq!(reopened(&disk, Recovery::Refuse), 11);
+            assert_eq!(count_after_reopening(&disk, Recovery::Refuse), 11);
         }
     }
 }
@@ -87,8 +88,8 @@ fn an_unreadable_commit_point_is_damage_and_can_be_dropped() {
     disk.fail_reads(COMMIT, 0..8192);
     let error = open(&disk, Recovery::Refuse).err().unwrap();
     assert!(error.is_damage() && error.to_string().contains(COMMIT), "{error}");
-    assert_eq!(reopened(&disk, Recovery::DropDamaged), 8);
-    assert_eq!(reopened(&disk, Recovery::Refuse), 8);
+    assert_eq!(count_after_reopening(&disk, Recovery::DropDamaged), 8);
+    assert_eq!(count_after_reopening(&disk, Recovery::Refuse), 8);
 }
 
 #[test]
@@ -104,21 +105,26 @@ fn an_unreadable_or_damaged_newest_snapshot_is_replaced_by_the_older_one() {
                 bytes[at] ^= 1;
                 flipped.set_file(&newest, bytes);
                 for disk in [unreadable, flipped] {
-                    let mut noted = false;
-                    let note = || {
-                        noted = true;
+                    let mut called = false;
+                    let before_loss = || {
+                        called = true;
                         Ok(())
                     };
-                    let mut opened = Log::open_noting(Arc::new(disk.clone()), recovery, note).unwrap();
-                    assert_eq!((opened.replay.snapshot_seq(), count(&mut opened)), (3, 8), "damage at {at}");
+                    let mut opened =
+                        Log::open_with_loss_hook(Arc::new(disk.clone()), recovery, before_loss).unwrap();
+                    assert_eq!(
+                        (opened.replay.snapshot_seq(), check_and_count(&mut opened)),
+                        (3, 8),
+                        "damage at {at}"
+                    );
                     let [replaced] = &opened.replaced[..] else { panic!("{:?}", opened.replaced) };
                     assert_eq!(replaced.file, newest);
                     assert_eq!(replaced.saved_as.as_deref(), Some(&*format!("{newest}.damaged-1")));
-                    assert!(opened.dropped.is_empty() && opened.loss("log").is_none() && !noted, "no loss");
+                    assert!(opened.dropped.is_empty() && opened.loss("log").is_none() && !called, "no loss");
                     snapshot(&opened.log);
                     drop(opened);
                     assert!(open(&disk, Recovery::Refuse).unwrap().replaced.is_empty());
-                    assert_eq!(reopened(&disk, Recovery::Refuse), 8);
+                    assert_eq!(count_after_reopening(&disk, Recovery::Refuse), 8);
                 }
             }
         }
@@ -126,22 +132,22 @@ fn an_unreadable_or_damaged_newest_snapshot_is_replaced_by_the_older_one() {
 }
 
 #[test]
-fn a_damaged_snapshot_is_refused_if_the_segments_do_not_reach_its_records() {
+fn a_damaged_snapshot_is_refused_if_segments_do_not_contain_its_records() {
     for missing in [4, 7] {
         let disk = with_snapshots(true);
         let newest = FileKind::Snapshot.name(6);
         disk.fail_reads(&newest, 70..71);
         disk.remove(&FileKind::Segment.name(missing)).unwrap();
         let error = open(&disk, Recovery::Refuse).err().unwrap();
-        let blamed = if missing == 4 { newest } else { FileKind::Segment.name(7) };
-        assert!(error.is_damage() && error.to_string().contains(&blamed), "{error}");
+        let named_file = if missing == 4 { newest } else { FileKind::Segment.name(7) };
+        assert!(error.is_damage() && error.to_string().contains(&named_file), "{error}");
         let mut opened = open(&disk, Recovery::DropDamaged).unwrap();
         assert!(opened.loss("log").is_some() && opened.replaced.is_empty() && opened.dropped.len() >= 2);
-        assert_eq!(count(&mut opened), missing - 1);
+        assert_eq!(check_and_count(&mut opened), missing - 1);
     }
 }
 
-/// Eight records in one segment with an unreadable sector.
+/// Returns a log with eight records in one segment that has an unreadable sector.
 fn with_bad_sector(sector: std::ops::Range<usize>, closed: bool) -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk, Recovery::Refuse).unwrap().log;
@@ -155,10 +161,10 @@ fn with_bad_sector(sector: std::ops::Range<usize>, closed: bool) -> CrashDisk {
 }
 
 #[test]
-fn an_unreadable_sector_of_a_segment_is_damage_and_what_is_before_it_is_kept() {
+fn an_unreadable_sector_of_a_segment_is_damage_and_records_before_it_are_kept() {
     let segment = FileKind::Segment.name(1);
     for closed in [true, false] {
-        // Record 1 is in the 64 bytes after the header.
+        // Batch n contains record n, and begins at offset n * GRAIN.
         for batch in 1..=8 {
             let disk = with_bad_sector(batch * GRAIN..(batch + 1) * GRAIN, closed);
             let error = open(&disk, Recovery::Refuse).err().unwrap();
@@ -167,26 +173,27 @@ fn an_unreadable_sector_of_a_segment_is_damage_and_what_is_before_it_is_kept() {
             assert!(error.to_string().contains(&segment) && error.to_string().contains("input/output"));
             let damaged = disk.files()[&segment].clone();
             let mut opened = open(&disk, Recovery::DropDamaged).unwrap();
-            assert_eq!(count(&mut opened), batch as u64 - 1);
+            assert_eq!(check_and_count(&mut opened), batch as u64 - 1);
             assert_eq!(opened.dropped[0].saved_as.as_deref(), Some(&*format!("{segment}.damaged-1")));
             append(&opened.log, 10);
             drop(opened);
-            assert_eq!(reopened(&disk, Recovery::Refuse), 10);
+            assert_eq!(count_after_reopening(&disk, Recovery::Refuse), 10);
             assert_eq!(disk.files()[&format!("{segment}.damaged-1")], damaged);
         }
         let disk = with_bad_sector(0..GRAIN, closed);
         assert!(open(&disk, Recovery::Refuse).err().unwrap().is_damage());
-        assert_eq!(reopened(&disk, Recovery::DropDamaged), 0);
-        assert_eq!(reopened(&disk, Recovery::Refuse), 0);
+        assert_eq!(count_after_reopening(&disk, Recovery::DropDamaged), 0);
+        assert_eq!(count_after_reopening(&disk, Recovery::Refuse), 0);
     }
 }
 
 #[test]
-fn an_unreadable_tail_is_damage_even_where_a_torn_one_would_be_cut() {
+fn an_unreadable_tail_is_damage_where_a_torn_tail_would_be_cut() {
     let disk = CrashDisk::new();
     let log = open(&disk, Recovery::Refuse).unwrap().log;
     append(&log, 8);
-    // After a power loss: the commit point is behind, and the last batch was being written.
+    // Make the files look as after a power loss: the commit point is older than the last batch, and
+    // the write of the last batch was interrupted.
     let disk = disk.survivor(Survive::SyncedOnly);
     let segment = FileKind::Segment.name(1);
     let mut bytes = disk.files()[&segment].clone();
@@ -197,7 +204,7 @@ fn an_unreadable_tail_is_damage_even_where_a_torn_one_would_be_cut() {
     assert!(open(&disk.survivor(Survive::Everything), Recovery::Refuse).unwrap().torn.is_some());
     disk.fail_reads(&segment, end..end + 100);
     assert!(open(&disk, Recovery::Refuse).err().unwrap().is_damage());
-    assert_eq!(reopened(&disk, Recovery::DropDamaged), 7);
+    assert_eq!(count_after_reopening(&disk, Recovery::DropDamaged), 7);
 }
 
 #[test]
@@ -205,7 +212,7 @@ fn a_crash_while_a_damaged_segment_is_cut_loses_neither_its_sound_part_nor_the_f
     let segment = FileKind::Segment.name(1);
     let recover = |disk: &CrashDisk| -> Result<u64, LogError> {
         let mut opened = open(disk, Recovery::DropDamaged)?;
-        let records = count(&mut opened);
+        let records = check_and_count(&mut opened);
         opened.log.close()?;
         Ok(records)
     };
@@ -219,6 +226,9 @@ fn a_crash_while_a_damaged_segment_is_cut_loses_neither_its_sound_part_nor_the_f
         assert!(recover(&disk).is_err() && disk.crashed(), "crash at {point}");
         let after = disk.survivor(Survive::Everything);
         assert_eq!(recover(&after).unwrap(), 2, "crash at {point}");
-        assert!(after.files().values().any(|bytes| *bytes == damaged), "kept, crash at {point}");
+        assert!(
+            after.files().values().any(|bytes| *bytes == damaged),
+            "the damaged file is kept, crash at {point}"
+        );
     }
 }

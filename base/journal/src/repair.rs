@@ -1,14 +1,14 @@
 //! Applies the result of a survey: cuts the torn tail, renames damaged files, and makes everything
 //! durable that will be replayed.
 //!
-//! Only unfinished temporary files are deleted. After a crash at any point the next open handles
-//! the folder in the same way: the copy of the cut part is durable before the original is cut, and
-//! the commit point is written last. A damaged file is renamed and not copied, because the disk may
-//! be unable to read it. Only its valid start is copied.
+//! Only unfinished temporary files are deleted. If the process crashes during a repair, the next
+//! open repeats it: the copy of a torn tail is durable before the original is cut, and the commit
+//! point is written last. A damaged file is renamed and not copied, because the disk may be unable
+//! to read it. Only its valid start is copied.
 
 use crate::{
     LogError, Seq,
-    commit::{COMMIT_FILE, CommitFile, Point},
+    commit::{COMMIT_FILE, CommitFile, CommitPoint},
     disk::{Disk, WriteFile},
     format::{FileKind, TEMPORARY},
     segment::start_segment,
@@ -17,9 +17,9 @@ use crate::{
 };
 use std::ops::Range;
 
-/// A batch that was cut from the end of the newest segment because its write was not finished. It
-/// was not acknowledged. But a disk that lost a synced sector leaves the same state, so the owner
-/// treats it as a possible loss.
+/// Describes a batch that was cut from the newest segment because its write was not finished. The
+/// batch was not acknowledged. But a disk that lost a synced sector leaves the same state, so the
+/// owner of the log treats the cut as a possible loss.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Torn {
     /// Name of the file.
@@ -32,15 +32,15 @@ pub struct Torn {
     pub saved_as: String,
 }
 
-/// A damaged file, or part of one, that is not used. For messages.
+/// Describes a damaged file, or a damaged part of a file, that is not used; for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
     /// Name of the file.
     pub file: String,
-    /// Offset from which on the file is not used; the offset of the damage if the whole file was
-    /// dropped.
+    /// Offset at which the dropped part begins; if the whole file was dropped, the offset of the
+    /// damage.
     pub offset: u64,
-    /// Number of bytes.
+    /// Number of dropped bytes.
     pub bytes: u64,
     /// Number of records that are known to be in the dropped part; there may be more.
     pub records_known: u64,
@@ -50,9 +50,11 @@ pub struct Dropped {
     pub why: String,
 }
 
-/// Result of a repair, with the segment for the next batch.
+/// Result of a repair.
 pub(crate) struct Repaired {
+    /// The segment for the next batch, open for appending.
     pub(crate) file: Box<dyn WriteFile>,
+    /// Salt of that segment.
     pub(crate) salt: u32,
     pub(crate) commit: CommitFile,
     pub(crate) segments: Vec<Segment>,
@@ -61,7 +63,7 @@ pub(crate) struct Repaired {
     pub(crate) dropped: Vec<Dropped>,
 }
 
-/// Repairs the folder.
+/// Repairs the journal folder and opens the segment for the next batch.
 pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, LogError> {
     for name in &survey.temporaries {
         disk.remove(name).map_err(LogError::io("remove", name))?;
@@ -71,40 +73,40 @@ pub(crate) fn repair(disk: &dyn Disk, survey: &mut Survey) -> Result<Repaired, L
         let file = FileKind::Snapshot.name(seq);
         replaced.push(rename_damaged(disk, &mut survey.names, &file, 0, &error)?);
     }
-    let end = std::mem::replace(&mut survey.end, End::Sound);
+    let end = std::mem::replace(&mut survey.end, End::Complete);
     let (mut torn, mut dropped) = (None, Vec::new());
     match end {
-        End::Sound => {}
+        End::Complete => {}
         End::Torn { bytes } => torn = save_torn(disk, survey, bytes)?,
         End::Damage(damage) => {
             dropped.append(&mut replaced);
             dropped.extend(drop_damage(disk, survey, &damage)?);
         }
     }
-    // A name that is visible now may not be durable: the previous process may have died before its
-    // sync.
+    // A file name that is visible now may not be durable, because the previous process may have
+    // died before it synced the folder.
     disk.sync_folder().map_err(LogError::io("sync", "the journal folder"))?;
     let (commit, lost) = open_commit(disk, survey)?;
     dropped.extend(lost);
     let (file, salt) = active_segment(disk, survey, torn.is_some())?;
-    let commit = begin(commit, survey)?;
-    let sizes = survey.older.iter().map(|first| segment_on_disk(disk, *first));
+    let commit = mark_open(commit, survey)?;
+    let sizes = survey.older_segments.iter().map(|first| segment_on_disk(disk, *first));
     let mut segments = sizes.collect::<Result<Vec<_>, _>>()?;
-    segments.append(&mut survey.sound);
+    segments.append(&mut survey.valid_segments);
     Ok(Repaired { file, salt, commit, segments, torn, replaced, dropped })
 }
 
-/// Saves a copy of the torn tail, because it may contain acknowledged records after all.
+/// Saves a copy of the torn tail, because after a disk error it may contain acknowledged records.
 fn save_torn(disk: &dyn Disk, survey: &mut Survey, bytes: u64) -> Result<Option<Torn>, LogError> {
-    let Some(segment) = survey.sound.last() else { return Ok(None) };
+    let Some(segment) = survey.valid_segments.last() else { return Ok(None) };
     let (file, offset) = (FileKind::Segment.name(segment.first), segment.bytes);
-    let saved_as = free_name(&mut survey.names, &file, "torn");
-    let copied = copy(disk, &file, offset..offset + bytes)?;
+    let saved_as = unused_name(&mut survey.names, &file, "torn");
+    let copied = copy_to_temporary(disk, &file, offset..offset + bytes)?;
     disk.rename(&copied, &saved_as).map_err(LogError::io("rename to", &saved_as))?;
     Ok(Some(Torn { file, offset, bytes, saved_as }))
 }
 
-/// Opens the commit point. Creates a new one if it is missing or a slot is damaged.
+/// Opens the file of the commit point. Creates a new file if it is missing or a slot is damaged.
 fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Option<Dropped>), LogError> {
     if let Some((point, counter)) = survey.commit {
         let slot_damaged = survey.commit_slot_damaged;
@@ -124,30 +126,30 @@ fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Opti
             Dropped { file, offset: 0, bytes: 0, records_known: 0, saved_as: None, why }
         });
     }
-    Ok((CommitFile::create(disk, Point::default(), 0)?, dropped))
+    Ok((CommitFile::create(disk, CommitPoint::default(), 0)?, dropped))
 }
 
 /// Marks the log as open: removes the seal, and sets the commit point to the last valid record.
-fn begin(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogError> {
-    let newest = survey.sound.last().map_or(0, |segment| segment.first);
-    commit.write_both(Point { newest, committed: survey.last, sealed: false })?;
+fn mark_open(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogError> {
+    let newest = survey.valid_segments.last().map_or(0, |segment| segment.first);
+    commit.write_both(CommitPoint { newest, committed: survey.last, sealed: false })?;
     Ok(commit)
 }
 
-/// Opens the segment for the next batch: the last valid one, or a new one.
+/// Opens the segment for the next batch: the last valid segment, or a new one.
 fn active_segment(
     disk: &dyn Disk,
     survey: &mut Survey,
     cut: bool,
 ) -> Result<(Box<dyn WriteFile>, u32), LogError> {
-    if let Some(segment) = survey.sound.last() {
+    if let Some(segment) = survey.valid_segments.last() {
         let name = FileKind::Segment.name(segment.first);
         let mut file = disk.append(&name).map_err(LogError::io("open", &name))?;
         if cut {
             file.truncate(segment.bytes).map_err(LogError::io("cut", &name))?;
         }
-        // Needed even if nothing was cut: if the last process died before its sync, the last batch
-        // may be only in the page cache, and it is about to be replayed as durable.
+        // Sync even if nothing was cut: if the last process died before its sync, the last batch
+        // may be only in the page cache, but it will be replayed as durable.
         file.sync().map_err(LogError::io("sync", &name))?;
         if let Some(salt) = survey.append_salt {
             return Ok((file, salt));
@@ -155,7 +157,7 @@ fn active_segment(
     }
     let first = survey.last + 1;
     let started = start_segment(disk, first)?;
-    survey.sound.push(segment_on_disk(disk, first)?);
+    survey.valid_segments.push(segment_on_disk(disk, first)?);
     Ok(started)
 }
 
@@ -165,10 +167,10 @@ fn segment_on_disk(disk: &dyn Disk, first: Seq) -> Result<Segment, LogError> {
 
 fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<Vec<Dropped>, LogError> {
     let mut dropped = Vec::new();
-    if let (Some((bytes, records_known)), Some(segment)) = (damage.cut, survey.sound.last()) {
+    if let (Some((bytes, records_known)), Some(segment)) = (damage.cut, survey.valid_segments.last()) {
         let file = FileKind::Segment.name(segment.first);
-        let saved_as = free_name(&mut survey.names, &file, "damaged");
-        cut_damaged(disk, &file, segment.bytes, &saved_as)?;
+        let saved_as = unused_name(&mut survey.names, &file, "damaged");
+        replace_by_valid_start(disk, &file, segment.bytes, &saved_as)?;
         dropped.push(Dropped {
             file,
             offset: segment.bytes,
@@ -178,13 +180,13 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
             why: damage.error.to_string(),
         });
     }
-    for &first in &damage.renamed {
+    for &first in &damage.segments_to_rename {
         let file = FileKind::Segment.name(first);
         let known = records_known(disk, first);
         dropped.push(rename_damaged(disk, &mut survey.names, &file, known, &damage.error)?);
     }
     if dropped.is_empty() {
-        // An expected file is missing: there is nothing to save.
+        // The damage is a missing file, so there is no file to save.
         let file = FileKind::Segment.name(survey.last + 1);
         let why = damage.error.to_string();
         dropped.push(Dropped { file, offset: 0, bytes: 0, records_known: 0, saved_as: None, why });
@@ -192,17 +194,17 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     Ok(dropped)
 }
 
-/// Saves a damaged segment under another name, and keeps only its valid start, `bytes` long, under
-/// its own name. The file has both names until it is replaced, so that a crash in between loses
-/// nothing.
-fn cut_damaged(disk: &dyn Disk, file: &str, bytes: u64, saved_as: &str) -> Result<(), LogError> {
-    let copied = copy(disk, file, 0..bytes)?;
+/// Saves a damaged segment as `saved_as`, and replaces it by a copy of its first `bytes` bytes,
+/// which are valid. The damaged file has both names until it is replaced, so that a crash in
+/// between loses nothing.
+fn replace_by_valid_start(disk: &dyn Disk, file: &str, bytes: u64, saved_as: &str) -> Result<(), LogError> {
+    let copied = copy_to_temporary(disk, file, 0..bytes)?;
     disk.link(file, saved_as).map_err(LogError::io("keep the damaged file as", saved_as))?;
     disk.sync_folder().map_err(LogError::io("sync the folder of", saved_as))?;
     disk.rename(&copied, file).map_err(LogError::io("rename to", file))
 }
 
-/// Renames a damaged file.
+/// Renames a damaged file, and returns its description.
 fn rename_damaged(
     disk: &dyn Disk,
     names: &mut Vec<String>,
@@ -211,22 +213,23 @@ fn rename_damaged(
     error: &LogError,
 ) -> Result<Dropped, LogError> {
     let bytes = Source::open(disk, file.to_owned())?.length();
-    let saved_as = free_name(names, file, "damaged");
+    let saved_as = unused_name(names, file, "damaged");
     disk.rename(file, &saved_as).map_err(LogError::io("rename the damaged file", file))?;
-    // The error is about the first of the renamed files; its offset applies only to that file.
-    let offset = if names_file(error, file) { error.offset() } else { 0 };
+    // The error names only the first of the renamed files, so its offset applies to that file
+    // alone.
+    let offset = if is_about_file(error, file) { error.offset() } else { 0 };
     let why = error.to_string();
     Ok(Dropped { file: file.to_owned(), offset, bytes, records_known, saved_as: Some(saved_as), why })
 }
 
-fn names_file(error: &LogError, name: &str) -> bool {
+fn is_about_file(error: &LogError, name: &str) -> bool {
     match error {
         LogError::ShortHeader { file, .. } | LogError::Damaged { file, .. } => file == name,
         _ => false,
     }
 }
 
-fn free_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
+fn unused_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
     let mut n = 1;
     loop {
         let name = format!("{file}.{what}-{n}");
@@ -238,10 +241,10 @@ fn free_name(names: &mut Vec<String>, file: &str, what: &str) -> String {
     }
 }
 
-/// Copies a part of `from` durably to a temporary file, and returns its name.
-fn copy(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<String, LogError> {
+/// Copies a part of `from` durably to a temporary file, and returns the name of that file.
+fn copy_to_temporary(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<String, LogError> {
     const COPY_BYTES: u64 = 1 << 20;
-    // The suffix makes the next open remove a copy that a crash interrupted.
+    // If a crash interrupts the copy, the next open removes it, because of its suffix.
     let temporary = format!("{from}{TEMPORARY}");
     let mut source = Source::open(disk, from.to_owned())?;
     let mut target = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;

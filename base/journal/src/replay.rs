@@ -1,8 +1,8 @@
 //! Reads a snapshot, then the records after it, one at a time.
 //!
-//! Used at start, and by background snapshots, which replay the closed segments into a second state
-//! while the log is in use. At most one batch (or one snapshot record) and a read-ahead are in
-//! memory.
+//! A daemon replays its log at start. A background snapshot also replays the closed segments, into
+//! a second state, while the log is in use. NextItem most one batch (or one snapshot record) and a
+//! read-ahead are in memory.
 
 use crate::{LogError, Seq, disk::Disk, format::FileKind, segment::SegmentReader, snapshot::SnapshotReader};
 use std::{collections::VecDeque, sync::Arc};
@@ -10,18 +10,18 @@ use std::{collections::VecDeque, sync::Arc};
 /// An item of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// A record of the snapshot. These come first.
+    /// A record of the snapshot. All snapshot records come before the records of the log.
     Snapshot(&'a [u8]),
     /// A record of the log.
     Record {
-        /// Number of the record.
+        /// Sequence number of the record.
         seq: Seq,
         /// Bytes of the record.
         bytes: &'a [u8],
     },
 }
 
-/// Streams a snapshot, then every record after it up to [`Self::last_seq`].
+/// Reads a snapshot, then every record after it up to [`Self::last_seq`].
 ///
 /// [`crate::Log::snapshot_done`] must not be called while a replay is in use, because it may remove
 /// files that are still to be read.
@@ -35,15 +35,16 @@ pub struct Replay {
     last: Seq,
 }
 
-enum At {
+enum NextItem {
     Snapshot,
     Record,
     End,
 }
 
 impl Replay {
-    /// `segments` are the first records of the segments to read, in order; the first segment may
-    /// begin before the snapshot.
+    /// Creates a replay of the snapshot at `snapshot_seq` and the records after it up to `last`.
+    /// `segments` contains the first record of each segment to read, in order; the first segment
+    /// may begin with records that the snapshot includes.
     pub(crate) fn new(
         disk: Arc<dyn Disk>,
         snapshot_seq: Seq,
@@ -58,7 +59,7 @@ impl Replay {
         Ok(Self { disk, snapshot_seq, snapshot, segments, segment: None, next, last })
     }
 
-    /// Returns the last record that is part of the snapshot; 0 if there is no snapshot.
+    /// Returns the last record that the snapshot includes; 0 if there is no snapshot.
     pub fn snapshot_seq(&self) -> Seq {
         self.snapshot_seq
     }
@@ -75,19 +76,19 @@ impl Replay {
     )]
     pub fn next(&mut self) -> Result<Option<Item<'_>>, LogError> {
         Ok(match self.advance()? {
-            At::Snapshot => self.snapshot.as_ref().map(|reader| Item::Snapshot(reader.record())),
-            At::Record => self.segment.as_ref().map(|reader| {
+            NextItem::Snapshot => self.snapshot.as_ref().map(|reader| Item::Snapshot(reader.record())),
+            NextItem::Record => self.segment.as_ref().map(|reader| {
                 let (seq, bytes) = reader.record();
                 Item::Record { seq, bytes }
             }),
-            At::End => None,
+            NextItem::End => None,
         })
     }
 
-    fn advance(&mut self) -> Result<At, LogError> {
+    fn advance(&mut self) -> Result<NextItem, LogError> {
         if let Some(reader) = &mut self.snapshot {
             if reader.advance()? {
-                return Ok(At::Snapshot);
+                return Ok(NextItem::Snapshot);
             }
             self.snapshot = None;
         }
@@ -97,7 +98,7 @@ impl Replay {
                     let (seq, _) = reader.record();
                     if seq >= self.next {
                         self.next = seq + 1;
-                        return Ok(At::Record);
+                        return Ok(NextItem::Record);
                     }
                 }
             }
@@ -106,11 +107,11 @@ impl Replay {
                 found => return Err(gap(self.next, found)),
             };
         }
-        Ok(At::End)
+        Ok(NextItem::End)
     }
 }
 
-/// Returns the error for a missing record.
+/// Returns the error for the missing record `expected`; `found` is the next existing record.
 pub(crate) fn gap(expected: Seq, found: Option<Seq>) -> LogError {
     LogError::Gap { file: FileKind::Segment.name(expected), expected, found }
 }

@@ -2,7 +2,7 @@
 //!
 //! The reader returns a record only after its complete batch was verified. It does not decide
 //! whether a bad batch is a torn tail or damage; `survey` does, with the help of
-//! [`SegmentReader::later`].
+//! [`SegmentReader::find_later_batches`].
 
 use crate::{
     LogError, Seq,
@@ -14,7 +14,7 @@ use crate::{
     source::Source,
 };
 
-/// A disk reads a sector completely or not at all.
+/// Size of a disk sector. A disk reads a sector completely or not at all.
 const SECTOR_BYTES: u64 = 4096;
 
 /// Reader of one segment.
@@ -23,10 +23,11 @@ pub(crate) struct SegmentReader {
     salt: u32,
     /// Offset of the next batch.
     offset: u64,
-    /// Number of the record after the last verified batch.
+    /// Sequence number of the record after the last verified batch.
     next: Seq,
-    /// Offset and number of the next record in the current batch.
+    /// Offset of the next record in the current batch.
     record_offset: u64,
+    /// Sequence number of the next record in the current batch.
     record_seq: Seq,
     /// Offset and length of the current record.
     record: (u64, usize),
@@ -34,7 +35,7 @@ pub(crate) struct SegmentReader {
 
 /// Result of reading a batch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum BatchResult {
     /// A valid batch; its records can be read.
     Batch,
     /// The file ends here, between batches.
@@ -43,9 +44,9 @@ pub(crate) enum Step {
     Bad(&'static str),
 }
 
-/// Valid batches found after a bad one.
+/// Counts of the valid batches after a bad batch, and of their records.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Later {
+pub(crate) struct LaterBatches {
     pub(crate) batches: u64,
     pub(crate) records: u64,
 }
@@ -68,12 +69,12 @@ impl SegmentReader {
         })
     }
 
-    /// Returns the end of the verified part.
+    /// Returns the offset at which the verified part ends.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Returns the number of the record after the last verified one.
+    /// Returns the sequence number of the record after the last verified record.
     pub(crate) fn next_seq(&self) -> Seq {
         self.next
     }
@@ -86,67 +87,67 @@ impl SegmentReader {
         &self.source
     }
 
-    /// Verifies the next batch. An unreadable batch is bad.
-    pub(crate) fn next_batch(&mut self) -> Result<Step, LogError> {
+    /// Reads and verifies the next batch. A batch that the disk cannot read counts as bad.
+    pub(crate) fn next_batch(&mut self) -> Result<BatchResult, LogError> {
         match self.verify_batch() {
-            Err(LogError::Damaged { what, .. }) => Ok(Step::Bad(what)),
+            Err(LogError::Damaged { what, .. }) => Ok(BatchResult::Bad(what)),
             other => other,
         }
     }
 
-    fn verify_batch(&mut self) -> Result<Step, LogError> {
+    fn verify_batch(&mut self) -> Result<BatchResult, LogError> {
         let rest = self.source.length().saturating_sub(self.offset);
         if rest == 0 {
-            return Ok(Step::End);
+            return Ok(BatchResult::End);
         }
         let head = self.source.bytes(self.offset, BATCH_HEADER_BYTES)?;
         if head.len() < BATCH_HEADER_BYTES {
-            return Ok(Step::Bad("batch header is incomplete"));
+            return Ok(BatchResult::Bad("batch header is incomplete"));
         }
         let Some(header) = BatchHeader::parse(head, self.salt) else {
-            return Ok(Step::Bad("batch header checksum mismatch"));
+            return Ok(BatchResult::Bad("batch header checksum mismatch"));
         };
         if header.first != self.next {
-            return Ok(Step::Bad("batch is out of order"));
+            return Ok(BatchResult::Bad("batch is out of order"));
         }
-        let whole = header.whole();
+        let whole = header.padded_bytes();
         if rest < whole as u64 {
-            return Ok(Step::Bad("batch is incomplete"));
+            return Ok(BatchResult::Bad("batch is incomplete"));
         }
         let bytes = self.source.bytes(self.offset, whole)?;
         let Some(masked) = bytes.get(BATCH_HEADER_BYTES..whole) else {
-            return Ok(Step::Bad("batch is incomplete"));
+            return Ok(BatchResult::Bad("batch is incomplete"));
         };
         if crc32c::crc32c(masked) != header.payload_crc {
-            return Ok(Step::Bad("batch checksum mismatch"));
+            return Ok(BatchResult::Bad("batch checksum mismatch"));
         }
         let payload =
             self.source.window_mut(self.offset + BATCH_HEADER_BYTES as u64, whole - BATCH_HEADER_BYTES);
         mask(self.salt, payload);
         if !lengths_add_up(&payload[..header.payload_bytes as usize], header.count) {
-            return Ok(Step::Bad("record lengths do not add up"));
+            return Ok(BatchResult::Bad("record lengths do not add up"));
         }
         self.record_offset = self.offset + BATCH_HEADER_BYTES as u64;
         self.record_seq = header.first;
         self.offset += whole as u64;
-        self.next = header.end();
-        Ok(Step::Batch)
+        self.next = header.end_seq();
+        Ok(BatchResult::Batch)
     }
 
-    /// Advances to the next record, up to `last`; returns false at the end.
+    /// Advances to the next record. Returns false after record `last` and at the end of the file.
     pub(crate) fn advance(&mut self, last: Seq) -> Result<bool, LogError> {
         if self.record_seq > last {
             return Ok(false);
         }
         if self.record_seq == self.next {
             match self.next_batch()? {
-                Step::Batch => {}
-                Step::End => return Ok(false),
-                Step::Bad(what) => return Err(self.source.damaged(self.offset, what)),
+                BatchResult::Batch => {}
+                BatchResult::End => return Ok(false),
+                BatchResult::Bad(what) => return Err(self.source.damage_at(self.offset, what)),
             }
         }
-        // `next_batch` has verified the whole batch, and its window stays in memory until the next
-        // one.
+        // `next_batch` has verified the whole batch, which stays in memory until the next batch is
+        // read.
         let len = u32_at(self.source.window(self.record_offset, 4), 0) as usize;
         self.record = (self.record_offset + 4, len);
         self.record_offset += 4 + len as u64;
@@ -159,18 +160,17 @@ impl SegmentReader {
         (self.record_seq - 1, self.source.window(self.record.0, self.record.1))
     }
 
-    /// Searches from a bad batch to the end of the file for batches with higher numbers. One valid
-    /// header is sufficient proof of damage: a batch is written only after the previous one was
-    /// synced, so the bad batch was once complete.
-    pub(crate) fn later(&mut self) -> Result<Later, LogError> {
-        let mut later = Later::default();
+    /// Searches the file after a bad batch for batches with higher sequence numbers. One valid
+    /// header proves damage: a batch is written only after the previous batch was synced, so the
+    /// bad batch was once complete.
+    pub(crate) fn find_later_batches(&mut self) -> Result<LaterBatches, LogError> {
+        let mut later = LaterBatches::default();
         let mut expected = self.next;
         let mut at = self.offset + GRAIN_BYTES as u64;
         while at < self.source.length() {
             let bytes = match self.source.bytes(at, BATCH_HEADER_BYTES) {
                 Err(error) if error.is_damage() => {
-                    // Skip to the next sector, because each read of a bad one can take the disk
-                    // seconds.
+                    // Skip to the next sector, because each read of a bad sector can take seconds.
                     at = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
                     continue;
                 }
@@ -180,7 +180,7 @@ impl SegmentReader {
                 Some(header) if header.first > expected => {
                     later.batches += 1;
                     later.records += u64::from(header.count);
-                    expected = header.end() - 1;
+                    expected = header.end_seq() - 1;
                 }
                 _ => {}
             }
@@ -189,16 +189,16 @@ impl SegmentReader {
         Ok(later)
     }
 
-    /// Whether the file from the bad batch on can be the result of an interrupted write: it ends
-    /// within the batch, or 64 bytes of it were never written. Bytes that were written but read
-    /// back wrong are damage.
+    /// Returns whether an interrupted write can explain the bad batch: the file ends within the
+    /// batch, or at least 64 bytes of the batch were never written (they are zero). A batch that
+    /// was written completely and has wrong bytes is damage.
     pub(crate) fn may_be_torn(&mut self) -> Result<bool, LogError> {
         let rest = self.source.length().saturating_sub(self.offset);
         if !rest.is_multiple_of(GRAIN_BYTES as u64) {
             return Ok(true);
         }
         let header = BatchHeader::parse(self.source.bytes(self.offset, BATCH_HEADER_BYTES)?, self.salt);
-        if header.is_some_and(|header| header.first == self.next && rest < header.whole() as u64) {
+        if header.is_some_and(|header| header.first == self.next && rest < header.padded_bytes() as u64) {
             return Ok(true);
         }
         let mut at = self.offset;
@@ -221,8 +221,8 @@ fn lengths_add_up(mut payload: &[u8], count: u32) -> bool {
     payload.is_empty()
 }
 
-/// Creates a segment. The header is durable before the file gets its name, and the name before this
-/// returns. So a segment with a bad header is never a torn one.
+/// Creates a segment file. Its header is durable before the file gets its name, and the name is
+/// durable before this function returns. So a bad header is always damage, not a torn write.
 pub(crate) fn start_segment(disk: &dyn Disk, first: Seq) -> Result<(Box<dyn WriteFile>, u32), LogError> {
     let name = FileKind::Segment.name(first);
     let temporary = format!("{name}{TEMPORARY}");

@@ -1,4 +1,5 @@
-//! Snapshots: the state after some record, as a sequence of records that only the owner interprets.
+//! Snapshots: the state after a given record of the log, stored as a sequence of snapshot records.
+//! Only the owner of the log interprets these.
 //!
 //! ```text
 //! file header (see `format`)
@@ -22,8 +23,8 @@ const FOOTER_BYTES: usize = 20;
 const FOOTER_MARK: u32 = u32::MAX;
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Writer of one snapshot. Nothing is visible before [`Self::finish`]. Dropping it without `finish`
-/// removes its temporary file; after a crash the next open does.
+/// Writes one snapshot. The snapshot is not visible before [`Self::finish`]. Dropping the writer
+/// without `finish` removes its temporary file; after a crash the next open removes it.
 pub struct SnapshotWriter {
     disk: Arc<dyn Disk>,
     file: Box<dyn WriteFile>,
@@ -33,14 +34,14 @@ pub struct SnapshotWriter {
     written: u64,
     count: u64,
     crc: u32,
-    named: bool,
+    has_final_name: bool,
 }
 
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
-        if !self.named {
-            // The file may occupy space that the log needs. If it cannot be removed, the next open
-            // removes it.
+        if !self.has_final_name {
+            // The temporary file may occupy space that the log needs. If it cannot be removed now,
+            // the next open removes it.
             let _left = self.disk.remove(&self.temporary);
         }
     }
@@ -52,7 +53,17 @@ impl SnapshotWriter {
         let temporary = format!("{}{TEMPORARY}", FileKind::Snapshot.name(seq));
         let file = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
         let buffer = header.encode().to_vec();
-        Ok(Self { disk, file, header, temporary, buffer, written: 0, count: 0, crc: 0, named: false })
+        Ok(Self {
+            disk,
+            file,
+            header,
+            temporary,
+            buffer,
+            written: 0,
+            count: 0,
+            crc: 0,
+            has_final_name: false,
+        })
     }
 
     /// Appends a record of at most [`crate::log::RECORD_BYTES_MAX`] bytes.
@@ -67,8 +78,8 @@ impl SnapshotWriter {
         if self.buffer.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Makes the snapshot durable under its name, and returns its length. Call
-    /// [`crate::Log::snapshot_done`] next.
+    /// Makes the snapshot durable under its final name, and returns its length. Then call
+    /// [`crate::Log::snapshot_done`].
     pub fn finish(mut self) -> Result<u64, LogError> {
         self.flush()?;
         let mut tail = self.count.to_le_bytes().to_vec();
@@ -80,12 +91,12 @@ impl SnapshotWriter {
         let name = FileKind::Snapshot.name(self.header.seq);
         self.file.sync().map_err(LogError::io("sync", &self.temporary))?;
         self.disk.rename(&self.temporary, &name).map_err(LogError::io("rename to", &name))?;
-        self.named = true;
+        self.has_final_name = true;
         self.disk.sync_folder().map_err(LogError::io("sync the folder of", &name))?;
         Ok(self.written)
     }
 
-    /// Returns the last record that is part of the snapshot.
+    /// Returns the sequence number of the last record that the snapshot includes.
     pub fn seq(&self) -> Seq {
         self.header.seq
     }
@@ -99,7 +110,7 @@ impl SnapshotWriter {
     }
 }
 
-/// Reader of one snapshot. Verifies while it reads.
+/// Reads one snapshot, and verifies it while reading.
 pub(crate) struct SnapshotReader {
     source: Source,
     salt: u32,
@@ -133,16 +144,16 @@ impl SnapshotReader {
         let rest = self.source.length().saturating_sub(at);
         let head = self.source.bytes(at, FRAME_HEADER_BYTES)?;
         if head.len() < FRAME_HEADER_BYTES {
-            return Err(self.source.damaged(at, "snapshot ends without its footer"));
+            return Err(self.source.damage_at(at, "snapshot ends without its footer"));
         }
         let (len, crc) = (u32_at(head, 0), u32_at(head, 4));
         if len == FOOTER_MARK {
-            self.footer(crc)?;
+            self.verify_footer(crc)?;
             return Ok(false);
         }
         let whole = FRAME_HEADER_BYTES + len as usize;
         if len as usize > RECORD_BYTES_MAX || rest < whole as u64 {
-            return Err(self.source.damaged(at, "record is longer than the file or the limit"));
+            return Err(self.source.damage_at(at, "record is longer than the file or the limit"));
         }
         let bytes = self.source.bytes(at, whole)?;
         let sound = bytes.len() == whole
@@ -151,7 +162,7 @@ impl SnapshotReader {
                 crc32c::crc32c_append(seeded, &bytes[FRAME_HEADER_BYTES..])
             };
         if !sound {
-            return Err(self.source.damaged(at, "record checksum mismatch"));
+            return Err(self.source.damage_at(at, "record checksum mismatch"));
         }
         self.crc = crc32c::crc32c_append(self.crc, bytes);
         self.count += 1;
@@ -165,7 +176,7 @@ impl SnapshotReader {
         self.source.window(self.record.0, self.record.1)
     }
 
-    fn footer(&mut self, crc: u32) -> Result<(), LogError> {
+    fn verify_footer(&mut self, crc: u32) -> Result<(), LogError> {
         let at = self.offset;
         let rest = self.source.length().saturating_sub(at);
         let bytes = self.source.bytes(at, FOOTER_BYTES)?;
@@ -174,6 +185,6 @@ impl SnapshotReader {
             && crc == crc32c::crc32c_append(self.salt, &bytes[8..])
             && u64_at(bytes, 8) == self.count
             && u32_at(bytes, 16) == self.crc;
-        if sound { Ok(()) } else { Err(self.source.damaged(at, "footer does not match the snapshot")) }
+        if sound { Ok(()) } else { Err(self.source.damage_at(at, "footer does not match the snapshot")) }
     }
 }

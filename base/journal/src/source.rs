@@ -1,5 +1,5 @@
-//! A file being read, with a window of it in memory. The window is never larger than the file, or
-//! than a request plus the read-ahead.
+//! A file that is being read, with a part of it (the window) in memory. The window is never larger
+//! than the file, or than the larger of a request and the read-ahead.
 
 use crate::{
     LogError,
@@ -7,16 +7,18 @@ use crate::{
 };
 use rustix::io::Errno;
 
-/// Read-ahead, so that small records need no separate system calls.
+/// Minimum number of bytes per read, so that small records need no separate system calls.
 const READ_AHEAD_BYTES: usize = 256 << 10;
 
-/// A file and the window of it that is in memory.
+/// A file and its window, the part that is in memory.
 pub(crate) struct Source {
     file: Box<dyn ReadFile>,
     name: String,
     length: u64,
     window: Vec<u8>,
+    /// Offset of the window in the file.
     window_at: u64,
+    /// Whether a read has failed because of a bad sector.
     unreadable: bool,
 }
 
@@ -36,13 +38,13 @@ impl Source {
         self.length
     }
 
-    /// Whether a read has failed because of a bad sector (EIO).
+    /// Returns whether a read has failed because of a bad sector (EIO).
     pub(crate) fn unreadable(&self) -> bool {
         self.unreadable
     }
 
-    /// Returns up to `len` bytes at `offset`; fewer only at the end of the file. A bad sector is
-    /// damage.
+    /// Returns up to `len` bytes at `offset`; fewer only at the end of the file. A bad sector gives
+    /// [`LogError::Damaged`].
     pub(crate) fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
         let in_window =
             offset >= self.window_at && offset + len as u64 <= self.window_at + self.window.len() as u64;
@@ -66,7 +68,7 @@ impl Source {
         &mut self.window[start.min(end)..end]
     }
 
-    pub(crate) fn damaged(&self, offset: u64, what: &'static str) -> LogError {
+    pub(crate) fn damage_at(&self, offset: u64, what: &'static str) -> LogError {
         LogError::Damaged { file: self.name.clone(), offset, what }
     }
 
@@ -88,13 +90,13 @@ impl Source {
                 Ok(0) => break,
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                // Only the read-ahead includes a bad sector.
+                // The requested bytes were read; the bad sector is only in the read-ahead.
                 Err(error) if is_bad_sector(&error) && filled >= len => break,
                 Err(error) => {
                     self.window.clear();
                     if is_bad_sector(&error) {
                         self.unreadable = true;
-                        return Err(self.damaged(at, "the disk cannot read it (input/output error)"));
+                        return Err(self.damage_at(at, "the disk cannot read it (input/output error)"));
                     }
                     return Err(LogError::io("read", &self.name)(error));
                 }

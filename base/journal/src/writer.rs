@@ -1,13 +1,13 @@
 //! The writer thread: takes all pending records, writes them as one batch, syncs it, and notifies
 //! waiters.
 //!
-//! New records collect while a batch is being synced, so group commit adds no delay. The thread
-//! ends at the first failure. A failed sync is never repeated: the kernel may have dropped the
-//! dirty pages and would report success the second time.
+//! While a batch is being synced, new records collect for the next batch. So group commit adds no
+//! delay. The thread ends at the first failure. A failed sync is never repeated: the kernel may
+//! have dropped the dirty pages and would report success the second time.
 
 use crate::{
     LogError, LogFailed, Seq,
-    commit::{CommitFile, Point},
+    commit::{CommitFile, CommitPoint},
     disk::{Disk, WriteFile},
     format::{BATCH_HEADER_BYTES, BatchHeader, FILE_HEADER_BYTES, FileKind, mask},
     segment::start_segment,
@@ -23,20 +23,21 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// A buffer that has grown beyond this is freed after use.
+/// A batch buffer larger than this is freed after use; smaller buffers are used again.
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
 /// State shared by the writer and the users of the log.
 pub(crate) struct Shared {
     pub(crate) pending: Mutex<Pending>,
-    /// Has a message when there may be work for the writer.
+    /// Wakes the writer: contains a message when there may be work.
     pub(crate) work: (Sender<()>, Receiver<()>),
     /// Signalled when the writer has taken or finished a batch, or failed.
-    pub(crate) moved: Condvar,
+    pub(crate) progressed: Condvar,
+    /// The last durable record.
     pub(crate) durable: AtomicU64,
-    /// The newest record, durable or not: `Pending::next` minus one, readable without the lock.
+    /// The newest record, durable or not. Equals `Pending::next` minus one, but needs no lock.
     pub(crate) last: AtomicU64,
-    /// Whether `Pending::failed` is set, readable without the lock.
+    /// Whether `Pending::failed` is set. Needs no lock.
     pub(crate) has_failed: AtomicBool,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) files: Mutex<Files>,
@@ -46,19 +47,22 @@ pub(crate) struct Shared {
 pub(crate) struct Pending {
     /// Space for the batch header, then the payload.
     pub(crate) buffer: Vec<u8>,
+    /// Number of records in `buffer`.
     pub(crate) count: u32,
-    /// Number of the next record.
+    /// Sequence number of the next record.
     pub(crate) next: Seq,
+    /// Reply channels of the callers that wait for a rotation.
     pub(crate) rotations: Vec<Sender<Result<Seq, LogFailed>>>,
-    /// Set when the log accepts no more records; the writer ends after the pending ones.
+    /// Set when the log accepts no more records. The writer ends after it has written the pending
+    /// records.
     pub(crate) closing: bool,
     /// Set when the commit point is to be synced.
-    pub(crate) settling: bool,
+    pub(crate) sync_commit: bool,
     pub(crate) failed: Option<LogFailed>,
 }
 
 impl Pending {
-    /// Fails if the log has failed or is closed.
+    /// Returns an error if the log has failed or is closed.
     pub(crate) fn check_open(&self) -> Result<(), LogFailed> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -70,7 +74,7 @@ impl Pending {
     }
 }
 
-/// State that waiters watch.
+/// Progress of the writer, for async callers that wait for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
     pub(crate) durable: Seq,
@@ -82,7 +86,7 @@ pub(crate) struct Progress {
 pub struct Stats {
     /// Records made durable.
     pub records: u64,
-    /// Batches, each one write and one sync.
+    /// Batches made durable, each with one write and one sync.
     pub batches: u64,
     /// Bytes written.
     pub bytes: u64,
@@ -90,19 +94,20 @@ pub struct Stats {
 
 /// The files of the log, and counters.
 pub(crate) struct Files {
-    /// Oldest first; the last one is being written.
+    /// Segments, oldest first. Records are appended to the last segment.
     pub(crate) segments: Vec<Segment>,
-    /// Oldest first.
+    /// Snapshots, oldest first.
     pub(crate) snapshots: Vec<Seq>,
     pub(crate) stats: Stats,
 }
 
+/// Work that the writer has taken from [`Pending`].
 struct TakenBatch {
     buffer: Vec<u8>,
     first: Seq,
     count: u32,
     rotations: Vec<Sender<Result<Seq, LogFailed>>>,
-    settle: bool,
+    sync_commit: bool,
 }
 
 impl Shared {
@@ -122,7 +127,7 @@ impl Shared {
         }
         spare.resize(BATCH_HEADER_BYTES, 0);
         let mut pending = self.pending();
-        while pending.count == 0 && pending.rotations.is_empty() && !pending.settling {
+        while pending.count == 0 && pending.rotations.is_empty() && !pending.sync_commit {
             if pending.closing {
                 return None;
             }
@@ -136,10 +141,10 @@ impl Shared {
             first: pending.next - u64::from(count),
             count,
             rotations: std::mem::take(&mut pending.rotations),
-            settle: std::mem::take(&mut pending.settling),
+            sync_commit: std::mem::take(&mut pending.sync_commit),
         };
         drop(pending);
-        self.moved.notify_all();
+        self.progressed.notify_all();
         Some(batch)
     }
 
@@ -155,9 +160,10 @@ impl Shared {
         }
         self.durable.store(seq, Ordering::Release);
         self.progress.send_modify(|progress| progress.durable = seq);
-        // The lock orders this after a waiter that has read `durable` and is about to sleep.
+        // Taking the lock ensures that a caller of `Log::sync` that has read the old value of
+        // `durable` already waits, and does not miss the notification.
         drop(self.pending());
-        self.moved.notify_all();
+        self.progressed.notify_all();
     }
 
     fn fail(&self, reason: &str, rotations: Vec<Sender<Result<Seq, LogFailed>>>) {
@@ -172,7 +178,7 @@ impl Shared {
             let _gone = reply.send(Err(failed.clone()));
         }
         self.progress.send_modify(|progress| progress.failed = Some(failed));
-        self.moved.notify_all();
+        self.progressed.notify_all();
     }
 }
 
@@ -186,13 +192,13 @@ pub(crate) struct Writer {
     pub(crate) name: String,
 }
 
-/// Reports a failure if the writer panics, so that waiters do not wait forever.
+/// Reports a failure if the writer thread panics, so that callers do not wait forever.
 struct PanicGuard(Arc<Shared>);
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.fail("the journal's writer has panicked", Vec::new());
+            self.0.fail("the writer thread of the journal has panicked", Vec::new());
         }
     }
 }
@@ -208,7 +214,7 @@ impl Writer {
             if done.is_ok() && !batch.rotations.is_empty() {
                 done = self.rotate(batch.first + u64::from(batch.count));
             }
-            if done.is_ok() && batch.settle {
+            if done.is_ok() && batch.sync_commit {
                 done = self.commit.sync();
             }
             if let Err(error) = done {
@@ -219,16 +225,17 @@ impl Writer {
             }
             spare = batch.buffer;
         }
-        let sealed = Point { sealed: true, ..self.point(shared.durable.load(Ordering::Acquire)) };
+        let sealed =
+            CommitPoint { sealed: true, ..self.commit_point(shared.durable.load(Ordering::Acquire)) };
         if let Err(error) = self.commit.write_both(sealed) {
             shared.fail(&error.to_string(), Vec::new());
         }
     }
 
-    /// Returns the commit point when everything up to `committed` is durable.
-    fn point(&self, committed: Seq) -> Point {
+    /// Returns the commit point for a log whose last durable record is `committed`.
+    fn commit_point(&self, committed: Seq) -> CommitPoint {
         let newest = self.shared.files().segments.last().map_or(0, |segment| segment.first);
-        Point { newest, committed, sealed: false }
+        CommitPoint { newest, committed, sealed: false }
     }
 
     fn write_batch(&mut self, batch: &mut TakenBatch) -> Result<(), LogError> {
@@ -238,20 +245,21 @@ impl Writer {
             payload_bytes: (batch.buffer.len() - BATCH_HEADER_BYTES) as u32,
             payload_crc: 0,
         };
-        batch.buffer.resize(header.whole(), 0);
+        batch.buffer.resize(header.padded_bytes(), 0);
         mask(self.salt, &mut batch.buffer[BATCH_HEADER_BYTES..]);
         header.payload_crc = crc32c::crc32c(&batch.buffer[BATCH_HEADER_BYTES..]);
         batch.buffer[..BATCH_HEADER_BYTES].copy_from_slice(&header.encode(self.salt));
         self.file.write(&batch.buffer).map_err(LogError::io("write", &self.name))?;
         self.file.sync().map_err(LogError::io("sync", &self.name))?;
-        // After the sync, so that it claims only durable records, and before waiters are notified.
-        self.commit.note(self.point(header.end() - 1))?;
+        // Write the commit point after the sync, so that it claims only durable records, and before
+        // waiting callers are notified.
+        self.commit.write_slot(self.commit_point(header.end_seq() - 1))?;
         let bytes = batch.buffer.len() as u64;
-        self.shared.mark_durable(header.end() - 1, bytes, u64::from(batch.count));
+        self.shared.mark_durable(header.end_seq() - 1, bytes, u64::from(batch.count));
         Ok(())
     }
 
-    /// Starts the segment with `first` as its first record, unless the current one is empty.
+    /// Starts a new segment with `first` as its first record, unless the current segment is empty.
     fn rotate(&mut self, first: Seq) -> Result<(), LogError> {
         if !self.shared.files().segments.last().is_some_and(has_records) {
             return Ok(());
@@ -261,8 +269,8 @@ impl Writer {
         self.salt = salt;
         self.name = FileKind::Segment.name(first);
         self.shared.files().segments.push(Segment { first, bytes: FILE_HEADER_BYTES as u64 });
-        // Durable before the first record of the segment, so that a missing newest segment is
-        // detected.
-        self.commit.write_both(self.point(first - 1))
+        // The commit point is durable before the first record of the new segment, so that a missing
+        // newest segment is detected.
+        self.commit.write_both(self.commit_point(first - 1))
     }
 }

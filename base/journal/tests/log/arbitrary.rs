@@ -1,11 +1,12 @@
-//! Arbitrary bytes as files give an error or a log, never a panic or excessive memory use.
+//! Tests that files with arbitrary bytes give an error or a valid log, never a panic or excessive
+//! memory use.
 
 use crate::common::{append, open, read, read_with, snapshot};
 use fermata_journal::{crash::CrashDisk, log::Recovery};
 use proptest::{collection::vec, prelude::*};
 
-/// A valid log with a snapshot and two segments, to be damaged.
-fn sound() -> CrashDisk {
+/// Returns a valid log with a snapshot and two segments.
+fn valid_log() -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 5);
@@ -19,7 +20,7 @@ fn sound() -> CrashDisk {
 
 proptest! {
     #[test]
-    fn arbitrary_segments_and_snapshots(
+    fn arbitrary_segments_and_snapshots_are_refused(
         segment in vec(any::<u8>(), 0..300),
         snapshot in vec(any::<u8>(), 0..300),
         magic in any::<bool>(),
@@ -38,8 +39,8 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_after_a_sound_beginning(junk in vec(any::<u8>(), 1..2000), cut in 0usize..400) {
-        let disk = sound();
+    fn arbitrary_bytes_after_a_valid_start_never_give_wrong_records(junk in vec(any::<u8>(), 1..2000), cut in 0usize..400) {
+        let disk = valid_log();
         let mut files = disk.files();
         for bytes in files.values_mut() {
             bytes.truncate(cut.max(64));
@@ -56,11 +57,11 @@ proptest! {
     }
 
     #[test]
-    fn corrupted_bytes_are_detected(spoil in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
-        let mut files = sound().files();
+    fn corrupted_bytes_are_detected(changes in vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+        let mut files = valid_log().files();
         let names: Vec<_> = files.keys().cloned().collect();
-        for (file, at, byte) in spoil {
-            let bytes = files.get_mut(&names[file.index(names.len())]).expect("one of its names");
+        for (file, at, byte) in changes {
+            let bytes = files.get_mut(&names[file.index(names.len())]).expect("a file of the log");
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }

@@ -1,4 +1,4 @@
-//! Shared code of the tests: a small log of known records, and reading a log back.
+//! Shared code of the tests: writes a log of known records, and reads and checks a log.
 
 use fermata_journal::{
     LogError,
@@ -8,31 +8,32 @@ use fermata_journal::{
 };
 use std::sync::Arc;
 
-/// Contents of a log, read back.
+/// Everything that was read from a log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     pub(crate) snapshot_seq: u64,
-    pub(crate) snapshot: Pieces,
+    pub(crate) snapshot: SnapshotRecords,
     pub(crate) records: Records,
     pub(crate) torn: Option<Torn>,
     pub(crate) replaced: Vec<Dropped>,
     pub(crate) dropped: Vec<Dropped>,
 }
 
-/// Returns the record with number `seq` in every test: its own number, with a varying length.
+/// Returns the record that all tests use for `seq`: its sequence number, padded to a varying
+/// length.
 pub(crate) fn record(seq: u64) -> Vec<u8> {
     let mut bytes = seq.to_le_bytes().to_vec();
     bytes.resize(8 + (seq % 23) as usize, seq as u8);
     bytes
 }
 
-/// The records of a snapshot.
-pub(crate) type Pieces = Vec<Vec<u8>>;
-/// Records with their numbers.
+/// Snapshot records.
+pub(crate) type SnapshotRecords = Vec<Vec<u8>>;
+/// Records of the log with their sequence numbers.
 pub(crate) type Records = Vec<(u64, Vec<u8>)>;
 
 /// Reads a replay to its end.
-pub(crate) fn drain(replay: &mut Replay) -> Result<(Pieces, Records), LogError> {
+pub(crate) fn read_replay(replay: &mut Replay) -> Result<(SnapshotRecords, Records), LogError> {
     let (mut snapshot, mut records) = (Vec::new(), Vec::new());
     while let Some(item) = replay.next()? {
         match item {
@@ -50,19 +51,19 @@ pub(crate) fn drain(replay: &mut Replay) -> Result<(Pieces, Records), LogError> 
 pub(crate) fn read_with(disk: &CrashDisk, recovery: Recovery) -> Result<Contents, LogError> {
     let mut opened = Log::open(Arc::new(disk.clone()), recovery)?;
     let snapshot_seq = opened.replay.snapshot_seq();
-    let (snapshot, records) = drain(&mut opened.replay)?;
+    let (snapshot, records) = read_replay(&mut opened.replay)?;
     let (torn, replaced, dropped) = (opened.torn, opened.replaced, opened.dropped);
     Ok(Contents { snapshot_seq, snapshot, records, torn, replaced, dropped })
 }
 
-/// Like [`read_with`], with an error on damage.
+/// Opens the log and reads all of it; damage is an error.
 pub(crate) fn read(disk: &CrashDisk) -> Result<Contents, LogError> {
     read_with(disk, Recovery::Refuse)
 }
 
-/// Opens a valid log.
+/// Opens a log that is expected to be valid.
 pub(crate) fn open(disk: &CrashDisk) -> Log {
-    Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a sound log").log
+    Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a valid log").log
 }
 
 /// Appends the next `count` records, each in a separate batch.
@@ -73,10 +74,10 @@ pub(crate) fn append(log: &Log, count: u64) {
     }
 }
 
-/// Rotates, and snapshots the closed records as one record each.
+/// Makes a snapshot of all records so far, with one snapshot record for each. Returns the last.
 pub(crate) fn snapshot(log: &Log) -> Result<u64, LogError> {
     let upto = log.rotate()?;
-    let (mut state, records) = drain(&mut log.replay_closed(upto)?)?;
+    let (mut state, records) = read_replay(&mut log.replay_closed(upto)?)?;
     state.extend(records.into_iter().map(|(_, bytes)| bytes));
     let mut writer = log.snapshot_writer(upto)?;
     for piece in &state {
@@ -88,14 +89,18 @@ pub(crate) fn snapshot(log: &Log) -> Result<u64, LogError> {
 }
 
 impl Contents {
-    /// Checks every record of the snapshot and after it, and returns their number.
+    /// Checks every record of the snapshot and after it, and returns how many there are.
     pub(crate) fn check(&self) -> u64 {
-        assert_eq!(self.snapshot.len() as u64, self.snapshot_seq, "a snapshot piece for each record");
+        assert_eq!(
+            self.snapshot.len() as u64,
+            self.snapshot_seq,
+            "one snapshot record for each record of the log"
+        );
         for (index, piece) in self.snapshot.iter().enumerate() {
             assert_eq!(*piece, record(index as u64 + 1), "snapshot piece {index}");
         }
         for (index, (seq, bytes)) in self.records.iter().enumerate() {
-            assert_eq!(*seq, self.snapshot_seq + index as u64 + 1, "no gap, in order");
+            assert_eq!(*seq, self.snapshot_seq + index as u64 + 1, "records are in order, without a gap");
             assert_eq!(*bytes, record(*seq), "record {seq}");
         }
         self.snapshot_seq + self.records.len() as u64

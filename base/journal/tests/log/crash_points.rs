@@ -1,9 +1,9 @@
-//! Crashes after every single disk operation of a scripted run, with every [`Survive`].
+//! Tests that crash the disk after each single operation of a scripted run, with every [`Survive`].
 //!
-//! After reopening, every acknowledged record exists, in order, and no record exists that was never
-//! appended.
+//! After reopening, every acknowledged record must exist, in order, and no record may exist that
+//! was never appended.
 
-use crate::common::{append, drain, open, read, record, snapshot};
+use crate::common::{append, open, read, read_replay, record, snapshot};
 use fermata_journal::{
     LogError,
     crash::{CrashDisk, Survive},
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const SEEDS: u64 = 40;
 
-/// Progress of a run.
+/// How many records a run has appended, and how many of these were acknowledged.
 #[derive(Debug, Default, Clone, Copy)]
 struct Run {
     appended: u64,
@@ -33,7 +33,7 @@ impl Run {
         Ok(())
     }
 
-    /// Uses all functions of the log: appends, rotations, snapshots, retention, reopening.
+    /// Uses all functions of the log: append, rotate, make snapshots, remove old files, reopen.
     fn script(&mut self, disk: &CrashDisk) -> Result<(), LogError> {
         let opened = Log::open(Arc::new(disk.clone()), Recovery::Refuse)?;
         let log = opened.log;
@@ -57,12 +57,12 @@ impl Run {
 fn check(run: Run, disk: &CrashDisk, context: &str) -> u64 {
     let contents = read(disk).unwrap_or_else(|error| panic!("{context}: {error}"));
     let there = contents.check();
-    assert!(there >= run.acknowledged, "{context}: {} acknowledged, {there} there", run.acknowledged);
-    assert!(there <= run.appended, "{context}: {} appended, {there} there", run.appended);
+    assert!(there >= run.acknowledged, "{context}: {} acknowledged, {there} exist", run.acknowledged);
+    assert!(there <= run.appended, "{context}: {} appended, {there} exist", run.appended);
     there
 }
 
-fn ways() -> impl Iterator<Item = Survive> {
+fn all_survive_cases() -> impl Iterator<Item = Survive> {
     [Survive::Everything, Survive::SyncedOnly].into_iter().chain((0..SEEDS).map(Survive::Seeded))
 }
 
@@ -73,24 +73,23 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
     run.script(&disk).unwrap();
     assert_eq!(run.acknowledged, run.appended);
     let operations = disk.operations();
-    assert!(operations > 100, "the script does something: {operations}");
+    assert!(operations > 100, "the script has few operations: {operations}");
     let (mut lost, mut saved) = (0, 0);
     for point in 0..operations {
         let disk = CrashDisk::new();
         disk.crash_after(point);
         let mut run = Run::default();
         assert!(run.script(&disk).is_err() && disk.crashed(), "crash at {point}");
-        for survive in ways() {
+        for survive in all_survive_cases() {
             let context = format!("crash at {point}, {survive:?}");
             let after = disk.survivor(survive);
             let there = check(run, &after, &context);
             lost += u64::from(there < run.appended);
             saved += u64::from(there > run.acknowledged);
-            // What the restart has replayed is durable: a second crash, of the machine, does not
-            // lose it.
+            // Records that the restart has replayed are durable: a power loss does not remove them.
             let again = Run { acknowledged: there, ..run };
             check(again, &after.survivor(Survive::SyncedOnly), &format!("{context}, then power loss"));
-            // The log continues from there.
+            // The log accepts more records.
             append(&open(&after), 2);
             let later = Run { appended: there + 2, acknowledged: there + 2 };
             check(
@@ -100,12 +99,12 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
             );
         }
     }
-    println!("{operations} crash points, {} ways each", ways().count());
+    println!("{operations} crash points, {} cases each", all_survive_cases().count());
     assert!(lost > 0 && saved > 0, "unacknowledged records were lost ({lost}) and kept ({saved}) at times");
 }
 
 #[test]
-fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
+fn dropping_damage_can_be_repeated_after_a_crash_in_between() {
     let whole = CrashDisk::new();
     let log = open(&whole);
     append(&log, 5);
@@ -116,14 +115,14 @@ fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
     files.get_mut("edits-00000000000000000001.log").unwrap()[2 * 64 + 33] ^= 1;
     let drop_damaged = |disk: &CrashDisk| {
         let mut opened = Log::open(Arc::new(disk.clone()), Recovery::DropDamaged)?;
-        let records = drain(&mut opened.replay)?.1;
+        let records = read_replay(&mut opened.replay)?.1;
         opened.log.close()?;
         Ok::<_, LogError>(records.len())
     };
     let disk = CrashDisk::with_files(files.clone());
     assert_eq!(drop_damaged(&disk).unwrap(), 1);
     for point in 0..disk.operations() {
-        for survive in ways() {
+        for survive in all_survive_cases() {
             let disk = CrashDisk::with_files(files.clone());
             disk.crash_after(point);
             assert!(drop_damaged(&disk).is_err());
@@ -141,7 +140,7 @@ fn a_crash_while_dropping_damage_leaves_a_log_that_can_be_dropped_again() {
 }
 
 #[test]
-fn a_finished_snapshot_is_durable_and_an_unfinished_one_is_not_there() {
+fn a_snapshot_is_durable_when_finished_and_not_visible_before() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 2);
@@ -149,11 +148,11 @@ fn a_finished_snapshot_is_durable_and_an_unfinished_one_is_not_there() {
     for seq in 1..=2 {
         writer.push(&record(seq)).unwrap();
     }
-    for survive in ways() {
+    for survive in all_survive_cases() {
         assert_eq!(read(&disk.survivor(survive)).unwrap().snapshot_seq, 0);
     }
     writer.finish().unwrap();
-    for survive in ways() {
+    for survive in all_survive_cases() {
         let contents = read(&disk.survivor(survive)).unwrap();
         assert_eq!((contents.snapshot_seq, contents.check()), (2, 2), "{survive:?}");
     }

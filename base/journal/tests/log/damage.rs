@@ -1,8 +1,9 @@
-//! Torn tails are cut and saved; damage is refused with its position or dropped with a report;
-//! wrong records never appear.
+//! Tests of torn and damaged logs. A torn tail is cut and saved. Damage is refused with its
+//! position, or dropped and reported. A replay never contains a wrong record.
 //!
-//! A log is damaged in three states: closed cleanly (sealed), after a crash of the process (the
-//! commit point is exact), and after a power loss (the commit point is behind).
+//! The tests damage a log in each of three states: closed cleanly (sealed), after a crash of the
+//! process (the commit point is exact), and after a power loss (the commit point lags behind the
+//! log).
 
 use crate::common::{Contents, append, open, read, read_with, snapshot};
 use fermata_journal::{
@@ -11,13 +12,14 @@ use fermata_journal::{
     log::Recovery,
 };
 
-const FIRST: &str = "edits-00000000000000000001.log";
-const NEWEST: &str = "edits-00000000000000000005.log";
+const FIRST_SEGMENT: &str = "edits-00000000000000000001.log";
+const NEWEST_SEGMENT: &str = "edits-00000000000000000005.log";
 const COMMIT: &str = "COMMIT";
 /// Length of a file header, and of a batch with one record of these tests.
 const GRAIN: usize = 64;
 
-/// Records 1 to 4 in a closed segment, 5 to 8 in the newest; each in its own batch. Closed cleanly.
+/// Returns a cleanly closed log: records 1 to 4 in a closed segment, 5 to 8 in the newest segment,
+/// each in a separate batch.
 fn two_segments() -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -28,8 +30,8 @@ fn two_segments() -> CrashDisk {
     disk
 }
 
-/// The same log after a crash.
-fn crashed(survive: Survive) -> CrashDisk {
+/// Returns the log of [`two_segments`] after a crash.
+fn two_segments_after_crash(survive: Survive) -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 4);
@@ -38,15 +40,16 @@ fn crashed(survive: Survive) -> CrashDisk {
     disk.survivor(survive)
 }
 
-fn all_conditions() -> [(&'static str, CrashDisk); 3] {
+fn all_states() -> [(&'static str, CrashDisk); 3] {
     [
         ("closed", two_segments()),
-        ("killed", crashed(Survive::Everything)),
-        ("power loss", crashed(Survive::SyncedOnly)),
+        ("killed", two_segments_after_crash(Survive::Everything)),
+        ("power loss", two_segments_after_crash(Survive::SyncedOnly)),
     ]
 }
 
-/// A log with three snapshots made: two are kept, and the segments after the older one.
+/// Returns a log for which three snapshots were made. It has the last two of them, and the segments
+/// after the older one.
 fn with_snapshots() -> CrashDisk {
     let disk = CrashDisk::new();
     let log = open(&disk);
@@ -59,35 +62,35 @@ fn with_snapshots() -> CrashDisk {
     disk
 }
 
-fn changed(disk: &CrashDisk, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> CrashDisk {
+fn with_changed_file(disk: &CrashDisk, file: &str, change: impl FnOnce(&mut Vec<u8>)) -> CrashDisk {
     let mut files = disk.files();
     change(files.get_mut(file).expect("the file"));
     CrashDisk::with_files(files)
 }
 
-fn names(disk: &CrashDisk) -> Vec<String> {
+fn file_names(disk: &CrashDisk) -> Vec<String> {
     disk.files().into_keys().collect()
 }
 
 #[test]
 fn tail_torn_at_any_byte_is_cut_and_saved_and_the_log_continues() {
-    let whole = crashed(Survive::SyncedOnly);
-    let len = whole.files()[NEWEST].len();
+    let whole = two_segments_after_crash(Survive::SyncedOnly);
+    let len = whole.files()[NEWEST_SEGMENT].len();
     let border = len - GRAIN;
     for cut in border + 1..len {
-        // The last batch is one sector of this disk: a part of it exists, or zeros.
+        // The last batch is one sector of the disk. A part of it exists, perhaps followed by zeros.
         for zeros in [0, 3 * GRAIN - cut % GRAIN, 5000] {
-            let disk = changed(&whole, NEWEST, |bytes| {
+            let disk = with_changed_file(&whole, NEWEST_SEGMENT, |bytes| {
                 bytes.truncate(cut);
                 bytes.resize(cut + zeros, 0);
             });
-            let before = disk.files()[NEWEST].clone();
+            let before = disk.files()[NEWEST_SEGMENT].clone();
             let opened = read(&disk).unwrap();
             let torn = opened.torn.as_ref().expect("a torn tail");
             assert_eq!((opened.check(), torn.offset), (7, border as u64), "cut at {cut}, {zeros} zeros");
             assert_eq!(torn.bytes, (before.len() - border) as u64);
-            assert_eq!(torn.saved_as, format!("{NEWEST}.torn-1"));
-            assert_eq!(disk.files()[&torn.saved_as], before[border..], "kept as it was");
+            assert_eq!(torn.saved_as, format!("{NEWEST_SEGMENT}.torn-1"));
+            assert_eq!(disk.files()[&torn.saved_as], before[border..], "the torn tail is saved unchanged");
             append(&open(&disk), 2);
             let contents = read(&disk).unwrap();
             assert_eq!((contents.check(), &contents.torn), (9, &None), "cut at {cut}");
@@ -96,17 +99,17 @@ fn tail_torn_at_any_byte_is_cut_and_saved_and_the_log_continues() {
 }
 
 #[test]
-fn a_tail_cut_short_below_the_commit_point_is_damage() {
-    for whole in [two_segments(), crashed(Survive::Everything)] {
-        let len = whole.files()[NEWEST].len();
+fn a_missing_tail_that_the_commit_point_covers_is_damage() {
+    for whole in [two_segments(), two_segments_after_crash(Survive::Everything)] {
+        let len = whole.files()[NEWEST_SEGMENT].len();
         for cut in GRAIN..len {
-            let disk = changed(&whole, NEWEST, |bytes| bytes.truncate(cut));
+            let disk = with_changed_file(&whole, NEWEST_SEGMENT, |bytes| bytes.truncate(cut));
             let error = read(&disk).unwrap_err();
-            assert!(error.is_damage() && error.to_string().contains(NEWEST), "cut at {cut}: {error}");
+            assert!(error.is_damage() && error.to_string().contains(NEWEST_SEGMENT), "cut at {cut}: {error}");
             let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
             assert_eq!(contents.check(), 4 + (cut / GRAIN) as u64 - 1, "cut at {cut}");
             assert!(!contents.dropped.is_empty(), "cut at {cut}");
-            assert_eq!(read(&disk).unwrap().check(), contents.check(), "sound afterwards");
+            assert_eq!(read(&disk).unwrap().check(), contents.check(), "valid afterwards");
         }
     }
 }
@@ -115,36 +118,36 @@ fn a_tail_cut_short_below_the_commit_point_is_damage() {
 fn a_sealed_log_has_no_torn_tail() {
     let whole = two_segments();
     for extra in [1, GRAIN, 100] {
-        let disk = changed(&whole, NEWEST, |bytes| bytes.resize(bytes.len() + extra, 0));
+        let disk = with_changed_file(&whole, NEWEST_SEGMENT, |bytes| bytes.resize(bytes.len() + extra, 0));
         let error = read(&disk).unwrap_err();
-        assert!(error.is_damage() && error.to_string().contains(NEWEST), "{error}");
+        assert!(error.is_damage() && error.to_string().contains(NEWEST_SEGMENT), "{error}");
     }
 }
 
 #[test]
 fn every_flipped_bit_of_an_acknowledged_record_is_damage() {
-    for (condition, whole) in all_conditions() {
+    for (state, whole) in all_states() {
         for (file, content) in whole.files() {
             if file == COMMIT {
                 continue;
             }
             for at in 0..content.len() {
                 for bit in 0..8 {
-                    let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1 << bit);
+                    let disk = with_changed_file(&whole, &file, |bytes| bytes[at] ^= 1 << bit);
                     let error = read(&disk).expect_err("a flipped bit");
-                    assert!(error.is_damage(), "{condition}: flip at {file}:{at}: {error}");
+                    assert!(error.is_damage(), "{state}: flip at {file}:{at}: {error}");
                     assert!(error.to_string().contains(&file), "{error} names {file}");
-                    assert!(error.offset() <= at as u64, "flip at {at} blamed on {}", error.offset());
+                    assert!(error.offset() <= at as u64, "flip at {at} is reported at {}", error.offset());
                 }
-                // Dropping the damage never gives a wrong record, and always gives a log.
-                let disk = changed(&whole, &file, |bytes| bytes[at] ^= 1);
+                // Dropping the damage always succeeds, and never gives a wrong record.
+                let disk = with_changed_file(&whole, &file, |bytes| bytes[at] ^= 1);
                 let damaged = disk.files()[&file].clone();
                 let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
                 let saved = contents.check();
-                assert!(saved < 8 && !contents.dropped.is_empty(), "{condition}: flip at {file}:{at}");
+                assert!(saved < 8 && !contents.dropped.is_empty(), "{state}: flip at {file}:{at}");
                 let copies: Vec<_> = disk.files().into_values().filter(|bytes| *bytes == damaged).collect();
                 assert_eq!(copies.len(), 1, "the damaged file is kept");
-                assert_eq!(read(&disk).unwrap().check(), saved, "sound afterwards");
+                assert_eq!(read(&disk).unwrap().check(), saved, "valid afterwards");
             }
         }
     }
@@ -152,65 +155,65 @@ fn every_flipped_bit_of_an_acknowledged_record_is_damage() {
 
 #[test]
 fn a_flipped_bit_of_the_commit_point_loses_nothing() {
-    for (condition, whole) in all_conditions() {
+    for (state, whole) in all_states() {
         for slot in [0, 4096] {
             for at in slot..slot + 32 {
-                let disk = changed(&whole, COMMIT, |bytes| bytes[at] ^= 1);
-                assert_eq!(read(&disk).unwrap().check(), 8, "{condition}: flip at {at}");
+                let disk = with_changed_file(&whole, COMMIT, |bytes| bytes[at] ^= 1);
+                assert_eq!(read(&disk).unwrap().check(), 8, "{state}: flip at {at}");
             }
         }
-        let disk = changed(&whole, COMMIT, |bytes| bytes.fill(0xff));
+        let disk = with_changed_file(&whole, COMMIT, |bytes| bytes.fill(0xff));
         let error = read(&disk).unwrap_err();
         assert!(error.is_damage() && error.to_string().contains(COMMIT), "{error}");
         let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
-        assert_eq!((contents.check(), contents.dropped.len()), (8, 1), "{condition}");
+        assert_eq!((contents.check(), contents.dropped.len()), (8, 1), "{state}");
         assert!(disk.files().contains_key("COMMIT.damaged-1"));
     }
 }
 
 #[test]
 fn missing_newest_segment_is_detected() {
-    for (condition, whole) in all_conditions() {
+    for (state, whole) in all_states() {
         let mut files = whole.files();
-        files.remove(NEWEST);
+        files.remove(NEWEST_SEGMENT);
         let disk = CrashDisk::with_files(files);
         let error = read(&disk).unwrap_err();
-        assert!(error.is_damage() && error.to_string().contains(NEWEST), "{condition}: {error}");
+        assert!(error.is_damage() && error.to_string().contains(NEWEST_SEGMENT), "{state}: {error}");
         let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
-        assert_eq!((contents.check(), contents.dropped.len()), (4, 1), "{condition}");
+        assert_eq!((contents.check(), contents.dropped.len()), (4, 1), "{state}");
         append(&open(&disk), 2);
         assert_eq!(read(&disk).unwrap().check(), 6);
     }
-    // Also a segment without records.
+    // A missing newest segment without records is detected too.
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 4);
     log.rotate().unwrap();
     let mut files = disk.survivor(Survive::SyncedOnly).files();
-    files.remove(NEWEST);
+    files.remove(NEWEST_SEGMENT);
     assert!(matches!(read(&CrashDisk::with_files(files)), Err(LogError::Gap { expected: 5, .. })));
 }
 
 #[test]
 fn missing_files_are_detected() {
-    for (condition, whole) in all_conditions() {
+    for (state, whole) in all_states() {
         let mut files = whole.files();
         files.remove(COMMIT);
         let disk = CrashDisk::with_files(files);
         let error = read(&disk).unwrap_err();
-        assert!(error.is_damage() && error.to_string().contains(COMMIT), "{condition}: {error}");
+        assert!(error.is_damage() && error.to_string().contains(COMMIT), "{state}: {error}");
         assert_eq!(read_with(&disk, Recovery::DropDamaged).unwrap().check(), 8);
-        assert_eq!(read(&disk).unwrap().check(), 8, "made again");
+        assert_eq!(read(&disk).unwrap().check(), 8, "the commit point was created again");
 
         let mut files = whole.files();
         files.retain(|name, _| name == COMMIT);
         let disk = CrashDisk::with_files(files);
-        assert!(read(&disk).unwrap_err().is_damage(), "{condition}: nothing but the commit point");
+        assert!(read(&disk).unwrap_err().is_damage(), "{state}: only the commit point exists");
         let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
         assert_eq!((contents.check(), contents.dropped.len()), (0, 1));
     }
-    // Without the newest snapshot, its source records still exist. Without both snapshots, they do
-    // not.
+    // The records in the newest snapshot also exist in segments after the older snapshot. Those in
+    // the older snapshot exist nowhere else.
     let mut files = with_snapshots().files();
     files.remove("snapshot-00000000000000000009.snap");
     assert_eq!(read(&CrashDisk::with_files(files.clone())).unwrap().check(), 11);
@@ -229,16 +232,20 @@ fn every_flipped_bit_of_the_newest_snapshot_is_detected_and_the_older_one_replac
         let [replaced] = &contents.replaced[..] else { panic!("{context}: {:?}", contents.replaced) };
         assert!(replaced.why.contains(file) && contents.dropped.is_empty(), "{context}");
         assert_eq!(replaced.saved_as.as_deref(), Some(&*format!("{file}.damaged-1")));
-        assert_eq!(disk.files()[&format!("{file}.damaged-1")], damaged, "kept as it was");
+        assert_eq!(
+            disk.files()[&format!("{file}.damaged-1")],
+            damaged,
+            "the damaged snapshot is saved unchanged"
+        );
     };
     for at in 0..whole.files()[file].len() {
         for bit in 0..8 {
-            let disk = changed(&whole, file, |bytes| bytes[at] ^= 1 << bit);
+            let disk = with_changed_file(&whole, file, |bytes| bytes[at] ^= 1 << bit);
             check(&disk, &format!("flip at {at}"));
         }
-        check(&changed(&whole, file, |bytes| bytes.truncate(at)), &format!("cut at {at}"));
+        check(&with_changed_file(&whole, file, |bytes| bytes.truncate(at)), &format!("cut at {at}"));
     }
-    check(&changed(&whole, file, |bytes| bytes.push(0)), "longer");
+    check(&with_changed_file(&whole, file, |bytes| bytes.push(0)), "longer");
 }
 
 #[test]
@@ -246,21 +253,21 @@ fn dropped_parts_are_reported_and_saved() {
     let whole = two_segments();
     let before = whole.files();
     let second = 2 * GRAIN;
-    let disk = changed(&whole, FIRST, |bytes| bytes[second + 33] ^= 1);
+    let disk = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes[second + 33] ^= 1);
     assert!(
-        matches!(read(&disk), Err(LogError::Damaged { file, offset, .. }) if file == FIRST && offset == second as u64)
+        matches!(read(&disk), Err(LogError::Damaged { file, offset, .. }) if file == FIRST_SEGMENT && offset == second as u64)
     );
     let damaged = disk.files();
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!(contents.check(), 1);
     let [cut, renamed] = &contents.dropped[..] else { panic!("{:?}", contents.dropped) };
-    assert_eq!((cut.file.as_str(), cut.offset, cut.records_known), (FIRST, second as u64, 2));
-    assert_eq!(cut.bytes, (before[FIRST].len() - second) as u64);
-    assert_eq!((renamed.file.as_str(), renamed.records_known), (NEWEST, 4));
+    assert_eq!((cut.file.as_str(), cut.offset, cut.records_known), (FIRST_SEGMENT, second as u64, 2));
+    assert_eq!(cut.bytes, (before[FIRST_SEGMENT].len() - second) as u64);
+    assert_eq!((renamed.file.as_str(), renamed.records_known), (NEWEST_SEGMENT, 4));
     for dropped in &contents.dropped {
         assert_eq!(disk.files()[dropped.saved_as.as_ref().unwrap()], damaged[&dropped.file]);
     }
-    assert_eq!(disk.files()[FIRST], before[FIRST][..second]);
+    assert_eq!(disk.files()[FIRST_SEGMENT], before[FIRST_SEGMENT][..second]);
     append(&open(&disk), 3);
     assert_eq!(read(&disk).unwrap().check(), 4);
 }
@@ -281,8 +288,8 @@ fn a_missing_segment_is_a_gap() {
     let contents: Contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!((contents.check(), contents.dropped.len()), (2, 2));
     assert_eq!(read(&disk).unwrap().check(), 2);
-    // Without its start the log is empty, and all of it is saved.
-    files.remove(FIRST);
+    // Without the first segment no record can be used, and all other segments are saved.
+    files.remove(FIRST_SEGMENT);
     let disk = CrashDisk::with_files(files.clone());
     assert!(matches!(read(&disk), Err(LogError::Gap { expected: 1, found: Some(5), .. })));
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
@@ -294,7 +301,7 @@ fn a_missing_segment_is_a_gap() {
 }
 
 #[test]
-fn a_snapshot_whose_segments_are_gone_is_a_gap() {
+fn a_snapshot_without_the_segments_after_it_is_a_gap() {
     let mut files = with_snapshots().files();
     files.retain(|name, _| name.starts_with("snapshot") || name == COMMIT);
     let disk = CrashDisk::with_files(files);
@@ -306,7 +313,7 @@ fn a_snapshot_whose_segments_are_gone_is_a_gap() {
 }
 
 #[test]
-fn a_damaged_snapshot_and_nothing_else_is_not_an_empty_log() {
+fn damaged_snapshots_without_segments_are_not_an_empty_log() {
     let mut files = with_snapshots().files();
     files.retain(|name, _| name.starts_with("snapshot") || name == COMMIT);
     for (_, bytes) in files.iter_mut().filter(|(name, _)| *name != COMMIT) {
@@ -317,27 +324,30 @@ fn a_damaged_snapshot_and_nothing_else_is_not_an_empty_log() {
     let contents = read_with(&disk, Recovery::DropDamaged).unwrap();
     assert_eq!(contents.check(), 0);
     let mut snapshots = files.keys().filter(|name| *name != COMMIT);
-    assert!(contents.dropped.len() >= files.len() - 1, "each is reported");
-    assert!(snapshots.all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))), "and kept");
+    assert!(contents.dropped.len() >= files.len() - 1, "each snapshot is reported");
+    assert!(
+        snapshots.all(|name| disk.files().contains_key(&format!("{name}.damaged-1"))),
+        "each snapshot is saved"
+    );
 }
 
 #[test]
-fn wrong_files_are_refused_by_name() {
+fn files_with_a_wrong_header_are_refused() {
     let whole = two_segments();
-    let short = changed(&whole, FIRST, |bytes| bytes.truncate(10));
+    let short = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes.truncate(10));
     assert!(matches!(read(&short), Err(LogError::ShortHeader { offset: 10, .. })));
-    let other = changed(&whole, FIRST, |bytes| bytes[0] = b'X');
-    assert!(matches!(read(&other), Err(LogError::BadMagic { file }) if file == FIRST));
-    let newer = changed(&whole, FIRST, |bytes| {
+    let other = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes[0] = b'X');
+    assert!(matches!(read(&other), Err(LogError::BadMagic { file }) if file == FIRST_SEGMENT));
+    let newer = with_changed_file(&whole, FIRST_SEGMENT, |bytes| {
         bytes[4] = 3;
         let crc = crc32c::crc32c(&bytes[..20]);
         bytes[20..24].copy_from_slice(&crc.to_le_bytes());
     });
-    let untouched = names(&newer);
+    let untouched = file_names(&newer);
     assert!(matches!(read_with(&newer, Recovery::DropDamaged), Err(LogError::Version { found: 3, .. })));
-    assert_eq!(names(&newer), untouched, "a newer version is not damage");
+    assert_eq!(file_names(&newer), untouched, "a newer version is not damage");
     let mut swapped = whole.files();
-    let first = swapped[FIRST].clone();
+    let first = swapped[FIRST_SEGMENT].clone();
     swapped.insert("edits-00000000000000000005.log".into(), first);
     assert!(matches!(read(&CrashDisk::with_files(swapped)), Err(LogError::Damaged { offset: 8, .. })));
 }
@@ -347,17 +357,19 @@ fn zero_or_batch_like_records_do_not_change_the_result() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 3);
-    // Records with the batches of another log as content, and records of zeros.
-    for record in [disk.files()[FIRST].clone(), vec![0; 4096]] {
+    // One record contains the batches of another log, the other only zeros.
+    for record in [disk.files()[FIRST_SEGMENT].clone(), vec![0; 4096]] {
         let disk = CrashDisk::new();
         let log = open(&disk);
         log.sync(log.append(&record).unwrap()).unwrap();
         let whole = disk.survivor(Survive::SyncedOnly);
-        let length = whole.files()[FIRST].len();
+        let length = whole.files()[FIRST_SEGMENT].len();
         for at in (GRAIN..length).step_by(7) {
-            let flipped = changed(&whole, FIRST, |bytes| bytes[at] ^= 1);
+            let flipped = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes[at] ^= 1);
             assert!(read(&flipped).unwrap_err().is_damage(), "flip at {at}");
-            let torn = changed(&whole, FIRST, |bytes| bytes[at / GRAIN * GRAIN..][..GRAIN].fill(0));
+            let torn = with_changed_file(&whole, FIRST_SEGMENT, |bytes| {
+                bytes[at / GRAIN * GRAIN..][..GRAIN].fill(0)
+            });
             let contents = read(&torn).unwrap();
             assert!(contents.records.is_empty() && contents.torn.is_some(), "lost sector at {at}");
         }

@@ -1,11 +1,13 @@
-//! A failed write or sync is permanent for the log: nothing more is acknowledged.
+//! Tests that the log fails permanently after a failed write or sync: no further record is
+//! acknowledged.
 
 use crate::common::{append, open, read, record};
 use fermata_journal::{AppendError, crash::CrashDisk};
 use std::{sync::Arc, time::Duration};
 
-/// The operations of a batch: a write (0), a sync (1), and a write of the commit point (2).
-fn failing_at(operation: u64) {
+/// Makes one disk operation of a batch fail, and checks that the log fails. The operations are:
+/// write (0), sync (1), write of the commit point (2).
+fn check_failure_of_operation(operation: u64) {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 3);
@@ -25,17 +27,17 @@ fn failing_at(operation: u64) {
 
 #[test]
 fn a_failed_write_fails_the_log() {
-    failing_at(0);
+    check_failure_of_operation(0);
 }
 
 #[test]
 fn a_failed_sync_fails_the_log() {
-    failing_at(1);
+    check_failure_of_operation(1);
 }
 
 #[test]
 fn a_failed_write_of_the_commit_point_fails_the_log() {
-    failing_at(2);
+    check_failure_of_operation(2);
 }
 
 #[test]
@@ -47,7 +49,7 @@ fn a_failed_rotation_fails_the_log() {
         disk.fail_after(operation);
         assert!(log.rotate().is_err(), "operation {operation}");
         assert!(log.append(b"x").is_err());
-        assert!(log.check().is_err(), "although nothing was pending");
+        assert!(log.check().is_err(), "the log has failed although no record was pending");
         drop(log);
         assert_eq!(read(&disk).unwrap().check(), 3);
     }
@@ -67,7 +69,7 @@ async fn failure_reaches_every_waiter_and_the_owner() {
     let waiters: Vec<_> = (0..20)
         .map(|_| {
             let log = Arc::clone(&log);
-            // The first append in a failing batch fails the log for later ones.
+            // Once the first batch has failed, later appends are refused.
             tokio::spawn(async move {
                 match log.append(b"lost") {
                     Ok(seq) => log.wait_durable(seq).await.is_err(),
@@ -90,8 +92,8 @@ async fn failure_reaches_every_waiter_and_the_owner() {
 }
 
 #[test]
-fn a_snapshot_that_fails_leaves_nothing_behind() {
-    // The operations: create (0), then the write of the footer, its sync, the rename.
+fn a_failed_snapshot_leaves_no_file() {
+    // The disk operations of a snapshot: create (0), write (1), sync (2), rename (3).
     for operation in 1..4 {
         let disk = CrashDisk::new();
         let log = open(&disk);

@@ -1,4 +1,4 @@
-//! Behaviour during a slow sync: records collect into one batch, up to a limit.
+//! Tests of a slow sync: records that arrive meanwhile form one batch, up to a limit.
 
 use crate::common::{read, record};
 use fermata_journal::{
@@ -13,12 +13,12 @@ use std::{
     time::Duration,
 };
 
-/// Whether syncs may proceed, and how many wait.
+/// Blocks syncs while it is closed. The state is: whether it is open, and how many syncs wait.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<(bool, usize)>, Condvar)>);
 
 impl Gate {
-    fn pass(&self) {
+    fn wait_until_open(&self) {
         let (state, moved) = &*self.0;
         let mut state = state.lock().unwrap();
         state.1 += 1;
@@ -32,7 +32,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    fn wait_for_one(&self) {
+    fn wait_for_blocked_sync(&self) {
         let (state, moved) = &*self.0;
         drop(moved.wait_while(state.lock().unwrap(), |state| state.1 == 0).unwrap());
     }
@@ -43,7 +43,7 @@ struct GateFile(Box<dyn WriteFile>, Gate);
 
 impl GateDisk {
     #[expect(clippy::unnecessary_wraps, reason = "for and_then")]
-    fn gated(&self, file: Box<dyn WriteFile>) -> io::Result<Box<dyn WriteFile>> {
+    fn add_gate(&self, file: Box<dyn WriteFile>) -> io::Result<Box<dyn WriteFile>> {
         Ok(Box::new(GateFile(file, self.1.clone())))
     }
 }
@@ -53,13 +53,13 @@ impl Disk for GateDisk {
         self.0.list()
     }
     fn create(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        self.0.create(name).and_then(|file| self.gated(file))
+        self.0.create(name).and_then(|file| self.add_gate(file))
     }
     fn append(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        self.0.append(name).and_then(|file| self.gated(file))
+        self.0.append(name).and_then(|file| self.add_gate(file))
     }
     fn overwrite(&self, name: &str) -> io::Result<Box<dyn WriteFile>> {
-        // Only syncs of batches are gated.
+        // Only syncs of batches wait at the gate, not those of the commit point.
         self.0.overwrite(name)
     }
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadFile>> {
@@ -93,7 +93,7 @@ impl WriteFile for GateFile {
         self.0.truncate(len)
     }
     fn sync(&mut self) -> io::Result<()> {
-        self.1.pass();
+        self.1.wait_until_open();
         self.0.sync()
     }
 }
@@ -111,7 +111,7 @@ fn gated_log() -> (CrashDisk, Gate, Log) {
 fn records_during_a_sync_form_one_batch_and_wait_for_its_sync() {
     let (disk, gate, log) = gated_log();
     log.append(&record(1)).unwrap();
-    gate.wait_for_one();
+    gate.wait_for_blocked_sync();
     for seq in 2..=1000 {
         assert_eq!(log.append(&record(seq)).unwrap(), seq);
     }
@@ -127,15 +127,15 @@ fn records_during_a_sync_form_one_batch_and_wait_for_its_sync() {
 fn appending_blocks_when_too_much_is_pending() {
     let (_, gate, log) = gated_log();
     let big = vec![0; RECORD_BYTES_MAX];
-    log.append(b"in the writer's hands").unwrap();
-    gate.wait_for_one();
+    log.append(b"being synced").unwrap();
+    gate.wait_for_blocked_sync();
     for _ in 0..3 {
         log.append(&big).unwrap();
     }
     let (done, fourth) = crossbeam::channel::bounded(1);
     thread::scope(|scope| {
         scope.spawn(|| done.send(log.append(&big).unwrap()).unwrap());
-        // Four such records with their lengths are just over the limit.
+        // Four such records and their length fields are just over the limit.
         assert!(fourth.recv_timeout(Duration::from_millis(100)).is_err(), "it waits for space");
         assert_eq!(log.last_seq(), 4);
         gate.set(true);
@@ -145,16 +145,16 @@ fn appending_blocks_when_too_much_is_pending() {
 }
 
 #[test]
-fn a_full_log_says_so_before_it_would_block() {
+fn has_room_for_is_false_when_an_append_would_block() {
     let (_, gate, log) = gated_log();
     log.append(&record(1)).unwrap();
-    gate.wait_for_one();
+    gate.wait_for_blocked_sync();
     let big = vec![0; RECORD_BYTES_MAX];
     for _ in 0..3 {
         assert!(log.has_room_for(RECORD_BYTES_MAX));
         log.append(&big).unwrap();
     }
-    assert!(!log.has_room_for(RECORD_BYTES_MAX), "with what frames them, four do not fit");
+    assert!(!log.has_room_for(RECORD_BYTES_MAX), "four such records and their length fields do not fit");
     gate.set(true);
     log.sync(4).unwrap();
     assert!(log.has_room_for(RECORD_BYTES_MAX));

@@ -1,6 +1,6 @@
-//! The log on real files: contents, group commit, and the cost of appending and reading.
+//! Tests of the log on real files: contents, group commit, and the speed of appending and reading.
 
-use crate::common::{append, drain, record, snapshot};
+use crate::common::{append, read_replay, record, snapshot};
 use fermata_journal::{
     disk::{Disk, RealDisk},
     log::{Log, Recovery},
@@ -12,11 +12,11 @@ use std::{
 };
 
 fn open(disk: &Arc<RealDisk>) -> fermata_journal::Opened {
-    Log::open(Arc::clone(disk) as Arc<dyn Disk>, Recovery::Refuse).expect("a sound log")
+    Log::open(Arc::clone(disk) as Arc<dyn Disk>, Recovery::Refuse).expect("a valid log")
 }
 
 #[test]
-fn snapshots_and_records_come_back_and_a_torn_tail_is_cut() {
+fn snapshots_and_records_are_replayed_and_a_torn_tail_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(RealDisk::open(folder.path().join("deep/edits")).unwrap());
     let log = open(&disk).log;
@@ -24,7 +24,8 @@ fn snapshots_and_records_come_back_and_a_torn_tail_is_cut() {
     append(&log, 10);
     snapshot(&log).unwrap();
     append(&log, 2);
-    // As after a power loss that lost a part of the last batch and the unsynced commit point.
+    // Make the files look as after a power loss: a part of the last batch is missing, and the
+    // commit point is older than that batch.
     let commit = std::fs::read(disk.folder().join("COMMIT")).unwrap();
     append(&log, 1);
     let newest = disk.folder().join("edits-00000000000000000011.log");
@@ -37,18 +38,18 @@ fn snapshots_and_records_come_back_and_a_torn_tail_is_cut() {
     let torn = opened.torn.clone().unwrap();
     assert_eq!(std::fs::read(disk.folder().join(torn.saved_as)).unwrap(), bytes[bytes.len() - 63..]);
     append(&opened.log, 2);
-    let (pieces, records) = drain(&mut opened.replay).unwrap();
+    let (pieces, records) = read_replay(&mut opened.replay).unwrap();
     assert_eq!((pieces.len(), records.len()), (10, 2));
     drop(opened);
     let mut opened = open(&disk);
     assert_eq!(opened.torn, None);
-    assert_eq!(drain(&mut opened.replay).unwrap().1.last().unwrap(), &(14, record(14)));
+    assert_eq!(read_replay(&mut opened.replay).unwrap().1.last().unwrap(), &(14, record(14)));
 }
 
 #[test]
-fn group_commit_groups() {
+fn concurrent_appends_share_batches() {
     const THREADS: u64 = 16;
-    const EACH: u64 = 200;
+    const RECORDS_PER_THREAD: u64 = 200;
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(RealDisk::open(folder.path()).unwrap());
     let log = open(&disk).log;
@@ -56,8 +57,8 @@ fn group_commit_groups() {
         for thread in 0..THREADS {
             let log = &log;
             scope.spawn(move || {
-                for n in 0..EACH {
-                    let seq = log.append(&(thread * EACH + n).to_le_bytes()).unwrap();
+                for n in 0..RECORDS_PER_THREAD {
+                    let seq = log.append(&(thread * RECORDS_PER_THREAD + n).to_le_bytes()).unwrap();
                     log.sync(seq).unwrap();
                     assert!(log.durable() >= seq);
                 }
@@ -66,21 +67,22 @@ fn group_commit_groups() {
     });
     let stats = log.stats();
     println!("{} records in {} batches", stats.records, stats.batches);
-    assert_eq!(stats.records, THREADS * EACH);
+    assert_eq!(stats.records, THREADS * RECORDS_PER_THREAD);
     assert!(stats.batches < stats.records / 2, "{stats:?}");
     log.close().unwrap();
-    let (_, records) = drain(&mut open(&disk).replay).unwrap();
+    let (_, records) = read_replay(&mut open(&disk).replay).unwrap();
     let mut values: Vec<_> =
         records.iter().map(|(_, bytes)| u64::from_le_bytes(bytes[..].try_into().unwrap())).collect();
     for thread in 0..THREADS {
-        let own: Vec<_> = values.iter().filter(|value| **value / EACH == thread).collect();
-        assert!(own.is_sorted(), "each appender's records in its order");
+        let own: Vec<_> = values.iter().filter(|value| **value / RECORDS_PER_THREAD == thread).collect();
+        assert!(own.is_sorted(), "the records of each thread are in their order");
     }
     values.sort_unstable();
-    assert!(values.into_iter().eq(0..THREADS * EACH), "each record once");
+    assert!(values.into_iter().eq(0..THREADS * RECORDS_PER_THREAD), "each record exists once");
 }
 
-/// Limits are ten times the expected values of an idle machine, to detect only serious regressions.
+/// The limits are ten times the values that are expected on an idle machine, so that the test fails
+/// only after a serious regression.
 #[test]
 fn appending_and_reading_a_million_records_is_fast() {
     const RECORDS: u64 = 1_000_000;

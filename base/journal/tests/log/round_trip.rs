@@ -1,6 +1,6 @@
-//! Appended data is read back: records, rotation, snapshots, retention.
+//! Tests that a reopened log contains what was written: records, segments, snapshots.
 
-use crate::common::{append, drain, open, read, record, snapshot};
+use crate::common::{append, open, read, read_replay, record, snapshot};
 use fermata_journal::{
     AppendError,
     crash::CrashDisk,
@@ -8,7 +8,7 @@ use fermata_journal::{
 };
 
 #[test]
-fn records_come_back_in_order_after_each_reopening() {
+fn records_are_replayed_in_order_after_each_reopening() {
     let disk = CrashDisk::new();
     assert_eq!(read(&disk).unwrap().check(), 0);
     for round in 1..=5 {
@@ -33,7 +33,7 @@ fn pending_records_are_flushed_when_the_log_is_dropped() {
 }
 
 #[test]
-fn many_in_one_call_are_one_batch_and_empty_records_count() {
+fn records_of_one_call_are_one_batch_and_empty_records_are_stored() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     let records: Vec<_> = (1..=10).map(record).collect();
@@ -49,7 +49,7 @@ fn many_in_one_call_are_one_batch_and_empty_records_count() {
 }
 
 #[test]
-fn a_record_over_the_limit_is_refused_and_uses_no_number() {
+fn a_record_over_the_limit_is_refused_and_uses_no_sequence_number() {
     let log = open(&CrashDisk::new());
     let big = vec![0; RECORD_BYTES_MAX + 1];
     assert!(matches!(log.append(&big), Err(AppendError::TooLarge { max: RECORD_BYTES_MAX, .. })));
@@ -82,12 +82,12 @@ fn closed_segments_are_replayed_while_the_log_is_in_use() {
     let upto = log.rotate().unwrap();
     let mut replay = log.replay_closed(upto).unwrap();
     append(&log, 4);
-    let (snapshot, records) = drain(&mut replay).unwrap();
+    let (snapshot, records) = read_replay(&mut replay).unwrap();
     assert_eq!((snapshot.len(), records.len()), (0, 4));
 }
 
 #[test]
-fn retention_keeps_two_snapshots_and_the_records_after_the_older() {
+fn two_snapshots_and_the_records_after_the_older_are_kept() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     for round in 1..=4 {
@@ -113,7 +113,7 @@ fn retention_keeps_two_snapshots_and_the_records_after_the_older() {
 }
 
 #[test]
-fn unfinished_files_are_removed_and_unknown_ones_left_alone() {
+fn unfinished_files_are_removed_and_unknown_files_are_kept() {
     let disk = CrashDisk::new();
     let log = open(&disk);
     append(&log, 3);
