@@ -99,8 +99,7 @@ pub struct SplitRun {
     pub hosts: Vec<u32>,
 }
 
-/// Any line after the first. The fact is a [`HistoryFact`], or undecoded JSON while a reader does
-/// not know whether its kind is among [`KINDS`].
+/// Any line after the first. The fact is a [`HistoryFact`], or JSON for [`known_fact`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record<F> {
     /// When it happened, in microseconds.
@@ -110,7 +109,7 @@ pub struct Record<F> {
 }
 
 /// The kinds of [`HistoryFact`].
-pub const KINDS: [&str; 17] = [
+const KINDS: [&str; 17] = [
     "submitted-to",
     "job-committing",
     "job-ended",
@@ -637,6 +636,55 @@ mod tests {
         let both = json!({"conf": {"speculation.split": "true"}, "split_slow": false, "attempts_max": 2});
         let job = job_from_json(both);
         assert_eq!((job.split_slow, job.attempts_max), (false, 2));
+    }
+
+    #[test]
+    fn all_kinds_of_facts_are_known() {
+        let error = serde_json::from_str::<HistoryFact>(r#"{"no-such-fact":{}}"#).expect_err("unknown");
+        let kinds = KINDS.map(|kind| format!("`{kind}`")).join(", ");
+        assert!(error.to_string().contains(&format!("expected one of {kinds}")), "{error}");
+    }
+
+    /// Checks that the facts which the JobTracker writes to a history are read unchanged.
+    #[test]
+    fn written_facts_are_read_unchanged() {
+        let attempt: AttemptId = "job_7.m3.0".parse().expect("an attempt");
+        let (job, tracker, why) = (JobId(7), TrackerId(1), String::from("why"));
+        let result =
+            AttemptResult { counters: vec![("C".into(), 5)], pieces: vec!["/p".into()], bytes_out: u64::MAX };
+        let launched = |resumed_from, why| {
+            let speculative = resumed_from == Some(attempt);
+            Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why }
+        };
+        let kind = PreemptKind::Split;
+        let facts = [
+            Fact::JobCommitting { job },
+            Fact::JobEnded { job, outcome: JobOutcome::Succeeded },
+            Fact::JobEnded { job, outcome: JobOutcome::Failed(why.clone()) },
+            Fact::JobEnded { job, outcome: JobOutcome::Killed(why.clone()) },
+            launched(None, Why::rule("rule")),
+            launched(Some(attempt), Why::rule("rule").with("number", 1.5)),
+            Fact::PreemptionRequested { attempt, kind, why: why.clone(), fault: true, hold: false },
+            Fact::MapSplit { attempt, position: 9, result: result.clone() },
+            Fact::AttemptPaused { attempt, stage: Stage::Merge, bytes: 1, bytes_in: 2 },
+            Fact::PreemptionRefused { attempt, refusals: 1, why: why.clone() },
+            Fact::TaskReleased { task: attempt.task },
+            Fact::CheckpointLost { attempt, why: why.clone() },
+            Fact::AttemptSucceeded { attempt, result },
+            Fact::AttemptFailed { attempt, error: why.clone() },
+            Fact::AttemptKilled { attempt, why: why.clone(), bytes_in: 3 },
+            Fact::MapOutputLost { attempt, why, unfetched: true },
+            Fact::MapOutputCopied { attempt, tracker, bytes: 3 },
+            Fact::CheckpointCopied { attempt, tracker, bytes: 3 },
+            Fact::TrackerBlacklisted { job, tracker },
+        ];
+        let named = |_| ("node1".to_owned(), "host1".to_owned());
+        for fact in facts {
+            let line = HistoryFact::from_fact(&fact, &named).expect("a fact of a job");
+            let line = serde_json::to_value(line).expect("plain data");
+            let read = known_fact(line).expect("it reads").expect("a known kind");
+            assert_eq!(read.into_fact(job, |_| tracker), Ok(Some(fact)));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::workload::MapPlan;
-use mrcore::{history::HistoryFact, job::Priority};
+use mrcore::job::Priority;
 use std::fs;
 
 const HEAD: &str = r#"{"format":3,"cluster":"c","job":"job_7","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"high","program":"builtin:sort","inputs":[],"files":[],"output":"/o","reduces":1,"slow_start":0.05,"speculation":false,"attempts_max":4,"conf":{},"hosts":["node1"],"splits":[{"source":"/i","start":0,"end":100,"hosts":[0]}]}}"#;
@@ -146,66 +146,6 @@ fn reduce_on_hold_is_recognised_by_its_release() {
     let metrics = figures("job_7", &text).expect("it reads");
     let waited = metrics.job(JobId(7)).expect("its figures").reduce_wait();
     assert_eq!(waited, Some(Span::secs(1 + 2)), "expected the waits from 4 to 5 s and from 60 to 62 s");
-}
-
-#[test]
-fn all_kinds_of_facts_are_known() {
-    let error = serde_json::from_str::<HistoryFact>(r#"{"no-such-fact":{}}"#).expect_err("unknown");
-    let kinds = mrcore::history::KINDS.map(|kind| format!("`{kind}`")).join(", ");
-    assert!(error.to_string().contains(&format!("expected one of {kinds}")), "{error}");
-    assert_eq!(
-        known_fact(serde_json::json!({ "no-such-fact": {} })),
-        Ok(None),
-        "facts of a newer version must be ignored"
-    );
-}
-
-/// Checks that the facts which the JobTracker writes to a history are read unchanged.
-#[test]
-fn written_facts_are_read_unchanged() {
-    use mrcore::{
-        Fact, Why,
-        ids::{AttemptId, TrackerId},
-        job::JobOutcome,
-        task::{AttemptResult, PreemptKind, Stage},
-    };
-    let attempt: AttemptId = "job_7.m3.0".parse().expect("an attempt");
-    let (job, tracker, why) = (JobId(7), TrackerId(1), String::from("why"));
-    let result =
-        AttemptResult { counters: vec![("C".into(), 5)], pieces: vec!["/p".into()], bytes_out: u64::MAX };
-    let launched = |resumed_from, why| {
-        let speculative = resumed_from == Some(attempt);
-        Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why }
-    };
-    let kind = PreemptKind::Split;
-    let facts = [
-        Fact::JobCommitting { job },
-        Fact::JobEnded { job, outcome: JobOutcome::Succeeded },
-        Fact::JobEnded { job, outcome: JobOutcome::Failed(why.clone()) },
-        Fact::JobEnded { job, outcome: JobOutcome::Killed(why.clone()) },
-        launched(None, Why::rule("rule")),
-        launched(Some(attempt), Why::rule("rule").with("number", 1.5)),
-        Fact::PreemptionRequested { attempt, kind, why: why.clone(), fault: true, hold: false },
-        Fact::MapSplit { attempt, position: 9, result: result.clone() },
-        Fact::AttemptPaused { attempt, stage: Stage::Merge, bytes: 1, bytes_in: 2 },
-        Fact::PreemptionRefused { attempt, refusals: 1, why: why.clone() },
-        Fact::TaskReleased { task: attempt.task },
-        Fact::CheckpointLost { attempt, why: why.clone() },
-        Fact::AttemptSucceeded { attempt, result },
-        Fact::AttemptFailed { attempt, error: why.clone() },
-        Fact::AttemptKilled { attempt, why: why.clone(), bytes_in: 3 },
-        Fact::MapOutputLost { attempt, why, unfetched: true },
-        Fact::MapOutputCopied { attempt, tracker, bytes: 3 },
-        Fact::CheckpointCopied { attempt, tracker, bytes: 3 },
-        Fact::TrackerBlacklisted { job, tracker },
-    ];
-    let named = |_| ("node1".to_owned(), "host1".to_owned());
-    for fact in facts {
-        let line = HistoryFact::from_fact(&fact, &named).expect("a fact of a job");
-        let line = serde_json::to_value(line).expect("plain data");
-        let read = known_fact(line).expect("it reads").expect("a known kind");
-        assert_eq!(read.into_fact(job, |_| tracker), Ok(Some(fact)));
-    }
 }
 
 #[test]
