@@ -46,7 +46,7 @@ fn count_part(text: &[u8]) -> Table {
     }
 }
 
-/// Number of bytes before the next white space. Examines eight bytes at a time.
+/// Returns the number of bytes before the next white space. Examines eight bytes at a time.
 #[inline]
 fn word_length(text: &[u8]) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_becomes_lines_of_counts() {
+    fn counts_of_a_file_are_written_as_sorted_lines() {
         let folder = tempfile::tempdir().unwrap();
         let (file, out) = (folder.path().join("in"), folder.path().join("out"));
         std::fs::write(&file, "to be or\nnot to  be\r\n").unwrap();

@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// Returns a number in `0.0..1.0`.
-    pub(crate) fn part(&mut self) -> f64 {
+    pub(crate) fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sequence_is_the_published_one() {
+    fn sequence_equals_the_published_sequence() {
         let mut random = Random(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);
@@ -37,6 +37,6 @@ mod tests {
     fn numbers_stay_in_their_range() {
         let mut random = Random(1);
         assert!((0..1000).all(|_| random.below(7) < 7));
-        assert!((0..1000).all(|_| (0.0..1.0).contains(&random.part())));
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&random.fraction())));
     }
 }

@@ -59,7 +59,7 @@ pub fn sort(file: &Path, out: &Path) -> Result<()> {
     let out_file = File::create(out).with_context(|| format!("cannot write {}", out.display()))?;
     // Each thread merges and writes one half of the output.
     let half = records.len() / 2;
-    let cut = cut(&first, &second, half);
+    let cut = count_from_first(&first, &second, half);
     let (low, high) =
         (merge(&first[..cut], &second[..half - cut]), merge(&first[cut..], &second[half - cut..]));
     let written = thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn sorted_keys(records: &[[u8; RECORD_BYTES]], first: usize) -> Vec<u128> {
 }
 
 /// Returns how many of the `wanted` smallest keys of both lists come from `first`.
-fn cut(first: &[u128], second: &[u128], wanted: usize) -> usize {
+fn count_from_first(first: &[u128], second: &[u128], wanted: usize) -> usize {
     let (mut low, mut high) = (wanted.saturating_sub(second.len()), wanted.min(first.len()));
     while low < high {
         let middle = usize::midpoint(low, high);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_lines_with_keys_of_their_own() {
+    fn records_are_lines_with_different_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("in");
         make(&path, 100_050, 1).unwrap();

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 
-/// Length of the longest word that fits into a slot.
-const INLINE: usize = 15;
-const SLOTS: usize = 1 << 16;
+/// Length of the longest word that a slot can contain, in bytes.
+const INLINE_BYTES_MAX: usize = 15;
+const INITIAL_SLOTS: usize = 1 << 16;
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
@@ -24,13 +24,13 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Self { slots: vec![Slot::default(); SLOTS], used: 0, long: HashMap::new() }
+        Self { slots: vec![Slot::default(); INITIAL_SLOTS], used: 0, long: HashMap::new() }
     }
 
     /// Counts the word in the first `length` bytes of `text`. More text may follow the word.
     #[inline]
     pub(crate) fn count(&mut self, text: &[u8], length: usize) {
-        if length > INLINE {
+        if length > INLINE_BYTES_MAX {
             self.add_long(&text[..length], 1);
             return;
         }

@@ -16,7 +16,7 @@ use std::{
 /// Number of different words.
 pub(crate) const WORDS: usize = 100_000;
 /// A line ends at the first word that ends beyond this column.
-const COLUMN: usize = 76;
+const LINE_END_COLUMN: usize = 76;
 /// Letters with approximately their frequency in English.
 const LETTERS: &[u8; 64] = b"eeeeeeeetttttaaaaaoooooiiiinnnnsssshhhrrrrddllllcuummwfggypbbvkj";
 
@@ -27,11 +27,11 @@ pub fn make(path: &Path, bytes: u64, seed: u64) -> Result<()> {
     let words = vocabulary(&mut random);
     let table = AliasTable::new((0..words.len()).map(|rank| 1.0 / (rank as f64 + 2.7)));
     let mut file = BufWriter::with_capacity(1 << 20, File::create(path).with_context(failed)?);
-    let mut line = Vec::with_capacity(2 * COLUMN);
+    let mut line = Vec::with_capacity(2 * LINE_END_COLUMN);
     let mut left = bytes;
     while left > 0 {
         line.clear();
-        while line.len() < COLUMN {
+        while line.len() < LINE_END_COLUMN {
             line.extend_from_slice(&words[table.draw(&mut random)]);
             line.push(b' ');
         }
@@ -94,7 +94,7 @@ impl AliasTable {
     fn draw(&self, random: &mut Random) -> usize {
         let at = random.below(self.shares.len() as u32) as usize;
         let (own, other) = self.shares[at];
-        if random.part() < own { at } else { other as usize }
+        if random.fraction() < own { at } else { other as usize }
     }
 }
 
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(text, std::fs::read_to_string(&other).unwrap());
         let lines: Vec<&str> = text.lines().collect();
         let whole = &lines[..lines.len() - 1];
-        assert!(whole.iter().all(|line| (COLUMN - 1..COLUMN + 19).contains(&line.len())));
+        assert!(whole.iter().all(|line| (LINE_END_COLUMN - 1..LINE_END_COLUMN + 19).contains(&line.len())));
         let words: HashSet<&str> = text.split_ascii_whitespace().collect();
         assert!(words.len() > 5000, "{}", words.len());
     }
