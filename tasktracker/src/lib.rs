@@ -373,7 +373,7 @@ fn listen(addr: &str, config: &Config) -> Result<(TcpListener, SocketAddr), Trac
 /// the tracker.
 fn set_up_account(settings: &TaskTrackerConfig) -> Result<Option<Account>, TrackerError> {
     let Some(account) = Account::of_tasks(settings)? else { return Ok(None) };
-    daemon::safe_open::belongs_to(account.user);
+    daemon::safe_open::set_required_owner(account.user);
     // With this mode, tasks can enter the folders of the tracker but cannot read its files.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o066));
     Ok(Some(account))

@@ -86,7 +86,7 @@ impl Link {
 
     /// Opens one stream and waits until it ends. Returns whether a message was received.
     async fn attach(&self) -> Result<bool, String> {
-        let channel = self.endpoint.connect().await.map_err(|error| security::why(&error))?;
+        let channel = self.endpoint.connect().await.map_err(|error| security::connection_failure(&error))?;
         let (out, outgoing) = mpsc::channel(OUTGOING_MESSAGES_MAX);
         // Report the connection before the call, because the JobTracker answers the call only after
         // it has received the registration.

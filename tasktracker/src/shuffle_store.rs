@@ -213,7 +213,7 @@ impl ShuffleStore {
         let Some(known) = inner.tokens.get(&job).filter(|known| !known.secret.bytes().is_empty()) else {
             return false;
         };
-        security::opens_partition(token, known.secret.bytes(), &job.to_string(), partition)
+        security::is_partition_token_valid(token, known.secret.bytes(), &job.to_string(), partition)
     }
 
     /// Removes the outputs, checkpoints and token of a job that has ended.

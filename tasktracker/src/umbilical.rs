@@ -108,7 +108,7 @@ pub(crate) async fn serve(listener: UnixListener, spawner: Spawner) {
         // connection is refused.
         let has_account = spawner.account().is_none_or(|account| user == Some(account.user));
         let Some(message_sender) = pid.filter(|_| has_account).and_then(|pid| spawner.claim(pid)) else {
-            if let Some(times) = refusals.due() {
+            if let Some(times) = refusals.count_event() {
                 let why = if has_account { "not a task process" } else { "not of the tasks' account" };
                 tracing::warn!(?pid, ?user, times, why, "refused a connection to the umbilical");
             }

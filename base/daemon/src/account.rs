@@ -1,5 +1,5 @@
-//! Accounts of this machine: the account of this process, accounts by name or number, and the
-//! folders that an account can reach.
+//! Accounts of this machine: the account of this process, accounts by name or ID, and the folders
+//! that an account can reach.
 
 use std::{
     fs, io,
@@ -14,8 +14,8 @@ pub fn user() -> String {
     set("FERMATA_USER").unwrap_or_else(|| name_of(rustix::process::geteuid().as_raw()))
 }
 
-/// Returns the name of the account with this number, or `uidN` if it has no name that is valid in a
-/// credential.
+/// Returns the name of the account with this user ID, or `uidN` if it has no name that is valid in
+/// a credential.
 pub fn name_of(uid: u32) -> String {
     let text = uid.to_string();
     let plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
@@ -23,20 +23,21 @@ pub fn name_of(uid: u32) -> String {
     find_row(own).unwrap_or_else(|| format!("uid{uid}"))
 }
 
-/// Returns the user and group number of an account.
+/// Returns the user ID and group ID of the account with this name.
 pub fn find(name: &str) -> Option<(u32, u32)> {
     find_row(|row| (row[0] == name).then_some((row[2].parse().ok()?, row[3].parse().ok()?)))
 }
 
+/// Returns the first result of `look` for a row of `/etc/passwd`.
 fn find_row<T>(look: impl Fn(&[&str]) -> Option<T>) -> Option<T> {
     let table = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let rows = table.lines().map(|row| row.split(':').collect::<Vec<_>>());
     rows.filter(|row| row.len() > 3).find_map(|row| look(&row))
 }
 
-/// Returns the first folder on the path, including `path` itself, that the account (user, group)
-/// cannot enter; `None` if it can reach `path`. Only mode bits are examined; an access control list
-/// may allow more.
+/// Returns the first folder on the way to `path`, including `path` itself, that the account (user
+/// ID, group ID) cannot enter; `None` if it can enter all of them. Examines only mode bits; an
+/// access control list may allow more.
 pub fn blocked_at(path: &Path, (user, group): (u32, u32)) -> io::Result<Option<PathBuf>> {
     let path = fs::canonicalize(path)?;
     let mut steps: Vec<&Path> = path.ancestors().collect();
@@ -61,7 +62,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn accounts_are_found_by_name_and_number() {
+    fn accounts_are_found_by_name_and_user_id() {
         assert_eq!(name_of(0), "root");
         assert_eq!(find("root"), Some((0, 0)));
         assert_eq!((name_of(4_000_000_000), find("no-such-account")), ("uid4000000000".into(), None));

@@ -13,7 +13,7 @@ pub use crate::{
     security::{Choice, SecurityConfig},
 };
 pub use scheduler::SchedulerConfig;
-use scheduler::{found, found_in};
+use scheduler::{with_line, with_line_in};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
@@ -50,8 +50,8 @@ pub struct ClusterConfig {
     pub namenode: String,
     /// Address of the JobTracker for TaskTrackers and clients, `host:port`.
     pub jobtracker: String,
-    /// Allow addresses other than loopback although callers do not prove their identity (without
-    /// `[security]`).
+    /// Allow daemons to listen on addresses other than loopback although callers do not prove their
+    /// identity (no credentials in `[security]`).
     pub insecure: bool,
 }
 
@@ -80,7 +80,7 @@ pub struct NameNodeConfig {
     pub dead_after: Period,
     /// Interval of the heartbeats of DataNodes.
     pub heartbeat: Period,
-    /// A writer that does not renew its lease for this long loses its files.
+    /// A writer that does not renew its lease for this long loses the right to write its files.
     pub lease: Period,
     /// Fraction of the blocks that must be reported before safemode ends.
     pub safemode_threshold: f64,
@@ -92,7 +92,7 @@ pub struct NameNodeConfig {
     pub copies_max: u32,
     /// Maximum number of concurrent copies from or to one DataNode.
     pub copies_per_node_max: u32,
-    /// A copy that is not reported for this long is abandoned and started elsewhere.
+    /// A copy that is not reported as complete for this long is abandoned and started elsewhere.
     pub copy_timeout: Period,
     /// Replicas of unknown blocks are deleted only this long after the end of safemode.
     pub orphan_grace: Period,
@@ -191,7 +191,7 @@ pub struct JobTrackerConfig {
     pub blacklist_share: f64,
     /// Minimum run time of an attempt before it counts as a straggler.
     pub straggler_after: Period,
-    /// Number of finished jobs in memory. Older ones are only in the history.
+    /// Number of finished jobs in memory. Older jobs are only in the history.
     pub jobs_kept: usize,
     /// Number of tasks of finished jobs in memory, over all jobs.
     pub tasks_kept: usize,
@@ -430,7 +430,7 @@ impl ConfigError {
     /// Adds the line of the setting, if the file contains it.
     #[must_use]
     pub fn found_in(self, path: Option<&Path>) -> Self {
-        found_in(self, path)
+        with_line_in(self, path)
     }
 }
 
@@ -451,11 +451,11 @@ impl Config {
             let line = text[..at].matches('\n').count() + 1;
             let key =
                 text.lines().nth(line - 1).and_then(|text| text.split_once('=')).map(|(key, _)| key.trim());
-            let message = explained(&error.message().replace('\n', "; "), key);
+            let message = explain_parse_error(&error.message().replace('\n', "; "), key);
             ConfigError::Parse { path: path.into(), line, message }
         })?;
-        config.scheduler.parameters().map_err(|error| found(error, path, text))?;
-        config.security.anchor(path);
+        config.scheduler.parameters().map_err(|error| with_line(error, path, text))?;
+        config.security.make_paths_absolute(path);
         Ok(config)
     }
 
@@ -465,9 +465,9 @@ impl Config {
     }
 }
 
-/// The message of the parser for users: a similar name instead of all names, and the setting with
-/// the values that it accepts instead of a type of Rust.
-fn explained(message: &str, key: Option<&str>) -> String {
+/// Makes a message of the parser plain: suggests a similar name instead of listing all names, and
+/// describes the accepted values instead of a Rust type.
+fn explain_parse_error(message: &str, key: Option<&str>) -> String {
     if let Some((unknown, expected)) = message.split_once(", expected ")
         && let Some(name) = unknown.strip_prefix("unknown field `").and_then(|rest| rest.strip_suffix('`'))
     {
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn display_round_trips() {
+    fn printed_configuration_parses_to_the_same_configuration() {
         let config = Config::default();
         assert_eq!(parse(&config.print()).unwrap(), config);
         let config =

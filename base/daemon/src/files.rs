@@ -1,4 +1,4 @@
-//! Atomic replacement of files: written to a temporary file, then renamed.
+//! Replaces files atomically: writes a temporary file, then renames it.
 
 use std::{
     ffi::OsString,
@@ -21,7 +21,7 @@ pub const USUAL: u32 = 0o666;
 /// must be only one writer at a time.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: bool) -> io::Result<()> {
     let temporary = temporary_path(path);
-    // A temporary file of an interrupted write may have another mode, or be a link.
+    // A temporary file that an interrupted write has left may have another mode, or be a link.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -48,7 +48,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
-    fn replace_is_atomic_and_leaves_no_temporary_file() {
+    fn replaced_file_has_the_new_content_and_no_temporary_file_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let (path, temporary) = (dir.path().join("ann.pem"), dir.path().join("ann.pem.new"));
         let left = || fs::read_dir(dir.path()).unwrap().count();

@@ -11,9 +11,9 @@ use std::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit code of a process that was ended by a signal is this plus the number of the signal, as in a
-/// shell.
-const BY_SIGNAL: i32 = 128;
+/// Added to the number of a signal to get the exit code of a process that the signal has ended, as
+/// in a shell.
+const SIGNAL_EXIT_CODE_BASE: i32 = 128;
 
 /// Runs the daemon in a child process if this is process 1. Returns `None` otherwise; the daemon
 /// then continues. Needed by daemons that kill their inherited child processes.
@@ -21,17 +21,17 @@ pub fn run_as_init(name: &str) -> Option<ExitCode> {
     if getpid() != Pid::INIT {
         return None;
     }
-    Some(serve().unwrap_or_else(|error| {
+    Some(run_child_and_reap().unwrap_or_else(|error| {
         eprintln!("{name}: cannot start a child process as process 1: {error}");
         ExitCode::FAILURE
     }))
 }
 
-fn serve() -> io::Result<ExitCode> {
+fn run_child_and_reap() -> io::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Handlers are installed before the child exists, because the kernel drops signals to
-        // process 1 without a handler.
+        // Install the handlers before the child is started, because the kernel drops signals to
+        // process 1 that have no handler.
         let mut ended = signal(SignalKind::child())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -56,7 +56,7 @@ fn serve() -> io::Result<ExitCode> {
                 _ = quit.recv() => Signal::QUIT,
                 _ = term.recv() => Signal::TERM,
             };
-            // A child that has just ended is reaped next.
+            // If the child has just ended, this fails, and the next iteration reaps it.
             kill_process(child, received).ok();
         }
     })
@@ -66,13 +66,13 @@ fn serve() -> io::Result<ExitCode> {
 fn reap(child: Pid) -> io::Result<Option<ExitCode>> {
     while let Some((pid, status)) = wait(WaitOptions::NOHANG)? {
         if pid == child {
-            return Ok(Some(ExitCode::from(code_of(status) as u8)));
+            return Ok(Some(ExitCode::from(exit_code_of(status) as u8)));
         }
     }
     Ok(None)
 }
 
-fn code_of(status: WaitStatus) -> i32 {
-    let by_signal = status.terminating_signal().map(|signal| BY_SIGNAL + signal);
+fn exit_code_of(status: WaitStatus) -> i32 {
+    let by_signal = status.terminating_signal().map(|signal| SIGNAL_EXIT_CODE_BASE + signal);
     status.exit_status().or(by_signal).unwrap_or(1)
 }

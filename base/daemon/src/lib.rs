@@ -29,7 +29,7 @@ mod tests {
     use super::Period;
 
     #[test]
-    fn the_longest_duration_can_be_added_to_the_current_time() {
+    fn longest_accepted_duration_can_be_added_to_the_current_time() {
         let longest = "100y".parse::<Period>().unwrap();
         assert!(std::time::Instant::now().checked_add(longest.0).is_some());
     }

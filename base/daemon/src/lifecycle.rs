@@ -1,4 +1,4 @@
-//! Start and end of a daemon: common flags, the ready file, and signals.
+//! Starts and ends daemons: common flags, the ready file, and signals.
 
 use crate::{
     Bytes, SecurityArgs,
@@ -35,13 +35,13 @@ pub struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    /// Returns the configuration of file and flags, checked. `None` if it was printed only.
+    /// Returns the checked configuration from the file and the flags. If it was only to be printed,
+    /// prints it and returns `None`.
     pub fn load(&self, flags: impl FnOnce(&mut Config)) -> Result<Option<Config>, ConfigError> {
         self.load_checked(flags, |_| Ok(()))
     }
 
-    /// Like [`Self::load`], with an additional check of this daemon, which runs before anything is
-    /// printed.
+    /// Like [`Self::load`], but also calls `check`, for settings that only this daemon can check.
     pub fn load_checked(
         &self,
         flags: impl FnOnce(&mut Config),
@@ -49,7 +49,7 @@ impl DaemonArgs {
     ) -> Result<Option<Config>, ConfigError> {
         let mut config = Config::load(self.config.as_deref())?;
         config.cluster.insecure |= self.insecure;
-        self.security.over(&mut config.security);
+        self.security.override_settings(&mut config.security);
         flags(&mut config);
         config.check()?;
         check(&config).map_err(|error| error.found_in(self.config.as_deref()))?;
@@ -61,8 +61,8 @@ impl DaemonArgs {
     }
 
     /// Starts logging. Call once, when the configuration is valid.
-    pub fn begin_log(&self) {
-        crate::logging::init_within(self.log_format, self.log_max);
+    pub fn start_logging(&self) {
+        crate::logging::init_with_rotation(self.log_format, self.log_max);
     }
 
     /// Writes the ready file with the address of the daemon, atomically.
@@ -72,7 +72,7 @@ impl DaemonArgs {
     }
 }
 
-/// Completes on Ctrl-C, on SIGTERM, and when the terminal is closed.
+/// Waits for Ctrl-C, SIGTERM, or the end of the terminal (SIGHUP).
 pub async fn end_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
@@ -81,7 +81,7 @@ pub async fn end_signal() {
     tokio::select! { () = stop_signal() => {}, _ = hangup.recv() => {} }
 }
 
-/// Completes when the process gets SIGTERM or SIGINT, or when its folders were deleted. SIGHUP is
+/// Waits for SIGTERM or SIGINT, or until the locked folders of the process were deleted. SIGHUP is
 /// logged and ignored, because settings are read only at start.
 pub async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
@@ -106,28 +106,28 @@ pub async fn stop_signal() {
     }
 }
 
-/// Must be called first in `main` of a daemon. Closes inherited file descriptors, so that neither
-/// the daemon nor its tasks have them. Sets a umask for the own account only (blocks, logs of
-/// tasks, secrets of jobs). Raises the limit of open files. Makes a panic end the process, and
-/// SIGHUP not.
-pub fn begin() {
+/// Prepares the process of a daemon. Must be called first in its `main`. Closes inherited file
+/// descriptors, so that neither the daemon nor its tasks have them. Sets a umask, so that only the
+/// account of the daemon can access blocks, logs of tasks and secrets of jobs. Raises the limit of
+/// open files. From then on, a panic ends the process, and SIGHUP does not.
+pub fn prepare_process() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     close_inherited();
     ignore_hangup();
-    // No other process of the account, such as a task, can trace this one or read its memory,
-    // environment and files through /proc. There are no core files, which would contain the keys of
+    // Other processes of the account, such as tasks, cannot trace this process or read its memory,
+    // environment and files through /proc. No core file is written, which would contain the keys of
     // the cluster. This call does not fail on Linux.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).ok();
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     let files = getrlimit(Resource::Nofile);
-    // If this fails, the limits on connections follow from the current limit.
+    // If this fails, the daemon accepts fewer connections, according to the current limit.
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files }).ok();
     abort_on_panic();
 }
 
-/// From now on SIGHUP does not end the process, also while it reads a long journal. [`stop_signal`]
-/// logs it. The handler remains after the runtime that installs it has ended. Unlike an ignored
-/// signal it is not inherited by child processes.
+/// Installs a handler so that SIGHUP does not end the process, even while it reads a long journal.
+/// [`stop_signal`] logs the signal. The handler remains after the runtime that installs it has
+/// ended. Unlike an ignored signal, a handler is not inherited by child processes.
 fn ignore_hangup() {
     use tokio::signal::unix::{SignalKind, signal};
     // If this fails, SIGHUP ends the daemon until `stop_signal` is awaited.
@@ -151,8 +151,7 @@ fn close_inherited() {
     }
 }
 
-/// From now on a panic in any thread ends the process, because it may leave shared state half
-/// changed.
+/// Makes a panic in any thread end the process, because it may leave shared state half changed.
 fn abort_on_panic() {
     let print_panic = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -183,13 +182,13 @@ pub fn exit(name: &str, result: Result<(), impl std::fmt::Display>) -> ExitCode 
 mod tests {
     use std::{os::unix::process::ExitStatusExt, process::Command};
 
-    const VICTIM: &str = "FERMATA_TEST_VICTIM";
+    const CHILD_VAR: &str = "FERMATA_TEST_CHILD";
 
     /// Runs this test again in a separate process that has inherited an open file.
     #[test]
     fn inherited_descriptors_are_closed() {
         let name = "lifecycle::tests::inherited_descriptors_are_closed";
-        if std::env::var_os(VICTIM).is_some() {
+        if std::env::var_os(CHILD_VAR).is_some() {
             let open = || std::fs::metadata("/proc/self/fd/9").is_ok();
             let before = open();
             super::close_inherited();
@@ -199,15 +198,15 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         // The harness runs a test in a separate thread and uses no descriptor above 2.
         let script = "exec 9</dev/null; exec \"$0\" --exact \"$1\" --nocapture --test-threads=1";
-        let victim =
-            Command::new("sh").args(["-c", script]).arg(own).arg(name).env(VICTIM, "1").output().unwrap();
-        assert!(victim.status.success(), "{victim:?}");
+        let child =
+            Command::new("sh").args(["-c", script]).arg(own).arg(name).env(CHILD_VAR, "1").output().unwrap();
+        assert!(child.status.success(), "{child:?}");
     }
 
     /// Runs this test again in a separate process that sends itself the signal.
     #[test]
     fn sighup_during_startup_does_not_end_the_daemon() {
-        if std::env::var_os(VICTIM).is_some() {
+        if std::env::var_os(CHILD_VAR).is_some() {
             super::ignore_hangup();
             rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP).unwrap();
             println!("still there");
@@ -215,16 +214,16 @@ mod tests {
         }
         let name = "lifecycle::tests::sighup_during_startup_does_not_end_the_daemon";
         let own = std::env::current_exe().unwrap();
-        let victim = Command::new(own).args(["--exact", name, "--nocapture"]).env(VICTIM, "1").output();
-        let victim = victim.unwrap();
-        assert!(victim.status.success(), "{victim:?}");
-        assert!(String::from_utf8_lossy(&victim.stdout).contains("still there"), "{victim:?}");
+        let child = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD_VAR, "1").output();
+        let child = child.unwrap();
+        assert!(child.status.success(), "{child:?}");
+        assert!(String::from_utf8_lossy(&child.stdout).contains("still there"), "{child:?}");
     }
 
     /// Runs this test again in a separate process that panics in a detached thread.
     #[test]
     fn a_panic_in_any_thread_ends_the_process() {
-        if std::env::var_os(VICTIM).is_some() {
+        if std::env::var_os(CHILD_VAR).is_some() {
             super::abort_on_panic();
             drop(std::thread::spawn(|| panic!("on purpose")));
             std::thread::sleep(std::time::Duration::from_secs(30));
@@ -232,9 +231,9 @@ mod tests {
         }
         let name = "lifecycle::tests::a_panic_in_any_thread_ends_the_process";
         let own = std::env::current_exe().unwrap();
-        let victim = Command::new(own).args(["--exact", name, "--nocapture"]).env(VICTIM, "1").output();
-        let victim = victim.unwrap();
-        assert_eq!(victim.status.signal(), Some(6), "{victim:?}");
-        assert!(String::from_utf8_lossy(&victim.stderr).contains("on purpose"), "{victim:?}");
+        let child = Command::new(own).args(["--exact", name, "--nocapture"]).env(CHILD_VAR, "1").output();
+        let child = child.unwrap();
+        assert_eq!(child.status.signal(), Some(6), "{child:?}");
+        assert!(String::from_utf8_lossy(&child.stderr).contains("on purpose"), "{child:?}");
     }
 }

@@ -9,11 +9,12 @@ use std::{
 };
 
 /// How long to retry an address that is in use. A program that searches a free port (`mrctl up`)
-/// occupies one for a moment.
+/// may occupy the port for a moment.
 const ADDRESS_IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(20);
-/// Length of the queue of connections that are not yet accepted.
-const QUEUE: i32 = 4096;
+/// Interval at which an address that is in use is retried.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Maximum number of connections that wait to be accepted.
+const ACCEPT_QUEUE_MAX: i32 = 4096;
 
 /// Why a daemon cannot listen on an address.
 #[derive(Debug, thiserror::Error)]
@@ -21,14 +22,14 @@ pub enum ListenError {
     /// The address is not `host:port`.
     #[error("listen address {0:?} is not host:port (a port is a number up to 65535)")]
     Malformed(String),
-    /// Other machines can reach the address.
+    /// Other machines can reach the address, and callers are not authenticated.
     #[error(
         "refusing to listen on {0}: other machines can reach it and callers are not authenticated; listen on \
          127.0.0.1, set security.dir (`mrctl cluster init` makes it) or security.secret, or pass --insecure on a \
          network that you trust"
     )]
     Open(SocketAddr),
-    /// The system refused.
+    /// The operating system refused to bind the address.
     #[error("cannot listen on {addr}: {source}")]
     Bind {
         /// Address.
@@ -52,8 +53,8 @@ pub fn bind(addr: &str, config: &Config) -> Result<TcpListener, ListenError> {
     }
     let listener = bind_with_retry(&resolved).map_err(bind)?;
     // The standard library uses a queue of 128, but thousands of clients reconnect after a restart.
-    // The kernel limits it further.
-    rustix::net::listen(&listener, QUEUE).map_err(|error| bind(error.into()))?;
+    // The kernel may limit the queue further.
+    rustix::net::listen(&listener, ACCEPT_QUEUE_MAX).map_err(|error| bind(error.into()))?;
     listener.set_nonblocking(true).map_err(bind)?;
     Ok(listener)
 }
@@ -63,7 +64,7 @@ fn bind_with_retry(addrs: &[SocketAddr]) -> io::Result<TcpListener> {
     loop {
         match TcpListener::bind(addrs) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
-                std::thread::sleep(RETRY);
+                std::thread::sleep(RETRY_INTERVAL);
             }
             bound => return bound,
         }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn briefly_used_address_is_retried() {
+    fn an_address_that_is_in_use_for_a_moment_is_retried() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap().to_string();
         let held = std::thread::spawn(move || {
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn listens_on_loopback_unless_configured_or_closed() {
+    fn other_addresses_than_loopback_need_insecure_or_authentication() {
         let mut config = Config::default();
         bind("127.0.0.1:0", &config).unwrap();
         let error = bind("0.0.0.0:0", &config).unwrap_err();
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_addresses_are_named() {
+    fn malformed_addresses_are_refused() {
         for addr in ["", "localhost", "127.0.0.1:70000", "127.0.0.1:http", ":80"] {
             assert!(matches!(bind(addr, &Config::default()), Err(ListenError::Malformed(_))), "{addr}");
         }

@@ -14,13 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval of checks that the folders still exist.
+/// Interval at which the daemon checks that its folders still exist.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a daemon waits for the lock. After SIGKILL, a process has the lock until the kernel has
-/// freed its memory, and a supervisor may start the next one at once.
-const WAIT: Duration = Duration::from_secs(3);
-const RETRY: Duration = Duration::from_millis(20);
+/// freed its memory, and a supervisor may start the next process at once.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval at which a process retries to get the lock.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A locked folder; dropping it releases the lock.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ struct LockedFolder {
 }
 
 impl LockedFolder {
-    /// Whether the lock file has been deleted or replaced. A read error of the disk does not count.
+    /// Returns whether the lock file has been deleted or replaced. A disk error gives false.
     fn is_gone(&self) -> bool {
         let identity = |file: std::fs::Metadata| (file.dev(), file.ino());
         match (std::fs::metadata(&self.path), self.file.metadata()) {
@@ -49,9 +50,9 @@ impl LockedFolder {
 /// All folders that this process has locked.
 static LOCKED_FOLDERS: Mutex<Vec<Weak<LockedFolder>>> = Mutex::new(Vec::new());
 
-/// Completes when every folder that this process has locked was deleted; returns one of them.
+/// Waits until every folder that this process has locked was deleted, and returns one of them.
 ///
-/// This ends old daemons after the folder of a cluster was deleted and created again.
+/// It lets a daemon stop when its cluster was deleted and created again under the same path.
 pub async fn all_folders_gone() -> PathBuf {
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
@@ -87,17 +88,17 @@ pub enum LockError {
     },
 }
 
-/// Whether an error means that a disk is full.
+/// Returns whether an error means that a disk is full.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl FolderLock {
-    /// Creates the folder if necessary and locks it for `who`. Blocks for a few seconds if another
-    /// process has the lock.
+    /// Creates the folder if necessary, and locks it. Blocks for a few seconds if another process
+    /// has the lock. `who` is the name of this process in the lock file.
     pub fn acquire(folder: &Path, who: &str) -> Result<Self, LockError> {
-        Self::acquire_within(folder, who, WAIT, |holder| {
-            tracing::warn!(folder = %folder.display(), holder, "the folder is in use: waiting up to {WAIT:?}");
+        Self::acquire_within(folder, who, LOCK_TIMEOUT, |holder| {
+            tracing::warn!(folder = %folder.display(), holder, "the folder is in use: waiting up to {LOCK_TIMEOUT:?}");
         })
     }
 
@@ -117,7 +118,7 @@ impl FolderLock {
                     if let Some(notify) = notify.take() {
                         notify(&holder);
                     }
-                    std::thread::sleep(RETRY);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 other => return other,
             }
@@ -132,7 +133,7 @@ impl FolderLock {
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&path).map_err(io)?;
         if let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            return Err(not_locked(folder, file, error));
+            return Err(lock_error(folder, file, error));
         }
         // The name of the holder is informational. It is written over the old content before the
         // file is truncated, so that this works on a full disk.
@@ -148,14 +149,14 @@ impl FolderLock {
         Ok(Self { locked_folder })
     }
 
-    /// Whether the folder has been deleted or replaced.
+    /// Returns whether the folder has been deleted or replaced.
     pub fn is_gone(&self) -> bool {
         self.locked_folder.is_gone()
     }
 }
 
-/// The error for a lock that the kernel has refused.
-fn not_locked(folder: &Path, mut file: File, error: Errno) -> LockError {
+/// Returns the error for a lock that the kernel has refused.
+fn lock_error(folder: &Path, mut file: File, error: Errno) -> LockError {
     let io = |source| LockError::Io { path: folder.into(), source };
     if error != Errno::WOULDBLOCK {
         return io(error.into());
@@ -173,9 +174,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_the_file_system_is_not_a_lock_of_another_process() {
+    fn a_file_system_error_is_not_reported_as_a_lock_of_another_process() {
         let refused =
-            |error| not_locked(Path::new("/data"), tempfile::tempfile().unwrap(), error).to_string();
+            |error| lock_error(Path::new("/data"), tempfile::tempfile().unwrap(), error).to_string();
         assert_eq!(
             refused(Errno::WOULDBLOCK),
             "folder /data is in use by another process: stop it, or give this daemon another folder"
@@ -201,10 +202,10 @@ mod tests {
         assert_eq!(named, format!("namenode, pid {}", std::process::id()));
     }
 
-    /// Regression: a NameNode that was started right after the kill of another one found its lock
-    /// and ended.
+    /// Regression: a NameNode that was started right after another one had been killed found the
+    /// folder still locked, and ended.
     #[test]
-    fn a_lock_that_is_released_soon_is_waited_for() {
+    fn acquire_waits_for_a_lock_that_is_released_soon() {
         let dir = tempfile::tempdir().unwrap();
         let first = FolderLock::acquire(dir.path(), "namenode").unwrap();
         let soon = std::thread::spawn(move || {
@@ -213,12 +214,13 @@ mod tests {
         });
         let mut holders = Vec::new();
         let notify = |holder: &str| holders.push(holder.to_owned());
-        FolderLock::acquire_within(dir.path(), "mrctl", WAIT, notify).unwrap();
+        FolderLock::acquire_within(dir.path(), "mrctl", LOCK_TIMEOUT, notify).unwrap();
         soon.join().unwrap();
         assert_eq!(holders, [format!("namenode, pid {}", std::process::id())]);
     }
 
-    /// Otherwise a task or another program that a daemon starts would hold the lock after its end.
+    /// Otherwise a task or another program that a daemon has started would hold the lock after the
+    /// daemon has ended.
     #[test]
     fn child_processes_do_not_inherit_the_lock() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Opens files that another account may have created and may be changing, for example the output of
-//! a task, read by its tracker.
+//! Opens files that another account may have created and may still change. For example, a tracker
+//! opens the output of a task.
 //!
 //! Guarantees: the last component of the path is not a link, opening never blocks on a pipe or
-//! device, and the file has the expected owner. The parent folders must belong to the opener.
+//! device, and the file has the expected owner. The parent folders must belong to the account of
+//! this process.
 
 use rustix::fs::{Mode, OFlags};
 use std::{
@@ -13,14 +14,15 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Placeholder for the account of this process; no account has this number.
-const OWN: u32 = u32::MAX;
-/// Account that must own the files.
-static OWNER: AtomicU32 = AtomicU32::new(OWN);
+/// Value of [`REQUIRED_OWNER`] that stands for the account of this process. No account has this ID.
+const OWN_ACCOUNT: u32 = u32::MAX;
+/// User ID of the account that must own opened files.
+static REQUIRED_OWNER: AtomicU32 = AtomicU32::new(OWN_ACCOUNT);
 
-/// Sets the account that must own opened files; the default is the account of this process.
-pub fn belongs_to(user: u32) {
-    OWNER.store(user, Ordering::Relaxed);
+/// Sets the account, by its user ID, that must own opened files. The default is the account of this
+/// process.
+pub fn set_required_owner(user: u32) {
+    REQUIRED_OWNER.store(user, Ordering::Relaxed);
 }
 
 /// Opens a regular file for reading.
@@ -32,8 +34,8 @@ pub fn open(path: &Path) -> io::Result<File> {
     if !about.is_file() {
         return refuse("it is not a regular file");
     }
-    let owner = match OWNER.load(Ordering::Relaxed) {
-        OWN => rustix::process::geteuid().as_raw(),
+    let owner = match REQUIRED_OWNER.load(Ordering::Relaxed) {
+        OWN_ACCOUNT => rustix::process::geteuid().as_raw(),
         other => other,
     };
     if about.uid() != owner {
@@ -48,7 +50,7 @@ mod tests {
     use std::{fs, io::Read, os::unix::fs::symlink};
 
     #[test]
-    fn only_own_regular_files_are_opened() {
+    fn only_regular_files_of_the_required_owner_are_opened() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         fs::write(at("good"), "words").unwrap();

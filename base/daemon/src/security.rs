@@ -20,8 +20,8 @@ pub struct SecurityConfig {
     pub token: PathBuf,
     /// For clients: name of their certificate in `dir`.
     pub identity: String,
-    /// Whether permissions of files and owners of jobs are enforced for users who are not admins:
-    /// `auto` if callers must prove their identity.
+    /// Whether permissions of files and owners of jobs are enforced for users who are not admins.
+    /// With `auto`, they are enforced if callers must prove their identity.
     pub permissions: Choice,
     /// Users with all rights.
     pub admins: Vec<String>,
@@ -29,7 +29,7 @@ pub struct SecurityConfig {
     pub groups: BTreeMap<String, Vec<String>>,
 }
 
-/// A setting that may depend on whether the cluster is closed.
+/// A setting that is on, off, or on only if callers must prove their identity (a closed cluster).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
@@ -43,7 +43,7 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// Whether the setting is on in a closed or open cluster.
+    /// Returns whether the setting is on. `closed` tells whether callers must prove their identity.
     pub fn is_on(self, closed: bool) -> bool {
         match self {
             Self::Auto => closed,
@@ -54,13 +54,14 @@ impl Choice {
 }
 
 impl SecurityConfig {
-    /// Whether callers must prove their identity.
+    /// Returns whether callers must prove their identity.
     pub fn is_closed(&self) -> bool {
         [&self.dir, &self.secret].iter().any(|path| !path.as_os_str().is_empty())
     }
 
-    /// Makes the paths absolute; relative paths start at the folder of the file.
-    pub(crate) fn anchor(&mut self, file: &Path) {
+    /// Makes the paths absolute. Relative paths start at the folder of the configuration file
+    /// `file`.
+    pub(crate) fn make_paths_absolute(&mut self, file: &Path) {
         let Some(folder) = std::path::absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned))
         else {
             return;
@@ -73,7 +74,7 @@ impl SecurityConfig {
     }
 }
 
-/// Flags for credentials.
+/// Command-line flags for the credentials of daemons.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct SecurityArgs {
     /// Folder with certificates and keys (security.dir)
@@ -85,8 +86,8 @@ pub struct SecurityArgs {
 }
 
 impl SecurityArgs {
-    /// Overrides the settings with the flags.
-    pub fn over(&self, settings: &mut SecurityConfig) {
+    /// Overrides settings with the flags that are set.
+    pub fn override_settings(&self, settings: &mut SecurityConfig) {
         if let Some(dir) = &self.security_dir {
             settings.dir.clone_from(dir);
         }
@@ -104,7 +105,7 @@ mod tests {
     fn relative_paths_resolve_from_the_config_file() {
         let mut settings =
             SecurityConfig { dir: "keys".into(), secret: "/etc/secret".into(), ..SecurityConfig::default() };
-        settings.anchor(Path::new("/srv/cluster/fermata.toml"));
+        settings.make_paths_absolute(Path::new("/srv/cluster/fermata.toml"));
         assert_eq!(settings.dir, Path::new("/srv/cluster/keys"));
         assert_eq!(settings.secret, Path::new("/etc/secret"));
         assert_eq!(settings.token, Path::new(""));

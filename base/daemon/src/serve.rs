@@ -1,13 +1,13 @@
-//! Streaming of files to clients, with backpressure.
+//! Streams files to clients, with backpressure.
 
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// A reader that takes nothing for this long is treated as gone.
+/// A client that accepts no chunk for this long is treated as disconnected.
 const STALL_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Sends chunks from `next` until there are no more, or the reader is gone. Each chunk is read by a
-/// blocking thread, which never waits for the reader.
+/// Sends the chunks that `next` returns, until there are no more or the client has disconnected.
+/// Each chunk is read on a blocking thread, which never waits for the client.
 pub async fn stream_chunks<T: Send + 'static>(
     to: mpsc::Sender<T>,
     mut next: impl FnMut() -> Option<T> + Send + 'static,
@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn stalled_reader_releases_its_thread() {
+    async fn a_stalled_client_does_not_occupy_a_thread() {
         let readers: Vec<_> = (0..600)
             .map(|_| mpsc::channel(1))
             .map(|(to, from)| {

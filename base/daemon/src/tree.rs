@@ -1,9 +1,10 @@
-//! Removes a folder with its contents, even if another account has manipulated it: a task may leave
-//! folders without permissions, links to any path, and arbitrarily deep trees.
+//! Removes a folder with its contents, even if another account has created the contents: a task may
+//! leave folders without permissions, links to any path, and arbitrarily deep trees.
 //!
-//! Guarantees: no link is followed. A folder of the own account without permissions is made
-//! accessible first. Folders are traversed by descriptors without recursion, with a bounded number
-//! of open descriptors. An entry that cannot be removed does not stop the removal of others.
+//! Guarantees: no link is followed. A folder without permissions that belongs to the account of
+//! this process is made accessible first. Folders are opened relative to the descriptor of their
+//! parent, without recursion, and the number of open descriptors is bounded. An entry that cannot
+//! be removed does not stop the removal of other entries.
 
 use rustix::{
     fd::{AsFd, BorrowedFd, OwnedFd},
@@ -17,10 +18,10 @@ use std::{
     path::Path,
 };
 
-/// Maximum number of open folders. Deeper ones are moved up before they are traversed.
+/// Maximum number of open folders. Deeper folders are moved up before they are traversed.
 const OPEN_MAX: usize = 32;
 /// Permissions that the owner needs to empty a folder.
-const OWNERS: u32 = 0o700;
+const OWNER_PERMISSIONS: u32 = 0o700;
 
 /// Removes the file or folder at `path`. A missing path is not an error. If something cannot be
 /// removed, returns the first error.
@@ -33,8 +34,9 @@ pub fn remove(path: &Path) -> io::Result<()> {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let mut removal = Removal { parent, levels: Vec::new(), moved: Vec::new(), number: 0, first_error: None };
-    removal.go(&name);
+    let mut removal =
+        Removal { parent, levels: Vec::new(), moved: Vec::new(), last_number: 0, first_error: None };
+    removal.remove_all(&name);
     removal.first_error.map_or(Ok(()), |error| Err(error.into()))
 }
 
@@ -45,31 +47,33 @@ struct Level {
 }
 
 struct Removal {
-    /// Parent of the first level.
+    /// Parent of the folder that is being removed.
     parent: OwnedFd,
+    /// Open folders, from the folder that is being removed to the current one.
     levels: Vec<Level>,
-    /// Folders that were moved to the first level and are to be traversed there.
+    /// Names of folders that were moved up to the first level, and are still to be removed there.
     moved: Vec<CString>,
-    number: u64,
+    /// Number in the last name that was given to a moved folder.
+    last_number: u64,
     first_error: Option<Errno>,
 }
 
 impl Removal {
-    fn go(&mut self, name: &CStr) {
-        let begun = self.entry(name, FileType::Unknown);
-        self.note(begun);
+    fn remove_all(&mut self, name: &CStr) {
+        let begun = self.remove_entry(name, FileType::Unknown);
+        self.keep_first_error(begun);
         while let Some(level) = self.levels.last_mut() {
             let done = match level.dir.read() {
                 Some(Ok(entry)) if [c".", c".."].contains(&entry.file_name()) => Ok(()),
-                Some(Ok(entry)) => self.entry(entry.file_name(), entry.file_type()),
+                Some(Ok(entry)) => self.remove_entry(entry.file_name(), entry.file_type()),
                 Some(Err(error)) => Err(error),
                 None => self.leave(),
             };
-            self.note(done);
+            self.keep_first_error(done);
         }
     }
 
-    fn note(&mut self, done: Result<(), Errno>) {
+    fn keep_first_error(&mut self, done: Result<(), Errno>) {
         if let Err(error) = done
             && error != Errno::NOENT
         {
@@ -77,26 +81,27 @@ impl Removal {
         }
     }
 
-    /// Returns the folder whose entries are being removed.
-    fn at(&self) -> Result<BorrowedFd<'_>, Errno> {
+    /// Returns the descriptor of the folder whose entries are being removed.
+    fn current_dir(&self) -> Result<BorrowedFd<'_>, Errno> {
         self.levels.last().map_or(Ok(self.parent.as_fd()), |level| level.dir.fd())
     }
 
-    /// Removes an entry. A folder with contents is entered, or moved up for later.
-    fn entry(&mut self, name: &CStr, kind: FileType) -> Result<(), Errno> {
-        if unlink(self.at()?, name, kind)? {
+    /// Removes an entry of the current folder. A folder with contents is entered, or moved up to be
+    /// removed later.
+    fn remove_entry(&mut self, name: &CStr, kind: FileType) -> Result<(), Errno> {
+        if unlink(self.current_dir()?, name, kind)? {
             return Ok(());
         }
-        let dir = enter(self.at()?, name)?;
+        let dir = enter(self.current_dir()?, name)?;
         if self.levels.len() < OPEN_MAX {
             self.levels.push(Level { dir, name: name.to_owned() });
             return Ok(());
         }
-        // The folder is writable by now, so it can be moved.
+        // `enter` has made the folder writable, so it can be moved.
         loop {
-            self.number += 1;
-            let new = CString::new(format!(".removed-{}", self.number)).expect("no zero byte");
-            match renameat(self.at()?, name, self.levels[0].dir.fd()?, &new) {
+            self.last_number += 1;
+            let new = CString::new(format!(".removed-{}", self.last_number)).expect("no zero byte");
+            match renameat(self.current_dir()?, name, self.levels[0].dir.fd()?, &new) {
                 // The name is in use already.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
                 Err(error) => return Err(error),
@@ -108,17 +113,18 @@ impl Removal {
         }
     }
 
-    /// Leaves the last level, after its entries were removed as far as possible.
+    /// Leaves the current folder, after its entries were removed as far as possible, and removes
+    /// it. At the first level, enters a moved folder first, if there is one.
     fn leave(&mut self) -> Result<(), Errno> {
         if self.levels.len() == 1
             && let Some(name) = self.moved.pop()
         {
-            let dir = enter(self.at()?, &name)?;
+            let dir = enter(self.current_dir()?, &name)?;
             self.levels.push(Level { dir, name });
             return Ok(());
         }
         let Some(Level { name, .. }) = self.levels.pop() else { return Ok(()) };
-        unlinkat(self.at()?, &name, AtFlags::REMOVEDIR)
+        unlinkat(self.current_dir()?, &name, AtFlags::REMOVEDIR)
     }
 }
 
@@ -136,16 +142,19 @@ fn unlink(at: BorrowedFd<'_>, name: &CStr, kind: FileType) -> Result<bool, Errno
     }
 }
 
-/// Opens a folder to empty it. Adds missing permissions if it belongs to the own account.
+/// Opens a folder to empty it. Adds missing permissions if it belongs to the account of this
+/// process.
 fn enter(at: BorrowedFd<'_>, name: &CStr) -> Result<Dir, Errno> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = openat(at, name, flags | OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())?;
     let about = fstat(&folder)?;
-    if about.st_mode & OWNERS != OWNERS && about.st_uid == rustix::process::geteuid().as_raw() {
-        // By its descriptor, because another file may have its name by now. If this fails, the next
-        // call fails too and returns the reason.
+    if about.st_mode & OWNER_PERMISSIONS != OWNER_PERMISSIONS
+        && about.st_uid == rustix::process::geteuid().as_raw()
+    {
+        // Change the mode through the descriptor, because another file may have taken the name by
+        // now. An error is ignored: the next call fails too and returns it.
         let own = format!("/proc/self/fd/{}", folder.as_raw_fd());
-        chmod(own, Mode::from_raw_mode(OWNERS)).ok();
+        chmod(own, Mode::from_raw_mode(OWNER_PERMISSIONS)).ok();
     }
     Dir::new(openat(&folder, c".", flags | OFlags::RDONLY, Mode::empty())?)
 }
@@ -162,7 +171,7 @@ mod tests {
 
     const NOBODY: u32 = 65534;
 
-    /// Runs `act` as the account nobody, in a folder that was prepared for it.
+    /// Calls `prepare`, and then `act` as the account nobody, with the same new folder.
     fn as_nobody(prepare: impl FnOnce(&Path), act: impl FnOnce(PathBuf) + Send) {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("tree");
@@ -230,8 +239,8 @@ mod tests {
         fs::set_permissions(at("elsewhere"), Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Deeper than the maximum length of a path, the number of descriptors, and the stack of a
-    /// thread.
+    /// The tree is deeper than the maximum length of a path, the maximum number of descriptors, and
+    /// the stack of a thread allow.
     #[test]
     fn deep_trees_are_removed() {
         as_nobody(

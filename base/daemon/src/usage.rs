@@ -26,8 +26,8 @@ pub fn parse<T: clap::Parser>() -> T {
     std::process::exit(EXIT_CODE)
 }
 
-/// The name of this program in its messages.
-pub fn program() -> String {
+/// Returns the name of this program for its messages.
+pub fn program_name() -> String {
     let word = std::env::args_os().next().unwrap_or_default();
     file_name(&word).unwrap_or_default().into_owned()
 }
@@ -36,8 +36,8 @@ fn file_name(word: &OsStr) -> Option<Cow<'_, str>> {
     Path::new(word).file_name().map(OsStr::to_string_lossy)
 }
 
-/// The line for an error in `words`: what, why, what to do. None for help and version, which are no
-/// errors.
+/// Returns one line about an error in the command line `words`: what, why, what to do. `None` for
+/// help and version, which are not errors.
 pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
@@ -51,12 +51,12 @@ pub fn line(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
         let text = error.to_string();
         text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
     });
-    // A value may contain line ends.
+    // A value may contain line breaks.
     let what = what.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     Some(format!("{name}: {what}; see `{path} --help`"))
 }
 
-/// The subcommands that the words name, from the outermost.
+/// Returns the subcommands in a command line, the outermost first.
 fn subcommands<'a>(command: &'a Command, words: &'a [OsString]) -> impl Iterator<Item = &'a Command> {
     words
         .iter()
@@ -69,20 +69,22 @@ fn subcommands<'a>(command: &'a Command, words: &'a [OsString]) -> impl Iterator
         .flatten()
 }
 
-/// The flags of the innermost subcommand whose names continue `arg`.
+/// Returns the flags of the innermost subcommand whose names begin with `arg`.
 fn flags_that_start_with(arg: &str, command: &Command, words: &[OsString]) -> Vec<String> {
     let innermost = subcommands(command, words).last().unwrap_or(command);
-    let Some(start) = plain(arg).strip_prefix("--").filter(|start| start.len() > 1).map(str::to_owned) else {
+    let Some(start) =
+        argument_name(arg).strip_prefix("--").filter(|start| start.len() > 1).map(str::to_owned)
+    else {
         return Vec::new();
     };
     let flags = innermost.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(clap::Arg::get_long);
     flags.filter(|long| long.starts_with(&start)).map(|long| format!("--{long}")).collect()
 }
 
-/// None if the error has no better description than that of clap.
+/// Describes an error; `None` if the description of clap is used.
 fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Option<String> {
-    let of = |kind| text(error, kind);
-    let flag = || of(ContextKind::InvalidArg).map(|arg| plain(&arg));
+    let of = |kind| context_text(error, kind);
+    let flag = || of(ContextKind::InvalidArg).map(|arg| argument_name(&arg));
     let usage = || {
         let usage = of(ContextKind::Usage)?;
         let line = usage.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -95,11 +97,11 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
             match of(ContextKind::InvalidValue).filter(|value| !value.is_empty()) {
                 None if values.is_empty() => format!("{} needs a value", flag()?),
                 None => format!("{} needs a value: {values}", flag()?),
-                Some(value) => format!("{}: {} is not one of {values}", flag()?, shown(&value)),
+                Some(value) => format!("{}: {} is not one of {values}", flag()?, quote_if_needed(&value)),
             }
         }
         ErrorKind::ValueValidation => {
-            invalid(error, &flag()?, &of(ContextKind::InvalidValue)?, command, words)
+            describe_invalid_value(error, &flag()?, &of(ContextKind::InvalidValue)?, command, words)
         }
         ErrorKind::UnknownArgument => {
             let arg = of(ContextKind::InvalidArg)?;
@@ -108,11 +110,11 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
                 flags if flags.is_empty() => near(ContextKind::SuggestedArg),
                 flags => format!(": did you mean {}?", flags.join(" or ")),
             };
-            format!("{kind} {}{near}", shown(&arg))
+            format!("{kind} {}{near}", quote_if_needed(&arg))
         }
         ErrorKind::InvalidSubcommand => {
             let name = of(ContextKind::InvalidSubcommand)?;
-            format!("unknown command {}{}", shown(&name), near(ContextKind::SuggestedSubcommand))
+            format!("unknown command {}{}", quote_if_needed(&name), near(ContextKind::SuggestedSubcommand))
         }
         ErrorKind::MissingRequiredArgument => {
             format!("missing {}{}", of(ContextKind::InvalidArg)?, usage().unwrap_or_default())
@@ -124,7 +126,7 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
             format!("{} needs {wanted} values and got {given}{usage}", flag()?)
         }
         ErrorKind::ArgumentConflict => {
-            let (flag, other) = (flag()?, of(ContextKind::PriorArg).map(|other| plain(&other))?);
+            let (flag, other) = (flag()?, of(ContextKind::PriorArg).map(|other| argument_name(&other))?);
             if flag == other {
                 format!("{flag} is given more than once: give it once")
             } else {
@@ -139,12 +141,18 @@ fn describe(error: &clap::Error, command: &Command, words: &[OsString]) -> Optio
     })
 }
 
-/// The message about a value that the parser of `flag` has refused.
-fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, words: &[OsString]) -> String {
+/// Returns the message about a value that the parser of `flag` has refused.
+fn describe_invalid_value(
+    error: &clap::Error,
+    flag: &str,
+    value: &str,
+    command: &Command,
+    words: &[OsString],
+) -> String {
     let cause = std::error::Error::source(error);
     let why = cause.map_or_else(|| "is not valid".into(), ToString::to_string);
-    let value = shown(value);
-    if let Some(range) = range(&why) {
+    let value = quote_if_needed(value);
+    if let Some(range) = describe_range(&why) {
         return format!("{flag}: {value} is not {range}");
     }
     if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<ParseIntError>()) {
@@ -166,12 +174,12 @@ fn invalid(error: &clap::Error, flag: &str, value: &str, command: &Command, word
     }
 }
 
-/// The start of the text for a range without an end.
+/// The start of the text for a range without an upper bound.
 const AT_LEAST: &str = "a whole number that is at least";
 
-/// The range in an error of clap such as `0 is not in 1..=64`. A range without an end has the
-/// largest number as its end: `0 is not in 1..18446744073709551615`.
-fn range(why: &str) -> Option<String> {
+/// Describes the range in an error of clap such as `0 is not in 1..=64`. In such errors, a range
+/// without an upper bound ends with the largest number: `0 is not in 1..18446744073709551615`.
+fn describe_range(why: &str) -> Option<String> {
     let (from, to) = why.rsplit_once(" is not in ")?.1.split_once("..")?;
     let last = match to.strip_prefix('=') {
         Some(last) => last.to_owned(),
@@ -183,8 +191,9 @@ fn range(why: &str) -> Option<String> {
     Some(format!("a whole number from {from} to {last}"))
 }
 
-/// The range that the parser of `value` accepts. clap names it only for a number outside the range,
-/// so this parses the command line again with numbers that are likely to be outside.
+/// Describes the range that the parser of `value` accepts. The errors of clap contain the range
+/// only if the value is a number outside it. So this function parses the command line again with
+/// numbers that are likely to be outside.
 fn range_of(command: &Command, words: &[OsString], value: &str) -> Option<String> {
     [i64::MAX, 0].iter().find_map(|outside| {
         let replaced = words.iter().map(|word| match word.to_str()?.strip_suffix(value) {
@@ -192,12 +201,12 @@ fn range_of(command: &Command, words: &[OsString], value: &str) -> Option<String
             _ => word.to_str().map(str::to_owned),
         });
         let error = command.clone().try_get_matches_from(replaced.collect::<Option<Vec<_>>>()?).err()?;
-        range(&std::error::Error::source(&error)?.to_string())
+        describe_range(&std::error::Error::source(&error)?.to_string())
     })
 }
 
-/// A part of an error as text.
-fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+/// Returns a part of an error as text.
+fn context_text(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
         ContextValue::Strings(texts) => Some(texts.join(", ")),
@@ -207,13 +216,14 @@ fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// The name of an argument without its values: `--reduces` for `--reduces <N>`, `N` for `<N>`.
-fn plain(arg: &str) -> String {
+/// Returns the name of an argument without its values: `--reduces` for `--reduces <N>`, `N` for
+/// `<N>`.
+fn argument_name(arg: &str) -> String {
     arg.split([' ', '=']).next().unwrap_or_default().trim_matches(['<', '>', '[', ']', '.']).to_owned()
 }
 
-/// A value as it was written, in quotation marks if it is not a single visible word.
-fn shown(value: &str) -> String {
+/// Returns a value as it was written, in quotation marks if it is not a single visible word.
+fn quote_if_needed(value: &str) -> String {
     let is_word = !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c.is_control());
     if is_word { value.to_owned() } else { format!("{value:?}") }
 }
@@ -301,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_value_parsers_are_kept_and_missing_arguments_are_named() {
+    fn errors_contain_messages_of_value_parsers_and_missing_arguments() {
         let of = |words: &[&str]| refusal([&["tool"], words].concat().iter().map(OsString::from).collect());
         let size = of(&["copy", "--size", "99999999TiB", "a", "b"]);
         assert!(
@@ -319,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_is_not_utf8_is_named() {
+    fn an_argument_that_is_not_utf8_is_reported() {
         use std::os::unix::ffi::OsStringExt;
         let mut words: Vec<OsString> = ["tool", "copy", "a"].map(OsString::from).into();
         words.push(OsString::from_vec(b"odd-\xff".into()));
@@ -327,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn help_and_version_are_no_errors() {
+    fn help_and_version_are_not_errors() {
         for flag in ["--help", "--version"] {
             let words = ["tool", flag].map(OsString::from);
             let error = Cli::try_parse_from(&words).unwrap_err();

@@ -25,7 +25,7 @@ pub enum LogError {
         offset: u64,
     },
     /// The file does not start with a known magic number.
-    #[error("{file} has a bad magic at offset 0: damaged, or not a journal file")]
+    #[error("{file} has a wrong magic number at offset 0: damaged, or not a journal file")]
     BadMagic {
         /// Name of the file.
         file: String,

@@ -75,7 +75,7 @@ pub enum HomeError {
         log: &'static str,
     },
     /// `VERSION` cannot be parsed.
-    #[error("{path} is not readable: {why}")]
+    #[error("{path} cannot be parsed: {why}")]
     Version {
         /// Path of the file.
         path: PathBuf,

@@ -82,7 +82,7 @@ impl Log {
             before_loss().map_err(LogError::io("record a loss next to", "the journal folder"))?;
         }
         let replayed = survey.valid_segments.iter().map(|segment| segment.first).collect();
-        let (base, last) = (survey.base(), survey.last);
+        let (base, last) = (survey.base(), survey.last_seq);
         let repaired = repair(&*disk, &mut survey)?;
         let replay = Replay::new(Arc::clone(&disk), base, replayed, last)?;
         let name = repaired.segments.last().map(|segment| FileKind::Segment.name(segment.first));
@@ -90,7 +90,7 @@ impl Log {
             pending: Mutex::new(Pending {
                 buffer: vec![0; BATCH_HEADER_BYTES],
                 count: 0,
-                next: last + 1,
+                next_seq: last + 1,
                 rotations: Vec::new(),
                 closing: false,
                 sync_commit: false,
@@ -99,7 +99,7 @@ impl Log {
             work: bounded(1),
             progressed: Condvar::new(),
             durable: AtomicU64::new(last),
-            last: AtomicU64::new(last),
+            last_seq: AtomicU64::new(last),
             has_failed: AtomicBool::new(false),
             progress: watch::Sender::new(Progress { durable: last, failed: None }),
             files: Mutex::new(Files {
@@ -153,9 +153,9 @@ impl Log {
             pending.buffer.extend_from_slice(record);
         }
         pending.count += records.len() as u32;
-        pending.next += records.len() as u64;
-        let last = pending.next - 1;
-        self.shared.last.store(last, Ordering::Release);
+        pending.next_seq += records.len() as u64;
+        let last = pending.next_seq - 1;
+        self.shared.last_seq.store(last, Ordering::Release);
         self.wake_writer(pending);
         Ok(last)
     }
@@ -186,7 +186,7 @@ impl Log {
 
     /// Returns the sequence number of the newest record, durable or not.
     pub fn last_seq(&self) -> Seq {
-        self.shared.last.load(Ordering::Acquire)
+        self.shared.last_seq.load(Ordering::Acquire)
     }
 
     /// Returns an error if the log has failed, even if all accepted records are durable.

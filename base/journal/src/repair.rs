@@ -132,7 +132,7 @@ fn open_commit(disk: &dyn Disk, survey: &mut Survey) -> Result<(CommitFile, Opti
 /// Marks the log as open: removes the seal, and sets the commit point to the last valid record.
 fn mark_open(mut commit: CommitFile, survey: &Survey) -> Result<CommitFile, LogError> {
     let newest = survey.valid_segments.last().map_or(0, |segment| segment.first);
-    commit.write_both(CommitPoint { newest, committed: survey.last, sealed: false })?;
+    commit.write_both(CommitPoint { newest, committed: survey.last_seq, sealed: false })?;
     Ok(commit)
 }
 
@@ -155,7 +155,7 @@ fn active_segment(
             return Ok((file, salt));
         }
     }
-    let first = survey.last + 1;
+    let first = survey.last_seq + 1;
     let started = start_segment(disk, first)?;
     survey.valid_segments.push(segment_on_disk(disk, first)?);
     Ok(started)
@@ -187,7 +187,7 @@ fn drop_damage(disk: &dyn Disk, survey: &mut Survey, damage: &Damage) -> Result<
     }
     if dropped.is_empty() {
         // The damage is a missing file, so there is no file to save.
-        let file = FileKind::Segment.name(survey.last + 1);
+        let file = FileKind::Segment.name(survey.last_seq + 1);
         let why = damage.error.to_string();
         dropped.push(Dropped { file, offset: 0, bytes: 0, records_known: 0, saved_as: None, why });
     }

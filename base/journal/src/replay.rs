@@ -31,8 +31,10 @@ pub struct Replay {
     snapshot: Option<SnapshotReader>,
     segments: VecDeque<Seq>,
     segment: Option<SegmentReader>,
-    next: Seq,
-    last: Seq,
+    /// The next record to return.
+    next_seq: Seq,
+    /// The last record to return.
+    last_seq: Seq,
 }
 
 enum NextItem {
@@ -55,8 +57,8 @@ impl Replay {
             0 => None,
             seq => Some(SnapshotReader::open(&*disk, seq)?),
         };
-        let next = snapshot_seq + 1;
-        Ok(Self { disk, snapshot_seq, snapshot, segments, segment: None, next, last })
+        let next_seq = snapshot_seq + 1;
+        Ok(Self { disk, snapshot_seq, snapshot, segments, segment: None, next_seq, last_seq: last })
     }
 
     /// Returns the last record that the snapshot includes; 0 if there is no snapshot.
@@ -66,7 +68,7 @@ impl Replay {
 
     /// Returns the last record of the replay.
     pub fn last_seq(&self) -> Seq {
-        self.last
+        self.last_seq
     }
 
     /// Returns the next item; `None` at the end. The replay cannot be used after an error.
@@ -92,19 +94,19 @@ impl Replay {
             }
             self.snapshot = None;
         }
-        while self.next <= self.last {
+        while self.next_seq <= self.last_seq {
             if let Some(reader) = &mut self.segment {
-                while reader.advance(self.last)? {
+                while reader.advance(self.last_seq)? {
                     let (seq, _) = reader.record();
-                    if seq >= self.next {
-                        self.next = seq + 1;
+                    if seq >= self.next_seq {
+                        self.next_seq = seq + 1;
                         return Ok(NextItem::Record);
                     }
                 }
             }
             self.segment = match self.segments.pop_front() {
-                Some(first) if first <= self.next => Some(SegmentReader::open(&*self.disk, first)?),
-                found => return Err(gap(self.next, found)),
+                Some(first) if first <= self.next_seq => Some(SegmentReader::open(&*self.disk, first)?),
+                found => return Err(gap(self.next_seq, found)),
             };
         }
         Ok(NextItem::End)

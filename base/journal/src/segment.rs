@@ -24,7 +24,7 @@ pub(crate) struct SegmentReader {
     /// Offset of the next batch.
     offset: u64,
     /// Sequence number of the record after the last verified batch.
-    next: Seq,
+    next_seq: Seq,
     /// Offset of the next record in the current batch.
     record_offset: u64,
     /// Sequence number of the next record in the current batch.
@@ -62,7 +62,7 @@ impl SegmentReader {
             source,
             salt: header.salt,
             offset,
-            next: first,
+            next_seq: first,
             record_offset: offset,
             record_seq: first,
             record: (offset, 0),
@@ -76,7 +76,7 @@ impl SegmentReader {
 
     /// Returns the sequence number of the record after the last verified record.
     pub(crate) fn next_seq(&self) -> Seq {
-        self.next
+        self.next_seq
     }
 
     pub(crate) fn salt(&self) -> u32 {
@@ -107,7 +107,7 @@ impl SegmentReader {
         let Some(header) = BatchHeader::parse(head, self.salt) else {
             return Ok(BatchResult::Bad("batch header checksum mismatch"));
         };
-        if header.first != self.next {
+        if header.first != self.next_seq {
             return Ok(BatchResult::Bad("batch is out of order"));
         }
         let whole = header.padded_bytes();
@@ -130,7 +130,7 @@ impl SegmentReader {
         self.record_offset = self.offset + BATCH_HEADER_BYTES as u64;
         self.record_seq = header.first;
         self.offset += whole as u64;
-        self.next = header.end_seq();
+        self.next_seq = header.end_seq();
         Ok(BatchResult::Batch)
     }
 
@@ -139,7 +139,7 @@ impl SegmentReader {
         if self.record_seq > last {
             return Ok(false);
         }
-        if self.record_seq == self.next {
+        if self.record_seq == self.next_seq {
             match self.next_batch()? {
                 BatchResult::Batch => {}
                 BatchResult::End => return Ok(false),
@@ -165,7 +165,7 @@ impl SegmentReader {
     /// bad batch was once complete.
     pub(crate) fn find_later_batches(&mut self) -> Result<LaterBatches, LogError> {
         let mut later = LaterBatches::default();
-        let mut expected = self.next;
+        let mut expected = self.next_seq;
         let mut at = self.offset + GRAIN_BYTES as u64;
         while at < self.source.length() {
             let bytes = match self.source.bytes(at, BATCH_HEADER_BYTES) {
@@ -198,7 +198,7 @@ impl SegmentReader {
             return Ok(true);
         }
         let header = BatchHeader::parse(self.source.bytes(self.offset, BATCH_HEADER_BYTES)?, self.salt);
-        if header.is_some_and(|header| header.first == self.next && rest < header.padded_bytes() as u64) {
+        if header.is_some_and(|header| header.first == self.next_seq && rest < header.padded_bytes() as u64) {
             return Ok(true);
         }
         let mut at = self.offset;

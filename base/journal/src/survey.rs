@@ -53,7 +53,7 @@ pub(crate) struct Survey {
     /// Valid parts of the segments that will be replayed, oldest first.
     pub(crate) valid_segments: Vec<Segment>,
     /// The last valid record: of the segments, or of the snapshot if no record follows it.
-    pub(crate) last: Seq,
+    pub(crate) last_seq: Seq,
     /// How the valid part ends.
     pub(crate) end: End,
     /// Salt of the last segment in `valid_segments`, if records can be appended to it.
@@ -131,7 +131,7 @@ impl Survey {
             damaged_snapshots,
             older_segments: segments,
             valid_segments: Vec::new(),
-            last: base,
+            last_seq: base,
             end: End::Complete,
             append_salt: None,
             commit,
@@ -147,7 +147,8 @@ impl Survey {
             && let End::Damage(damage) = survey.end
         {
             // Return the error of the damaged snapshot if it had records that the segments lack.
-            let snapshot = survey.damaged_snapshots.into_iter().next().filter(|(seq, _)| survey.last < *seq);
+            let snapshot =
+                survey.damaged_snapshots.into_iter().next().filter(|(seq, _)| survey.last_seq < *seq);
             return Err(snapshot.map_or(damage.error, |(_, error)| error));
         }
         // With `DropDamaged` the log is opened even if no valid record is left, like a missing
@@ -182,7 +183,7 @@ impl Survey {
             };
             expected = reader.next_seq();
             self.valid_segments.push(Segment { first, bytes: reader.offset() });
-            self.last = base.max(expected - 1);
+            self.last_seq = base.max(expected - 1);
             self.append_salt = (expected > base).then_some(reader.salt());
             if let Some(what) = bad {
                 return self.classify_bad_batch(reader, what, &needed[index + 1..]);
@@ -205,7 +206,7 @@ impl Survey {
         let last = newer.is_empty() && later.batches == 0 && self.append_salt.is_some();
         let sealed = self.commit.is_some_and(|(point, _)| point.sealed);
         let readable = !reader.source().unreadable();
-        if last && readable && !sealed && self.last >= self.last_claimed && reader.may_be_torn()? {
+        if last && readable && !sealed && self.last_seq >= self.last_claimed && reader.may_be_torn()? {
             self.end = End::Torn { bytes };
             return Ok(());
         }
@@ -220,10 +221,10 @@ impl Survey {
         }
         let error = if point.newest > self.base() && !needed.contains(&point.newest) {
             gap(point.newest, None)
-        } else if self.last < self.last_claimed {
+        } else if self.last_seq < self.last_claimed {
             let file = FileKind::Segment
                 .name(self.valid_segments.last().map_or(point.newest, |segment| segment.first));
-            LogError::Lost { file, from: self.last + 1, upto: self.last_claimed }
+            LogError::Lost { file, from: self.last_seq + 1, upto: self.last_claimed }
         } else {
             return;
         };
@@ -258,7 +259,10 @@ fn read_commit_point(disk: &dyn Disk, has_files: bool) -> Result<CommitSurvey, L
     Ok(match commit::read(disk)? {
         CommitFileState::Valid(point, counter, slot_damaged) => {
             if slot_damaged {
-                tracing::warn!(file = COMMIT_FILE, "one of two slots is damaged; the other one is used");
+                tracing::warn!(
+                    file = COMMIT_FILE,
+                    "one slot of the commit point is damaged: the other slot is used"
+                );
             }
             CommitSurvey { commit: Some((point, counter)), lost: None, slot_damaged }
         }

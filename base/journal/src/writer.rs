@@ -35,8 +35,8 @@ pub(crate) struct Shared {
     pub(crate) progressed: Condvar,
     /// The last durable record.
     pub(crate) durable: AtomicU64,
-    /// The newest record, durable or not. Equals `Pending::next` minus one, but needs no lock.
-    pub(crate) last: AtomicU64,
+    /// The newest record, durable or not. Equals `Pending::next_seq` minus one, but needs no lock.
+    pub(crate) last_seq: AtomicU64,
     /// Whether `Pending::failed` is set. Needs no lock.
     pub(crate) has_failed: AtomicBool,
     pub(crate) progress: watch::Sender<Progress>,
@@ -50,7 +50,7 @@ pub(crate) struct Pending {
     /// Number of records in `buffer`.
     pub(crate) count: u32,
     /// Sequence number of the next record.
-    pub(crate) next: Seq,
+    pub(crate) next_seq: Seq,
     /// Reply channels of the callers that wait for a rotation.
     pub(crate) rotations: Vec<Sender<Result<Seq, LogFailed>>>,
     /// Set when the log accepts no more records. The writer ends after it has written the pending
@@ -138,7 +138,7 @@ impl Shared {
         let count = std::mem::take(&mut pending.count);
         let batch = TakenBatch {
             buffer: std::mem::replace(&mut pending.buffer, spare),
-            first: pending.next - u64::from(count),
+            first: pending.next_seq - u64::from(count),
             count,
             rotations: std::mem::take(&mut pending.rotations),
             sync_commit: std::mem::take(&mut pending.sync_commit),

@@ -15,10 +15,10 @@ use std::{fs, path::Path};
 /// initialised.
 const KEY_FILE: &str = "ca.key";
 const NAME_FILE: &str = "name";
-/// Lifetime of the certificate of the authority.
-const YEARS: i16 = 20;
+/// Lifetime of the certificate of the authority, in years.
+const AUTHORITY_YEARS: i16 = 20;
 
-/// Why a certificate was not made.
+/// Why a certificate could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The name is not valid.
@@ -40,22 +40,22 @@ pub struct Authority {
     certificate: String,
 }
 
-/// Returns the date that is this many days from today.
+/// Returns the date that is this many days after today.
 fn day(from_today: i64) -> jiff::civil::Date {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
     today.saturating_add(jiff::Span::new().days(from_today))
 }
 
-fn valid(params: &mut CertificateParams, from: jiff::civil::Date, to: jiff::civil::Date) {
+fn set_validity(params: &mut CertificateParams, from: jiff::civil::Date, to: jiff::civil::Date) {
     let date = |day: jiff::civil::Date| {
         rcgen::date_time_ymd(i32::from(day.year()), day.month().unsigned_abs(), day.day().unsigned_abs())
     };
     (params.not_before, params.not_after) = (date(from), date(to));
 }
 
-/// Parameters of the certificate of the authority. They depend only on the name of the cluster, so
-/// that the authority can be loaded again.
-fn own_params(name: &str) -> CertificateParams {
+/// Returns the parameters of the certificate of the authority. They depend only on the name of the
+/// cluster, so that the authority can be loaded again.
+fn authority_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, format!("fermata cluster {name}"));
@@ -69,24 +69,25 @@ impl Authority {
     pub fn new(name: &str) -> Result<Self, AuthorityError> {
         check_name(name)?;
         let key = KeyPair::generate()?;
-        let mut params = own_params(name);
+        let mut params = authority_params(name);
         let today = day(0);
-        valid(&mut params, day(-1), today.saturating_add(jiff::Span::new().years(YEARS)));
+        set_validity(&mut params, day(-1), today.saturating_add(jiff::Span::new().years(AUTHORITY_YEARS)));
         let certificate = params.self_signed(&key)?.pem();
-        Ok(Self::of(name, key, certificate))
+        Ok(Self::from_parts(name, key, certificate))
     }
 
-    fn of(name: &str, key: KeyPair, certificate: String) -> Self {
+    fn from_parts(name: &str, key: KeyPair, certificate: String) -> Self {
         let text = key.serialize_pem();
-        Self { issuer: Issuer::new(own_params(name), key), name: name.into(), key: text, certificate }
+        Self { issuer: Issuer::new(authority_params(name), key), name: name.into(), key: text, certificate }
     }
 
     /// Saves the private key in `folder` and the certificate in `public`.
     pub fn save(&self, folder: &Path, public: &Path) -> Result<(), AuthorityError> {
         write_private(&folder.join(KEY_FILE), self.key.as_bytes())?;
-        for (path, text) in
-            [(folder.join(NAME_FILE), &self.name), (public.join(crate::tls::AUTHORITY), &self.certificate)]
-        {
+        for (path, text) in [
+            (folder.join(NAME_FILE), &self.name),
+            (public.join(crate::tls::AUTHORITY_FILE), &self.certificate),
+        ] {
             fs::write(&path, text).map_err(|source| SecurityError::Write { path, source })?;
         }
         Ok(())
@@ -99,8 +100,9 @@ impl Authority {
         };
         let key = read_private(&folder.join(KEY_FILE))?;
         let key = KeyPair::from_pem(&String::from_utf8_lossy(&key))?;
-        let (name, certificate) = (read(folder.join(NAME_FILE))?, read(public.join(crate::tls::AUTHORITY))?);
-        Ok(Self::of(name.trim(), key, certificate))
+        let (name, certificate) =
+            (read(folder.join(NAME_FILE))?, read(public.join(crate::tls::AUTHORITY_FILE))?);
+        Ok(Self::from_parts(name.trim(), key, certificate))
     }
 
     /// Returns the certificate of the authority.
@@ -108,19 +110,20 @@ impl Authority {
         &self.certificate
     }
 
-    /// Returns the certificate and key of a daemon, valid for this many days.
+    /// Makes a certificate and key for daemons of this role, valid for this many days. Returns both
+    /// as PEM.
     pub fn daemon(&self, role: Role, days: i64) -> Result<String, AuthorityError> {
         self.issue(vec![role.server_name(), subject(role, role.name())], true, days)
     }
 
-    /// Returns the certificate and key of a user, valid for this many days. With 0 or less it has
-    /// expired already.
+    /// Makes a certificate and key for a user, valid for this many days. Returns both as PEM. With
+    /// 0 days or less the certificate has already expired.
     pub fn person(&self, role: Role, name: &str, days: i64) -> Result<String, AuthorityError> {
         check_name(name)?;
         self.issue(vec![subject(role, name)], false, days)
     }
 
-    fn issue(&self, names: Vec<String>, serves: bool, days: i64) -> Result<String, AuthorityError> {
+    fn issue(&self, names: Vec<String>, is_server: bool, days: i64) -> Result<String, AuthorityError> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -130,10 +133,10 @@ impl Authority {
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        if serves {
+        if is_server {
             params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
         }
-        valid(&mut params, day(days.min(0) - 1), day(days));
+        set_validity(&mut params, day(days.min(0) - 1), day(days));
         let certificate = params.signed_by(&key, &self.issuer)?;
         Ok(format!("{}{}", certificate.pem(), key.serialize_pem()))
     }

@@ -1,15 +1,15 @@
-//! Bodies of calls. The body of a request is checked as it arrives. The body of a response keeps
+//! Bodies of calls. The body of a request is checked as it arrives. The body of a response holds
 //! the resources of its call until it has been sent.
 //!
 //! gRPC messages have a prefix of five bytes: a flag and the length. The gate uses the length to
 //! charge a long message before memory is allocated for it, and to detect late bodies. A unary
 //! request must arrive completely in time. A stream may be silent between messages, but not before
-//! the first one and not within one. A unary request is charged until its call ends, a message of a
-//! stream until the service asks for the next.
+//! the first message and not within a message. A unary request is charged until its call ends, a
+//! message of a stream until the service asks for the next message.
 
 use crate::{
-    health::{self, Ticket},
-    limits::{BODY_TIMEOUT, Call, FREE_BYTES, MESSAGE_BYTES_MAX, STALL},
+    health::{self, HealthSlot},
+    limits::{BODY_TIMEOUT, Call, FREE_BYTES, MESSAGE_BYTES_MAX, STALL_TIMEOUT},
     refusals::Kind,
 };
 use bytes::Bytes;
@@ -28,22 +28,24 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const PREFIX_BYTES: usize = 5;
 
-/// Position of a body in its sequence of messages.
+/// Follows the messages in a body, as its pieces arrive.
 #[derive(Debug, Default)]
 struct Framing {
     prefix: [u8; PREFIX_BYTES],
-    /// Received bytes of the prefix.
+    /// Number of bytes of the prefix that have arrived.
     prefix_received: usize,
+    /// Length of the current message.
     length: usize,
-    /// Bytes of the message that have not arrived.
-    left: usize,
+    /// Number of bytes of the current message that have not arrived.
+    missing: usize,
     /// Number of complete messages.
     messages: u64,
 }
 
 impl Framing {
-    /// Processes a piece of the body. Returns the length of the longest message that begins in it.
-    fn take(&mut self, mut piece: &[u8], streams: bool, max: usize) -> Result<usize, Status> {
+    /// Processes a piece of the body. Returns the length of the longest message that begins in the
+    /// piece.
+    fn add_piece(&mut self, mut piece: &[u8], streams: bool, max: usize) -> Result<usize, Status> {
         let mut longest = 0;
         while !piece.is_empty() {
             if self.prefix_received < PREFIX_BYTES {
@@ -67,12 +69,12 @@ impl Framing {
                         format!("a request of {length} bytes is too long: the maximum here is {max} bytes");
                     return Err(Status::out_of_range(why));
                 }
-                self.left = self.length;
+                self.missing = self.length;
                 longest = longest.max(self.length);
             }
-            let count = piece.len().min(self.left);
-            (self.left, piece) = (self.left - count, &piece[count..]);
-            if self.left == 0 {
+            let count = piece.len().min(self.missing);
+            (self.missing, piece) = (self.missing - count, &piece[count..]);
+            if self.missing == 0 {
                 self.prefix_received = 0;
                 self.messages += 1;
             }
@@ -83,25 +85,28 @@ impl Framing {
 
 #[derive(Debug)]
 struct Timer {
+    /// When the body is late; long messages get more time.
     due: Instant,
+    /// When the last piece arrived.
     last_received: Instant,
     sleep: Pin<Box<Sleep>>,
 }
 
-/// The body of a request after the gate.
+/// The body of a request, checked by the gate.
 pub struct RequestBody<B> {
     inner: B,
-    /// `None` for health calls, which their ticket limits.
+    /// The call that is charged; `None` for health calls, which have other limits.
     call: Option<Arc<Call>>,
     streams: bool,
     message_max: usize,
     framing: Framing,
-    /// A piece that has arrived but is not charged yet, and the future that charges it.
+    /// A piece that has arrived but is not charged yet.
     pending_frame: Option<Frame<Bytes>>,
+    /// The future that charges the pending piece.
     charging: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Set when a poll had to wait.
+    /// The deadline of the body; set when a poll first has to wait.
     timer: Option<Timer>,
-    over: bool,
+    ended: bool,
 }
 
 impl<B> RequestBody<B> {
@@ -116,7 +121,7 @@ impl<B> RequestBody<B> {
             pending_frame: None,
             charging: None,
             timer: None,
-            over: false,
+            ended: false,
         }
     }
 
@@ -128,11 +133,14 @@ impl<B> RequestBody<B> {
         Self::new(inner, None, false, health::MESSAGE_BYTES_MAX)
     }
 
-    /// Handles a piece of the body: returns it, or keeps it until it is charged.
-    fn arrived(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, (Kind, Status)> {
+    /// Handles a piece of the body. Returns the piece, or keeps it as `pending_frame` if it cannot
+    /// be charged now.
+    fn handle_frame(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, (Kind, Status)> {
         let Some(data) = frame.data_ref() else { return Ok(Some(frame)) };
-        let longest =
-            self.framing.take(data, self.streams, self.message_max).map_err(|status| (Kind::Body, status))?;
+        let longest = self
+            .framing
+            .add_piece(data, self.streams, self.message_max)
+            .map_err(|status| (Kind::Body, status))?;
         if self.streams && self.framing.prefix_received == 0 {
             // No deadline applies until the next message begins.
             self.timer = None;
@@ -143,51 +151,59 @@ impl<B> RequestBody<B> {
         if let Some(call) = self.call.as_ref().filter(|_| longest > FREE_BYTES)
             && !call.charge(longest)
         {
-            self.charging = Some(Box::pin(call.clone().charged(longest)));
+            self.charging = Some(Box::pin(call.clone().wait_and_charge(longest)));
             self.pending_frame = Some(frame);
             return Ok(None);
         }
         Ok(Some(frame))
     }
 
-    /// Ready when the body is late.
+    /// Is ready, with the reason, when the body is late.
     fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<(Kind, Status)> {
         let Some(call) = &self.call else { return Poll::Pending };
-        let owes = !self.streams || self.framing.messages == 0 || self.framing.prefix_received > 0;
-        if !owes {
+        let must_send = !self.streams || self.framing.messages == 0 || self.framing.prefix_received > 0;
+        if !must_send {
             return Poll::Pending;
         }
         let more = Duration::from_secs((self.framing.length >> 20) as u64);
         let timer = self.timer.get_or_insert_with(|| {
             let now = Instant::now();
-            Timer { due: now + BODY_TIMEOUT, last_received: now, sleep: Box::pin(sleep_until(now + STALL)) }
+            Timer {
+                due: now + BODY_TIMEOUT,
+                last_received: now,
+                sleep: Box::pin(sleep_until(now + STALL_TIMEOUT)),
+            }
         });
         loop {
             ready!(timer.sleep.as_mut().poll(context));
             let now = Instant::now();
             if now >= timer.due + more {
                 if self.charging.is_some() {
-                    return Poll::Ready((Kind::Bytes, call.no_bytes()));
+                    return Poll::Ready((Kind::Bytes, call.no_bytes_error()));
                 }
                 let within = (BODY_TIMEOUT + more).as_secs();
                 let why =
                     format!("the request was incomplete after {within} s: check the network, then retry");
                 return Poll::Ready((Kind::Body, Status::deadline_exceeded(why)));
             }
-            if self.charging.is_none() && now >= timer.last_received + STALL && call.blocks_others() {
+            if self.charging.is_none() && now >= timer.last_received + STALL_TIMEOUT && call.blocks_others() {
                 let why = "no data of the request arrived for 1 s, and other requests wait for its memory: try again later";
                 return Poll::Ready((Kind::Body, Status::unavailable(why)));
             }
-            timer.sleep.as_mut().reset((timer.due + more).min(now + STALL));
+            timer.sleep.as_mut().reset((timer.due + more).min(now + STALL_TIMEOUT));
         }
     }
 
-    /// Fails the body: nothing more is read, and its resources are released.
+    /// Ends the body with an error: nothing more is read, and its resources are released.
     fn fail(&mut self, (kind, status): (Kind, Status)) -> Status {
-        self.over = true;
+        self.ended = true;
         (self.pending_frame, self.charging, self.timer) = (None, None, None);
         if let Some(call) = &self.call {
-            if kind == Kind::Body { call.late(kind, &status) } else { call.refused(kind, &status) }
+            if kind == Kind::Body {
+                call.refuse_late_body(kind, &status);
+            } else {
+                call.log_refusal(kind, &status);
+            }
         }
         status
     }
@@ -206,7 +222,7 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if this.over {
+        if this.ended {
             return Poll::Ready(None);
         }
         if this.streams && this.framing.prefix_received == 0 && this.charging.is_none() {
@@ -221,13 +237,13 @@ where
                 }
             } else {
                 match Pin::new(&mut this.inner).poll_frame(context) {
-                    Poll::Ready(Some(Ok(frame))) => match this.arrived(frame) {
+                    Poll::Ready(Some(Ok(frame))) => match this.handle_frame(frame) {
                         Ok(Some(frame)) => return Poll::Ready(Some(Ok(frame))),
                         Ok(None) => continue,
                         Err(why) => return Poll::Ready(Some(Err(this.fail(why).into()))),
                     },
                     Poll::Ready(end) => {
-                        this.over = true;
+                        this.ended = true;
                         return Poll::Ready(end.map(|end| end.map_err(Into::into)));
                     }
                     Poll::Pending => {}
@@ -239,7 +255,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || (self.pending_frame.is_none() && self.inner.is_end_stream())
+        self.ended || (self.pending_frame.is_none() && self.inner.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -247,17 +263,17 @@ where
     }
 }
 
-/// The body of a response after the gate.
+/// The body of a response, which holds the resources of its call.
 pub struct ResponseBody<R> {
     inner: R,
     _call: Option<Arc<Call>>,
-    ticket: Option<Ticket>,
-    over: bool,
+    slot: Option<HealthSlot>,
+    ended: bool,
 }
 
 impl<R> ResponseBody<R> {
-    pub(crate) fn new(inner: R, call: Option<Arc<Call>>, ticket: Option<Ticket>) -> Self {
-        Self { inner, _call: call, ticket, over: false }
+    pub(crate) fn new(inner: R, call: Option<Arc<Call>>, slot: Option<HealthSlot>) -> Self {
+        Self { inner, _call: call, slot, ended: false }
     }
 }
 
@@ -270,23 +286,23 @@ impl<R: Body<Data = Bytes> + Unpin> Body for ResponseBody<R> {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
         let this = self.get_mut();
-        if this.over {
+        if this.ended {
             return Poll::Ready(None);
         }
         if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(context) {
             return Poll::Ready(frame);
         }
-        let Some(ticket) = &mut this.ticket else { return Poll::Pending };
-        let status = ready!(ticket.poll_end(context));
-        this.over = true;
+        let Some(slot) = &mut this.slot else { return Poll::Pending };
+        let status = ready!(slot.poll_end(context));
+        this.ended = true;
         let mut trailers = HeaderMap::new();
-        // The text is plain, so it is valid in a header.
+        // This cannot fail, because the message contains only characters that a header may have.
         status.add_header(&mut trailers).ok();
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || self.inner.is_end_stream()
+        self.ended || self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -1,7 +1,7 @@
-//! Limits the connections of a server. A connection without a valid credential is unauthenticated.
-//! There are few of these, with a short timeout. When there are too many, the oldest one of the
-//! address with the most is closed, so that clients without credentials cannot block others. An
-//! authenticated connection has a slot until it ends.
+//! Limits the connections of a server. A connection is unauthenticated until a valid credential
+//! arrives. The server allows few unauthenticated connections, with a short timeout. If there are
+//! too many, it takes the address that has the most of them and closes the oldest, so that clients
+//! without credentials cannot block others. An authenticated connection has a slot until it ends.
 
 use parking_lot::Mutex;
 use rustix::net::{SocketAddrAny, getpeername};
@@ -24,43 +24,47 @@ pub const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 /// All connections of a server.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
+    /// Maximum number of authenticated connections.
     slots: usize,
     /// Maximum number of authenticated connections of one address.
-    each: usize,
+    per_address_max: usize,
     /// Whether to keep a handle to authenticated connections, so that [`Self::close`] can close
     /// them.
-    holds: bool,
+    keep_handles: bool,
     table: Mutex<ConnectionTable>,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionTable {
-    next: u64,
+    /// ID of the newest connection.
+    last_id: u64,
     unauthenticated: BTreeMap<u64, Unauthenticated>,
-    known: BTreeMap<u64, (From, Option<OwnedFd>)>,
+    /// Authenticated connections, each with its address and, if it is kept, a handle.
+    authenticated: BTreeMap<u64, (Address, Option<OwnedFd>)>,
     /// Number of authenticated connections by address.
-    of: BTreeMap<From, usize>,
+    by_address: BTreeMap<Address, usize>,
 }
 
-/// IP address; `None` for Unix sockets.
-type From = Option<IpAddr>;
+/// The IP address of a client; `None` for Unix sockets.
+type Address = Option<IpAddr>;
 
 #[derive(Debug)]
 struct Unauthenticated {
-    from: From,
+    from: Address,
     socket: OwnedFd,
 }
 
 impl ConnectionLimiter {
-    /// A limiter for this many authenticated connections.
+    /// Creates a limiter for this many authenticated connections.
     pub fn new(slots: usize) -> Arc<Self> {
-        Arc::new(Self { slots, each: slots, holds: true, table: Mutex::default() })
+        Arc::new(Self { slots, per_address_max: slots, keep_handles: true, table: Mutex::default() })
     }
 
-    /// Like [`Self::new`], with at most `each` connections of one address, and without handles to
-    /// authenticated connections, so that each uses one file descriptor instead of two.
-    pub(crate) fn by_address(slots: usize, each: usize) -> Arc<Self> {
-        Arc::new(Self { slots, each, holds: false, table: Mutex::default() })
+    /// Like [`Self::new`], but allows at most `per_address_max` connections of one address, and
+    /// keeps no handles to authenticated connections, so that each uses one file descriptor instead
+    /// of two.
+    pub(crate) fn by_address(slots: usize, per_address_max: usize) -> Arc<Self> {
+        Arc::new(Self { slots, per_address_max, keep_handles: false, table: Mutex::default() })
     }
 
     /// Adds an unauthenticated connection. `socket` is another handle to its socket.
@@ -71,35 +75,35 @@ impl ConnectionLimiter {
         if table.unauthenticated.len() >= UNAUTHENTICATED_MAX {
             table.make_room();
         }
-        table.next += 1;
-        let id = table.next;
+        table.last_id += 1;
+        let id = table.last_id;
         table.unauthenticated.insert(id, Unauthenticated { from, socket });
-        ConnectionSlot { connection_limiter: self.clone(), id, known: AtomicBool::new(false) }
+        ConnectionSlot { connection_limiter: self.clone(), id, authenticated: AtomicBool::new(false) }
     }
 
     /// Returns the maximum number of authenticated connections, in total and of one address.
     pub(crate) fn limits(&self) -> (usize, usize) {
-        (self.slots, self.each)
+        (self.slots, self.per_address_max)
     }
 
     /// Returns the number of connections.
     pub fn count(&self) -> usize {
         let table = self.table.lock();
-        table.unauthenticated.len() + table.known.len()
+        table.unauthenticated.len() + table.authenticated.len()
     }
 
-    /// Closes all connections that have a handle.
+    /// Closes all connections to which handles are kept.
     pub fn close(&self) {
         let table = self.table.lock();
         table.unauthenticated.values().map(|connection| &connection.socket).for_each(close);
-        table.known.values().filter_map(|(_, socket)| socket.as_ref()).for_each(close);
+        table.authenticated.values().filter_map(|(_, socket)| socket.as_ref()).for_each(close);
     }
 }
 
 impl ConnectionTable {
-    /// Closes the oldest unauthenticated connection of the address that has the most.
+    /// Closes the oldest unauthenticated connection of the address that has the most of them.
     fn make_room(&mut self) {
-        let mut count: BTreeMap<From, usize> = BTreeMap::new();
+        let mut count: BTreeMap<Address, usize> = BTreeMap::new();
         for connection in self.unauthenticated.values() {
             *count.entry(connection.from).or_default() += 1;
         }
@@ -112,7 +116,7 @@ impl ConnectionTable {
     }
 }
 
-fn address_of(socket: &OwnedFd) -> From {
+fn address_of(socket: &OwnedFd) -> Address {
     let peer: SocketAddrAny = getpeername(socket).ok()??;
     SocketAddr::try_from(peer).ok().map(|addr| addr.ip().to_canonical())
 }
@@ -122,13 +126,14 @@ fn close(socket: &OwnedFd) {
     rustix::net::shutdown(socket, rustix::net::Shutdown::Both).ok();
 }
 
-/// A connection; dropping it frees its slot.
+/// The place of a connection in its limiter. Dropping it frees the place.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     connection_limiter: Arc<ConnectionLimiter>,
     id: u64,
-    /// Copy of the state in `connection_limiter`, for a fast check at every call.
-    known: AtomicBool,
+    /// Whether the connection is authenticated. A copy of the state in `connection_limiter`, for a
+    /// fast check at every call.
+    authenticated: AtomicBool,
 }
 
 impl ConnectionSlot {
@@ -139,28 +144,30 @@ impl ConnectionSlot {
 
     /// Marks the connection as authenticated. Returns false if no slot is free.
     pub fn authenticate(&self) -> bool {
-        if self.known.load(Ordering::Relaxed) {
+        if self.authenticated.load(Ordering::Relaxed) {
             return true;
         }
         let mut table = self.connection_limiter.table.lock();
-        if table.known.contains_key(&self.id) {
+        if table.authenticated.contains_key(&self.id) {
             return true;
         }
         let from = match table.unauthenticated.get(&self.id) {
             Some(connection) => connection.from,
-            // It was closed a moment ago in favour of a newer one.
+            // The connection was just closed to make room for a newer one.
             None => return false,
         };
-        let of = table.of.get(&from).copied().unwrap_or(0);
-        if table.known.len() >= self.connection_limiter.slots || of >= self.connection_limiter.each {
+        let of = table.by_address.get(&from).copied().unwrap_or(0);
+        if table.authenticated.len() >= self.connection_limiter.slots
+            || of >= self.connection_limiter.per_address_max
+        {
             return false;
         }
         let Some(Unauthenticated { socket, .. }) = table.unauthenticated.remove(&self.id) else {
             return false;
         };
-        *table.of.entry(from).or_default() += 1;
-        table.known.insert(self.id, (from, self.connection_limiter.holds.then_some(socket)));
-        self.known.store(true, Ordering::Relaxed);
+        *table.by_address.entry(from).or_default() += 1;
+        table.authenticated.insert(self.id, (from, self.connection_limiter.keep_handles.then_some(socket)));
+        self.authenticated.store(true, Ordering::Relaxed);
         true
     }
 }
@@ -169,11 +176,11 @@ impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut table = self.connection_limiter.table.lock();
         table.unauthenticated.remove(&self.id);
-        let Some((from, _)) = table.known.remove(&self.id) else { return };
-        if let Some(of) = table.of.get_mut(&from) {
+        let Some((from, _)) = table.authenticated.remove(&self.id) else { return };
+        if let Some(of) = table.by_address.get_mut(&from) {
             *of -= 1;
             if *of == 0 {
-                table.of.remove(&from);
+                table.by_address.remove(&from);
             }
         }
     }
@@ -185,7 +192,7 @@ mod tests {
     use std::{io::Read, os::unix::net::UnixStream};
 
     #[test]
-    fn unauthenticated_connections_only_displace_each_other() {
+    fn a_new_unauthenticated_connection_closes_the_oldest_one() {
         let connection_limiter = ConnectionLimiter::new(1);
         let mut ends = Vec::new();
         let mut slots = Vec::new();
@@ -218,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn busiest_address_is_displaced_first() {
+    fn connections_of_the_address_with_the_most_are_closed_first() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let connection_limiter = ConnectionLimiter::by_address(3, 2);
         let (ours, _theirs) = connection(&listener, [127, 0, 0, 2]);
@@ -230,10 +237,10 @@ mod tests {
             })
             .collect();
         assert_eq!(connection_limiter.count(), UNAUTHENTICATED_MAX);
-        // It is older than all of them and was not closed.
+        // The connection of the other address is the oldest, and was not closed.
         assert!(quiet.authenticate());
         let known = crowd.iter().filter(|(slot, _)| slot.authenticate()).count();
-        assert_eq!(known, 2, "of one address");
+        assert_eq!(known, 2, "connections of one address");
         drop(crowd);
         assert_eq!(connection_limiter.count(), 1);
     }

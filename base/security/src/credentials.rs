@@ -1,4 +1,4 @@
-//! Credentials of clients: what a daemon, a user or a task sends with its calls.
+//! Credentials of clients: with these a daemon, a user or a task proves its identity in its calls.
 
 use crate::{
     SecurityError,
@@ -19,7 +19,8 @@ use tonic::{
 
 /// Lifetime of a token that is made for one call.
 const CALL_LIFETIME: Duration = Duration::from_mins(10);
-/// Lifetime of the token of a task, which may run long. The token ends with its job: see `jobs`.
+/// Lifetime of the token of a task, which may run long. When the job has ended, the token is
+/// rejected even before it expires: see `jobs`.
 const TASK_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
 /// The credentials of a client; empty in an open cluster. Cheap to clone.
@@ -40,13 +41,14 @@ struct CredentialSet {
 enum Proof {
     /// The certificate of the TLS session.
     Certificate,
+    /// A given token.
     Token(MetadataValue<Ascii>),
-    /// A token that is signed for each call.
-    Own(Role),
+    /// A new token with this role, which the client signs for each call.
+    SelfSigned(Role),
 }
 
 impl Credentials {
-    /// The credentials of a daemon.
+    /// Returns the credentials of a daemon.
     pub fn of_daemon(config: &Config, role: Role) -> Result<Self, SecurityError> {
         let settings = &config.security;
         if !settings.is_closed() {
@@ -58,7 +60,7 @@ impl Credentials {
         }
         if settings.dir.as_os_str().is_empty() {
             let accounts = accounts(&settings.secret);
-            return Ok(Self::new(role.name(), Proof::Own(role), None, keys, accounts));
+            return Ok(Self::new(role.name(), Proof::SelfSigned(role), None, keys, accounts));
         }
         if keys.is_empty() {
             keys = Keyring::of_role(&settings.dir, role)?;
@@ -69,8 +71,8 @@ impl Credentials {
         Ok(Self::new(role.name(), Proof::Certificate, Some((pem, client)), keys, accounts))
     }
 
-    /// The credentials of a user: a certificate, a token, or any name with the secret of the
-    /// cluster.
+    /// Returns the credentials of a user: a certificate, a token, or the secret of the cluster,
+    /// with which `user` may be any name.
     pub fn of_client(settings: &SecurityConfig, user: &str) -> Result<Self, SecurityError> {
         if !settings.is_closed() && settings.token.as_os_str().is_empty() {
             return Ok(Self::default());
@@ -96,7 +98,13 @@ impl Credentials {
         if !settings.secret.as_os_str().is_empty() {
             let keys = Keyring::of_secret_file(&settings.secret)?;
             crate::check_name(user).map_err(|error| SecurityError::Missing(error.to_string()))?;
-            return Ok(Self::new(user, Proof::Own(Role::Admin), tls, keys, accounts(&settings.secret)));
+            return Ok(Self::new(
+                user,
+                Proof::SelfSigned(Role::Admin),
+                tls,
+                keys,
+                accounts(&settings.secret),
+            ));
         }
         let name = tls.as_ref().and_then(|(pem, _)| pem.subject()).map(|(_, name)| name);
         let why = "is not a certificate of this cluster: make one with `mrctl cluster user`";
@@ -105,9 +113,9 @@ impl Credentials {
         Ok(Self::new(&name, Proof::Certificate, tls, Keyring::default(), Accounts::of_file(None)))
     }
 
-    /// The credentials of a task: the token of its job, and the certificate authority of the
-    /// servers if they use TLS. Without TLS, servers on this machine must run as `account`, which
-    /// is that of the tracker, or as root. The account of the task is not trusted, because other
+    /// Returns the credentials of a task: the token of its job, and the certificate authority of
+    /// the servers if they use TLS. Without TLS, servers on this machine must run as `account`, the
+    /// account of the tracker, or as root. The account of the task is not trusted, because other
     /// tasks have it too.
     pub fn of_task(token: &str, authority: &[u8], account: u32) -> Result<Self, SecurityError> {
         if token.is_empty() {
@@ -124,7 +132,7 @@ impl Credentials {
             let client = tls::client_config(&pem, Path::new("the cluster's authority"))?;
             Some((pem, client))
         };
-        Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default(), Accounts::of(account)))
+        Ok(Self::new(&name, Proof::Token(token), tls, Keyring::default(), Accounts::of_account(account)))
     }
 
     fn new(
@@ -145,25 +153,26 @@ impl Credentials {
 
     /// Returns the proven name; `None` in an open cluster.
     pub fn name(&self) -> Option<&str> {
-        self.0.as_deref().map(|shown| shown.name.as_str())
+        self.0.as_deref().map(|credentials| credentials.name.as_str())
     }
 
-    /// Whether the identity is proven by a token file, from which no other token can be made.
+    /// Returns whether the identity is proven by a given token, so that no other token can be made.
     pub fn is_token(&self) -> bool {
-        self.0.as_deref().is_some_and(|shown| matches!(shown.proof, Proof::Token(_)))
+        self.0.as_deref().is_some_and(|credentials| matches!(credentials.proof, Proof::Token(_)))
     }
 
-    /// Returns a token with the same identity for `lifetime`, for clients that cannot sign, and its
-    /// contents. With a token file it is that token, with its own expiry.
+    /// Returns a token with the same identity, valid for `lifetime`, and its contents; for clients
+    /// that cannot sign. If the identity is proven by a given token, returns that token, with its
+    /// own expiry.
     pub fn token(&self, lifetime: Duration) -> Result<(String, Token), SecurityError> {
-        let Some(shown) = &self.0 else {
+        let Some(credentials) = &self.0 else {
             let why = "this cluster is open: its clients need no token, only a user name";
             return Err(SecurityError::Missing(why.into()));
         };
-        let made = match &shown.proof {
-            Proof::Own(role) => {
-                let token = Token::new(*role, &shown.name, None, lifetime);
-                token.sign(&shown.keys).map(|text| (text, token))
+        let made = match &credentials.proof {
+            Proof::SelfSigned(role) => {
+                let token = Token::new(*role, &credentials.name, None, lifetime);
+                token.sign(&credentials.keys).map(|text| (text, token))
             }
             Proof::Token(text) => {
                 text.to_str().ok().and_then(|text| Some((text.to_owned(), Token::read(text).ok()?)))
@@ -171,7 +180,7 @@ impl Credentials {
             Proof::Certificate => None,
         };
         made.ok_or_else(|| {
-            let name = &shown.name;
+            let name = &credentials.name;
             SecurityError::Missing(format!(
                 "{name} is proved by a certificate, and daemons with certificates have no key that checks tokens: let \
                  an admin make a certificate for the other client (`mrctl cluster user NAME --out FOLDER --days 1`)"
@@ -181,20 +190,23 @@ impl Credentials {
 
     /// Returns the certificate of the authority of the cluster, if servers use TLS.
     pub fn authority(&self) -> &[u8] {
-        self.0.as_deref().and_then(|shown| shown.tls.as_ref()).map_or(&[], |(pem, _)| &pem.authority)
+        self.0
+            .as_deref()
+            .and_then(|credentials| credentials.tls.as_ref())
+            .map_or(&[], |(pem, _)| &pem.authority)
     }
 
-    /// Returns the token of the tasks of a job, which is named as in [`crate::job_name_of`]; empty
-    /// in an open cluster.
+    /// Returns the token for the tasks of a job; empty in an open cluster. `job` is its name from
+    /// [`crate::job_name_of`].
     pub fn task_token(&self, user: &str, job: &str) -> String {
-        let Some(shown) = &self.0 else { return String::new() };
-        Token::new(Role::Task, user, Some(job), TASK_LIFETIME).sign(&shown.keys).unwrap_or_default()
+        let Some(credentials) = &self.0 else { return String::new() };
+        Token::new(Role::Task, user, Some(job), TASK_LIFETIME).sign(&credentials.keys).unwrap_or_default()
     }
 
-    /// Returns an endpoint for `addr` (`host:port`), which must have this role. `None` if the
-    /// address is malformed.
+    /// Returns an endpoint for the server at `addr` (`host:port`), which must have this role.
+    /// `None` if the address is malformed.
     pub fn endpoint(&self, addr: &str, server: Role) -> Option<Endpoint> {
-        let Some((pem, _)) = self.0.as_deref().and_then(|shown| shown.tls.as_ref()) else {
+        let Some((pem, _)) = self.0.as_deref().and_then(|credentials| credentials.tls.as_ref()) else {
             let endpoint = transport::Endpoint::from_shared(format!("http://{addr}")).ok()?;
             return Some(Endpoint::new(endpoint, self.accounts()));
         };
@@ -212,32 +224,36 @@ impl Credentials {
     /// Returns the accounts that are trusted without TLS; `None` if TLS is used or no token is
     /// sent.
     fn accounts(&self) -> Option<Arc<Accounts>> {
-        self.0.as_deref().filter(|shown| shown.tls.is_none()).map(|shown| shown.accounts.clone())
+        self.0
+            .as_deref()
+            .filter(|credentials| credentials.tls.is_none())
+            .map(|credentials| credentials.accounts.clone())
     }
 
-    /// Whether a program of this account on this machine is trusted to be a daemon of the cluster.
+    /// Returns whether a program of this account on this machine is trusted to be a daemon of the
+    /// cluster.
     pub fn trusts(&self, account: u32) -> bool {
         match &self.0 {
-            Some(shown) => shown.accounts.contains(account),
+            Some(credentials) => credentials.accounts.contains(account),
             None => Accounts::of_file(None).contains(account),
         }
     }
 
-    /// Adds the identity of the caller to a call. `user` is a mere claim, which only an open
-    /// cluster accepts.
+    /// Adds the identity of the caller to a call. `user` is the name that the caller claims. In a
+    /// closed cluster only an admin or the JobTracker may claim another name than the proven one.
     pub fn sign(&self, call: &mut MetadataMap, user: &MetadataValue<Ascii>) {
-        let Some(shown) = &self.0 else {
+        let Some(credentials) = &self.0 else {
             call.insert(USER_KEY, user.clone());
             return;
         };
-        if user.as_encoded_bytes() != shown.name.as_bytes() {
+        if user.as_encoded_bytes() != credentials.name.as_bytes() {
             call.insert(USER_KEY, user.clone());
         }
-        match &shown.proof {
+        match &credentials.proof {
             Proof::Certificate => {}
             Proof::Token(token) => drop(call.insert(TOKEN_KEY, token.clone())),
-            Proof::Own(role) => {
-                let token = Token::new(*role, &shown.name, None, CALL_LIFETIME).sign(&shown.keys);
+            Proof::SelfSigned(role) => {
+                let token = Token::new(*role, &credentials.name, None, CALL_LIFETIME).sign(&credentials.keys);
                 if let Some(token) = token.and_then(|token| token.parse().ok()) {
                     call.insert(TOKEN_KEY, token);
                 }
@@ -247,7 +263,7 @@ impl Credentials {
 
     /// Returns a connector for servers of this role.
     pub fn connector(&self, server: Role) -> Connector {
-        let tls = self.0.as_deref().and_then(|shown| shown.tls.as_ref());
+        let tls = self.0.as_deref().and_then(|credentials| credentials.tls.as_ref());
         let tls = tls.map(|(_, config)| {
             let name = ServerName::try_from(server.server_name()).expect("a plain name");
             (config.clone(), name)
@@ -256,7 +272,7 @@ impl Credentials {
     }
 }
 
-/// Turns a connection into a stream. Cheap to clone.
+/// Makes the client side of bulk connections. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Connector {
     tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
@@ -264,10 +280,10 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Returns the client side of a bulk connection. `within` limits each step of the handshake,
-    /// and stays set. In a closed cluster without TLS, a connection to a program of another account
-    /// on this machine is refused, because blocks, map outputs and their tokens would be sent over
-    /// it.
+    /// Returns the client side of a bulk connection. `within` becomes the timeout of reads and
+    /// writes, for the handshake and after it. In a closed cluster without TLS, a connection to a
+    /// program of another account on this machine is refused, because blocks, map outputs and their
+    /// tokens would be sent to that program.
     pub fn secure(&self, socket: TcpStream, within: Duration) -> io::Result<Stream> {
         if let Some(accounts) = &self.accounts {
             accounts.check(socket.local_addr()?, socket.peer_addr()?)?;
@@ -281,7 +297,7 @@ impl Connector {
     }
 }
 
-/// Returns the accounts that may read this file, including its owner.
+/// Returns the accounts that are trusted with the credential in this file, including its owner.
 fn accounts(file: &Path) -> Accounts {
     Accounts::of_file(fs::metadata(file).ok().map(|about| about.uid()))
 }
@@ -311,7 +327,7 @@ mod tests {
     const OTHER: u32 = 54_323;
     const SECRET: &[u8] = b"a secret that cannot be guessed";
 
-    /// Returns the accounts of these tests that are trusted.
+    /// Returns which of the accounts of these tests are trusted.
     fn trusted(credentials: &Credentials) -> BTreeSet<u32> {
         let all = [ROOT, NOBODY, OWNER, TRACKER, OTHER, geteuid().as_raw()];
         all.into_iter().filter(|account| credentials.trusts(*account)).collect()
@@ -334,7 +350,7 @@ mod tests {
         Token::new(role, "ann", job, CALL_LIFETIME).sign(&Keyring::from_secret(SECRET)).unwrap()
     }
 
-    fn of_task() -> Credentials {
+    fn task_credentials() -> Credentials {
         Credentials::of_task(&token(Role::Task, Some("1-1")), &[], TRACKER).unwrap()
     }
 
@@ -343,10 +359,10 @@ mod tests {
         as_ordinary_account(|own| assert_eq!(trusted(&Credentials::default()), [ROOT, own].into()));
     }
 
-    /// Other tasks have the account of the task.
+    /// The account of a task is not trusted, because other tasks have it too.
     #[test]
     fn task_trusts_root_and_its_tracker_and_not_its_own_account() {
-        as_ordinary_account(|_| assert_eq!(trusted(&of_task()), [ROOT, TRACKER].into()));
+        as_ordinary_account(|_| assert_eq!(trusted(&task_credentials()), [ROOT, TRACKER].into()));
     }
 
     #[test]
@@ -378,13 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn certificate_makes_nobody_else_trusted_and_signs_no_token() {
+    fn with_a_certificate_no_other_account_is_trusted_and_no_token_is_made() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let authority = Authority::new("test").unwrap();
-        fs::write(at(tls::AUTHORITY), authority.certificate()).unwrap();
+        fs::write(at(tls::AUTHORITY_FILE), authority.certificate()).unwrap();
         let role = Role::DataNode;
-        let keys = Keyring::from_secret(SECRET).file_for(role);
+        let keys = Keyring::from_secret(SECRET).key_file_for(role);
         for (name, text) in [
             ("ann.pem", authority.person(Role::User, "ann", 1).unwrap()),
             ("datanode.pem", authority.daemon(role, 1).unwrap()),
@@ -410,20 +426,21 @@ mod tests {
         }
     }
 
-    /// Runs this test again in a separate process with the variable that names the account.
+    /// Runs this test again in a separate process, with the environment variable that names the
+    /// account.
     #[test]
-    fn account_that_is_named_is_trusted_by_people_and_daemons_and_not_by_tasks() {
+    fn account_in_the_variable_is_trusted_by_users_and_daemons_and_not_by_tasks() {
         let named = OTHER.to_string();
         if std::env::var(TRUST_VAR).is_ok_and(|value| value == named) {
-            assert!(Credentials::default().trusts(OTHER) && !of_task().trusts(OTHER));
-            println!("looked");
+            assert!(Credentials::default().trusts(OTHER) && !task_credentials().trusts(OTHER));
+            println!("checked");
             return;
         }
         let name =
-            "credentials::tests::account_that_is_named_is_trusted_by_people_and_daemons_and_not_by_tasks";
+            "credentials::tests::account_in_the_variable_is_trusted_by_users_and_daemons_and_not_by_tasks";
         let mut again = Command::new(std::env::current_exe().unwrap());
         let ran = again.args(["--exact", name, "--nocapture"]).env(TRUST_VAR, named).output().unwrap();
         assert!(ran.status.success(), "{ran:?}");
-        assert!(String::from_utf8_lossy(&ran.stdout).contains("looked"), "{ran:?}");
+        assert!(String::from_utf8_lossy(&ran.stdout).contains("checked"), "{ran:?}");
     }
 }

@@ -1,17 +1,18 @@
-//! The gate: every call passes it before a service gets it.
+//! The gate: checks every call before a service gets it.
 //!
-//! Open cluster: the caller is whom it claims to be, and may do everything. Closed cluster: a
-//! certificate or a token proves its identity, and the table of rules decides; everything else is
-//! refused. In both cases the request continues with an [`Identity`] in its extensions.
+//! In an open cluster, the gate believes the name that the caller claims, and allows everything. In
+//! a closed cluster, a certificate or a token proves the identity of the caller, and the table of
+//! rules decides which methods it may call; everything else is refused. In both cases the service
+//! gets the request with an [`Identity`] in its extensions.
 //!
 //! The gate also limits the resources of callers (`limits.rs`), checks request bodies as they
-//! arrive (`body.rs`), and counts and logs refusals (`refusals.rs`), its own and those of the
-//! services. Health calls are handled separately: they need no credential, and use none of the
-//! resources of other calls (`health.rs`).
+//! arrive (`body.rs`), and counts and logs calls that it or a service refuses (`refusals.rs`).
+//! Health calls are handled separately: they need no credential, and use none of the resources of
+//! other calls (`health.rs`).
 
 use crate::{
     body::{RequestBody, ResponseBody},
-    health::{self, Health, Ticket},
+    health::{self, Health, HealthSlot},
     identity::{Identity, Role, USER_KEY, check_name},
     incoming::{CallerInfo, Connection},
     jobs::Jobs,
@@ -42,6 +43,7 @@ const UNKNOWN: &str = "(unknown method)";
 /// The access policy of the gate.
 #[derive(Debug)]
 pub(crate) struct AccessPolicy {
+    /// How callers prove their identity; `None` in an open cluster.
     pub(crate) closed: Option<Closed>,
     /// Whether owners and permissions are enforced for callers who are not superusers.
     pub(crate) enforces: bool,
@@ -50,17 +52,18 @@ pub(crate) struct AccessPolicy {
     pub(crate) groups: BTreeMap<String, Arc<[String]>>,
 }
 
+/// What a daemon of a closed cluster needs to authenticate callers.
 #[derive(Debug)]
 pub(crate) struct Closed {
     pub(crate) keys: Keyring,
     pub(crate) revoked: Revoked,
     /// Active jobs; tokens of tasks of other jobs are rejected.
     pub(crate) jobs: Arc<Jobs>,
-    /// The certificate of the daemon, for both kinds of connections.
+    /// The certificate of the daemon, for gRPC and for bulk connections.
     pub(crate) tls: Option<(Pem, Arc<rustls::ServerConfig>)>,
 }
 
-/// A layer around the services of a server.
+/// A tower layer around the services of a server.
 #[derive(Debug, Clone)]
 pub struct Gate {
     access_policy: Arc<AccessPolicy>,
@@ -78,7 +81,7 @@ impl Gate {
         self.limits.is_unused() && self.health.is_unused()
     }
 
-    /// Identifies the caller, and counts the resources of the call.
+    /// Identifies and authorises the caller, and counts the call.
     fn enter<B>(&self, request: &Request<B>, rule: Option<&'static Rule>) -> Result<Call, Status> {
         let connection = connection_of(request);
         let method = rule.map_or(UNKNOWN, |rule| rule.method);
@@ -91,13 +94,13 @@ impl Gate {
             let Denied { caller, status } = *denied;
             refused(Kind::of_access(status.code()).unwrap_or(Kind::Request), caller.as_ref(), status)
         })?;
-        // An authorised caller gets a connection slot, if there is one. Servers in tests may have
-        // no such connections.
+        // The connection of an authorised caller gets a slot, if one is free. Servers in tests may
+        // have connections without slots.
         if let Some(connection) = connection.filter(|connection| !connection.authenticate()) {
             return Err(refused(
                 Kind::Connection,
                 Some(&identity),
-                Status::unavailable(connection.crowded()),
+                Status::unavailable(connection.no_slot_message()),
             ));
         }
         let class = match identity.role {
@@ -105,7 +108,7 @@ impl Gate {
             None if rule.is_some_and(Rule::is_for_daemons) => Class::Daemon,
             _ => Class::Client,
         };
-        let started = self.limits.begin(class, method, identity.clone(), connection.cloned());
+        let started = self.limits.begin_call(class, method, identity.clone(), connection.cloned());
         started.map_err(|(kind, status)| refused(kind, Some(&identity), status))
     }
 }
@@ -117,7 +120,7 @@ impl<S> Layer<S> for Gate {
     }
 }
 
-/// Services after the gate.
+/// A service behind the gate.
 #[derive(Debug, Clone)]
 pub struct Gated<S> {
     gate: Gate,
@@ -142,9 +145,9 @@ where
         if request.uri().path().starts_with(health::SERVICE) {
             let connection = connection_of(&request);
             return match self.gate.health.enter(request.uri().path(), connection.cloned()) {
-                Ok(ticket) => {
+                Ok(slot) => {
                     let answer = self.inner.call(request.map(RequestBody::of_health));
-                    GatedFuture(Progress::Health(answer, Some(ticket), self.gate.limits.clone()))
+                    GatedFuture(Progress::Health(answer, Some(slot), self.gate.limits.clone()))
                 }
                 Err(status) => {
                     let address = connection.and_then(|connection| connection.address());
@@ -167,7 +170,7 @@ where
     }
 }
 
-/// The response to a call: that of the service, or a refusal.
+/// The future of a response: that of the service, or a refusal.
 #[derive(Debug)]
 pub struct GatedFuture<F>(Progress<F>);
 
@@ -175,7 +178,7 @@ pub struct GatedFuture<F>(Progress<F>);
 enum Progress<F> {
     Refused(Option<Status>),
     Call(F, Option<Arc<Call>>),
-    Health(F, Option<Ticket>, Arc<Limits>),
+    Health(F, Option<HealthSlot>, Arc<Limits>),
 }
 
 impl<F, R, E> Future for GatedFuture<F>
@@ -191,28 +194,29 @@ where
             Progress::Call(answer, call) => {
                 let response = ready!(Pin::new(answer).poll(context))?;
                 let call = call.take();
-                // A service refuses calls that owners do not permit.
+                // A service refuses calls that the owner of a file or job does not permit. Log
+                // those too.
                 let status = response.extensions().get::<Status>();
                 if let (Some(status), Some(call)) = (status, &call)
                     && let Some(kind) = Kind::of_access(status.code())
                 {
-                    call.refused(kind, status);
+                    call.log_refusal(kind, status);
                 }
                 response.map(|body| ResponseBody::new(body, call, None))
             }
-            Progress::Health(answer, ticket, limits) => match Pin::new(answer).poll(context) {
+            Progress::Health(answer, slot, limits) => match Pin::new(answer).poll(context) {
                 Poll::Ready(response) => {
-                    let mut ticket = ticket.take();
-                    if let Some(ticket) = &mut ticket {
-                        ticket.answered();
+                    let mut slot = slot.take();
+                    if let Some(slot) = &mut slot {
+                        slot.mark_answered();
                     }
-                    response?.map(|body| ResponseBody::new(body, None, ticket))
+                    response?.map(|body| ResponseBody::new(body, None, slot))
                 }
                 Poll::Pending => {
-                    let Some(waiting) = ticket else { return Poll::Pending };
+                    let Some(waiting) = slot else { return Poll::Pending };
                     let status = ready!(waiting.poll_end(context));
                     limits.refusals.log(Kind::Health, health::SERVICE, None, waiting.address(), &status);
-                    *ticket = None;
+                    *slot = None;
                     refusal(Some(status))
                 }
             },
@@ -226,7 +230,7 @@ fn refusal<R: Default>(status: Option<Status>) -> Response<ResponseBody<R>> {
     status.into_http::<R>().map(|body| ResponseBody::new(body, None, None))
 }
 
-/// A call that is refused, and its caller if proven.
+/// The refusal of a call, with the caller if its identity is proven.
 struct Denied {
     caller: Option<Identity>,
     status: Status,
@@ -259,7 +263,7 @@ impl AccessPolicy {
     fn admit<B>(&self, request: &Request<B>, rule: Option<&Rule>) -> Result<Identity, Box<Denied>> {
         let user = user_in(request.headers())?;
         let Some(closed) = &self.closed else { return Ok(self.accept_claim(user)?) };
-        let Some((role, name)) = closed.credential(request)? else {
+        let Some((role, name)) = closed.authenticate(request)? else {
             return Err(Box::from(Status::unauthenticated(
                 "this cluster requires a credential: give its configuration with --config, or a credential with \
                  --security-dir or --token-file (security.dir, security.token in fermata.toml)",
@@ -287,8 +291,8 @@ impl AccessPolicy {
     /// for any user.
     fn identify(&self, role: Role, name: &str, acts_for: Option<&str>) -> Result<Identity, Status> {
         let (name, role, superuser) = match acts_for.filter(|user| *user != name) {
-            // A user in `security.admins` is an admin in person. A task with the name of that user
-            // is not, because it may run code of others.
+            // A user in `security.admins` is a superuser. A task with the name of that user is not,
+            // because it may run code of others.
             None => {
                 let person = role == Role::User && self.admins.contains(name);
                 (name, role, person || matches!(role, Role::Admin | Role::JobTracker))
@@ -305,7 +309,7 @@ impl AccessPolicy {
         Ok(Identity { role: Some(role), name: name.into(), groups: self.groups_of(name), superuser })
     }
 
-    /// Accepts the claimed name in an open cluster.
+    /// Returns the identity that a caller in an open cluster claims.
     fn accept_claim(&self, user: Option<&str>) -> Result<Identity, Status> {
         let name = user.unwrap_or("anonymous");
         if name.is_empty() || name.len() > USER_BYTES_MAX || name.chars().any(char::is_control) {
@@ -319,15 +323,15 @@ impl AccessPolicy {
 }
 
 impl Closed {
-    /// Returns the proven role and name; `None` if there is no credential.
-    fn credential<B>(&self, request: &Request<B>) -> Result<Option<(Role, String)>, Status> {
+    /// Returns the role and name that the credential of a request proves; `None` if it has none.
+    fn authenticate<B>(&self, request: &Request<B>) -> Result<Option<(Role, String)>, Status> {
         let session = request.extensions().get::<TlsConnectInfo<CallerInfo>>();
         let chain = session.and_then(TlsConnectInfo::peer_certs);
         let (role, name, shown) = if let Some(text) = request.headers().get(TOKEN_KEY) {
             let text = text.to_str().unwrap_or_default();
             let Token { role, name, job, .. } = Token::verify(text, &self.keys)
                 .map_err(|why| Status::unauthenticated(format!("{why}: get a new one")))?;
-            if job.is_some_and(|job| self.jobs.is_over(&job)) {
+            if job.is_some_and(|job| self.jobs.has_ended(&job)) {
                 return Err(Status::unauthenticated("the job of this token has ended"));
             }
             (role, name, Credential::Token(text))
@@ -339,7 +343,7 @@ impl Closed {
             };
             (role, name, Credential::Certificate(first))
         };
-        if self.revoked.refuses(role, &name, shown) {
+        if self.revoked.contains(role, &name, shown) {
             let words = format!("this credential of {name} has been revoked: ask an admin for another");
             return Err(Status::unauthenticated(words));
         }
@@ -347,7 +351,7 @@ impl Closed {
     }
 }
 
-/// Returns the connection of a request. Servers in tests may have other connections.
+/// Returns the connection of a request; `None` in tests whose servers have other connections.
 fn connection_of<B>(request: &Request<B>) -> Option<&Arc<Connection>> {
     let all = request.extensions();
     let secured = all.get::<TlsConnectInfo<CallerInfo>>().map(TlsConnectInfo::get_ref);

@@ -26,31 +26,32 @@ use tower_layer::Stack;
 /// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of concurrent calls per connection; the HTTP/2 library of the client delays
-/// further ones.
+/// Maximum number of concurrent calls per connection. The HTTP/2 library of the client delays
+/// further calls.
 const STREAMS_MAX: u32 = 128;
-/// Bytes of one request body, and of all on one connection, that HTTP/2 buffers until they are
-/// read.
+/// Bytes of one request body that HTTP/2 buffers until they are read.
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
+/// Bytes of all request bodies on one connection that HTTP/2 buffers until they are read.
 const CONNECTION_WINDOW_BYTES: u32 = 128 << 10;
 /// Maximum decoded size of the metadata of a call; names and tokens are short.
 const HEADER_BYTES_MAX: u32 = 8 << 10;
 /// Maximum number of calls that a client may cancel before they are processed; then its connection
 /// is closed (rapid reset, CVE-2023-44487).
 const RESETS_MAX: usize = 20;
-/// A client that has disappeared is detected after about this time.
-const KEEPALIVE: Duration = Duration::from_secs(20);
+/// Interval of HTTP/2 pings, which detect clients that have disappeared.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 
-/// A server with its gate.
+/// A tonic server with the gate before its services.
 pub type Layered = Server<Stack<Gate, tower_layer::Identity>>;
 
-/// The requirements of a daemon on its callers. Cheap to clone.
+/// Authenticates the callers of a daemon. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Guard {
     access_policy: Arc<AccessPolicy>,
 }
 
-/// The warning of a daemon that authenticates no caller: what is open, and how to close it.
+/// Returns the warning of a daemon that does not authenticate callers: what they can do, and how to
+/// prevent it.
 fn insecure_warning(role: Role) -> String {
     let open = match role {
         Role::NameNode => "read, change and delete all files as any user",
@@ -65,7 +66,7 @@ fn insecure_warning(role: Role) -> String {
 }
 
 impl Guard {
-    /// A guard by the settings of a daemon of this role.
+    /// Creates a guard from the settings of a daemon with this role.
     pub fn new(config: &Config, role: Role) -> Result<Self, SecurityError> {
         let settings = &config.security;
         let mut keys = Keyring::default();
@@ -106,7 +107,7 @@ impl Guard {
         Ok(Self { access_policy: Arc::new(AccessPolicy { closed, enforces, admins, groups }) })
     }
 
-    /// A guard without requirements.
+    /// Creates a guard that does not authenticate callers.
     pub fn open() -> Self {
         let access_policy =
             AccessPolicy { closed: None, enforces: false, admins: BTreeSet::new(), groups: BTreeMap::new() };
@@ -118,12 +119,13 @@ impl Guard {
         &self.access_policy
     }
 
-    /// Whether owners and permissions of files are enforced for callers who are not superusers.
+    /// Returns whether owners and permissions of files are enforced for callers who are not
+    /// superusers.
     pub fn enforces(&self) -> bool {
         self.access_policy.enforces
     }
 
-    /// Whether callers must prove their identity.
+    /// Returns whether callers must prove their identity.
     pub fn is_closed(&self) -> bool {
         self.access_policy.closed.is_some()
     }
@@ -131,7 +133,7 @@ impl Guard {
     /// Returns a server with the common limits, TLS if there is a certificate, and the gate before
     /// its services.
     pub fn server(&self) -> Result<Layered, tonic::transport::Error> {
-        let mut server = builder();
+        let mut server = server_builder();
         if let Some(Closed { tls: Some((pem, _)), .. }) = &self.access_policy.closed {
             let tls = ServerTlsConfig::new()
                 .identity(tonic::transport::Identity::from_pem(&pem.own, &pem.own))
@@ -143,10 +145,10 @@ impl Guard {
         Ok(server.layer(Gate::new(self.access_policy.clone())))
     }
 
-    /// Returns the connections to a bound address, for [`Self::server`]. Must be called within a
-    /// runtime.
+    /// Returns a stream of the connections to a bound address, for [`Self::server`]. Must be called
+    /// within a Tokio runtime.
     pub fn incoming(&self, listener: TcpListener) -> io::Result<Incoming> {
-        incoming::accept(listener, incoming::slots())
+        incoming::accept(listener, incoming::connection_limiter())
     }
 
     /// Returns the table of active jobs; not used in an open cluster.
@@ -154,7 +156,7 @@ impl Guard {
         self.access_policy.closed.as_ref().map_or_else(Arc::default, |closed| closed.jobs.clone())
     }
 
-    /// Returns the server side of a bulk connection.
+    /// Returns the server side of a bulk connection. Refuses a client whose certificate is revoked.
     pub fn accept(&self, socket: TcpStream) -> io::Result<Stream> {
         match &self.access_policy.closed {
             Some(Closed { tls: Some((_, config)), revoked, .. }) => {
@@ -162,7 +164,7 @@ impl Guard {
                 let stream = Stream::secured(socket, session.into())?;
                 let refused = stream.certificate().is_some_and(|certificate| {
                     tls::subject_of(&certificate).is_some_and(|(role, name)| {
-                        revoked.refuses(role, &name, Credential::Certificate(&certificate))
+                        revoked.contains(role, &name, Credential::Certificate(&certificate))
                     })
                 });
                 if refused { Err(io::Error::other("its certificate has been revoked")) } else { Ok(stream) }
@@ -172,19 +174,19 @@ impl Guard {
     }
 
     /// Returns the key that signs and checks access to blocks.
-    pub fn blocks(&self) -> BlockKey {
+    pub fn block_key(&self) -> BlockKey {
         let key = self.access_policy.closed.as_ref().and_then(|closed| closed.keys.get(Purpose::Block));
         BlockKey::new(key.cloned())
     }
 }
 
-/// Returns a server with these limits; the caller adds services.
-pub(crate) fn builder() -> Server {
+/// Returns a server with the limits above, without services.
+pub(crate) fn server_builder() -> Server {
     Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
-        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
 }

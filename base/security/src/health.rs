@@ -1,8 +1,8 @@
-//! Health checks: calls without credentials, which therefore get few resources.
+//! Limits health calls. They need no credential, and therefore get few resources.
 //!
-//! They have their own slots. When these are in use, the oldest call is evicted: a check whose
-//! request has arrived is answered at once, so a call that stays open is not that of a supervisor.
-//! A watch ends after a while, and its caller watches again.
+//! Health calls have their own slots. If all slots are in use, a new call evicts the oldest one. A
+//! supervisor sends its request at once and is answered at once, so a check that stays open is not
+//! from a supervisor. A watch ends after a few minutes, and its caller starts another one.
 
 use crate::incoming::Connection;
 use parking_lot::Mutex;
@@ -28,10 +28,10 @@ const CHECKS_MAX: usize = 32;
 /// Maximum number of concurrent watches of a server.
 const WATCHES_MAX: usize = 16;
 /// Maximum number of health calls per connection.
-pub(crate) const OF_CONNECTION_MAX: usize = 8;
+pub(crate) const CONNECTION_CALLS_MAX: usize = 8;
 /// Maximum length of a request, which contains the name of a service.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 10;
-/// Timeout of a check, and of the start of a watch.
+/// Timeout of a check, and of a watch until it is answered.
 const CHECK_TIMEOUT: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
 /// Maximum duration of a watch.
 const WATCH_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_mins(5) };
@@ -45,30 +45,36 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct HealthSlots {
-    next: u64,
-    /// Oldest first. Dropping a sender ends its call.
+    /// ID of the newest call.
+    last_id: u64,
+    /// IDs of the calls in progress, oldest first. Dropping a sender ends its call.
     occupied: VecDeque<(u64, oneshot::Sender<()>)>,
 }
 
 impl Health {
-    /// Returns a slot, if necessary that of the oldest call; fails if the connection has too many.
-    pub(crate) fn enter(&self, method: &str, connection: Option<Arc<Connection>>) -> Result<Ticket, Status> {
-        let count = Count::new(connection).ok_or_else(|| {
+    /// Returns a slot for a health call; takes that of the oldest call if no other is free. Fails
+    /// if the connection has too many health calls.
+    pub(crate) fn enter(
+        &self,
+        method: &str,
+        connection: Option<Arc<Connection>>,
+    ) -> Result<HealthSlot, Status> {
+        let count = HealthCallCount::new(connection).ok_or_else(|| {
             Status::unavailable(format!(
-                "this connection has {OF_CONNECTION_MAX} health calls in progress, which is the maximum: wait for their answers"
+                "this connection has {CONNECTION_CALLS_MAX} health calls in progress, which is the maximum: wait for their answers"
             ))
         })?;
-        let watches = method == WATCH;
-        let (slots, max) = if watches { (&self.watches, WATCHES_MAX) } else { (&self.checks, CHECKS_MAX) };
+        let is_watch = method == WATCH;
+        let (slots, max) = if is_watch { (&self.watches, WATCHES_MAX) } else { (&self.checks, CHECKS_MAX) };
         let (sender, evicted) = oneshot::channel();
         let mut table = slots.lock();
         if table.occupied.len() >= max {
             table.occupied.pop_front();
         }
-        table.next += 1;
-        let id = table.next;
+        table.last_id += 1;
+        let id = table.last_id;
         table.occupied.push_back((id, sender));
-        Ok(Ticket { slots: slots.clone(), id, watches, answered: false, evicted, until: None, count })
+        Ok(HealthSlot { slots: slots.clone(), id, is_watch, answered: false, evicted, timeout: None, count })
     }
 }
 
@@ -79,54 +85,57 @@ impl Health {
     }
 }
 
-/// Counts a health call of a connection until dropped.
+/// Counts a health call of a connection until this value is dropped.
 #[derive(Debug)]
-struct Count(Option<Arc<Connection>>);
+struct HealthCallCount(Option<Arc<Connection>>);
 
-impl Count {
+impl HealthCallCount {
     fn new(connection: Option<Arc<Connection>>) -> Option<Self> {
-        let before = connection.as_ref().map_or(0, |connection| connection.health.fetch_add(1, Relaxed));
+        let before =
+            connection.as_ref().map_or(0, |connection| connection.health_calls.fetch_add(1, Relaxed));
         let count = Self(connection);
-        (before < OF_CONNECTION_MAX).then_some(count)
+        (before < CONNECTION_CALLS_MAX).then_some(count)
     }
 }
 
-impl Drop for Count {
+impl Drop for HealthCallCount {
     fn drop(&mut self) {
         if let Some(connection) = &self.0 {
-            connection.health.fetch_sub(1, Relaxed);
+            connection.health_calls.fetch_sub(1, Relaxed);
         }
     }
 }
 
-/// A slot for one health call until dropped.
+/// The slot of one health call. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct HealthSlot {
     slots: Arc<Mutex<HealthSlots>>,
     id: u64,
-    watches: bool,
+    is_watch: bool,
+    /// Whether the service has answered the call.
     answered: bool,
+    /// Completes when a newer call has taken the slot.
     evicted: oneshot::Receiver<()>,
-    /// Set when a poll had to wait.
-    until: Option<Pin<Box<Sleep>>>,
-    count: Count,
+    /// The timeout of the call; set when a poll first has to wait.
+    timeout: Option<Pin<Box<Sleep>>>,
+    count: HealthCallCount,
 }
 
-impl Ticket {
-    /// Ready, with the reason, when the call must end.
+impl HealthSlot {
+    /// Is ready, with the reason, when the call must end.
     pub(crate) fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Status> {
         let why = if Pin::new(&mut self.evicted).poll(context).is_ready() {
             Status::unavailable(
                 "this server accepts few health calls at a time, and newer ones replaced this one: try again",
             )
         } else {
-            let until = self.until.get_or_insert_with(|| Box::pin(sleep(CHECK_TIMEOUT)));
+            let until = self.timeout.get_or_insert_with(|| Box::pin(sleep(CHECK_TIMEOUT)));
             ready!(until.as_mut().poll(context));
             Status::deadline_exceeded("a health check is limited to 2 s and a watch to 5 min: call again")
         };
         if let Some(connection) = self.count.0.as_ref().filter(|_| !self.answered) {
-            // Its request had not arrived.
-            connection.late();
+            // The call is not answered because its request has not arrived completely.
+            connection.count_late_request();
         }
         Poll::Ready(why)
     }
@@ -136,20 +145,20 @@ impl Ticket {
         self.count.0.as_ref().and_then(|connection| connection.address())
     }
 
-    /// Marks the call as answered: a watch has its full time from now on.
-    pub(crate) fn answered(&mut self) {
+    /// Marks the call as answered. A watch gets its full duration from now on.
+    pub(crate) fn mark_answered(&mut self) {
         self.answered = true;
-        if self.watches {
+        if self.is_watch {
             let until = Instant::now() + WATCH_TIMEOUT;
-            match &mut self.until {
+            match &mut self.timeout {
                 Some(sleep) => sleep.as_mut().reset(until),
-                None => self.until = Some(Box::pin(tokio::time::sleep_until(until))),
+                None => self.timeout = Some(Box::pin(tokio::time::sleep_until(until))),
             }
         }
     }
 }
 
-impl Drop for Ticket {
+impl Drop for HealthSlot {
     fn drop(&mut self) {
         let mut table = self.slots.lock();
         if let Some(at) = table.occupied.iter().position(|(id, _)| *id == self.id) {
@@ -164,26 +173,26 @@ mod tests {
     use std::future::poll_fn;
 
     #[tokio::test]
-    async fn oldest_health_call_makes_room_for_the_next() {
+    async fn a_new_health_call_evicts_the_oldest_if_all_slots_are_used() {
         let health = Health::default();
         let check = || health.enter("/grpc.health.v1.Health/Check", None).unwrap();
         let mut first = check();
         let mut watch = health.enter(WATCH, None).unwrap();
         let mut others: Vec<_> = (1..CHECKS_MAX).map(|_| check()).collect();
-        assert!(poll_fn(|cx| Poll::Ready(first.poll_end(cx).is_pending())).await, "it has its slot");
+        assert!(poll_fn(|cx| Poll::Ready(first.poll_end(cx).is_pending())).await, "the check has its slot");
         others.push(check());
         let why = poll_fn(|cx| first.poll_end(cx)).await;
         assert!(why.message().contains("newer ones replaced"), "{why}");
         // Watches have separate slots.
-        watch.answered();
-        assert!(poll_fn(|cx| Poll::Ready(watch.poll_end(cx).is_pending())).await, "it has its slot");
+        watch.mark_answered();
+        assert!(poll_fn(|cx| Poll::Ready(watch.poll_end(cx).is_pending())).await, "the watch has its slot");
         assert_eq!(poll_fn(|cx| watch.poll_end(cx)).await.code(), tonic::Code::DeadlineExceeded);
         drop((first, others, watch));
         assert!(health.is_unused());
     }
 
     #[tokio::test]
-    async fn check_that_does_not_arrive_ends() {
+    async fn a_check_whose_request_does_not_arrive_is_ended() {
         let health = Health::default();
         let check = || health.enter("/grpc.health.v1.Health/Check", None).unwrap();
         let mut check = check();

@@ -3,10 +3,11 @@
 use sha2::{Digest, Sha256};
 use std::{fmt, str::FromStr, sync::Arc};
 
-/// Metadata key of the name of the caller in an open cluster.
+/// Metadata key for the name that a caller claims: its own name in an open cluster, or the user
+/// that it acts for.
 pub const USER_KEY: &str = "fermata-user";
 
-/// Suffix of the names in certificates of a cluster.
+/// Suffix of all names in the certificates of a cluster.
 const DOMAIN: &str = "fermata.internal";
 const NAME_BYTES_MAX: usize = 64;
 
@@ -53,17 +54,17 @@ impl Role {
     /// Roles of daemons, which have server certificates.
     pub const DAEMONS: [Self; 4] = [Self::NameNode, Self::DataNode, Self::JobTracker, Self::TaskTracker];
 
-    /// Whether the role is one of [`Self::DAEMONS`].
+    /// Returns whether the role is one of [`Self::DAEMONS`].
     pub fn is_daemon(self) -> bool {
         Self::DAEMONS.contains(&self)
     }
 
-    /// Name in files and tokens.
+    /// Returns the name of the role in files and tokens.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|(role, _)| *role == self).expect("NAMES lists every role").1
     }
 
-    /// Name in messages.
+    /// Returns the name of the role in messages.
     pub fn title(self) -> &'static str {
         match self {
             Self::NameNode => "NameNode",
@@ -76,8 +77,8 @@ impl Role {
         }
     }
 
-    /// Name in the server certificates of this role. It contains the role and not the address,
-    /// because addresses change.
+    /// Returns the host name in server certificates of this role. It contains the role and not an
+    /// address, because addresses change.
     pub fn server_name(self) -> String {
         format!("{}.{DOMAIN}", self.name())
     }
@@ -99,7 +100,7 @@ impl FromStr for Role {
 /// Why a name is not valid in a credential.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "name {0:?} cannot be in a credential: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-', not beginning or ending with a sign"
+    "name {0:?} cannot be in a credential: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-', beginning and ending with a letter or digit"
 )]
 pub struct NameError(pub String);
 
@@ -123,37 +124,39 @@ pub struct Identity {
     pub name: Arc<str>,
     /// Groups of the user.
     pub groups: Arc<[String]>,
-    /// Whether owners and permissions do not apply.
+    /// Whether the caller may do everything: owners and permissions are not checked.
     pub superuser: bool,
 }
 
 impl Identity {
-    /// Returns the identity that the gate has added. Fails for a service without a gate.
+    /// Returns the identity that the gate has added to a request. Fails if there is no gate before
+    /// the service.
     pub fn of(extensions: &tonic::Extensions) -> Result<&Self, tonic::Status> {
         let missing = || tonic::Status::permission_denied("the caller did not identify itself");
         extensions.get::<Self>().ok_or_else(missing)
     }
 
-    /// Whether the caller has the rights of `owner`.
+    /// Returns whether the caller has the rights of `owner`.
     pub fn owns(&self, owner: &str) -> bool {
         self.superuser || *self.name == *owner
     }
 }
 
-/// Returns the number of a request of a user. The same ID of another user is a different request.
-pub fn request_of(user: &str, id: [u8; 16]) -> u128 {
+/// Returns the ID of a request, from its user and the ID that the client has chosen. The same ID of
+/// another user is a different request.
+pub fn request_id_of(user: &str, id: [u8; 16]) -> u128 {
     let digest = Sha256::new().chain_update(id).chain_update(user).finalize();
     u128::from_be_bytes(std::array::from_fn(|at| digest[at]))
 }
 
-/// Returns the subject name in a certificate.
+/// Returns the subject name of a certificate for this role and name.
 #[cfg(feature = "server")]
 pub(crate) fn subject(role: Role, name: &str) -> String {
     format!("{name}.{role}.id.{DOMAIN}")
 }
 
-/// Returns the role and name of a subject name.
-pub(crate) fn of_subject(text: &str) -> Option<(Role, String)> {
+/// Parses a subject name. Returns its role and name.
+pub(crate) fn parse_subject(text: &str) -> Option<(Role, String)> {
     let who = text.strip_suffix(DOMAIN)?.strip_suffix(".id.")?;
     let (name, role) = who.rsplit_once('.')?;
     check_name(name).ok()?;
@@ -165,22 +168,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_read_as_written() {
+    fn role_names_and_subjects_round_trip() {
         for role in Role::ALL {
             assert_eq!(role.name().parse(), Ok(role));
-            assert_eq!(of_subject(&subject(role, "ann.b-c_d")), Some((role, "ann.b-c_d".into())));
+            assert_eq!(parse_subject(&subject(role, "ann.b-c_d")), Some((role, "ann.b-c_d".into())));
         }
         for bad in
             ["", "ann.user.fermata.internal", "ann.king.id.fermata.internal", ".user.id.fermata.internal"]
         {
-            assert_eq!(of_subject(bad), None, "{bad}");
+            assert_eq!(parse_subject(bad), None, "{bad}");
         }
         // The server name of a certificate is not a client identity.
-        assert_eq!(of_subject(&Role::NameNode.server_name()), None);
+        assert_eq!(parse_subject(&Role::NameNode.server_name()), None);
     }
 
     #[test]
-    fn ambiguous_names_are_refused() {
+    fn names_with_special_characters_are_refused() {
         for good in ["a", "ann", "Ann.Lee", "x_1-y"] {
             assert_eq!(check_name(good), Ok(()), "{good}");
         }

@@ -1,5 +1,5 @@
-//! Accepts connections for calls: few unauthenticated ones, a maximum per address, and a total that
-//! stays below the limit of open files.
+//! Accepts connections for gRPC calls. Limits the number of unauthenticated connections, the number
+//! per address, and the total, which stays below the limit of open files.
 
 use crate::{
     connection_limiter::{ConnectionLimiter, ConnectionSlot, UNAUTHENTICATED_MAX},
@@ -30,31 +30,31 @@ use tonic::transport::server::Connected;
 const CONNECTIONS_MAX: u64 = 16_384;
 /// Lower bound of the limit on connections, whatever the limit of open files.
 const CONNECTIONS_MIN: u64 = 64;
-/// With a lower limit of open files than this, a warning is logged.
-const FILES_FEW: u64 = 4096;
+/// If the limit of open files is lower than this, a warning is logged.
+const OPEN_FILES_MIN: u64 = 4096;
 /// One address may have at most this fraction of the connections.
 const ADDRESS_DIVISOR: usize = 4;
-/// Pause after `accept` has failed, until resources are free again.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Pause after `accept` has failed, for example because too many files are open.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Number of late requests after which a connection is closed.
-const LATE_MAX: usize = 16;
+const LATE_REQUESTS_MAX: usize = 16;
 
 /// Accepted connections.
 pub type Incoming = ReceiverStream<io::Result<Caller>>;
 
-/// Creates the connection slots, as many as the limit of open files allows. Logs the number, and a
-/// warning if it is low.
-pub(crate) fn slots() -> Arc<ConnectionLimiter> {
+/// Creates a limiter for as many connections as the limit of open files allows. Logs the limits,
+/// and a warning if they are low.
+pub(crate) fn connection_limiter() -> Arc<ConnectionLimiter> {
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let (slots, each) = connection_limits(files);
     tracing::info!(connections = slots, of_one_address = each, open_files = files, "limits of connections");
-    if files < FILES_FEW {
+    if files < OPEN_FILES_MIN {
         tracing::warn!(
             open_files = files,
             connections = slots,
             "the limit of open files of this daemon is low, so it accepts few connections: raise nofile where it is \
-             started (ulimit -n, LimitNOFILE=, --ulimit nofile=) to {FILES_FEW} or more"
+             started (ulimit -n, LimitNOFILE=, --ulimit nofile=) to {OPEN_FILES_MIN} or more"
         );
     }
     ConnectionLimiter::by_address(slots, each)
@@ -63,14 +63,14 @@ pub(crate) fn slots() -> Arc<ConnectionLimiter> {
 /// Returns the maximum number of connections, in total and of one address, for a limit of open
 /// files.
 fn connection_limits(files: u64) -> (usize, usize) {
-    // A quarter is reserved for other files; an unauthenticated connection uses two.
+    // A quarter is reserved for other files. An unauthenticated connection uses two descriptors.
     let free = (files - files / 4).saturating_sub(2 * UNAUTHENTICATED_MAX as u64);
     let slots = free.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX) as usize;
     (slots, (slots / ADDRESS_DIVISOR).max(CONNECTIONS_MIN as usize))
 }
 
-/// Returns the message for a caller that gets no slot.
-fn crowded((slots, each): (usize, usize)) -> String {
+/// Returns the message for a caller that gets no connection slot.
+fn no_slot_message((slots, each): (usize, usize)) -> String {
     let why = if (slots as u64) < CONNECTIONS_MAX {
         ": the limit of open files (nofile) allows no more, which the operator can raise"
     } else {
@@ -81,7 +81,7 @@ fn crowded((slots, each): (usize, usize)) -> String {
     )
 }
 
-/// Accepts connections until the receiver is dropped. Must be called within a runtime.
+/// Accepts connections until the returned stream is dropped. Must be called within a Tokio runtime.
 pub(crate) fn accept(
     listener: std::net::TcpListener,
     connection_limiter: Arc<ConnectionLimiter>,
@@ -103,7 +103,7 @@ pub(crate) fn accept(
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a connection was not accepted");
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
             }
         }
@@ -111,29 +111,31 @@ pub(crate) fn accept(
     Ok(ReceiverStream::new(from))
 }
 
-/// A connection for calls.
+/// An accepted connection for gRPC calls.
 #[derive(Debug)]
 pub struct Caller {
     stream: TcpStream,
     connection: Arc<Connection>,
 }
 
-/// The connection of a request, in its extensions.
+/// The connection of a request; stored in the extensions of the request.
 #[derive(Debug, Clone)]
 pub struct CallerInfo(pub(crate) Arc<Connection>);
 
-/// A connection and the resources of its calls.
+/// A connection and the resources that its calls use.
 #[derive(Debug)]
 pub(crate) struct Connection {
     address: Option<SocketAddr>,
     slot: ConnectionSlot,
-    /// Calls in progress, without health calls.
+    /// Number of calls in progress, without health calls.
     pub(crate) calls: AtomicUsize,
-    pub(crate) health: AtomicUsize,
-    /// Requests that did not arrive in time.
-    late: AtomicUsize,
+    /// Number of health calls in progress.
+    pub(crate) health_calls: AtomicUsize,
+    /// Number of requests that did not arrive in time.
+    late_requests: AtomicUsize,
+    /// Whether reads and writes fail from now on.
     ended: AtomicBool,
-    /// The share of the first caller of this connection; usually there is no other.
+    /// The share of the first caller of this connection. Usually a connection has only one caller.
     pub(crate) share: OnceLock<Arc<Share>>,
 }
 
@@ -143,8 +145,8 @@ impl Connection {
             address,
             slot,
             calls: AtomicUsize::new(0),
-            health: AtomicUsize::new(0),
-            late: AtomicUsize::new(0),
+            health_calls: AtomicUsize::new(0),
+            late_requests: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             share: OnceLock::new(),
         }
@@ -155,9 +157,9 @@ impl Connection {
         self.slot.authenticate()
     }
 
-    /// Returns the message for that case.
-    pub(crate) fn crowded(&self) -> String {
-        crowded(self.slot.limits())
+    /// Returns the message for a connection that gets no slot.
+    pub(crate) fn no_slot_message(&self) -> String {
+        no_slot_message(self.slot.limits())
     }
 
     /// Returns the remote address.
@@ -169,10 +171,10 @@ impl Connection {
         self.address.map(|address| address.ip().to_canonical())
     }
 
-    /// Counts a request that did not arrive in time. A connection with many of them is closed:
-    /// reads and writes fail from then on, so the reason cannot be sent.
-    pub(crate) fn late(&self) {
-        if self.late.fetch_add(1, Ordering::Relaxed) + 1 >= LATE_MAX {
+    /// Counts a request that did not arrive in time. A connection with many such requests is
+    /// closed: reads and writes fail from then on, so the client does not receive the reason.
+    pub(crate) fn count_late_request(&self) {
+        if self.late_requests.fetch_add(1, Ordering::Relaxed) + 1 >= LATE_REQUESTS_MAX {
             self.ended.store(true, Ordering::Relaxed);
         }
     }
@@ -181,7 +183,7 @@ impl Connection {
         self.ended.load(Ordering::Relaxed)
     }
 
-    fn check(&self) -> io::Result<()> {
+    fn check_not_ended(&self) -> io::Result<()> {
         if self.is_ended() {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
@@ -214,7 +216,7 @@ impl AsyncRead for Caller {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.connection.check()?;
+        self.connection.check_not_ended()?;
         Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
@@ -225,12 +227,12 @@ impl AsyncWrite for Caller {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.connection.check()?;
+        self.connection.check_not_ended()?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.connection.check()?;
+        self.connection.check_not_ended()?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -243,7 +245,7 @@ impl AsyncWrite for Caller {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.connection.check()?;
+        self.connection.check_not_ended()?;
         Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
     }
 
@@ -263,10 +265,10 @@ mod tests {
         assert_eq!(connection_limits(4096), (2560, 640));
         assert_eq!(connection_limits(1 << 20), (16_384, 4096));
         assert_eq!(connection_limits(u64::MAX), (16_384, 4096));
-        let few = crowded(connection_limits(1024));
+        let few = no_slot_message(connection_limits(1024));
         assert!(few.starts_with("the 256 connections") && few.contains("(nofile)"), "{few}");
         assert!(few.ends_with("try again later"), "{few}");
-        let many = crowded(connection_limits(1 << 20));
+        let many = no_slot_message(connection_limits(1 << 20));
         assert!(many.starts_with("the 16384 connections") && !many.contains("nofile"), "{many}");
     }
 }

@@ -1,8 +1,8 @@
 //! The keys of a cluster, each for one purpose, and their files.
 //!
-//! A *secret file* contains any text that cannot be guessed; all keys are derived from it. A client
-//! that has it can act as any user or daemon. A *key file* contains only the keys that a role
-//! needs: `PURPOSE HEX`, one per line. Both must be readable only by their owner.
+//! A *secret file* contains any text that cannot be guessed; all keys are derived from that text. A
+//! client that has the secret can act as any user or daemon. A *key file* contains only the keys
+//! that a role needs: `PURPOSE HEX`, one per line. Both must be readable only by their owner.
 
 use crate::{SecurityError, identity::Role};
 use hmac::{Hmac, KeyInit, Mac};
@@ -17,7 +17,7 @@ use std::{
     path::Path,
 };
 
-/// A shorter secret can be guessed.
+/// Minimum length of a secret. A shorter secret can be guessed.
 const SECRET_BYTES_MIN: usize = 16;
 
 /// What a key signs.
@@ -70,14 +70,14 @@ impl Key {
         self.mac().chain_update(text).finalize().into_bytes().into()
     }
 
-    /// Whether `signature`, which may be truncated, is the signature of `text`. Runs in constant
-    /// time.
+    /// Returns whether `signature`, which may be truncated, is the signature of `text`. Runs in
+    /// constant time.
     pub(crate) fn verifies(&self, text: &[u8], signature: &[u8]) -> bool {
         signature.len() >= 16 && self.mac().chain_update(text).verify_truncated_left(signature).is_ok()
     }
 }
 
-/// The available keys.
+/// The keys that a process has, by purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Keyring(BTreeMap<Purpose, Key>);
 
@@ -90,7 +90,7 @@ impl Keyring {
         Self(PURPOSES.iter().map(|(purpose, name)| (*purpose, Key(root.sign(name.as_bytes())))).collect())
     }
 
-    /// Reads a secret file.
+    /// Reads a secret file, and derives all keys from it.
     pub fn of_secret_file(path: &Path) -> Result<Self, SecurityError> {
         let text = read_private(path)?;
         let secret = text.trim_ascii();
@@ -137,7 +137,7 @@ impl Keyring {
     }
 
     /// Returns the contents of the key file of a role that has a certificate.
-    pub fn file_for(&self, role: Role) -> String {
+    pub fn key_file_for(&self, role: Role) -> String {
         let wanted =
             Purpose::of_role(role).iter().filter_map(|purpose| Some((purpose, self.0.get(purpose)?)));
         let lines = wanted.map(|(purpose, key)| [purpose.name(), " ", &to_hex(&key.0), "\n"].concat());
@@ -149,7 +149,7 @@ impl Keyring {
         self.0.get(&purpose)
     }
 
-    /// Whether there are no keys.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -161,14 +161,14 @@ pub fn read_private(path: &Path) -> Result<Vec<u8>, SecurityError> {
     let failed = |source| SecurityError::Read { path: path.into(), source };
     let about = fs::metadata(path).map_err(failed)?;
     let mode = about.mode() & 0o777;
-    if mode & 0o077 != 0 && !is_shared_by_owner(mode, about.uid(), about.gid(), getegid().as_raw()) {
+    if mode & 0o077 != 0 && !is_shared_by_root(mode, about.uid(), about.gid(), getegid().as_raw()) {
         return Err(SecurityError::Exposed { path: path.into(), mode });
     }
     fs::read(path).map_err(failed)
 }
 
-fn is_shared_by_owner(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
-    // Others cannot read it, and only root can change it.
+fn is_shared_by_root(mode: u32, owner: u32, group: u32, own_group: u32) -> bool {
+    // With these modes other accounts cannot read the file, and only its owner can change it.
     let closed = matches!(mode, 0o400 | 0o440 | 0o600 | 0o640);
     closed && owner == 0 && group == own_group && own_group != 0
 }
@@ -177,7 +177,7 @@ fn is_shared_by_owner(mode: u32, owner: u32, group: u32, own_group: u32) -> bool
 pub fn write_private(path: &Path, bytes: &[u8]) -> Result<(), SecurityError> {
     let failed = |source| SecurityError::Write { path: path.into(), source };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    // Independent of the umask.
+    // Set the mode again, because the umask may have removed permissions.
     file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(failed)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)
 }
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_follow_from_the_secret_and_differ_by_purpose() {
+    fn keys_depend_on_the_secret_and_the_purpose() {
         let (one, same, other) =
             (Keyring::from_secret(b"one"), Keyring::from_secret(b"one"), Keyring::from_secret(b"other"));
         assert_eq!(one, same);
@@ -235,7 +235,7 @@ mod tests {
         let path = dir.path().join("secret");
         write_private(&path, b"0123456789abcdef\n").unwrap();
         assert_eq!(Keyring::of_secret_file(&path).unwrap(), Keyring::from_secret(b"0123456789abcdef"));
-        assert!(write_private(&path, b"again").is_err(), "a secret is never written over");
+        assert!(write_private(&path, b"again").is_err(), "an existing file is not overwritten");
         for mode in [0o644, 0o640, 0o604, 0o620] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let error = Keyring::of_secret_file(&path).unwrap_err().to_string();
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn group_readable_secret_of_root_is_accepted() {
-        assert!(is_shared_by_owner(0o440, 0, 10001, 10001) && is_shared_by_owner(0o640, 0, 10001, 10001));
+        assert!(is_shared_by_root(0o440, 0, 10001, 10001) && is_shared_by_root(0o640, 0, 10001, 10001));
         for (mode, owner, group, own) in [
             (0o440, 5, 10001, 10001),
             (0o440, 0, 5, 10001),
@@ -257,7 +257,7 @@ mod tests {
             (0o460, 0, 7, 7),
             (0o440, 0, 0, 0),
         ] {
-            assert!(!is_shared_by_owner(mode, owner, group, own), "{mode:o} {owner} {group} {own}");
+            assert!(!is_shared_by_root(mode, owner, group, own), "{mode:o} {owner} {group} {own}");
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let all = Keyring::from_secret(b"secret");
         for role in Role::DAEMONS {
-            write_private(&dir.path().join(role.name()), all.file_for(role).as_bytes()).unwrap();
+            write_private(&dir.path().join(role.name()), all.key_file_for(role).as_bytes()).unwrap();
         }
         let of = |role: Role| Keyring::of_key_file(&dir.path().join(role.name())).unwrap();
         assert_eq!(of(Role::NameNode).get(Purpose::Block), all.get(Purpose::Block));

@@ -6,11 +6,12 @@
 //! reader ─ block token ─► TLS ─► DataNode            reduce ─ shuffle token ─► TLS ─► TaskTracker
 //! ```
 //!
-//! A daemon is *open* or *closed*. An open daemon has no keys and listens only on loopback (unless
-//! `--insecure` is set). It accepts the name that a caller claims, and allows everything. In a
-//! closed cluster a caller proves its identity by a certificate of the cluster's authority or by a
-//! token signed with a key of the cluster; methods that are not in the table of rules are refused.
-//! The services decide what a caller may do with a file or a job, by its owner.
+//! A cluster is *open* or *closed*. A daemon of an open cluster has no keys and listens only on
+//! loopback (unless `--insecure` is set). It believes the name that a caller claims, and allows
+//! everything. In a closed cluster a caller proves its identity by a certificate of the cluster's
+//! authority or by a token signed with a key of the cluster; methods that are not in the table of
+//! rules are refused. The services decide what a caller may do with a file or a job, depending on
+//! its owner.
 //!
 //! The feature `server` (default) adds everything that only a daemon needs: the gate, limits,
 //! revocation and the cluster's authority. Clients and jobs are built without it.
@@ -63,13 +64,13 @@ pub use credentials::{Connector, Credentials};
 pub use gate::{Gate, Gated, GatedFuture};
 #[cfg(feature = "server")]
 pub use guard::{Guard, Layered};
-pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_of};
+pub use identity::{Identity, NameError, Role, USER_KEY, check_name, request_id_of};
 #[cfg(feature = "server")]
 pub use incoming::{Caller, CallerInfo, Incoming};
 #[cfg(feature = "server")]
 pub use jobs::{ActiveJobs, Jobs};
 pub use keys::{Key, Keyring, Purpose, digest, read_private, write_private};
-pub use mismatch::{call_failure, tls_mismatch, why};
+pub use mismatch::{call_failure, connection_failure, tls_mismatch};
 pub use peer::{Endpoint, TRUST_VAR, trusted_owner};
 #[cfg(feature = "server")]
 pub use revoked::{REVOKED_FILE, Revocations, fingerprint_of_file};
@@ -77,7 +78,8 @@ pub use revoked::{REVOKED_FILE, Revocations, fingerprint_of_file};
 pub use rules::{RULES, Rule, rule_of};
 pub use stream::Stream;
 pub use token::{
-    Access, BlockKey, BlockToken, Refused, TOKEN_KEY, Token, job_name_of, opens_partition, partition_token,
+    Access, BlockKey, BlockToken, TOKEN_KEY, Token, TokenError, is_partition_token_valid, job_name_of,
+    partition_token,
 };
 
 use std::{io, path::PathBuf};
@@ -101,7 +103,7 @@ pub enum SecurityError {
         /// Cause.
         source: io::Error,
     },
-    /// Others can read a secret file.
+    /// Other accounts can read a secret file.
     #[error("{path} is a secret and others can read it (mode {mode:o}): chmod 600 {path}")]
     Exposed {
         /// Path of the file.

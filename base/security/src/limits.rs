@@ -1,9 +1,9 @@
-//! Limits of the resources that callers may use at one time: calls, and bytes of request bodies.
+//! Limits the resources that callers may use at one time: calls, and bytes of request bodies.
 //!
 //! There are two separate pools: one for daemons, one for clients. (Health checks use neither, see
 //! `health.rs`.) In the pool of clients each identity has a share. Every connection may always have
-//! [`GUARANTEED`] calls in progress, so that a full pool does not delay heartbeats or lock out an
-//! admin.
+//! [`GUARANTEED_CALLS`] calls in progress, so that a full pool does not delay heartbeats or lock
+//! out an admin.
 //!
 //! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. A longer message is
 //! charged with its declared length before its bytes are read. Until the pool has that many bytes,
@@ -32,16 +32,17 @@ use tonic::Status;
 
 /// Maximum number of concurrent calls of clients.
 pub(crate) const CLIENT_CALLS_MAX: usize = 8192;
-/// Maximum number of concurrent calls of one identity: half of them.
+/// Maximum number of concurrent calls of one identity: half of [`CLIENT_CALLS_MAX`].
 pub(crate) const IDENTITY_CALLS_MAX: usize = 4096;
 /// Maximum number of concurrent calls of daemons: one stream per tracker for the maximum number of
 /// connections, plus a reserve.
 pub(crate) const DAEMON_CALLS_MAX: usize = 20_480;
-/// Number of calls that a connection may always have in progress.
-pub(crate) const GUARANTEED: usize = 2;
+/// Number of calls that a connection may always have in progress, even if the pool is full.
+pub(crate) const GUARANTEED_CALLS: usize = 2;
 /// Maximum bytes of long requests of clients in memory.
 pub(crate) const CLIENT_BYTES_MAX: usize = 16 << 20;
-/// Maximum bytes of one identity: half of them. A single longer message takes the whole share.
+/// Maximum bytes of long requests of one identity: half of [`CLIENT_BYTES_MAX`]. A single longer
+/// message takes the whole share.
 pub(crate) const IDENTITY_BYTES_MAX: usize = CLIENT_BYTES_MAX / 2;
 /// Maximum bytes of long requests of daemons in memory.
 pub(crate) const DAEMON_BYTES_MAX: usize = 16 << 20;
@@ -49,18 +50,18 @@ pub(crate) const DAEMON_BYTES_MAX: usize = 16 << 20;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// A message up to this length is not charged.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
-/// Timeout of a request body, plus one second per MiB.
+/// Timeout of a request body. A long body gets one more second per MiB.
 pub(crate) const BODY_TIMEOUT: Duration =
     if cfg!(test) { Duration::from_millis(400) } else { Duration::from_secs(10) };
 /// While other bodies wait for bytes, a charged body without new data for this long releases its
 /// bytes.
-pub(crate) const STALL: Duration =
+pub(crate) const STALL_TIMEOUT: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
-/// Number of identities at which the map is first cleaned.
-const SWEEP_AT: usize = 1024;
+/// Number of shares at which unused shares are first removed.
+const FIRST_SWEEP_AT: usize = 1024;
 
-/// The pool of a call.
+/// The class of a caller, which determines the pool of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// A daemon; in an open cluster, any caller of a method for daemons.
@@ -82,7 +83,7 @@ impl Pool {
     }
 }
 
-/// Resources that the calls of one server use.
+/// The resources of one server, and how much of them is in use.
 #[derive(Debug)]
 pub(crate) struct Limits {
     daemons: Pool,
@@ -94,6 +95,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 struct Shares {
     all: HashMap<Key, Weak<Share>>,
+    /// Number of shares at which unused shares are next removed.
     sweep_at: usize,
 }
 
@@ -116,8 +118,8 @@ impl Limits {
         }
     }
 
-    /// Counts a call, or returns the exceeded limit.
-    pub(crate) fn begin(
+    /// Counts a call. If a limit is exceeded, returns the kind and the status of the refusal.
+    pub(crate) fn begin_call(
         self: &Arc<Self>,
         class: Class,
         method: &'static str,
@@ -140,7 +142,7 @@ impl Limits {
             share,
             bytes: Mutex::default(),
         };
-        let guaranteed = on_connection < GUARANTEED;
+        let guaranteed = on_connection < GUARANTEED_CALLS;
         let proven = call.identity.role.is_some();
         if of_identity >= IDENTITY_CALLS_MAX && (proven || !guaranteed) {
             let whose = if proven { call.identity.name.to_string() } else { "your address".into() };
@@ -160,7 +162,7 @@ impl Limits {
         Ok(call)
     }
 
-    /// Returns the share of a caller. A connection caches that of its first call.
+    /// Returns the share of a caller. A connection caches the share of its first caller.
     fn share(&self, identity: &Identity, connection: Option<&Connection>) -> Arc<Share> {
         let key = match identity.role {
             Some(role) => Key::Named(role, identity.name.clone()),
@@ -172,7 +174,7 @@ impl Limits {
         }
         let mut shares = self.shares.lock();
         let share = shares.all.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            if shares.all.len() >= shares.sweep_at.max(SWEEP_AT) {
+            if shares.all.len() >= shares.sweep_at.max(FIRST_SWEEP_AT) {
                 shares.all.retain(|_, share| share.strong_count() > 0);
                 shares.sweep_at = 2 * shares.all.len();
             }
@@ -182,14 +184,14 @@ impl Limits {
             share
         });
         if let Some(remembered) = remembered {
-            // Another call of this connection may have set it first.
+            // This fails if another call of the connection has set the share first.
             remembered.set(share.clone()).ok();
         }
         share
     }
 }
 
-/// A call in progress and all that it uses, until dropped.
+/// A call in progress, and the resources that it uses. Dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Call {
     limits: Arc<Limits>,
@@ -221,8 +223,8 @@ impl Call {
         self.share.as_deref().map(|share| &share.bytes)
     }
 
-    /// Charges a message instead of the previous one. Returns false if the bytes are not available
-    /// now.
+    /// Charges the bytes of a message, and releases those of the previous message. Returns false if
+    /// the bytes are not available now.
     pub(crate) fn charge(&self, bytes: usize) -> bool {
         let mut held = self.bytes.lock();
         *held = None;
@@ -236,7 +238,7 @@ impl Call {
     }
 
     /// Like [`Self::charge`], but waits for the bytes.
-    pub(crate) async fn charged(self: Arc<Self>, bytes: usize) {
+    pub(crate) async fn wait_and_charge(self: Arc<Self>, bytes: usize) {
         let of_share = match self.share_bytes() {
             Some(share) => share.take(bytes).await,
             None => None,
@@ -250,7 +252,7 @@ impl Call {
         *self.bytes.lock() = None;
     }
 
-    /// Whether this call has bytes that others wait for.
+    /// Returns whether this call has bytes that other calls wait for.
     pub(crate) fn blocks_others(&self) -> bool {
         let waiting = |bytes: &Bytes| bytes.waiting.load(Relaxed) > 0;
         let wanted = waiting(&self.limits.pool(self.class).bytes) || self.share_bytes().is_some_and(waiting);
@@ -258,7 +260,7 @@ impl Call {
     }
 
     /// Returns the error for a call that got no bytes in time.
-    pub(crate) fn no_bytes(&self) -> Status {
+    pub(crate) fn no_bytes_error(&self) -> Status {
         if let Some(share) = self.share_bytes().filter(|share| share.waiting.load(Relaxed) > 0) {
             let proven = self.identity.role.is_some();
             let whose = if proven { self.identity.name.to_string() } else { "your address".into() };
@@ -274,17 +276,17 @@ impl Call {
         ))
     }
 
-    /// Counts a late body; a connection with many of them is closed.
-    pub(crate) fn late(&self, kind: Kind, status: &Status) {
+    /// Counts and logs a late body. A connection with many late bodies is closed.
+    pub(crate) fn refuse_late_body(&self, kind: Kind, status: &Status) {
         let connection = self.connection.as_deref();
-        self.refused(kind, status);
+        self.log_refusal(kind, status);
         if let Some(connection) = connection {
-            connection.late();
+            connection.count_late_request();
         }
     }
 
-    /// Counts and logs a refusal.
-    pub(crate) fn refused(&self, kind: Kind, status: &Status) {
+    /// Counts and logs a refusal of this call.
+    pub(crate) fn log_refusal(&self, kind: Kind, status: &Status) {
         let address = self.connection.as_ref().and_then(|connection| connection.address());
         self.limits.refusals.log(kind, self.method, Some(&self.identity), address, status);
     }

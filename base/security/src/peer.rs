@@ -1,10 +1,10 @@
 //! Determines the account of the program at the other end of a local connection.
 //!
-//! Without TLS a server proves nothing, and any account can listen on the port of a dead daemon.
-//! Before a token is sent over a plain connection to this machine, the kernel is asked which
-//! account owns the socket of the peer. It must be an account that has the credential anyway, or
-//! root. The check uses the established connection, so the port cannot change its owner between
-//! check and use. If the owner cannot be found, the connection is refused.
+//! Without TLS a server does not prove its identity, and any account can listen on the port of a
+//! daemon that has ended. Before a token is sent over a plain connection to this machine, the
+//! kernel is asked which account owns the socket of the peer. It must be root, or an account that
+//! can read the credential anyway. The check uses the established connection, so the port cannot
+//! change its owner between check and use. If the owner cannot be found, the connection is refused.
 //!
 //! Deliberately absent: connections to other machines, for which the kernel has no information. Use
 //! certificates there.
@@ -29,42 +29,42 @@ use tonic::{
 };
 use tower_service::Service;
 
-/// Environment variable with one more account, by name or number, that is trusted like that of the
-/// caller.
+/// Environment variable with one more account, by name or user ID, that is trusted like the account
+/// of this process.
 pub const TRUST_VAR: &str = "FERMATA_TRUST_OWNER";
 
-/// Tables of the sockets of this network namespace, used if single sockets cannot be queried. The
-/// second does not exist if IPv6 is disabled.
+/// Files with the sockets of this network namespace. They are read if the kernel cannot be queried
+/// about a single socket. The second file does not exist if IPv6 is disabled.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// Code of the state of a listening socket.
+/// Code of a listening socket in these files.
 const LISTEN: &str = "0A";
-/// How often the tables are read, and the delay in between, while they do not contain the
-/// connection.
+/// Number of attempts to find the owner of a connection.
 const TABLE_READS: u32 = 10;
+/// Delay between two such attempts.
 const TABLE_READ_DELAY: Duration = Duration::from_millis(20);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Returns the account in [`TRUST_VAR`].
+/// Returns the user ID of the account in [`TRUST_VAR`].
 pub fn trusted_owner() -> Option<u32> {
     let name = std::env::var(TRUST_VAR).ok().filter(|name| !name.is_empty())?;
     name.parse().ok().or_else(|| Some(daemon::account::find(&name)?.0))
 }
 
-/// Accounts whose programs may get a token.
+/// User IDs of the accounts whose programs may get a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Accounts(Vec<u32>);
 
 impl Accounts {
-    /// For a credential in a file of `owner`: that account, the own one, root, and the one in
-    /// [`TRUST_VAR`].
+    /// Returns the accounts for a credential in a file of `owner`: that account, the account of
+    /// this process, root, and the account in [`TRUST_VAR`].
     pub(crate) fn of_file(owner: Option<u32>) -> Self {
         let own = rustix::process::geteuid().as_raw();
         Self([0, own].into_iter().chain(owner).chain(trusted_owner()).collect())
     }
 
-    /// This account and root.
-    pub(crate) fn of(account: u32) -> Self {
+    /// Returns this account and root.
+    pub(crate) fn of_account(account: u32) -> Self {
         Self(vec![0, account])
     }
 
@@ -72,7 +72,7 @@ impl Accounts {
         self.0.contains(&account)
     }
 
-    /// Refuses a connection to a program of another account on this machine. Blocks.
+    /// Refuses a connection to a program on this machine that runs as another account. Blocks.
     pub(crate) fn check(&self, near_end: SocketAddr, far_end: SocketAddr) -> io::Result<()> {
         let (near_end, far_end) = (canonical(near_end), canonical(far_end));
         if !far_end.ip().is_loopback() && far_end.ip() != near_end.ip() {
@@ -116,12 +116,12 @@ impl Accounts {
     }
 }
 
-/// Owner of the socket of the peer, according to the kernel.
+/// User ID of the owner of the socket of the peer, according to the kernel.
 #[derive(Debug, PartialEq, Eq)]
 enum Owner {
     /// A process has accepted the connection.
     Accepted(u32),
-    /// No process has accepted the connection yet; any listener of the port may. Older kernels
+    /// No process has accepted the connection yet; these accounts listen on the port. Older kernels
     /// report root as the owner of such a connection.
     Listening(Vec<u32>),
 }
@@ -130,30 +130,30 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// Queries the kernel for these sockets. `None` if it does not answer, for example in a sandbox.
-/// The listener is queried first: a connection that is not accepted after that still belongs to
-/// that listener.
+/// Queries the kernel about the listener and the socket of the peer. Returns `None` if it does not
+/// answer, for example in a sandbox. The listener is queried first: a connection that is not
+/// accepted after that still belongs to that listener.
 fn query_kernel(near_end: SocketAddr, far_end: SocketAddr) -> Option<Owner> {
     let any =
         if far_end.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    let listener = diag(far_end, SocketAddr::new(any, 0)).filter(|found| found.listens);
-    let peer = diag(far_end, near_end)?;
+    let listener = query_socket(far_end, SocketAddr::new(any, 0)).filter(|found| found.listens);
+    let peer = query_socket(far_end, near_end)?;
     if !peer.listens && peer.inode != 0 {
         return Some(Owner::Accepted(peer.owner));
     }
     listener.map(|found| Owner::Listening(vec![found.owner]))
 }
 
-/// Information of the kernel about a socket.
-struct Found {
+/// What the kernel reports about a socket.
+struct SocketInfo {
     listens: bool,
     owner: u32,
-    /// 0 if no process has the socket.
+    /// Inode of the socket; 0 if no process has it.
     inode: u32,
 }
 
-/// Queries a TCP socket by its addresses: `sock_diag(7)`, one request and one answer.
-fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
+/// Queries the kernel about a TCP socket by its addresses, with one request of `sock_diag(7)`.
+fn query_socket(local: SocketAddr, remote: SocketAddr) -> Option<SocketInfo> {
     const BY_FAMILY: u16 = 20;
     const REQUEST: u16 = 1;
     const TCP: u8 = 6;
@@ -162,7 +162,7 @@ fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
     let socket = socket_with(AddressFamily::NETLINK, raw, flags, Some(netlink::SOCK_DIAG)).ok()?;
     let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let mut body = vec![family.as_raw() as u8, TCP, 0, 0];
-    // Sockets in any state.
+    // The mask selects sockets in any state.
     body.extend(u32::MAX.to_ne_bytes());
     body.extend([local, remote].map(|addr| addr.port().to_be_bytes()).concat());
     for addr in [local, remote] {
@@ -171,7 +171,7 @@ fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
             IpAddr::V6(ip) => body.extend(ip.octets()),
         }
     }
-    // Any interface, any cookie.
+    // These values select any interface and any cookie.
     body.extend(0_u32.to_ne_bytes());
     body.extend(u64::MAX.to_ne_bytes());
     let mut request = (16 + body.len() as u32).to_ne_bytes().to_vec();
@@ -183,13 +183,18 @@ fn diag(local: SocketAddr, remote: SocketAddr) -> Option<Found> {
     let (_, length) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
     let answer = answer.get(..length)?;
     let number = |at: usize| Some(u32::from_ne_bytes(answer.get(at..at + 4)?.try_into().ok()?));
-    // An error has another message type.
+    // If the answer is an error, it has another message type.
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let state = *answer.get(17)?;
-    (kind == BY_FAMILY).then_some(Found { listens: state == LISTEN, owner: number(80)?, inode: number(84)? })
+    (kind == BY_FAMILY).then_some(SocketInfo {
+        listens: state == LISTEN,
+        owner: number(80)?,
+        inode: number(84)?,
+    })
 }
 
-/// Reads the tables of the kernel. The second is not needed if the first has the connection.
+/// Searches the owner of the peer in the files with all sockets. The second file is not read if the
+/// first contains the connection.
 fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
     let mut all = String::new();
     for path in TABLES {
@@ -203,15 +208,15 @@ fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
             }
         }
-        if let found @ Owner::Accepted(_) = owner(&all, near_end, far_end) {
+        if let found @ Owner::Accepted(_) = owner_in(&all, near_end, far_end) {
             return Ok(found);
         }
     }
-    Ok(owner(&all, near_end, far_end))
+    Ok(owner_in(&all, near_end, far_end))
 }
 
-/// Parses `0100007F:2710`: an address as 32-bit integers in native byte order, and a port.
-fn address(text: &str) -> Option<SocketAddr> {
+/// Parses an address such as `0100007F:2710`: 32-bit integers in native byte order, and a port.
+fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -227,13 +232,15 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(canonical(SocketAddr::new(ip, port)))
 }
 
-/// Searches the peer of a connection from `near_end` to `far_end` in the tables of the kernel.
-fn owner(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
+/// Searches the owner of the peer of a connection from `near_end` to `far_end` in the contents of
+/// these files.
+fn owner_in(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
     let mut listening = Vec::new();
     for line in tables.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else { continue };
-        let (Some(local), Some(remote), Ok(uid)) = (address(local), address(remote), uid.parse()) else {
+        let (Some(local), Some(remote), Ok(uid)) = (parse_address(local), parse_address(remote), uid.parse())
+        else {
             continue;
         };
         if state == LISTEN {
@@ -248,8 +255,8 @@ fn owner(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
     Owner::Listening(listening)
 }
 
-/// A server to connect to: an endpoint of tonic that checks the account of a local server if it
-/// would get a token without TLS.
+/// A tonic endpoint. Before a local server gets a token without TLS, the account of the server is
+/// checked.
 #[derive(Clone)]
 pub struct Endpoint {
     inner: transport::Endpoint,
@@ -276,40 +283,41 @@ impl Endpoint {
     /// Connects immediately. The future is boxed, so that only this crate compiles the connection.
     pub fn connect(&self) -> Pin<Box<dyn Future<Output = Result<Channel, transport::Error>> + Send + '_>> {
         Box::pin(async {
-            match self.checked() {
+            match self.checked_connector() {
                 Some(connector) => self.inner.connect_with_connector(connector).await,
                 None => self.inner.connect().await,
             }
         })
     }
 
-    /// Connects with the first call.
+    /// Returns a channel that connects at its first call.
     pub fn connect_lazy(&self) -> Channel {
-        match self.checked() {
+        match self.checked_connector() {
             Some(connector) => self.inner.connect_with_connector_lazy(connector),
             None => self.inner.connect_lazy(),
         }
     }
 
-    fn checked(&self) -> Option<Checked> {
+    /// Returns the connector that checks the account of the server; `None` if no check is needed.
+    fn checked_connector(&self) -> Option<CheckedConnector> {
         let accounts = self.accounts.clone()?;
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_nodelay(self.inner.get_tcp_nodelay());
         http.set_keepalive(self.inner.get_tcp_keepalive());
         http.set_connect_timeout(self.inner.get_connect_timeout());
-        Some(Checked { http, accounts })
+        Some(CheckedConnector { http, accounts })
     }
 }
 
 /// Connects, then checks the account of the server.
 #[derive(Clone)]
-struct Checked {
+struct CheckedConnector {
     http: HttpConnector,
     accounts: Arc<Accounts>,
 }
 
-impl Service<Uri> for Checked {
+impl Service<Uri> for CheckedConnector {
     type Response = TokioIo<TcpStream>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
@@ -344,22 +352,23 @@ mod tests {
 
     fn found(lines: &[String]) -> Owner {
         let (near_end, far_end) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:10000".parse().unwrap());
-        owner(&format!("{HEAD}{}", lines.concat()), near_end, far_end)
+        owner_in(&format!("{HEAD}{}", lines.concat()), near_end, far_end)
     }
 
-    /// 127.0.0.1, as the kernel of this machine prints it.
+    /// Returns 127.0.0.1 as the kernel of this machine prints it.
     fn loopback() -> String {
         format!("{:08X}", u32::from_ne_bytes([127, 0, 0, 1]))
     }
 
-    fn mapped() -> String {
+    /// Returns 127.0.0.1 as an IPv6 address, as the kernel of this machine prints it.
+    fn mapped_loopback() -> String {
         format!("{:08X}{:08X}{:08X}{}", 0, 0, u32::from_ne_bytes([0, 0, 0xff, 0xff]), loopback())
     }
 
     #[test]
     fn owner_of_an_accepted_connection_is_found_in_both_tables() {
-        let (v4, v6) = (loopback(), mapped());
-        // The own end, and a connection of another client to the same server.
+        let (v4, v6) = (loopback(), mapped_loopback());
+        // The socket of this client, and a connection of another client to the same server.
         let ours = line(&format!("{v4}:9C40"), &format!("{v4}:2710"), "01", 5, 9);
         let other = line(&format!("{v4}:2710"), &format!("{v4}:9C41"), "01", 6, 9);
         for at in [v4, v6] {
@@ -374,7 +383,7 @@ mod tests {
         let v4 = loopback();
         // Older kernels report root as its owner.
         let queued = line(&format!("{v4}:2710"), &format!("{v4}:9C40"), "01", 0, 0);
-        for at in [v4.clone(), "0".repeat(8), "0".repeat(32), mapped()] {
+        for at in [v4.clone(), "0".repeat(8), "0".repeat(32), mapped_loopback()] {
             let none = format!("{}:0000", "0".repeat(at.len()));
             let listener = line(&format!("{at}:2710"), &none, LISTEN, 77, 3);
             let elsewhere = line(&format!("{at}:2711"), &none, LISTEN, 78, 3);
@@ -396,30 +405,30 @@ mod tests {
             let others = Accounts(vec![own + 1, own + 1]);
             for accepted in [false, true] {
                 let _theirs = accepted.then(|| listener.accept().unwrap());
-                Accounts::of(own).check(near_end, far_end).unwrap();
+                Accounts::of_account(own).check(near_end, far_end).unwrap();
                 let refused = others.check(near_end, far_end).unwrap_err();
                 assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
                 let line = refused.to_string();
                 assert!(line.contains("belongs to") && line.contains(TRUST_VAR), "{line}");
             }
         }
-        // An unlisted socket has no trusted owner.
+        // A socket that the kernel does not list has no trusted owner.
         let nowhere = "127.0.0.1:1".parse().unwrap();
-        let refused = Accounts::of(own).check("127.0.0.1:2".parse().unwrap(), nowhere).unwrap_err();
+        let refused = Accounts::of_account(own).check("127.0.0.1:2".parse().unwrap(), nowhere).unwrap_err();
         assert!(refused.to_string().contains("cannot determine which account"), "{refused}");
         // Connections to other machines are not checked.
         let (near_end, far_end) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
-        Accounts::of(own).check(near_end, far_end).unwrap();
+        Accounts::of_account(own).check(near_end, far_end).unwrap();
     }
 
     #[test]
-    fn netlink_and_proc_tables_agree() {
+    fn netlink_and_the_files_in_proc_give_the_same_owner() {
         for at in ["127.0.0.1:0", "[::]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
                 skip("IPv6", format_args!("this machine has no {at}"));
                 continue;
             };
-            // Always over IPv4: a listener on all addresses accepts both.
+            // The connection always uses IPv4, which a listener on all IPv6 addresses accepts too.
             let far_end =
                 SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
             let Ok(stream) = std::net::TcpStream::connect(far_end) else {
@@ -440,13 +449,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn channel_to_a_program_of_another_account_does_not_open() {
+    async fn connecting_to_a_program_of_another_account_fails() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let inner = transport::Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap()));
         let own = rustix::process::geteuid().as_raw();
         let accounts = Accounts(vec![own + 1, own + 1]);
         let endpoint = Endpoint::new(inner.unwrap(), Some(Arc::new(accounts)));
         let refused = endpoint.connect().await.unwrap_err();
-        assert!(crate::why(&refused).contains("no token is sent to it"), "{refused:?}");
+        assert!(crate::connection_failure(&refused).contains("no token is sent to it"), "{refused:?}");
     }
 }

@@ -7,14 +7,15 @@ use parking_lot::Mutex;
 use std::{net::SocketAddr, time::Duration};
 use tonic::{Code, Status};
 
-/// Intervals of log lines for refusals by access rules, and by limits.
-const ACCESS_EVERY: Duration = Duration::from_secs(1);
-const LIMIT_EVERY: Duration = Duration::from_secs(10);
+/// Minimum interval of log lines about calls that access rules have refused.
+const ACCESS_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum interval of log lines about calls that limits have refused.
+const LIMIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a call was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It has no credential, or an invalid one.
+    /// The call has no credential, or an invalid one.
     Credential,
     /// The caller has no permission.
     Permission,
@@ -36,16 +37,18 @@ pub(crate) enum Kind {
 
 const KINDS: usize = Kind::Bytes as usize + 1;
 
-/// The refusals of one server.
+/// Counts the refused calls of one server.
 #[derive(Debug)]
 pub(crate) struct Refusals {
-    of: [Mutex<RateLimit>; KINDS],
+    /// Rate limits of the log lines, by kind.
+    by_kind: [Mutex<RateLimit>; KINDS],
 }
 
 impl Default for Refusals {
     fn default() -> Self {
-        let every = |kind| if kind <= Kind::Request as usize { ACCESS_EVERY } else { LIMIT_EVERY };
-        Self { of: std::array::from_fn(|kind| Mutex::new(RateLimit::new(every(kind)))) }
+        let every =
+            |kind| if kind <= Kind::Request as usize { ACCESS_LOG_INTERVAL } else { LIMIT_LOG_INTERVAL };
+        Self { by_kind: std::array::from_fn(|kind| Mutex::new(RateLimit::new(every(kind)))) }
     }
 }
 
@@ -61,8 +64,8 @@ impl Kind {
 }
 
 impl Refusals {
-    /// Counts a refusal. The log line contains the number of refusals of this kind since the last
-    /// line.
+    /// Counts a refusal, and logs it if the rate limit allows. The log line contains the number of
+    /// refusals of this kind since the last line.
     pub(crate) fn log(
         &self,
         kind: Kind,
@@ -71,7 +74,7 @@ impl Refusals {
         address: Option<SocketAddr>,
         status: &Status,
     ) {
-        let Some(times) = self.of[kind as usize].lock().due() else { return };
+        let Some(times) = self.by_kind[kind as usize].lock().count_event() else { return };
         let name = identity.map_or("", |identity| &*identity.name);
         let role = identity.and_then(|identity| identity.role).map_or("", |role| role.name());
         let address = address.map(|address| address.to_string()).unwrap_or_default();

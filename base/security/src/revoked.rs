@@ -1,14 +1,13 @@
-//! Revoked credentials: a file in the folder of the cluster, which daemons read again when it
-//! changes.
+//! Revoked credentials: a list in a file, which daemons read again when it changes.
 //!
 //! ```text
 //! name ann                 the user ann, also as an admin and in tasks
 //! credential 1f8a...       one certificate or token, by its fingerprint
 //! ```
 //!
-//! A separate thread reads the file, so that a hanging disk does not delay calls. A revocation
-//! stays in force until a valid list without it is read: a missing, empty or partial file changes
-//! nothing.
+//! A separate thread reads the file, so that a disk that hangs does not delay calls. A revocation
+//! stays in force until a valid list without it is read: if the file is missing, empty or invalid,
+//! the last valid list applies.
 
 use crate::{
     SecurityError, Token,
@@ -31,21 +30,22 @@ use std::{
     time::Duration,
 };
 
-/// Name of the file, next to the certificates, or next to the secret if there are none.
+/// Name of the file. It is in the folder of the certificates, or of the secret if there are no
+/// certificates.
 pub const REVOKED_FILE: &str = "revoked";
-/// Interval of checks for changes.
+/// Interval at which the file is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const HASH_BYTES: usize = 32;
-/// First line of the file. It distinguishes an empty list from a file that is about to be written.
+/// First line of the file. It distinguishes an empty list from a file that is being written.
 const HEADER: &str =
     "# Revoked users and credentials (mrctl cluster revoke). Remove a line to allow it again.\n";
 
-/// Contents of the file.
+/// The list of revoked users and credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revocations {
     /// Revoked user names.
     pub names: BTreeSet<String>,
-    /// Revoked single credentials, by [`fingerprint_of_file`].
+    /// Fingerprints of revoked credentials, as [`fingerprint_of_file`] returns them.
     pub credentials: BTreeSet<String>,
 }
 
@@ -57,12 +57,12 @@ pub(crate) enum Credential<'a> {
 }
 
 impl Credential<'_> {
-    /// Returns a hash that identifies the credential in every encoding: of the signed part of a
-    /// token, or of the public key of a certificate. The signature is not used, because that of a
-    /// certificate has two encodings.
+    /// Returns a hash that identifies the credential independently of its encoding: the hash of the
+    /// signed part of a token, or of the public key of a certificate. The signature is not
+    /// included, because the same signature of a certificate can be encoded in two ways.
     fn fingerprint(self) -> Option<String> {
         match self {
-            Self::Token(text) => Some(digest(Token::parted(text).ok()?.0.as_bytes())),
+            Self::Token(text) => Some(digest(Token::split_signature(text).ok()?.0.as_bytes())),
             Self::Certificate(certificate) => {
                 let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
                 Some(digest(&certificate.subject_public_key_info()))
@@ -71,7 +71,7 @@ impl Credential<'_> {
     }
 }
 
-/// Returns the fingerprint of the credential in a file of `mrctl cluster user`.
+/// Returns the fingerprint of the credential in a file that `mrctl cluster user` has made.
 pub fn fingerprint_of_file(path: &Path) -> Result<String, SecurityError> {
     let bytes = fs::read(path).map_err(|source| SecurityError::Read { path: path.into(), source })?;
     let text = String::from_utf8_lossy(&bytes);
@@ -85,7 +85,7 @@ pub fn fingerprint_of_file(path: &Path) -> Result<String, SecurityError> {
 }
 
 impl Revocations {
-    /// Reads a file; returns an empty list if it does not exist.
+    /// Reads a list from a file; returns an empty list if the file does not exist.
     pub fn read(path: &Path) -> Result<Self, SecurityError> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(path, &text),
@@ -112,7 +112,7 @@ impl Revocations {
         Ok(all)
     }
 
-    /// Writes the file atomically.
+    /// Writes the list to a file atomically.
     pub fn write(&self, path: &Path) -> Result<(), SecurityError> {
         let names = self.names.iter().map(|name| format!("name {name}\n"));
         let credentials = self.credentials.iter().map(|one| format!("credential {one}\n"));
@@ -121,31 +121,34 @@ impl Revocations {
         written.map_err(|source| SecurityError::Write { path: path.into(), source })
     }
 
-    fn refuse(&self, role: Role, name: &str, shown: Credential<'_>) -> bool {
-        let person = matches!(role, Role::User | Role::Admin | Role::Task);
-        // A credential without fingerprint has not been verified either.
-        let one = || shown.fingerprint().is_none_or(|fingerprint| self.credentials.contains(&fingerprint));
-        (person && self.names.contains(name)) || (!self.credentials.is_empty() && one())
+    /// Returns whether a credential with this role and name is revoked.
+    fn contains(&self, role: Role, name: &str, credential: Credential<'_>) -> bool {
+        let is_user = matches!(role, Role::User | Role::Admin | Role::Task);
+        // A credential without a fingerprint is malformed, and therefore refused.
+        let is_listed =
+            || credential.fingerprint().is_none_or(|fingerprint| self.credentials.contains(&fingerprint));
+        (is_user && self.names.contains(name)) || (!self.credentials.is_empty() && is_listed())
     }
 }
 
-/// The last valid list of a daemon.
+/// The last valid list that a daemon has read.
 #[derive(Debug)]
 pub(crate) struct Revoked {
-    all: Arc<RwLock<Arc<Revocations>>>,
+    current: Arc<RwLock<Arc<Revocations>>>,
 }
 
 impl Revoked {
-    /// Starts to watch the list of a closed cluster, until dropped.
+    /// Reads the list, and starts a thread that reads it again when it changes, until this value is
+    /// dropped.
     pub(crate) fn new(settings: &SecurityConfig) -> Result<Self, SecurityError> {
-        let (mut list, all) = List::open(settings)?;
+        let (mut list, all) = RevokedFile::open(settings)?;
         let all = Arc::new(RwLock::new(Arc::new(all)));
-        let shown = Arc::downgrade(&all);
+        let weak = Arc::downgrade(&all);
         let watch = move || {
             loop {
                 thread::sleep(CHECK_INTERVAL);
-                let Some(all) = shown.upgrade() else { return };
-                if let Some(now) = list.check() {
+                let Some(all) = weak.upgrade() else { return };
+                if let Some(now) = list.read_if_changed() {
                     *all.write() = Arc::new(now);
                 }
             }
@@ -154,35 +157,36 @@ impl Revoked {
         started.map_err(|error| {
             SecurityError::Missing(format!("cannot watch the list of revoked credentials: {error}"))
         })?;
-        Ok(Self { all })
+        Ok(Self { current: all })
     }
 
-    /// Whether a credential with this role and name is revoked.
-    pub(crate) fn refuses(&self, role: Role, name: &str, shown: Credential<'_>) -> bool {
-        let all = self.all.read().clone();
-        all.refuse(role, name, shown)
+    /// Returns whether a credential with this role and name is revoked.
+    pub(crate) fn contains(&self, role: Role, name: &str, credential: Credential<'_>) -> bool {
+        let all = self.current.read().clone();
+        all.contains(role, name, credential)
     }
 }
 
-/// The watched file.
+/// The file with the list, which is checked for changes.
 #[derive(Debug)]
-struct List {
+struct RevokedFile {
     path: PathBuf,
-    /// State of the file when it was read.
-    stamp: Stamp,
-    /// The last logged error of reading it.
+    /// FileStamp of the file when it was last read.
+    stamp: FileStamp,
+    /// The last error of reading the file, which was logged.
     logged_error: Option<String>,
 }
 
-/// Changes with the file: inode, time of change, length.
-type Stamp = Option<(u64, i64, i64, u64)>;
+/// Properties that change when the file changes: inode, seconds and nanoseconds of the last change,
+/// length. `None` if the file cannot be found.
+type FileStamp = Option<(u64, i64, i64, u64)>;
 
-fn stamp(path: &Path) -> Stamp {
+fn file_stamp(path: &Path) -> FileStamp {
     let about = fs::metadata(path).ok()?;
     Some((about.ino(), about.ctime(), about.ctime_nsec(), about.len()))
 }
 
-impl List {
+impl RevokedFile {
     fn open(settings: &SecurityConfig) -> Result<(Self, Revocations), SecurityError> {
         let folder = if settings.dir.as_os_str().is_empty() {
             settings.secret.parent().unwrap_or(Path::new(""))
@@ -190,20 +194,24 @@ impl List {
             &settings.dir
         };
         let path = folder.join(REVOKED_FILE);
-        let stamp = stamp(&path);
+        let stamp = file_stamp(&path);
         let all = Revocations::read(&path)?;
         Ok((Self { path, stamp, logged_error: None }, all))
     }
 
-    /// Returns the new list, if the file has changed and is valid.
-    fn check(&mut self) -> Option<Revocations> {
-        let stamp = stamp(&self.path);
+    /// Reads the file again if it has changed. Returns the new list if it is valid.
+    fn read_if_changed(&mut self) -> Option<Revocations> {
+        let stamp = file_stamp(&self.path);
         if stamp == self.stamp {
             return None;
         }
         match self.read() {
             Ok(all) => {
-                tracing::info!(names = all.names.len(), credentials = all.credentials.len(), "revoked");
+                tracing::info!(
+                    names = all.names.len(),
+                    credentials = all.credentials.len(),
+                    "read the list of revoked credentials"
+                );
                 (self.stamp, self.logged_error) = (stamp, None);
                 Some(all)
             }
@@ -221,7 +229,7 @@ impl List {
         }
     }
 
-    /// Reads the file. It must exist and not be empty.
+    /// Reads the list. The file must exist and must not be empty.
     fn read(&self) -> Result<Revocations, SecurityError> {
         let path = &self.path;
         let text = fs::read_to_string(path);

@@ -8,84 +8,90 @@ use std::{collections::HashMap, sync::LazyLock};
 pub struct Rule {
     /// Path of the method: `/package.Service/Method`.
     pub method: &'static str,
-    /// `None`: any caller, without a credential.
+    /// Roles that may call the method; `None` if no credential is needed.
     pub roles: Option<&'static [Role]>,
-    /// Whether the method accesses something with an owner, which the service then checks.
+    /// Whether the method accesses a file or a job, whose owner the service checks.
     pub owned: bool,
     /// Whether the caller sends a stream of messages.
     pub streams: bool,
 }
 
+/// Roles that may access files.
 const FILES: &[Role] = &[User, Admin, Task, JobTracker];
 const USERS: &[Role] = &[User, Admin];
 const ADMIN: &[Role] = &[Admin];
+/// Roles that may commit the output of jobs.
 const COMMIT: &[Role] = &[JobTracker, Admin];
+/// Roles that may read the state of the file system.
 const READERS: &[Role] = &[User, Admin, JobTracker];
 
-const fn of(method: &'static str, roles: &'static [Role]) -> Rule {
+/// Makes a rule for a method that needs a role.
+const fn with_roles(method: &'static str, roles: &'static [Role]) -> Rule {
     Rule { method, roles: Some(roles), owned: false, streams: false }
 }
 
-const fn owned(method: &'static str, roles: &'static [Role]) -> Rule {
+/// Makes a rule for a method that needs a role, and whose service checks the owner.
+const fn with_owner(method: &'static str, roles: &'static [Role]) -> Rule {
     Rule { method, roles: Some(roles), owned: true, streams: false }
 }
 
-const fn open(method: &'static str) -> Rule {
+/// Makes a rule for a method that needs no credential.
+const fn without_credential(method: &'static str) -> Rule {
     Rule { method, roles: None, owned: false, streams: false }
 }
 
 /// All rules.
 pub const RULES: &[Rule] = &[
     // Health is not a secret, and supervisors and load balancers have no credentials.
-    open("/grpc.health.v1.Health/Check"),
-    open("/grpc.health.v1.Health/Watch"),
-    owned("/fermata.dfs.v1.NameNode/Create", FILES),
-    owned("/fermata.dfs.v1.NameNode/Append", FILES),
-    owned("/fermata.dfs.v1.NameNode/AddBlock", FILES),
-    owned("/fermata.dfs.v1.NameNode/AbandonBlock", FILES),
-    owned("/fermata.dfs.v1.NameNode/Close", FILES),
+    without_credential("/grpc.health.v1.Health/Check"),
+    without_credential("/grpc.health.v1.Health/Watch"),
+    with_owner("/fermata.dfs.v1.NameNode/Create", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Append", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/AddBlock", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/AbandonBlock", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Close", FILES),
     // The name of a lease holder cannot be guessed, and a renewal only extends the lease.
-    of("/fermata.dfs.v1.NameNode/RenewLease", FILES),
-    owned("/fermata.dfs.v1.NameNode/Locate", FILES),
+    with_roles("/fermata.dfs.v1.NameNode/RenewLease", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Locate", FILES),
     // The only effect is that a DataNode checks its replica.
-    of("/fermata.dfs.v1.NameNode/ReportBadReplica", FILES),
-    owned("/fermata.dfs.v1.NameNode/Mkdir", FILES),
-    owned("/fermata.dfs.v1.NameNode/Stat", FILES),
-    owned("/fermata.dfs.v1.NameNode/List", FILES),
-    owned("/fermata.dfs.v1.NameNode/Rename", FILES),
-    owned("/fermata.dfs.v1.NameNode/Delete", FILES),
-    owned("/fermata.dfs.v1.NameNode/SetAttributes", FILES),
-    owned("/fermata.dfs.v1.NameNode/Usage", FILES),
-    owned("/fermata.dfs.v1.NameNode/Concat", FILES),
-    of("/fermata.dfs.v1.NameNode/SetQuota", ADMIN),
-    of("/fermata.dfs.v1.NameNode/Fence", COMMIT),
-    of("/fermata.dfs.v1.NameNode/Commit", COMMIT),
-    of("/fermata.dfs.v1.NameNode/ReportActiveJobs", COMMIT),
-    of("/fermata.dfs.v1.NameNode/Fsck", ADMIN),
-    of("/fermata.dfs.v1.NameNode/Report", READERS),
-    of("/fermata.dfs.v1.NameNode/SetSafemode", ADMIN),
-    of("/fermata.dfs.v1.NameNode/Drain", ADMIN),
-    of("/fermata.dfs.v1.BlockReports/Register", &[DataNode]),
-    of("/fermata.dfs.v1.BlockReports/FullReport", &[DataNode]),
-    of("/fermata.dfs.v1.BlockReports/Heartbeat", &[DataNode]),
-    of("/fermata.dfs.v1.BlockReports/MayFinalise", &[DataNode]),
-    of("/fermata.mr.v1.JobTracker/Submit", USERS),
-    owned("/fermata.mr.v1.JobTracker/Kill", USERS),
-    owned("/fermata.mr.v1.JobTracker/Preempt", USERS),
-    owned("/fermata.mr.v1.JobTracker/Resume", USERS),
-    of("/fermata.mr.v1.JobTracker/Drain", ADMIN),
-    of("/fermata.mr.v1.JobTracker/ForgetNode", ADMIN),
-    of("/fermata.mr.v1.JobTracker/Jobs", USERS),
-    of("/fermata.mr.v1.JobTracker/Job", USERS),
-    of("/fermata.mr.v1.JobTracker/Watch", USERS),
-    owned("/fermata.mr.v1.JobTracker/Tasks", USERS),
-    of("/fermata.mr.v1.JobTracker/Trackers", USERS),
-    owned("/fermata.mr.v1.JobTracker/History", USERS),
-    owned("/fermata.mr.v1.JobTracker/Why", USERS),
-    of("/fermata.mr.v1.JobTracker/Schedulers", USERS),
-    of("/fermata.mr.v1.JobTracker/Shadow", USERS),
-    Rule { streams: true, ..of("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
-    owned("/fermata.mr.v1.TrackerLogs/Log", USERS),
+    with_roles("/fermata.dfs.v1.NameNode/ReportBadReplica", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Mkdir", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Stat", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/List", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Rename", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Delete", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/SetAttributes", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Usage", FILES),
+    with_owner("/fermata.dfs.v1.NameNode/Concat", FILES),
+    with_roles("/fermata.dfs.v1.NameNode/SetQuota", ADMIN),
+    with_roles("/fermata.dfs.v1.NameNode/Fence", COMMIT),
+    with_roles("/fermata.dfs.v1.NameNode/Commit", COMMIT),
+    with_roles("/fermata.dfs.v1.NameNode/ReportActiveJobs", COMMIT),
+    with_roles("/fermata.dfs.v1.NameNode/Fsck", ADMIN),
+    with_roles("/fermata.dfs.v1.NameNode/Report", READERS),
+    with_roles("/fermata.dfs.v1.NameNode/SetSafemode", ADMIN),
+    with_roles("/fermata.dfs.v1.NameNode/Drain", ADMIN),
+    with_roles("/fermata.dfs.v1.BlockReports/Register", &[DataNode]),
+    with_roles("/fermata.dfs.v1.BlockReports/FullReport", &[DataNode]),
+    with_roles("/fermata.dfs.v1.BlockReports/Heartbeat", &[DataNode]),
+    with_roles("/fermata.dfs.v1.BlockReports/MayFinalise", &[DataNode]),
+    with_roles("/fermata.mr.v1.JobTracker/Submit", USERS),
+    with_owner("/fermata.mr.v1.JobTracker/Kill", USERS),
+    with_owner("/fermata.mr.v1.JobTracker/Preempt", USERS),
+    with_owner("/fermata.mr.v1.JobTracker/Resume", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Drain", ADMIN),
+    with_roles("/fermata.mr.v1.JobTracker/ForgetNode", ADMIN),
+    with_roles("/fermata.mr.v1.JobTracker/Jobs", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Job", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Watch", USERS),
+    with_owner("/fermata.mr.v1.JobTracker/Tasks", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Trackers", USERS),
+    with_owner("/fermata.mr.v1.JobTracker/History", USERS),
+    with_owner("/fermata.mr.v1.JobTracker/Why", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Schedulers", USERS),
+    with_roles("/fermata.mr.v1.JobTracker/Shadow", USERS),
+    Rule { streams: true, ..with_roles("/fermata.mr.v1.TrackerLink/Attach", &[TaskTracker]) },
+    with_owner("/fermata.mr.v1.TrackerLogs/Log", USERS),
 ];
 
 /// Returns the rule of a method, if there is one.
@@ -96,12 +102,12 @@ pub fn rule_of(method: &str) -> Option<&'static Rule> {
 }
 
 impl Rule {
-    /// Whether this role may call the method.
+    /// Returns whether this role may call the method.
     pub fn allows(&self, role: Role) -> bool {
         self.roles.is_none_or(|roles| roles.contains(&role))
     }
 
-    /// Whether daemons call the method, but neither users nor tasks.
+    /// Returns whether daemons may call the method, but neither users nor tasks.
     pub(crate) fn is_for_daemons(&self) -> bool {
         let roles = self.roles.unwrap_or_default();
         roles.iter().any(|role| role.is_daemon()) && !roles.iter().any(|role| matches!(role, User | Task))

@@ -1,5 +1,5 @@
-//! What one caller uses of the resources of a server: its calls in progress, and the bytes of its
-//! long requests. `limits.rs` has the limits.
+//! The resources of a server that one caller uses: its calls in progress, and the bytes of its long
+//! requests. `limits.rs` defines the limits.
 
 use crate::identity::Role;
 use std::{
@@ -11,16 +11,16 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Key of a share.
+/// Identifies the caller of a share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     /// An identity proven by a credential.
     Named(Role, Arc<str>),
-    /// An address, in an open cluster.
+    /// An address, in an open cluster, where names are not proven.
     Address(Option<IpAddr>),
 }
 
-/// Resources that one identity uses.
+/// Resources that one caller uses.
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) key: Key,
@@ -28,7 +28,7 @@ pub(crate) struct Share {
     pub(crate) bytes: Bytes,
 }
 
-/// Bytes of long requests.
+/// A budget of bytes for long requests.
 #[derive(Debug)]
 pub(crate) struct Bytes {
     pub(crate) free: Arc<Semaphore>,
@@ -42,24 +42,25 @@ impl Bytes {
         Self { free: Arc::new(Semaphore::new(max)), max, waiting: AtomicUsize::new(0) }
     }
 
-    fn wanted(&self, bytes: usize) -> u32 {
+    /// Returns how many bytes are taken for a request: a longer request than the maximum takes all.
+    fn permits_for(&self, bytes: usize) -> u32 {
         bytes.min(self.max) as u32
     }
 
     pub(crate) fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.free.clone().try_acquire_many_owned(self.wanted(bytes)).ok()
+        self.free.clone().try_acquire_many_owned(self.permits_for(bytes)).ok()
     }
 
-    /// Waits for bytes, in order of arrival.
+    /// Waits until the bytes are free, in order of arrival, and takes them.
     pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.waiting.fetch_add(1, Relaxed);
         let _waiting = Waiting(&self.waiting);
         // The semaphore is never closed.
-        self.free.clone().acquire_many_owned(self.wanted(bytes)).await.ok()
+        self.free.clone().acquire_many_owned(self.permits_for(bytes)).await.ok()
     }
 }
 
-/// Counts a waiting body until dropped.
+/// Counts a waiting body until this value is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl Drop for Waiting<'_> {

@@ -3,8 +3,8 @@
 //!
 //! A plain stream adds nothing: it makes the same system calls, including sendfile. A TLS stream
 //! locks its session only while bytes are encrypted or decrypted, never while it waits for the
-//! socket, so that the directions do not block each other. The protocols above contain all lengths,
-//! so a connection that ends without a TLS close message is a normal end.
+//! socket, so that the directions do not block each other. The protocols that use a stream send the
+//! length of all data, so a connection may end without a TLS close message.
 
 use parking_lot::Mutex;
 use rustix::{
@@ -21,9 +21,9 @@ use std::{
     time::Duration,
 };
 
-/// Bytes read from the socket at a time.
+/// Maximum number of bytes read from the socket at a time.
 const INCOMING_BYTES: usize = 64 << 10;
-/// Bytes encrypted at a time.
+/// Maximum number of bytes encrypted at a time.
 const OUTGOING_BYTES: usize = 256 << 10;
 
 /// A bulk connection.
@@ -44,7 +44,7 @@ struct Tls {
     outgoing: Mutex<Vec<u8>>,
 }
 
-/// Received bytes that the session has not processed.
+/// Bytes that were received from the socket and that the session has not decrypted yet.
 #[derive(Debug)]
 struct Incoming {
     bytes: Box<[u8]>,
@@ -59,7 +59,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    /// Performs the handshake, within the timeouts of the socket.
+    /// Performs the TLS handshake, within the timeouts of the socket, and returns the stream.
     pub(crate) fn secured(socket: TcpStream, mut session: Connection) -> io::Result<Self> {
         session.set_buffer_limit(None);
         while session.is_handshaking() {
@@ -115,7 +115,7 @@ impl Stream {
         self.socket().shutdown(flags)
     }
 
-    /// Whether a read would return data, or the end, without waiting for the peer.
+    /// Returns whether a read would return at once, with data or at the end of the stream.
     pub fn has_input(&self) -> io::Result<bool> {
         self.peek(RecvFlags::DONTWAIT)
     }
@@ -139,7 +139,7 @@ impl Stream {
         }
     }
 
-    /// Reads what has arrived; [`Errno::AGAIN`] if there is nothing yet. In that case no data is
+    /// Reads data that has arrived. Returns [`Errno::AGAIN`] if there is none. Then no data is
     /// buffered in the stream, so the caller may poll the socket.
     pub fn receive_now(&self, into: &mut [u8]) -> Result<usize, Errno> {
         match &self.0 {
@@ -159,7 +159,7 @@ impl Stream {
         };
         let mut buffer = vec![0; count.min(OUTGOING_BYTES)];
         let read = file.read_at(&mut buffer, *at).map_err(|error| errno(&error, Errno::IO))?;
-        // Errors of the socket must not look like errors of the disk.
+        // An error of the socket must not be reported as `EIO`, which means an error of the disk.
         let lost = |error: io::Error| match errno(&error, Errno::PIPE) {
             Errno::IO => Errno::PIPE,
             other => other,
@@ -186,7 +186,7 @@ impl Tls {
     fn peek(&self, flags: RecvFlags) -> io::Result<bool> {
         let mut incoming = self.incoming.lock();
         loop {
-            let state = self.session.lock().process_new_packets().map_err(broken)?;
+            let state = self.session.lock().process_new_packets().map_err(tls_error)?;
             if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
                 return Ok(true);
             }
@@ -202,7 +202,7 @@ impl Tls {
         }
     }
 
-    /// Returns decrypted data; `None` if there is none.
+    /// Reads decrypted data; returns `None` if there is none.
     fn read_decrypted(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match self.session.lock().reader().read(into) {
             Ok(read) => Ok(Some(read)),
@@ -212,7 +212,7 @@ impl Tls {
         }
     }
 
-    /// Passes received bytes to the session; false if there are none.
+    /// Passes received bytes to the session for decryption; returns false if there are none.
     fn decrypt(&self, incoming: &mut Incoming) -> io::Result<bool> {
         if incoming.start == incoming.end {
             return Ok(false);
@@ -220,7 +220,7 @@ impl Tls {
         let mut session = self.session.lock();
         let mut rest = &incoming.bytes[incoming.start..incoming.end];
         incoming.start += session.read_tls(&mut rest)?;
-        let taken = session.process_new_packets().map_err(broken);
+        let taken = session.process_new_packets().map_err(tls_error);
         let answers = session.wants_write();
         drop(session);
         if answers {
@@ -265,12 +265,12 @@ impl Incoming {
     }
 }
 
-/// Returns the error code of the system, or `otherwise` for other errors.
+/// Returns the error code of an error of the operating system, or `otherwise` for other errors.
 fn errno(error: &io::Error, otherwise: Errno) -> Errno {
     Errno::from_io_error(error).unwrap_or(otherwise)
 }
 
-fn broken(error: rustls::Error) -> io::Error {
+fn tls_error(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 

@@ -1,12 +1,13 @@
-//! Certificate files, and the configurations of rustls.
+//! Reads certificate files, and makes the configurations of rustls.
 //!
-//! A server proves its *role* by a name that all servers of the role share: addresses change, and
-//! the certificate of a DataNode must not be valid for the NameNode. A client proves its identity
-//! by another name. Daemons are both, so their certificate has both names.
+//! A server proves its *role* by a host name that all servers of the role share: addresses change,
+//! and the certificate of a DataNode must not be valid for the NameNode. A client proves its
+//! identity by another name. Daemons are servers and clients, so their certificates have both
+//! names.
 
 use crate::{
     SecurityError,
-    identity::{Role, of_subject},
+    identity::{Role, parse_subject},
     keys::read_private,
 };
 use rustls::{
@@ -15,8 +16,8 @@ use rustls::{
 };
 use std::{fs, path::Path, sync::Arc};
 
-/// File with the certificate of the authority.
-pub(crate) const AUTHORITY: &str = "ca.pem";
+/// Name of the file with the certificate of the authority.
+pub(crate) const AUTHORITY_FILE: &str = "ca.pem";
 
 /// Contents of certificate files.
 #[derive(Clone)]
@@ -51,13 +52,13 @@ impl Pem {
         }
         let path = dir.join(format!("{name}.pem"));
         let pem = Self { own: read_private(&path)?, ..Self::authority_in(dir)? };
-        // Checked here, where the path of the file is known.
+        // Check the certificate here, because errors should contain the path of the file.
         pem.chain(&path)?;
         Ok(pem)
     }
 
     pub(crate) fn authority_in(dir: &Path) -> Result<Self, SecurityError> {
-        let path = dir.join(AUTHORITY);
+        let path = dir.join(AUTHORITY_FILE);
         let read = fs::read(&path);
         let authority = read.map_err(|source| SecurityError::Read { path: path.clone(), source })?;
         let pem = Self { authority, own: Vec::new() };
@@ -75,8 +76,8 @@ impl Pem {
     pub(crate) fn roots(&self, path: &Path) -> Result<Arc<RootCertStore>, SecurityError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&self.authority) {
-            let certificate = certificate.map_err(|error| content(path, AUTHORITY, error))?;
-            roots.add(certificate).map_err(|error| content(path, AUTHORITY, error))?;
+            let certificate = certificate.map_err(|error| content_error(path, AUTHORITY_FILE, error))?;
+            roots.add(certificate).map_err(|error| content_error(path, AUTHORITY_FILE, error))?;
         }
         Ok(Arc::new(roots))
     }
@@ -86,33 +87,33 @@ impl Pem {
         path: &Path,
     ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), SecurityError> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.own).collect();
-        let chain = chain.map_err(|error| content(path, "certificate", error))?;
+        let chain = chain.map_err(|error| content_error(path, "certificate", error))?;
         if chain.is_empty() {
-            return Err(content(path, "certificate", "the file contains none"));
+            return Err(content_error(path, "certificate", "the file contains none"));
         }
         let key = PrivateKeyDer::from_pem_slice(&self.own);
-        Ok((chain, key.map_err(|error| content(path, "private key", error))?))
+        Ok((chain, key.map_err(|error| content_error(path, "private key", error))?))
     }
 }
 
-fn content(path: &Path, what: &str, why: impl std::fmt::Display) -> SecurityError {
+fn content_error(path: &Path, what: &str, why: impl std::fmt::Display) -> SecurityError {
     SecurityError::Content { path: path.into(), why: format!("{what} cannot be used: {why}") }
 }
 
-/// The TLS configuration of a server. Clients without a certificate may connect, because they use
-/// tokens.
+/// Returns the TLS configuration of a server. Clients without a certificate may connect, because
+/// they may use tokens.
 #[cfg(feature = "server")]
 pub(crate) fn server_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ServerConfig>, SecurityError> {
     let verifier =
         rustls::server::WebPkiClientVerifier::builder(pem.roots(path)?).allow_unauthenticated().build();
-    let verifier = verifier.map_err(|error| content(path, AUTHORITY, error))?;
+    let verifier = verifier.map_err(|error| content_error(path, AUTHORITY_FILE, error))?;
     let (chain, key) = pem.chain(path)?;
     let config =
         rustls::ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key);
-    Ok(Arc::new(config.map_err(|error| content(path, "certificate", error))?))
+    Ok(Arc::new(config.map_err(|error| content_error(path, "certificate", error))?))
 }
 
-/// The TLS configuration of a client.
+/// Returns the TLS configuration of a client.
 pub(crate) fn client_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ClientConfig>, SecurityError> {
     let builder = rustls::ClientConfig::builder().with_root_certificates(pem.roots(path)?);
     if pem.own.is_empty() {
@@ -120,11 +121,11 @@ pub(crate) fn client_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::Client
     }
     let (chain, key) = pem.chain(path)?;
     let config = builder.with_client_auth_cert(chain, key);
-    Ok(Arc::new(config.map_err(|error| content(path, "certificate", error))?))
+    Ok(Arc::new(config.map_err(|error| content_error(path, "certificate", error))?))
 }
 
 /// Returns the role and name in a certificate, which must have been verified.
 pub(crate) fn subject_of(certificate: &CertificateDer<'_>) -> Option<(Role, String)> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-    certificate.valid_dns_names().find_map(of_subject)
+    certificate.valid_dns_names().find_map(parse_subject)
 }

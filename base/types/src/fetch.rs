@@ -1,15 +1,15 @@
-//! Fetches of map outputs.
+//! Failed fetches of map outputs.
 
 use crate::ids::AttemptId;
 
-/// A reduce could not fetch a map output.
+/// A report that a reduce could not fetch a map output.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FetchFailure {
-    /// The reduce that tried to fetch.
+    /// The attempt of the reduce that tried to fetch.
     pub reduce: AttemptId,
-    /// The map whose output it tried to fetch.
+    /// The attempt of the map whose output could not be fetched.
     pub map: AttemptId,
-    /// The shuffle address that it used. If the tracker has another address now, the failure does
-    /// not count.
+    /// The shuffle address that the reduce used. If the tracker of the map has another address now,
+    /// the failure does not count.
     pub addr: String,
 }

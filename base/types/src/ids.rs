@@ -1,17 +1,18 @@
 //! IDs and how they are printed: `job_7`, `job_7.m3`, `job_7.m3.1`.
 //!
-//! Each ID has one text. IDs in paths are parsed first, so that a name cannot lead out of its
-//! folder.
+//! Each ID has exactly one text. IDs from clients are parsed before they become part of a path, so
+//! that a path cannot lead out of its folder.
 
 use crate::phase::Phase;
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// A job. Jobs are numbered from 1 over the lifetime of the folder of a JobTracker.
+/// ID of a job. Jobs are numbered from 1, over the lifetime of the data folder of the JobTracker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct JobId(pub u32);
 
-/// A task: a map or reduce of a job. The remainders of split maps get the next indexes.
+/// ID of a task: a map or reduce of a job. When a map is split, the task for the remainder gets the
+/// next free index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TaskId {
     /// The job of the task.
@@ -22,29 +23,29 @@ pub struct TaskId {
     pub index: u32,
 }
 
-/// An attempt: one execution of a task.
+/// ID of an attempt, which is one execution of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
     /// The task.
     pub task: TaskId,
-    /// From 0. Numbers are never reused.
+    /// The number of the attempt among those of its task, from 0. Numbers are never reused.
     pub number: u32,
 }
 
-/// A tracker. Trackers are numbered in the order of their first registration.
+/// ID of a tracker. Trackers are numbered in the order of their first registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TrackerId(pub u32);
 
-/// The number of a host name. Numbers are cheaper to compare than names.
+/// ID of a host name. IDs are cheaper to compare than names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct HostId(pub u32);
 
-/// The number of a rack name.
+/// ID of a rack name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RackId(pub u32);
 
-/// The number of a tracker process among all that have registered with the same name. Only the
-/// highest one is accepted.
+/// The number of a tracker process among all processes that have registered with the same name.
+/// Only the process with the highest number is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
@@ -53,18 +54,18 @@ pub struct Incarnation(pub u64);
 pub struct RequestId(pub u128);
 
 impl TaskId {
-    /// The ID of an attempt of this task.
+    /// Returns the ID of the attempt of this task with this number.
     pub fn attempt(self, number: u32) -> AttemptId {
         AttemptId { task: self, number }
     }
 }
 
 impl AttemptId {
-    /// The job of the attempt.
+    /// Returns the job of the attempt.
     pub fn job(self) -> JobId {
         self.task.job
     }
-    /// Map or reduce.
+    /// Returns the phase of the attempt.
     pub fn phase(self) -> Phase {
         self.task.phase
     }
@@ -102,15 +103,15 @@ pub struct IdError {
     wanted: &'static str,
 }
 
-/// Accepts only what `Display` writes: no signs and no leading zeros.
-fn number(text: &str) -> Option<u32> {
+/// Parses a number as `Display` writes it: without a sign and leading zeros.
+fn parse_number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|number: &u32| number.to_string() == text)
 }
 
 impl FromStr for JobId {
     type Err = IdError;
     fn from_str(text: &str) -> Result<Self, IdError> {
-        let id = text.strip_prefix("job_").and_then(number);
+        let id = text.strip_prefix("job_").and_then(parse_number);
         id.map(JobId).ok_or(IdError { text: text.into(), wanted: "a job id, such as job_7" })
     }
 }
@@ -121,7 +122,7 @@ impl FromStr for TaskId {
         let parse = || {
             let (job, task) = text.split_once('.')?;
             let phase = Phase::from_letter(task.chars().next()?)?;
-            Some(TaskId { job: job.parse().ok()?, phase, index: number(task.get(1..)?)? })
+            Some(TaskId { job: job.parse().ok()?, phase, index: parse_number(task.get(1..)?)? })
         };
         parse().ok_or(IdError { text: text.into(), wanted: "a task id, such as job_7.m3 or job_7.r0" })
     }
@@ -132,7 +133,7 @@ impl FromStr for AttemptId {
     fn from_str(text: &str) -> Result<Self, IdError> {
         let parse = || {
             let (task, last) = text.rsplit_once('.')?;
-            Some(AttemptId { task: task.parse().ok()?, number: number(last)? })
+            Some(AttemptId { task: task.parse().ok()?, number: parse_number(last)? })
         };
         parse().ok_or(IdError { text: text.into(), wanted: "an attempt id, such as job_7.m3.0" })
     }
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn display_round_trips() {
+    fn printed_ids_parse_to_the_same_id() {
         let attempt = TaskId { job: JobId(7), phase: Phase::Reduce, index: 3 }.attempt(1);
         assert_eq!(attempt.to_string(), "job_7.r3.1");
         assert_eq!("job_7.r3.1".parse(), Ok(attempt));
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_input_is_rejected() {
+    fn malformed_ids_are_rejected() {
         for text in
             ["", "job", "job_", "job_x", "7", "job_07", "job_+7", "job_-7", "job_ 7", "job_4294967296"]
         {

@@ -1,8 +1,8 @@
 //! Plain data that the JobTracker, the TaskTrackers and the simulator share. Each concept is
-//! defined once, here; `wire` modules convert to and from messages. Also the random numbers of
-//! seeded tests and runs.
+//! defined once, here; `wire` modules convert to and from messages. Also contains the generator of
+//! random numbers for seeded tests and simulations.
 //!
-//! Pure: no clock, file or socket.
+//! The code is pure: it uses no clock, file or socket.
 
 pub mod fetch;
 pub mod ids;

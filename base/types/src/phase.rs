@@ -1,4 +1,4 @@
-//! Map and reduce, and a pair of values for both.
+//! The phases map and reduce, and a pair of values, one for each phase.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops};
@@ -16,7 +16,7 @@ impl Phase {
     /// Both phases, map first.
     pub const BOTH: [Phase; 2] = [Phase::Map, Phase::Reduce];
 
-    /// `m` or `r`, as in task IDs.
+    /// Returns the letter of the phase in task IDs, `m` or `r`.
     pub fn letter(self) -> char {
         match self {
             Phase::Map => 'm',
@@ -24,7 +24,7 @@ impl Phase {
         }
     }
 
-    /// The phase of a letter in a task ID.
+    /// Returns the phase that a letter in a task ID stands for.
     pub fn from_letter(letter: char) -> Option<Self> {
         Self::BOTH.into_iter().find(|phase| phase.letter() == letter)
     }

@@ -8,17 +8,18 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PreemptKind {
-    /// Its work is lost.
+    /// The attempt is killed, and its work is lost.
     Kill,
-    /// Only for maps: its result counts for what it has read, and a new task gets the remainder of
-    /// its range.
+    /// Only for maps: the attempt ends, its result counts for the input that it has read, and a new
+    /// task gets the remainder of its range.
     Split,
-    /// Only for reduces: it saves a checkpoint and is resumed later, on any tracker.
+    /// Only for reduces: the attempt saves a checkpoint and ends. The task is resumed later, on any
+    /// tracker.
     Pause,
 }
 
 impl PreemptKind {
-    /// Returns the kind that loses no work in this phase.
+    /// Returns the kind of preemption that loses no work of an attempt in this phase.
     pub fn lossless(phase: Phase) -> Self {
         match phase {
             Phase::Map => PreemptKind::Split,

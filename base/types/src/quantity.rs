@@ -31,24 +31,24 @@ pub enum QuantityError {
 /// The longest duration that is accepted, about 100 years.
 const PERIOD_MAX: Duration = Duration::from_hours(100 * 366 * 24);
 
-/// `1 file`, `2 files`: for nouns with a plural in s.
+/// Returns a count with its noun: `1 file`, `2 files`. Only for nouns whose plural ends in s.
 pub fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
 impl Bytes {
-    /// `n` MiB.
+    /// Returns a size of `n` MiB.
     pub const fn mib(n: u64) -> Self {
         Self(n << 20)
     }
 }
 
 impl Period {
-    /// `n` seconds.
+    /// Returns a duration of `n` seconds.
     pub const fn secs(n: u64) -> Self {
         Self(Duration::from_secs(n))
     }
-    /// `n` milliseconds.
+    /// Returns a duration of `n` milliseconds.
     pub const fn millis(n: u64) -> Self {
         Self(Duration::from_millis(n))
     }
@@ -60,7 +60,7 @@ impl FromStr for Bytes {
         let plain = text.trim();
         let is_number = !plain.is_empty() && plain.bytes().all(|byte| byte.is_ascii_digit());
         match plain.parse::<bytesize::ByteSize>().map(|size| size.as_u64()) {
-            // `ByteSize` replaces every larger number by this one.
+            // `ByteSize` parses every size that is too large as `u64::MAX`.
             Ok(u64::MAX) if plain.parse() != Ok(u64::MAX) => Err(QuantityError::TooLarge(text.into())),
             Ok(bytes) => Ok(Self(bytes)),
             Err(_) if is_number => Err(QuantityError::TooLarge(text.into())),
@@ -82,8 +82,8 @@ impl FromStr for Period {
 }
 
 impl fmt::Display for Bytes {
-    /// Exact: uses the largest binary unit that divides the number, so that the text parses to the
-    /// same number.
+    /// Writes the exact size, with the largest binary unit that divides it, so that the text parses
+    /// to the same size.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         let exact = UNITS.into_iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
@@ -100,7 +100,7 @@ impl fmt::Display for Period {
     }
 }
 
-macro_rules! as_text {
+macro_rules! serialize_as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -114,7 +114,7 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(Bytes, Period);
+serialize_as_text!(Bytes, Period);
 
 #[cfg(test)]
 mod tests {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn singular_units_have_no_plural() {
+    fn nouns_are_plural_unless_the_count_is_one() {
         assert_eq!([0, 1, 2].map(|number| count(number, "file")), ["0 files", "1 file", "2 files"]);
     }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn quantities_round_trip() {
+    fn printed_sizes_parse_to_the_same_size() {
         for bytes in [0, 1, 1023, 1024, 65536, 64 << 20, 3 << 30, (1 << 30) + 1] {
             assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
         }

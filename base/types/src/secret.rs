@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A token. The journal has it, but no log and no history: `Debug` does not show it, and there is
-/// no `Display`.
+/// The bytes of a token. They are stored in the journal, but must not appear in logs and histories:
+/// `Debug` does not show them, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Secret(Vec<u8>);
 
@@ -14,7 +14,7 @@ impl Secret {
         Self(bytes)
     }
 
-    /// The bytes of the token.
+    /// Returns the bytes of the token.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

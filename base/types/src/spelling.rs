@@ -1,10 +1,11 @@
 //! Suggestions for misspelt names.
 
-/// Maximum length of a name for which a similar one is searched, because the search takes the
-/// product of both lengths.
+/// Maximum length of a misspelt name. For a longer name no similar name is searched, because the
+/// time of a comparison grows with the product of both lengths.
 const SUGGESTION_BYTES_MAX: usize = 64;
 
-/// The candidate with the smallest edit distance, if it is near enough to be a misspelling.
+/// Returns the candidate with the smallest edit distance to `name`, if the distance is small enough
+/// for a misspelling.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > SUGGESTION_BYTES_MAX {
         return None;
@@ -15,7 +16,8 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
     near.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
 }
 
-/// The number of insertions, deletions and substitutions between two texts (Levenshtein distance).
+/// Returns the Levenshtein distance of two texts: the number of insertions, deletions and
+/// substitutions that change one into the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -36,16 +38,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_unknown_name_is_refused_without_a_search_for_a_similar_one() {
+    fn no_similar_name_is_suggested_for_a_long_name() {
         let long = "x".repeat(SUGGESTION_BYTES_MAX + 1);
         assert_eq!(nearest(&long, [&*long].into_iter()), None);
         let endless = std::iter::repeat_n("y".repeat(1 << 20), 2).collect::<Vec<_>>();
         let names = endless.iter().map(String::as_str).chain(["pace.map"]);
-        assert_eq!(nearest("pace.mpa", names), Some("pace.map"), "names of other lengths are skipped");
+        assert_eq!(
+            nearest("pace.mpa", names),
+            Some("pace.map"),
+            "names of very different lengths are skipped"
+        );
     }
 
     #[test]
-    fn edit_distances_are_those_of_levenshtein() {
+    fn edit_distances_equal_known_levenshtein_distances() {
         for (a, b, apart) in
             [("", "", 0), ("a", "", 1), ("kitten", "sitting", 3), ("pace.mpa", "pace.map", 2)]
         {

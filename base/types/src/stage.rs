@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// What an attempt is doing. Progress means something else in each stage.
+/// What an attempt is doing. Its progress is measured differently in each stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {
@@ -22,7 +22,7 @@ impl Stage {
     /// All stages, in order.
     pub const ALL: [Stage; 4] = [Stage::Map, Stage::Shuffle, Stage::Merge, Stage::Reduce];
 
-    /// The name in messages, histories and texts.
+    /// Returns the name of the stage in messages, histories and texts.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Map => "map",

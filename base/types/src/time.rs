@@ -1,4 +1,4 @@
-//! Times and durations. They are passed in: nothing here reads a clock.
+//! Points in time and durations. Callers provide the current time: no code here reads a clock.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops};
@@ -13,22 +13,22 @@ pub struct Time(pub u64);
 pub struct Span(pub u64);
 
 impl Span {
-    /// A duration in seconds.
+    /// Returns a duration of `n` seconds.
     pub const fn secs(n: u64) -> Self {
         Self(n.saturating_mul(1_000_000))
     }
-    /// A duration in milliseconds.
+    /// Returns a duration of `n` milliseconds.
     pub const fn millis(n: u64) -> Self {
         Self(n.saturating_mul(1000))
     }
-    /// The duration in seconds.
+    /// Returns the duration in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }
 }
 
 impl Time {
-    /// The duration since `earlier`; 0 if `earlier` is later.
+    /// Returns the duration since `earlier`; 0 if `earlier` is after `self`.
     pub fn since(self, earlier: Time) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }

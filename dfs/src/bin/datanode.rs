@@ -47,7 +47,7 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    daemon::lifecycle::begin();
+    daemon::lifecycle::prepare_process();
     let args: Args = daemon::usage::parse();
     let daemon = args.daemon.clone();
     let config = match daemon.load(|config| args.override_config(config)) {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return daemon::lifecycle::exit_usage("datanode", &error),
     };
-    daemon.begin_log();
+    daemon.start_logging();
     // This runtime serves only the heartbeats. Blocks are transferred on separate threads.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let result = match runtime {

@@ -43,7 +43,7 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    daemon::lifecycle::begin();
+    daemon::lifecycle::prepare_process();
     let args: Args = daemon::usage::parse();
     match args.daemon.load(|config| args.override_config(config)) {
         Ok(Some(config)) => daemon::lifecycle::exit("namenode", start(&args, &config)),
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args, config: &Config) -> anyhow::Result<()> {
-    args.daemon.begin_log();
+    args.daemon.start_logging();
     let recovery = if args.recover { Recovery::DropDamaged } else { Recovery::Refuse };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(fermata_dfs::namenode::run(config, &args.daemon, recovery))?)

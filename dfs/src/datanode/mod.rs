@@ -115,14 +115,15 @@ impl DataNode {
             connections: node::Connections::new(config.datanode.transfers_max as usize),
             command_queues: queues::CommandQueues::default(),
             stop: node::StopSignal::default(),
-            blocks: guard.blocks(),
+            blocks: guard.block_key(),
             guard,
             connector: credentials.connector(security::Role::DataNode),
             queries: node::NameNodeQueries::new(&credentials, &config.cluster.namenode)?,
             credentials,
         });
         let (ready, is_ready) = watch::channel(false);
-        let link = link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, fatal_error)?;
+        let link =
+            link::Link::new(node.clone(), &config.cluster.namenode, address.clone(), ready, fatal_error)?;
         commands::start(&node).map_err(DataNodeError::Thread)?;
         let scrubbed = node.clone();
         let scrubber = std::thread::Builder::new().name("scrub".into());
@@ -133,7 +134,15 @@ impl DataNode {
         accepting.extend(local.map(|local| tokio::spawn(server::accept_local(node.clone(), local))));
         tracing::info!(node = address.node, uuid = address.uuid, addr = address.data_addr, "serving blocks");
         let namenode = config.cluster.namenode.clone();
-        Ok(Self { node, address, namenode, ready: is_ready, fatal_error: Mutex::new(fatal_errors), accepting, link })
+        Ok(Self {
+            node,
+            address,
+            namenode,
+            ready: is_ready,
+            fatal_error: Mutex::new(fatal_errors),
+            accepting,
+            link,
+        })
     }
 
     /// Waits until the NameNode has accepted the registration and the first full report.

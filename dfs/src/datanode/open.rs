@@ -51,7 +51,7 @@ impl Store {
         let mut volumes: Vec<Volume> = Vec::new();
         let mut known: Option<(PathBuf, Version)> = None;
         let (mut new, mut broken) = (Vec::new(), Vec::new());
-        let vanished = data_dirs::vanished(dirs);
+        let vanished = data_dirs::vanished_dirs(dirs);
         for dir in dirs {
             if volumes.iter().any(|volume| dir.canonicalize().is_ok_and(|dir| dir == volume.paths.root)) {
                 return Err(DataNodeError::Twice(dir.clone()));
@@ -119,7 +119,7 @@ impl Store {
             taken.or_else(|error| store.retire_if_broken(index, error))?;
             store.measure_space(index);
         }
-        data_dirs::remember(dirs, store.roots_in_use());
+        data_dirs::write_list(dirs, store.roots_in_use());
         // Before the node has joined a cluster, `NEW` must survive a restart: the NameNode has not
         // accepted the declaration yet.
         if !version.cluster_id.is_empty() {

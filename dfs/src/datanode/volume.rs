@@ -401,7 +401,7 @@ mod tests {
         let dir = home.path().join("data");
         let (volume, _) = Volume::open(&dir, 0, Arc::new(RealDisk)).unwrap();
         fs::write(volume.paths.version(), "").unwrap();
-        daemon::data_dirs::remember(std::slice::from_ref(&dir), [dir.as_path()]);
+        daemon::data_dirs::write_list(std::slice::from_ref(&dir), [dir.as_path()]);
         for name in ["VERSION.tmp", "NEW", "CLUSTER", "local.sock"] {
             fs::write(dir.join(name), "").unwrap();
         }

@@ -67,7 +67,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let incoming = guard.incoming(listener)?;
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<NameNodeServer<ClientService>>().await;
-    let blocks = guard.blocks();
+    let blocks = guard.block_key();
     let lease_ms = settings.lease.0.as_millis() as u64;
     let (jobs, client_driver) = (guard.jobs(), driver.clone());
     let enforces = guard.enforces();

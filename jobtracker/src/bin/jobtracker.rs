@@ -48,7 +48,7 @@ impl Args {
 }
 
 fn main() -> ExitCode {
-    daemon::lifecycle::begin();
+    daemon::lifecycle::prepare_process();
     let args: Args = daemon::usage::parse();
     match args.daemon.load_checked(|config| args.override_config(config), fermata_jobtracker::check_scheduler)
     {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args, config: &Config) -> anyhow::Result<()> {
-    args.daemon.begin_log();
+    args.daemon.start_logging();
     let recovery = if args.recover { Recovery::DropDamaged } else { Recovery::Refuse };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     Ok(runtime.block_on(fermata_jobtracker::run(config, &args.daemon, recovery))?)

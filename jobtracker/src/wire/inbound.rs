@@ -56,7 +56,7 @@ fn caller_name<M>(request: &tonic::Request<M>) -> Result<String, Refusal> {
 fn request_id(bytes: &[u8], by: &str) -> Result<RequestId, Refusal> {
     let id = <[u8; 16]>::try_from(bytes)
         .map_err(|_| Refusal::invalid(format!("request_id has {} bytes: it must have 16", bytes.len())))?;
-    Ok(RequestId(security::request_of(by, id)))
+    Ok(RequestId(security::request_id_of(by, id)))
 }
 
 pub(crate) fn job_id(text: &str) -> Result<JobId, Refusal> {

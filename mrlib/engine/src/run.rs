@@ -161,7 +161,7 @@ fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> i
                 let error = Undescribed { error: failure.to_string() };
                 let _ = writeln!(std::io::stdout(), "{}", to_json(&error));
             }
-            eprintln!("{}: {failure}", daemon::usage::program());
+            eprintln!("{}: {failure}", daemon::usage::program_name());
             if matches!(failure, Failure::Usage(_)) { daemon::usage::EXIT_CODE } else { 1 }
         }
     }

@@ -9,7 +9,7 @@ use mrcore::{
     job::{JobSpec, Payload, Program, Split},
     metrics::GROUP,
 };
-use placement::{Candidate, Placing, place};
+use placement::{Candidate, PlacementRequest, place};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Maximum number of machines that are candidates for a block. In a larger cluster a random subset
@@ -76,8 +76,12 @@ impl World {
         let mut replicas = Vec::with_capacity(job.maps.len() * copies);
         let mut some: Vec<usize> = Vec::new();
         for map in &job.maps {
-            let placing =
-                Placing { count: copies, block_bytes: map.bytes, seed: rng.bits(), ..Placing::default() };
+            let placing = PlacementRequest {
+                count: copies,
+                block_bytes: map.bytes,
+                seed: rng.bits(),
+                ..PlacementRequest::default()
+            };
             let chosen = if all.len() <= CANDIDATES_MAX {
                 place(&all, &placing)
             } else {

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     if let Some(code) = daemon::init_process::run_as_init("tasktracker") {
         return code;
     }
-    daemon::lifecycle::begin();
+    daemon::lifecycle::prepare_process();
     let args: Args = daemon::usage::parse();
     let (daemon, mrtask) = (args.daemon.clone(), args.mrtask.clone());
     let config = match daemon.load(|config| args.override_config(config)) {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => return daemon::lifecycle::exit_usage("tasktracker", &error),
     };
-    daemon.begin_log();
+    daemon.start_logging();
     // Two threads are enough, because the runtime handles only short messages. Tasks are separate
     // processes, and other threads serve map outputs.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

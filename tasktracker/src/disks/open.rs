@@ -40,7 +40,7 @@ impl Disks {
     ) -> Result<(Self, FoundFiles), TrackerError> {
         let mut disks = Vec::new();
         let mut first_error = None;
-        let vanished = data_dirs::vanished(dirs);
+        let vanished = data_dirs::vanished_dirs(dirs);
         for dir in dirs {
             let opened = if vanished.contains(dir) {
                 Err(folder_error("use", dir)(data_dirs::vanished_error(dir)))
@@ -59,7 +59,7 @@ impl Disks {
         if let Some(error) = first_error.filter(|_| disks.is_empty()) {
             return Err(error);
         }
-        data_dirs::remember(dirs, disks.iter().map(|disk| disk.root.as_path()));
+        data_dirs::write_list(dirs, disks.iter().map(|disk| disk.root.as_path()));
         data_dirs::forget_declared_new(disks.iter().map(|disk| disk.root.as_path()));
         let (next_disk, next_number) = (AtomicU64::new(0), AtomicU64::new(0));
         let disks = Self { disks, reserve_bytes, free_space, next_disk, next_number, account: None };

@@ -1,4 +1,4 @@
-//! Checks of values that types cannot express: ranges, and relations between settings.
+//! Checks values of settings that their types do not check: ranges, and relations between settings.
 
 use super::{
     BLOCK_BYTES_MAX, Config, ConfigError, DataNodeConfig, JobTrackerConfig, NameNodeConfig, TaskTrackerConfig,
@@ -7,7 +7,7 @@ use crate::{Bytes, Period, host::is_host_port};
 use std::borrow::Cow;
 
 impl Config {
-    /// Checks all values. Called after flags have overridden the file.
+    /// Checks all values. Call this after the flags have overridden the file.
     pub fn check(&self) -> Result<(), ConfigError> {
         for (key, addr) in [
             ("namenode.listen", &self.namenode.listen),
@@ -99,7 +99,7 @@ impl JobTrackerConfig {
                 return refuse(key, value, "must be more than 0");
             }
         }
-        // Otherwise healthy trackers would be lost between two heartbeats.
+        // Otherwise healthy trackers would be declared suspect or lost between two heartbeats.
         if suspect_after <= heartbeat {
             let why = format!("must be longer than jobtracker.heartbeat, {heartbeat}");
             return refuse("jobtracker.suspect_after", suspect_after.to_string(), why);
@@ -163,14 +163,14 @@ impl TaskTrackerConfig {
 mod tests {
     use super::*;
 
-    fn refused(text: &str) -> String {
-        let config: Config = toml::from_str(text).expect("sound TOML");
+    fn error_for(text: &str) -> String {
+        let config: Config = toml::from_str(text).expect("valid TOML");
         config.check().expect_err(text).to_string()
     }
 
     #[test]
-    fn invalid_values_are_rejected_by_name() {
-        let error = refused("[namenode]\nreplication = 0\n");
+    fn invalid_namenode_settings_are_rejected_with_their_name() {
+        let error = error_for("[namenode]\nreplication = 0\n");
         assert!(error.starts_with("namenode.replication = 0: "), "{error}");
         for (key, value) in [
             ("copies_max", "0"),
@@ -179,13 +179,13 @@ mod tests {
             ("lease", "\"0s\""),
             ("heartbeat", "\"0s\""),
         ] {
-            let error = refused(&format!("[namenode]\n{key} = {value}\n"));
+            let error = error_for(&format!("[namenode]\n{key} = {value}\n"));
             assert!(error.starts_with(&format!("namenode.{key} = ")), "{error}");
         }
     }
 
     #[test]
-    fn useless_node_and_client_settings_are_rejected_by_name() {
+    fn settings_that_cannot_work_are_rejected_with_their_name() {
         for (settings, begins) in [
             ("[namenode]\nblock_size = \"99999TiB\"", "namenode.block_size = "),
             ("[client]\ndeadline = \"0s\"", "client.deadline = 0s"),
@@ -196,13 +196,13 @@ mod tests {
             ("[tasktracker]\nmap_slots = 0\nreduce_slots = 0", "tasktracker.map_slots = 0"),
             ("[tasktracker]\ntask_memory = \"1KiB\"", "tasktracker.task_memory = 1"),
         ] {
-            let error = refused(settings);
+            let error = error_for(settings);
             assert!(error.starts_with(begins), "{error}");
         }
     }
 
     #[test]
-    fn timeouts_cannot_expire_healthy_trackers() {
+    fn invalid_jobtracker_settings_are_rejected_with_their_name() {
         for (settings, key) in [
             ("heartbeat = \"5s\"", "suspect_after = 3s"),
             ("suspect_after = \"10s\"", "lost_after = 10s"),
@@ -212,10 +212,10 @@ mod tests {
             ("attempts_max = 0", "attempts_max = 0"),
             ("snapshot_bytes = \"0B\"", "snapshot_bytes = 0"),
         ] {
-            let error = refused(&format!("[jobtracker]\n{settings}\n"));
+            let error = error_for(&format!("[jobtracker]\n{settings}\n"));
             assert!(error.starts_with(&format!("jobtracker.{key}")), "{error}");
         }
         let text = "[jobtracker]\nheartbeat = \"5s\"\nsuspect_after = \"15s\"\nlost_after = \"40s\"\n";
-        toml::from_str::<Config>(text).expect("sound TOML").check().expect("sound numbers");
+        toml::from_str::<Config>(text).expect("valid TOML").check().expect("valid values");
     }
 }

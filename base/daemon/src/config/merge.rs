@@ -1,13 +1,13 @@
-//! Merges the texts of two configurations, for programs that write a `fermata.toml`.
+//! Merges two configurations, for programs that write a `fermata.toml`.
 
 use super::{Config, ConfigError};
 use std::path::Path;
 use toml::{Table, Value};
 
 impl Config {
-    /// Returns `base` with the settings of `over` as a file. `path` is the file of `over`; its
-    /// settings are checked like those of a daemon. `over` must not set keys that `base` sets and
-    /// `fixed` contains (`section.key`).
+    /// Returns the text of a configuration file with the settings of `base`, overridden by those of
+    /// `over`. Checks all settings like a daemon. `path` is the file of `over`, for errors. `over`
+    /// must not set a key (`section.key`) that is in `fixed` and that `base` sets.
     pub fn merge(base: &str, over: &str, path: &Path, fixed: &[&str]) -> Result<String, ConfigError> {
         Self::parse(over, path)?;
         let parse = |text: &str| -> Table { text.parse().expect("both have been parsed before") };
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn file_settings_override_defaults() {
+    fn settings_of_the_second_file_override_those_of_the_base() {
         let config = merge("[scheduler]\nname = \"fair\"\n[tasktracker]\nmap_slots = 8\n").unwrap();
         assert_eq!((config.scheduler.name.as_str(), config.tasktracker.map_slots), ("fair", 8));
         assert_eq!(config.tasktracker.listen, "0.0.0.0:9501");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_or_foreign_settings_are_rejected_by_name() {
+    fn invalid_or_fixed_settings_are_rejected_with_their_name() {
         let error = merge("[cluster]\nnamenode = \"b:2\"\n").unwrap_err();
         assert_eq!(error, "more.toml: cluster.namenode = \"b:2\": this file must not set it");
         let error = merge("\n[tasktracker]\nmap_slot = 8\n").unwrap_err();

@@ -14,9 +14,9 @@ use toml::de::{DeTable, DeValue};
 pub struct SchedulerConfig {
     /// Name of the policy, such as `fair` or `chronos(fair)`.
     pub name: String,
-    /// A second policy that decides on the same facts without effect; none if empty.
+    /// A second policy, which decides on the same facts without effect; empty for none.
     pub shadow: String,
-    /// Parameters per policy: `[scheduler.fair]`.
+    /// Tables with the parameters of each policy, such as `[scheduler.fair]`.
     #[serde(flatten)]
     pub policies: toml::Table,
 }
@@ -43,7 +43,7 @@ impl SchedulerConfig {
         for (name, value) in &self.policies {
             let toml::Value::Table(table) = value else {
                 let why = format!("unknown field `{name}`, expected `name`, `shadow` or a table of a policy");
-                return Err(refused(name, why));
+                return Err(setting_error(name, why));
             };
             flatten(name, table, &mut flat)?;
         }
@@ -51,7 +51,7 @@ impl SchedulerConfig {
     }
 }
 
-fn refused(key: &str, why: String) -> ConfigError {
+fn setting_error(key: &str, why: String) -> ConfigError {
     ConfigError::Setting { key: format!("scheduler.{key}"), value: None, why }
 }
 
@@ -70,27 +70,27 @@ fn flatten(above: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>
             toml::Value::Array(_) | toml::Value::Datetime(_) => {
                 let why =
                     format!("scheduler parameter {key} = {value} is not a string, a number or a boolean");
-                return Err(refused(&key, why));
+                return Err(setting_error(&key, why));
             }
         };
         if flat.insert(key.clone(), text).is_some() {
-            return Err(refused(&key, format!("scheduler parameter {key} is set twice")));
+            return Err(setting_error(&key, format!("scheduler parameter {key} is set twice")));
         }
     }
     Ok(())
 }
 
 /// Adds the line of the file to an error about a setting, if the file contains the setting.
-pub(super) fn found_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
+pub(super) fn with_line_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
     let Some(path) = path.filter(|_| matches!(error, ConfigError::Setting { .. })) else { return error };
     match std::fs::read_to_string(path) {
-        Ok(text) => found(error, path, &text),
+        Ok(text) => with_line(error, path, &text),
         Err(_) => error,
     }
 }
 
-/// Like [`found_in`], for a file that has been read.
-pub(super) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError {
+/// Like [`with_line_in`], but takes the text of the file.
+pub(super) fn with_line(error: ConfigError, path: &Path, text: &str) -> ConfigError {
     let ConfigError::Setting { key, value, why } = &error else { return error };
     match line_of(text, key, value.as_deref()) {
         Some(line) => ConfigError::Parse { path: path.into(), line, message: why.clone() },
@@ -98,20 +98,21 @@ pub(super) fn found(error: ConfigError, path: &Path, text: &str) -> ConfigError 
     }
 }
 
-/// Returns the line of a dotted key, counted from 1; if `value` is given, only where the key has
+/// Returns the line, counted from 1, that sets a dotted key. If `value` is given, the key must have
 /// this value.
 fn line_of(text: &str, key: &str, value: Option<&str>) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
-    let at = position(table.get_ref(), key, value)?;
+    let at = offset_of(table.get_ref(), key, value)?;
     Some(text.get(..at)?.matches('\n').count() + 1)
 }
 
-/// Names may contain dots, so every possible division of the key is tried.
-fn position(table: &DeTable<'_>, key: &str, wanted: Option<&str>) -> Option<usize> {
+/// Returns the offset of a dotted key. Names may contain dots, so every possible division of the
+/// key is tried.
+fn offset_of(table: &DeTable<'_>, key: &str, wanted: Option<&str>) -> Option<usize> {
     table.iter().find_map(|(name, value)| {
         let rest = key.strip_prefix(name.get_ref().as_ref())?;
         match (rest.strip_prefix('.'), value.get_ref()) {
-            (Some(rest), DeValue::Table(inner)) => position(inner, rest, wanted),
+            (Some(rest), DeValue::Table(inner)) => offset_of(inner, rest, wanted),
             (None, found) if rest.is_empty() => {
                 let fits = wanted.is_none_or(|wanted| found.as_str() == Some(wanted));
                 fits.then(|| name.span().start)
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn values_become_parameters() {
+    fn parameters_set_by_dotted_keys_are_returned() {
         let mut config = SchedulerConfig::default();
         config.set("fair.pools.a.weight", "2");
         config.set("fair.node_wait", "5s");
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_found_again() {
+    fn line_of_a_setting_is_found() {
         assert_eq!(line_of(FILE, "scheduler.name", None), Some(2));
         assert_eq!(line_of(FILE, "scheduler.name", Some("chronos(fair)")), Some(2));
         assert_eq!(line_of(FILE, "scheduler.name", Some("given by flag")), None);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn non_parameters_are_rejected() {
+    fn settings_that_are_not_parameters_are_rejected() {
         let error_of = |text: &str| read(text).parameters().unwrap_err().to_string();
         let error = error_of("[scheduler]\nnmae = \"fair\"\n");
         assert_eq!(error, "unknown field `nmae`, expected `name`, `shadow` or a table of a policy");

@@ -1,4 +1,4 @@
-//! Request bodies that are late, too long, or wait for memory.
+//! Tests of request bodies that are late, too long, or wait for memory.
 
 use super::*;
 use crate::{
@@ -32,13 +32,13 @@ impl Body for Pieces {
     }
 }
 
-struct Sender {
+struct TestClient {
     requests: AtomicUsize,
     limits: Arc<Limits>,
     connection_limiter: Arc<ConnectionLimiter>,
 }
 
-impl Sender {
+impl TestClient {
     fn new() -> Self {
         Self {
             requests: AtomicUsize::new(0),
@@ -62,20 +62,21 @@ impl Sender {
         let connection = connection(&self.connection_limiter);
         let role = if class == Class::Daemon { Role::TaskTracker } else { Role::User };
         let who = identity(Some(role), name);
-        let call = self.limits.begin(class, "/m", who, Some(connection.clone())).unwrap();
+        let call = self.limits.begin_call(class, "/m", who, Some(connection.clone())).unwrap();
         let (sender, pieces) = mpsc::unbounded_channel();
         (sender, RequestBody::of_call(Pieces(pieces), Arc::new(call), streams), connection)
     }
 }
 
-/// A message with a length of `length` bytes of which `brings` are sent.
-fn message(length: usize, brings: usize) -> Bytes {
+/// Returns the prefix of a message of `length` bytes, and its first `sent` bytes.
+fn message(length: usize, sent: usize) -> Bytes {
     let mut bytes = vec![0];
     bytes.extend((length as u32).to_be_bytes());
-    bytes.resize(PREFIX_BYTES + brings, 7);
+    bytes.resize(PREFIX_BYTES + sent, 7);
     bytes.into()
 }
 
+/// Waits for the next piece of a body, and returns its length.
 async fn next<B>(body: &mut RequestBody<B>) -> Option<Result<usize, Status>>
 where
     B: Body<Data = Bytes, Error = BoxError> + Unpin,
@@ -85,8 +86,8 @@ where
 }
 
 #[tokio::test]
-async fn body_one_byte_short_fails_after_its_time() {
-    let (sender, mut body, _) = Sender::new().request(false);
+async fn incomplete_body_fails_after_the_timeout() {
+    let (sender, mut body, _) = TestClient::new().request(false);
     sender.send(message(10, 9)).unwrap();
     assert_eq!(next(&mut body).await.unwrap().unwrap(), PREFIX_BYTES + 9);
     let begin = Instant::now();
@@ -98,71 +99,71 @@ async fn body_one_byte_short_fails_after_its_time() {
 
 #[tokio::test]
 async fn connection_whose_bodies_are_often_late_is_closed() {
-    let sender = Sender::new();
+    let sender = TestClient::new();
     let (_sender, body, connection) = sender.request(false);
     let call = body.call.clone().unwrap();
     for _ in 0..15 {
-        call.late(Kind::Body, &Status::deadline_exceeded("late"));
+        call.refuse_late_body(Kind::Body, &Status::deadline_exceeded("late"));
         assert!(!connection.is_ended());
     }
-    call.late(Kind::Body, &Status::deadline_exceeded("late"));
+    call.refuse_late_body(Kind::Body, &Status::deadline_exceeded("late"));
     assert!(connection.is_ended());
 }
 
 #[tokio::test]
-async fn whole_body_that_is_not_ended_fails_too() {
-    let (sender, mut body, _) = Sender::new().request(false);
+async fn complete_message_without_the_end_of_the_body_fails() {
+    let (sender, mut body, _) = TestClient::new().request(false);
     sender.send(message(10, 10)).unwrap();
     next(&mut body).await.unwrap().unwrap();
     assert!(next(&mut body).await.unwrap().is_err());
 }
 
 #[tokio::test]
-async fn stream_may_be_silent_between_messages_alone() {
-    let (sender, mut body, _) = Sender::new().request(true);
+async fn stream_may_be_silent_between_messages_but_not_before_or_within() {
+    let (sender, mut body, _) = TestClient::new().request(true);
     sender.send(message(10, 10)).unwrap();
     next(&mut body).await.unwrap().unwrap();
     assert!(tokio::time::timeout(2 * BODY_TIMEOUT, next(&mut body)).await.is_err());
     sender.send(message(10, 5)).unwrap();
     next(&mut body).await.unwrap().unwrap();
-    assert!(next(&mut body).await.unwrap().is_err(), "it stopped within a message");
-    let (_sender, mut body, _) = Sender::new().request(true);
+    assert!(next(&mut body).await.unwrap().is_err(), "the stream stopped within a message");
+    let (_sender, mut body, _) = TestClient::new().request(true);
     assert!(next(&mut body).await.unwrap().is_err(), "there was no first message");
 }
 
 #[tokio::test]
 async fn long_message_waits_until_other_requests_release_their_bytes() {
-    let sender = Sender::new();
+    let sender = TestClient::new();
     let half = CLIENT_BYTES_MAX / 2;
-    let mut pending_frame = Vec::new();
+    let mut open_requests = Vec::new();
     for _ in 0..2 {
         let (pieces, mut body, _) = sender.request(false);
         pieces.send(message(half, half)).unwrap();
         drop(pieces);
         assert!(next(&mut body).await.unwrap().is_ok());
         assert!(next(&mut body).await.is_none());
-        pending_frame.push(body);
+        open_requests.push(body);
     }
     let (pieces, mut late, _) = sender.request(false);
     pieces.send(message(half, half)).unwrap();
-    assert!(tokio::time::timeout(STALL / 2, next(&mut late)).await.is_err());
-    // A short message does not wait for them.
+    assert!(tokio::time::timeout(STALL_TIMEOUT / 2, next(&mut late)).await.is_err());
+    // A short message is not charged, and does not wait.
     let (short, mut quick, _) = sender.request(false);
     short.send(message(FREE_BYTES, FREE_BYTES)).unwrap();
     assert!(next(&mut quick).await.unwrap().is_ok());
-    pending_frame.pop();
+    open_requests.pop();
     assert!(next(&mut late).await.unwrap().is_ok());
 }
 
 #[tokio::test]
 async fn stalled_body_releases_its_bytes_if_others_wait() {
-    let sender = Sender::new();
+    let sender = TestClient::new();
     let half = CLIENT_BYTES_MAX / 2;
     let (first, mut stalled, _) = sender.request(false);
     first.send(message(half, 1)).unwrap();
     assert!(next(&mut stalled).await.unwrap().is_ok());
-    // No other request waits: the body has its full time.
-    assert!(tokio::time::timeout(2 * STALL, next(&mut stalled)).await.is_err());
+    // No other request waits, so the body may take its full time.
+    assert!(tokio::time::timeout(2 * STALL_TIMEOUT, next(&mut stalled)).await.is_err());
     let (other, mut full, _) = sender.request(false);
     other.send(message(half, 1)).unwrap();
     assert!(next(&mut full).await.unwrap().is_ok());
@@ -182,7 +183,7 @@ async fn stalled_body_releases_its_bytes_if_others_wait() {
 
 #[tokio::test]
 async fn body_without_memory_fails_with_the_reason() {
-    let sender = Sender::new();
+    let sender = TestClient::new();
     let mut whole = Vec::new();
     for _ in 0..2 {
         let (pieces, mut body, _) = sender.request(false);
@@ -202,7 +203,7 @@ async fn body_without_memory_fails_with_the_reason() {
 
 #[tokio::test]
 async fn stream_releases_the_bytes_of_a_consumed_message() {
-    let sender = Sender::new();
+    let sender = TestClient::new();
     let part = DAEMON_BYTES_MAX / 8;
     let mut trackers = Vec::new();
     for _ in 0..8 {
@@ -214,17 +215,17 @@ async fn stream_releases_the_bytes_of_a_consumed_message() {
     // The budget is used up: a ninth tracker waits.
     let (pieces, mut ninth, _) = sender.request_of(Class::Daemon, "tasktracker", true);
     pieces.send(message(part, part)).unwrap();
-    assert!(tokio::time::timeout(STALL / 2, next(&mut ninth)).await.is_err());
-    // The service asks one stream for its next message, and gets a short one.
+    assert!(tokio::time::timeout(STALL_TIMEOUT / 2, next(&mut ninth)).await.is_err());
+    // The service asks one stream for its next message, which is short.
     let (first, body) = &mut trackers[0];
     first.send(message(10, 10)).unwrap();
     assert!(next(body).await.unwrap().is_ok());
     assert!(next(&mut ninth).await.unwrap().is_ok());
-    // The same for a stream that is asked and has no next message.
+    // The bytes are also released if the stream has no next message.
     let (pieces, mut tenth, _) = sender.request_of(Class::Daemon, "tasktracker", true);
     pieces.send(message(part, part)).unwrap();
     let (_, silent) = &mut trackers[1];
-    assert!(tokio::time::timeout(STALL / 2, next(silent)).await.is_err());
+    assert!(tokio::time::timeout(STALL_TIMEOUT / 2, next(silent)).await.is_err());
     assert!(next(&mut tenth).await.unwrap().is_ok());
     drop((trackers, ninth, tenth));
     assert!(sender.limits.is_unused());
@@ -232,28 +233,31 @@ async fn stream_releases_the_bytes_of_a_consumed_message() {
 
 #[tokio::test]
 async fn one_identity_gets_at_most_half_of_the_bytes() {
-    let sender = Sender::new();
+    let sender = TestClient::new();
     let part = IDENTITY_BYTES_MAX / 4;
-    let mut pending_frame = Vec::new();
+    let mut open_requests = Vec::new();
     for _ in 0..4 {
         let (pieces, mut body, _) = sender.request_of(Class::Client, "ann", false);
         pieces.send(message(part, 1)).unwrap();
         assert!(next(&mut body).await.unwrap().is_ok());
-        pending_frame.push((pieces, body));
+        open_requests.push((pieces, body));
     }
     let (more, mut fifth, _) = sender.request_of(Class::Client, "ann", false);
     more.send(message(part, part)).unwrap();
-    assert!(tokio::time::timeout(STALL / 2, next(&mut fifth)).await.is_err(), "her share is used up");
-    // Other users are not affected, not even slow ones: she waits for her own share, not for their
-    // bytes.
+    assert!(
+        tokio::time::timeout(STALL_TIMEOUT / 2, next(&mut fifth)).await.is_err(),
+        "the share of ann is used up"
+    );
+    // Other users are not affected, even if their requests are slow: ann waits for her own share,
+    // not for their bytes.
     let (pieces, mut other, _) = sender.request_of(Class::Client, "bob", false);
     pieces.send(message(IDENTITY_BYTES_MAX, 1)).unwrap();
     assert!(next(&mut other).await.unwrap().is_ok());
     assert!(!other.call.as_ref().unwrap().blocks_others());
-    assert!(pending_frame[0].1.call.as_ref().unwrap().blocks_others());
+    assert!(open_requests[0].1.call.as_ref().unwrap().blocks_others());
     let status = next(&mut fifth).await.unwrap().unwrap_err();
     assert!(status.message().contains("ann") && status.message().contains("8 MiB"), "{status}");
-    drop((pending_frame, fifth, other));
+    drop((open_requests, fifth, other));
     // A message longer than the share is accepted if it is the only one.
     let (pieces, mut long, _) = sender.request_of(Class::Client, "ann", false);
     pieces.send(message(MESSAGE_BYTES_MAX, 1)).unwrap();
@@ -264,10 +268,10 @@ async fn one_identity_gets_at_most_half_of_the_bytes() {
 
 #[tokio::test]
 async fn request_is_one_message_of_limited_length() {
-    let (pieces, mut body, _) = Sender::new().request(false);
+    let (pieces, mut body, _) = TestClient::new().request(false);
     pieces.send(message(MESSAGE_BYTES_MAX + 1, 0)).unwrap();
     assert_eq!(next(&mut body).await.unwrap().unwrap_err().code(), tonic::Code::OutOfRange);
-    let (pieces, mut body, _) = Sender::new().request(false);
+    let (pieces, mut body, _) = TestClient::new().request(false);
     pieces.send(message(1, 1)).unwrap();
     pieces.send(message(1, 1)).unwrap();
     next(&mut body).await.unwrap().unwrap();
@@ -279,7 +283,7 @@ async fn request_is_one_message_of_limited_length() {
 }
 
 proptest! {
-    /// The same messages are found for any division of the bytes into pieces.
+    /// Checks that the same messages are found, however the bytes are divided into pieces.
     #[test]
     fn framing_does_not_depend_on_pieces(
         lengths in prop::collection::vec(0..300_usize, 1..8),
@@ -290,11 +294,11 @@ proptest! {
         let mut longest = 0;
         while at < bytes.len() {
             let end = bytes.len().min(at + cuts.next().unwrap());
-            longest = longest.max(framing.take(&bytes[at..end], true, 1000).unwrap());
+            longest = longest.max(framing.add_piece(&bytes[at..end], true, 1000).unwrap());
             at = end;
         }
         prop_assert_eq!(framing.messages, lengths.len() as u64);
-        prop_assert_eq!((framing.prefix_received, framing.left), (0, 0));
+        prop_assert_eq!((framing.prefix_received, framing.missing), (0, 0));
         prop_assert_eq!(longest, lengths.into_iter().max().unwrap());
     }
 }

@@ -1,5 +1,5 @@
-//! The gate on real sockets, between a client that keeps calls open and a service that reads whole
-//! requests.
+//! Tests of the gate on real sockets, with a client that keeps calls open and a service that reads
+//! complete requests.
 
 use super::*;
 use crate::Guard;
@@ -22,10 +22,11 @@ use tonic::{
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
-const SOON: Duration = Duration::from_secs(10);
+/// Timeout of calls that are expected to succeed.
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
-fn method_name_is_readable() {
+fn method_names_are_split_into_words() {
     assert_eq!(["SetQuota", "Drain", "ForgetNode"].map(method_text), ["set quota", "drain", "forget node"]);
 }
 
@@ -59,7 +60,7 @@ impl Service<Request<tonic::body::Body>> for Reader {
     }
 }
 
-/// A server of an open cluster.
+/// Starts a server of an open cluster.
 async fn serve() -> (Endpoint, Gate) {
     let guard = Guard::open();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -68,13 +69,13 @@ async fn serve() -> (Endpoint, Gate) {
     let gate = Gate::new(guard.access_policy().clone());
     let (health, service) = tonic_health::server::health_reporter();
     health.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    let mut server = crate::guard::builder().layer(gate.clone());
+    let mut server = crate::guard::server_builder().layer(gate.clone());
     let server = server.add_service(service).add_service(Reader).serve_with_incoming(incoming);
     tokio::spawn(server);
     (endpoint, gate)
 }
 
-/// A request in pieces; with `true` it ends, otherwise it stays open.
+/// A request body in pieces. With `true` it ends after them, otherwise it stays open.
 struct Pieces(VecDeque<Bytes>, bool);
 
 impl Body for Pieces {
@@ -93,12 +94,13 @@ impl Body for Pieces {
     }
 }
 
-fn whole() -> Pieces {
+/// Returns a body with one complete, empty message.
+fn complete_body() -> Pieces {
     Pieces([Bytes::from_static(&[0; 5])].into(), true)
 }
 
-/// Announces ten bytes and sends nine.
-fn short() -> Pieces {
+/// Returns a body that announces a message of ten bytes, has nine, and stays open.
+fn incomplete_body() -> Pieces {
     Pieces([Bytes::from_static(&[0, 0, 0, 0, 10]), Bytes::from_static(&[1; 9])].into(), false)
 }
 
@@ -130,58 +132,59 @@ async fn call(mut channel: Channel, method: &str, body: Pieces) -> Result<Status
 #[tokio::test(flavor = "multi_thread")]
 async fn open_health_calls_do_not_block_others() {
     let (endpoint, gate) = serve().await;
-    let mut held = tokio::task::JoinSet::new();
+    let mut open_calls = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let channel = endpoint.connect_lazy();
         for _ in 0..100 {
-            let (method, body) = if held.len() % 2 == 0 { (CHECK, short()) } else { (WATCH, whole()) };
-            held.spawn(call(channel.clone(), method, body));
+            let (method, body) =
+                if open_calls.len() % 2 == 0 { (CHECK, incomplete_body()) } else { (WATCH, complete_body()) };
+            open_calls.spawn(call(channel.clone(), method, body));
         }
     }
     for _ in 0..20 {
-        // On separate connections.
-        let asked = tokio::join!(
-            tokio::time::timeout(SOON, call(endpoint.connect_lazy(), CHECK, whole())),
-            tokio::time::timeout(SOON, call(endpoint.connect_lazy(), STAT, whole())),
+        // These calls use separate connections.
+        let answers = tokio::join!(
+            tokio::time::timeout(TEST_TIMEOUT, call(endpoint.connect_lazy(), CHECK, complete_body())),
+            tokio::time::timeout(TEST_TIMEOUT, call(endpoint.connect_lazy(), STAT, complete_body())),
         );
-        assert_eq!(asked.0.unwrap().unwrap().code(), Code::Ok);
-        assert_eq!(asked.1.unwrap().unwrap().code(), Code::Ok);
+        assert_eq!(answers.0.unwrap().unwrap().code(), Code::Ok);
+        assert_eq!(answers.1.unwrap().unwrap().code(), Code::Ok);
     }
-    held.shutdown().await;
+    open_calls.shutdown().await;
     let begin = Instant::now();
     while !gate.is_unused() {
-        assert!(begin.elapsed() < SOON, "ended calls still use resources: {gate:?}");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "ended calls still use resources: {gate:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bodies_that_do_not_arrive_fail_and_then_end_their_connection() {
+async fn calls_with_late_bodies_fail_and_many_of_them_close_the_connection() {
     let (endpoint, gate) = serve().await;
     let channel = endpoint.connect().await.unwrap();
-    let late = call(channel.clone(), STAT, short()).await.unwrap();
+    let late = call(channel.clone(), STAT, incomplete_body()).await.unwrap();
     assert_eq!(late.code(), Code::DeadlineExceeded, "{late}");
     assert_eq!(
-        call(channel.clone(), STAT, whole()).await.unwrap().code(),
+        call(channel.clone(), STAT, complete_body()).await.unwrap().code(),
         Code::Ok,
         "one late body is tolerated"
     );
     let mut all = tokio::task::JoinSet::new();
-    (0..40).for_each(|_| drop(all.spawn(call(channel.clone(), STAT, short()))));
+    (0..40).for_each(|_| drop(all.spawn(call(channel.clone(), STAT, incomplete_body()))));
     let ended = all.join_all().await;
     let count_of = |code| ended.iter().flatten().filter(|status| status.code() == code).count();
-    assert!(count_of(Code::DeadlineExceeded) < 40, "its connection was closed: {ended:?}");
+    assert!(count_of(Code::DeadlineExceeded) < 40, "the connection was closed: {ended:?}");
     // Other connections are not affected, and no resources are leaked.
-    assert_eq!(call(endpoint.connect_lazy(), STAT, whole()).await.unwrap().code(), Code::Ok);
+    assert_eq!(call(endpoint.connect_lazy(), STAT, complete_body()).await.unwrap().code(), Code::Ok);
     let begin = Instant::now();
     while !gate.is_unused() {
-        assert!(begin.elapsed() < SOON, "ended calls still use resources: {gate:?}");
+        assert!(begin.elapsed() < TEST_TIMEOUT, "ended calls still use resources: {gate:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[test]
-fn admin_rights_are_personal() {
+fn admin_rights_apply_to_users_and_not_to_their_tasks() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::default();
     config.security.secret = dir.path().join("secret");
@@ -193,7 +196,8 @@ fn admin_rights_are_personal() {
     assert!(superuser(Role::User, "ann", None));
     assert!(superuser(Role::Admin, "eve", None));
     assert!(!superuser(Role::User, "bob", None));
-    // Her tasks may run code of others, and so may what the JobTracker does for them.
+    // Tasks of ann may run code of others, so neither they nor the JobTracker, when it acts for
+    // ann, have her admin rights.
     assert!(!superuser(Role::Task, "ann", None));
     assert!(!superuser(Role::JobTracker, "jobtracker", Some("ann")));
     assert!(!superuser(Role::Admin, "eve", Some("ann")));
@@ -224,13 +228,13 @@ fn cost_of_the_gate() {
     let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let connection = Arc::new(Connection::new(None, crate::ConnectionLimiter::new(1).enter(ours)));
     let request = || {
-        let mut request = Request::post(STAT).header(USER_KEY, "ann").body(whole()).unwrap();
+        let mut request = Request::post(STAT).header(USER_KEY, "ann").body(complete_body()).unwrap();
         request.extensions_mut().insert(CallerInfo(connection.clone()));
         request
     };
     let (mut plain, mut gated) = (Inner, Gate::new(Guard::open().access_policy().clone()).layer(Inner));
     let mut context = Context::from_waker(std::task::Waker::noop());
-    // CPU time of this thread, because the machine may be busy.
+    // Measures CPU time of this thread, because the machine may be busy.
     let cpu =
         || Duration::try_from(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
     for _ in 0..3 {

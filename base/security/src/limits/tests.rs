@@ -1,4 +1,5 @@
-//! Dropped calls release everything, and a full pool does not affect callers with few calls.
+//! Tests that dropped calls release all resources, and that a full pool does not affect callers
+//! with few calls.
 
 use super::*;
 use crate::{connection_limiter::ConnectionLimiter, identity::Role};
@@ -18,8 +19,9 @@ pub(crate) fn identity(role: Option<Role>, name: &str) -> Identity {
     Identity { role, name: name.into(), groups: Arc::new([]), superuser: false }
 }
 
-fn client(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call, Kind> {
-    let started = limits.begin(Class::Client, "/m", identity(Some(Role::User), name), Some(on.clone()));
+/// Begins a call of a user. Returns the kind of the refusal if it is refused.
+fn begin_client_call(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call, Kind> {
+    let started = limits.begin_call(Class::Client, "/m", identity(Some(Role::User), name), Some(on.clone()));
     started.map_err(|(kind, status)| {
         assert!(status.message().contains("try again"), "{status}");
         kind
@@ -27,6 +29,7 @@ fn client(limits: &Arc<Limits>, name: &str, on: &Arc<Connection>) -> Result<Call
 }
 
 impl Limits {
+    /// Returns whether no call uses any resource.
     pub(crate) fn is_unused(&self) -> bool {
         let unused =
             |bytes: &Bytes| bytes.waiting.load(Relaxed) == 0 && bytes.free.available_permits() == bytes.max;
@@ -42,13 +45,14 @@ impl Limits {
 fn one_identity_cannot_use_the_whole_pool() {
     let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
     let (one, other) = (connection(&connection_limiter), connection(&connection_limiter));
-    let calls: Vec<_> = (0..IDENTITY_CALLS_MAX).map(|_| client(&limits, "ann", &one).unwrap()).collect();
-    assert_eq!(client(&limits, "ann", &one).unwrap_err(), Kind::Identity);
-    // A new connection does not help; another name has its own share.
-    assert_eq!(client(&limits, "ann", &other).unwrap_err(), Kind::Identity);
-    client(&limits, "bob", &other).unwrap();
+    let calls: Vec<_> =
+        (0..IDENTITY_CALLS_MAX).map(|_| begin_client_call(&limits, "ann", &one).unwrap()).collect();
+    assert_eq!(begin_client_call(&limits, "ann", &one).unwrap_err(), Kind::Identity);
+    // The limit applies to all connections of an identity. Another name has its own share.
+    assert_eq!(begin_client_call(&limits, "ann", &other).unwrap_err(), Kind::Identity);
+    begin_client_call(&limits, "bob", &other).unwrap();
     drop(calls);
-    client(&limits, "ann", &one).unwrap();
+    begin_client_call(&limits, "ann", &one).unwrap();
     assert!(limits.is_unused(), "{limits:?}");
 }
 
@@ -58,15 +62,16 @@ fn full_pool_does_not_affect_daemons_and_guaranteed_calls() {
     let busy = connection(&connection_limiter);
     let mut calls = Vec::new();
     for name in ["ann", "bob"] {
-        calls.extend((0..IDENTITY_CALLS_MAX).map(|_| client(&limits, name, &busy).unwrap()));
+        calls.extend((0..IDENTITY_CALLS_MAX).map(|_| begin_client_call(&limits, name, &busy).unwrap()));
     }
     assert_eq!(calls.len(), CLIENT_CALLS_MAX);
-    assert_eq!(client(&limits, "eve", &busy).unwrap_err(), Kind::Calls);
+    assert_eq!(begin_client_call(&limits, "eve", &busy).unwrap_err(), Kind::Calls);
     let fresh = connection(&connection_limiter);
-    let first: Vec<_> = (0..GUARANTEED).map(|_| client(&limits, "eve", &fresh).unwrap()).collect();
-    assert_eq!(client(&limits, "eve", &fresh).unwrap_err(), Kind::Calls);
+    let first: Vec<_> =
+        (0..GUARANTEED_CALLS).map(|_| begin_client_call(&limits, "eve", &fresh).unwrap()).collect();
+    assert_eq!(begin_client_call(&limits, "eve", &fresh).unwrap_err(), Kind::Calls);
     let daemon = identity(Some(Role::DataNode), "datanode");
-    limits.begin(Class::Daemon, "/m", daemon, Some(busy)).unwrap();
+    limits.begin_call(Class::Daemon, "/m", daemon, Some(busy)).unwrap();
     drop((calls, first));
     assert!(limits.is_unused(), "{limits:?}");
 }
@@ -76,10 +81,12 @@ fn open_cluster_counts_by_address_except_guaranteed_calls() {
     let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
     let (busy, fresh) = (connection(&connection_limiter), connection(&connection_limiter));
     let begin = |name, on: &Arc<Connection>| {
-        limits.begin(Class::Client, "/m", identity(None, name), Some(on.clone())).map_err(|(kind, _)| kind)
+        limits
+            .begin_call(Class::Client, "/m", identity(None, name), Some(on.clone()))
+            .map_err(|(kind, _)| kind)
     };
     let calls: Vec<_> = (0..IDENTITY_CALLS_MAX).map(|_| begin("ann", &busy).unwrap()).collect();
-    // Names are not proven, so another name changes nothing.
+    // Names are not proven in an open cluster, so another name uses the same share.
     assert_eq!(begin("bob", &busy).unwrap_err(), Kind::Identity);
     let _first = begin("bob", &fresh).unwrap();
     drop(calls);
@@ -114,7 +121,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #[test]
-    fn dropped_calls_give_everything_back(steps in steps()) {
+    fn dropped_calls_release_all_resources(steps in steps()) {
         let (limits, connection_limiter) = (Arc::new(Limits::default()), ConnectionLimiter::new(1));
         let connections: Vec<_> = (0..3).map(|_| connection(&connection_limiter)).collect();
         let mut calls: Vec<Arc<Call>> = Vec::new();
@@ -125,7 +132,7 @@ proptest! {
                 Step::Begin { daemon, connection, name } => {
                     let class = if daemon { Class::Daemon } else { Class::Client };
                     let who = identity(Some(Role::User), ["ann", "bob", "eve"][name]);
-                    let call = limits.begin(class, "/m", who, Some(connections[connection].clone()));
+                    let call = limits.begin_call(class, "/m", who, Some(connections[connection].clone()));
                     calls.push(Arc::new(call.unwrap()));
                 }
                 Step::Charge { call, bytes } => {
@@ -135,7 +142,7 @@ proptest! {
                 }
                 Step::Wait { call, bytes } => {
                     if let Some(call) = calls.get(call) {
-                        waiting.push(Box::pin(call.clone().charged(bytes)));
+                        waiting.push(Box::pin(call.clone().wait_and_charge(bytes)));
                     }
                 }
                 Step::Poll { waiting: at } => {

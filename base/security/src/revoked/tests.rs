@@ -1,4 +1,4 @@
-//! Lists that change, disappear and come back; credentials in other encodings.
+//! Tests of lists that change, disappear and reappear, and of credentials in other encodings.
 
 use super::*;
 use crate::{Authority, Guard, Keyring, tls::Pem};
@@ -23,11 +23,11 @@ fn listed_users_and_credentials_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let settings = SecurityConfig { dir: dir.path().into(), ..SecurityConfig::default() };
     let path = dir.path().join(REVOKED_FILE);
-    let (mut list, mut now) = List::open(&settings).unwrap();
+    let (mut list, mut now) = RevokedFile::open(&settings).unwrap();
     let (hers, lost, new) = (token("ann", 1), token("bob", 1), token("bob", 2));
     let mut refuses = |role, name, shown: &str| {
-        now = list.check().unwrap_or_else(|| now.clone());
-        now.refuse(role, name, Credential::Token(shown))
+        now = list.read_if_changed().unwrap_or_else(|| now.clone());
+        now.contains(role, name, Credential::Token(shown))
     };
     assert!(!refuses(Role::User, "ann", &hers));
     let mut all = Revocations::default();
@@ -38,13 +38,13 @@ fn listed_users_and_credentials_are_refused() {
     for role in [Role::User, Role::Admin, Role::Task] {
         assert!(refuses(role, "ann", &hers));
     }
-    // A daemon has the name of its role, independent of user names.
+    // Revoked user names do not apply to daemons.
     assert!(!refuses(Role::DataNode, "ann", &hers));
     assert!(refuses(Role::User, "bob", &lost) && !refuses(Role::User, "bob", &new));
     fs::write(&path, "name ann\nnonsense\n").unwrap();
     assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
-    assert!(List::open(&settings).unwrap_err().to_string().contains("line 2 is neither"));
-    // While the file is being replaced, and while it is missing.
+    assert!(RevokedFile::open(&settings).unwrap_err().to_string().contains("line 2 is neither"));
+    // Revocations stay in force while the file is missing.
     fs::remove_file(&path).unwrap();
     for _ in 0..2 {
         assert!(refuses(Role::User, "ann", &hers) && refuses(Role::User, "bob", &lost));
@@ -58,37 +58,37 @@ fn listed_users_and_credentials_are_refused() {
     assert!(!refuses(Role::User, "bob", &new));
 }
 
-/// A separate thread reads the list for the gate.
+/// Checks that the separate thread reads a changed list.
 #[test]
-fn revocations_reach_the_gate() {
+fn a_changed_list_is_read_in_the_background() {
     let dir = tempfile::tempdir().unwrap();
     let settings = SecurityConfig { dir: dir.path().into(), ..SecurityConfig::default() };
     let revoked = Revoked::new(&settings).unwrap();
     let hers = token("ann", 1);
-    assert!(!revoked.refuses(Role::User, "ann", Credential::Token(&hers)));
+    assert!(!revoked.contains(Role::User, "ann", Credential::Token(&hers)));
     Revocations { names: ["ann".into()].into(), ..Revocations::default() }
         .write(&dir.path().join(REVOKED_FILE))
         .unwrap();
     let deadline = std::time::Instant::now() + Duration::from_mins(1);
-    while !revoked.refuses(Role::User, "ann", Credential::Token(&hers)) {
+    while !revoked.contains(Role::User, "ann", Credential::Token(&hers)) {
         assert!(std::time::Instant::now() < deadline, "the list was not read");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
-fn differently_encoded_token_is_equal_or_invalid() {
+fn a_token_in_another_encoding_has_the_same_fingerprint_or_is_invalid() {
     let text = token("ann", 1);
-    let (words, signature) = Token::parted(&text).unwrap();
+    let (words, signature) = Token::split_signature(&text).unwrap();
     let other = format!("{words}:{}", signature.to_uppercase());
     assert_ne!(other, text);
     assert_eq!(fingerprint_of(&other), fingerprint_of(&text));
-    assert_eq!(Token::verify(&other, &Keyring::from_secret(b"ours")), Err(crate::Refused::Malformed));
+    assert_eq!(Token::verify(&other, &Keyring::from_secret(b"ours")), Err(crate::TokenError::Malformed));
     assert_ne!(fingerprint_of(&token("ann", 2)), fingerprint_of(&text));
 }
 
-/// Parses a DER element: its tag, contents, and the remaining bytes.
-fn element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
+/// Parses a DER element. Returns its tag, its contents, and the bytes after it.
+fn parse_element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
     let (length, head) = match bytes[1] {
         short @ ..=0x7f => (usize::from(short), 2),
         0x81 => (usize::from(bytes[2]), 3),
@@ -98,7 +98,8 @@ fn element(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
     (bytes[0], &bytes[head..head + length], &bytes[head + length..])
 }
 
-fn of_elements(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+/// Encodes a DER element with this tag and these contents.
+fn encode_element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let table = parts.concat();
     let length = table.len();
     let head = match length {
@@ -115,8 +116,8 @@ const ORDER: [u8; 32] = [
     0xad, 0xa7, 0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
 ];
 
-/// The order minus this number, as a DER integer.
-fn negative(number: &[u8]) -> Vec<u8> {
+/// Returns the order of the curve minus this number, as a DER integer.
+fn order_minus(number: &[u8]) -> Vec<u8> {
     let mut left = ORDER;
     let mut borrow = 0;
     for at in 0..32 {
@@ -127,27 +128,26 @@ fn negative(number: &[u8]) -> Vec<u8> {
     }
     let zeros = left.iter().take_while(|digit| **digit == 0).count();
     let sign: &[u8] = if left[zeros] >= 0x80 { &[0] } else { &[] };
-    of_elements(2, &[sign, &left[zeros..]])
+    encode_element(2, &[sign, &left[zeros..]])
 }
 
-/// The same certificate with the signature (r, s) of the authority written as (r, n - s), which is
-/// valid too.
-fn disguised(certificate: &CertificateDer<'_>) -> CertificateDer<'static> {
-    let (_, all, _) = element(certificate);
-    let (_, _, after_words) = element(all);
-    let (_, _, signature) = element(after_words);
+/// Returns the same certificate with another valid signature: (r, n - s) instead of (r, s).
+fn with_other_signature(certificate: &CertificateDer<'_>) -> CertificateDer<'static> {
+    let (_, all, _) = parse_element(certificate);
+    let (_, _, after_signed) = parse_element(all);
+    let (_, _, signature) = parse_element(after_signed);
     let signed = &all[..all.len() - signature.len()];
-    let (_, bits, _) = element(signature);
-    let (_, numbers, _) = element(&bits[1..]);
-    let (_, _, second) = element(numbers);
+    let (_, bits, _) = parse_element(signature);
+    let (_, numbers, _) = parse_element(&bits[1..]);
+    let (_, _, second) = parse_element(numbers);
     let first = &numbers[..numbers.len() - second.len()];
-    let (_, s, _) = element(second);
-    let numbers = of_elements(0x30, &[first, &negative(s)]);
-    let signature = of_elements(3, &[&[0], &numbers]);
-    of_elements(0x30, &[signed, &signature]).into()
+    let (_, s, _) = parse_element(second);
+    let numbers = encode_element(0x30, &[first, &order_minus(s)]);
+    let signature = encode_element(3, &[&[0], &numbers]);
+    encode_element(0x30, &[signed, &signature]).into()
 }
 
-/// Over a real connection, because the encodings that TLS accepts matter.
+/// Uses a real connection, because the test depends on which encodings TLS accepts.
 #[test]
 fn certificate_with_another_signature_encoding_is_revoked_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ fn certificate_with_another_signature_encoding_is_revoked_too() {
     file("ca.pem", authority.certificate());
     file("datanode.pem", &authority.daemon(Role::DataNode, 1).unwrap());
     let keys = Keyring::from_secret(b"ours");
-    file("datanode.keys", &keys.file_for(Role::DataNode));
+    file("datanode.keys", &keys.key_file_for(Role::DataNode));
     let ann = authority.person(Role::User, "ann", 1).unwrap();
     file("ann.pem", &ann);
     let mut config = Config::default();
@@ -182,7 +182,7 @@ fn certificate_with_another_signature_encoding_is_revoked_too() {
         entered
     };
     let own = CertificateDer::from_pem_slice(ann.as_bytes()).unwrap();
-    let other = disguised(&own);
+    let other = with_other_signature(&own);
     assert_ne!(own, other);
     let guard = Guard::new(&config, Role::DataNode).unwrap();
     for good in [own.clone(), other.clone()] {

@@ -1,11 +1,12 @@
-//! Streams over real sockets: plain and TLS behave in the same way.
+//! Tests of streams over real sockets: plain and TLS streams behave in the same way.
 
 use super::*;
 use crate::{Authority, Role, tls, tls::Pem};
 use rustls::pki_types::ServerName;
 use std::net::TcpListener;
 
-fn pair(plain: bool) -> (Stream, Stream) {
+/// Returns both ends of a connection: client and server.
+fn connected_streams(plain: bool) -> (Stream, Stream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
@@ -28,9 +29,9 @@ fn pair(plain: bool) -> (Stream, Stream) {
 }
 
 #[test]
-fn bytes_go_both_ways_at_once() {
+fn bytes_are_sent_in_both_directions_at_once() {
     for plain in [true, false] {
-        let (near, far) = pair(plain);
+        let (near, far) = connected_streams(plain);
         let data: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7) as u8).collect();
         let (sent, expected) = (data.clone(), data.clone());
         let far_writer = far.try_clone().unwrap();
@@ -53,9 +54,9 @@ fn bytes_go_both_ways_at_once() {
 }
 
 #[test]
-fn peek_does_not_block_and_reports_the_end() {
+fn has_input_does_not_block_and_is_true_at_the_end() {
     for plain in [true, false] {
-        let (near, far) = pair(plain);
+        let (near, far) = connected_streams(plain);
         assert!(!near.has_input().unwrap(), "plain {plain}");
         (&far).write_all(b"word").unwrap();
         while !near.has_input().unwrap() {
@@ -78,7 +79,7 @@ fn files_are_sent_from_the_requested_offset() {
     let data: Vec<u8> = (0..700_000_u32).map(|at| (at / 3) as u8).collect();
     std::fs::write(&path, &data).unwrap();
     for plain in [true, false] {
-        let (near, far) = pair(plain);
+        let (near, far) = connected_streams(plain);
         let file = File::open(&path).unwrap();
         let sending = std::thread::spawn(move || {
             let mut at = 1000;

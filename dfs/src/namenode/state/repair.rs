@@ -17,7 +17,7 @@ use crate::namenode::{
     op::{Command, Now},
 };
 use dfs_client::ids::BlockId;
-use placement::{Candidate, Placing, place};
+use placement::{Candidate, PlacementRequest, place};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Bound::{Excluded, Unbounded},
@@ -233,8 +233,13 @@ impl State {
             .collect();
         let staying = self.holders(block).iter().filter(|ix| self.nodes.get(**ix).is_staying());
         let existing: Vec<usize> = staying.chain(pending).map(|ix| *ix as usize).collect();
-        let placing =
-            Placing { count, existing: &existing, block_bytes: length, seed: block.0, ..Placing::default() };
+        let placing = PlacementRequest {
+            count,
+            existing: &existing,
+            block_bytes: length,
+            seed: block.0,
+            ..PlacementRequest::default()
+        };
         place(&candidates, &placing).into_iter().map(|index| index as NodeIx).collect()
     }
 

@@ -10,7 +10,7 @@ use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, NodeUuid},
 };
-use placement::{Candidate, Placing, place, shortage};
+use placement::{Candidate, PlacementRequest, place, shortage};
 use std::collections::BTreeMap;
 
 /// A block ID that is higher than the next one by more than this is considered invalid and not part
@@ -28,7 +28,7 @@ impl State {
             plan.add_block(*file, holder, commits, (block, *nonce), *expected)?;
         let candidates: Vec<Candidate<'_>> =
             self.nodes.iter().map(|(_, node)| candidate(node, block_bytes)).collect();
-        let placing = Placing {
+        let placing = PlacementRequest {
             count: replication as usize,
             writer_host,
             exclude: exclude_nodes,

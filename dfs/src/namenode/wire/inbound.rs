@@ -9,7 +9,7 @@ use dfs_client::{
     path::DfsPath,
 };
 use proto::dfs as pb;
-use security::{Identity, request_of};
+use security::{Identity, request_id_of};
 
 const USER_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
@@ -32,7 +32,7 @@ pub(crate) fn request<M: Mutation>(request: tonic::Request<M>) -> Result<Request
     let id = <[u8; 16]>::try_from(message.request_id()).map_err(|_| {
         invalid_request(format!("request_id has {} bytes: it must have 16", message.request_id().len()))
     })?;
-    Ok(Request { id: RequestId(request_of(&caller.user, id)), caller, op: message.op()? })
+    Ok(Request { id: RequestId(request_id_of(&caller.user, id)), caller, op: message.op()? })
 }
 
 /// Returns the caller, as determined by the gate before the service.

@@ -57,7 +57,7 @@ fn sealed_address(node: NodeAddress, key: &BlockKey) -> pb::DataNodeAddress {
 /// Converts a block for a reader, and adds the token to read it.
 pub(crate) fn block_for_reading(block: LocatedBlock, key: &BlockKey) -> pb::LocatedBlock {
     pb::LocatedBlock {
-        token: key.to_read(block.block.0, block.nonce.0).to_bytes(),
+        token: key.read_token(block.block.0, block.nonce.0).to_bytes(),
         block_id: block.block.0,
         nonce: block.nonce.0,
         offset: block.offset,
@@ -70,7 +70,7 @@ pub(crate) fn block_for_reading(block: LocatedBlock, key: &BlockKey) -> pb::Loca
 /// Converts a block for a writer, and adds the token to write at most `max` bytes.
 pub(crate) fn block_for_writing(block: LocatedBlock, key: &BlockKey, max: u64) -> pb::LocatedBlock {
     pb::LocatedBlock {
-        token: key.to_write(block.block.0, block.nonce.0, max).to_bytes(),
+        token: key.write_token(block.block.0, block.nonce.0, max).to_bytes(),
         block_id: block.block.0,
         nonce: block.nonce.0,
         offset: block.offset,
@@ -228,7 +228,7 @@ fn command(state: &State, command: Command, key: &BlockKey) -> Option<pb::Comman
             if targets.is_empty() {
                 return None;
             }
-            let token = key.to_copy(block.0, nonce.0, length).to_bytes();
+            let token = key.copy_token(block.0, nonce.0, length).to_bytes();
             Kind::Copy(pb::CopyBlock { block_id: block.0, nonce: nonce.0, length, targets, token })
         }
         Command::Delete(blocks) => {

@@ -164,7 +164,7 @@ fn servers_reject_path_traversal() {
 pub(super) fn key_of(secret: &Path) -> BlockKey {
     let mut config = Config::default();
     secret.clone_into(&mut config.security.secret);
-    Guard::new(&config, Role::NameNode).unwrap().blocks()
+    Guard::new(&config, Role::NameNode).unwrap().block_key()
 }
 
 /// Sends a request to a DataNode. Returns the kind of the refusal; `None` if the request was
@@ -219,9 +219,9 @@ fn block_needs_its_own_token() {
     let wrong = [
         Vec::new(),
         block.token[1..].to_vec(),
-        theirs.to_read(id, nonce).to_bytes(),
-        ours.to_read(id + 1, nonce).to_bytes(),
-        ours.to_write(id, nonce, length).to_bytes(),
+        theirs.read_token(id, nonce).to_bytes(),
+        ours.read_token(id + 1, nonce).to_bytes(),
+        ours.write_token(id, nonce, length).to_bytes(),
     ];
     for token in wrong {
         assert_eq!(send_request(bulk(), read(), &token).as_deref(), Some("denied"), "{token:?}");
@@ -230,16 +230,16 @@ fn block_needs_its_own_token() {
     let new = id + 1000;
     assert_eq!(send_request(bulk(), write(id, length), &block.token).as_deref(), Some("denied"));
     assert_eq!(
-        send_request(bulk(), write(new, 2000), &ours.to_read(new, nonce).to_bytes()).as_deref(),
+        send_request(bulk(), write(new, 2000), &ours.read_token(new, nonce).to_bytes()).as_deref(),
         Some("denied")
     );
     assert_eq!(
-        send_request(bulk(), write(new, 2000), &theirs.to_write(new, nonce, 2000).to_bytes()).as_deref(),
+        send_request(bulk(), write(new, 2000), &theirs.write_token(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")
     );
     // The token must not permit more bytes than the NameNode has permitted.
     assert_eq!(
-        send_request(bulk(), write(new, 2001), &ours.to_write(new, nonce, 2000).to_bytes()).as_deref(),
+        send_request(bulk(), write(new, 2001), &ours.write_token(new, nonce, 2000).to_bytes()).as_deref(),
         Some("denied")
     );
 }

@@ -175,7 +175,7 @@ fn a_closed_block_is_not_written_again() {
     let block = block_of(&lab, &["--replication", "1"]);
     let (id, length, nonce) = (block.block_id, block.length, block.nonce);
     // The writer of the block still has this token.
-    let token = key_of(&lab.path("ours/secret")).to_write(id, nonce, length).to_bytes();
+    let token = key_of(&lab.path("ours/secret")).write_token(id, nonce, length).to_bytes();
     let report: fs::ReportReply = runtime().block_on(async {
         let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
         boss.ask("/fermata.dfs.v1.NameNode/Report", fs::ReportRequest::default()).await.unwrap()
