@@ -21,14 +21,14 @@ pub fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result<()> {
     let keys = Keyring::from_secret(secret.as_bytes());
     for role in Role::DAEMONS {
         write_private(&public.join(format!("{role}.pem")), authority.daemon(role, days)?.as_bytes())?;
-        write_private(&public.join(format!("{role}.keys")), keys.file_for(role).as_bytes())?;
+        write_private(&public.join(format!("{role}.keys")), keys.key_file_for(role).as_bytes())?;
     }
     let admin = authority.person(Role::Admin, "admin", days)?;
     Ok(write_private(&public.join("admin.pem"), admin.as_bytes())?)
 }
 
-/// Whether users may not have this name: daemons are identified by the name of their role,
-/// `fermata` and `root` own files, and `admin` is the first admin.
+/// Returns whether this name is reserved, so that no user may have it: daemons are identified by
+/// the name of their role, `fermata` and `root` own files, and `admin` is the first admin.
 pub fn is_reserved(name: &str, admin: bool) -> bool {
     let of_cluster =
         ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);

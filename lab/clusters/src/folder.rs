@@ -6,14 +6,15 @@ use view::output;
 /// The default folder of `mrctl up`.
 pub const FOLDER: &str = ".fermata";
 
-/// Whether `folder` is the one that commands find without `--dir` in the current folder.
+/// Returns whether `folder` is the default folder in the current folder, which commands find
+/// without `--dir`.
 pub(crate) fn is_here(folder: &Path) -> bool {
     let here = std::path::absolute(FOLDER).ok();
     folder == Path::new(FOLDER) || std::path::absolute(folder).ok() == here
 }
 
-/// The `--dir` flag for `folder` in a suggested command; empty if the command finds it without the
-/// flag.
+/// Returns the `--dir` flag for `folder` in a suggested command; empty if the command finds it
+/// without the flag.
 pub fn dir_flag(folder: Option<&Path>) -> String {
     match folder {
         Some(folder) if !is_here(folder) => format!(" --dir {}", output::shell(folder)),

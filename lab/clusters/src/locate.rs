@@ -1,4 +1,4 @@
-//! Finds the cluster that a command is for: by flags, environment variables, files, or folders.
+//! Finds the cluster that a command is for, from flags, environment variables, files or folders.
 
 use crate::{
     folder::{FOLDER, dir_flag},
@@ -31,22 +31,22 @@ pub struct Target {
     #[arg(long, global = true, value_name = "HOST:PORT", env = "FERMATA_JOBTRACKER", hide_env_values = true)]
     jobtracker: Option<String>,
     /// Configuration file of the cluster
-    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = path())]
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_CONFIG", hide_env_values = true, value_parser = any_path())]
     config: Option<PathBuf>,
     /// Folder with certificates, for a closed cluster
-    #[arg(long, global = true, value_name = "DIR", env = "FERMATA_SECURITY_DIR", hide_env_values = true, value_parser = path())]
+    #[arg(long, global = true, value_name = "DIR", env = "FERMATA_SECURITY_DIR", hide_env_values = true, value_parser = any_path())]
     security_dir: Option<PathBuf>,
     /// Name of the certificate in that folder to present
     #[arg(long, global = true, value_name = "NAME", env = "FERMATA_IDENTITY", hide_env_values = true)]
     identity: Option<String>,
     /// File with a token to present instead of a certificate
-    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_TOKEN_FILE", hide_env_values = true, value_parser = path())]
+    #[arg(long, global = true, value_name = "FILE", env = "FERMATA_TOKEN_FILE", hide_env_values = true, value_parser = any_path())]
     token_file: Option<PathBuf>,
 }
 
 /// The addresses and settings of the cluster that `Target::find` has found.
 #[derive(Debug, PartialEq)]
-struct Found {
+struct FoundCluster {
     namenode: String,
     jobtracker: String,
     client: ClientConfig,
@@ -56,13 +56,13 @@ struct Found {
     has_jobtracker: bool,
 }
 
-/// The folder of `mrctl up` that the cluster was found by, if any. It has the process IDs and logs
-/// of the daemons, which explain why a daemon is not reachable.
+/// The folder of `mrctl up` in which the cluster was found, if any. The process IDs and logs in the
+/// folder explain why a daemon is unreachable.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Origin(Option<PathBuf>);
 
 impl Origin {
-    /// Advice for an error message: what to do about a master that is not reachable.
+    /// Returns advice for an error message about an unreachable master.
     pub fn advice(&self, master: Kind) -> String {
         let name = master.program();
         let state = self.0.as_deref().and_then(|folder| ClusterState::load(folder).ok().flatten());
@@ -105,18 +105,19 @@ impl Target {
         Self { config: Some(file.to_owned()), ..Self::default() }
     }
 
-    /// The configuration file for a new cluster: the value of `--config`, else `./fermata.toml`.
+    /// Returns the configuration file for a new cluster: the value of `--config`, else
+    /// `./fermata.toml`.
     pub fn config_for_up(&self) -> Option<PathBuf> {
         let here = PathBuf::from("fermata.toml");
         self.config_file().or_else(|| here.is_file().then_some(here))
     }
 
-    /// The value of `--config`, if it is not empty.
+    /// Returns the value of `--config`, if it is not empty.
     pub fn config_file(&self) -> Option<PathBuf> {
         self.config.clone().filter(|file| !file.as_os_str().is_empty())
     }
 
-    /// Whether flags or environment variables select the cluster.
+    /// Returns whether flags or environment variables select the cluster.
     pub fn is_named(&self) -> bool {
         let named = [&self.namenode, &self.jobtracker].into_iter().flatten().any(|addr| !addr.is_empty());
         named || self.config_file().is_some()
@@ -151,7 +152,7 @@ impl Target {
         }
     }
 
-    /// The address of the NameNode, and the client and security settings for it.
+    /// Returns the address of the NameNode, and the client and security settings for it.
     pub fn namenode(&self) -> Result<(String, ClientConfig, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
@@ -183,7 +184,7 @@ impl Target {
         Ok(tracker.with_advice(move || origin.advice(Kind::Jobtracker)))
     }
 
-    /// The error for a master that does not answer, with what to do.
+    /// Returns the error for a master that does not answer, with advice.
     pub fn no_answer(&self, role: Role, why: &str) -> anyhow::Error {
         let kind = if role == Role::JobTracker { Kind::Jobtracker } else { Kind::Namenode };
         match self.find_master(role) {
@@ -194,7 +195,7 @@ impl Target {
         }
     }
 
-    /// Adds what to do to the error of a file system call that a NameNode has not answered.
+    /// Adds advice to the error of a file system call that the NameNode has not answered.
     pub fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let is_silent = |cause: &(dyn std::error::Error + 'static)| {
             matches!(cause.downcast_ref(), Some(ClientError::Deadline { kind: None, .. }))
@@ -208,21 +209,22 @@ impl Target {
         }
     }
 
-    /// The address of the JobTracker, how it was found, and the security settings for it.
+    /// Returns the address of the JobTracker, how it was found, and the security settings for it.
     fn find_jobtracker(&self) -> Result<(String, Origin, SecurityConfig)> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         if let Some(addr) = self.named_jobtracker() {
-            if let Some(found) = self.own_cluster(&cwd, |found| found.jobtracker == addr)? {
-                return Ok((found.jobtracker, found.origin, self.over(found.security)));
+            if let Some(found) = self.find_nearest_cluster(&cwd, |found| found.jobtracker == addr)? {
+                return Ok((found.jobtracker, found.origin, self.with_flags(found.security)));
             }
-            let security = load(self.file_beside(&cwd).as_deref())?.security;
-            return Ok((addr.to_owned(), Origin::default(), self.over(security)));
+            let security = load(self.config_for_address(&cwd).as_deref())?.security;
+            return Ok((addr.to_owned(), Origin::default(), self.with_flags(security)));
         }
         let found = self.find(&cwd)?;
         Ok((found.jobtracker, found.origin, found.security))
     }
 
-    /// The address of the JobTracker or the NameNode, by role, and the security settings for it.
+    /// Returns the address of the JobTracker or the NameNode, by role, and the security settings
+    /// for it.
     pub fn master(&self, role: Role) -> Result<(String, SecurityConfig)> {
         self.find_master(role).map(|(addr, _, security)| (addr, security))
     }
@@ -236,18 +238,19 @@ impl Target {
         Ok((found.namenode, found.origin, found.security))
     }
 
-    /// The credentials for the selected cluster.
+    /// Returns the credentials for the selected cluster.
     pub fn credentials(&self) -> Result<Credentials> {
         let (_, _, security) = self.find_jobtracker()?;
         Ok(client::credentials(&security)?)
     }
 
-    /// The authenticated name of the caller; None if the cluster is open.
+    /// Returns the authenticated name of the caller, or None if the cluster is open.
     pub fn proved_name(&self) -> Result<Option<String>> {
         Ok(self.credentials()?.name().map(str::to_owned))
     }
 
-    /// Whether the cluster is known to have a JobTracker, so that an unreachable one is an error.
+    /// Returns whether the cluster is known to have a JobTracker, so that an unreachable one is an
+    /// error.
     pub fn has_jobtracker(&self) -> Result<bool> {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         Ok(self.named_jobtracker().is_some() || self.find(&cwd)?.has_jobtracker)
@@ -257,22 +260,23 @@ impl Target {
         self.jobtracker.as_deref().filter(|addr| !addr.is_empty())
     }
 
-    /// The value of `--config`, else the `fermata.toml` in `cwd`.
-    fn file(&self, cwd: &Path) -> Option<PathBuf> {
+    /// Returns the value of `--config`, else the `fermata.toml` in `cwd`.
+    fn config_or_local_file(&self, cwd: &Path) -> Option<PathBuf> {
         self.config_file().or_else(|| {
             let here = cwd.join("fermata.toml");
             here.is_file().then_some(here)
         })
     }
 
-    /// The configuration file that goes with a given address: the value of `--config`, or the
-    /// `fermata.toml` in `cwd` if the caller trusts it.
-    fn file_beside(&self, cwd: &Path) -> Option<PathBuf> {
-        self.file(cwd).filter(|file| self.config_file().is_some() || trust::file(file).is_ok())
+    /// Returns the configuration file that goes with a given address: the value of `--config`, or
+    /// the `fermata.toml` in `cwd` if the caller trusts it.
+    fn config_for_address(&self, cwd: &Path) -> Option<PathBuf> {
+        self.config_or_local_file(cwd)
+            .filter(|file| self.config_file().is_some() || trust::check_file(file).is_ok())
     }
 
-    /// Replaces settings of the file by the values of flags.
-    fn over(&self, mut security: SecurityConfig) -> SecurityConfig {
+    /// Returns the settings of the file, with those replaced that flags set.
+    fn with_flags(&self, mut security: SecurityConfig) -> SecurityConfig {
         let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         security.dir = set(&self.security_dir).unwrap_or(security.dir);
         security.token = set(&self.token_file).unwrap_or(security.token);
@@ -281,33 +285,39 @@ impl Target {
         security
     }
 
-    fn find(&self, cwd: &Path) -> Result<Found> {
+    fn find(&self, cwd: &Path) -> Result<FoundCluster> {
         let mut found = self.find_cluster(cwd)?;
-        found.security = self.over(found.security);
+        found.security = self.with_flags(found.security);
         Ok(found)
     }
 
-    /// The cluster of the nearest folder, if `is_it` accepts it. Used when an address is given: if
-    /// it is the address of that cluster, the credentials in the folder apply.
-    fn own_cluster(&self, cwd: &Path, is_it: impl Fn(&Found) -> bool) -> Result<Option<Found>> {
-        let Some(folder) = nearest(cwd).filter(|_| self.config_file().is_none()) else { return Ok(None) };
+    /// Returns the cluster of the nearest folder, if `is_it` accepts it. Used when an address is
+    /// given: if it is the address of that cluster, the credentials in the folder apply.
+    fn find_nearest_cluster(
+        &self,
+        cwd: &Path,
+        is_it: impl Fn(&FoundCluster) -> bool,
+    ) -> Result<Option<FoundCluster>> {
+        let Some(folder) = nearest_state_folder(cwd).filter(|_| self.config_file().is_none()) else {
+            return Ok(None);
+        };
         // The address selects the cluster, so a folder of another account is no error here.
-        if trust::folder(&folder).is_err() {
+        if trust::check_folder(&folder).is_err() {
             return Ok(None);
         }
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
-        Ok(Some(Found::new(config, Some(folder))).filter(is_it))
+        Ok(Some(FoundCluster::new(config, Some(folder))).filter(is_it))
     }
 
-    fn find_cluster(&self, cwd: &Path) -> Result<Found> {
+    fn find_cluster(&self, cwd: &Path) -> Result<FoundCluster> {
         // An environment variable with an empty value counts as unset.
         if let Some(namenode) = self.namenode.as_ref().filter(|addr| !addr.is_empty()) {
             check_addr("namenode", namenode)?;
-            if let Some(found) = self.own_cluster(cwd, |found| found.namenode == *namenode)? {
+            if let Some(found) = self.find_nearest_cluster(cwd, |found| found.namenode == *namenode)? {
                 return Ok(found);
             }
-            let file = self.file_beside(cwd);
-            let mut found = Found::new(load(file.as_deref())?, None);
+            let file = self.config_for_address(cwd);
+            let mut found = FoundCluster::new(load(file.as_deref())?, None);
             found.namenode.clone_from(namenode);
             found.has_jobtracker = file.is_some();
             return Ok(found);
@@ -318,29 +328,31 @@ impl Target {
         let started = if self.config_file().is_some() {
             false
         } else {
-            trust::folder(&here)?;
+            trust::check_folder(&here)?;
             is_up(&here)
         };
-        if let Some(file) = self.file(cwd).filter(|_| !started) {
+        if let Some(file) = self.config_or_local_file(cwd).filter(|_| !started) {
             let config = load(Some(&file))?;
             // Settings without addresses are those of the local cluster, which has its own.
-            if self.config_file().is_none() && config.cluster == Config::default().cluster && is_layout(&here)
+            if self.config_file().is_none()
+                && config.cluster == Config::default().cluster
+                && has_layout(&here)
             {
-                return Err(stopped(&here));
+                return Err(stopped_cluster_error(&here));
             }
             let parent = file.parent().map(|at| if at == Path::new("") { Path::new(".") } else { at });
             let folder = parent.filter(|folder| ClusterState::path(folder).is_file());
-            return Ok(Found::new(config, folder.map(Path::to_owned)));
+            return Ok(FoundCluster::new(config, folder.map(Path::to_owned)));
         }
-        let Some(folder) = nearest(cwd) else {
-            if let Some(folder) = folders(cwd).find(|folder| is_layout(folder)) {
-                return Err(stopped(&folder));
+        let Some(folder) = nearest_state_folder(cwd) else {
+            if let Some(folder) = possible_state_folders(cwd).find(|folder| has_layout(folder)) {
+                return Err(stopped_cluster_error(&folder));
             }
             bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
         };
-        trust::folder(&folder)?;
+        trust::check_folder(&folder)?;
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
-        Ok(Found::new(config, Some(folder)))
+        Ok(FoundCluster::new(config, Some(folder)))
     }
 }
 
@@ -362,7 +374,7 @@ impl Masters for Target {
     }
 }
 
-impl Found {
+impl FoundCluster {
     fn new(config: Config, folder: Option<PathBuf>) -> Self {
         let Config { cluster, client, security, .. } = config;
         let (namenode, jobtracker) = (cluster.namenode, cluster.jobtracker);
@@ -372,13 +384,13 @@ impl Found {
 
 /// Loads a configuration file after checking that the caller may trust it.
 fn load(file: Option<&Path>) -> Result<Config> {
-    file.map_or(Ok(()), trust::file)?;
+    file.map_or(Ok(()), trust::check_file)?;
     Ok(Config::load(file)?)
 }
 
-/// Accepts every path. The parser of clap refuses an empty one, but an empty environment variable
-/// counts as unset.
-fn path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+/// Accepts every path. The default parser of clap refuses an empty path, but here an empty
+/// environment variable counts as unset.
+fn any_path() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::TypedValueParser::map(clap::builder::OsStringValueParser::new(), PathBuf::from)
 }
 
@@ -390,46 +402,46 @@ fn check_addr(what: &str, addr: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a cluster was started in `folder`.
-fn is_layout(folder: &Path) -> bool {
+/// Returns whether a cluster was started in `folder`.
+fn has_layout(folder: &Path) -> bool {
     folder.join("layout.json").is_file()
 }
 
-fn stopped(folder: &Path) -> anyhow::Error {
+fn stopped_cluster_error(folder: &Path) -> anyhow::Error {
     let dir = dir_flag(Some(folder));
     anyhow::anyhow!("the cluster in {} is stopped: start it again with `mrctl up{dir}`", folder.display())
 }
 
-/// Whether a daemon of the cluster in `folder` runs. The state file alone proves nothing: it
-/// survives a crash of the machine.
+/// Returns whether a daemon of the cluster in `folder` runs. The state file alone proves nothing:
+/// it survives a crash of the machine.
 fn is_up(folder: &Path) -> bool {
     let state = ClusterState::load(folder).ok().flatten();
     state.is_some_and(|state| state.daemons.iter().any(Daemon::is_running))
 }
 
-/// The nearest state folder, from `from` upwards, with a state file or without access for the
-/// caller.
-fn nearest(from: &Path) -> Option<PathBuf> {
-    folders(from).find(|folder| match fs::metadata(ClusterState::path(folder)) {
+/// Returns the nearest state folder, in `from` or its parents, that contains a state file or that
+/// the caller cannot access.
+fn nearest_state_folder(from: &Path) -> Option<PathBuf> {
+    possible_state_folders(from).find(|folder| match fs::metadata(ClusterState::path(folder)) {
         Ok(about) => about.is_file(),
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied && folder.is_dir(),
     })
 }
 
-/// The paths at which a state folder may be: in `from` and all its parents.
-fn folders(from: &Path) -> impl Iterator<Item = PathBuf> {
+/// Returns the paths at which a state folder may be: in `from` and all its parents.
+fn possible_state_folders(from: &Path) -> impl Iterator<Item = PathBuf> {
     from.ancestors().map(|folder| folder.join(FOLDER))
 }
 
-/// The state folder for a local command: `named`, else the nearest, else the default.
+/// Returns the state folder for a local command: `named`, else the nearest, else the default.
 pub fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
     let folder = if let Some(named) = named {
         named.to_owned()
     } else {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
-        nearest(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
+        nearest_state_folder(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
     };
-    trust::folder(&folder)?;
+    trust::check_folder(&folder)?;
     Ok(folder)
 }
 
@@ -438,12 +450,12 @@ mod tests {
     use super::*;
     use crate::local::Identity;
 
-    fn with_file(folder: &Path, namenode: &str) {
+    fn write_config(folder: &Path, namenode: &str) {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("fermata.toml"), format!("[cluster]\nnamenode = \"{namenode}\"\n")).unwrap();
     }
 
-    /// A daemon record that counts as running: its process is this test.
+    /// Returns a daemon record that counts as running: its process is this test.
     fn this_process() -> Daemon {
         Daemon {
             name: "namenode".into(),
@@ -459,12 +471,12 @@ mod tests {
         }
     }
 
-    fn found(target: &Target, cwd: &Path) -> String {
+    fn namenode_of(target: &Target, cwd: &Path) -> String {
         target.find(cwd).unwrap().namenode
     }
 
     #[test]
-    fn more_specific_setting_wins() {
+    fn more_specific_choice_of_a_cluster_wins() {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("a/b");
         fs::create_dir_all(&deep).unwrap();
@@ -480,40 +492,40 @@ mod tests {
 
         // A folder whose cluster is stopped does not count.
         let folder = root.path().join(FOLDER);
-        with_file(&folder, "up:1");
+        write_config(&folder, "up:1");
         assert!(none.find(&deep).is_err());
         ClusterState::default().save(&folder).unwrap();
-        assert_eq!(found(&none, &deep), "up:1");
+        assert_eq!(namenode_of(&none, &deep), "up:1");
 
         // The address of the cluster in that folder selects that cluster, with its credentials.
         let at = |addr: &str| Target { namenode: Some(addr.into()), ..Target::default() };
         assert_eq!(at("up:1").find(&deep).unwrap().origin, Origin(Some(folder.clone())));
         assert_eq!(at("other:1").find(&deep).unwrap().origin, Origin(None));
 
-        with_file(&deep, "here:2");
-        assert_eq!(found(&none, &deep), "here:2");
+        write_config(&deep, "here:2");
+        assert_eq!(namenode_of(&none, &deep), "here:2");
 
         // A running cluster in the current folder has precedence over the `fermata.toml` beside it.
         let local = deep.join(FOLDER);
-        with_file(&local, "local:5");
-        assert_eq!(found(&none, &deep), "here:2", "it does not run");
+        write_config(&local, "local:5");
+        assert_eq!(namenode_of(&none, &deep), "here:2", "it does not run");
         ClusterState::default().save(&local).unwrap();
-        assert_eq!(found(&none, &deep), "here:2", "it has run");
+        assert_eq!(namenode_of(&none, &deep), "here:2", "it has run");
         ClusterState { daemons: vec![this_process()], ..ClusterState::default() }.save(&local).unwrap();
-        assert_eq!(found(&none, &deep), "local:5");
+        assert_eq!(namenode_of(&none, &deep), "local:5");
         fs::remove_dir_all(&local).unwrap();
 
-        with_file(root.path(), "named:3");
+        write_config(root.path(), "named:3");
         let config = Some(root.path().join("fermata.toml"));
-        assert_eq!(found(&Target { config: config.clone(), ..Target::default() }, &deep), "named:3");
+        assert_eq!(namenode_of(&Target { config: config.clone(), ..Target::default() }, &deep), "named:3");
         assert_eq!(
-            found(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep),
+            namenode_of(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep),
             "flag:4"
         );
     }
 
     #[test]
-    fn stopped_cluster_is_named_also_with_a_configuration_beside_it() {
+    fn error_names_the_stopped_cluster_even_if_a_configuration_is_beside_it() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join(FOLDER);
         fs::create_dir_all(&folder).unwrap();
@@ -524,13 +536,13 @@ mod tests {
         assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
         // A file that was named, or that has addresses, selects a cluster.
         let named = Target { config: Some(file), ..Target::default() };
-        assert_eq!(found(&named, root.path()), Config::default().cluster.namenode);
-        with_file(root.path(), "here:2");
-        assert_eq!(found(&Target::default(), root.path()), "here:2");
+        assert_eq!(namenode_of(&named, root.path()), Config::default().cluster.namenode);
+        write_config(root.path(), "here:2");
+        assert_eq!(namenode_of(&Target::default(), root.path()), "here:2");
     }
 
     #[test]
-    fn bad_names_are_refused() {
+    fn invalid_addresses_and_missing_files_are_refused() {
         let root = tempfile::tempdir().unwrap();
         for addr in ["localhost", "localhost:70000", ":1", "x:y"] {
             let target = Target { namenode: Some(addr.into()), ..Target::default() };

@@ -27,7 +27,7 @@ struct Caller {
 }
 
 impl Caller {
-    fn this() -> Self {
+    fn current() -> Self {
         Self {
             user: rustix::process::geteuid().as_raw(),
             group: rustix::process::getegid().as_raw(),
@@ -35,7 +35,7 @@ impl Caller {
         }
     }
 
-    /// Why a file with this owner, group and mode is not trusted.
+    /// Returns why a file with this owner, group and mode is not trusted, or None if it is trusted.
     fn refusal(&self, path: &Path, (owner, group, mode): (u32, u32, u32)) -> Option<String> {
         let shown = output::shell(path);
         if owner != self.user && owner != 0 && Some(owner) != self.trusted {
@@ -69,9 +69,9 @@ impl Caller {
     }
 }
 
-/// Refuses a path that the caller has no permission to read. `file` is the file that mrctl reads:
-/// `path` itself or a file in it.
-fn check_open(path: &Path, file: &Path) -> Result<()> {
+/// Refuses a path that the caller has no permission to read. mrctl reads `file`, which is `path`
+/// itself or a file in the folder `path`.
+fn check_readable(path: &Path, file: &Path) -> Result<()> {
     // Use `access`, do not open the file before its owner is known: opening a named pipe of another
     // account would block.
     if rustix::fs::access(file, Access::READ_OK) != Err(Errno::ACCESS) {
@@ -79,13 +79,13 @@ fn check_open(path: &Path, file: &Path) -> Result<()> {
     }
     let own = rustix::process::geteuid().as_raw();
     match fs::metadata(path) {
-        Ok(about) => bail!(closed(path, about.uid(), own)),
+        Ok(about) => bail!(closed_folder_message(path, about.uid(), own)),
         Err(error) => bail!("{}: {error}", path.display()),
     }
 }
 
-/// The error message for a cluster folder that the caller has no permission to read.
-fn closed(path: &Path, owner: u32, own: u32) -> String {
+/// Returns the error message for a cluster folder that the caller has no permission to read.
+fn closed_folder_message(path: &Path, owner: u32, own: u32) -> String {
     let (whose, own) = (daemon::account::name_of(owner), daemon::account::name_of(own));
     // Without TLS, mrctl sends no token to daemons of an account that it does not trust. It trusts
     // root.
@@ -100,15 +100,16 @@ fn closed(path: &Path, owner: u32, own: u32) -> String {
 
 /// Refuses a configuration file that another account owns or can change, or that the caller cannot
 /// read. A file that does not exist is accepted.
-pub fn file(path: &Path) -> Result<()> {
-    check_open(path, path)?;
-    Caller::this().check(path)
+pub fn check_file(path: &Path) -> Result<()> {
+    check_readable(path, path)?;
+    Caller::current().check(path)
 }
 
-/// Applies the same checks to a cluster folder and to the files that mrctl reads in it.
-pub fn folder(path: &Path) -> Result<()> {
-    check_open(path, &path.join("fermata.toml"))?;
-    let caller = Caller::this();
+/// Applies the checks of [`check_file`] to a cluster folder and to the files that mrctl reads in
+/// it.
+pub fn check_folder(path: &Path) -> Result<()> {
+    check_readable(path, &path.join("fermata.toml"))?;
+    let caller = Caller::current();
     caller.check(path)?;
     FILES.iter().try_for_each(|name| caller.check(&path.join(name)))
 }
@@ -120,13 +121,13 @@ mod tests {
     #[test]
     fn message_for_a_closed_folder_names_its_owner_and_the_remedy() {
         let whose = daemon::account::name_of(77);
-        let line = closed(Path::new("/a/.fermata"), 77, 5);
+        let line = closed_folder_message(Path::new("/a/.fermata"), 77, 5);
         assert!(line.starts_with(&format!("/a/.fermata belongs to {whose} and is closed to ")), "{line}");
         assert!(
             line.contains("`mrctl token`") && line.contains(&format!("FERMATA_TRUST_OWNER={whose}")),
             "{line}"
         );
-        let line = closed(Path::new("/a/.fermata"), 0, 5);
+        let line = closed_folder_message(Path::new("/a/.fermata"), 0, 5);
         assert!(line.contains("belongs to root") && !line.contains("FERMATA_TRUST_OWNER"), "{line}");
     }
 

@@ -5,7 +5,7 @@
 //! reach the cluster folder at all (for example below a home folder), the folders of the trackers
 //! and the sockets of the DataNodes are below `/var/tmp`; `layout.json` records the path.
 
-use super::layout::{Layout, SECRET, Shape, TaskAccount};
+use super::layout::{Layout, SECRET, StoredLayout, TaskAccount};
 use anyhow::{Context, Result, bail};
 use std::{
     fs::{self, Permissions},
@@ -13,21 +13,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Prefix of a folder for trackers outside the cluster folder.
-const ELSEWHERE: &str = "fermata-tasks-";
+/// Prefix of the name of a folder for trackers that is outside the cluster folder.
+const OUTSIDE_PREFIX: &str = "fermata-tasks-";
 /// Other accounts may traverse the folder but not list it.
 const TRAVERSABLE: u32 = 0o711;
-const CLOSED: u32 = 0o700;
+/// Other accounts have no access to the folder.
+const PRIVATE: u32 = 0o700;
 /// Other accounts may list the folder.
 const READABLE: u32 = 0o755;
 
 impl Layout {
     /// Creates the folder, its subfolders and its secret.
     pub fn make(&mut self) -> Result<()> {
-        let traversable = if self.account.is_some() { TRAVERSABLE } else { CLOSED };
+        let traversable = if self.account.is_some() { TRAVERSABLE } else { PRIVATE };
         make_folder(&self.folder, if self.open { READABLE } else { traversable })?;
         for part in ["logs", "run"] {
-            make_folder(&self.folder.join(part), CLOSED)?;
+            make_folder(&self.folder.join(part), PRIVATE)?;
         }
         // Tasks read blocks through sockets in these folders.
         let data = self.folder.join("data");
@@ -40,38 +41,40 @@ impl Layout {
             let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(|id| id.simple().to_string());
             security::write_private(&secret, (random.concat() + "\n").as_bytes())?;
         }
-        self.tasks = self.place_tasks()?;
+        self.tasks = self.choose_tasks_folder()?;
         // Tasks that cannot reach the folder cannot reach the sockets of the DataNodes in it
         // either.
         let sockets = &mut self.config.datanode.socket_dir;
-        if sockets.as_os_str().is_empty() || is_named_elsewhere(sockets) {
-            *sockets = if is_elsewhere(&self.tasks) { self.tasks.clone() } else { PathBuf::new() };
+        if sockets.as_os_str().is_empty() || has_outside_prefix(sockets) {
+            *sockets = if is_outside_folder(&self.tasks) { self.tasks.clone() } else { PathBuf::new() };
         }
         Ok(())
     }
 
-    /// A folder for the trackers that tasks can reach.
-    fn place_tasks(&self) -> Result<PathBuf> {
+    /// Returns the parent of the folders of the trackers, which tasks can reach. Creates it if
+    /// necessary.
+    fn choose_tasks_folder(&self) -> Result<PathBuf> {
         let own = self.folder.join("tasks");
         let Some(account) = &self.account else {
-            make_folder(&own, CLOSED)?;
+            make_folder(&own, PRIVATE)?;
             return Ok(own);
         };
         make_folder(&own, TRAVERSABLE)?;
-        let Some(closed) = blocked(&own, account)? else {
-            if is_elsewhere(&self.tasks) {
-                // Remains from a start when tasks could not reach the folder.
+        let Some(closed) = first_blocked_folder(&own, account)? else {
+            if is_outside_folder(&self.tasks) {
+                // The folder was created by an earlier start, when tasks could not reach the
+                // cluster folder.
                 daemon::tree::remove(&self.tasks)
                     .with_context(|| format!("cannot remove {}", self.tasks.display()))?;
             }
             return Ok(own);
         };
-        if is_elsewhere(&self.tasks) && blocked(&self.tasks, account)?.is_none() {
+        if is_outside_folder(&self.tasks) && first_blocked_folder(&self.tasks, account)?.is_none() {
             return Ok(self.tasks.clone());
         }
         for base in ["/var/tmp", "/tmp"].map(Path::new).into_iter().filter(|base| base.is_dir()) {
-            if blocked(base, account)?.is_none()
-                && let Ok(made) = tempfile::Builder::new().prefix(ELSEWHERE).tempdir_in(base)
+            if first_blocked_folder(base, account)?.is_none()
+                && let Ok(made) = tempfile::Builder::new().prefix(OUTSIDE_PREFIX).tempdir_in(base)
             {
                 let made = made.keep();
                 make_folder(&made, TRAVERSABLE)?;
@@ -87,8 +90,8 @@ impl Layout {
     }
 }
 
-/// The first folder on the path that tasks cannot enter.
-fn blocked(path: &Path, account: &TaskAccount) -> Result<Option<PathBuf>> {
+/// Returns the first folder on the path that tasks cannot enter, or None if they can enter all.
+fn first_blocked_folder(path: &Path, account: &TaskAccount) -> Result<Option<PathBuf>> {
     daemon::account::blocked_at(path, account.ids)
         .with_context(|| format!("cannot read the permissions of {}", path.display()))
 }
@@ -99,23 +102,23 @@ fn make_folder(path: &Path, mode: u32) -> Result<()> {
     made.with_context(|| format!("cannot create folder {}", path.display()))
 }
 
-fn is_named_elsewhere(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(ELSEWHERE))
+fn has_outside_prefix(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OUTSIDE_PREFIX))
 }
 
-/// Whether `place_tasks` has created this folder outside the cluster folder.
-fn is_elsewhere(path: &Path) -> bool {
+/// Returns whether `choose_tasks_folder` has created this folder outside the cluster folder.
+fn is_outside_folder(path: &Path) -> bool {
     let own = |about: fs::Metadata| about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
-    is_named_elsewhere(path) && fs::symlink_metadata(path).is_ok_and(own)
+    has_outside_prefix(path) && fs::symlink_metadata(path).is_ok_and(own)
 }
 
 /// Removes the folders of the trackers if they are outside `folder`.
-pub fn remove_elsewhere(folder: &Path) -> Result<()> {
-    let shape = Shape::load(folder).unwrap_or_else(|error| {
+pub fn remove_outside_folder(folder: &Path) -> Result<()> {
+    let shape = StoredLayout::load(folder).unwrap_or_else(|error| {
         eprintln!("mrctl: warning: {error:#}; folders of tasks outside {} are not removed", folder.display());
         None
     });
-    match shape.and_then(|shape| shape.tasks).filter(|path| is_elsewhere(path)) {
+    match shape.and_then(|shape| shape.tasks).filter(|path| is_outside_folder(path)) {
         Some(path) => {
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))
         }
@@ -123,9 +126,9 @@ pub fn remove_elsewhere(folder: &Path) -> Result<()> {
     }
 }
 
-/// A new folder for a temporary cluster, removed when dropped. Tasks of another account can
-/// traverse it.
-pub fn temporary(within: &Path, prefix: &str) -> Result<tempfile::TempDir> {
+/// Creates a folder for a temporary cluster, which is removed when it is dropped. Tasks of another
+/// account can traverse it.
+pub fn temporary_folder(within: &Path, prefix: &str) -> Result<tempfile::TempDir> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir_in(within);
     let folder = made.with_context(|| format!("cannot create a folder in {}", within.display()))?;
     if rustix::process::geteuid().is_root() {

@@ -8,7 +8,7 @@
 
 use super::{
     layout::{Layout, Role},
-    process::{Identity, cpu_seconds, end, memory_bytes},
+    process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
 use anyhow::{Context, Result, anyhow, bail};
@@ -26,17 +26,17 @@ use std::{
 };
 
 const READY_TIMEOUT: Duration = Duration::from_mins(1);
-/// After this time, a message says what mrctl is waiting for.
+/// How long mrctl waits before it prints what it is waiting for.
 const NOTICE_AFTER: Duration = Duration::from_secs(5);
-/// How long to wait for the end of safemode when all DataNodes have reported: no more blocks will
-/// come.
-const HOPELESS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long to wait for the end of safemode after all DataNodes have reported. No further blocks
+/// will be reported then.
+const SAFEMODE_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 /// The owner of the root folder in a new namespace.
-const UNOWNED: &str = "fermata";
+const INITIAL_ROOT_OWNER: &str = "fermata";
 /// The flag that daemons recommend in their log when their journal is damaged.
-const RECOVER: &str = "--recover";
+const RECOVER_FLAG: &str = "--recover";
 
 /// A cluster that this process is starting or has started.
 pub struct Launch {
@@ -55,51 +55,52 @@ pub struct Launch {
 impl Launch {
     /// Starts a complete cluster and waits until all nodes accept blocks and tasks.
     pub async fn start(layout: Layout, port: Option<u16>) -> Result<Self> {
-        Box::pin(Self::start_namenode(layout, port)).await?.start_rest().await
+        Box::pin(Self::start_namenode(layout, port)).await?.start_remaining_daemons().await
     }
 
-    /// Does the same, but if the cluster has started completely before and its masters are ready
-    /// now, other failures are only warnings.
+    /// Starts a complete cluster like `start`. If the cluster has started completely before and its
+    /// masters are ready now, other failures are only warnings.
     pub async fn start_degraded(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
         launch.tolerant = launch.layout.formatted;
-        launch.start_rest().await
+        launch.start_remaining_daemons().await
     }
 
-    async fn start_rest(mut self) -> Result<Self> {
-        Box::pin(self.files()).await?;
-        self.jobs().await?;
+    async fn start_remaining_daemons(mut self) -> Result<Self> {
+        Box::pin(self.start_file_system()).await?;
+        self.start_jobtracker().await?;
         self.start_all(Kind::Tasktracker).await?;
         self.layout.set_formatted()?;
         Ok(self)
     }
 
-    /// Starts the file system and the JobTracker, without TaskTrackers: jobs are accepted and wait.
+    /// Starts the file system and the JobTracker, but no TaskTrackers, so that jobs are accepted
+    /// and wait.
     pub async fn start_without_trackers(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_files(layout, port)).await?;
-        launch.jobs().await?;
+        launch.start_jobtracker().await?;
         Ok(launch)
     }
 
     /// Starts only the file system.
     pub async fn start_files(layout: Layout, port: Option<u16>) -> Result<Self> {
         let mut launch = Box::pin(Self::start_namenode(layout, port)).await?;
-        Box::pin(launch.files()).await?;
+        Box::pin(launch.start_file_system()).await?;
         Ok(launch)
     }
 
-    async fn files(&mut self) -> Result<()> {
+    async fn start_file_system(&mut self) -> Result<()> {
         self.start_all(Kind::Datanode).await?;
         let ready = Box::pin(await_files(&self.layout, &self.state, self.tolerant)).await;
         self.tolerate(ready)?;
-        let owned = Box::pin(self.own_root()).await;
+        let owned = Box::pin(self.give_root_to_caller()).await;
         self.tolerate(owned)
     }
 
-    async fn jobs(&mut self) -> Result<()> {
+    async fn start_jobtracker(&mut self) -> Result<()> {
         let at = self.state.daemons.len();
         self.spawn(&Layout::jobtracker())?;
-        self.state.jobtracker = self.ready(at, Instant::now() + READY_TIMEOUT).await?;
+        self.state.jobtracker = self.await_daemon(at, Instant::now() + READY_TIMEOUT).await?;
         Ok(())
     }
 
@@ -112,9 +113,9 @@ impl Launch {
         }
         let mut deadline = Instant::now() + READY_TIMEOUT;
         for at in first..self.state.daemons.len() {
-            match self.ready(at, deadline).await {
+            match self.await_daemon(at, deadline).await {
                 Ok(_) => deadline = Instant::now() + READY_TIMEOUT,
-                Err(_) if self.tolerant => self.warnings.push(failure(&self.state.daemons[at])),
+                Err(_) if self.tolerant => self.warnings.push(describe_failure(&self.state.daemons[at])),
                 Err(error) => return Err(error),
             }
         }
@@ -135,7 +136,7 @@ impl Launch {
         let port = port.filter(|port| *port != 0);
         let [free, jobtracker] = free_ports(port, layout.ports)?;
         let ports = [port.unwrap_or(free), jobtracker];
-        if let Some(note) = layout.ports.and_then(|before| moved_ports(port, before, ports)) {
+        if let Some(note) = layout.ports.and_then(|before| moved_ports_note(port, before, ports)) {
             eprintln!("mrctl: note: {note}");
         }
         layout.make()?;
@@ -144,7 +145,7 @@ impl Launch {
         let (warnings, children) = (Vec::new(), Vec::new());
         let mut launch = Self { layout, state, warnings, children, keep: false, tolerant: false };
         launch.spawn(&Layout::namenode())?;
-        launch.state.namenode = launch.ready(0, Instant::now() + READY_TIMEOUT).await?;
+        launch.state.namenode = launch.await_daemon(0, Instant::now() + READY_TIMEOUT).await?;
         Ok(launch)
     }
 
@@ -153,7 +154,7 @@ impl Launch {
     pub async fn restart_namenode(&mut self) -> Result<Duration> {
         let namenode = &self.state.daemons[0];
         let pid = namenode.identity.pid;
-        end(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
+        end_processes(&[(&namenode.identity, &namenode.args)], Duration::ZERO)?;
         // A process holds the lock of its folder until its last thread has ended. Only waiting for
         // the child makes sure of that.
         if let Some(at) = self.children.iter().position(|child| child.id() == pid) {
@@ -164,18 +165,18 @@ impl Launch {
             namenode.args.iter().position(|word| word == "--listen").context("a namenode has --listen")?;
         namenode.args[listen + 1] = "127.0.0.1:0".into();
         let since = Instant::now();
-        let child = run(namenode)?;
+        let child = spawn_process(namenode)?;
         self.children.push(child);
-        self.state.namenode = self.ready(0, since + READY_TIMEOUT).await?;
+        self.state.namenode = self.await_daemon(0, since + READY_TIMEOUT).await?;
         Ok(since.elapsed())
     }
 
-    /// CPU seconds of all daemons so far.
+    /// Returns the CPU seconds that all daemons have used so far.
     pub fn cpu_seconds(&self) -> f64 {
         self.state.daemons.iter().filter_map(|daemon| cpu_seconds(daemon.identity.pid)).sum()
     }
 
-    /// Resident memory of the namenode, in bytes.
+    /// Returns the resident memory of the namenode, in bytes.
     pub fn namenode_memory(&self) -> Result<u64> {
         memory_bytes(self.state.daemons[0].identity.pid)
             .context("cannot read the memory of the namenode from /proc")
@@ -186,7 +187,7 @@ impl Launch {
         connect(&self.layout, &self.state).await
     }
 
-    /// The credentials for this cluster.
+    /// Returns the credentials for this cluster.
     pub fn credentials(&self) -> Result<Credentials> {
         credentials(&self.layout)
     }
@@ -210,17 +211,17 @@ impl Launch {
         for child in &mut self.children {
             let _ = child.wait();
         }
-        if self.layout.temporary { super::remove_elsewhere(&self.layout.folder) } else { Ok(()) }
+        if self.layout.temporary { super::remove_outside_folder(&self.layout.folder) } else { Ok(()) }
     }
 
     /// Gives the root folder of a closed cluster to the account that started it, so that its jobs
     /// can write there: jobs run without superuser rights.
-    async fn own_root(&self) -> Result<()> {
+    async fn give_root_to_caller(&self) -> Result<()> {
         let credentials = self.credentials()?;
         let Some(name) = credentials.name().filter(|_| self.layout.has_own_secret()) else { return Ok(()) };
         let client = self.client().await?;
         let root = DfsPath::root();
-        if client.stat(&root).await?.owner != UNOWNED {
+        if client.stat(&root).await?.owner != INITIAL_ROOT_OWNER {
             return Ok(());
         }
         let attributes = Attributes { owner: Some(name.to_owned()), ..Attributes::default() };
@@ -246,13 +247,13 @@ impl Launch {
             ready_file: layout.ready_file(role),
             args: layout.args(role),
         };
-        self.children.push(run(&mut daemon)?);
+        self.children.push(spawn_process(&mut daemon)?);
         self.state.daemons.push(daemon);
         self.state.save(&self.layout.folder)
     }
 
     /// Waits until daemon `at` is ready and returns its address.
-    async fn ready(&mut self, at: usize, deadline: Instant) -> Result<String> {
+    async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
         let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
         self.state.save(&self.layout.folder)?;
@@ -261,18 +262,18 @@ impl Launch {
 }
 
 /// A wait with a deadline, which prints one message if it takes long.
-struct Waiting {
+struct TimedWait {
     since: Instant,
     deadline: Instant,
     announced: bool,
 }
 
-impl Waiting {
+impl TimedWait {
     fn until(deadline: Instant) -> Self {
         Self { since: Instant::now(), deadline, announced: false }
     }
 
-    fn lasts(&self, time: Duration) -> bool {
+    fn has_lasted(&self, time: Duration) -> bool {
         self.since.elapsed() > time
     }
 
@@ -280,8 +281,8 @@ impl Waiting {
         Instant::now() > self.deadline
     }
 
-    fn notice(&mut self, what: impl FnOnce() -> String) {
-        if !self.announced && self.lasts(NOTICE_AFTER) {
+    fn print_notice(&mut self, what: impl FnOnce() -> String) {
+        if !self.announced && self.has_lasted(NOTICE_AFTER) {
             self.announced = true;
             let left = self.deadline.saturating_duration_since(Instant::now()).as_secs();
             eprintln!("mrctl: waiting up to {left} s more: {}", what());
@@ -304,7 +305,7 @@ impl Drop for Launch {
 /// process.
 pub async fn restart(folder: &Path, state: &mut ClusterState, name: &str, kind: Kind) -> Result<()> {
     // Drop the handle: the process outlives this one and is identified by its PID from now on.
-    drop(run(state.find(name, Some(kind))?)?);
+    drop(spawn_process(state.find(name, Some(kind))?)?);
     state.save(folder)?;
     let daemon = state.find(name, Some(kind))?;
     daemon.addr = await_ready(daemon, Instant::now() + READY_TIMEOUT).await?;
@@ -321,12 +322,13 @@ async fn connect(layout: &Layout, state: &ClusterState) -> Result<Client> {
 }
 
 /// Waits until all DataNodes that are ready have registered and reported, and safemode is off. With
-/// `tolerant`, errors have one line, and safemode that does not end by itself is not waited for.
+/// `tolerant`, errors have one line, and the wait ends early if safemode does not end after all
+/// DataNodes have reported.
 pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) -> Result<()> {
     let client = connect(layout, state).await?;
     let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
     let datanodes: Vec<&Daemon> = state.daemons.iter().filter(serves).collect();
-    let mut waiting = Waiting::until(Instant::now() + READY_TIMEOUT);
+    let mut waiting = TimedWait::until(Instant::now() + READY_TIMEOUT);
     let mut reported: Option<Instant> = None;
     loop {
         let report = client.report().await?;
@@ -339,19 +341,20 @@ pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) 
             None => return Ok(()),
         };
         if let Some(dead) = datanodes.iter().find(|daemon| !daemon.is_running()) {
-            return Err(if tolerant { anyhow!(failure(dead)) } else { died(dead) });
+            return Err(if tolerant { anyhow!(describe_failure(dead)) } else { start_error(dead) });
         }
-        let hopeless = tolerant && reported.is_some_and(|since| since.elapsed() > HOPELESS_TIMEOUT);
+        let hopeless = tolerant && reported.is_some_and(|since| since.elapsed() > SAFEMODE_TIMEOUT);
         if waiting.is_over() || hopeless {
             let seconds = waiting.since.elapsed().as_secs();
             bail!("the file system is not ready after {seconds} s: {why}");
         }
-        waiting.notice(|| why);
+        waiting.print_notice(|| why);
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// The DataNodes that have not registered or not reported their blocks yet, with their logs.
+/// Describes the DataNodes that have not registered or not reported their blocks yet, with their
+/// log files. Returns None if all have.
 fn unregistered(nodes: &[NodeReport], datanodes: &[&Daemon]) -> Option<String> {
     let is_known = |daemon: &Daemon| {
         let up = |node: &NodeReport| !matches!(node.state, NodeState::Suspect | NodeState::Dead);
@@ -367,8 +370,8 @@ fn unregistered(nodes: &[NodeReport], datanodes: &[&Daemon]) -> Option<String> {
     Some(format!("{title} has not registered with the namenode (see {log}){more}"))
 }
 
-/// The path of the binary of a daemon, which is in the folder of mrctl.
-pub(super) fn program(kind: Kind) -> Result<PathBuf> {
+/// Returns the path of the binary of a daemon, which is in the folder of mrctl.
+pub(super) fn program_path(kind: Kind) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot determine the path of mrctl")?;
     let path = own.with_file_name(kind.program());
     if !path.is_file() {
@@ -377,9 +380,9 @@ pub(super) fn program(kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A note about masters whose port of the last start is in use. `asked`: the port of
-/// `--namenode-port`.
-fn moved_ports(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Option<String> {
+/// Returns a note about masters that got another port, because their port of the last start is in
+/// use. `asked` is the port of `--namenode-port`.
+fn moved_ports_note(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Option<String> {
     let masters = ["namenode", "jobtracker"].into_iter().zip(before.into_iter().zip(now));
     let moved =
         masters.filter(|(name, (before, now))| before != now && (asked.is_none() || *name != "namenode"));
@@ -390,9 +393,9 @@ fn moved_ports(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Option<St
     (!moved.is_empty()).then(|| format!("{notes}; programs with the old address must use the new one"))
 }
 
-/// Two free ports other than `not`: those of the last start if they are free, else random ones
-/// outside the range that the kernel uses for outgoing connections, so that a restarted daemon
-/// finds its port free.
+/// Returns two free ports, neither of which is `not`: the ports of the last start if they are free,
+/// else random ports outside the range that the kernel uses for outgoing connections, so that a
+/// restarted daemon finds its port free.
 fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
     let is_free = |port: &u16| Some(*port) != not && TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let mut random = rand::rng();
@@ -406,13 +409,13 @@ fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
     namenode.zip(jobtracker).map(Into::into).context("no free ports found on 127.0.0.1 from 10000 to 32000")
 }
 
-fn run(daemon: &mut Daemon) -> Result<Child> {
+fn spawn_process(daemon: &mut Daemon) -> Result<Child> {
     let _ = fs::remove_file(&daemon.ready_file);
     let log = fs::OpenOptions::new().create(true).append(true).open(&daemon.log);
     let log = log.with_context(|| format!("cannot open log {}", daemon.log.display()))?;
     daemon.log_before = log.metadata().map_or(0, |about| about.len());
     let errors = log.try_clone().context("cannot share a log file")?;
-    let program = program(daemon.kind)?;
+    let program = program_path(daemon.kind)?;
     let child = Command::new(&program)
         .args(&daemon.args)
         .stdin(Stdio::null())
@@ -428,39 +431,39 @@ fn run(daemon: &mut Daemon) -> Result<Child> {
 }
 
 async fn await_ready(daemon: &Daemon, deadline: Instant) -> Result<String> {
-    let mut waiting = Waiting::until(deadline);
+    let mut waiting = TimedWait::until(deadline);
     loop {
         if let Ok(text) = fs::read_to_string(&daemon.ready_file) {
             return Ok(text.trim().to_owned());
         }
         if !daemon.is_running() {
-            return Err(died(daemon));
+            return Err(start_error(daemon));
         }
         if waiting.is_over() {
-            bail!(failure(daemon));
+            bail!(describe_failure(daemon));
         }
-        waiting.notice(|| failure(daemon));
+        waiting.print_notice(|| describe_failure(daemon));
         tokio::time::sleep(POLL).await;
     }
 }
 
-/// The part of the log since the last start of the daemon.
+/// Returns the part of the log since the last start of the daemon.
 fn log_of_start(daemon: &Daemon) -> String {
     let log = fs::read(&daemon.log).unwrap_or_default();
     let own = log.get(daemon.log_before as usize..).unwrap_or(&log);
     String::from_utf8_lossy(own).into_owned()
 }
 
-/// One line about a daemon that is not ready, with the last error or warning in its log.
-pub fn failure(daemon: &Daemon) -> String {
+/// Describes in one line why a daemon is not ready, with the last error or warning in its log.
+pub fn describe_failure(daemon: &Daemon) -> String {
     let (title, log) = (daemon.title(), daemon.log.display());
     let what = if daemon.is_running() { "does not serve yet" } else { "has died" };
     let why = last_error_line(&log_of_start(daemon), daemon.kind.program());
     format!("{title} {what}{}; see {log}", why.map_or(String::new(), |why| format!(": {why}")))
 }
 
-/// The last error or warning in a log, without time and module. A daemon that exits prints the
-/// reason after its program name.
+/// Returns the last error or warning in a log, without time and module. A daemon that exits prints
+/// the reason after its program name.
 fn last_error_line(log: &str, program: &str) -> Option<String> {
     log.lines().rev().find_map(|line| {
         let logged = [" ERROR ", " WARN "].into_iter().find_map(|level| line.split_once(level));
@@ -470,23 +473,24 @@ fn last_error_line(log: &str, program: &str) -> Option<String> {
     })
 }
 
-fn died(daemon: &Daemon) -> anyhow::Error {
+fn start_error(daemon: &Daemon) -> anyhow::Error {
     let tail = last_lines(&log_of_start(daemon), LOG_LINES);
     let (title, log) = (daemon.title(), daemon.log.display());
-    let advice = if tail.contains(RECOVER) { recovery(daemon) } else { String::new() };
+    let advice = if tail.contains(RECOVER_FLAG) { recovery_advice(daemon) } else { String::new() };
     anyhow!("{title} died while starting; the end of {log}:\n{tail}{advice}")
 }
 
-/// The command that starts the daemon once with the flag that its log recommends.
-fn recovery(daemon: &Daemon) -> String {
-    let program = program(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
+/// Returns advice with the command that starts the daemon once with `--recover`, which its log
+/// recommends.
+fn recovery_advice(daemon: &Daemon) -> String {
+    let program = program_path(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
     let words = std::iter::once(program.to_string_lossy().into_owned());
     let command: Vec<String> =
         words.chain(daemon.args.clone()).map(|word| view::output::shell(word.as_ref())).collect();
     let command = command.join(" ");
     format!(
-        "\nto start it once with {RECOVER} (stop it with Ctrl-C when it is ready, then start the cluster again):\n  \
-         {command} {RECOVER}"
+        "\nto start it once with {RECOVER_FLAG} (stop it with Ctrl-C when it is ready, then start the cluster again):\n  \
+         {command} {RECOVER_FLAG}"
     )
 }
 
@@ -502,7 +506,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_lines_of_a_log() {
+    fn last_lines_are_returned() {
         assert_eq!(last_lines("a\nb\nc\n", 2), "  b\n  c");
         assert_eq!(last_lines("a\n", 2), "  a");
         assert_eq!(last_lines("", 2), "  (empty)");
@@ -520,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datanode_is_ready_only_when_it_is_up_and_has_reported_its_blocks() {
+    fn datanode_is_ready_only_when_it_is_up_and_has_reported_its_blocks() {
         let daemon = |name: &str| Daemon {
             name: name.into(),
             kind: Kind::Datanode,
@@ -584,14 +588,14 @@ mod tests {
     }
 
     #[test]
-    fn a_master_keeps_its_free_port_and_a_move_is_noted() {
+    fn master_keeps_its_port_if_free_and_a_new_port_is_noted() {
         let before = free_ports(None, None).unwrap();
         let _held = TcpListener::bind(("127.0.0.1", before[0])).unwrap();
         let now = free_ports(None, Some(before)).unwrap();
         assert!(now[0] != before[0] && now[1] == before[1], "{before:?} {now:?}");
-        assert_eq!(moved_ports(None, [1, 2], [1, 2]), None);
-        assert_eq!(moved_ports(Some(5), [1, 2], [5, 2]), None, "requested");
-        let note = moved_ports(None, [1, 2], [3, 2]).unwrap();
+        assert_eq!(moved_ports_note(None, [1, 2], [1, 2]), None);
+        assert_eq!(moved_ports_note(Some(5), [1, 2], [5, 2]), None, "requested");
+        let note = moved_ports_note(None, [1, 2], [3, 2]).unwrap();
         assert!(note.starts_with("port 1 of the namenode is in use: it gets 3; programs"), "{note}");
     }
 }

@@ -52,7 +52,7 @@ pub struct Overrides {
 /// The contents of `layout.json`: what the next start needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Shape {
+pub(super) struct StoredLayout {
     pub(super) nodes: u32,
     pub(super) racks: u32,
     /// Whether it was started with `--open`.
@@ -67,12 +67,12 @@ pub(super) struct Shape {
     pub(super) replication_wanted: Option<u32>,
 }
 
-impl Shape {
+impl StoredLayout {
     pub(super) fn path(folder: &Path) -> PathBuf {
         folder.join("layout.json")
     }
 
-    /// None if the folder has never contained a cluster.
+    /// Reads `layout.json`. Returns None if the folder has never contained a cluster.
     pub(super) fn load(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
         let text = match fs::read_to_string(&path) {
@@ -123,7 +123,7 @@ pub struct Layout {
     pub formatted: bool,
     /// The number of nodes that had data at the last start.
     nodes_known: u32,
-    /// The configured replication, if there are fewer nodes.
+    /// The configured replication, if it was reduced because there are fewer nodes.
     pub replication_wanted: Option<u32>,
     /// Whether the caller removes the folder when the cluster has stopped.
     pub temporary: bool,
@@ -137,27 +137,27 @@ pub struct Layout {
 pub struct Role {
     /// `namenode`, `jobtracker`, or the name of the node.
     pub name: String,
-    /// What it runs.
+    /// The kind of daemon.
     pub kind: Kind,
     /// Empty for the NameNode and the JobTracker.
     pub rack: String,
 }
 
 impl Role {
-    /// The name for the files of this daemon. It is unique, while two daemons of a node share
-    /// `name`.
+    /// Returns the name of the daemon in file names. Unlike `name`, which both daemons of a node
+    /// share, it is unique.
     fn label(&self) -> String {
         let program = self.kind.program();
         if self.name == program { self.name.clone() } else { format!("{}-{program}", self.name) }
     }
 }
 
-/// Whether a folder is missing or empty: it was deleted, or its disk is not mounted.
+/// Returns whether a folder is missing or empty: it was deleted, or its disk is not mounted.
 fn is_empty(dir: &Path) -> bool {
     fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
 }
 
-/// A warning if the folder of a DataNode that had blocks is missing or empty.
+/// Returns a warning if the folder of a DataNode that had blocks is missing or empty.
 pub fn lost_data(node: &str, dir: &Path) -> Option<String> {
     is_empty(dir).then(|| {
         format!(
@@ -168,7 +168,7 @@ pub fn lost_data(node: &str, dir: &Path) -> Option<String> {
     })
 }
 
-fn demand(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+fn ensure_usage(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Usage(what()).into()) }
 }
 
@@ -201,7 +201,7 @@ fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -
     let moved = of_folder && security.secret.file_name() == secret.file_name() && !security.secret.exists();
     let own = security.secret.as_os_str().is_empty() || security.secret == secret || moved;
     if !security.dir.as_os_str().is_empty() || !own {
-        return demand(!open, || {
+        return ensure_usage(!open, || {
             "--open: the configuration closes this cluster (security.dir or security.secret): remove these, or --open"
                 .into()
         });
@@ -210,7 +210,7 @@ fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -
     Ok(())
 }
 
-/// The account for tasks of a cluster that runs as root. Tasks never run as root, unless
+/// Returns the account for tasks of a cluster that runs as root. Tasks never run as root, unless
 /// `tasks_as_root` is set.
 fn task_account(config: &mut Config, root: bool) -> Result<Option<TaskAccount>> {
     let tasks = &mut config.tasktracker;
@@ -260,7 +260,8 @@ fn check_folder(folder: &Path) -> Result<(), Usage> {
 }
 
 impl Layout {
-    /// The layout for `folder`: the stored one, with `overrides` applied. This changes no file.
+    /// Returns the layout for `folder`: the stored one, with `overrides` applied. This changes no
+    /// file.
     pub fn prepare(folder: &Path, overrides: &Overrides) -> Result<Self> {
         let folder = std::path::absolute(folder)
             .with_context(|| format!("cannot determine the path of {}", folder.display()))?;
@@ -269,19 +270,19 @@ impl Layout {
         let own = own.exists().then_some(own.as_path());
         let file = overrides.config.as_deref().or(own);
         let config = Config::load(file)?;
-        let shape = Shape::load(&folder)?;
+        let shape = StoredLayout::load(&folder)?;
         Self::plan(folder, shape, config, overrides).map_err(|error| match error.downcast::<ConfigError>() {
             Ok(error) => error.found_in(file).into(),
             Err(error) => error,
         })
     }
 
-    /// Whether the cluster is closed by the secret in its folder.
+    /// Returns whether callers of the cluster authenticate with the secret in its folder.
     pub fn has_own_secret(&self) -> bool {
         self.config.security.secret == self.folder.join(SECRET)
     }
 
-    /// A warning if other accounts can read the secret in the folder.
+    /// Returns a warning if other accounts can read the secret in the folder.
     pub fn exposed_secret(&self) -> Option<String> {
         let path = self.folder.join(SECRET);
         let mode = fs::metadata(&path).ok().filter(|_| self.has_own_secret())?.permissions().mode() & 0o777;
@@ -295,23 +296,23 @@ impl Layout {
         })
     }
 
-    /// The account that tasks run as, if it is not that of the caller.
+    /// Returns the account that tasks run as, if it is not that of the caller.
     pub fn task_account(&self) -> Option<&str> {
         self.account.as_ref().map(|account| account.name.as_str())
     }
 
-    /// Whether tasks can read the secret of the cluster: they are not confined and run as the
-    /// account of the cluster.
+    /// Returns whether tasks can read the secret of the cluster: they are not confined and run as
+    /// the account of the cluster.
     pub fn tasks_read_secret(&self) -> bool {
         let confine = self.config.tasktracker.confine;
         self.config.security.is_closed() && confine == Choice::Off && self.account.is_none()
     }
 
     /// Stores the layout for the next start in this folder.
-    fn remember(&self) -> Result<()> {
-        let path = Shape::path(&self.folder);
+    fn store(&self) -> Result<()> {
+        let path = StoredLayout::path(&self.folder);
         let own = self.folder.join("tasks");
-        let shape = Shape {
+        let shape = StoredLayout {
             nodes: self.nodes_before.unwrap_or(self.nodes),
             racks: self.racks,
             open: self.open,
@@ -332,7 +333,7 @@ impl Layout {
             return Ok(());
         }
         self.formatted = true;
-        self.remember()
+        self.store()
     }
 
     /// Refuses to start if the folder of a master had data and is empty now: its disk may not be
@@ -359,7 +360,8 @@ impl Layout {
         Ok(())
     }
 
-    /// A warning for each DataNode that had blocks at the last start and has lost its folder.
+    /// Returns a warning for each DataNode that had blocks at the last start and has lost its
+    /// folder.
     pub fn lost_data(&self) -> Vec<String> {
         let known = self.on_nodes(Kind::Datanode).take(self.nodes_known as usize);
         known.filter_map(|role| lost_data(&role.name, &self.data_dir(&role))).collect()
@@ -367,19 +369,19 @@ impl Layout {
 
     fn plan(
         folder: PathBuf,
-        before: Option<Shape>,
+        before: Option<StoredLayout>,
         mut config: Config,
         overrides: &Overrides,
     ) -> Result<Self> {
         let earlier = before.as_ref().filter(|shape| shape.nodes > 0);
         let nodes = overrides.nodes.or(earlier.map(|shape| shape.nodes)).unwrap_or(NODES);
         let racks = overrides.racks.or(earlier.map(|shape| shape.racks.clamp(1, nodes))).unwrap_or(1);
-        demand((1..=NODES_MAX).contains(&nodes), || {
+        ensure_usage((1..=NODES_MAX).contains(&nodes), || {
             format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")
         })?;
-        demand(racks >= 1, || "--racks 0: must be at least 1".into())?;
+        ensure_usage(racks >= 1, || "--racks 0: must be at least 1".into())?;
         let has = view::output::count(nodes.into(), "node");
-        demand(racks <= nodes, || format!("--racks {racks}: the cluster has only {has}"))?;
+        ensure_usage(racks <= nodes, || format!("--racks {racks}: the cluster has only {has}"))?;
         config.namenode.dir = folder.join("data/namenode");
         config.namenode.safemode_nodes_min = config.namenode.safemode_nodes_min.min(nodes);
         // The file in the folder has the reduced value of the last start.
@@ -388,8 +390,8 @@ impl Layout {
         let configured = config.namenode.replication.max(reduced_from.unwrap_or(0));
         config.namenode.replication = match overrides.replication {
             Some(replication) => {
-                demand(replication >= 1, || "--replication 0: must be at least 1".into())?;
-                demand(replication <= nodes, || {
+                ensure_usage(replication >= 1, || "--replication 0: must be at least 1".into())?;
+                ensure_usage(replication <= nodes, || {
                     format!(
                         "--replication {replication}: the cluster has {has}; ask for fewer replicas or more --nodes"
                     )
@@ -449,25 +451,26 @@ impl Layout {
         let mode = if self.open { USUAL } else { PRIVATE };
         replace(&path, self.config.print().as_bytes(), mode, false)
             .with_context(|| format!("cannot write {}", path.display()))?;
-        self.remember()
+        self.store()
     }
 
-    /// The configuration file in the folder.
+    /// Returns the configuration file in the folder.
     pub fn config_file(&self) -> PathBuf {
         self.folder.join("fermata.toml")
     }
 
-    /// The NameNode.
+    /// Returns the role of the NameNode.
     pub fn namenode() -> Role {
         Role { name: "namenode".into(), kind: Kind::Namenode, rack: String::new() }
     }
 
-    /// The JobTracker.
+    /// Returns the role of the JobTracker.
     pub fn jobtracker() -> Role {
         Role { name: "jobtracker".into(), kind: Kind::Jobtracker, rack: String::new() }
     }
 
-    /// A daemon of this kind on every node, in order. Nodes are assigned to racks in turn.
+    /// Returns the roles of the daemons of this kind on all nodes, in order. Nodes are assigned to
+    /// racks in turn.
     pub fn on_nodes(&self, kind: Kind) -> impl Iterator<Item = Role> + use<> {
         let racks = self.racks;
         (0..self.nodes).map(move |at| Role {
@@ -477,25 +480,25 @@ impl Layout {
         })
     }
 
-    /// The data folder of a daemon.
+    /// Returns the data folder of a daemon.
     pub(super) fn data_dir(&self, role: &Role) -> PathBuf {
         let within =
             if role.kind == Kind::Tasktracker { self.tasks.clone() } else { self.folder.join("data") };
         within.join(&role.name)
     }
 
-    /// The log file of a daemon.
+    /// Returns the log file of a daemon.
     pub fn log(&self, role: &Role) -> PathBuf {
         self.folder.join("logs").join(format!("{}.log", role.label()))
     }
 
-    /// The file that the daemon writes when it is ready.
+    /// Returns the file that the daemon writes when it is ready.
     pub fn ready_file(&self, role: &Role) -> PathBuf {
         self.folder.join("run").join(format!("{}.ready", role.label()))
     }
 
-    /// The arguments of a daemon. Masters listen on the addresses in the configuration, where other
-    /// daemons find them.
+    /// Returns the arguments of a daemon. Masters listen on the addresses in the configuration,
+    /// where other daemons find them.
     pub fn args(&self, role: &Role) -> Vec<String> {
         let path = |path: PathBuf| path.to_string_lossy().into_owned();
         let mut args = vec!["--config".into(), path(self.config_file())];
@@ -522,7 +525,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsuitable_folders_are_usage_errors() {
+    fn paths_that_cannot_be_cluster_folders_are_usage_errors() {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
@@ -534,12 +537,12 @@ mod tests {
         }
     }
 
-    fn plan(before: Option<Shape>, overrides: Overrides) -> Result<Layout> {
+    fn plan(before: Option<StoredLayout>, overrides: Overrides) -> Result<Layout> {
         Layout::plan("/x/.fermata".into(), before, Config::default(), &overrides)
     }
 
     #[test]
-    fn a_new_folder_gets_the_defaults() {
+    fn new_folder_gets_the_defaults() {
         let layout = plan(None, Overrides::default()).unwrap();
         assert_eq!((layout.nodes, layout.racks, layout.config.namenode.replication), (3, 1, 2));
         let one = plan(None, Overrides { nodes: Some(1), ..Overrides::default() }).unwrap();
@@ -548,7 +551,7 @@ mod tests {
 
     #[test]
     fn existing_folder_keeps_its_layout() {
-        let before = || Some(Shape { nodes: 5, racks: 2, ..Shape::default() });
+        let before = || Some(StoredLayout { nodes: 5, racks: 2, ..StoredLayout::default() });
         let same = plan(before(), Overrides::default()).unwrap();
         assert_eq!((same.nodes, same.racks, same.nodes_before), (5, 2, None));
         let fewer = plan(before(), Overrides { nodes: Some(4), ..Overrides::default() }).unwrap();
@@ -560,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_flag() {
+    fn invalid_values_are_refused_with_the_flag() {
         let refusal = |overrides| plan(None, overrides).unwrap_err().to_string();
         assert!(refusal(Overrides { nodes: Some(0), ..Overrides::default() }).starts_with("--nodes 0"));
         assert!(refusal(Overrides { racks: Some(4), ..Overrides::default() }).starts_with("--racks 4"));
@@ -614,7 +617,7 @@ mod tests {
         assert_eq!(second.config.namenode.block_size, Bytes::mib(8));
         assert!(second.folder.join("logs").is_dir());
         assert_eq!(second.ports, Some([9, 10]));
-        crate::local::remove_elsewhere(folder.path()).unwrap();
+        crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
     #[test]
@@ -632,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_layout_is_refused_with_its_file_and_a_remedy() {
+    fn damaged_layout_is_refused_with_its_file_and_advice() {
         let folder = tempfile::tempdir().unwrap();
         for damaged in [&b""[..], b"garbage", b"\xff\xfe", b"{}", b"{\"nodes\": 0}"] {
             fs::write(folder.path().join("layout.json"), damaged).unwrap();
@@ -648,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_masters_empty_folder_is_refused_only_in_a_cluster_that_has_started_once() {
+    fn empty_folder_of_a_master_is_refused_only_in_a_cluster_that_has_started_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut layout = Layout::prepare(folder.path(), &Overrides::default()).unwrap();
         layout.make().unwrap();
@@ -665,7 +668,7 @@ mod tests {
         layout.check_masters(true).unwrap();
         layout.formatted = false;
         layout.check_masters(false).unwrap();
-        crate::local::remove_elsewhere(folder.path()).unwrap();
+        crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
     #[test]
@@ -691,7 +694,7 @@ mod tests {
             );
         }
         assert_eq!(prepare(1).lost_data(), Vec::<String>::new());
-        crate::local::remove_elsewhere(folder.path()).unwrap();
+        crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
     #[test]
@@ -721,7 +724,7 @@ mod tests {
         assert_eq!(up(1, None), (1, Some(2)));
         assert_eq!(up(2, Some(1)), (1, None), "requested");
         assert_eq!(up(2, None), (1, None), "it stays as requested");
-        crate::local::remove_elsewhere(folder.path()).unwrap();
+        crate::local::remove_outside_folder(folder.path()).unwrap();
     }
 
     #[test]
@@ -744,7 +747,7 @@ mod tests {
         let closed = prepare(Some(false));
         assert!(closed.has_own_secret());
         assert_eq!(fs::read(folder.path().join(SECRET)).unwrap(), secret);
-        crate::local::remove_elsewhere(folder.path()).unwrap();
+        crate::local::remove_outside_folder(folder.path()).unwrap();
         // Settings that close the cluster in another way stay unchanged.
         let mut config = Config::default();
         config.security.dir = "/keys".into();
@@ -756,7 +759,7 @@ mod tests {
     }
 
     #[test]
-    fn confinement_is_off_only_for_tasks_of_the_own_account() {
+    fn confinement_is_off_only_for_tasks_that_run_as_the_account_of_the_cluster() {
         let relaxed = |own_secret, own_account, landlock, set| {
             let mut config = Config::default();
             config.tasktracker.confine = set;

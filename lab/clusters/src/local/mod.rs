@@ -10,10 +10,10 @@ mod layout;
 mod process;
 mod state;
 
-pub use folders::{remove_elsewhere, temporary};
-pub use launch::{Launch, await_files, failure, restart};
+pub use folders::{remove_outside_folder, temporary_folder};
+pub use launch::{Launch, await_files, describe_failure, restart};
 pub use layout::{Layout, Overrides, check_scheduler, lost_data};
 #[cfg(test)]
 pub use process::Identity;
-pub use process::{ExitKind, Times, cpu_seconds, end, memory_bytes, times};
+pub use process::{CpuTimes, ExitKind, cpu_seconds, cpu_times, end_processes, memory_bytes};
 pub use state::{ClusterState, Daemon, Kind, lock};

@@ -1,4 +1,4 @@
-//! Processes by PID, safe against reuse of the PID by another process.
+//! Finds and signals processes by PID, and recognises if another process has reused the PID.
 //!
 //! A process is the recorded one only if its start time and its command line match the record. All
 //! signals are sent after this check. A zombie counts as ended.
@@ -66,19 +66,20 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// The arguments in `/proc/PID/cmdline`.
+/// Parses the contents of `/proc/PID/cmdline` and returns the arguments.
 fn parse_cmdline(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     text.strip_suffix('\0').unwrap_or(&text).split('\0').map(str::to_owned).collect()
 }
 
 impl Identity {
-    /// The identity of a process that was just started. None if it has already ended.
+    /// Returns the identity of a process that was just started. None if it has already ended.
     pub fn of(pid: u32) -> Option<Self> {
         Some(Self { pid, started_ticks: stat(pid)?.started_ticks })
     }
 
-    /// Whether it still runs, with the arguments `args` after the name of its program.
+    /// Returns whether the process still runs and its arguments, after the program name, are
+    /// `args`.
     pub fn is_running(&self, args: &[String]) -> bool {
         let Some(stat) = stat(self.pid) else { return false };
         if stat.started_ticks != self.started_ticks {
@@ -94,7 +95,7 @@ impl Identity {
         cmdline.is_empty() || parse_cmdline(&cmdline).get(1..).is_some_and(|words| words == args)
     }
 
-    /// Whether a signal has stopped it. It runs, but does nothing until SIGCONT.
+    /// Returns whether a signal has stopped the process, so that it does nothing until SIGCONT.
     pub fn is_frozen(&self) -> bool {
         let own = stat(self.pid).filter(|stat| stat.started_ticks == self.started_ticks);
         own.is_some_and(|stat| matches!(stat.state, 'T' | 't'))
@@ -115,8 +116,8 @@ impl Identity {
 }
 
 /// Stops all processes: sends SIGTERM to all, waits for up to `timeout`, then kills the remaining
-/// ones.
-pub fn end(processes: &[(&Identity, &[String])], timeout: Duration) -> io::Result<Vec<ExitKind>> {
+/// processes. Returns how each process ended.
+pub fn end_processes(processes: &[(&Identity, &[String])], timeout: Duration) -> io::Result<Vec<ExitKind>> {
     let mut asked = Vec::with_capacity(processes.len());
     for (identity, args) in processes {
         // A stopped process gets SIGTERM only after SIGCONT.
@@ -143,14 +144,14 @@ pub fn end(processes: &[(&Identity, &[String])], timeout: Duration) -> io::Resul
     Ok(exits)
 }
 
-/// CPU time of a process so far, user and kernel.
+/// Returns the user and kernel CPU time of a process so far, in seconds.
 pub fn cpu_seconds(pid: u32) -> Option<f64> {
     Some(stat(pid)?.cpu_ticks as f64 / TICKS_PER_SECOND)
 }
 
 /// CPU time of a process and of its ended children.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Times {
+pub struct CpuTimes {
     /// The PID of its parent.
     pub parent: u32,
     /// CPU seconds of the process itself.
@@ -159,14 +160,14 @@ pub struct Times {
     pub reaped: f64,
 }
 
-/// The CPU times of one process; None if it has ended.
-pub fn times(pid: u32) -> Option<Times> {
+/// Returns the CPU times of one process; None if it has ended.
+pub fn cpu_times(pid: u32) -> Option<CpuTimes> {
     let stat = stat(pid)?;
     let seconds = |ticks: u64| ticks as f64 / TICKS_PER_SECOND;
-    Some(Times { parent: stat.parent, own: seconds(stat.cpu_ticks), reaped: seconds(stat.reaped_ticks) })
+    Some(CpuTimes { parent: stat.parent, own: seconds(stat.cpu_ticks), reaped: seconds(stat.reaped_ticks) })
 }
 
-/// The resident memory of a process in bytes.
+/// Returns the resident memory of a process in bytes.
 pub fn memory_bytes(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn stat_is_read_past_a_name_with_brackets() {
+    fn stat_is_parsed_if_the_program_name_has_brackets() {
         let text = "42 (a) b (c d) S 1 42 42 0 -1 4194560 1 0 0 0 7 5 3 1 20 0 1 0 987 4096 1 0";
         let stat = Stat { state: 'S', parent: 1, cpu_ticks: 12, reaped_ticks: 4, started_ticks: 987 };
         assert_eq!(parse_stat(text), Some(stat));
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_split_at_nuls() {
+    fn command_line_is_split_at_nul_bytes() {
         assert_eq!(parse_cmdline(b"/bin/x\0--dir\0a b\0"), ["/bin/x", "--dir", "a b"]);
         assert_eq!(parse_cmdline(b"x\0\0"), ["x", ""]);
     }
@@ -210,23 +211,32 @@ mod tests {
         assert!(!earlier.signal(&args, Signal::KILL).unwrap());
         assert!(!identity.signal(&["other".to_owned()], Signal::KILL).unwrap());
         assert_eq!(child.try_wait().unwrap(), None);
-        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::Stopped]);
+        assert_eq!(
+            end_processes(&[(&identity, &args)], Duration::from_secs(10)).unwrap(),
+            [ExitKind::Stopped]
+        );
         child.wait().unwrap();
-        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::NotRunning]);
+        assert_eq!(
+            end_processes(&[(&identity, &args)], Duration::from_secs(10)).unwrap(),
+            [ExitKind::NotRunning]
+        );
     }
 
     #[test]
-    fn a_stopped_process_still_ends_and_a_zombie_is_gone() {
+    fn frozen_process_can_be_ended_and_a_zombie_counts_as_ended() {
         let (mut child, identity, args) = sleeper();
         assert!(identity.signal(&args, Signal::STOP).unwrap());
-        assert_eq!(end(&[(&identity, &args)], Duration::from_secs(10)).unwrap(), [ExitKind::Stopped]);
+        assert_eq!(
+            end_processes(&[(&identity, &args)], Duration::from_secs(10)).unwrap(),
+            [ExitKind::Stopped]
+        );
         // The parent has not waited for it yet: it is a zombie.
         assert!(!identity.is_running(&args));
         child.wait().unwrap();
     }
 
     #[test]
-    fn this_process_uses_memory_and_time() {
+    fn memory_and_cpu_time_of_this_process_are_read() {
         let pid = std::process::id();
         assert!(memory_bytes(pid).unwrap() > 1 << 16);
         assert!(cpu_seconds(pid).unwrap() >= 0.0);

@@ -1,7 +1,7 @@
 //! `cluster.json`: the daemons that run in a cluster folder. Every change replaces the file
 //! atomically, so that `mrctl down` can clean up however `mrctl up` ended.
 
-use super::process::{ExitKind, Identity, end};
+use super::process::{ExitKind, Identity, end_processes};
 use anyhow::{Context, Result, bail};
 use daemon::{
     files::{PRIVATE, replace},
@@ -18,7 +18,7 @@ use std::{
 /// How long daemons may take to stop before they are killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for another mrctl process that changes the same folder.
-const LOCK_WAIT: Duration = Duration::from_secs(20);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The kind of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The file name of the binary.
+    /// Returns the file name of the binary.
     pub fn program(self) -> &'static str {
         match self {
             Self::Namenode => "namenode",
@@ -48,7 +48,7 @@ impl Kind {
 pub struct Daemon {
     /// `namenode`, `jobtracker`, or the name of the node.
     pub name: String,
-    /// What it runs.
+    /// The kind of daemon.
     pub kind: Kind,
     /// Its process.
     #[serde(flatten)]
@@ -71,23 +71,23 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The name in messages: `namenode`, or `node1's datanode`.
+    /// Returns the name of the daemon for messages: `namenode`, or `node1's datanode`.
     pub fn title(&self) -> String {
         let program = self.kind.program();
         if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
     }
 
-    /// Whether its process runs.
+    /// Returns whether its process runs.
     pub fn is_running(&self) -> bool {
         self.identity.is_running(&self.args)
     }
 
-    /// Whether a signal has stopped its process.
+    /// Returns whether a signal has stopped its process.
     pub fn is_frozen(&self) -> bool {
         self.is_running() && self.identity.is_frozen()
     }
 
-    /// `running`, `frozen` (by a signal) or `dead`.
+    /// Returns `running`, `frozen` (by a signal) or `dead`.
     pub fn process_state(&self) -> &'static str {
         match (self.is_running(), self.identity.is_frozen()) {
             (false, _) => "dead",
@@ -96,7 +96,8 @@ impl Daemon {
         }
     }
 
-    /// What to do about a daemon that a signal has stopped. `dir`: the flag of its folder.
+    /// Returns advice for a daemon that a signal has stopped. `dir` is the `--dir` flag of the
+    /// cluster folder.
     pub fn frozen_advice(&self, dir: &str) -> String {
         let (title, pid, name) = (self.title(), self.identity.pid, &self.name);
         format!("{title} is frozen (pid {pid}): continue it with `mrctl chaos cont {name}{dir}`")
@@ -119,17 +120,18 @@ pub struct ClusterState {
     /// The address of the JobTracker; empty if there is none.
     #[serde(default)]
     pub jobtracker: String,
-    /// In the order of their start: the NameNode, the DataNodes, the JobTracker, the TaskTrackers.
+    /// The daemons in the order of their start: the NameNode, the DataNodes, the JobTracker, the
+    /// TaskTrackers.
     pub daemons: Vec<Daemon>,
 }
 
 impl ClusterState {
-    /// The path of the state file in `folder`.
+    /// Returns the path of the state file in `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join("cluster.json")
     }
 
-    /// The state of the cluster in `folder`; None if there is no file.
+    /// Returns the state of the cluster in `folder`; None if there is no file.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
         let text = match fs::read_to_string(&path) {
@@ -146,7 +148,7 @@ impl ClusterState {
         Ok(Some(state))
     }
 
-    /// Like `load`, but a folder without a cluster is an error.
+    /// Reads the state like `load`, but a folder without a cluster is an error.
     pub fn require(folder: &Path) -> Result<Self> {
         match Self::load(folder)? {
             Some(state) => Ok(state),
@@ -162,12 +164,13 @@ impl ClusterState {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The daemons whose processes run.
+    /// Returns the daemons whose processes run.
     pub fn running(&self) -> impl Iterator<Item = &Daemon> {
         self.daemons.iter().filter(|daemon| daemon.is_running())
     }
 
-    /// A short text about the running daemons: the masters, and the numbers of the others.
+    /// Describes the running daemons: names the masters and counts the others. Returns None if no
+    /// daemon runs.
     pub fn describe_running(&self) -> Option<String> {
         let mut words: Vec<String> = Vec::new();
         for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {
@@ -180,7 +183,7 @@ impl ClusterState {
         (!words.is_empty()).then(|| words.join(", "))
     }
 
-    /// The daemon called `name`, which must be of `kind` if that is given.
+    /// Returns the daemon called `name`, which must be of `kind` if that is given.
     pub fn find(&mut self, name: &str, kind: Option<Kind>) -> Result<&mut Daemon> {
         let mut names: Vec<&str> = self.daemons.iter().map(|daemon| daemon.name.as_str()).collect();
         names.sort_unstable();
@@ -206,18 +209,19 @@ impl ClusterState {
         });
         let processes: Vec<_> =
             daemons.iter().map(|daemon| (&daemon.identity, daemon.args.as_slice())).collect();
-        let exits = end(&processes, STOP_TIMEOUT).context("cannot stop a daemon of this cluster")?;
+        let exits =
+            end_processes(&processes, STOP_TIMEOUT).context("cannot stop a daemon of this cluster")?;
         Ok(daemons.into_iter().zip(exits).collect())
     }
 }
 
-/// Locks the folder against other mrctl processes that would change the running cluster.
+/// Locks the folder, so that no other mrctl process changes the running cluster.
 pub fn lock(folder: &Path) -> Result<FolderLock> {
     let notify = |holder: &str| {
-        let seconds = LOCK_WAIT.as_secs();
+        let seconds = LOCK_TIMEOUT.as_secs();
         eprintln!("mrctl: {} is in use by {holder}: waiting for up to {seconds} s", folder.display());
     };
-    match FolderLock::acquire_within(folder, "mrctl", LOCK_WAIT, notify) {
+    match FolderLock::acquire_within(folder, "mrctl", LOCK_TIMEOUT, notify) {
         Err(LockError::InUse { path, holder }) => {
             bail!("{} is in use by {holder}: try again when that has ended", path.display())
         }
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_a_gone_daemon_succeeds() {
+    fn stopping_a_dead_daemon_succeeds() {
         let state = state();
         assert_eq!(state.running().count(), 0);
         assert!(state.stop_all().unwrap().iter().all(|(_, exit)| *exit == ExitKind::NotRunning));

@@ -1,7 +1,7 @@
 //! The data folders of the daemons of a machine: below the remote folder, or where the settings
 //! say.
 
-use super::shell::remote_path;
+use super::shell::check_remote_path;
 use anyhow::Result;
 use daemon::config::Config;
 use std::{
@@ -10,31 +10,36 @@ use std::{
 };
 use view::output::Usage;
 
-/// The data folders of each daemon, for the cluster (with `{host}`) or for one machine.
+/// The data folders of each daemon: for the complete cluster (paths may contain `{host}`) or for
+/// one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DataDirs(Vec<(&'static str, Vec<String>)>);
 
 /// The file with the ID of the cluster, in data folders outside the remote folder.
-const MARK: &str = "CLUSTER";
+const MARK_FILE: &str = "CLUSTER";
 
-/// For each kind of daemon: the file that exists in a data folder in use, and the names of all
-/// files that the daemon may create there.
-const MASTER: (&str, &str) =
+/// For a master: the file that exists in every data folder in use, and the names of all files that
+/// the daemon may create in a data folder.
+const MASTER_FILES: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp edits journal history");
-const DATANODE: (&str, &str) = ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");
-const TASKTRACKER: (&str, &str) = ("incarnation", "LOCK incarnation VOLUMES NEW warm process-logs jobs logs");
+/// The same for a DataNode.
+const DATANODE_FILES: (&str, &str) =
+    ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");
+/// The same for a TaskTracker.
+const TASKTRACKER_FILES: (&str, &str) =
+    ("incarnation", "LOCK incarnation VOLUMES NEW warm process-logs jobs logs");
 
-fn about(daemon: &str) -> (&'static str, &'static str) {
+fn files_of(daemon: &str) -> (&'static str, &'static str) {
     match daemon {
-        "datanode" => DATANODE,
-        "tasktracker" => TASKTRACKER,
-        _ => MASTER,
+        "datanode" => DATANODE_FILES,
+        "tasktracker" => TASKTRACKER_FILES,
+        _ => MASTER_FILES,
     }
 }
 
 impl DataDirs {
-    /// The folders from the settings. A setting with its default value means `data/DAEMON` below
-    /// the remote folder.
+    /// Returns the folders from the settings. A setting with its default value means `data/DAEMON`
+    /// below the remote folder.
     pub fn of(config: &Config) -> Result<Self> {
         let usual = Config::default();
         let namenode = (vec![config.namenode.dir.clone()], vec![usual.namenode.dir]);
@@ -54,9 +59,9 @@ impl DataDirs {
         all.collect::<Result<_>>().map(Self)
     }
 
-    /// The folders on the machine `host` whose remote folder is `dir`.
+    /// Returns the folders on the machine `host` whose remote folder is `dir`.
     #[must_use]
-    pub fn on(&self, dir: &str, host: &str) -> Self {
+    pub fn on_machine(&self, dir: &str, host: &str) -> Self {
         let place = |path: &String| {
             let path = path.replace("{host}", host);
             if path.starts_with('/') { path } else { format!("{dir}/{path}") }
@@ -64,67 +69,68 @@ impl DataDirs {
         Self(self.0.iter().map(|(daemon, dirs)| (*daemon, dirs.iter().map(place).collect())).collect())
     }
 
-    /// The folders of a daemon.
+    /// Returns the folders of a daemon.
     pub fn of_daemon(&self, daemon: &str) -> &[String] {
         self.0.iter().find(|(name, _)| *name == daemon).map_or(&[], |(_, dirs)| dirs)
     }
 
-    /// A `--dir` flag for each folder of a daemon.
-    pub(super) fn flags(&self, daemon: &str) -> String {
+    /// Returns a `--dir` flag for each folder of a daemon.
+    pub(super) fn dir_flags(&self, daemon: &str) -> String {
         self.of_daemon(daemon).iter().flat_map(|dir| [" --dir ", dir]).collect()
     }
 
-    /// A shell test that succeeds if none of the folders of a daemon is in use.
-    pub(super) fn is_empty(&self, daemon: &str) -> String {
-        let mark = about(daemon).0;
+    /// Returns a shell test that succeeds if none of the folders of a daemon is in use.
+    pub(super) fn emptiness_test(&self, daemon: &str) -> String {
+        let mark = files_of(daemon).0;
         let tests: Vec<String> =
             self.of_daemon(daemon).iter().map(|dir| format!("[ ! -e {dir}/{mark} ]")).collect();
         tests.join(" && ")
     }
 
-    /// The folders of a daemon outside the remote folder `dir`. Everything in `dir` belongs to this
-    /// cluster.
-    fn elsewhere<'a>(&'a self, dir: &str, daemon: &str) -> impl Iterator<Item = &'a String> {
+    /// Returns the folders of a daemon outside the remote folder `dir`. Everything in `dir` belongs
+    /// to this cluster.
+    fn folders_outside<'a>(&'a self, dir: &str, daemon: &str) -> impl Iterator<Item = &'a String> {
         let ours = format!("{dir}/data/");
         self.of_daemon(daemon).iter().filter(move |folder| !folder.starts_with(&ours))
     }
 
-    /// A shell test that succeeds if a folder of a daemon outside `dir` belongs to another cluster;
-    /// `$other` is then that folder.
-    pub(super) fn is_taken(&self, dir: &str, daemon: &str) -> String {
-        let folders: String = self.elsewhere(dir, daemon).flat_map(|folder| [" ", folder]).collect();
+    /// Returns a shell test that succeeds if a folder of a daemon outside `dir` belongs to another
+    /// cluster. It sets the variable `other` to that folder.
+    pub(super) fn foreign_folder_test(&self, dir: &str, daemon: &str) -> String {
+        let folders: String = self.folders_outside(dir, daemon).flat_map(|folder| [" ", folder]).collect();
         format!(
-            "other=; for f in{folders}; do m=$(cat $f/{MARK} 2>/dev/null); \
+            "other=; for f in{folders}; do m=$(cat $f/{MARK_FILE} 2>/dev/null); \
              [ -z \"$m\" ] || [ \"$m\" = \"$id\" ] || other=\"$f\"; done; [ -n \"$other\" ]"
         )
     }
 
-    /// Shell commands that mark the folders of a daemon outside `dir` as belonging to this cluster.
-    /// For use after the daemon is ready: it has checked that the data is its own.
-    pub(super) fn mark(&self, dir: &str, daemon: &str) -> String {
-        let folders: String = self.elsewhere(dir, daemon).flat_map(|folder| [" ", folder]).collect();
-        format!("for f in{folders}; do [ -e $f/{MARK} ] || echo $id > $f/{MARK}; done")
+    /// Returns shell commands that mark the folders of a daemon outside `dir` as belonging to this
+    /// cluster. They run after the daemon is ready, because it has then checked that the data
+    /// belongs to it.
+    pub(super) fn mark_script(&self, dir: &str, daemon: &str) -> String {
+        let folders: String = self.folders_outside(dir, daemon).flat_map(|folder| [" ", folder]).collect();
+        format!("for f in{folders}; do [ -e $f/{MARK_FILE} ] || echo $id > $f/{MARK_FILE}; done")
     }
 
-    /// Shell commands that delete the files of daemons in folders outside `dir` that are marked as
-    /// belonging to this cluster. A folder that is then empty is removed. A folder in use without
-    /// the mark is kept; `$left` is then set.
-    pub(super) fn purge(&self, dir: &str, daemons: &[&str]) -> String {
+    /// Returns shell commands that delete the files of daemons in folders outside `dir` that are
+    /// marked as belonging to this cluster. A folder that is then empty is removed. A folder in use
+    /// without the mark is kept, and the variable `left` is set.
+    pub(super) fn purge_script(&self, dir: &str, daemons: &[&str]) -> String {
         let mut script = String::new();
         for daemon in daemons {
-            let (used, names) = about(daemon);
-            for folder in self.elsewhere(dir, daemon) {
+            let (used, names) = files_of(daemon);
+            for folder in self.folders_outside(dir, daemon) {
                 _ = write!(
                     script,
-                    "if [ \"$(cat {folder}/{MARK} 2>/dev/null)\" = \"$id\" ]; then
+                    "if [ \"$(cat {folder}/{MARK_FILE} 2>/dev/null)\" = \"$id\" ]; then
   cd {folder} || exit 1
   rm -rf {names} 2>/dev/null || {{
     for x in {names}; do if [ -e $x ] && [ ! -L $x ]; then chmod -R u+rwx $x; fi; done
     rm -rf {names}
-  }} && rm -f {MARK} || exit 1
+  }} && rm -f {MARK_FILE} || exit 1
   cd / && rmdir {folder} 2>/dev/null
 elif [ -e {folder}/{used} ]; then
-  left=1; echo \"{folder} stays: it is not marked as belonging to cluster $id (file {MARK}): delete it by hand\" >&2
+  left=1; echo \"{folder} stays: it is not marked as belonging to cluster $id (file {MARK_FILE}): delete it by hand\" >&2
 fi
 "
                 );
@@ -139,7 +145,7 @@ fn folders(key: &str, dirs: &[PathBuf]) -> Result<Vec<String>> {
     let text = |dir: &PathBuf| {
         let path = dir.to_string_lossy();
         // A relative path is below the remote folder.
-        let checked = remote_path(&Path::new("/").join(dir).to_string_lossy());
+        let checked = check_remote_path(&Path::new("/").join(dir).to_string_lossy());
         checked.map_err(|error| Usage(format!("{key}: {error}")))?;
         Ok(path.trim_end_matches('/').to_owned())
     };
@@ -158,15 +164,15 @@ mod tests {
 
     #[test]
     fn settings_choose_the_data_folders() {
-        let usual = dirs(|_| {}).unwrap().on("/var/tmp/f", "n1");
+        let usual = dirs(|_| {}).unwrap().on_machine("/var/tmp/f", "n1");
         assert_eq!(usual.of_daemon("datanode"), ["/var/tmp/f/data/datanode"]);
         assert_eq!(usual.of_daemon("namenode"), ["/var/tmp/f/data/namenode"]);
-        assert_eq!(usual.purge("/var/tmp/f", &["datanode", "tasktracker"]), "");
+        assert_eq!(usual.purge_script("/var/tmp/f", &["datanode", "tasktracker"]), "");
         let set = dirs(|config| config.datanode.dirs = vec!["/d1/{host}/dn".into(), "more/".into()]);
-        let set = set.unwrap().on("/f", "n1");
-        assert_eq!(set.flags("datanode"), " --dir /d1/n1/dn --dir /f/more");
-        assert_eq!(set.is_empty("datanode"), "[ ! -e /d1/n1/dn/VERSION ] && [ ! -e /f/more/VERSION ]");
-        let purge = set.purge("/f", &["datanode"]);
+        let set = set.unwrap().on_machine("/f", "n1");
+        assert_eq!(set.dir_flags("datanode"), " --dir /d1/n1/dn --dir /f/more");
+        assert_eq!(set.emptiness_test("datanode"), "[ ! -e /d1/n1/dn/VERSION ] && [ ! -e /f/more/VERSION ]");
+        let purge = set.purge_script("/f", &["datanode"]);
         assert!(purge.contains("cd /d1/n1/dn ") && purge.contains("rmdir /f/more "), "{purge}");
         for bad in ["/d 1", "/d;x", "/../x", "$HOME/x"] {
             let error = dirs(|config| config.datanode.dirs = vec![bad.into()]).unwrap_err().to_string();
@@ -180,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn purge_deletes_only_in_folders_marked_for_this_cluster() {
+    fn purge_script_deletes_only_in_folders_marked_for_this_cluster() {
         let space = tempfile::tempdir().unwrap();
         let at = |name: &str| space.path().join(name);
         let text = |name: &str| at(name).display().to_string();
@@ -188,7 +194,7 @@ mod tests {
             config.datanode.dirs = vec![at("ours"), at("other"), at("unmarked"), at("home")];
             config.tasktracker.dirs = vec![at("tasks")];
         });
-        let set = set.unwrap().on("/nowhere", "n1");
+        let set = set.unwrap().on_machine("/nowhere", "n1");
         for (folder, mark, used) in [
             ("ours", Some("lab-1"), "VERSION"),
             ("other", Some("lab-2"), "VERSION"),
@@ -201,10 +207,11 @@ mod tests {
             }
             std::fs::write(at(folder).join(used), "").unwrap();
             if let Some(mark) = mark {
-                std::fs::write(at(folder).join(MARK), format!("{mark}\n")).unwrap();
+                std::fs::write(at(folder).join(MARK_FILE), format!("{mark}\n")).unwrap();
             }
         }
-        let ran = run(&format!("{}echo left=$left", set.purge("/nowhere", &["datanode", "tasktracker"])));
+        let ran =
+            run(&format!("{}echo left=$left", set.purge_script("/nowhere", &["datanode", "tasktracker"])));
         let (out, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
         assert!(ran.status.success() && out.contains("left=1"), "{out}{errors}");
         for stays in
@@ -223,24 +230,24 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_marked_and_foreign_ones_reported() {
+    fn folders_are_marked_and_folders_of_another_cluster_are_reported() {
         let space = tempfile::tempdir().unwrap();
         let at = |name: &str| space.path().join(name);
         let set = dirs(|config| config.datanode.dirs = vec![at("a"), at("b")]);
-        let set = set.unwrap().on("/nowhere", "n1");
+        let set = set.unwrap().on_machine("/nowhere", "n1");
         std::fs::create_dir(at("a")).unwrap();
         std::fs::create_dir(at("b")).unwrap();
-        let taken = || run(&set.is_taken("/nowhere", "datanode")).status.success();
+        let taken = || run(&set.foreign_folder_test("/nowhere", "datanode")).status.success();
         assert!(!taken());
-        run(&set.mark("/nowhere", "datanode"));
-        assert_eq!(std::fs::read_to_string(at("b").join(MARK)).unwrap(), "lab-1\n");
+        run(&set.mark_script("/nowhere", "datanode"));
+        assert_eq!(std::fs::read_to_string(at("b").join(MARK_FILE)).unwrap(), "lab-1\n");
         assert!(!taken());
-        std::fs::write(at("b").join(MARK), "lab-2\n").unwrap();
+        std::fs::write(at("b").join(MARK_FILE), "lab-2\n").unwrap();
         assert!(taken());
-        run(&set.mark("/nowhere", "datanode"));
-        assert_eq!(std::fs::read_to_string(at("b").join(MARK)).unwrap(), "lab-2\n");
+        run(&set.mark_script("/nowhere", "datanode"));
+        assert_eq!(std::fs::read_to_string(at("b").join(MARK_FILE)).unwrap(), "lab-2\n");
         // A daemon whose folders are all in the remote folder has nothing to mark.
-        assert!(!run(&set.is_taken("/nowhere", "tasktracker")).status.success());
-        assert!(run(&set.mark("/nowhere", "tasktracker")).status.success());
+        assert!(!run(&set.foreign_folder_test("/nowhere", "tasktracker")).status.success());
+        assert!(run(&set.mark_script("/nowhere", "tasktracker")).status.success());
     }
 }

@@ -7,17 +7,17 @@ use anyhow::{Context, Result};
 use std::{fs, path::Path};
 use view::output::Usage;
 
-/// The role of a machine.
+/// The role of a machine, which determines its daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum MachineRole {
     /// NameNode and JobTracker.
     Master,
     /// DataNode and TaskTracker.
     Node,
 }
 
-impl Part {
-    /// The daemons of this role, in the order of their start.
+impl MachineRole {
+    /// Returns the daemons of this role, in the order of their start.
     pub fn daemons(self) -> [&'static str; 2] {
         match self {
             Self::Master => ["namenode", "jobtracker"],
@@ -31,8 +31,8 @@ impl Part {
 pub struct Host {
     /// The name for the remote shell, and the name of the node.
     pub name: String,
-    /// Which daemons it runs.
-    pub part: Part,
+    /// The role, which determines its daemons.
+    pub role: MachineRole,
     /// Its rack.
     pub rack: String,
     /// The address at which other machines reach it.
@@ -40,12 +40,12 @@ pub struct Host {
 }
 
 impl Host {
-    /// The line of this host in the file.
+    /// Returns the line of this host in the file.
     pub fn line(&self) -> String {
-        let part = if self.part == Part::Master { "master" } else { "node" };
+        let role = if self.role == MachineRole::Master { "master" } else { "node" };
         let rack = if self.rack == "default" { String::new() } else { format!(" rack={}", self.rack) };
         let addr = if self.addr == self.name { String::new() } else { format!(" addr={}", self.addr) };
-        format!("{} {part}{rack}{addr}\n", self.name)
+        format!("{} {role}{rack}{addr}\n", self.name)
     }
 }
 
@@ -73,12 +73,12 @@ impl Hosts {
             if all.iter().any(|known| known.name == host.name) {
                 return Err((at + 1, format!("{name} is listed twice: use one line per machine")));
             }
-            if host.part == Part::Master && all.iter().any(|known| known.part == Part::Master) {
+            if host.role == MachineRole::Master && all.iter().any(|known| known.role == MachineRole::Master) {
                 return Err((at + 1, format!("{name} is a second master: a cluster has only one")));
             }
             all.push(host);
         }
-        if !all.iter().any(|host| host.part == Part::Master) {
+        if !all.iter().any(|host| host.role == MachineRole::Master) {
             return Err((
                 text.lines().count().max(1),
                 "no machine is the master: add a line `HOST master`".into(),
@@ -90,13 +90,13 @@ impl Hosts {
 
 fn parse_host(name: &str, rest: &[&str]) -> Result<Host, String> {
     check_host(name)?;
-    let (part, options) = match rest {
-        ["master", options @ ..] => (Part::Master, options),
-        ["node", options @ ..] => (Part::Node, options),
+    let (role, options) = match rest {
+        ["master", options @ ..] => (MachineRole::Master, options),
+        ["node", options @ ..] => (MachineRole::Node, options),
         [other, ..] => return Err(format!("{other:?} is not a role: use master or node")),
         [] => return Err(format!("{name} has no role: add master or node")),
     };
-    let mut host = Host { name: name.into(), part, rack: "default".into(), addr: name.into() };
+    let mut host = Host { name: name.into(), role, rack: "default".into(), addr: name.into() };
     for option in options {
         match option.split_once('=') {
             Some(("rack", rack)) => {
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!(Hosts::parse(&again).unwrap(), hosts);
     }
 
-    /// A fuzz test of this parser with a fixed seed. It is here because mrctl is no library that a
-    /// fuzz target could use.
+    /// Damages the text of hosts files at random, with a fixed seed. Checks that each text is
+    /// refused or can be written and parsed again without a difference.
     #[test]
     fn damaged_file_is_refused_or_round_trips() {
         let good = b"# a cluster\nm1 master addr=10.0.0.1\n\nn1 node rack=r1   # the first\nn2 node\n";

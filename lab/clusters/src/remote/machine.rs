@@ -1,10 +1,10 @@
 //! The daemons of one machine: install, start, stop, inspect.
 //!
 //! The remote folder belongs to one cluster, whose ID is in its file `CLUSTER`; scripts refuse to
-//! work in the folder of another cluster. A daemon is found by its PID file. Since PIDs are reused,
-//! the process counts as the daemon only if it was started with our ready file. A file beside the
-//! PID file records the settings and programs that the daemon was started from, to detect later
-//! changes.
+//! work in the folder of another cluster. A daemon is found by its PID file. PIDs are reused, so a
+//! process counts as the daemon only if the path of our ready file is in its command line. A file
+//! beside the PID file records the settings and programs that the daemon was started from, to
+//! detect later changes.
 //!
 //! Files in use are never overwritten. Settings are copied to `incoming` and then moved. Programs
 //! are copied to `bin.new`, which replaces `bin` at a start when no daemon of the machine runs: a
@@ -12,7 +12,7 @@
 
 use super::{
     data::DataDirs,
-    hosts::{Host, Part},
+    hosts::{Host, MachineRole},
     package::{Package, Programs},
     shell::{ScriptTimeouts, Shell},
 };
@@ -20,15 +20,17 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::{path::PathBuf, time::Duration};
 
-/// Seconds until a daemon must be ready, until a daemon that should stop is killed, and until it
-/// must have ended.
+/// Seconds until a started daemon must be ready.
 const READY_TIMEOUT: u32 = 60;
-const END_TIMEOUT: u32 = 15;
+/// Seconds until a daemon that should stop is killed.
+const KILL_TIMEOUT: u32 = 15;
+/// Seconds until a daemon that should stop must have ended.
 const EXIT_TIMEOUT: u32 = 20;
 
-/// Precedes every script. `ours` exits if the folder belongs to another cluster; `$c` is the ID
-/// found there. `theirs` succeeds if a path, or anything below it, belongs to another account.
-const OURS: &str = "\
+/// Shell functions that precede every script. `ours` sets `c` to the cluster ID in the folder, and
+/// exits if that is another cluster. `theirs` succeeds if a path, or anything below it, belongs to
+/// another account.
+const OWNERSHIP_CHECKS: &str = "\
 theirs() { [ -n \"$(find $1 ! -user $(id -u) 2>/dev/null | head -n 1)\" ]; }
 ours() {
   c=$(cat \"$dir/CLUSTER\" 2>/dev/null)
@@ -40,10 +42,10 @@ ours() {
 ours
 ";
 
-/// Precedes every script in the folder. `alive`: whether a daemon runs (PID in `$p`). `from`: the
-/// current settings and programs. `latest`: those that a restart of all daemons would use.
-/// `print_state`: the state of a daemon.
-const PRELUDE: &str = "\
+/// Shell functions for scripts in the remote folder. `alive` succeeds if a daemon runs, and sets
+/// `p` to its PID. `from` prints the stamps of the current settings and programs. `latest` prints
+/// the stamps that a restart of all daemons would use. `print_state` prints the state of a daemon.
+const STATE_FUNCTIONS: &str = "\
 alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \"$dir/run/$1.ready\" \"/proc/$p/cmdline\" 2>/dev/null; }
 from() { cat SETTINGS bin/STAMP 2>/dev/null; }
 latest() { if [ -e bin.new/STAMP ]; then cat SETTINGS bin.new/STAMP 2>/dev/null; else from; fi; }
@@ -74,7 +76,7 @@ pub struct Machine {
     pub ports: [u16; 2],
     /// The data folders of its daemons.
     pub data: DataDirs,
-    /// The daemons that had data, so that they are not started if their data folders are empty.
+    /// The daemons that had data. They are not started if their data folders are empty now.
     pub formatted: Vec<&'static str>,
     /// Whether the operator has confirmed that empty data folders are new (`--format`).
     pub format: bool,
@@ -101,7 +103,7 @@ pub struct DaemonStatus {
 }
 
 impl DaemonStatus {
-    /// Whether the daemon runs, and its master, if it was queried, reports a healthy state.
+    /// Returns whether the daemon runs, and its master, if it was queried, reports a healthy state.
     pub fn is_healthy(&self) -> bool {
         let reported = self.reported.as_deref();
         self.state == "running" && reported.is_none_or(|reported| HEALTHY_STATES.contains(&reported))
@@ -109,7 +111,7 @@ impl DaemonStatus {
 }
 
 /// Creates the folder, and prints the stamps of the settings and programs in it.
-const MAKE: &str = "umask 066
+const MAKE_FOLDER: &str = "umask 066
 mkdir -p $dir || exit 1
 if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
   echo \"$dir belongs to another account, or others can write to it: delete it, or choose another with --remote-dir\" >&2
@@ -126,31 +128,33 @@ echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
 echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
 ";
 
-/// The reaction of a script if the folder does not exist.
-const NO_FOLDER: &str = "echo \"$dir does not exist: 'mrctl cluster up' creates it\" >&2; exit 1";
+/// Shell commands for a script that fails if the remote folder does not exist.
+const FAIL_WITHOUT_FOLDER: &str = "echo \"$dir does not exist: 'mrctl cluster up' creates it\" >&2; exit 1";
 
 impl Machine {
     fn name(&self) -> &str {
         &self.host.name
     }
 
-    /// A script that first checks that the folder belongs to this cluster.
-    fn guarded(&self, script: &str) -> String {
-        format!("dir={}\nid={}\n{OURS}{script}", self.dir, self.cluster)
+    /// Returns the script, preceded by a check that the remote folder belongs to this cluster.
+    fn with_ownership_check(&self, script: &str) -> String {
+        format!("dir={}\nid={}\n{OWNERSHIP_CHECKS}{script}", self.dir, self.cluster)
     }
 
-    fn inside(&self, without: &str, script: &str) -> String {
-        self.guarded(&format!("cd \"$dir\" 2>/dev/null || {{ {without}; }}\n{PRELUDE}{script}"))
+    fn in_remote_folder(&self, without: &str, script: &str) -> String {
+        self.with_ownership_check(&format!(
+            "cd \"$dir\" 2>/dev/null || {{ {without}; }}\n{STATE_FUNCTIONS}{script}"
+        ))
     }
 
     /// Runs a script in the remote folder. It can use `alive DAEMON`, which sets `$p` to the PID.
     pub fn script(&self, script: &str) -> Result<String> {
-        self.shell.script(self.name(), &self.inside(NO_FOLDER, script))
+        self.shell.script(self.name(), &self.in_remote_folder(FAIL_WITHOUT_FOLDER, script))
     }
 
-    /// Runs a script that takes about `takes`.
+    /// Runs a script like `script`, but expects it to take about `takes`.
     pub fn long_script(&self, takes: Duration, script: &str) -> Result<String> {
-        let script = self.inside(NO_FOLDER, script);
+        let script = self.in_remote_folder(FAIL_WITHOUT_FOLDER, script);
         self.shell.script_with_timeout(ScriptTimeouts::of_script(takes), self.name(), &script)
     }
 
@@ -160,13 +164,13 @@ impl Machine {
         // read nothing else. A folder that another account has created gets no keys. If two
         // clusters start at once, only one gets the folder. Programs that another account owned,
         // and so may have changed, are copied again.
-        let make = self.guarded(MAKE);
+        let make = self.with_ownership_check(MAKE_FOLDER);
         let existing = self.shell.script(self.name(), &make)?;
         let is_there =
             |what: &str, stamp: &str| existing.lines().any(|line| line == format!("{what} {stamp}"));
-        let part = self.host.part;
-        let settings = package.stamp(part)?;
-        self.copy_files(&package.files_for(part), package)?;
+        let role = self.host.role;
+        let settings = package.stamp(role)?;
+        self.copy_files(&package.files_for(role), package)?;
         let copied = if is_there("settings", &settings) {
             "settings are up to date"
         } else {
@@ -174,7 +178,7 @@ impl Machine {
             "settings copied"
         };
         let Some(programs) = programs else { return Ok(copied) };
-        let stamp = programs.stamp(part)?;
+        let stamp = programs.stamp(role)?;
         let runs = is_there("programs", &stamp);
         if runs || is_there("brought", &stamp) {
             if runs {
@@ -188,7 +192,7 @@ impl Machine {
         }
         self.script("rm -rf bin.new && mkdir -m 711 bin.new")?;
         let folder = format!("{}/bin.new", self.dir);
-        programs.send(&self.shell, self.name(), part, &folder).context("cannot copy the programs")?;
+        programs.send(&self.shell, self.name(), role, &folder).context("cannot copy the programs")?;
         // Write the stamp last: programs without a stamp are incomplete.
         self.script(&format!(
             "{}chmod 755 bin.new/* && echo '{stamp}' > bin.new/STAMP",
@@ -208,15 +212,15 @@ impl Machine {
         self.script(&format!("{}{moves}rm -rf incoming", check_ownership("incoming"))).map(drop)
     }
 
-    /// The flags of a daemon on this machine.
+    /// Returns the flags of a daemon on this machine.
     fn flags(&self, daemon: &str) -> String {
-        let Host { name, rack, addr, part } = &self.host;
+        let Host { name, rack, addr, role } = &self.host;
         let dir = &self.dir;
         let mut flags = vec![format!(
             "--config {dir}/fermata.toml --ready-file {dir}/run/{daemon}.ready{}",
-            self.data.flags(daemon)
+            self.data.dir_flags(daemon)
         )];
-        if *part == Part::Node {
+        if *role == MachineRole::Node {
             flags.push(format!("--node {name} --rack {rack}"));
             if addr != name {
                 let port = self.ports[usize::from(daemon == "tasktracker")];
@@ -226,13 +230,14 @@ impl Machine {
         flags.join(" ")
     }
 
-    /// A branch of the start script that refuses empty data folders if they had data before.
+    /// Returns a branch of the start script that refuses empty data folders if they had data
+    /// before.
     fn check_formatted(&self, daemon: &str) -> String {
         if self.format || !self.formatted.contains(&daemon) {
             return String::new();
         }
         let (dirs, empty, name) =
-            (self.data.of_daemon(daemon).join(" and "), self.data.is_empty(daemon), self.name());
+            (self.data.of_daemon(daemon).join(" and "), self.data.emptiness_test(daemon), self.name());
         let lost = match daemon {
             "namenode" => "restore the folder from a backup, or give up all files of the cluster",
             "jobtracker" => "restore the folder from a backup, or give up all jobs",
@@ -253,14 +258,14 @@ impl Machine {
         if !self.format || daemon != "datanode" {
             return String::new();
         }
-        let (dirs, empty) = (self.data.of_daemon(daemon).join(" "), self.data.is_empty(daemon));
+        let (dirs, empty) = (self.data.of_daemon(daemon).join(" "), self.data.emptiness_test(daemon));
         format!("  if {empty}; then for f in {dirs}; do mkdir -p $f && : > $f/NEW; done; fi\n")
     }
 
     /// Returns the daemons that have data.
     pub fn daemons_with_data(&self) -> Result<Vec<&'static str>> {
-        let daemons = self.host.part.daemons();
-        let script = daemons.map(|daemon| format!("{} || echo {daemon}\n", self.data.is_empty(daemon)));
+        let daemons = self.host.role.daemons();
+        let script = daemons.map(|daemon| format!("{} || echo {daemon}\n", self.data.emptiness_test(daemon)));
         let output = self.script(&script.concat())?;
         Ok(daemons.into_iter().filter(|daemon| output.lines().any(|line| line == *daemon)).collect())
     }
@@ -286,16 +291,16 @@ elif {taken}; then
   until alive $x || [ $i -ge 20 ]; do i=$((i+1)); sleep 0.05; done
 fi
 ",
-                taken = self.data.is_taken(&self.dir, daemon),
+                taken = self.data.foreign_folder_test(&self.dir, daemon),
                 refuse = self.check_formatted(daemon),
                 new = self.declare_new(daemon),
                 flags = self.flags(daemon)
             )
         };
         let begin: String = daemons.iter().map(begin).collect();
-        let mark = |daemon: &&str| format!("{daemon}) {};;\n", self.data.mark(&self.dir, daemon));
+        let mark = |daemon: &&str| format!("{daemon}) {};;\n", self.data.mark_script(&self.dir, daemon));
         let marks: Vec<String> = daemons.iter().map(mark).collect();
-        let every = self.host.part.daemons().join(" ");
+        let every = self.host.role.daemons().join(" ");
         let script = format!(
             "runs=; for x in {every}; do if alive $x; then runs=1; fi; done
 if [ -z \"$runs\" ] && [ -e bin.new/STAMP ]; then
@@ -322,7 +327,7 @@ done
             ticks = READY_TIMEOUT * 10
         );
         let output = self.script(&script)?;
-        statuses(daemons, &output)
+        parse_statuses(daemons, &output)
     }
 
     /// Stops a daemon, also a frozen one, and waits until it has ended. Returns whether it was
@@ -341,10 +346,10 @@ done
 rm -f run/$x.pid run/$x.ready
 echo stopped
 ",
-            kill = END_TIMEOUT * 10,
+            kill = KILL_TIMEOUT * 10,
             give_up = EXIT_TIMEOUT * 10
         );
-        let output = self.shell.script(self.name(), &self.inside("exit 0", &script));
+        let output = self.shell.script(self.name(), &self.in_remote_folder("exit 0", &script));
         Ok(output.with_context(|| format!("cannot stop {daemon}"))?.contains("stopped"))
     }
 
@@ -354,16 +359,16 @@ echo stopped
         Ok(output.trim().parse().ok())
     }
 
-    /// The states of the daemons of this machine.
-    pub fn status_of(&self) -> Result<Vec<DaemonStatus>> {
-        let daemons = self.host.part.daemons();
+    /// Returns the states of the daemons of this machine.
+    pub fn daemon_statuses(&self) -> Result<Vec<DaemonStatus>> {
+        let daemons = self.host.role.daemons();
         let script: String = daemons.map(|daemon| format!("print_state {daemon}\n")).concat();
         let without = format!("{}exit 0", "echo absent; ".repeat(daemons.len()));
-        let output = self.shell.script(self.name(), &self.inside(&without, &script))?;
-        statuses(&daemons, &output)
+        let output = self.shell.script(self.name(), &self.in_remote_folder(&without, &script))?;
+        parse_statuses(&daemons, &output)
     }
 
-    /// The end of the log of a daemon.
+    /// Returns the last lines of the log of a daemon.
     pub fn log(&self, daemon: &str, lines: u32) -> Result<String> {
         // Include the previous log: the current one may have just been started.
         let all = format!("logs/{daemon}.log.1 logs/{daemon}.log");
@@ -375,7 +380,7 @@ echo stopped
     /// if it is then empty: `--remote-dir` may be the wrong folder. Data folders without the mark
     /// of this cluster are kept, and an error names them.
     pub fn purge(&self) -> Result<()> {
-        let elsewhere = self.data.purge(&self.dir, &self.host.part.daemons());
+        let elsewhere = self.data.purge_script(&self.dir, &self.host.role.daemons());
         let ours = "cd $dir 2>/dev/null || exit 0
 [ -n \"$c\" ] || [ ! -e fermata.toml ] || { echo \"$dir has no cluster ID: delete it by hand\" >&2; exit 1; }
 ";
@@ -385,13 +390,14 @@ all=\"bin bin.old bin.new incoming run logs data security fermata.toml secret re
 rm -rf $all 2>/dev/null || { chmod -R u+rwx data; rm -rf $all; } && rm -f CLUSTER || exit 1
 cd / && rmdir $dir 2>/dev/null || echo kept
 [ -z \"$left\" ]";
-        let script = self.guarded(&format!("{ours}left=\nif [ -n \"$c\" ]; then :\n{elsewhere}fi\n{rest}"));
+        let script = self
+            .with_ownership_check(&format!("{ours}left=\nif [ -n \"$c\" ]; then :\n{elsewhere}fi\n{rest}"));
         self.shell.script(self.name(), &script).map(drop)
     }
 }
 
-/// A check before copied files are moved into place. A remote `tar` that does not support our flags
-/// may have given them to another account.
+/// Returns shell commands that check, before copied files are moved into place, that no other
+/// account owns them. A remote `tar` that does not support our flags may have changed their owner.
 fn check_ownership(what: &str) -> String {
     format!(
         "if theirs {what}; then
@@ -402,9 +408,9 @@ fi
 }
 
 /// Parses the output of a script: one line per daemon.
-fn statuses(daemons: &[&str], output: &str) -> Result<Vec<DaemonStatus>> {
+fn parse_statuses(daemons: &[&str], output: &str) -> Result<Vec<DaemonStatus>> {
     let all: Vec<DaemonStatus> =
-        daemons.iter().zip(output.lines()).map(|(daemon, line)| status(daemon, line)).collect();
+        daemons.iter().zip(output.lines()).map(|(daemon, line)| parse_status(daemon, line)).collect();
     if all.len() != daemons.len() {
         bail!("cannot parse the states of its daemons: {output:?}");
     }
@@ -412,7 +418,7 @@ fn statuses(daemons: &[&str], output: &str) -> Result<Vec<DaemonStatus>> {
 }
 
 /// Parses a line `STATE [PID new|old [ADDR]]`.
-fn status(daemon: &str, line: &str) -> DaemonStatus {
+fn parse_status(daemon: &str, line: &str) -> DaemonStatus {
     let mut text = line.split_whitespace();
     let state = text.next().unwrap_or("absent").to_owned();
     let pid = text.next().and_then(|word| word.parse().ok());

@@ -1,10 +1,11 @@
 //! The machines of a cluster, and how to reach them. The flags of the first start are stored in the
-//! cluster folder (`launch.json`). The file `formatted` there lists the daemons that had data, one
-//! line `HOST DAEMON` each: their data folders are created again only on request, because an empty
-//! folder means a lost or unmounted disk.
+//! file `launch.json` in the cluster folder. The file `formatted` lists the daemons that had data,
+//! one line `HOST DAEMON` each. Their data folders are created again only on request, because an
+//! empty folder means a lost or unmounted disk.
 
 use super::{
-    DataDirs, Host, Hosts, Machine, Package, Part, Programs, Shell, check_host, on_all, shell::remote_path,
+    DataDirs, Host, Hosts, Machine, MachineRole, Package, Programs, Shell, check_host, on_all,
+    shell::check_remote_path,
 };
 use crate::locate::Target;
 use anyhow::{Context, Result};
@@ -51,17 +52,17 @@ impl Reach {
     }
 }
 
-/// The stored flags.
+/// The flags stored in `launch.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Launch {
+struct StoredFlags {
     hosts: Option<PathBuf>,
     shell: Option<String>,
     remote_dir: Option<String>,
     programs: Option<String>,
 }
 
-impl Launch {
+impl StoredFlags {
     fn path(cluster: &Path) -> PathBuf {
         cluster.join("launch.json")
     }
@@ -90,74 +91,74 @@ pub struct Fleet {
     pub hosts_file: PathBuf,
     /// The folder of the cluster.
     pub cluster: PathBuf,
-    launch: Launch,
+    stored_flags: StoredFlags,
     /// Whether `--hosts` names a subset of the machines in the hosts file of the cluster.
-    part: bool,
+    is_subset: bool,
 }
 
-/// Whether all of `hosts` are also in the file `own`.
-fn is_part(hosts: &Hosts, own: &Path) -> bool {
+/// Returns whether all of `hosts` are also in the file `own`.
+fn is_subset(hosts: &Hosts, own: &Path) -> bool {
     let known = Hosts::load(own).map(|own| own.all).unwrap_or_default();
     !known.is_empty() && hosts.all.iter().all(|host| known.iter().any(|other| other.name == host.name))
 }
 
 impl Fleet {
-    /// The machines that the flags of a command name.
+    /// Returns the machines that the flags of a command name.
     pub fn of(reach: &Reach) -> Result<Self> {
         let cluster = reach.cluster.clone();
-        crate::trust::folder(&cluster)?;
+        crate::trust::check_folder(&cluster)?;
         Package::of(&cluster)?;
-        let before = Launch::load(&cluster)?;
+        let before = StoredFlags::load(&cluster)?;
         let either = |flag: &Option<String>, before: Option<String>| flag.clone().or(before);
-        let launch = Launch {
+        let stored_flags = StoredFlags {
             hosts: reach.hosts.as_ref().map(std::path::absolute).transpose()?.or(before.hosts),
             shell: either(&reach.shell.as_ref().map(ToString::to_string), before.shell),
             remote_dir: either(&reach.remote_dir, before.remote_dir),
             programs: either(&reach.programs, before.programs),
         };
-        let shell = match &launch.shell {
+        let shell = match &stored_flags.shell {
             Some(text) => text.parse().map_err(|why| Usage(format!("shell {text:?}: {why}")))?,
             None => Shell::default(),
         };
-        let dir = remote_path(launch.remote_dir.as_deref().unwrap_or(REMOTE_DIR))?;
-        let bin = match &launch.programs {
-            Some(folder) => remote_path(folder)?,
+        let dir = check_remote_path(stored_flags.remote_dir.as_deref().unwrap_or(REMOTE_DIR))?;
+        let bin = match &stored_flags.programs {
+            Some(folder) => check_remote_path(folder)?,
             None => format!("{dir}/bin"),
         };
         let own_file = cluster.join("hosts");
-        let hosts_file = launch.hosts.clone().unwrap_or_else(|| own_file.clone());
+        let hosts_file = stored_flags.hosts.clone().unwrap_or_else(|| own_file.clone());
         let hosts = Hosts::load(&hosts_file)?;
-        let part = is_part(&hosts, &own_file);
+        let is_subset = is_subset(&hosts, &own_file);
         let config = Config::load(Some(&cluster.join("fermata.toml")))?;
         let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
-        let (mark, formatted) = (mark(&cluster)?, read_formatted(&cluster)?);
+        let (mark, formatted) = (cluster_id(&cluster)?, read_formatted(&cluster)?);
         // Machines may share a file system (network namespaces in a test), so their folders must
         // differ.
         let machine = |host: Host| {
             let dir = dir.replace("{host}", &host.name);
             let bin = bin.replace("{host}", &host.name);
-            let data = data.on(&dir, &host.name);
+            let data = data.on_machine(&dir, &host.name);
             let formatted = formatted_daemons(&formatted, &host);
             let (shell, cluster) = (shell.clone(), mark.clone());
             Machine { bin, dir, host, shell, cluster, ports, data, formatted, format: false }
         };
         let machines = hosts.all.into_iter().map(machine).collect();
-        Ok(Self { machines, hosts_file, cluster, launch, part })
+        Ok(Self { machines, hosts_file, cluster, stored_flags, is_subset })
     }
 
     /// Stores the flags. A hosts file with a subset of the machines applies to one command only.
     pub fn remember(&self) -> Result<()> {
-        let path = Launch::path(&self.cluster);
-        let hosts = self.launch.hosts.clone().filter(|_| !self.part);
-        let text = serde_json::to_string_pretty(&Launch { hosts, ..self.launch.clone() })? + "\n";
+        let path = StoredFlags::path(&self.cluster);
+        let hosts = self.stored_flags.hosts.clone().filter(|_| !self.is_subset);
+        let text = serde_json::to_string_pretty(&StoredFlags { hosts, ..self.stored_flags.clone() })? + "\n";
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Records which daemons of these machines have data, also if another daemon of the machine
-    /// failed. A machine that cannot be asked is skipped; the next call asks it.
+    /// failed. An unreachable machine is skipped; the next call queries it again.
     pub fn record_formatted<'a>(&self, machines: impl IntoIterator<Item = &'a Machine>) -> Result<()> {
-        let is_unknown = |machine: &&Machine| machine.formatted.len() < machine.host.part.daemons().len();
+        let is_unknown = |machine: &&Machine| machine.formatted.len() < machine.host.role.daemons().len();
         let asked = on_all(machines.into_iter().filter(is_unknown), Machine::daemons_with_data, |_, _| {});
         self.change_formatted(|lines| {
             for (machine, daemons) in asked {
@@ -187,7 +188,7 @@ impl Fleet {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The machine with this name.
+    /// Returns the machine with this name.
     pub fn find(&self, name: &str) -> Result<&Machine> {
         let names =
             || self.machines.iter().map(|machine| machine.host.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -195,30 +196,30 @@ impl Fleet {
         found.ok_or_else(|| Usage(format!("there is no machine {name}; the machines are {}", names())).into())
     }
 
-    /// The machines with these daemons.
-    pub fn of_part(&self, part: Part) -> Vec<&Machine> {
-        self.machines.iter().filter(|machine| machine.host.part == part).collect()
+    /// Returns the machines with this role.
+    pub fn with_role(&self, role: MachineRole) -> Vec<&Machine> {
+        self.machines.iter().filter(|machine| machine.host.role == role).collect()
     }
 
-    /// The programs to install; None if the machines have their own.
+    /// Returns the programs to install; None if the machines have their own.
     pub fn programs(&self) -> Result<Option<Programs>> {
-        if self.launch.programs.is_some() { Ok(None) } else { Programs::own().map(Some) }
+        if self.stored_flags.programs.is_some() { Ok(None) } else { Programs::own().map(Some) }
     }
 
-    /// The settings and keys to install.
+    /// Returns the settings and keys to install.
     pub fn package(&self) -> Result<Package> {
         Package::of(&self.cluster)
     }
 
-    /// The target for commands that connect to this cluster.
+    /// Returns the target for commands that connect to this cluster.
     pub fn target(&self) -> Target {
         Target::of_config(&self.cluster.join("fermata.toml"))
     }
 }
 
-/// The ID of the cluster, from the file `id` in its folder. It marks the folders of the cluster on
-/// its machines.
-fn mark(cluster: &Path) -> Result<String> {
+/// Returns the ID of the cluster, from the file `id` in its folder. It marks the folders of the
+/// cluster on its machines.
+fn cluster_id(cluster: &Path) -> Result<String> {
     let path = cluster.join("id");
     match fs::read_to_string(&path) {
         Ok(text) => {
@@ -227,13 +228,13 @@ fn mark(cluster: &Path) -> Result<String> {
             Ok(mark.to_owned())
         }
         // The cluster was created before there were IDs.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_mark(cluster, "cluster"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_cluster_id(cluster, "cluster"),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
 /// Creates a unique ID that starts with `name`.
-pub fn write_mark(cluster: &Path, name: &str) -> Result<String> {
+pub fn write_cluster_id(cluster: &Path, name: &str) -> Result<String> {
     let path = cluster.join("id");
     let mark = format!("{name}-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
     replace(&path, format!("{mark}\n").as_bytes(), USUAL, true)
@@ -250,7 +251,7 @@ fn formatted_file(cluster: &Path) -> PathBuf {
 fn formatted_daemons(lines: &BTreeSet<String>, host: &Host) -> Vec<&'static str> {
     let has =
         |daemon: &&str| lines.contains(&host.name) || lines.contains(&format!("{} {daemon}", host.name));
-    host.part.daemons().into_iter().filter(has).collect()
+    host.role.daemons().into_iter().filter(has).collect()
 }
 
 /// Returns the lines of the file `formatted`.
@@ -275,12 +276,12 @@ fn ports(config: &Config) -> Result<[u16; 2]> {
 mod tests {
     use super::*;
 
-    /// Regression: a machine whose TaskTracker never became ready was not recorded, so its empty
-    /// DataNode was later taken for a new one.
+    /// Regression test: a machine whose TaskTracker never became ready was not recorded, so its
+    /// empty DataNode later counted as new. Checks that the DataNode is recorded.
     #[test]
     fn daemon_with_data_is_recorded_even_if_another_daemon_of_the_machine_has_none() {
         let space = tempfile::tempdir().unwrap();
-        let host = Host { name: "n1".into(), part: Part::Node, rack: "r1".into(), addr: "n1".into() };
+        let host = Host { name: "n1".into(), role: MachineRole::Node, rack: "r1".into(), addr: "n1".into() };
         let dir = space.path().join("n1").display().to_string();
         fs::create_dir_all(space.path().join("n1/data/datanode")).unwrap();
         fs::write(space.path().join("n1/data/datanode/VERSION"), "").unwrap();
@@ -289,7 +290,7 @@ mod tests {
             cluster: "lab-1".into(),
             bin: format!("{dir}/bin"),
             ports: [1, 2],
-            data: DataDirs::of(&Config::default()).unwrap().on(&dir, "n1"),
+            data: DataDirs::of(&Config::default()).unwrap().on_machine(&dir, "n1"),
             formatted: vec![],
             format: false,
             host: host.clone(),
@@ -299,8 +300,8 @@ mod tests {
             machines: vec![machine],
             hosts_file: PathBuf::new(),
             cluster: space.path().to_owned(),
-            launch: Launch::default(),
-            part: false,
+            stored_flags: StoredFlags::default(),
+            is_subset: false,
         };
         let recorded = || formatted_daemons(&read_formatted(space.path()).unwrap(), &host);
         fleet.record_formatted(&fleet.machines).unwrap();

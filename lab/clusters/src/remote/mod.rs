@@ -20,9 +20,9 @@ mod package;
 mod shell;
 
 pub use data::DataDirs;
-pub use hosts::{Host, Hosts, Part, check_addr, check_host};
+pub use hosts::{Host, Hosts, MachineRole, check_addr, check_host};
 pub use machine::{DaemonStatus, Machine};
-pub use machines::{Fleet, Reach, write_mark};
+pub use machines::{Fleet, Reach, write_cluster_id};
 pub use package::{Package, Programs, revoked_list};
 pub use shell::Shell;
 

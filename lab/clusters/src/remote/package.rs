@@ -1,6 +1,6 @@
 //! The files that are copied to a machine, as a tar archive through its remote shell.
 
-use super::{hosts::Part, shell::Shell};
+use super::{hosts::MachineRole, shell::Shell};
 use anyhow::{Context, Result, ensure};
 use std::{
     fs,
@@ -11,8 +11,9 @@ use std::{
 };
 use view::output::Usage;
 
-/// As root, tar would by default keep the numeric owner and the permissions from the archive.
-const UNPACK: [&str; 6] = ["tar", "--no-same-owner", "--no-same-permissions", "-xzf", "-", "-C"];
+/// The command that unpacks an archive. Without these flags, tar run by root would keep the numeric
+/// owner and the permissions from the archive.
+const UNPACK_COMMAND: [&str; 6] = ["tar", "--no-same-owner", "--no-same-permissions", "-xzf", "-", "-C"];
 
 /// The programs of daemons and tasks.
 #[derive(Debug, Clone)]
@@ -20,35 +21,36 @@ pub struct Programs {
     folder: PathBuf,
 }
 
-fn of_part(part: Part) -> &'static [&'static str] {
-    match part {
-        Part::Master => &["namenode", "jobtracker"],
-        Part::Node => &["datanode", "tasktracker", "mrtask"],
+fn programs_of(role: MachineRole) -> &'static [&'static str] {
+    match role {
+        MachineRole::Master => &["namenode", "jobtracker"],
+        MachineRole::Node => &["datanode", "tasktracker", "mrtask"],
     }
 }
 
 impl Programs {
-    /// The programs in the folder of mrctl.
+    /// Returns the programs in the folder of mrctl. It is an error if one of them is missing.
     pub fn own() -> Result<Self> {
         let own = std::env::current_exe().context("cannot determine the path of this program")?;
         let folder = own.parent().unwrap_or(Path::new("/")).to_owned();
         let programs = Self { folder };
-        for part in [Part::Master, Part::Node] {
-            programs.stamp(part)?;
+        for role in [MachineRole::Master, MachineRole::Node] {
+            programs.stamp(role)?;
         }
         Ok(programs)
     }
 
-    /// The programs in a folder.
+    /// Returns the programs in a folder.
     #[cfg(test)]
     pub fn of(folder: &Path) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// A stamp that identifies the build: names, sizes and times.
-    pub fn stamp(&self, part: Part) -> Result<String> {
+    /// Returns a stamp that identifies the build, made of the names, sizes and modification times
+    /// of the programs.
+    pub fn stamp(&self, role: MachineRole) -> Result<String> {
         let mut arguments = Vec::new();
-        for name in of_part(part) {
+        for name in programs_of(role) {
             let path = self.folder.join(name);
             let about = path.metadata().map_err(|error| {
                 Usage(format!("{}: {error}: build it with `cargo build --release`", path.display()))
@@ -60,8 +62,8 @@ impl Programs {
     }
 
     /// Copies the programs to `dir` on a machine.
-    pub fn send(&self, shell: &Shell, host: &str, part: Part, dir: &str) -> Result<()> {
-        let names: Vec<PathBuf> = of_part(part).iter().map(PathBuf::from).collect();
+    pub fn send(&self, shell: &Shell, host: &str, role: MachineRole, dir: &str) -> Result<()> {
+        let names: Vec<PathBuf> = programs_of(role).iter().map(PathBuf::from).collect();
         send(shell, host, &self.folder, &names, dir)
     }
 }
@@ -74,7 +76,7 @@ pub struct Package {
 }
 
 impl Package {
-    /// The package of the cluster in this folder.
+    /// Returns the package of the cluster in this folder.
     pub fn of(folder: &Path) -> Result<Self> {
         let file = folder.join("fermata.toml");
         match fs::metadata(&file) {
@@ -90,13 +92,14 @@ impl Package {
         }
     }
 
-    /// The files that the daemons of a machine read at their start, relative to the cluster folder.
-    fn files(&self, part: Part) -> Vec<PathBuf> {
+    /// Returns the files that the daemons of a machine read at their start, relative to the cluster
+    /// folder.
+    fn files(&self, role: MachineRole) -> Vec<PathBuf> {
         let mut files = vec![PathBuf::from("fermata.toml")];
         if self.folder.join("security").is_dir() {
             files.push("security/ca.pem".into());
-            for role in part.daemons() {
-                files.extend(["pem", "keys"].map(|kind| PathBuf::from(format!("security/{role}.{kind}"))));
+            for daemon in role.daemons() {
+                files.extend(["pem", "keys"].map(|kind| PathBuf::from(format!("security/{daemon}.{kind}"))));
             }
         } else if self.folder.join("secret").is_file() {
             files.push("secret".into());
@@ -104,10 +107,10 @@ impl Package {
         files
     }
 
-    /// A stamp that identifies the contents of these files.
-    pub fn stamp(&self, part: Part) -> Result<String> {
+    /// Returns a stamp that identifies the contents of these files.
+    pub fn stamp(&self, role: MachineRole) -> Result<String> {
         let mut all = Vec::new();
-        for file in self.files(part) {
+        for file in self.files(role) {
             let path = self.folder.join(&file);
             let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
             all.extend(format!("{} {}\n", file.display(), bytes.len()).bytes());
@@ -116,9 +119,9 @@ impl Package {
         Ok(security::digest(&all))
     }
 
-    /// All files that a machine needs.
-    pub(super) fn files_for(&self, part: Part) -> Vec<PathBuf> {
-        let mut files = self.files(part);
+    /// Returns all files that a machine needs.
+    pub(super) fn files_for(&self, role: MachineRole) -> Vec<PathBuf> {
+        let mut files = self.files(role);
         let revoked = revoked_list(&self.folder);
         files.extend(Some(revoked).filter(|list| self.folder.join(list).is_file()));
         files
@@ -130,7 +133,7 @@ impl Package {
     }
 }
 
-/// The path of the revocation list, relative to the cluster folder.
+/// Returns the path of the revocation list, relative to the cluster folder.
 pub fn revoked_list(cluster: &Path) -> PathBuf {
     let beside = if cluster.join("security").is_dir() { "security" } else { "" };
     Path::new(beside).join(security::REVOKED_FILE)
@@ -147,7 +150,7 @@ fn send(shell: &Shell, host: &str, from: &Path, files: &[PathBuf], dir: &str) ->
         .spawn()
         .context("cannot run tar")?;
     let archive = tar.stdout.take().expect("stdout is piped");
-    let sent = shell.copy(host, &UNPACK.into_iter().chain([dir]).collect::<Vec<_>>(), archive);
+    let sent = shell.copy(host, &UNPACK_COMMAND.into_iter().chain([dir]).collect::<Vec<_>>(), archive);
     let packed = tar.wait().context("cannot wait for tar")?;
     sent?;
     ensure!(packed.success(), "tar could not read all of {}", from.display());

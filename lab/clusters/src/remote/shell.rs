@@ -5,8 +5,8 @@
 //! script first prints a marker: output before it is a greeting of the machine, and a machine that
 //! never prints it runs no scripts.
 //!
-//! A machine may be slow but not silent: each command has a time limit for its next output. A
-//! command that exceeds it is abandoned, with all processes that it has left behind.
+//! A machine may be slow but must not be silent: each command has a timeout for its next output. A
+//! command that exceeds the timeout is abandoned, with all processes that it has left behind.
 
 use anyhow::{Context, Result, bail};
 use std::{
@@ -21,34 +21,36 @@ use std::{
 };
 use view::output::Usage;
 
-const HOST: &str = "{host}";
-/// The marker that a script prints first. The script contains it in two parts, so that an echo of
-/// the script is not mistaken for the marker.
-const HERE: &str = "fermata-is-here";
-const PRINT_HERE: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
+const HOST_PLACEHOLDER: &str = "{host}";
+/// The marker that a script prints first. The script contains it only in two parts, so that an echo
+/// of the script is not mistaken for the marker.
+const START_MARKER: &str = "fermata-is-here";
+/// The shell command that prints the marker, which it contains in two parts.
+const PRINT_START_MARKER: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
 /// The interval between checks whether a command has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// How long to wait for remaining output after the end of a command.
-const TAIL: Duration = Duration::from_secs(2);
+/// How long to wait for the remaining output after a command has ended.
+const REMAINING_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The number of lines of error output in a message.
 const ERROR_LINES: usize = 3;
 
 /// How long a machine may be silent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScriptTimeouts {
-    /// Before its first output.
+    /// How long it may be silent before its first output.
     first: Duration,
-    /// Between two outputs.
+    /// How long it may be silent between two outputs.
     then: Duration,
 }
 
 impl ScriptTimeouts {
-    /// For a script, which prints its marker at once and whose own timeouts are shorter.
+    /// The timeouts for a script, which prints its marker at once and whose own timeouts are
+    /// shorter.
     const SCRIPT: Self = Self { first: Duration::from_secs(20), then: Duration::from_mins(2) };
-    /// For a copy, which moves bytes continuously.
+    /// The timeouts for a copy, which moves bytes continuously.
     const COPY: Self = Self { first: Duration::from_mins(1), then: Duration::from_mins(1) };
 
-    /// For a script that takes this long.
+    /// Returns the timeouts for a script that takes this long.
     pub(super) fn of_script(takes: Duration) -> Self {
         Self { then: takes + Self::SCRIPT.then, ..Self::SCRIPT }
     }
@@ -68,8 +70,10 @@ impl std::str::FromStr for Shell {
         if arguments.is_empty() {
             return Err("it is empty: write a command such as 'ssh {host}'".into());
         }
-        if !arguments.iter().any(|word| word.contains(HOST)) {
-            return Err(format!("it does not name the machine: write {HOST}, as in 'ssh {{host}}'"));
+        if !arguments.iter().any(|word| word.contains(HOST_PLACEHOLDER)) {
+            return Err(format!(
+                "it does not name the machine: write {HOST_PLACEHOLDER}, as in 'ssh {{host}}'"
+            ));
         }
         Ok(Self { arguments })
     }
@@ -88,9 +92,9 @@ impl Default for Shell {
 }
 
 /// Checks a remote path, which must be safe as an unquoted word of a shell.
-pub(super) fn remote_path(path: &str) -> Result<String> {
+pub(super) fn check_remote_path(path: &str) -> Result<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '{' | '}');
-    let plain = path.replace(HOST, "x");
+    let plain = path.replace(HOST_PLACEHOLDER, "x");
     if !path.starts_with('/')
         || !plain.chars().all(fits)
         || plain.contains(['{', '}'])
@@ -117,9 +121,9 @@ impl Shell {
         host: &str,
         script: &str,
     ) -> Result<String> {
-        let text = std::io::Cursor::new(format!("{PRINT_HERE}{script}").into_bytes());
+        let text = std::io::Cursor::new(format!("{PRINT_START_MARKER}{script}").into_bytes());
         let output = self.run(timeout, host, &["sh", "-s"], text, false)?;
-        match output.split_once(&format!("{HERE}\n")) {
+        match output.split_once(&format!("{START_MARKER}\n")) {
             Some((_, output)) => Ok(output.to_owned()),
             None => {
                 bail!("`{self}` runs no scripts there: it printed {:?}", output.lines().next().unwrap_or(""))
@@ -140,7 +144,8 @@ impl Shell {
         input: impl Read + Send + 'static,
         copies: bool,
     ) -> Result<String> {
-        let arguments: Vec<String> = self.arguments.iter().map(|word| word.replace(HOST, host)).collect();
+        let arguments: Vec<String> =
+            self.arguments.iter().map(|word| word.replace(HOST_PLACEHOLDER, host)).collect();
         let (program, args) = arguments.split_first().expect("not empty");
         let mut child = Command::new(program)
             .args(args)
@@ -155,18 +160,19 @@ impl Shell {
         let err = child.stderr.take().expect("stderr is piped");
         let activity = Arc::new(AtomicU64::new(0));
         let (output, why) = (OutputBuffer::of(out, &activity), OutputBuffer::of(err, &activity));
-        // For a script, input that a pipe accepts is no sign of activity. For a copy it is.
+        // For a copy, accepted input counts as activity. For a script it does not, because the pipe
+        // alone can accept it.
         let moved = if copies { activity.clone() } else { Arc::default() };
         let feeding = thread::spawn(move || feed(input, stdin, &moved));
         let ended =
             wait(&mut child, timeout, &activity).with_context(|| format!("cannot wait for {program}"))?;
         let status = match ended {
-            Ended::Exited(status) => status,
-            Ended::NoOutput => bail!("no answer after {} s", timeout.first.as_secs()),
-            Ended::Silent => bail!("no further output for {} s", timeout.then.as_secs()),
+            CommandEnd::Exited(status) => status,
+            CommandEnd::NoOutput => bail!("no answer after {} s", timeout.first.as_secs()),
+            CommandEnd::Silent => bail!("no further output for {} s", timeout.then.as_secs()),
         };
         // Ignore a write error: the exit status of the command explains more.
-        if let Some(Err(error)) = finished(feeding) {
+        if let Some(Err(error)) = join_with_timeout(feeding) {
             bail!("cannot read the files to copy: {error}");
         }
         let (output, why) = (output.text(), why.text());
@@ -183,7 +189,7 @@ impl Shell {
 }
 
 /// How a command ended.
-enum Ended {
+enum CommandEnd {
     Exited(ExitStatus),
     /// It printed nothing within the timeout.
     NoOutput,
@@ -191,18 +197,18 @@ enum Ended {
     Silent,
 }
 
-fn wait(child: &mut Child, timeout: ScriptTimeouts, activity: &AtomicU64) -> std::io::Result<Ended> {
+fn wait(child: &mut Child, timeout: ScriptTimeouts, activity: &AtomicU64) -> std::io::Result<CommandEnd> {
     let (mut since, mut before) = (Instant::now(), 0);
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Ended::Exited(status));
+            return Ok(CommandEnd::Exited(status));
         }
         let now = activity.load(Relaxed);
         if now != before {
             (since, before) = (Instant::now(), now);
         }
         let (limit, ended) =
-            if now == 0 { (timeout.first, Ended::NoOutput) } else { (timeout.then, Ended::Silent) };
+            if now == 0 { (timeout.first, CommandEnd::NoOutput) } else { (timeout.then, CommandEnd::Silent) };
         if since.elapsed() >= limit {
             // A process of another account (oarsh is set-user-ID) cannot be killed. It is left to
             // end by itself.
@@ -215,10 +221,10 @@ fn wait(child: &mut Child, timeout: ScriptTimeouts, activity: &AtomicU64) -> std
     }
 }
 
-/// The result of a thread if it ends within `TAIL`. It may not: a process that was left behind may
-/// keep its pipe open.
-fn finished<T>(thread: JoinHandle<T>) -> Option<T> {
-    let until = Instant::now() + TAIL;
+/// Returns the result of a thread if it ends within `REMAINING_OUTPUT_TIMEOUT`. The thread does not
+/// end if a process that the command left behind keeps its pipe open.
+fn join_with_timeout<T>(thread: JoinHandle<T>) -> Option<T> {
+    let until = Instant::now() + REMAINING_OUTPUT_TIMEOUT;
     while !thread.is_finished() {
         if Instant::now() >= until {
             return None;
@@ -228,7 +234,7 @@ fn finished<T>(thread: JoinHandle<T>) -> Option<T> {
     thread.join().ok()
 }
 
-/// Copies `input` to `to`. Only an error of the source is returned.
+/// Copies `input` to `to`. Returns only errors of the source.
 fn feed(mut input: impl Read, mut to: impl Write, moved: &AtomicU64) -> std::io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -262,7 +268,7 @@ impl OutputBuffer {
     }
 
     fn text(self) -> String {
-        finished(self.reading);
+        join_with_timeout(self.reading);
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -272,13 +278,13 @@ impl OutputBuffer {
 mod tests {
     use super::*;
 
-    /// A shell on this machine; the name of the host is in a variable.
-    fn here() -> Shell {
+    /// Returns a shell on this machine. The name of the host is in the variable `WHERE`.
+    fn local_shell() -> Shell {
         "env WHERE={host}".parse().unwrap()
     }
 
-    /// A shell that runs this script instead of the command.
-    fn scripted(does: &str) -> (tempfile::NamedTempFile, Shell) {
+    /// Returns a shell that runs this script instead of the command.
+    fn shell_that_runs(does: &str) -> (tempfile::NamedTempFile, Shell) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(does.as_bytes()).unwrap();
         let shell = format!("sh {} {{host}}", file.path().display()).parse().unwrap();
@@ -286,14 +292,14 @@ mod tests {
     }
 
     #[test]
-    fn scripts_and_input_go_through() {
-        let output = here().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
+    fn script_output_and_copied_input_are_complete() {
+        let output = local_shell().script("n1", "echo \"at $WHERE: it's 'fine' & $((1+1))\"").unwrap();
         assert_eq!(output, "at n1: it's 'fine' & 2\n");
         let long = || std::io::Cursor::new(vec![b'x'; 3 << 20]);
-        let counted = here().copy("n1", &["wc", "-c"], long()).unwrap();
+        let counted = local_shell().copy("n1", &["wc", "-c"], long()).unwrap();
         assert_eq!(counted.trim(), (3 << 20).to_string());
         // A command that does not read its input.
-        assert_eq!(here().copy("n1", &["true"], long()).unwrap(), "");
+        assert_eq!(local_shell().copy("n1", &["true"], long()).unwrap(), "");
     }
 
     #[test]
@@ -301,22 +307,23 @@ mod tests {
         let began = Instant::now();
         let short = ScriptTimeouts { first: Duration::from_millis(300), then: Duration::from_millis(900) };
         // No output at all; a process that keeps the output open is not waited for.
-        let (_file, hangs) = scripted("sleep 100 & sleep 100");
+        let (_file, hangs) = shell_that_runs("sleep 100 & sleep 100");
         let error = hangs.script_with_timeout(short, "n1", "").unwrap_err();
         assert_eq!(error.to_string(), "no answer after 0 s");
-        let error = here().script_with_timeout(short, "n1", "sleep 100 & sleep 100").unwrap_err();
+        let error = local_shell().script_with_timeout(short, "n1", "sleep 100 & sleep 100").unwrap_err();
         assert_eq!(error.to_string(), "no further output for 0 s");
-        // A long script that is never silent for long.
+        // A script that runs longer than the timeout but is never silent for that long.
         let busy = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.2; done";
-        assert_eq!(here().script_with_timeout(short, "n1", busy).unwrap().lines().count(), 6);
+        assert_eq!(local_shell().script_with_timeout(short, "n1", busy).unwrap().lines().count(), 6);
         assert!(began.elapsed() < Duration::from_mins(1));
     }
 
     #[test]
-    fn failures_include_the_reason() {
-        let error = here().script("n1", "for i in 1 2 3 4; do echo line $i >&2; done; exit 3").unwrap_err();
+    fn error_of_a_failed_command_includes_its_output() {
+        let error =
+            local_shell().script("n1", "for i in 1 2 3 4; do echo line $i >&2; done; exit 3").unwrap_err();
         assert_eq!(error.to_string(), "line 2; line 3; line 4");
-        let error = here().script("n1", "exit 3").unwrap_err();
+        let error = local_shell().script("n1", "exit 3").unwrap_err();
         assert!(error.to_string().contains("exit status: 3"), "{error}");
         let nowhere: Shell = "no-such-program-at-all {host}".parse().unwrap();
         assert!(
@@ -332,7 +339,7 @@ mod tests {
     #[test]
     fn shell_that_runs_no_script_is_rejected() {
         for (does, output) in [("echo $*", "n1 sh -s"), ("cat", "printf")] {
-            let (_file, shell) = scripted(does);
+            let (_file, shell) = shell_that_runs(does);
             let error = shell.script("n1", "echo fine").unwrap_err().to_string();
             assert!(error.contains("runs no scripts there") && error.contains(output), "{error}");
         }

@@ -26,17 +26,17 @@ struct Node(Machine);
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for daemon in self.0.host.part.daemons() {
+        for daemon in self.0.host.role.daemons() {
             self.0.stop(daemon).ok();
         }
     }
 }
 
 fn machine(dir: &Path, shell: Shell) -> Machine {
-    let host = Host { name: "n1".into(), part: Part::Node, rack: "r1".into(), addr: "n1".into() };
+    let host = Host { name: "n1".into(), role: MachineRole::Node, rack: "r1".into(), addr: "n1".into() };
     let dir = dir.display().to_string();
     let bin = format!("{dir}/bin");
-    let data = DataDirs::of(&daemon::config::Config::default()).unwrap().on(&dir, "n1");
+    let data = DataDirs::of(&daemon::config::Config::default()).unwrap().on_machine(&dir, "n1");
     Machine {
         host,
         shell,
@@ -59,7 +59,7 @@ fn only_confirmed_empty_data_folders_are_declared_new() {
     let mut node = Node(machine(&at("n1"), "env HOST={host}".parse().unwrap()));
     let mut config = daemon::config::Config::default();
     config.datanode.dirs = vec![at("disk1"), at("disk2")];
-    node.0.data = DataDirs::of(&config).unwrap().on(&node.0.dir, "n1");
+    node.0.data = DataDirs::of(&config).unwrap().on_machine(&node.0.dir, "n1");
     node.0.install(Some(&build(&at("build"), "one")), &Package::of(&at("lab")).unwrap()).unwrap();
     let declared_new = || ["disk1", "disk2"].map(|disk| at(disk).join("NEW").exists());
     let start = |machine: &Machine| {
@@ -90,7 +90,8 @@ fn only_confirmed_empty_data_folders_are_declared_new() {
     assert_eq!(declared_new(), [true, true]);
 }
 
-/// User IDs on the machine of the user differ from those on the machines of the cluster.
+/// Installs, as root, an archive whose files belong to another user. User IDs on the machine of
+/// that user may mean other accounts here. Checks that the installed files belong to root.
 #[test]
 fn files_on_a_root_machine_belong_to_root() {
     if !rustix::process::geteuid().is_root() {
@@ -123,7 +124,7 @@ fn files_on_a_root_machine_belong_to_root() {
     chown(at("n1/bin.new/mrtask"), Some(ANN), None).unwrap();
     assert_eq!(install().unwrap(), "programs and settings copied");
     assert_eq!(install().unwrap(), "programs and settings are up to date");
-    // A tar that keeps the owner although it should not.
+    // A `tar` that ignores the flags and keeps the owner.
     let way = "shift; if [ \"$1\" = tar ]; then shift 3; exec tar --same-owner \"$@\"; fi; exec \"$@\"\n";
     fs::write(at("way"), way).unwrap();
     let shell = format!("sh {} {{host}}", at("way").display()).parse().unwrap();
@@ -157,7 +158,7 @@ fn folders_without_permissions_are_purged() {
 }
 
 #[test]
-fn new_programs_do_not_replace_running_ones() {
+fn installing_programs_does_not_replace_running_programs() {
     let space = tempfile::tempdir().unwrap();
     let at = |name: &str| space.path().join(name);
     fs::create_dir(at("lab")).unwrap();
@@ -165,14 +166,14 @@ fn new_programs_do_not_replace_running_ones() {
     fs::write(at("lab/revoked"), "name ann\n").unwrap();
     let package = Package::of(&at("lab")).unwrap();
     let [first, second] = ["one", "the second"].map(|version| build(&at(version), version));
-    // While this file exists, copies fail.
+    // While this file exists, copies to the machine fail.
     let broken = at("broken");
     let way = "shift; if [ \"$1\" = tar ] && [ -e $BROKEN ]; then exit 1; fi; exec \"$@\"\n";
     fs::write(at("way"), way.replace("$BROKEN", &broken.display().to_string())).unwrap();
     let shell: Shell = format!("sh {} {{host}}", at("way").display()).parse().unwrap();
     let node = Node(machine(&at("n1"), shell));
     let machine = &node.0;
-    let daemons = machine.host.part.daemons();
+    let daemons = machine.host.role.daemons();
     let mrtask = || fs::read_to_string(at("n1/bin/mrtask")).unwrap_or_else(|error| error.to_string());
     assert_eq!(machine.install(Some(&first), &package).unwrap(), "programs and settings copied");
     assert!(machine.start(&daemons).unwrap().iter().all(|one| one.state == "running" && !one.outdated));
@@ -188,9 +189,10 @@ fn new_programs_do_not_replace_running_ones() {
     machine.stop("datanode").unwrap();
     assert!(machine.start(&daemons).unwrap().iter().all(|one| one.state == "running" && one.outdated));
     assert_eq!(mrtask(), "# one\n");
-    // A return to the old programs before the new ones were used leaves nothing outdated.
+    // If the old programs are installed again before the new programs were used, nothing is
+    // outdated.
     machine.install(Some(&first), &package).unwrap();
-    assert!(machine.status_of().unwrap().iter().all(|one| !one.outdated));
+    assert!(machine.daemon_statuses().unwrap().iter().all(|one| !one.outdated));
     machine.install(Some(&second), &package).unwrap();
     for daemon in daemons {
         machine.stop(daemon).unwrap();
