@@ -6,7 +6,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use client::{JobTracker, Submission};
-use clusters::local::{Kind, Launch, Layout, Overrides, temporary};
+use clusters::local::{Kind, Launch, Layout, Overrides, temporary_folder};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -27,29 +27,29 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Longer than any planned trial.
+/// The timeout of a trial. It is longer than any planned trial.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The result of a trial on a real cluster.
-pub struct Ran {
-    /// In the format of the simulator, for comparison.
+pub struct TrialResult {
+    /// The outcome in the format of the simulator, for comparison.
     pub outcome: Outcome,
     /// When the jobs were submitted, and where their input was.
     pub history: History,
 }
 
 /// Runs a trial in a temporary folder below `within`, which is removed afterwards.
-pub async fn run(trial: &Trial, within: &Path) -> Result<Ran> {
-    let folder = temporary(within, "fermata-trial-")?;
+pub async fn run(trial: &Trial, within: &Path) -> Result<TrialResult> {
+    let folder = temporary_folder(within, "fermata-trial-")?;
     let ran = tokio::select! {
-        ran = play(trial, folder.path()) => ran?,
+        ran = run_in_folder(trial, folder.path()) => ran?,
         () = daemon::lifecycle::end_signal() => bail!("interrupted: the cluster of the trial was stopped and removed"),
     };
     folder.close().context("cannot remove the folder of the trial")?;
     Ok(ran)
 }
 
-async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
+async fn run_in_folder(trial: &Trial, folder: &Path) -> Result<TrialResult> {
     let layout = layout(&trial.setup, folder)?;
     let histories = layout.config.jobtracker.dir.join("history");
     let mut launch = Launch::start(layout, None).await?;
@@ -58,7 +58,7 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
         put_input(&files, number, job).await?;
     }
     let began = Instant::now();
-    let trackers = users(&launch, trial).await?;
+    let trackers = connect_users(&launch, trial).await?;
     let submitting = submit_all(trial, &trackers, began);
     let injecting = inject_faults(&mut launch, &trial.setup.faults, began);
     let (submitted, injected) = tokio::join!(submitting, injecting);
@@ -82,10 +82,10 @@ async fn play(trial: &Trial, folder: &Path) -> Result<Ran> {
     let mut history = history::read(&histories)?;
     ensure!(history.real.len() == ids.len(), "{} histories of {} jobs", history.real.len(), ids.len());
     let outcome = history.outcome(&trial.setup.scheduler);
-    Ok(Ran { outcome, history })
+    Ok(TrialResult { outcome, history })
 }
 
-/// The layout of a local cluster that corresponds to the setup of the trial.
+/// Returns the layout of a local cluster that corresponds to the setup of the trial.
 fn layout(setup: &Setup, folder: &Path) -> Result<Layout> {
     let Some(machine) = setup.machines.first() else { bail!("a trial has machines") };
     let overrides = Overrides {
@@ -115,7 +115,7 @@ fn layout(setup: &Setup, folder: &Path) -> Result<Layout> {
     Ok(layout)
 }
 
-fn input(number: usize) -> String {
+fn input_path(number: usize) -> String {
     format!("/in/{number}")
 }
 
@@ -130,12 +130,12 @@ async fn put_input(files: &Client, number: usize, job: &JobPlan) -> Result<()> {
     }
     let options = PutOptions { make_parents: true, ..PutOptions::default() };
     let source = PutSource::Reader(Box::new(std::io::Cursor::new(text)));
-    files.put(source, &DfsPath::parse(&input(number))?, options, &()).await?;
+    files.put(source, &DfsPath::parse(&input_path(number))?, options, &()).await?;
     Ok(())
 }
 
-/// One connection to the JobTracker per user of the workload.
-async fn users(launch: &Launch, trial: &Trial) -> Result<BTreeMap<String, JobTracker>> {
+/// Connects to the JobTracker once for each user of the workload.
+async fn connect_users(launch: &Launch, trial: &Trial) -> Result<BTreeMap<String, JobTracker>> {
     let mut trackers = BTreeMap::new();
     for job in &trial.workload.jobs {
         if !trackers.contains_key(&job.user) {
@@ -154,17 +154,18 @@ async fn submit_all(
 ) -> Result<Vec<String>> {
     let mut ids = Vec::new();
     for (number, job) in trial.workload.jobs.iter().enumerate() {
-        until(began, job.at.as_secs_f64()).await;
+        sleep_until(began, job.at.as_secs_f64()).await;
         ids.push(trackers[&job.user].submit(submission(number, job, trial)).await?);
     }
     Ok(ids)
 }
 
-async fn until(began: Instant, seconds: f64) {
+async fn sleep_until(began: Instant, seconds: f64) {
     tokio::time::sleep_until((began + Duration::from_secs_f64(seconds)).into()).await;
 }
 
-/// The planned job: either the identity program at the planned rate, or scripts that sleep.
+/// Returns the submission of the planned job: either the identity program at the planned rate, or
+/// scripts that sleep.
 fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
     let map_s = job.maps.first().map_or(1.0, |map| f64::from(map.work_s));
     let mut conf = vec![
@@ -182,9 +183,9 @@ fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
         }
         Tasks::Scripts { copies } => {
             let write = format!("awk \"{{for(i=0;i<{copies};i++)print i \\$0}}\"");
-            conf.push(("stream.mapper", script(trial, map_s, &write)));
+            conf.push(("stream.mapper", sleep_script(trial, map_s, &write)));
             if let Some(reduce) = job.reduces.first() {
-                conf.push(("stream.reducer", script(trial, f64::from(reduce.fixed_s), "wc -c")));
+                conf.push(("stream.reducer", sleep_script(trial, f64::from(reduce.fixed_s), "wc -c")));
             }
             conf.push(("map.output.compress", "false".to_owned()));
             "streaming"
@@ -195,17 +196,17 @@ fn submission(number: usize, job: &JobPlan, trial: &Trial) -> Submission {
         queue: job.queue.clone(),
         priority: "normal".into(),
         builtin: Some(program.into()),
-        inputs: vec![input(number)],
+        inputs: vec![input_path(number)],
         reduces: job.reduces.len() as u32,
         conf: conf.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
         ..Submission::default()
     }
 }
 
-/// A shell command that sleeps for `seconds`, divided by the speed of its node, and then runs
-/// `then`. It finds its node by the working folder of the task, which is below the folder of the
-/// node.
-fn script(trial: &Trial, seconds: f64, then: &str) -> String {
+/// Returns a shell command that sleeps for `seconds`, divided by the speed of its node, and then
+/// runs `then`. The command finds its node from the working folder of the task, which is below the
+/// folder of the node.
+fn sleep_script(trial: &Trial, seconds: f64, then: &str) -> String {
     let slow = trial.setup.machines.iter().enumerate().filter(|(_, machine)| machine.speed < 1.0);
     let one = |(at, machine): (usize, &sim::setup::Machine)| {
         format!("*/node{}/*) sleep {:.3};; ", at + 1, seconds / machine.speed)
@@ -216,7 +217,7 @@ fn script(trial: &Trial, seconds: f64, then: &str) -> String {
 
 async fn inject_faults(launch: &mut Launch, faults: &[Fault], began: Instant) -> Result<()> {
     for fault in faults {
-        until(began, fault.at_s).await;
+        sleep_until(began, fault.at_s).await;
         let (node, kinds) = match fault.what {
             FaultKind::Node { node } => (node, &[Kind::Tasktracker, Kind::Datanode][..]),
             FaultKind::Tracker { node } => (node, &[Kind::Tasktracker][..]),

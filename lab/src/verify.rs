@@ -40,7 +40,7 @@ pub struct Args {
     json: bool,
 }
 
-fn chosen(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
+fn selected_trials(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
     let linked = link.map(|bytes| narrow_link(bytes.0 as f64));
     if only.is_empty() {
         // The other trials would be slowed down by the limited link.
@@ -58,16 +58,16 @@ fn chosen(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
 }
 
 /// A trial that has been run and simulated, with the comparison.
-struct Verified {
+struct VerifiedTrial {
     name: String,
     fidelity: Fidelity,
     real: Outcome,
 }
 
-/// Runs the trials and prints how far the simulator is off.
+/// Runs the trials and prints how much the simulator differs from the real cluster.
 pub async fn run(args: &Args) -> Result<ExitCode> {
-    let mut all: Vec<Verified> = Vec::new();
-    for trial in chosen(&args.only, args.link)? {
+    let mut all: Vec<VerifiedTrial> = Vec::new();
+    for trial in selected_trials(&args.only, args.link)? {
         let real = trial::run(&trial, &args.dir).await?;
         let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
         let simulated =
@@ -85,7 +85,7 @@ pub async fn run(args: &Args) -> Result<ExitCode> {
                 fidelity.table().text()
             ))?;
         }
-        all.push(Verified { name, fidelity, real: real.outcome });
+        all.push(VerifiedTrial { name, fidelity, real: real.outcome });
     }
     let jobs = Fidelity { jobs: all.iter().flat_map(|trial| trial.fidelity.jobs.clone()).collect() };
     if args.json {
@@ -99,8 +99,8 @@ pub async fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn as_json(all: &[Verified], jobs: &Fidelity) -> Value {
-    let trials = all.iter().map(|Verified { name, fidelity, real }| {
+fn as_json(all: &[VerifiedTrial], jobs: &Fidelity) -> Value {
+    let trials = all.iter().map(|VerifiedTrial { name, fidelity, real }| {
         let jobs = fidelity.jobs.iter().zip(real.metrics.jobs());
         let jobs = jobs.map(|((name, real_s, simulated_s), (_, figures))| {
             let recovery = &figures.recovery;

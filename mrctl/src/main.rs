@@ -14,7 +14,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::{fmt::Write as _, io, process::ExitCode};
 
-/// The commands in the help of `mrctl`, by heading. clap has no headings for commands.
+/// The headings in the help of `mrctl`, each with its commands. clap has no headings for commands.
 const HEADINGS: [(&str, &[&str]); 7] = [
     ("Cluster", &["demo", "up", "down", "status", "health", "top", "web", "cluster"]),
     ("Files", &["fs"]),
@@ -25,7 +25,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ("Lab", &["bench", "chaos", "sim", "replay", "repro", "verify"]),
 ];
 
-const BEGIN: &str = "\
+const HELP_INTRO: &str = "\
 Get started:
   mrctl demo                   run a demonstration, then remove it
   mrctl up --detach            start a cluster in ./.fermata; `down` stops it
@@ -34,7 +34,7 @@ Get started:
 
 ";
 
-const FOOTER: &str = "\
+const HELP_FOOTER: &str = "\
 `mrctl COMMAND --help` shows examples and options; results as JSON: --json.
 Exit codes: 0 success; 1 failure; 2 usage error. `mrctl --version`: the version.
 
@@ -43,9 +43,9 @@ The cluster is the first of these that is given or exists: --namenode and
 FERMATA_CONFIG), a running cluster in ./.fermata, ./fermata.toml, the nearest
 .fermata folder in a parent folder.";
 
-/// The template of the help: the commands stand under their headings, with the first line of their
-/// own help.
-fn template() -> String {
+/// Returns the template of the help, which lists each command under its heading, with the first
+/// line of the command's own help.
+fn help_template() -> String {
     let commands = Command::augment_subcommands(clap::Command::new("mrctl"));
     let (header, literal) = (commands.get_styles().get_header(), commands.get_styles().get_literal());
     let mut list = String::new();
@@ -63,7 +63,7 @@ fn template() -> String {
 /// Fermata: a MapReduce cluster and its distributed file system
 #[derive(Debug, Parser)]
 #[command(name = "mrctl", version, arg_required_else_help = true)]
-#[command(before_help = BEGIN, after_help = FOOTER, help_template = template())]
+#[command(before_help = HELP_INTRO, after_help = HELP_FOOTER, help_template = help_template())]
 struct Cli {
     #[command(flatten)]
     target: clusters::locate::Target,
@@ -112,7 +112,8 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it is for the cluster of the global flags. The others start or name a cluster.
+    /// Returns whether the command acts on the cluster that the global flags select. The other
+    /// commands start a cluster or name one by their own arguments.
     fn uses_target(&self) -> bool {
         !matches!(
             self,
@@ -205,8 +206,8 @@ async fn run_lab(command: LabCommand) -> Result<ExitCode> {
     }
 }
 
-/// Prints the error and returns the exit code. A broken pipe counts as success: the reader of the
-/// output has closed it, as `head` does.
+/// Prints the error and returns the exit code. A broken pipe counts as success: the program that
+/// reads the output (such as `head`) has closed the pipe.
 fn report(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
@@ -221,18 +222,18 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
     /// Collects the handwritten help lines that are wider than 80 columns.
-    fn too_wide(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+    fn collect_wide_lines(command: &clap::Command, path: &str, found: &mut Vec<String>) {
         let pages = [command.get_before_help(), command.get_after_help()].into_iter().flatten();
         let text = pages.map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let wide = text.lines().filter(|line| line.chars().count() > 80);
         found.extend(wide.map(|line| format!("{path}: {line}")));
         for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-            too_wide(below, &format!("{path} {}", below.get_name()), found);
+            collect_wide_lines(below, &format!("{path} {}", below.get_name()), found);
         }
     }
 
@@ -240,7 +241,7 @@ mod tests {
     fn help_fits_80_columns_and_starts_with_examples() {
         let mut command = Cli::command();
         let mut wide = Vec::new();
-        too_wide(&command, "mrctl", &mut wide);
+        collect_wide_lines(&command, "mrctl", &mut wide);
         assert!(wide.is_empty(), "{wide:#?}");
         let help = command.render_long_help().to_string();
         for (name, about) in
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_stands_under_one_heading() {
+    fn each_command_is_listed_under_one_heading() {
         let command = Cli::command();
         let visible = command.get_subcommands().filter(|one| !one.is_hide_set());
         let mut visible: Vec<&str> = visible.map(clap::Command::get_name).collect();
@@ -311,7 +312,8 @@ mod tests {
         }
     }
 
-    /// The advice about the cluster of the global flags would be about another cluster.
+    /// Checks which commands use the target of the global flags. For other commands, an error
+    /// message with advice about that target would be about the wrong cluster.
     #[test]
     fn commands_for_other_clusters_do_not_use_the_target() {
         let uses_target = |line: &str| {
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_forms_parse() {
+    fn documented_command_lines_parse() {
         let cases = [
             "up --nodes 3 --replication 2 --block-size 64MiB --racks 1 --dir .fermata --detach",
             "down --purge",

@@ -18,40 +18,45 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rounds of each measurement.
+/// The number of rounds of a measurement.
 pub(crate) const ROUNDS: usize = 5;
-/// A read takes only a quarter of a second, in which two busy threads may or may not get a core
-/// each. More rounds make the median meaningful.
+/// The number of rounds of a read. A read takes only a quarter of a second, and in this time two
+/// busy threads may not get a core each, so the median needs more rounds.
 const READ_ROUNDS: usize = 15;
+/// Size of the buffer for plain copies, in bytes.
 const BUFFER: usize = 1 << 20;
 
 /// The rounds of one measurement and of its baseline.
 #[derive(Default)]
 struct Rounds {
-    ours: Vec<f64>,
-    plain: Vec<f64>,
-    wall: Vec<f64>,
-    cpu: Vec<f64>,
+    /// MB/s of the cluster.
+    rates: Vec<f64>,
+    /// MB/s of the plain program.
+    plain_rates: Vec<f64>,
+    /// Seconds of each round in the cluster.
+    wall_seconds: Vec<f64>,
+    /// CPU seconds of the daemons.
+    cpu_seconds: Vec<f64>,
 }
 
 impl Rounds {
     fn add(&mut self, bytes: u64, ours: Duration, cpu: f64, plain: Duration) {
-        self.ours.push(rate(bytes, ours));
-        self.plain.push(rate(bytes, plain));
-        self.wall.push(ours.as_secs_f64());
-        self.cpu.push(cpu);
+        self.rates.push(rate(bytes, ours));
+        self.plain_rates.push(rate(bytes, plain));
+        self.wall_seconds.push(ours.as_secs_f64());
+        self.cpu_seconds.push(cpu);
     }
 
-    fn figure(self, name: &str, limit: Option<Limit>, baseline_name: &'static str) -> Measurement {
+    fn into_measurement(self, name: &str, limit: Option<Limit>, baseline_name: &'static str) -> Measurement {
         Measurement {
             name: name.into(),
-            value: median(self.ours),
+            value: median(self.rates),
             unit: "MB/s",
             limit,
-            baseline: Some(median(self.plain)),
+            baseline: Some(median(self.plain_rates)),
             baseline_name: Some(baseline_name),
-            wall_seconds: median(self.wall),
-            daemon_cpu_seconds: median(self.cpu),
+            wall_seconds: median(self.wall_seconds),
+            daemon_cpu_seconds: median(self.cpu_seconds),
         }
     }
 }
@@ -140,10 +145,11 @@ async fn measure_write(launch: &Launch, client: &Client, source: &Path, size: u6
         await_deleted(client, size).await?;
     }
     let name = "sequential write + fdatasync of the same bytes on the same disk";
-    Ok(rounds.figure("write, 1 replica", Some(Limit::OfBaseline(0.6)), name))
+    Ok(rounds.into_measurement("write, 1 replica", Some(Limit::OfBaseline(0.6)), name))
 }
 
-/// Waits for the deletes of this round, so that they do not slow down the next one.
+/// Waits until the files of this round are deleted, so that the deletion does not slow down the
+/// next round.
 async fn await_deleted(client: &Client, size: u64) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(30);
     while client.report().await?.used >= size && Instant::now() < deadline {
@@ -173,7 +179,7 @@ async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) 
         rounds.add(size, ours, cpu.seconds(), plain);
     }
     let name = "the same file from the page cache through a local socket by sendfile, not checked";
-    Ok(rounds.figure("read over TCP, verified", Some(Limit::OfBaseline(0.8)), name))
+    Ok(rounds.into_measurement("read over TCP, verified", Some(Limit::OfBaseline(0.8)), name))
 }
 
 async fn measure_local(
@@ -200,8 +206,8 @@ async fn measure_local(
     }
     let name = "mmap of a file of the same size, the same summing";
     Ok(vec![
-        raw.figure("read by short circuit", Some(Limit::OfBaseline(0.9)), name),
-        verified.figure("read by short circuit, verified", None, name),
+        raw.into_measurement("read by short circuit", Some(Limit::OfBaseline(0.9)), name),
+        verified.into_measurement("read by short circuit, verified", None, name),
     ])
 }
 
@@ -218,8 +224,8 @@ async fn sum_blocks(client: &Client, blocks: &[LocatedBlock], verify: bool) -> R
     Ok(total)
 }
 
-/// A cheap sum that reads every byte. The sums of parts add up if the lengths of the parts are
-/// multiples of 8.
+/// Returns a sum that is cheap to compute but reads every byte. The sum of a file equals the sum of
+/// its parts if the lengths of the parts are multiples of 8.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let words = words.iter().fold(0u64, |total, word| total.wrapping_add(u64::from_le_bytes(*word)));

@@ -26,7 +26,7 @@ pub(crate) struct Measurement {
     pub(crate) unit: &'static str,
     /// None if the value is only reported.
     pub(crate) limit: Option<Limit>,
-    /// The same work done in a plain way, measured in the same run.
+    /// The value of a plain program that does the same work, measured in the same run.
     pub(crate) baseline: Option<f64>,
     /// A description of the baseline.
     pub(crate) baseline_name: Option<&'static str>,
@@ -38,7 +38,7 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// A value without limit and baseline.
+    /// Returns a measurement without limit and baseline.
     pub(crate) fn unlimited(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
             name: name.into(),
@@ -52,8 +52,8 @@ impl Measurement {
         }
     }
 
-    /// Whether the limit is met; None without a limit.
-    pub(crate) fn met(&self) -> Option<bool> {
+    /// Returns whether the limit is met, or None if there is no limit.
+    pub(crate) fn is_limit_met(&self) -> Option<bool> {
         let limit = self.limit?;
         Some(match limit {
             Limit::AtLeast(least) => self.value >= least,
@@ -66,27 +66,27 @@ impl Measurement {
     fn limit_text(&self) -> String {
         match self.limit {
             None => String::new(),
-            Some(Limit::AtLeast(least)) => format!(">= {}", number(least)),
-            Some(Limit::AtMost(most)) => format!("<= {}", number(most)),
+            Some(Limit::AtLeast(least)) => format!(">= {}", format_number(least)),
+            Some(Limit::AtMost(most)) => format!("<= {}", format_number(most)),
             Some(Limit::OfBaseline(part)) => {
-                format!(">= {part} x = {}", number(part * self.baseline.unwrap_or(0.0)))
+                format!(">= {part} x = {}", format_number(part * self.baseline.unwrap_or(0.0)))
             }
             Some(Limit::AtMostOfBaseline(times)) => {
-                format!("<= {times} x = {}", number(times * self.baseline.unwrap_or(0.0)))
+                format!("<= {times} x = {}", format_number(times * self.baseline.unwrap_or(0.0)))
             }
         }
     }
 }
 
-/// The median. Of an even number of values, the lower of the two middle ones, which is the worse
-/// for a rate.
+/// Returns the median. For an even number of values it is the lower of the two middle values, which
+/// is the worse one for a rate.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// About three digits, with a comma between thousands.
-fn number(value: f64) -> String {
+/// Formats a number with about three digits and a comma between thousands.
+fn format_number(value: f64) -> String {
     if value >= 1000.0 {
         let digits = format!("{value:.0}");
         let groups: Vec<&str> =
@@ -101,11 +101,12 @@ fn number(value: f64) -> String {
     }
 }
 
-fn seconds(seconds: f64) -> String {
+fn format_seconds(seconds: f64) -> String {
     if seconds > 0.0 { format!("{seconds:.2} s") } else { String::new() }
 }
 
-/// Prints one array. `met` is whether the limit is met, or null without a limit.
+/// Prints the measurements as one JSON array. `met` tells whether the limit is met, and is null
+/// without a limit.
 pub(crate) fn print_json(figures: &[Measurement]) -> Result<()> {
     #[derive(Serialize)]
     struct JudgedMeasurement<'a> {
@@ -114,7 +115,7 @@ pub(crate) fn print_json(figures: &[Measurement]) -> Result<()> {
         met: Option<bool>,
     }
     let judged: Vec<JudgedMeasurement> =
-        figures.iter().map(|figure| JudgedMeasurement { figure, met: figure.met() }).collect();
+        figures.iter().map(|figure| JudgedMeasurement { figure, met: figure.is_limit_met() }).collect();
     output::json(&judged)
 }
 
@@ -122,20 +123,20 @@ pub(crate) fn print(figures: &[Measurement]) -> Result<()> {
     let header = ["MEASUREMENT", "MEASURED", "UNIT", "LIMIT", "BASELINE", "RATIO", "WALL", "CPU", ""];
     let mut table = output::table(&header, &[1, 3, 4, 5, 6, 7]);
     for figure in figures {
-        let verdict = match figure.met() {
+        let verdict = match figure.is_limit_met() {
             None => "",
             Some(true) => "PASS",
             Some(false) => "MISS",
         };
         table.add_row([
             figure.name.clone(),
-            number(figure.value),
+            format_number(figure.value),
             figure.unit.into(),
             figure.limit_text(),
-            figure.baseline.map_or(String::new(), number),
+            figure.baseline.map_or(String::new(), format_number),
             figure.baseline.map_or(String::new(), |baseline| format!("{:.2}", figure.value / baseline)),
-            seconds(figure.wall_seconds),
-            seconds(figure.daemon_cpu_seconds),
+            format_seconds(figure.wall_seconds),
+            format_seconds(figure.daemon_cpu_seconds),
             verdict.into(),
         ]);
     }
@@ -166,27 +167,27 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_met_or_missed() {
-        assert_eq!(figure(1.0, None, None).met(), None);
-        assert_eq!(figure(5.0, Some(Limit::AtLeast(5.0)), None).met(), Some(true));
-        assert_eq!(figure(5.1, Some(Limit::AtMost(5.0)), None).met(), Some(false));
-        assert_eq!(figure(6.0, Some(Limit::OfBaseline(0.6)), Some(10.0)).met(), Some(true));
-        assert_eq!(figure(5.9, Some(Limit::OfBaseline(0.6)), Some(10.0)).met(), Some(false));
-        assert_eq!(figure(20.0, Some(Limit::AtMostOfBaseline(2.0)), Some(10.0)).met(), Some(true));
-        assert_eq!(figure(20.1, Some(Limit::AtMostOfBaseline(2.0)), Some(10.0)).met(), Some(false));
+    fn measurement_is_compared_with_its_limit() {
+        assert_eq!(figure(1.0, None, None).is_limit_met(), None);
+        assert_eq!(figure(5.0, Some(Limit::AtLeast(5.0)), None).is_limit_met(), Some(true));
+        assert_eq!(figure(5.1, Some(Limit::AtMost(5.0)), None).is_limit_met(), Some(false));
+        assert_eq!(figure(6.0, Some(Limit::OfBaseline(0.6)), Some(10.0)).is_limit_met(), Some(true));
+        assert_eq!(figure(5.9, Some(Limit::OfBaseline(0.6)), Some(10.0)).is_limit_met(), Some(false));
+        assert_eq!(figure(20.0, Some(Limit::AtMostOfBaseline(2.0)), Some(10.0)).is_limit_met(), Some(true));
+        assert_eq!(figure(20.1, Some(Limit::AtMostOfBaseline(2.0)), Some(10.0)).is_limit_met(), Some(false));
     }
 
     #[test]
-    fn median_of_an_even_number_is_the_lower_one() {
+    fn median_of_an_even_number_of_values_is_the_lower_middle_value() {
         assert!((median(vec![9.0, 1.0, 5.0]) - 5.0).abs() < f64::EPSILON);
         assert!((median(vec![4.0, 1.0]) - 1.0).abs() < f64::EPSILON);
     }
 
     #[test]
-    fn numbers_are_short() {
-        assert_eq!(number(1_234_567.8), "1,234,568");
-        assert_eq!(number(567.8), "568");
-        assert_eq!(number(56.78), "56.8");
-        assert_eq!(number(0.614), "0.61");
+    fn numbers_have_about_three_digits() {
+        assert_eq!(format_number(1_234_567.8), "1,234,568");
+        assert_eq!(format_number(567.8), "568");
+        assert_eq!(format_number(56.78), "56.8");
+        assert_eq!(format_number(0.614), "0.61");
     }
 }

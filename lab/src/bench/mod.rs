@@ -2,9 +2,9 @@
 //! (`preempt`) and of policies (`schedulers`), each with its limit and a baseline from the same
 //! run.
 //!
-//! Rounds of a measurement and of its baseline alternate, and the median counts, because machines
-//! are noisy. A benchmark is not a test: the exit code tells whether it ran, the last column
-//! whether the limit is met.
+//! Rounds of a measurement and of its baseline alternate, and the median counts, because the speed
+//! of a machine varies. A benchmark is not a test: the exit code tells whether it ran, the last
+//! column whether the limit is met.
 
 mod bench_cluster;
 mod bytes;
@@ -19,7 +19,7 @@ mod wire;
 use anyhow::{Context, Result, ensure};
 use clusters::{
     certificates::certify,
-    local::{Launch, Layout, Overrides, temporary},
+    local::{Launch, Layout, Overrides, temporary_folder},
 };
 use daemon::Bytes;
 use measurement::Measurement;
@@ -110,7 +110,7 @@ pub async fn run(command: BenchCommand) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     };
-    let folder = temporary(dir, "fermata-bench-")?;
+    let folder = temporary_folder(dir, "fermata-bench-")?;
     let measuring = async {
         match &command {
             BenchCommand::Dfs(args) => measure(args, folder.path()).await,
@@ -180,8 +180,8 @@ fn note_build(quiet: bool) {
     }
 }
 
-/// The disk must hold the source, the copy of the baseline and the copy in the cluster, and these
-/// two again until deletes have reached the disk.
+/// Checks that the disk has space for the source, the copy of the baseline and the copy in the
+/// cluster. Both copies count twice, because deleted files free their space late.
 fn check_disk(args: &Dfs) -> Result<()> {
     check_free_space(&args.dir, args.size, 5)
 }
@@ -203,9 +203,9 @@ fn check_free_space(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
     Ok(())
 }
 
-/// The layout of a cluster for a benchmark, in a folder of its own.
+/// Returns the layout of a cluster for a benchmark, in a folder of its own.
 fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
-    // The cluster is open, so that the values are those of the data path. With `tls` it is closed.
+    // The cluster is open, so that authentication is not measured. With `tls` it is closed.
     let overrides = Overrides {
         nodes: Some(nodes),
         replication: Some(1),
@@ -226,7 +226,7 @@ fn layout(folder: &Path, name: &str, nodes: u32, tls: bool) -> Result<Layout> {
     Ok(layout)
 }
 
-/// Measures the CPU seconds of the daemons from its creation on.
+/// Measures the CPU seconds that the daemons use after it is created.
 struct CpuMeter<'a> {
     launch: &'a Launch,
     before: f64,

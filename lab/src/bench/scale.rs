@@ -2,13 +2,13 @@
 //! from its edit log.
 //!
 //! The blocks are created by the RPCs of clients and DataNodes, with simulated DataNodes. Snapshots
-//! are off, so that every edit is replayed. The retry cache is small, so that it does not count as
-//! memory of files.
+//! are off, so that every edit is replayed. The retry cache is small, so that its memory does not
+//! count as memory of files.
 
 use super::{
     CpuMeter, layout,
     measurement::{Limit, Measurement},
-    names::{CALLERS, channels, writable},
+    names::{CLIENTS, await_writable, channels},
     wire::{Caller, FakeDataNode},
 };
 use anyhow::{Context, Result};
@@ -27,8 +27,8 @@ use tonic::transport::Channel;
 
 const REPLICAS: usize = 3;
 const BLOCKS_PER_FILE: u64 = 4;
-/// Files that a client creates before it reports and closes them.
-const BATCH: u64 = 50;
+/// The number of files that a client creates before it reports their blocks and closes them.
+const FILES_PER_BATCH: u64 = 50;
 const FILES_PER_FOLDER: u64 = 1000;
 const MILLION: f64 = 1e6;
 
@@ -47,7 +47,7 @@ pub(crate) async fn measure(
     config.suspect_after = Period::secs(3600);
     config.dead_after = Period::secs(7200);
     let mut launch = Launch::start_namenode(layout, None).await?;
-    writable(&launch).await?;
+    await_writable(&launch).await?;
     let channels = channels(&launch).await?;
     let mut datanodes = Vec::new();
     for number in 1..=REPLICAS {
@@ -55,15 +55,16 @@ pub(crate) async fn measure(
     }
     let datanodes: Arc<[FakeDataNode]> = datanodes.into();
     let files = blocks.div_ceil(BLOCKS_PER_FILE);
-    // The first files pay for buffers that are allocated once per start.
-    fill(&channels, &datanodes, "warm", 1000, BLOCKS_PER_FILE).await?;
+    // Create some files before the measurement, because the first files allocate buffers that are
+    // needed once.
+    create_files(&channels, &datanodes, "warm", 1000, BLOCKS_PER_FILE).await?;
 
     let mut figures = namenode_memory(&launch, &channels, &datanodes, files).await?;
     if !memory {
         figures.clear();
     }
     if replay {
-        figures.push(startup(&mut launch).await?);
+        figures.push(measure_startup(&mut launch).await?);
     }
     Ok(figures)
 }
@@ -80,11 +81,11 @@ async fn namenode_memory(
     for (name, blocks) in [("empty", 0), ("full", BLOCKS_PER_FILE)] {
         let before = launch.namenode_memory()?;
         let (cpu, since) = (CpuMeter::new(launch), Instant::now());
-        fill(channels, datanodes, name, files, blocks).await?;
+        create_files(channels, datanodes, name, files, blocks).await?;
         let bytes = launch.namenode_memory()?.saturating_sub(before);
         grown.push((bytes as f64, since.elapsed().as_secs_f64(), cpu.seconds()));
     }
-    let (per_file, per_block) = split(grown[0].0, grown[1].0, files);
+    let (per_file, per_block) = memory_per_file_and_block(grown[0].0, grown[1].0, files);
     let figure =
         |name: String, value, limit, (_, wall_seconds, daemon_cpu_seconds): (f64, f64, f64)| Measurement {
             name,
@@ -108,15 +109,16 @@ async fn namenode_memory(
     ])
 }
 
-/// Bytes per file and per block, from the memory for `files` files without and with blocks.
-fn split(empty: f64, full: f64, files: u64) -> (f64, f64) {
+/// Returns the bytes per file and per block. `empty` is the memory for `files` files without
+/// blocks, `full` the memory for as many files with blocks.
+fn memory_per_file_and_block(empty: f64, full: f64, files: u64) -> (f64, f64) {
     let per_file = empty / files as f64;
     let blocks = (files * BLOCKS_PER_FILE) as f64;
     (per_file, ((full - empty) / blocks).max(0.0))
 }
 
 /// Creates `files` closed files of `blocks` blocks each, with many concurrent clients.
-async fn fill(
+async fn create_files(
     channels: &[Channel],
     datanodes: &Arc<[FakeDataNode]>,
     name: &str,
@@ -125,16 +127,23 @@ async fn fill(
 ) -> Result<()> {
     let next = Arc::new(AtomicU64::new(0));
     let mut callers = JoinSet::new();
-    for at in 0..CALLERS {
+    for at in 0..CLIENTS {
         let mut caller = Caller::new(channels[at % channels.len()].clone());
         let (next, datanodes, name) = (Arc::clone(&next), Arc::clone(datanodes), name.to_owned());
         callers.spawn(async move {
             loop {
-                let begin = next.fetch_add(BATCH, Relaxed);
+                let begin = next.fetch_add(FILES_PER_BATCH, Relaxed);
                 if begin >= files {
                     return anyhow::Ok(());
                 }
-                batch(&mut caller, &datanodes, &name, begin..files.min(begin + BATCH), blocks).await?;
+                create_batch(
+                    &mut caller,
+                    &datanodes,
+                    &name,
+                    begin..files.min(begin + FILES_PER_BATCH),
+                    blocks,
+                )
+                .await?;
             }
         });
     }
@@ -144,7 +153,7 @@ async fn fill(
     Ok(())
 }
 
-async fn batch(
+async fn create_batch(
     caller: &mut Caller,
     datanodes: &[FakeDataNode],
     name: &str,
@@ -174,7 +183,7 @@ async fn batch(
 }
 
 /// Kills the NameNode and measures its start from the edit log.
-async fn startup(launch: &mut Launch) -> Result<Measurement> {
+async fn measure_startup(launch: &mut Launch) -> Result<Measurement> {
     let edits = launch.client().await?.report().await?.last_edit;
     let took = launch.restart_namenode().await?.as_secs_f64();
     Ok(Measurement {
@@ -195,8 +204,8 @@ mod tests {
 
     #[test]
     fn memory_is_split_between_files_and_blocks() {
-        let (file, block) = split(1000.0, 5000.0, 10);
+        let (file, block) = memory_per_file_and_block(1000.0, 5000.0, 10);
         assert!((file - 100.0).abs() < 1e-9 && (block - 100.0).abs() < 1e-9);
-        assert!(split(5000.0, 1000.0, 10).1.abs() < 1e-9);
+        assert!(memory_per_file_and_block(5000.0, 1000.0, 10).1.abs() < 1e-9);
     }
 }

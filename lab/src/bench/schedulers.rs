@@ -15,23 +15,25 @@ use schedulers::{Params, coshh::synthetic_problem, specs};
 use std::{hint::black_box, time::Instant};
 use view::output::Usage;
 
-/// Decisions for each median.
-const ROUNDS: u32 = 3000;
-/// Consecutive decisions are for distant trackers, so that caches do not help.
-const STRIDE: u32 = 7919;
-const LIMIT_US: f64 = 20.0;
-/// COSHH also evaluates classes of jobs and trackers.
-const LIMIT_COSHH_US: f64 = 50.0;
-const LIMIT_PROGRAM_MS: f64 = 100.0;
+/// The number of decisions for each median.
+const DECISION_ROUNDS: u32 = 3000;
+/// The distance between the trackers of two consecutive decisions. It is large so that caches do
+/// not help.
+const TRACKER_STRIDE: u32 = 7919;
+const DECISION_LIMIT_US: f64 = 20.0;
+/// The limit for COSHH is higher, because it also evaluates classes of jobs and trackers.
+const COSHH_DECISION_LIMIT_US: f64 = 50.0;
+const LINEAR_PROGRAM_LIMIT_MS: f64 = 100.0;
 /// A tick runs at most once per second, on the thread that answers heartbeats. It may take a tenth
 /// of that.
-const LIMIT_TICK_MS: f64 = 100.0;
-const TICKS: u32 = 25;
-const PROGRAMS: usize = 9;
-/// The cluster for the cost per second of heartbeats.
-const HUGE: Size = Size { trackers: 10_000, jobs: 200, waiting: 50_000 };
-/// Long enough for a tick of policies that compute every ten seconds.
-const SECONDS: u32 = 12;
+const TICK_LIMIT_MS: f64 = 100.0;
+const TICK_ROUNDS: u32 = 25;
+const LINEAR_PROGRAM_ROUNDS: usize = 9;
+/// The size of the cluster for the measurement of heartbeats.
+const HEARTBEAT_CLUSTER: Size = Size { trackers: 10_000, jobs: 200, waiting: 50_000 };
+/// The duration of the measurement of heartbeats. It includes a tick of policies that compute every
+/// ten seconds.
+const HEARTBEAT_SECONDS: u32 = 12;
 
 /// Measure policies: time of a decision, of a linear program, of ten thousand heartbeats
 #[derive(Debug, clap::Args)]
@@ -64,39 +66,39 @@ pub(super) fn measure(args: &Args) -> Result<Vec<Measurement>> {
     let mut figures = Vec::new();
     for spec in &chosen {
         print_status(spec);
-        figures.extend(decisions(spec)?);
-        figures.extend(ticks(spec)?);
+        figures.extend(measure_decisions(spec)?);
+        figures.extend(measure_ticks(spec)?);
     }
     if chosen.iter().any(|spec| spec.contains("coshh")) {
         print_status("a linear program");
-        figures.push(program());
+        figures.push(measure_linear_program());
     }
     for spec in chosen.iter().filter(|spec| !spec.contains('(')) {
-        print_status(&format!("{} heartbeats under {spec}", HUGE.trackers));
-        figures.push(heartbeats(spec, None)?);
+        print_status(&format!("{} heartbeats under {spec}", HEARTBEAT_CLUSTER.trackers));
+        figures.push(measure_heartbeats(spec, None)?);
     }
     if args.only.is_empty() {
         print_status("fair with fcs as shadow");
-        figures.push(heartbeats("fair", Some("fcs"))?);
+        figures.push(measure_heartbeats("fair", Some("fcs"))?);
     }
     Ok(figures)
 }
 
-/// Median and p99 at full size, and the median with a tenth of the waiting tasks, which shows how
-/// the cost grows.
-fn decisions(spec: &str) -> Result<Vec<Measurement>> {
+/// Measures the time of a decision: median and p99 at full size, and as baseline the median with a
+/// tenth of the waiting tasks, which shows how the cost grows.
+fn measure_decisions(spec: &str) -> Result<Vec<Measurement>> {
     let few = Size { waiting: LARGE.waiting / 10, ..LARGE };
     let of = |size: Size| -> Result<Vec<f64>> {
         let mut stage = BenchCluster::new(spec, &Params::new(), size)?;
         let one = |round: u32| {
             let started = Instant::now();
-            drop(black_box(stage.decide(round.wrapping_mul(STRIDE))));
+            drop(black_box(stage.decide(round.wrapping_mul(TRACKER_STRIDE))));
             started.elapsed().as_secs_f64() * 1e6
         };
-        Ok((0..ROUNDS).map(one).collect())
+        Ok((0..DECISION_ROUNDS).map(one).collect())
     };
     let (all, few) = (of(LARGE)?, of(few)?);
-    let limit = if spec.contains("coshh") { LIMIT_COSHH_US } else { LIMIT_US };
+    let limit = if spec.contains("coshh") { COSHH_DECISION_LIMIT_US } else { DECISION_LIMIT_US };
     Ok(vec![
         Measurement {
             limit: Some(Limit::AtMost(limit)),
@@ -108,8 +110,9 @@ fn decisions(spec: &str) -> Result<Vec<Measurement>> {
     ])
 }
 
-/// Ticks at full size with a running clock: estimates are updated and slots are preempted.
-fn ticks(spec: &str) -> Result<Vec<Measurement>> {
+/// Measures ticks at full size with a running clock, so that estimates are updated and slots are
+/// preempted.
+fn measure_ticks(spec: &str) -> Result<Vec<Measurement>> {
     let mut stage = BenchCluster::new(spec, &Params::new(), LARGE)?;
     let one = |_| {
         stage.send_heartbeats();
@@ -117,13 +120,13 @@ fn ticks(spec: &str) -> Result<Vec<Measurement>> {
         stage.tick();
         started.elapsed().as_secs_f64() * 1e3
     };
-    let all: Vec<f64> = (0..TICKS).map(one).collect();
+    let all: Vec<f64> = (0..TICK_ROUNDS).map(one).collect();
     let longest = all.iter().copied().fold(0.0, f64::max);
     Ok(vec![
         Measurement::unlimited(format!("tick, {spec}, median"), median(all), "ms"),
         Measurement {
-            limit: Some(Limit::AtMost(LIMIT_TICK_MS)),
-            ..Measurement::unlimited(format!("tick, {spec}, longest of {TICKS} s"), longest, "ms")
+            limit: Some(Limit::AtMost(TICK_LIMIT_MS)),
+            ..Measurement::unlimited(format!("tick, {spec}, longest of {TICK_ROUNDS} s"), longest, "ms")
         },
     ])
 }
@@ -133,7 +136,7 @@ fn p99(mut times: Vec<f64>) -> f64 {
     times.get(times.len() * 99 / 100).copied().unwrap_or(0.0)
 }
 
-fn program() -> Measurement {
+fn measure_linear_program() -> Measurement {
     let one = |_| {
         let problem = synthetic_problem(20, 100);
         let started = Instant::now();
@@ -141,19 +144,19 @@ fn program() -> Measurement {
         started.elapsed().as_secs_f64() * 1e3
     };
     Measurement {
-        limit: Some(Limit::AtMost(LIMIT_PROGRAM_MS)),
+        limit: Some(Limit::AtMost(LINEAR_PROGRAM_LIMIT_MS)),
         ..Measurement::unlimited(
             "linear program, 20 classes x 100 nodes, median",
-            median((0..PROGRAMS).map(one).collect()),
+            median((0..LINEAR_PROGRAM_ROUNDS).map(one).collect()),
             "ms",
         )
     }
 }
 
-/// CPU seconds of the core per second, if every tracker reports the progress of its twelve attempts
-/// each second.
-fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
-    let mut stage = BenchCluster::with_shadow(spec, shadow, &Params::new(), HUGE)?;
+/// Measures the CPU seconds that the core uses per second if every tracker reports the progress of
+/// its twelve attempts each second.
+fn measure_heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
+    let mut stage = BenchCluster::with_shadow(spec, shadow, &Params::new(), HEARTBEAT_CLUSTER)?;
     let second = |stage: &mut BenchCluster| {
         stage.send_heartbeats();
         stage.tick();
@@ -163,16 +166,16 @@ fn heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
     let used =
         || cpu_seconds(std::process::id()).context("cannot read the CPU time of this process from /proc");
     let (started, before) = (Instant::now(), used()?);
-    for _ in 0..SECONDS {
+    for _ in 0..HEARTBEAT_SECONDS {
         second(&mut stage);
     }
-    let value = (used()? - before) / f64::from(SECONDS);
+    let value = (used()? - before) / f64::from(HEARTBEAT_SECONDS);
     let shadow = shadow.map_or(String::new(), |shadow| format!(" with {shadow} as shadow"));
     Ok(Measurement {
         limit: Some(Limit::AtMost(0.5)),
         wall_seconds: started.elapsed().as_secs_f64(),
         ..Measurement::unlimited(
-            format!("{} trackers each second, {spec}{shadow}", HUGE.trackers),
+            format!("{} trackers each second, {spec}{shadow}", HEARTBEAT_CLUSTER.trackers),
             value,
             "cores",
         )

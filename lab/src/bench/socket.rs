@@ -13,7 +13,7 @@ use std::{
 
 const BUFFER: usize = 1 << 20;
 
-/// The time until all of `path` has arrived.
+/// Sends the file at `path` through a socket and returns the time until all bytes have arrived.
 pub(crate) fn transfer(path: &Path) -> Result<Duration> {
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let length = file.metadata().context("cannot stat the source")?.len();

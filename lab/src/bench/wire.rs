@@ -1,5 +1,5 @@
-//! Direct RPCs to the NameNode to generate load: without retries and checks, with little CPU time,
-//! because the load generator and the NameNode share a machine. Uses wire types directly.
+//! Direct RPCs to the NameNode that generate load. They skip retries and checks to use little CPU
+//! time, because the load generator and the NameNode share a machine. They use wire types directly.
 
 use anyhow::{Context, Result, ensure};
 use proto::dfs::{
@@ -12,10 +12,10 @@ use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use uuid::Uuid;
 
-/// The length that each simulated block has.
+/// The length of each simulated block, in bytes.
 const BLOCK_BYTES: u64 = 64 << 20;
 
-/// The space that a simulated DataNode reports.
+/// Returns the space that a simulated DataNode reports.
 fn usage() -> Usage {
     Usage { capacity: u64::MAX >> 4, free: u64::MAX >> 4, volumes: 1, ..Usage::default() }
 }
@@ -37,9 +37,9 @@ pub(crate) struct Caller {
 }
 
 /// A file that is being written.
-pub(crate) struct Open {
+pub(crate) struct OpenFile {
     id: u64,
-    /// ID and nonce of its blocks so far.
+    /// The ID and nonce of each block of the file so far.
     pub(crate) blocks: Vec<(u64, u64)>,
 }
 
@@ -48,7 +48,7 @@ fn request_id() -> Vec<u8> {
 }
 
 impl Caller {
-    /// A client over a shared connection.
+    /// Creates a client that uses a shared connection.
     pub(crate) fn new(channel: Channel) -> Self {
         Self { rpc: NameNodeClient::new(channel), holder: Uuid::new_v4().to_string() }
     }
@@ -63,7 +63,7 @@ impl Caller {
     }
 
     /// Creates a file durably.
-    pub(crate) async fn create(&mut self, path: &str) -> Result<Open> {
+    pub(crate) async fn create(&mut self, path: &str) -> Result<OpenFile> {
         let request = CreateRequest {
             request_id: request_id(),
             path: path.into(),
@@ -75,16 +75,16 @@ impl Caller {
         };
         let reply = self.rpc.create(request).await.with_context(|| format!("create {path}"))?;
         let status = reply.into_inner().status.context("create: the reply has no status")?;
-        Ok(Open { id: status.file_id, blocks: vec![] })
+        Ok(OpenFile { id: status.file_id, blocks: vec![] })
     }
 
     /// Adds a block, and commits the previous one as full.
-    pub(crate) async fn add_block(&mut self, file: &mut Open) -> Result<()> {
+    pub(crate) async fn add_block(&mut self, file: &mut OpenFile) -> Result<()> {
         let request = AddBlockRequest {
             request_id: request_id(),
             file_id: file.id,
             holder: self.holder.clone(),
-            commits: last(file),
+            commits: last_block_length(file),
             ..AddBlockRequest::default()
         };
         let reply = self.rpc.add_block(request).await.context("add a block")?;
@@ -94,12 +94,12 @@ impl Caller {
     }
 
     /// Closes a file whose blocks have been reported.
-    pub(crate) async fn close(&mut self, file: Open) -> Result<()> {
+    pub(crate) async fn close(&mut self, file: OpenFile) -> Result<()> {
         let request = CloseRequest {
             request_id: request_id(),
             file_id: file.id,
             holder: self.holder.clone(),
-            commits: last(&file),
+            commits: last_block_length(&file),
             ..CloseRequest::default()
         };
         self.rpc.close(request).await.context("close a file")?;
@@ -107,12 +107,12 @@ impl Caller {
     }
 }
 
-fn last(file: &Open) -> Vec<BlockLength> {
+fn last_block_length(file: &OpenFile) -> Vec<BlockLength> {
     file.blocks.last().map(|(id, _)| BlockLength { block_id: *id, length: BLOCK_BYTES }).into_iter().collect()
 }
 
-/// A simulated DataNode that consists only of reports. It has unlimited space and reports all
-/// blocks that it is given.
+/// A simulated DataNode that stores nothing and only sends reports. It has unlimited space and
+/// reports all blocks that it is given.
 pub(crate) struct FakeDataNode {
     uuid: String,
     // Heartbeats of one DataNode must be sent one after another.

@@ -87,8 +87,8 @@ pub struct FillDisk {
     at: Where,
 }
 
-/// After an error, wait this long for Ctrl-C, which may have caused it.
-const INTERRUPT: Duration = Duration::from_millis(100);
+/// How long to wait for Ctrl-C after an error. Ctrl-C may have caused the error.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_millis(100);
 
 fn print_result(lines: Vec<String>) -> Result<ExitCode> {
     for line in lines {
@@ -114,7 +114,7 @@ pub(crate) fn corrupt(args: &Corrupt) -> Result<ExitCode> {
         )));
     }
     let block = Some(format!("blk_{number}"));
-    let damage = Damage { block, node: args.node.clone(), cut: args.truncate, chance: 0 };
+    let damage = Damage { block, node: args.node.clone(), cut: args.truncate, random_number: 0 };
     print_result(vec![args.at.target()?.corrupt(&damage)?])
 }
 
@@ -130,7 +130,7 @@ pub(crate) async fn slow(args: &Slow) -> Result<ExitCode> {
         biased;
         _ = tokio::signal::ctrl_c() => {}
         ended = target.slow(&args.node, args.share, args.time.0) => match ended {
-            Err(error) if tokio::time::timeout(INTERRUPT, tokio::signal::ctrl_c()).await.is_err() => return Err(error),
+            Err(error) if tokio::time::timeout(INTERRUPT_TIMEOUT, tokio::signal::ctrl_c()).await.is_err() => return Err(error),
             _ => {}
         },
     }

@@ -13,18 +13,20 @@ use std::time::Duration;
 /// A fault, its target and its duration.
 #[derive(Debug, Clone)]
 pub(super) struct FaultAction {
-    /// Identifies the fault and its end.
+    /// A number that the fault and the action that ends it have in common.
     pub(super) number: usize,
     /// The line in the scenario file.
     pub(super) line: usize,
     pub(super) action: ScenarioAction,
-    /// The node; empty means all.
+    /// The name of the node; empty means all nodes.
     pub(super) node: String,
-    /// The other end of a partitioned link.
+    /// The name of the machine at the other end of a partitioned link.
     pub(super) to: String,
+    /// After this time the fault is undone; None means never.
     pub(super) lasts: Option<Duration>,
-    pub(super) chance: u64,
-    /// Whether this is the end of the fault with this number.
+    /// Selects one of several blocks to damage.
+    pub(super) random_number: u64,
+    /// Whether this action ends the fault with this number.
     pub(super) is_end: bool,
 }
 
@@ -33,7 +35,8 @@ fn is_master(name: &str) -> bool {
 }
 
 impl FaultAction {
-    /// The node that is affected. For a link to a master, it is the other end.
+    /// Returns the node that is affected. For a link to a master, this is the node at the other
+    /// end.
     pub(super) fn affected_node(&self) -> &str {
         if matches!(self.action, ScenarioAction::Partition { .. }) && is_master(&self.node) {
             &self.to
@@ -42,26 +45,26 @@ impl FaultAction {
         }
     }
 
-    /// Whether it is a partition between two nodes, which no master notices.
+    /// Returns whether the fault is a partition between two nodes, which no master notices.
     pub(super) fn is_between_nodes(&self) -> bool {
         matches!(self.action, ScenarioAction::Partition { .. })
             && !is_master(&self.node)
             && !is_master(&self.to)
     }
 
-    /// The action that ends this fault.
+    /// Returns the action that ends this fault.
     pub(super) fn undo(&self) -> Self {
         Self { is_end: true, ..self.clone() }
     }
 
-    /// Whether the fault must be undone. A slowed node runs at full speed again when the action
-    /// ends.
+    /// Returns whether the fault must be undone. Slowing a node needs no undo, because the node
+    /// runs at full speed again when the action ends.
     pub(super) fn needs_undo(&self) -> bool {
         self.lasts.is_some() && !matches!(self.action, ScenarioAction::Slow { .. })
     }
 }
 
-/// The kinds of daemon to act on; empty means all daemons of the node.
+/// Returns the kinds of daemon to act on; empty means all daemons of the node.
 pub(super) fn kinds(half: Daemons) -> Vec<Kind> {
     match half {
         Daemons::Both => Vec::new(),
@@ -70,9 +73,9 @@ pub(super) fn kinds(half: Daemons) -> Vec<Kind> {
     }
 }
 
-/// Injects or ends the fault. Returns one line per action.
+/// Injects or ends the fault. Returns lines that describe what was done.
 pub(super) async fn perform(target: &ChaosTarget, fault_action: &FaultAction) -> Result<Vec<String>> {
-    let FaultAction { node, to, chance, .. } = fault_action;
+    let FaultAction { node, to, random_number, .. } = fault_action;
     let undo = fault_action.is_end;
     match &fault_action.action {
         ScenarioAction::Kill { half, .. } if undo => target.restart(node, &kinds(*half)).await,
@@ -92,8 +95,12 @@ pub(super) async fn perform(target: &ChaosTarget, fault_action: &FaultAction) ->
             blocking(|| target.heal(Some(node.as_str()).filter(|node| !node.is_empty())))
         }
         ScenarioAction::Corrupt { block, cut, .. } => {
-            let damage =
-                Damage { block: block.clone(), node: Some(node.clone()), cut: *cut, chance: *chance };
+            let damage = Damage {
+                block: block.clone(),
+                node: Some(node.clone()),
+                cut: *cut,
+                random_number: *random_number,
+            };
             blocking(|| target.corrupt(&damage).map(|line| vec![line]))
         }
         ScenarioAction::Slow { share, .. } => {

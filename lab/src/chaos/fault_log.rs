@@ -22,22 +22,23 @@ pub(crate) struct Impact {
     pub(crate) verb: &'static str,
     /// The affected node.
     pub(crate) node: String,
-    /// The time of the injection.
+    /// The time of the injection, in seconds since the start of the run.
     pub(crate) at_s: f64,
-    /// How long until a master reported it; None if no master did.
+    /// Seconds from the injection until a master reported the fault; None if no master did.
     pub(crate) detected_s: Option<f64>,
-    /// How long until the node was reported lost.
+    /// Seconds from the injection until the node was reported lost.
     pub(crate) lost_s: Option<f64>,
-    /// The time when the fault was undone.
+    /// The time when the fault was undone, in seconds since the start of the run.
     pub(crate) healed_s: Option<f64>,
-    /// How long until the cluster had recovered.
+    /// Seconds from the injection until the cluster had recovered.
     pub(crate) recovered_s: Option<f64>,
     /// Whether the fault shows only as damaged replicas, and not in the state of the node.
     #[serde(skip)]
-    pub(crate) hidden: bool,
-    /// Whether the entry ends when the cluster has recovered, without waiting for a detection.
+    pub(crate) shows_only_as_damage: bool,
+    /// Whether the run need not wait until a master reports this fault: it undoes another fault, or
+    /// no master notices it.
     #[serde(skip)]
-    pub(crate) undoing: bool,
+    pub(crate) needs_no_detection: bool,
 }
 
 /// The timeline and the faults.
@@ -56,7 +57,7 @@ impl FaultLog {
         Self { began: Instant::now(), quiet, timeline: Vec::new(), steps: Vec::new() }
     }
 
-    /// Seconds since the start.
+    /// Returns the seconds since the start of the run.
     pub(crate) fn now_s(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
@@ -71,14 +72,15 @@ impl FaultLog {
         Ok(())
     }
 
-    /// Records a report of a master, about this node if any.
-    pub(crate) fn detected(&mut self, node: Option<&str>, text: &str) {
+    /// Records that a master has reported `text`, about this node if any.
+    pub(crate) fn record_detection(&mut self, node: Option<&str>, text: &str) {
         let now = self.now_s();
         let lost = text.contains("tracker lost") || text.contains("datanode dead");
         let unhealthy = !text.contains("live") && !text.contains("again");
         for impact in self.steps.iter_mut().filter(|impact| impact.recovered_s.is_none()) {
             let own = node == Some(impact.node.as_str());
-            let meant = if impact.hidden { own || text.contains("damaged") } else { own && unhealthy };
+            let meant =
+                if impact.shows_only_as_damage { own || text.contains("damaged") } else { own && unhealthy };
             if meant {
                 impact.detected_s.get_or_insert(now - impact.at_s);
             }
@@ -88,14 +90,16 @@ impl FaultLog {
         }
     }
 
-    /// A fault that must be detected before the run can continue.
+    /// Returns a fault that no master has reported yet, although the run must wait for that.
     pub(crate) fn undetected(&self) -> Option<&Impact> {
         let open = |impact: &&Impact| impact.detected_s.is_none() && impact.recovered_s.is_none();
-        self.steps.iter().find(|impact| open(impact) && impact.healed_s.is_none() && !impact.undoing)
+        self.steps
+            .iter()
+            .find(|impact| open(impact) && impact.healed_s.is_none() && !impact.needs_no_detection)
     }
 
-    /// Marks all open faults as recovered.
-    pub(crate) fn recovered(&mut self) -> Result<()> {
+    /// Marks all faults as recovered that are not marked yet.
+    pub(crate) fn mark_recovered(&mut self) -> Result<()> {
         let now = self.now_s();
         let mut any = false;
         for impact in self.steps.iter_mut().filter(|impact| impact.recovered_s.is_none()) {

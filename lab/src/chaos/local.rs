@@ -1,10 +1,10 @@
 //! Faults in a local cluster of `mrctl up`.
 
-use super::node::{Damage, FILL, FaultSignal, GAP_MAX, ResourceUsage, too_much};
+use super::node::{Damage, FILL_BYTES_MAX, FILL_FILE, FaultSignal, ResourceUsage, too_much_space_message};
 use anyhow::{Context, Result, bail};
 use clusters::{
     folder::dir_flag,
-    local::{self, ClusterState, Daemon, Kind, end, lock, memory_bytes},
+    local::{self, ClusterState, Daemon, Kind, end_processes, lock, memory_bytes},
 };
 use daemon::Bytes;
 use rustix::{
@@ -19,11 +19,12 @@ use std::{
 };
 use view::output::Usage;
 
-/// The period in which a slowed daemon runs for its share of the time.
-const BEAT: Duration = Duration::from_millis(100);
+/// The length of a period. In each period, a slowed daemon first runs for its share of the time and
+/// is then frozen.
+const SLOW_PERIOD: Duration = Duration::from_millis(100);
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn no_links() -> anyhow::Error {
+pub(super) fn partition_not_supported_error() -> anyhow::Error {
     Usage(
         "a cluster on one machine has no links to cut: name a cluster on several machines with --cluster"
             .into(),
@@ -31,8 +32,8 @@ pub(super) fn no_links() -> anyhow::Error {
     .into()
 }
 
-/// The kinds of daemon to act on: `named`, or all that the node has.
-fn kinds(state: &mut ClusterState, node: &str, named: &[Kind]) -> Result<Vec<Kind>> {
+/// Returns the kinds of daemon to act on: `named`, or all kinds of the node if that is empty.
+fn selected_kinds(state: &mut ClusterState, node: &str, named: &[Kind]) -> Result<Vec<Kind>> {
     if !named.is_empty() {
         return Ok(named.to_vec());
     }
@@ -64,7 +65,7 @@ pub(super) fn resource_usage(folder: &Path) -> Result<Vec<ResourceUsage>> {
     Ok(state.running().map(of).collect())
 }
 
-/// The entries in the `jobs` folders of all trackers.
+/// Returns the entries in the `jobs` folders of all trackers.
 pub(super) fn job_files(folder: &Path) -> Result<Vec<String>> {
     let state = ClusterState::require(folder)?;
     let trackers = state.daemons.iter().filter(|daemon| daemon.kind == Kind::Tasktracker);
@@ -72,12 +73,12 @@ pub(super) fn job_files(folder: &Path) -> Result<Vec<String>> {
     Ok(jobs.map(|entry| entry.path().display().to_string()).collect())
 }
 
-/// Sends a signal. Returns a line for each daemon that it had an effect on: a frozen daemon cannot be
-/// frozen again, and one that runs cannot be continued.
+/// Sends a signal. Returns a line for each daemon that the signal had an effect on. It has no
+/// effect if a frozen daemon is frozen again or a running daemon is continued.
 pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
     let mut state = ClusterState::require(folder)?;
     let (mut lines, mut is_running) = (Vec::new(), false);
-    for kind in kinds(&mut state, node, named)? {
+    for kind in selected_kinds(&mut state, node, named)? {
         let daemon = state.find(node, Some(kind))?;
         let was_frozen = daemon.is_frozen();
         let number = match sign {
@@ -93,10 +94,10 @@ pub(super) fn signal(folder: &Path, node: &str, named: &[Kind], sign: FaultSigna
             continue;
         }
         if sign == FaultSignal::Kill {
-            // The port and the lock are free only after the process has ended.
-            end(&[(&daemon.identity, &daemon.args)], EXIT_TIMEOUT)?;
+            // Wait, because the port and the lock are free only after the process has ended.
+            end_processes(&[(&daemon.identity, &daemon.args)], EXIT_TIMEOUT)?;
         }
-        lines.push(format!("{} {} (pid {})", sign.done(), daemon.title(), daemon.identity.pid));
+        lines.push(format!("{} {} (pid {})", sign.past_participle(), daemon.title(), daemon.identity.pid));
     }
     if !is_running {
         let dir = dir_flag(Some(folder));
@@ -109,9 +110,9 @@ pub(super) async fn restart(folder: &Path, node: &str, named: &[Kind]) -> Result
     let _held = lock(folder)?;
     let mut state = ClusterState::require(folder)?;
     let mut lines = Vec::new();
-    for kind in kinds(&mut state, node, named)? {
+    for kind in selected_kinds(&mut state, node, named)? {
         let daemon = state.find(node, Some(kind))?;
-        end(&[(&daemon.identity, &daemon.args)], EXIT_TIMEOUT)?;
+        end_processes(&[(&daemon.identity, &daemon.args)], EXIT_TIMEOUT)?;
         let name = daemon.name.clone();
         local::restart(folder, &mut state, &name, kind).await?;
         let daemon = state.find(&name, Some(kind))?;
@@ -120,15 +121,15 @@ pub(super) async fn restart(folder: &Path, node: &str, named: &[Kind]) -> Result
     Ok(lines)
 }
 
-/// The data files of blocks below `folder`: all, or the one called `name`.
-fn find_blocks(folder: &Path, name: Option<&str>, found: &mut Vec<PathBuf>) {
+/// Adds the data files of blocks below `folder` to `found`: all files, or only those called `name`.
+fn collect_block_files(folder: &Path, name: Option<&str>, found: &mut Vec<PathBuf>) {
     let current = folder.components().any(|part| part.as_os_str() == "current");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();
     for path in paths {
         if path.is_dir() {
-            find_blocks(&path, name, found);
+            collect_block_files(&path, name, found);
             continue;
         }
         let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -150,7 +151,7 @@ pub(super) fn corrupt(folder: &Path, damage: &Damage) -> Result<String> {
     let mut found: Vec<(&Daemon, PathBuf)> = Vec::new();
     for daemon in state.daemons.iter().filter(wanted) {
         let mut paths = Vec::new();
-        find_blocks(&daemon.dir, damage.block.as_deref(), &mut paths);
+        collect_block_files(&daemon.dir, damage.block.as_deref(), &mut paths);
         found.extend(paths.into_iter().map(|path| (daemon, path)));
     }
     if found.is_empty() {
@@ -158,7 +159,7 @@ pub(super) fn corrupt(folder: &Path, damage: &Damage) -> Result<String> {
         let node = damage.node.as_deref().unwrap_or("any datanode");
         bail!("cannot find {block} on {node}: `mrctl fs stat --blocks FILE` lists blocks and their nodes");
     }
-    let (daemon, path) = &found[(damage.chance % found.len() as u64) as usize];
+    let (daemon, path) = &found[(damage.random_number % found.len() as u64) as usize];
     let (name, block) = (&daemon.name, path.file_name().unwrap_or_default().to_string_lossy());
     let failed = || format!("cannot change {}", path.display());
     let file = OpenOptions::new().read(true).write(true).open(path).with_context(failed)?;
@@ -173,10 +174,10 @@ pub(super) fn corrupt(folder: &Path, damage: &Damage) -> Result<String> {
     Ok(format!("flipped byte {at} of {block} on {name}: {}", path.display()))
 }
 
-/// Slowed daemons. They continue when this is dropped.
-struct Slowed(Vec<Daemon>);
+/// Daemons that are slowed down. They run at full speed again when this is dropped.
+struct SlowedDaemons(Vec<Daemon>);
 
-impl Slowed {
+impl SlowedDaemons {
     fn signal(&self, signal: Signal) -> Result<bool> {
         let mut any = false;
         for daemon in &self.0 {
@@ -186,7 +187,7 @@ impl Slowed {
     }
 }
 
-impl Drop for Slowed {
+impl Drop for SlowedDaemons {
     fn drop(&mut self) {
         // Ignore errors: a daemon may have ended.
         let _ = self.signal(Signal::CONT);
@@ -194,31 +195,31 @@ impl Drop for Slowed {
 }
 
 pub(super) async fn slow(folder: &Path, node: &str, share: f64, time: Duration) -> Result<()> {
-    let slowed = Slowed(daemons_of(folder, node)?);
+    let slowed = SlowedDaemons(daemons_of(folder, node)?);
     let end = Instant::now() + time;
     while Instant::now() < end {
         slowed.signal(Signal::CONT)?;
-        tokio::time::sleep(BEAT.mul_f64(share)).await;
+        tokio::time::sleep(SLOW_PERIOD.mul_f64(share)).await;
         if !slowed.signal(Signal::STOP)? {
             bail!("{node} is not running");
         }
-        tokio::time::sleep(BEAT.mul_f64(1.0 - share)).await;
+        tokio::time::sleep(SLOW_PERIOD.mul_f64(1.0 - share)).await;
     }
     Ok(())
 }
 
-fn fill_file(folder: &Path, node: &str) -> Result<PathBuf> {
-    Ok(daemons_of(folder, node)?.first().context("a node has at least one daemon")?.dir.join(FILL))
+fn fill_file_path(folder: &Path, node: &str) -> Result<PathBuf> {
+    Ok(daemons_of(folder, node)?.first().context("a node has at least one daemon")?.dir.join(FILL_FILE))
 }
 
 pub(super) fn fill_disk(folder: &Path, node: &str, leave: Bytes, force: bool) -> Result<String> {
-    let path = fill_file(folder, node)?;
+    let path = fill_file_path(folder, node)?;
     let failed = || format!("cannot fill {}", path.display());
     let disk = path.parent().unwrap_or(folder);
     let about = statvfs(disk).with_context(failed)?;
     let gap = (about.f_bavail * about.f_frsize).saturating_sub(leave.0);
-    if gap > GAP_MAX && !force {
-        bail!("{}", too_much(gap, &disk.display().to_string()));
+    if gap > FILL_BYTES_MAX && !force {
+        bail!("{}", too_much_space_message(gap, &disk.display().to_string()));
     }
     let file = File::create(&path).with_context(failed)?;
     if gap > 0 {
@@ -229,7 +230,7 @@ pub(super) fn fill_disk(folder: &Path, node: &str, leave: Bytes, force: bool) ->
 
 /// Removes the file that fills the disk. Returns false if there is none.
 pub(super) fn clear_disk(folder: &Path, node: &str) -> Result<bool> {
-    let path = fill_file(folder, node)?;
+    let path = fill_file_path(folder, node)?;
     match fs::remove_file(&path) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),

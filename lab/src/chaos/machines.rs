@@ -5,11 +5,11 @@
 //! Packets are then dropped silently, as in a broken network, instead of being refused. This needs
 //! root on the machine, both machines in one network, and no firewall.
 
-use super::node::{Damage, FILL, FaultSignal, GAP_MAX, ResourceUsage, too_much};
+use super::node::{Damage, FILL_BYTES_MAX, FILL_FILE, FaultSignal, ResourceUsage, too_much_space_message};
 use anyhow::{Context, Result, bail};
 use clusters::{
     local::Kind,
-    remote::{DaemonStatus, Fleet, Machine, Part, on_all},
+    remote::{DaemonStatus, Fleet, Machine, MachineRole, on_all},
 };
 use daemon::Bytes;
 use std::time::Duration;
@@ -18,14 +18,18 @@ use view::output::Usage;
 /// A hardware address that no machine has.
 const UNUSED_MAC: &str = "02:00:00:00:00:01";
 
-/// The machine, and those of its daemons that `kinds` selects.
-fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine, Vec<&'static str>)> {
+/// Returns the machine of a node, and those daemons of the machine that `kinds` selects.
+fn find_daemons<'a>(
+    fleet: &'a Fleet,
+    node: &str,
+    kinds: &[Kind],
+) -> Result<(&'a Machine, Vec<&'static str>)> {
     let of_master = ["namenode", "jobtracker"].into_iter().find(|name| *name == node);
     let (machine, all) = if let (Some(daemon), Some(machine)) = (of_master, master(fleet)) {
         (machine, vec![daemon])
     } else {
         let machine = fleet.find(node)?;
-        (machine, machine.host.part.daemons().to_vec())
+        (machine, machine.host.role.daemons().to_vec())
     };
     let wanted: Vec<_> = all
         .iter()
@@ -39,11 +43,11 @@ fn find<'a>(fleet: &'a Fleet, node: &str, kinds: &[Kind]) -> Result<(&'a Machine
 }
 
 fn master(fleet: &Fleet) -> Option<&Machine> {
-    fleet.machines.iter().find(|machine| machine.host.part == Part::Master)
+    fleet.machines.iter().find(|machine| machine.host.role == MachineRole::Master)
 }
 
-/// The machine with this name; for the name of a master, its machine.
-fn end_of_link<'a>(fleet: &'a Fleet, name: &str) -> Result<&'a Machine> {
+/// Returns the machine with this name. The name may also be that of a master daemon.
+fn machine_of_link<'a>(fleet: &'a Fleet, name: &str) -> Result<&'a Machine> {
     match master(fleet) {
         Some(machine) if matches!(name, "namenode" | "jobtracker" | "master") => Ok(machine),
         _ => fleet.find(name),
@@ -52,7 +56,7 @@ fn end_of_link<'a>(fleet: &'a Fleet, name: &str) -> Result<&'a Machine> {
 
 pub(super) fn resource_usage(fleet: &Fleet) -> Result<Vec<ResourceUsage>> {
     let script = |machine: &Machine| {
-        let daemons = machine.host.part.daemons().join(" ");
+        let daemons = machine.host.role.daemons().join(" ");
         machine.script(&format!(
             "for x in {daemons}; do alive $x || continue
 set -- /proc/$p/fd/*
@@ -81,7 +85,7 @@ done
 }
 
 pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
-    let nodes = fleet.machines.iter().filter(|machine| machine.host.part == Part::Node);
+    let nodes = fleet.machines.iter().filter(|machine| machine.host.role == MachineRole::Node);
     let find = |machine: &Machine| {
         let folders = machine.data.of_daemon("tasktracker").iter().map(|dir| format!("{dir}/jobs"));
         let folders = folders.collect::<Vec<_>>().join(" ");
@@ -96,13 +100,13 @@ pub(super) fn job_files(fleet: &Fleet) -> Result<Vec<String>> {
 
 /// Sends a signal to daemons of a machine. Returns a line for each daemon that it had an effect on.
 pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
-    let (machine, daemons) = find(fleet, node, kinds)?;
+    let (machine, daemons) = find_daemons(fleet, node, kinds)?;
     let name = match sign {
         FaultSignal::Kill => "KILL",
         FaultSignal::Stop => "STOP",
         FaultSignal::Cont => "CONT",
     };
-    let before = if sign == FaultSignal::Kill { Vec::new() } else { machine.status_of()? };
+    let before = if sign == FaultSignal::Kill { Vec::new() } else { machine.daemon_statuses()? };
     let was_frozen =
         |daemon: &str| before.iter().any(|one: &DaemonStatus| one.daemon == daemon && one.state == "frozen");
     let (mut lines, mut is_running) = (Vec::new(), false);
@@ -110,7 +114,7 @@ pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSigna
         let Some(pid) = machine.signal(daemon, name)? else { continue };
         is_running = true;
         if sign.has_effect(was_frozen(daemon)) {
-            lines.push(format!("{} {daemon} of {} (pid {pid})", sign.done(), machine.host.name));
+            lines.push(format!("{} {daemon} of {} (pid {pid})", sign.past_participle(), machine.host.name));
         }
     }
     if !is_running {
@@ -122,7 +126,7 @@ pub(super) fn signal(fleet: &Fleet, node: &str, kinds: &[Kind], sign: FaultSigna
 
 /// Stops daemons of a machine and starts them again.
 pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<String>> {
-    let (machine, daemons) = find(fleet, node, kinds)?;
+    let (machine, daemons) = find_daemons(fleet, node, kinds)?;
     for daemon in daemons.iter().rev() {
         machine.stop(daemon)?;
     }
@@ -132,8 +136,8 @@ pub(super) fn restart(fleet: &Fleet, node: &str, kinds: &[Kind]) -> Result<Vec<S
     Ok(machine.start(&daemons)?.iter().map(started).collect())
 }
 
-/// A part of a script: sets `$a` to the address of a machine and `$d` to the network interface for
-/// it.
+/// Returns shell commands that set `a` to the address of a machine and `d` to the network interface
+/// through which it is reached.
 fn route_to(machine: &Machine) -> String {
     format!(
         "a=$(getent ahostsv4 {0} | head -n 1 | cut -d ' ' -f 1); a=${{a:-{0}}}
@@ -144,7 +148,7 @@ d=$(ip -o route get $a | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p'); [ -n \"$d\" ] |
 }
 
 pub(super) fn partition(fleet: &Fleet, a: &str, b: &str, one_way: bool) -> Result<Vec<String>> {
-    let (a, b) = (end_of_link(fleet, a)?, end_of_link(fleet, b)?);
+    let (a, b) = (machine_of_link(fleet, a)?, machine_of_link(fleet, b)?);
     if a.host.name == b.host.name {
         bail!(Usage(format!("{} cannot be partitioned from itself: name two machines", a.host.name)));
     }
@@ -159,7 +163,7 @@ pub(super) fn partition(fleet: &Fleet, a: &str, b: &str, one_way: bool) -> Resul
 }
 
 pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
-    let only = node.map(|node| end_of_link(fleet, node)).transpose()?;
+    let only = node.map(|node| machine_of_link(fleet, node)).transpose()?;
     let concerned = |machine: &&Machine| only.is_none_or(|only| only.host.name == machine.host.name);
     let mut lines = Vec::new();
     for from in &fleet.machines {
@@ -189,7 +193,7 @@ pub(super) fn heal(fleet: &Fleet, node: Option<&str>) -> Result<Vec<String>> {
 pub(super) fn corrupt(fleet: &Fleet, damage: &Damage) -> Result<String> {
     let nodes: Vec<&Machine> = match &damage.node {
         Some(node) => vec![fleet.find(node)?],
-        None => fleet.machines.iter().filter(|machine| machine.host.part == Part::Node).collect(),
+        None => fleet.machines.iter().filter(|machine| machine.host.role == MachineRole::Node).collect(),
     };
     let name = damage.block.as_deref().unwrap_or("blk_*");
     let inject = if damage.cut {
@@ -200,12 +204,12 @@ printf \"\\\\$(printf %o $((255-b)))\" | dd of=$f bs=1 seek=$o conv=notrunc 2>/d
 echo \"flipped byte $o of ${f##*/} on $host: $f\""
     };
     for machine in nodes {
-        let (host, chance) = (&machine.host.name, damage.chance % (1 << 31));
+        let (host, random_number) = (&machine.host.name, damage.random_number % (1 << 31));
         let folders = machine.data.of_daemon("datanode").join(" ");
         let script = format!(
             "host={host}
 all=$(find {folders} -path '*/current/*' -name '{name}' ! -name '*.*' 2>/dev/null | sort); [ -n \"$all\" ] || exit 0
-n=$(echo \"$all\" | wc -l); f=$(echo \"$all\" | sed -n \"$(({chance} % n + 1))p\")
+n=$(echo \"$all\" | wc -l); f=$(echo \"$all\" | sed -n \"$(({random_number} % n + 1))p\")
 o=$(($(stat -c %s $f) / 2))
 {inject}
 "
@@ -220,11 +224,11 @@ o=$(($(stat -c %s $f) / 2))
     bail!("cannot find {block} on {node}: `mrctl fs stat --blocks FILE` lists blocks and their nodes")
 }
 
-/// Slowed daemons. They continue when this is dropped: the remote loop would not notice that mrctl
-/// has ended.
-struct Slowed(Machine, Vec<&'static str>);
+/// Daemons that are slowed down by a loop on their machine. When this is dropped, they run at full
+/// speed again. Without that, the loop would continue after mrctl has ended.
+struct SlowedDaemons(Machine, Vec<&'static str>);
 
-impl Drop for Slowed {
+impl Drop for SlowedDaemons {
     fn drop(&mut self) {
         let freed = "[ ! -e run/slow.pid ] || kill $(cat run/slow.pid) 2>/dev/null; rm -f run/slow.pid\n";
         let script =
@@ -237,7 +241,7 @@ impl Drop for Slowed {
 
 /// Slows the daemons down until the time is over, or until the future is dropped.
 pub(super) async fn slow(fleet: &Fleet, node: &str, share: f64, time: Duration) -> Result<()> {
-    let (machine, daemons) = find(fleet, node, &[])?;
+    let (machine, daemons) = find_daemons(fleet, node, &[])?;
     let (runs, stands) = (0.1 * share, 0.1 * (1.0 - share));
     let script = format!(
         "each() {{ for x in {all}; do alive $x && kill -$1 $p; done; true; }}
@@ -249,28 +253,30 @@ while [ $(date +%s%3N) -lt $end ]; do each CONT; sleep {runs:.3}; each STOP; sle
         all = daemons.join(" "),
         ms = time.as_millis()
     );
-    let (slowed_machine, _slowed) = (machine.clone(), Slowed(machine.clone(), daemons));
+    let (slowed_machine, _slowed) = (machine.clone(), SlowedDaemons(machine.clone(), daemons));
     tokio::task::spawn_blocking(move || slowed_machine.long_script(time, &script)).await??;
     Ok(())
 }
 
 pub(super) fn fill_disk(fleet: &Fleet, node: &str, leave: Bytes, force: bool) -> Result<String> {
-    let (machine, _) = find(fleet, node, &[])?;
+    let (machine, _) = find_daemons(fleet, node, &[])?;
     let free = machine.script("df -B1 --output=avail data | tail -n 1\n")?;
     let free: u64 =
         free.trim().parse().with_context(|| format!("cannot determine the free space of {node}"))?;
     let gap = free.saturating_sub(leave.0);
-    if gap > GAP_MAX && !force {
-        bail!("{}", too_much(gap, node));
+    if gap > FILL_BYTES_MAX && !force {
+        bail!("{}", too_much_space_message(gap, node));
     }
-    machine.script(&format!("rm -f data/{FILL}; [ {gap} -eq 0 ] || fallocate -l {gap} data/{FILL}\n"))?;
+    machine.script(&format!(
+        "rm -f data/{FILL_FILE}; [ {gap} -eq 0 ] || fallocate -l {gap} data/{FILL_FILE}\n"
+    ))?;
     Ok(format!("filled {} of the disk of {node}", Bytes(gap)))
 }
 
 /// Removes the file that fills the disk. Returns false if there is none.
 pub(super) fn clear_disk(fleet: &Fleet, node: &str) -> Result<bool> {
-    let (machine, _) = find(fleet, node, &[])?;
-    let output =
-        machine.script(&format!("[ ! -e data/{FILL} ] || {{ rm data/{FILL} && echo removed; }}\n"))?;
+    let (machine, _) = find_daemons(fleet, node, &[])?;
+    let output = machine
+        .script(&format!("[ ! -e data/{FILL_FILE} ] || {{ rm data/{FILL_FILE} && echo removed; }}\n"))?;
     Ok(output.contains("removed"))
 }

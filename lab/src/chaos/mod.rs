@@ -68,7 +68,7 @@ impl Where {
     fn target(&self) -> Result<ChaosTarget> {
         match &self.cluster {
             Some(cluster) => Ok(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?)),
-            None => ChaosTarget::here(state_folder(self.dir.as_deref())?),
+            None => ChaosTarget::local(state_folder(self.dir.as_deref())?),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use daemon::Bytes;
 
-/// More free space than this is only filled with `--force`.
-pub(super) const GAP_MAX: u64 = 1 << 30;
-/// The file that fills a disk.
-pub(super) const FILL: &str = "chaos.fill";
+/// The maximum number of bytes that are filled without `--force`.
+pub(super) const FILL_BYTES_MAX: u64 = 1 << 30;
+/// The name of the file that fills a disk.
+pub(super) const FILL_FILE: &str = "chaos.fill";
 
 /// A signal that a fault sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,8 @@ pub(crate) enum FaultSignal {
 }
 
 impl FaultSignal {
-    /// Whether it changes a running daemon that was frozen before, or was not.
+    /// Returns whether the signal changes the state of a running daemon. `was_frozen` tells whether
+    /// the daemon was frozen before.
     pub(super) fn has_effect(self, was_frozen: bool) -> bool {
         match self {
             Self::Kill => true,
@@ -25,8 +26,8 @@ impl FaultSignal {
         }
     }
 
-    /// A participle for messages.
-    pub(crate) fn done(self) -> &'static str {
+    /// Returns the past participle for messages, such as `killed`.
+    pub(crate) fn past_participle(self) -> &'static str {
         match self {
             Self::Kill => "killed",
             Self::Stop => "frozen",
@@ -38,14 +39,14 @@ impl FaultSignal {
 /// How to damage a replica.
 #[derive(Debug, Clone)]
 pub(crate) struct Damage {
-    /// The block; None means any.
+    /// The name of the block; None means any block.
     pub(crate) block: Option<String>,
-    /// The node; None means the first that has the block.
+    /// The name of the node; None means the first node that has the block.
     pub(crate) node: Option<String>,
-    /// Remove the second half instead of flipping a byte.
+    /// Whether to remove the second half of the replica instead of flipping a byte.
     pub(crate) cut: bool,
     /// A random number that selects one of several blocks.
-    pub(crate) chance: u64,
+    pub(crate) random_number: u64,
 }
 
 /// The resources that a daemon uses.
@@ -53,7 +54,7 @@ pub(crate) struct Damage {
 pub(crate) struct ResourceUsage {
     pub(crate) node: String,
     pub(crate) program: String,
-    /// Resident memory.
+    /// Resident memory in bytes.
     pub(crate) bytes: u64,
     /// Number of open files.
     pub(crate) files: u64,
@@ -61,8 +62,8 @@ pub(crate) struct ResourceUsage {
     pub(crate) tasks: u32,
 }
 
-/// The error for too much free space.
-pub(super) fn too_much(gap: u64, disk: &str) -> String {
+/// Returns the error for a disk with more free space than is filled without `--force`.
+pub(super) fn too_much_space_message(gap: u64, disk: &str) -> String {
     format!(
         "that would fill {} of the disk of {disk}: use a small disk, leave more space, or pass --force",
         Bytes(gap)
@@ -74,7 +75,7 @@ mod tests {
     use super::FaultSignal;
 
     #[test]
-    fn only_daemons_that_change_are_reported() {
+    fn signal_without_effect_is_recognised() {
         assert!(FaultSignal::Cont.has_effect(true) && !FaultSignal::Cont.has_effect(false));
         assert!(FaultSignal::Stop.has_effect(false) && !FaultSignal::Stop.has_effect(true));
         assert!(FaultSignal::Kill.has_effect(true) && FaultSignal::Kill.has_effect(false));

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 use view::nodes::state_name;
 use view::output::count as count_of;
 
-/// After this time without an answer, a master counts as down.
+/// How long to wait for an answer. A master that does not answer in this time counts as down.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The state of the cluster at one moment.
@@ -33,7 +33,7 @@ pub(crate) struct DaemonStatus {
 }
 
 impl ClusterView {
-    /// All nodes that either master knows. A state is `?` if the master is down.
+    /// Returns all nodes that either master knows. A state is `?` if the master is down.
     pub(crate) fn nodes(&self) -> BTreeMap<String, DaemonStatus> {
         let unknown = DaemonStatus { tracker: "?".into(), datanode: "?".into() };
         let mut all: BTreeMap<String, DaemonStatus> = BTreeMap::new();
@@ -50,18 +50,18 @@ impl ClusterView {
         all
     }
 
-    /// Map and reduce slots of live trackers.
+    /// Returns the number of map slots and of reduce slots of live trackers.
     pub(crate) fn slots(&self) -> (u32, u32) {
         let live = self.trackers.iter().flatten().filter(|tracker| tracker.state == "live");
         live.fold((0, 0), |(map, reduce), tracker| (map + tracker.map_slots, reduce + tracker.reduce_slots))
     }
 
-    /// Running attempts, according to the JobTracker.
-    pub(crate) fn in_use(&self) -> u32 {
+    /// Returns the number of slots in use, according to the JobTracker.
+    pub(crate) fn slots_in_use(&self) -> u32 {
         self.trackers.iter().flatten().map(|tracker| tracker.maps_running + tracker.reduces_running).sum()
     }
 
-    /// A problem with blocks, if there is one.
+    /// Describes a problem with blocks. Returns None if there is none.
     pub(crate) fn block_problem(&self) -> Option<String> {
         let Some(files) = &self.files else { return Some("the NameNode is down".into()) };
         if files.safemode.on {
@@ -78,8 +78,8 @@ impl ClusterView {
         (!problems.is_empty()).then(|| problems.join(", "))
     }
 
-    /// A problem with the cluster, if there is one. Daemons in `gone` are expected to be lost or
-    /// dead.
+    /// Describes a problem with the cluster. Returns None if there is none. `slots` are the
+    /// expected slots. Daemons in `gone` are expected to be lost or dead.
     pub(crate) fn problem(&self, slots: (u32, u32), gone: &[(String, Daemons)]) -> Option<String> {
         let Some(trackers) = &self.trackers else { return Some("the JobTracker is down".into()) };
         if let Some(blocks) = self.block_problem() {
@@ -106,8 +106,8 @@ impl ClusterView {
     }
 }
 
-/// The differences between two views as texts, each with the node that it is about, if any.
-/// `FaultLog::detected` depends on the words "live", "again", "damaged", "tracker lost" and
+/// Returns the differences between two views as texts, each with the node that it is about, if any.
+/// `FaultLog::record_detection` depends on the words "live", "again", "damaged", "tracker lost" and
 /// "datanode dead".
 pub(crate) fn changes(before: &ClusterView, now: &ClusterView) -> Vec<(Option<String>, String)> {
     let mut texts = Vec::new();
@@ -162,7 +162,7 @@ pub(crate) fn changes(before: &ClusterView, now: &ClusterView) -> Vec<(Option<St
     texts
 }
 
-/// Queries the masters repeatedly and keeps its connections while they work.
+/// Queries the masters repeatedly and reuses its connections while they work.
 pub(crate) struct Observer {
     target: Target,
     files: Option<Client>,
@@ -174,7 +174,7 @@ impl Observer {
         Self { target, files: None, jobs: None }
     }
 
-    /// A client of the file system that prints no messages about retries.
+    /// Connects a client of the file system that prints no messages about retries.
     pub(crate) async fn client(&self) -> Result<Client> {
         let (addr, config, security) = self.target.namenode()?;
         Ok(Client::connect(ClientOptions::new(&addr, config).with(credentials(&security)?)).await?)
@@ -220,8 +220,8 @@ impl Observer {
         ClusterView { files: files.ok().and_then(Result::ok), trackers, jobs }
     }
 
-    /// The first query. Both masters must be up.
-    pub(crate) async fn open(&mut self) -> Result<ClusterView> {
+    /// Queries both masters for the first time. It is an error if one of them is down.
+    pub(crate) async fn first_view(&mut self) -> Result<ClusterView> {
         let files = self.query_files().await?;
         let (trackers, jobs) = self.query_jobs().await?;
         if trackers.is_empty() {

@@ -4,9 +4,9 @@
 
 use super::{
     Where,
-    local::no_links,
+    local::partition_not_supported_error,
     observer::{ClusterView, Observer},
-    scenario_run::{Opening, POLL_INTERVAL, ScenarioRun, find},
+    scenario_run::{InitialCluster, POLL_INTERVAL, ScenarioRun, find_node},
     target::ChaosTarget,
 };
 use anyhow::{Result, bail};
@@ -23,7 +23,7 @@ use std::{
 };
 use view::output::{self, Usage};
 
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+const HEALTHY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Run a fault scenario, and report when faults were detected and repaired
 ///
@@ -73,14 +73,15 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         bail!(Usage(format!("{file} has no [[step]], so there is nothing to do")));
     }
     for step in &steps {
-        check(&target, &nodes, &step.action).map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
+        check_step(&target, &nodes, &step.action)
+            .map_err(|why| Usage(format!("{file}:{}: {why}", step.line)))?;
     }
-    let mut observer = Observer::new(target.target());
-    let view = settled(&mut observer).await?;
+    let mut observer = Observer::new(target.client_target());
+    let view = await_healthy(&mut observer).await?;
     let (count, slots) = (nodes.len(), view.slots());
     let blocks = view.files.as_ref().map_or(0, |files| files.blocks);
     let mut run =
-        ScenarioRun::new(target, file, steps, Opening { nodes, observer, view }, args.seed, args.json);
+        ScenarioRun::new(target, file, steps, InitialCluster { nodes, observer, view }, args.seed, args.json);
     run.note(format!(
         "{}, {} map and {} reduce slots, {}: healthy",
         output::count(count as u64, "node"),
@@ -92,13 +93,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     run.print_result(args.json)
 }
 
-/// Waits until the cluster is healthy before the first fault, and returns that view. A block that
-/// is being written may not have all its replicas yet.
-async fn settled(observer: &mut Observer) -> Result<ClusterView> {
+/// Waits until the cluster is healthy, before the first fault. Returns the view of the healthy
+/// cluster. A block that is being written may not have all its replicas yet.
+async fn await_healthy(observer: &mut Observer) -> Result<ClusterView> {
     let began = Instant::now();
-    let mut view = observer.open().await?;
+    let mut view = observer.first_view().await?;
     while let Some(why) = view.problem(view.slots(), &[]) {
-        if began.elapsed() > SETTLE_TIMEOUT {
+        if began.elapsed() > HEALTHY_TIMEOUT {
             bail!("the cluster is not healthy before the first fault ({why}): repair it first");
         }
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -108,7 +109,7 @@ async fn settled(observer: &mut Observer) -> Result<ClusterView> {
 }
 
 /// Checks that all named nodes exist, and that a partition is possible.
-fn check(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Result<(), String> {
+fn check_step(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Result<(), String> {
     let mut named: Vec<&NodeRef> = action.node().into_iter().collect();
     if let ScenarioAction::Partition { to, .. } = action {
         named.push(to);
@@ -116,7 +117,7 @@ fn check(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Res
     let mut found = Vec::new();
     for node_ref in named {
         let NodeRef::Named(name) = node_ref else { continue };
-        let Some(node) = find(nodes, name) else {
+        let Some(node) = find_node(nodes, name) else {
             return Err(format!(
                 "there is no node {name}: use {}, or nodeN for the Nth of them",
                 nodes.join(", ")
@@ -125,8 +126,8 @@ fn check(target: &ChaosTarget, nodes: &[String], action: &ScenarioAction) -> Res
         found.push(target.machine_of(&node));
     }
     if let ScenarioAction::Partition { .. } = action {
-        if let ChaosTarget::Here(_) = target {
-            return Err(no_links().to_string());
+        if let ChaosTarget::Local(_) = target {
+            return Err(partition_not_supported_error().to_string());
         }
         if let [one, other] = &found[..]
             && one == other

@@ -1,5 +1,5 @@
-//! Runs a scenario: starts due steps in parallel to the observation of the cluster, undoes them,
-//! and records what the masters report.
+//! Runs a scenario. Starts due steps while it observes the cluster, undoes their faults, and
+//! records what the masters report.
 
 use super::{
     fault_action::{FaultAction, perform},
@@ -27,16 +27,16 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(20);
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The cluster before the first fault.
-pub(super) struct Opening {
+pub(super) struct InitialCluster {
     pub(super) nodes: Vec<String>,
     pub(super) observer: Observer,
     pub(super) view: ClusterView,
 }
 
-/// What a timer starts.
-enum Due {
+/// What to do when a timer expires.
+enum TimerAction {
     Step(usize),
-    /// The end of the fault with this number.
+    /// End the fault with this number.
     Undo(usize),
 }
 
@@ -49,29 +49,30 @@ pub(super) struct ScenarioRun {
     fault_log: FaultLog,
     observer: Observer,
     view: ClusterView,
-    /// Slots of the complete cluster.
+    /// The number of map slots and of reduce slots of the complete cluster.
     slots: (u32, u32),
-    /// Jobs in the order of submission.
+    /// The IDs of jobs in the order of submission.
     jobs: Vec<String>,
     removed_nodes: Vec<(String, Daemons)>,
-    /// Steps that wait for a job.
+    /// The indices of steps that wait for a job.
     waiting: Vec<usize>,
-    timers: Vec<(Instant, Due)>,
-    /// The injected faults, in the order of `fault_log.steps`.
+    timers: Vec<(Instant, TimerAction)>,
+    /// The injected faults, in the same order as `fault_log.steps`.
     fault_actions: Vec<FaultAction>,
-    doing: JoinSet<(FaultAction, Result<Vec<String>>)>,
-    /// Those of `doing` that slow a node down. They end when they are aborted.
-    slowing: Vec<AbortHandle>,
-    /// Faults to undo: added before a fault starts, removed when its end is done.
-    open: Vec<FaultAction>,
+    running_actions: JoinSet<(FaultAction, Result<Vec<String>>)>,
+    /// Handles of the running actions that slow a node down. Aborting such an action ends it.
+    slow_actions: Vec<AbortHandle>,
+    /// Faults that must be undone. A fault is added before it is injected and removed after it has
+    /// been undone.
+    faults_to_undo: Vec<FaultAction>,
     started: usize,
-    last: Option<String>,
+    last_node: Option<String>,
     rng: SmallRng,
     failed: bool,
 }
 
-/// The node with this name; `nodeN` also means the Nth node.
-pub(super) fn find(nodes: &[String], name: &str) -> Option<String> {
+/// Returns the name of the node called `name`. `nodeN` also means the Nth node.
+pub(super) fn find_node(nodes: &[String], name: &str) -> Option<String> {
     if matches!(name, "namenode" | "jobtracker" | "master") || nodes.iter().any(|node| node == name) {
         return Some(name.to_owned());
     }
@@ -95,11 +96,11 @@ impl ScenarioRun {
         target: Arc<ChaosTarget>,
         file: String,
         steps: Vec<Step>,
-        opening: Opening,
+        opening: InitialCluster,
         seed: u64,
         quiet: bool,
     ) -> Self {
-        let Opening { nodes, observer, view } = opening;
+        let InitialCluster { nodes, observer, view } = opening;
         let running = view.jobs.iter().filter(|job| !job.has_ended()).map(|job| job.job.clone());
         Self {
             target,
@@ -115,11 +116,11 @@ impl ScenarioRun {
             waiting: Vec::new(),
             timers: Vec::new(),
             fault_actions: Vec::new(),
-            doing: JoinSet::new(),
-            slowing: Vec::new(),
-            open: Vec::new(),
+            running_actions: JoinSet::new(),
+            slow_actions: Vec::new(),
+            faults_to_undo: Vec::new(),
             started: 0,
-            last: None,
+            last_node: None,
             rng: SmallRng::seed_from_u64(seed),
             failed: false,
         }
@@ -143,7 +144,7 @@ impl ScenarioRun {
         for (index, step) in self.steps.iter().enumerate() {
             match step.when {
                 When::At(at) => {
-                    self.timers.push((began + duration(at) + duration(step.after), Due::Step(index)));
+                    self.timers.push((began + duration(at) + duration(step.after), TimerAction::Step(index)));
                 }
                 When::Job(..) => self.waiting.push(index),
             }
@@ -158,16 +159,16 @@ impl ScenarioRun {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
-                Some(done) = self.doing.join_next(), if !self.doing.is_empty() => {
+                Some(done) = self.running_actions.join_next(), if !self.running_actions.is_empty() => {
                     let (fault_action, result) = done?;
-                    self.done(fault_action, result)?;
+                    self.record_result(fault_action, result)?;
                     continue;
                 }
                 () = &mut end => bail!("interrupted: all faults are undone, except those listed here"),
             }
             self.observe().await?;
-            self.conditions();
-            self.timers().await?;
+            self.start_timers_of_due_steps();
+            self.run_due_timers().await?;
             if self.is_settled()? {
                 return Ok(());
             }
@@ -176,7 +177,11 @@ impl ScenarioRun {
             }
             if last_message.elapsed() > REPORT_INTERVAL {
                 last_message = Instant::now();
-                eprintln!("mrctl: waiting for up to {} s: {}", within.as_secs(), self.awaited().join("; "));
+                eprintln!(
+                    "mrctl: waiting for up to {} s: {}",
+                    within.as_secs(),
+                    self.describe_waits().join("; ")
+                );
             }
         }
     }
@@ -184,7 +189,7 @@ impl ScenarioRun {
     async fn observe(&mut self) -> Result<()> {
         let now = self.observer.observe(&self.view).await;
         for (node, text) in changes(&self.view, &now) {
-            self.fault_log.detected(node.as_deref(), &text);
+            self.fault_log.record_detection(node.as_deref(), &text);
             self.fault_log.note("seen", text)?;
         }
         for job in &now.jobs {
@@ -203,7 +208,7 @@ impl ScenarioRun {
         }
     }
 
-    fn is_reached(&self, job: &JobRef, mark: JobMark) -> bool {
+    fn has_reached(&self, job: &JobRef, mark: JobMark) -> bool {
         let Some(id) = self.job_id(job) else { return false };
         let Some(job) = self.view.jobs.iter().find(|job| job.job == id) else { return false };
         let done = |phase: &client::model::PhaseStatus, part: f64| {
@@ -217,29 +222,29 @@ impl ScenarioRun {
         }
     }
 
-    fn conditions(&mut self) {
+    fn start_timers_of_due_steps(&mut self) {
         let due = |index: &usize| match &self.steps[*index].when {
-            When::Job(job, mark) => self.is_reached(job, *mark),
+            When::Job(job, mark) => self.has_reached(job, *mark),
             When::At(_) => false,
         };
         let (due, waiting): (Vec<usize>, Vec<usize>) = self.waiting.iter().partition(|index| due(index));
         self.waiting = waiting;
         for index in due {
             let at = Instant::now() + duration(self.steps[index].after);
-            self.timers.push((at, Due::Step(index)));
+            self.timers.push((at, TimerAction::Step(index)));
         }
     }
 
-    async fn timers(&mut self) -> Result<()> {
+    async fn run_due_timers(&mut self) -> Result<()> {
         let now = Instant::now();
-        let mut due: Vec<(Instant, Due)> = self.timers.extract_if(.., |(at, _)| *at <= now).collect();
+        let mut due: Vec<(Instant, TimerAction)> = self.timers.extract_if(.., |(at, _)| *at <= now).collect();
         due.sort_by_key(|(at, _)| *at);
         for (_, what) in due {
             match what {
-                Due::Step(index) => self.begin(index).await?,
-                Due::Undo(number) => {
+                TimerAction::Step(index) => self.start_step(index).await?,
+                TimerAction::Undo(number) => {
                     let undo = self
-                        .open
+                        .faults_to_undo
                         .iter()
                         .find(|fault_action| fault_action.number == number)
                         .map(FaultAction::undo);
@@ -253,14 +258,14 @@ impl ScenarioRun {
     }
 
     /// Starts a step.
-    async fn begin(&mut self, index: usize) -> Result<()> {
+    async fn start_step(&mut self, index: usize) -> Result<()> {
         let step = self.steps[index].clone();
         let node = match step.action.node() {
-            Some(node_ref) => self.resolve(node_ref).await,
+            Some(node_ref) => self.choose_node(node_ref).await,
             None => Some(String::new()),
         };
         let to = match &step.action {
-            ScenarioAction::Partition { to, .. } => self.resolve(&to.clone()).await,
+            ScenarioAction::Partition { to, .. } => self.choose_node(&to.clone()).await,
             _ => Some(String::new()),
         };
         let (Some(node), Some(to)) = (node, to) else {
@@ -270,19 +275,19 @@ impl ScenarioRun {
                 .note("done", format!("{}:{}: there is no node to choose from", self.file, step.line));
         };
         if !node.is_empty() {
-            self.last = Some(node.clone());
+            self.last_node = Some(node.clone());
         }
         let lasts = step.lasts.map(duration);
-        let chance = self.rng.random();
+        let random_number = self.rng.random();
         self.started += 1;
         let (number, line) = (self.started, step.line);
         let fault_action =
-            FaultAction { number, line, action: step.action, node, to, lasts, chance, is_end: false };
+            FaultAction { number, line, action: step.action, node, to, lasts, random_number, is_end: false };
         if fault_action.needs_undo() {
-            self.open.push(fault_action.clone());
+            self.faults_to_undo.push(fault_action.clone());
         }
         if matches!(fault_action.action, ScenarioAction::Slow { .. }) {
-            // `perform` returns only at the end of this fault, so record it now.
+            // `perform` returns only when this fault has ended, so record it now.
             self.record_impact(&fault_action)?;
         }
         self.spawn(fault_action);
@@ -292,33 +297,33 @@ impl ScenarioRun {
     fn spawn(&mut self, fault_action: FaultAction) {
         let target = self.target.clone();
         let slows = matches!(fault_action.action, ScenarioAction::Slow { .. });
-        let doing = self.doing.spawn(async move {
+        let doing = self.running_actions.spawn(async move {
             let result = perform(&target, &fault_action).await;
             (fault_action, result)
         });
         if slows {
-            self.slowing.push(doing);
+            self.slow_actions.push(doing);
         }
     }
 
-    async fn resolve(&mut self, node_ref: &NodeRef) -> Option<String> {
+    async fn choose_node(&mut self, node_ref: &NodeRef) -> Option<String> {
         match node_ref {
-            NodeRef::Named(name) => find(&self.nodes, name),
-            NodeRef::Same => self.last.clone(),
-            NodeRef::Any => self.pick_random(&self.alive()),
+            NodeRef::Named(name) => find_node(&self.nodes, name),
+            NodeRef::Same => self.last_node.clone(),
+            NodeRef::Any => self.pick_random(&self.nodes_not_removed()),
             NodeRef::Running(job) => {
                 let busy = match self.job_id(job) {
-                    Some(id) => self.running_on(&id).await,
+                    Some(id) => self.nodes_running(&id).await,
                     None => Vec::new(),
                 };
-                let alive = self.alive();
+                let alive = self.nodes_not_removed();
                 let busy: Vec<String> = alive.iter().filter(|node| busy.contains(node)).cloned().collect();
                 self.pick_random(if busy.is_empty() { &alive } else { &busy })
             }
         }
     }
 
-    fn alive(&self) -> Vec<String> {
+    fn nodes_not_removed(&self) -> Vec<String> {
         let up = |node: &&String| self.removed_nodes.iter().all(|(removed_nodes, _)| removed_nodes != *node);
         self.nodes.iter().filter(up).cloned().collect()
     }
@@ -328,7 +333,7 @@ impl ScenarioRun {
         among.get((number % among.len().max(1) as u64) as usize).cloned()
     }
 
-    async fn running_on(&self, job: &str) -> Vec<String> {
+    async fn nodes_running(&self, job: &str) -> Vec<String> {
         let Ok(tracker) = self.observer.jobtracker().await else { return Vec::new() };
         let tasks = tracker.tasks(job).await.unwrap_or_default();
         let attempts = tasks.into_iter().flat_map(|task| task.attempts);
@@ -341,7 +346,7 @@ impl ScenarioRun {
             fault_action.action,
             ScenarioAction::Cont { .. } | ScenarioAction::Restart { .. } | ScenarioAction::Heal { .. }
         );
-        let hidden = matches!(fault_action.action, ScenarioAction::Corrupt { .. });
+        let shows_only_as_damage = matches!(fault_action.action, ScenarioAction::Corrupt { .. });
         let quiet =
             matches!(fault_action.action, ScenarioAction::FillDisk { .. } | ScenarioAction::Slow { .. });
         self.fault_log.steps.push(Impact {
@@ -353,8 +358,8 @@ impl ScenarioRun {
             lost_s: None,
             healed_s: None,
             recovered_s: None,
-            hidden,
-            undoing: undoing || quiet || fault_action.is_between_nodes(),
+            shows_only_as_damage,
+            needs_no_detection: undoing || quiet || fault_action.is_between_nodes(),
         });
         self.fault_actions.push(fault_action.clone());
         if matches!(fault_action.action, ScenarioAction::Slow { .. }) {
@@ -370,28 +375,30 @@ impl ScenarioRun {
                 self.removed_nodes.push((node, Daemons::Both));
             }
             ScenarioAction::Cont { half, .. } | ScenarioAction::Restart { half, .. } => {
-                self.back(&node, *half);
+                self.record_return(&node, *half);
             }
-            ScenarioAction::Heal { .. } => self.links_healed(&node),
+            ScenarioAction::Heal { .. } => self.record_healed_links(&node),
             _ => {}
         }
         Ok(())
     }
 
     /// Records that daemons of a node are up again.
-    fn back(&mut self, node: &str, half: Daemons) {
+    fn record_return(&mut self, node: &str, half: Daemons) {
         let now = self.fault_log.now_s();
         self.removed_nodes.retain(|(removed_nodes, which)| {
             removed_nodes != node || (half != Daemons::Both && *which != half)
         });
-        for impact in self.fault_log.steps.iter_mut().filter(|impact| impact.node == node && !impact.undoing)
+        for impact in
+            self.fault_log.steps.iter_mut().filter(|impact| impact.node == node && !impact.needs_no_detection)
         {
             impact.healed_s.get_or_insert(now);
         }
     }
 
-    /// Records that the links of this node, or of all if empty, work again.
-    fn links_healed(&mut self, node: &str) {
+    /// Records that the network links of this node work again, or those of all nodes if `node` is
+    /// empty.
+    fn record_healed_links(&mut self, node: &str) {
         let now = self.fault_log.now_s();
         let cut =
             |impact: &&mut Impact| impact.verb == "partition" && (node.is_empty() || impact.node == node);
@@ -401,8 +408,8 @@ impl ScenarioRun {
         }
     }
 
-    /// Handles the result of an action.
-    fn done(&mut self, fault_action: FaultAction, result: Result<Vec<String>>) -> Result<()> {
+    /// Records the result of an action that has ended.
+    fn record_result(&mut self, fault_action: FaultAction, result: Result<Vec<String>>) -> Result<()> {
         let lines = match result {
             Ok(lines) => lines,
             Err(error) => {
@@ -414,13 +421,13 @@ impl ScenarioRun {
             }
         };
         if fault_action.is_end {
-            self.open.retain(|open| open.number != fault_action.number);
+            self.faults_to_undo.retain(|open| open.number != fault_action.number);
             let now = self.fault_log.now_s();
             match &fault_action.action {
                 ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
-                    self.back(&fault_action.node, *half);
+                    self.record_return(&fault_action.node, *half);
                 }
-                ScenarioAction::Partition { .. } => self.links_healed(fault_action.affected_node()),
+                ScenarioAction::Partition { .. } => self.record_healed_links(fault_action.affected_node()),
                 _ => {
                     let own = self.fault_actions.iter().position(|done| done.number == fault_action.number);
                     if let Some(impact) = own {
@@ -441,33 +448,33 @@ impl ScenarioRun {
         }
         self.record_impact(&fault_action)?;
         if let Some(lasts) = fault_action.lasts {
-            self.timers.push((Instant::now() + lasts, Due::Undo(fault_action.number)));
+            self.timers.push((Instant::now() + lasts, TimerAction::Undo(fault_action.number)));
         }
         self.fault_log.note("done", format!("{} [{}:{}]", lines.join(", "), self.file, fault_action.line))
     }
 
-    /// Whether all steps are done and the cluster has recovered.
+    /// Returns whether all steps are done and the cluster has recovered.
     fn is_settled(&mut self) -> Result<bool> {
-        let undoing = self.timers.iter().any(|(_, due)| matches!(due, Due::Undo(_)));
-        let quiet = self.doing.is_empty() && !undoing;
+        let undoing = self.timers.iter().any(|(_, due)| matches!(due, TimerAction::Undo(_)));
+        let quiet = self.running_actions.is_empty() && !undoing;
         if !quiet
             || self.fault_log.undetected().is_some()
             || self.view.problem(self.slots, &self.removed_nodes).is_some()
         {
             return Ok(false);
         }
-        self.fault_log.recovered()?;
+        self.fault_log.mark_recovered()?;
         Ok(self.timers.is_empty() && self.waiting.is_empty())
     }
 
     fn give_up(&mut self, within: Duration) -> Result<()> {
         self.failed = true;
-        let why = self.awaited().join("; ");
+        let why = self.describe_waits().join("; ");
         self.fault_log.note("done", format!("timeout after {} s: {why}", within.as_secs()))
     }
 
-    /// What the run still waits for.
-    fn awaited(&self) -> Vec<String> {
+    /// Describes what the run still waits for.
+    fn describe_waits(&self) -> Vec<String> {
         let mut why: Vec<String> = Vec::new();
         why.extend(
             self.waiting
@@ -483,21 +490,21 @@ impl ScenarioRun {
         why
     }
 
-    /// Waits for running actions and undoes all open faults. An error does not prevent the undoing
-    /// of other faults.
+    /// Waits for running actions and undoes all open faults. After an error, continues with the
+    /// other faults.
     async fn undo_all(&mut self) -> Result<()> {
-        self.slowing.drain(..).for_each(|slow| slow.abort());
+        self.slow_actions.drain(..).for_each(|slow| slow.abort());
         let mut result_of_all = Ok(());
-        while let Some(done) = self.doing.join_next().await {
+        while let Some(done) = self.running_actions.join_next().await {
             if let Ok((fault_action, result)) = done {
-                result_of_all = result_of_all.and(self.done(fault_action, result));
+                result_of_all = result_of_all.and(self.record_result(fault_action, result));
             }
         }
-        for undo in self.open.iter().rev().map(FaultAction::undo).collect::<Vec<_>>() {
+        for undo in self.faults_to_undo.iter().rev().map(FaultAction::undo).collect::<Vec<_>>() {
             let result = perform(&self.target, &undo).await;
-            result_of_all = result_of_all.and(self.done(undo, result));
+            result_of_all = result_of_all.and(self.record_result(undo, result));
         }
-        for left in &self.open {
+        for left in &self.faults_to_undo {
             let (verb, node) = (left.action.verb(), left.affected_node());
             eprintln!(
                 "mrctl: {}:{}: {verb} of {node} could not be undone: undo it by hand",
@@ -507,8 +514,9 @@ impl ScenarioRun {
         result_of_all
     }
 
-    /// One line for each node that stays dead: the JobTracker still lists its TaskTracker.
-    fn listed_as_lost(&self) -> Vec<String> {
+    /// Returns a note for each node that stays dead and whose TaskTracker the JobTracker still
+    /// lists.
+    fn lost_node_notes(&self) -> Vec<String> {
         let lost = self.view.trackers.iter().flatten().filter(|tracker| tracker.state == "lost");
         let removed = |name: &str| self.removed_nodes.iter().any(|(node, _)| node == name);
         let line = |name: &str| {
@@ -533,7 +541,7 @@ impl ScenarioRun {
             output::json(&json!({ "recovered": well, "steps": steps, "timeline": timeline, "jobs": jobs }))?;
         } else {
             self.fault_log.print()?;
-            for line in self.listed_as_lost() {
+            for line in self.lost_node_notes() {
                 output::line(line)?;
             }
         }

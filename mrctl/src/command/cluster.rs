@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use clusters::{
     certificates::{certify, is_reserved, make_folder},
     local::check_scheduler,
-    remote::{Host, Hosts, Part, check_addr, check_host, revoked_list, write_mark},
+    remote::{Host, Hosts, MachineRole, check_addr, check_host, revoked_list, write_cluster_id},
 };
 use daemon::config::Config;
 use security::{Authority, Keyring, Revocations, Role, Token, check_name, write_private};
@@ -66,10 +66,10 @@ pub(crate) struct Init {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// Machine of the namenode and the jobtracker, with its address if that differs from its name
-    #[arg(long, value_name = "HOST[=ADDR]", default_value = "127.0.0.1", value_parser = machine)]
+    #[arg(long, value_name = "HOST[=ADDR]", default_value = "127.0.0.1", value_parser = parse_machine)]
     master: Host,
     /// Machine with a datanode and a tasktracker, with its rack; may be repeated
-    #[arg(long, value_name = "HOST[=ADDR][@RACK]", value_parser = machine)]
+    #[arg(long, value_name = "HOST[=ADDR][@RACK]", value_parser = parse_machine)]
     node: Vec<Host>,
     /// No certificates: daemons and clients share a secret, and connections are not encrypted
     #[arg(long)]
@@ -138,7 +138,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn is_not_empty(path: &Path) -> Result<bool> {
+fn folder_has_entries(path: &Path) -> Result<bool> {
     match fs::read_dir(path) {
         Ok(mut entries) => Ok(entries.next().is_some()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
@@ -148,18 +148,18 @@ fn is_not_empty(path: &Path) -> Result<bool> {
 
 fn init(args: &Init) -> Result<ExitCode> {
     let dir = &args.dir;
-    if is_not_empty(dir)? {
+    if folder_has_entries(dir)? {
         bail!("{} is not empty: choose another folder for the new cluster", dir.display());
     }
     let of_folder = || dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let name = args.name.clone().unwrap_or_else(of_folder);
     check_name(&name).map_err(|error| Usage(format!("cluster {error}")))?;
     // Check all arguments before anything is created.
-    let machines = hosts(args);
+    let machines = hosts_text(args);
     Hosts::parse(&machines).map_err(|(_, why)| Usage(why))?;
     let settings = settings(args)?;
     make_folder(dir)?;
-    write_mark(dir, &name)?;
+    write_cluster_id(dir, &name)?;
     let secret = uuid::Uuid::new_v4().simple().to_string() + &uuid::Uuid::new_v4().simple().to_string();
     write_private(&dir.join("secret"), format!("{secret}\n").as_bytes())?;
     if !args.no_tls {
@@ -183,35 +183,36 @@ fn init(args: &Init) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn machine(text: &str) -> Result<Host, String> {
+fn parse_machine(text: &str) -> Result<Host, String> {
     let (place, rack) = text.split_once('@').unwrap_or((text, "default"));
     let (name, addr) = place.split_once('=').unwrap_or((place, place));
     for word in [name, rack] {
         check_host(word)?;
     }
     check_addr(addr)?;
-    Ok(Host { name: name.into(), part: Part::Node, rack: rack.into(), addr: addr.into() })
+    Ok(Host { name: name.into(), role: MachineRole::Node, rack: rack.into(), addr: addr.into() })
 }
 
-fn hosts(args: &Init) -> String {
+fn hosts_text(args: &Init) -> String {
     let about = "# HOST ROLE [rack=NAME] [addr=ADDRESS], where ROLE is master (namenode, jobtracker) or node (datanode, \
                  tasktracker)\n";
-    let master = Host { part: Part::Master, ..args.master.clone() };
+    let master = Host { role: MachineRole::Master, ..args.master.clone() };
     [about.to_owned()].into_iter().chain([&master].into_iter().chain(&args.node).map(Host::line)).collect()
 }
 
-/// Settings that `init` determines. A file of `--settings` may not contain them.
-const FIXED: [&str; 5] =
+/// Settings that `init` determines. The file of `--settings` must not contain them.
+const FIXED_SETTINGS: [&str; 5] =
     ["cluster.namenode", "cluster.jobtracker", "security.dir", "security.identity", "security.secret"];
 
-/// The settings of the cluster: those of `init`, then those of `--settings`, then those of flags.
+/// Returns the text of `fermata.toml`: the settings of `init`, overridden by the file of
+/// `--settings`, overridden by flags.
 fn settings(args: &Init) -> Result<String> {
     let usage = |error: daemon::config::ConfigError| Usage(error.to_string());
-    let mut text = own_settings(args);
+    let mut text = settings_of_init(args);
     if let Some(file) = &args.settings {
         let more = fs::read_to_string(file)
             .map_err(|error| Usage(format!("cannot read {}: {error}", file.display())))?;
-        text = Config::merge(&text, &more, file, &FIXED).map_err(usage)?;
+        text = Config::merge(&text, &more, file, &FIXED_SETTINGS).map_err(usage)?;
     }
     let number =
         |key: &str, value: Option<u32>| value.map_or(String::new(), |value| format!("{key} = {value}\n"));
@@ -223,13 +224,14 @@ fn settings(args: &Init) -> Result<String> {
     }
     let config = Config::parse(&text, &args.dir.join("fermata.toml")).map_err(usage)?;
     check_scheduler(&config.scheduler).map_err(usage)?;
-    Ok(text + GROUPS)
+    Ok(text + GROUPS_EXAMPLE)
 }
 
-const GROUPS: &str = "\n# The users of each group, for file permissions.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
+const GROUPS_EXAMPLE: &str = "\n# The users of each group, for file permissions.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
 
-/// Only settings that differ from the defaults. A cluster on one machine listens on loopback only.
-fn own_settings(args: &Init) -> String {
+/// Returns those settings of `init` that differ from the defaults. A cluster on one machine listens
+/// on loopback only.
+fn settings_of_init(args: &Init) -> String {
     let master = &args.master.addr;
     let alone = master == "127.0.0.1" && args.node.is_empty();
     let any = if alone { "127.0.0.1" } else { "0.0.0.0" };
@@ -252,9 +254,9 @@ fn user(args: &User) -> Result<ExitCode> {
         )));
     }
     let file = args.cluster.join("fermata.toml");
-    clusters::trust::folder(&args.cluster)?;
+    clusters::trust::check_folder(&args.cluster)?;
     let config = Config::load(Some(&file))?;
-    if is_not_empty(&args.out)? {
+    if folder_has_entries(&args.out)? {
         bail!("{} is not empty: choose another folder", args.out.display());
     }
     if Revocations::read(&args.cluster.join(revoked_list(&args.cluster)))?.names.contains(&args.name) {

@@ -1,15 +1,15 @@
 //! `mrctl cluster status`: which daemons run on which machine, and whether they work.
 //!
 //! A running process may still not work. Therefore this command also queries the masters, with a
-//! short timeout, and shows the state in which they have each node.
+//! short timeout, and shows the state that they report for each node.
 
 use super::{
-    machines::{describe, exit},
+    machines::{describe_daemons, exit_code_for},
     master_reports::MasterReports,
 };
 use crate::output;
 use anyhow::Result;
-use clusters::remote::{DaemonStatus, Fleet, Machine, Part, Reach, on_all};
+use clusters::remote::{DaemonStatus, Fleet, Machine, MachineRole, Reach, on_all};
 use std::process::ExitCode;
 
 /// Show which daemons run on which machine, and the state their masters report
@@ -24,10 +24,10 @@ pub(crate) struct Status {
 
 pub(crate) async fn status(args: &Status) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
-    let mut results = on_all(&fleet.machines, Machine::status_of, |_, _| {});
+    let mut results = on_all(&fleet.machines, Machine::daemon_statuses, |_, _| {});
     let any_master = results.iter().any(|(machine, result)| {
         let runs = |statuses: &Vec<DaemonStatus>| statuses.iter().any(|one| one.state == "running");
-        machine.host.part == Part::Master && result.as_ref().is_ok_and(runs)
+        machine.host.role == MachineRole::Master && result.as_ref().is_ok_and(runs)
     });
     if any_master {
         let reports = MasterReports::query(&fleet.target()).await;
@@ -51,14 +51,14 @@ pub(crate) async fn status(args: &Status) -> Result<ExitCode> {
             serde_json::json!({ "host": host.name, "addr": host.addr, "rack": host.rack, "daemons": daemons, "error": error })
         });
         output::json(&rows.collect::<Vec<_>>())?;
-        return Ok(exit(unhealthy));
+        return Ok(exit_code_for(unhealthy));
     }
     for (machine, result) in &results {
         let name = &machine.host.name;
         match result {
-            Ok(statuses) => output::line(format!("{name}: {}", describe(machine, statuses)))?,
+            Ok(statuses) => output::line(format!("{name}: {}", describe_daemons(machine, statuses)))?,
             Err(error) => eprintln!("mrctl: {name}: {}", output::chain(error)),
         }
     }
-    Ok(exit(unhealthy))
+    Ok(exit_code_for(unhealthy))
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use client::{JobTracker, Submission};
-use clusters::local::{Kind, Launch, Layout, Overrides, temporary};
+use clusters::local::{Kind, Launch, Layout, Overrides, temporary_folder};
 use daemon::{Bytes, Period};
 use dfs_client::{Client, Health, NodeState, PutOptions, PutSource, path::DfsPath};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
@@ -24,9 +24,9 @@ use std::{
 };
 use view::follow::follow;
 
-const BYTES: u64 = 64 << 20;
-const VICTIM: &str = "node2";
-const HEAL: Duration = Duration::from_mins(1);
+const TEXT_BYTES: u64 = 64 << 20;
+const KILLED_NODE: &str = "node2";
+const REPAIR_TIMEOUT: Duration = Duration::from_mins(1);
 const WORDS: [&str; 16] = [
     "the", "slot", "waits", "for", "a", "map", "that", "splits", "and", "reduce", "holds", "then", "goes",
     "on", "with", "music",
@@ -41,11 +41,11 @@ const WORDS: [&str; 16] = [
 pub(crate) struct Args {}
 
 pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
-    // The cluster, which `show` owns, is dropped before the folder, so that no daemon loses its
-    // folder while it runs.
-    let folder = temporary(&std::env::temp_dir(), "fermata-demo-")?;
+    // The cluster, which `run_steps` owns, is dropped before the folder, so that no daemon loses
+    // its folder while it runs.
+    let folder = temporary_folder(&std::env::temp_dir(), "fermata-demo-")?;
     tokio::select! {
-        result = show(folder.path()) => result?,
+        result = run_steps(folder.path()) => result?,
         () = daemon::lifecycle::end_signal() => {
             eprintln!("mrctl: interrupted: the processes and files of the demonstration are removed");
             return Ok(ExitCode::FAILURE);
@@ -73,7 +73,7 @@ impl Steps {
     }
 }
 
-async fn show(folder: &Path) -> Result<()> {
+async fn run_steps(folder: &Path) -> Result<()> {
     let mut steps = Steps { number: 0 };
     let since = Instant::now();
     let mut launch = Launch::start(layout(folder)?, None).await?;
@@ -82,28 +82,29 @@ async fn show(folder: &Path) -> Result<()> {
 
     let since = Instant::now();
     let local = folder.join("corpus.txt");
-    let before = write_text(&local, BYTES)?;
-    steps.done(since, format!("wrote {} of text, sha256 {}", output::human(BYTES), &before[..16]))?;
+    let before = write_text(&local, TEXT_BYTES)?;
+    steps.done(since, format!("wrote {} of text, sha256 {}", output::human(TEXT_BYTES), &before[..16]))?;
 
     let since = Instant::now();
     let path = DfsPath::parse("/corpus.txt")?;
-    let meter = Meter::new("put /corpus.txt", Some(BYTES), false);
+    let meter = Meter::new("put /corpus.txt", Some(TEXT_BYTES), false);
     let report = client.put(PutSource::File(local), &path, PutOptions::default(), &meter).await?;
     drop(meter);
-    let rate = BYTES as f64 / since.elapsed().as_secs_f64() / 1e6;
+    let rate = TEXT_BYTES as f64 / since.elapsed().as_secs_f64() / 1e6;
     let blocks = report.status.blocks;
-    // The report of the last replica may arrive after the put has ended.
-    await_health(&client, &path, HEAL).await?;
+    // The DataNode may report the last replica after the put has ended.
+    await_health(&client, &path, REPAIR_TIMEOUT).await?;
     steps.done(since, format!("put it as {blocks} blocks, each on 2 nodes, {rate:.0} MB/s"))?;
-    output::line(format!("   replicas: {}", spread(&client).await?))?;
+    output::line(format!("   replicas: {}", describe_nodes(&client).await?))?;
 
     count_words(&launch, &client, &mut steps).await?;
 
     let since = Instant::now();
     let killed = since;
-    let victim = launch.state.find(VICTIM, Some(Kind::Datanode))?;
-    ensure!(victim.signal(Signal::KILL)?, "{VICTIM} died before the demo could kill it");
-    steps.done(since, format!("killed {VICTIM}'s datanode (pid {}) with SIGKILL", victim.identity.pid))?;
+    let victim = launch.state.find(KILLED_NODE, Some(Kind::Datanode))?;
+    ensure!(victim.signal(Signal::KILL)?, "{KILLED_NODE} died before the demo could kill it");
+    steps
+        .done(since, format!("killed {KILLED_NODE}'s datanode (pid {}) with SIGKILL", victim.identity.pid))?;
 
     let since = Instant::now();
     let after = hash(&client, &path).await?;
@@ -114,10 +115,10 @@ async fn show(folder: &Path) -> Result<()> {
     steps.done(since, "read it back from the other nodes: the same sha256")?;
 
     let since = Instant::now();
-    heal(&client).await?;
+    await_repair(&client).await?;
     let healed_after = output::millis(killed.elapsed());
     steps.done(since, format!("every block has 2 replicas again, {healed_after} after the kill"))?;
-    output::line(format!("   replicas: {}", spread(&client).await?))?;
+    output::line(format!("   replicas: {}", describe_nodes(&client).await?))?;
 
     let since = Instant::now();
     launch.stop()?;
@@ -165,7 +166,7 @@ async fn count_words(launch: &Launch, client: &Client, steps: &mut Steps) -> Res
     output::line(format!("   most frequent: {}", top.join(", ")))
 }
 
-/// A cluster that detects a dead node within two seconds instead of ten.
+/// Returns the layout of a cluster that detects a dead node within two seconds instead of ten.
 fn layout(folder: &Path) -> Result<Layout> {
     let overrides = Overrides {
         nodes: Some(3),
@@ -219,8 +220,8 @@ async fn hash(client: &Client, path: &DfsPath) -> Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-/// The number of replicas and the state of each node.
-async fn spread(client: &Client) -> Result<String> {
+/// Describes each node: its number of replicas and its state.
+async fn describe_nodes(client: &Client) -> Result<String> {
     let nodes = client.report().await?.nodes;
     let parts: Vec<String> = nodes
         .iter()
@@ -234,20 +235,24 @@ async fn spread(client: &Client) -> Result<String> {
 
 /// Waits until the NameNode counts the node as dead, then until all blocks are repaired. Without
 /// the first wait, the file system would still look healthy.
-async fn heal(client: &Client) -> Result<()> {
-    let deadline = Instant::now() + HEAL;
+async fn await_repair(client: &Client) -> Result<()> {
+    let deadline = Instant::now() + REPAIR_TIMEOUT;
     loop {
         let report = client.report().await?;
         let dead =
-            |node: &dfs_client::NodeReport| node.address.node == VICTIM && node.state == NodeState::Dead;
+            |node: &dfs_client::NodeReport| node.address.node == KILLED_NODE && node.state == NodeState::Dead;
         if report.nodes.iter().any(dead) {
             break;
         }
-        ensure!(Instant::now() < deadline, "the NameNode did not notice that {VICTIM} is dead");
+        ensure!(Instant::now() < deadline, "the NameNode did not notice that {KILLED_NODE} is dead");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let fsck = await_health(client, &DfsPath::root(), HEAL).await?;
-    ensure!(fsck.status == Health::Healthy, "not healthy {} s after {VICTIM} died", HEAL.as_secs());
+    let fsck = await_health(client, &DfsPath::root(), REPAIR_TIMEOUT).await?;
+    ensure!(
+        fsck.status == Health::Healthy,
+        "not healthy {} s after {KILLED_NODE} died",
+        REPAIR_TIMEOUT.as_secs()
+    );
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use crate::output;
 use anyhow::{Context, Result};
 use clusters::{
-    local::{ClusterState, ExitKind, lock, remove_elsewhere},
+    local::{ClusterState, ExitKind, lock, remove_outside_folder},
     locate::state_folder,
 };
 use serde::Serialize;
@@ -31,14 +31,14 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Serialize)]
-struct Stopped {
+struct StopReport {
     folder: PathBuf,
-    daemons: Vec<Ended>,
+    daemons: Vec<StoppedDaemon>,
     purged: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Ended {
+struct StoppedDaemon {
     name: String,
     kind: &'static str,
     pid: u32,
@@ -48,7 +48,7 @@ struct Ended {
 
 pub(crate) fn run(args: Args) -> Result<ExitCode> {
     let folder = state_folder(args.dir.as_deref())?;
-    let mut report = Stopped { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
+    let mut report = StopReport { folder: folder.clone(), daemons: Vec::new(), purged: args.purge };
     let print_status = |text: String| if args.json { Ok(()) } else { output::line(text) };
     if !folder.is_dir() {
         print_status(format!("nothing is running: there is no folder {}", folder.display()))?;
@@ -72,7 +72,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         output::json(&report)?;
     }
     if args.purge {
-        // Fails if the folder contains files that mrctl has not created; those stay.
+        // This call fails if the folder contains files that mrctl has not created. These files
+        // stay.
         let _ = fs::remove_file(folder.join("LOCK"));
         let _ = fs::remove_dir(&folder);
     }
@@ -83,7 +84,7 @@ fn stop(
     folder: &Path,
     state: &ClusterState,
     print_status: &impl Fn(String) -> Result<()>,
-) -> Result<Vec<Ended>> {
+) -> Result<Vec<StoppedDaemon>> {
     let mut ended = Vec::new();
     for (daemon, exit) in state.stop_all()? {
         let (name, pid) = (daemon.title(), daemon.identity.pid);
@@ -93,7 +94,7 @@ fn stop(
             ExitKind::Killed => ("killed", format!("killed {name} (pid {pid}): it did not stop in time")),
         };
         print_status(line)?;
-        ended.push(Ended { name: daemon.name.clone(), kind: daemon.kind.program(), pid, result });
+        ended.push(StoppedDaemon { name: daemon.name.clone(), kind: daemon.kind.program(), pid, result });
     }
     let path = ClusterState::path(folder);
     fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
@@ -105,11 +106,12 @@ fn stop(
 
 /// Removes only what `mrctl up` has created, by name: `--dir` may be the wrong folder.
 fn purge(folder: &Path) -> Result<()> {
-    remove_elsewhere(folder)?;
+    remove_outside_folder(folder)?;
     for part in ["data", "tasks", "logs", "run"] {
         let path = folder.join(part);
         if path.is_dir() {
-            // Tasks may have left any files there, so this needs the careful removal.
+            // Tasks may have left files and folders without permissions there. `tree::remove` can
+            // delete these too.
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }

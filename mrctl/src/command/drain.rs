@@ -19,7 +19,7 @@ use std::{
 const POLL: Duration = Duration::from_millis(250);
 /// A shortage of nodes that lasts this long counts as permanent.
 const STUCK_FOR: Duration = Duration::from_secs(10);
-/// After the deadline, wait this long for the kill of the remaining attempts.
+/// How long the command waits after the deadline until the remaining attempts are killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Move all work and data off a node so that it can be stopped
@@ -51,16 +51,17 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The progress of a drain: of the DataNode and of the tracker, if the node has them.
+/// The progress of a drain, for the DataNode and the tracker of the node. A node may have only one
+/// of them.
 #[derive(Debug, Clone, Serialize)]
-struct Drained<'a> {
+struct DrainProgress<'a> {
     node: &'a str,
     #[serde(flatten)]
     datanode: Option<DrainStatus>,
     tracker: Option<DrainState>,
 }
 
-impl Drained<'_> {
+impl DrainProgress<'_> {
     fn datanode_is(&self, states: &[NodeState]) -> bool {
         self.datanode.as_ref().is_none_or(|status| states.contains(&status.state))
     }
@@ -69,24 +70,25 @@ impl Drained<'_> {
         self.tracker.as_ref().is_none_or(|status| states.contains(&status.state.as_str()))
     }
 
-    /// Whether the node can be stopped.
+    /// Returns whether the node can be stopped.
     fn is_done(&self) -> bool {
         self.datanode_is(&[NodeState::Drained]) && self.tracker_is(&["drained", "lost"])
     }
 
-    /// Whether the wait has ended. A dead DataNode counts: no block can be copied from it.
+    /// Returns whether there is nothing left to wait for. This includes a dead DataNode, because no
+    /// block can be copied from it.
     fn is_over(&self) -> bool {
         self.datanode_is(&[NodeState::Drained, NodeState::Dead]) && self.tracker_is(&["drained", "lost"])
     }
 
-    /// Whether the drain was cancelled.
+    /// Returns whether the drain was cancelled.
     fn is_cancelled(&self) -> bool {
         let datanode = self.datanode.as_ref().is_some_and(|status| status.state == NodeState::Live);
         datanode || self.tracker.as_ref().is_some_and(|status| status.state == "live")
     }
 
-    /// Blocks, attempts, map outputs and checkpoints that are left, as one number.
-    fn left(&self) -> u64 {
+    /// Returns how many blocks, attempts, map outputs and checkpoints remain on the node, in total.
+    fn remaining_items(&self) -> u64 {
         let tracker = self.tracker.as_ref().map_or(0, |status| {
             status.maps_running + status.reduces_running + status.outputs + status.checkpoints
         });
@@ -98,7 +100,8 @@ impl Drained<'_> {
     }
 }
 
-/// Connections to the masters that have a part of this node: a DataNode, a tracker, or both.
+/// A node with connections to its masters: to the NameNode if it has a DataNode, to the JobTracker
+/// if it has a tracker.
 struct Node<'a> {
     name: &'a str,
     files: Option<Client>,
@@ -121,8 +124,8 @@ impl<'a> Node<'a> {
         Ok(Self { name, files: Some(files).filter(|_| has_files), jobs: jobs.filter(|_| has_jobs) })
     }
 
-    async fn query(&self) -> Result<Drained<'a>> {
-        let mut found = Drained { node: self.name, datanode: None, tracker: None };
+    async fn query(&self) -> Result<DrainProgress<'a>> {
+        let mut found = DrainProgress { node: self.name, datanode: None, tracker: None };
         if let Some(files) = &self.files {
             found.datanode = Some(files.drain_status(self.name).await?);
         }
@@ -132,9 +135,9 @@ impl<'a> Node<'a> {
         Ok(found)
     }
 
-    /// Starts the drain of both parts. If the JobTracker refuses, the drain of the DataNode is
-    /// undone.
-    async fn begin(&self, before: &Drained<'_>, within: Duration) -> Result<()> {
+    /// Starts the drain of the DataNode and of the tracker. If the JobTracker refuses, cancels the
+    /// drain of the DataNode.
+    async fn begin(&self, before: &DrainProgress<'_>, within: Duration) -> Result<()> {
         if let Some(files) = &self.files {
             files.drain(self.name, false).await?;
         }
@@ -166,7 +169,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         node.cancel().await?;
     } else {
         if let Some(tracker) = before.tracker.as_ref().filter(|_| !args.json) {
-            output::line(format!("{} {}", args.node, text::before(tracker)))?;
+            output::line(format!("{} {}", args.node, text::describe_tracker(tracker)))?;
         }
         node.begin(&before, args.deadline.0).await?;
     }
@@ -190,7 +193,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         output::line(format!("{} {was}", args.node))?;
     } else {
         if let Some(tracker) = &after.tracker {
-            output::line(text::cost(&tracker.cost))?;
+            output::line(text::describe_cost(&tracker.cost))?;
         }
         if after.is_done() {
             let took = output::millis(started.elapsed());
@@ -200,18 +203,20 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if args.cancel || after.is_done() {
         return Ok(ExitCode::SUCCESS);
     }
-    eprintln!("mrctl: {}", text::not_drained(&after, &args.deadline));
+    eprintln!("mrctl: {}", text::not_drained_message(&after, &args.deadline));
     Ok(ExitCode::FAILURE)
 }
 
-/// Since when every poll has found too few nodes. A node that restarts ends the shortage.
+/// Measures for how long every poll has found too few nodes. A node that restarts ends the
+/// shortage.
 #[derive(Debug, Default)]
-struct Stuck {
+struct ShortageTimer {
     since: Option<Instant>,
 }
 
-impl Stuck {
-    /// Takes the result of one poll. Returns whether the shortage counts as permanent.
+impl ShortageTimer {
+    /// Records whether a poll has found too few nodes. Returns whether the shortage counts as
+    /// permanent.
     fn is_permanent(&mut self, stuck: bool, now: Instant) -> bool {
         if !stuck {
             self.since = None;
@@ -221,16 +226,16 @@ impl Stuck {
     }
 }
 
-async fn watch<'a>(node: &Node<'a>, args: &Args, started: Instant) -> Result<Drained<'a>> {
+async fn watch<'a>(node: &Node<'a>, args: &Args, started: Instant) -> Result<DrainProgress<'a>> {
     let mut status = node.query().await?;
-    let mut left = status.left();
-    let meter = Meter::counter(left, args.json);
-    let mut stuck = Stuck::default();
-    let mut over = |status: &Drained<'_>| {
+    let mut left = status.remaining_items();
+    let meter = Meter::of_blocks(left, args.json);
+    let mut stuck = ShortageTimer::default();
+    let mut over = |status: &DrainProgress<'_>| {
         let short = status.datanode.as_ref().is_some_and(|status| status.stuck);
         stuck.is_permanent(short, Instant::now()) || status.is_over() || status.is_cancelled()
     };
-    let in_time = |status: &Drained<'_>| {
+    let in_time = |status: &DrainProgress<'_>| {
         let late = started.elapsed().saturating_sub(args.deadline.0);
         // The kill at the deadline does not reach a tracker without heartbeats: do not wait for it.
         let reachable = !status.tracker_is(&["suspect", "awaited"]) || status.tracker.is_none();
@@ -239,11 +244,11 @@ async fn watch<'a>(node: &Node<'a>, args: &Args, started: Instant) -> Result<Dra
     while !over(&status) && in_time(&status) {
         tokio::time::sleep(POLL.min(args.deadline.0)).await;
         status = node.query().await?;
-        if status.left() != left {
-            left = status.left();
-            meter.left(left);
+        if status.remaining_items() != left {
+            left = status.remaining_items();
+            meter.set_remaining_blocks(left);
             if !args.json && meter.is_hidden() {
-                output::line(text::left(&status))?;
+                output::line(text::describe_remaining_work(&status))?;
             }
         }
     }
@@ -258,7 +263,7 @@ mod tests {
     fn transient_shortage_does_not_end_the_wait() {
         let started = Instant::now();
         let at = |seconds| started + Duration::from_secs(seconds);
-        let mut stuck = Stuck::default();
+        let mut stuck = ShortageTimer::default();
         assert!(!stuck.is_permanent(true, at(0)) && !stuck.is_permanent(true, at(9)));
         assert!(!stuck.is_permanent(false, at(10)), "a node came back");
         assert!(!stuck.is_permanent(true, at(11)) && !stuck.is_permanent(true, at(20)));
@@ -266,12 +271,12 @@ mod tests {
     }
 
     #[test]
-    fn datanode_and_tracker_both_count() {
+    fn drain_is_done_only_if_datanode_and_tracker_are_drained() {
         let datanode = |state| {
             Some(DrainStatus { state, blocks_left: 0, stuck: false, staying: 2, examples: Vec::new() })
         };
         let tracker = |state: &str| Some(DrainState { state: state.into(), ..DrainState::default() });
-        let of = |datanode, tracker| Drained { node: "n1", datanode, tracker };
+        let of = |datanode, tracker| DrainProgress { node: "n1", datanode, tracker };
         assert!(of(datanode(NodeState::Drained), tracker("drained")).is_done());
         assert!(of(None, tracker("drained")).is_done() && of(datanode(NodeState::Drained), None).is_done());
         assert!(!of(datanode(NodeState::Drained), tracker("draining")).is_over());

@@ -103,7 +103,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(if serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The error for a check that has failed: no answer, or a refusal.
+/// Returns the error for a check that has failed: no answer, or a refusal.
 fn failure(status: &Status, role: Role, addr: &str, target: &Target) -> anyhow::Error {
     let why = security::call_failure(status);
     if status.source().is_some() {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_not_reported_as_no_answer() {
+    fn refusal_is_not_reported_as_a_missing_answer() {
         let target = Target::of_config("/no/such/file".as_ref());
         let error = |status: &Status| failure(status, Role::NameNode, "h:1", &target).to_string();
         assert_eq!(

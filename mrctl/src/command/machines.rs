@@ -8,14 +8,14 @@ use crate::output::{self, Usage};
 use anyhow::{Result, bail};
 use clusters::{
     locate::Target,
-    remote::{DaemonStatus, Fleet, Machine, Package, Part, Programs, Reach, on_all},
+    remote::{DaemonStatus, Fleet, Machine, MachineRole, Package, Programs, Reach, on_all},
 };
 use std::{
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-/// After a restart, a node must be live for both masters within this time.
+/// How long it may take after a restart until a node is live for both masters.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Runs `action` on all machines in parallel and prints one line per machine, in their order.
@@ -37,23 +37,26 @@ pub(super) fn on_each<'a, T: Send>(
     (results, failed)
 }
 
-/// The names of the machines whose action succeeded.
+/// Returns the names of the machines whose action succeeded.
 fn succeeded<'a, T>(results: &[(&'a Machine, Result<T>)]) -> Vec<&'a str> {
     let well = results.iter().filter(|(_, result)| result.is_ok());
     well.map(|(machine, _)| machine.host.name.as_str()).collect()
 }
 
-/// What was copied, and the state of the daemons.
-pub(super) fn installed(machine: &Machine, (copied, statuses): &(&str, Vec<DaemonStatus>)) -> String {
-    format!("{copied}; {}", describe(machine, statuses))
+/// Describes what was copied to a machine, and the state of its daemons.
+pub(super) fn describe_installation(
+    machine: &Machine,
+    (copied, statuses): &(&str, Vec<DaemonStatus>),
+) -> String {
+    format!("{copied}; {}", describe_daemons(machine, statuses))
 }
 
-pub(super) fn exit(failed: usize) -> ExitCode {
+pub(super) fn exit_code_for(failed: usize) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The state of the daemons of a machine, and advice.
-pub(super) fn describe(machine: &Machine, statuses: &[DaemonStatus]) -> String {
+/// Describes the state of the daemons of a machine, with advice.
+pub(super) fn describe_daemons(machine: &Machine, statuses: &[DaemonStatus]) -> String {
     let one = |one: &DaemonStatus| {
         let about = match (one.pid, &one.addr) {
             (Some(pid), Some(addr)) => format!(" (pid {pid}, {addr})"),
@@ -79,18 +82,18 @@ pub(super) fn describe(machine: &Machine, statuses: &[DaemonStatus]) -> String {
 }
 
 /// Copies missing files and starts daemons that do not run.
-pub(super) fn begin(
+pub(super) fn install_and_start(
     programs: Option<&Programs>,
     package: &Package,
     machine: &Machine,
 ) -> Result<(&'static str, Vec<DaemonStatus>)> {
     let copied = machine.install(programs, package)?;
-    Ok((copied, machine.start(&machine.host.part.daemons())?))
+    Ok((copied, machine.start(&machine.host.role.daemons())?))
 }
 
 pub(super) fn stop_all(machine: &Machine) -> Result<Vec<&'static str>> {
     let mut stopped = Vec::new();
-    for daemon in machine.host.part.daemons().into_iter().rev() {
+    for daemon in machine.host.role.daemons().into_iter().rev() {
         if machine.stop(daemon)? {
             stopped.push(daemon);
         }
@@ -129,12 +132,12 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
     }
     fleet.remember()?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
-    for part in [Part::Master, Part::Node] {
-        let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
-        let (_, failed) = on_each(fleet.of_part(part), begin, installed);
-        fleet.record_formatted(fleet.of_part(part))?;
+    for role in [MachineRole::Master, MachineRole::Node] {
+        let begin = |machine: &Machine| install_and_start(programs.as_ref(), &package, machine);
+        let (_, failed) = on_each(fleet.with_role(role), begin, describe_installation);
+        fleet.record_formatted(fleet.with_role(role))?;
         if failed > 0 {
-            let rest = if part == Part::Master { "; its nodes were not started" } else { "" };
+            let rest = if role == MachineRole::Master { "; its nodes were not started" } else { "" };
             eprintln!(
                 "mrctl: {failed} of the machines failed{rest}: fix the cause and run the same command again"
             );
@@ -159,7 +162,7 @@ pub(crate) struct Down {
 pub(crate) fn down(args: &Down) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let mut failed = 0;
-    for part in [Part::Node, Part::Master] {
+    for role in [MachineRole::Node, MachineRole::Master] {
         let end = |machine: &Machine| {
             let stopped = stop_all(machine)?;
             if args.purge {
@@ -172,13 +175,13 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
             [] => format!("no daemon was running{rest}"),
             _ => format!("stopped {}{rest}", stopped.join(" and ")),
         };
-        let (results, not) = on_each(fleet.of_part(part), end, text);
+        let (results, not) = on_each(fleet.with_role(role), end, text);
         failed += not;
         if args.purge {
             fleet.forget_formatted(&succeeded(&results))?;
         }
     }
-    Ok(exit(failed))
+    Ok(exit_code_for(failed))
 }
 
 /// Stop and start the daemons of a machine, with the current settings
@@ -192,13 +195,13 @@ pub(crate) struct Restart {
 
 fn restart_machine(machine: &Machine) -> Result<Vec<DaemonStatus>> {
     stop_all(machine)?;
-    machine.start(&machine.host.part.daemons())
+    machine.start(&machine.host.role.daemons())
 }
 
 pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (machine, package) = (fleet.find(&args.node)?, fleet.package()?);
-    if machine.host.part == Part::Node {
+    if machine.host.role == MachineRole::Node {
         // The start of a node waits for its masters; print why it takes long.
         for (master, why) in MasterReports::query(&fleet.target()).await.unreachable() {
             eprintln!("mrctl: the {master} does not answer ({why}): {} will serve when it is up", args.node);
@@ -209,7 +212,7 @@ pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
         let copied = machine.install(None, &package)?;
         Ok((copied, restart_machine(machine)?))
     };
-    Ok(exit(on_each([machine], renew, installed).1))
+    Ok(exit_code_for(on_each([machine], renew, describe_installation).1))
 }
 
 /// Show the end of the logs of a machine
@@ -230,7 +233,7 @@ pub(crate) struct Logs {
 pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let machine = fleet.find(&args.node)?;
-    let daemons = machine.host.part.daemons();
+    let daemons = machine.host.role.daemons();
     if let Some(wanted) = &args.daemon
         && !daemons.contains(&wanted.as_str())
     {
@@ -259,16 +262,16 @@ pub(crate) struct Upgrade {
 pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (programs, package) = (fleet.programs()?, fleet.package()?);
-    let masters = fleet.of_part(Part::Master);
-    for machine in masters.iter().chain(&fleet.of_part(Part::Node)) {
+    let masters = fleet.with_role(MachineRole::Master);
+    for machine in masters.iter().chain(&fleet.with_role(MachineRole::Node)) {
         let renew = |machine: &Machine| {
-            let before = machine.status_of()?;
+            let before = machine.daemon_statuses()?;
             let copied = machine.install(programs.as_ref(), &package)?;
             // A machine that was stopped stays stopped.
             let stopped = before.iter().all(|one| one.state == "absent");
             Ok((copied, if stopped { before } else { restart_machine(machine)? }))
         };
-        let (results, failed) = on_each([*machine], renew, installed);
+        let (results, failed) = on_each([*machine], renew, describe_installation);
         let runs = |result: &Result<(&str, Vec<DaemonStatus>)>| {
             result.as_ref().is_ok_and(|(_, statuses)| statuses.iter().any(|one| one.state == "running"))
         };
@@ -277,7 +280,7 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
             eprintln!("mrctl: the upgrade stops here: fix the cause and run it again");
             return Ok(ExitCode::FAILURE);
         }
-        if machine.host.part == Part::Node && restarted {
+        if machine.host.role == MachineRole::Node && restarted {
             wait_until_live(&fleet.target(), &machine.host.name).await?;
         }
     }

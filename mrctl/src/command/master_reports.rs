@@ -7,16 +7,17 @@ use std::{collections::BTreeMap, time::Duration};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The state of each node as a master reports it, or the error if the master is unreachable.
-type Nodes = Result<BTreeMap<String, String>, String>;
+/// The state of each node, by name, as a master reports it; or the error if the master is
+/// unreachable.
+type NodeStates = Result<BTreeMap<String, String>, String>;
 
 /// The answers of both masters.
 pub(super) struct MasterReports {
-    namenode: Nodes,
-    jobtracker: Nodes,
+    namenode: NodeStates,
+    jobtracker: NodeStates,
 }
 
-async fn within(asking: impl Future<Output = Result<BTreeMap<String, String>>>) -> Nodes {
+async fn query_with_timeout(asking: impl Future<Output = Result<BTreeMap<String, String>>>) -> NodeStates {
     match tokio::time::timeout(REQUEST_TIMEOUT, asking).await {
         Ok(answer) => answer.map_err(|error| output::chain(&error)),
         Err(_) => Err(format!("no answer after {} s", REQUEST_TIMEOUT.as_secs())),
@@ -34,11 +35,12 @@ impl MasterReports {
             let trackers = target.jobtracker().await?.trackers().await?;
             Ok(trackers.into_iter().map(|one| (one.name, one.state)).collect())
         };
-        let (namenode, jobtracker) = tokio::join!(Box::pin(within(files)), Box::pin(within(jobs)));
+        let (namenode, jobtracker) =
+            tokio::join!(Box::pin(query_with_timeout(files)), Box::pin(query_with_timeout(jobs)));
         Self { namenode, jobtracker }
     }
 
-    /// The masters that are unreachable, with the error.
+    /// Returns the masters that are unreachable, with the error.
     pub(super) fn unreachable(&self) -> impl Iterator<Item = (&'static str, &String)> {
         let both = [("namenode", &self.namenode), ("jobtracker", &self.jobtracker)];
         both.into_iter().filter_map(|(name, nodes)| Some((name, nodes.as_ref().err()?)))
@@ -47,12 +49,12 @@ impl MasterReports {
     /// Adds the state that the masters report to the status of each running daemon of a machine.
     pub(super) fn merge_into(&self, node: &str, statuses: &mut [DaemonStatus]) {
         for one in statuses.iter_mut().filter(|one| one.state == "running") {
-            let of_node = |nodes: &Nodes, by: &str| {
+            let of_node = |nodes: &NodeStates, by: &str| {
                 let nodes = nodes.as_ref().ok()?;
                 let reported = nodes.get(node).cloned();
                 Some(reported.unwrap_or_else(|| format!("the {by} does not know it")))
             };
-            let of_master = |nodes: &Nodes| match nodes {
+            let of_master = |nodes: &NodeStates| match nodes {
                 Ok(_) => "up".to_owned(),
                 Err(why) => format!("does not answer: {why}"),
             };
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_process_is_unhealthy() {
+    fn running_process_without_a_good_report_is_unhealthy() {
         let reported = |state: &str| Ok(BTreeMap::from([("n1".to_owned(), state.to_owned())]));
         let reports = MasterReports { namenode: reported("dead"), jobtracker: reported("live") };
         let mut both = [running("datanode"), running("tasktracker")];

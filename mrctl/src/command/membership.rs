@@ -2,10 +2,10 @@
 //! file before it starts daemons, and `remove` after it has stopped them, so that every running
 //! daemon is on a machine in the file.
 
-use super::machines::{begin, exit, installed, on_each, stop_all};
+use super::machines::{describe_installation, exit_code_for, install_and_start, on_each, stop_all};
 use crate::output::{self, Usage};
 use anyhow::{Context, Result, bail};
-use clusters::remote::{Fleet, Host, Machine, Part, Reach, check_addr, check_host};
+use clusters::remote::{Fleet, Host, Machine, MachineRole, Reach, check_addr, check_host};
 use daemon::files::{USUAL, replace};
 use std::{fs, path::Path, process::ExitCode};
 
@@ -36,7 +36,7 @@ fn write(hosts: &Path, text: &str) -> Result<()> {
 pub(crate) fn add(args: &Add) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     match fleet.machines.iter().find(|machine| machine.host.name == args.node) {
-        Some(known) if known.host.part == Part::Master => {
+        Some(known) if known.host.role == MachineRole::Master => {
             bail!(Usage(format!("{} is the master: `mrctl cluster up` starts it", args.node)));
         }
         Some(_) => {}
@@ -46,7 +46,8 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
                 check_host(word).map_err(Usage)?;
             }
             check_addr(&addr).map_err(Usage)?;
-            let host = Host { name: args.node.clone(), part: Part::Node, rack: args.rack.clone(), addr };
+            let host =
+                Host { name: args.node.clone(), role: MachineRole::Node, rack: args.rack.clone(), addr };
             let before = read(&fleet.hosts_file)?;
             let gap = if before.is_empty() || before.ends_with('\n') { "" } else { "\n" };
             write(&fleet.hosts_file, &format!("{before}{gap}{}", host.line()))?;
@@ -58,11 +59,11 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
         machine.format = machine.formatted.is_empty();
     }
     let (programs, package) = (fleet.programs()?, fleet.package()?);
-    let begin = |machine: &Machine| begin(programs.as_ref(), &package, machine);
+    let begin = |machine: &Machine| install_and_start(programs.as_ref(), &package, machine);
     let machine = fleet.find(&args.node)?;
-    let (_, failed) = on_each([machine], begin, installed);
+    let (_, failed) = on_each([machine], begin, describe_installation);
     fleet.record_formatted([machine])?;
-    Ok(exit(failed))
+    Ok(exit_code_for(failed))
 }
 
 /// Drain a machine and stop its daemons
@@ -89,7 +90,7 @@ pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
     let text = |machine: &Machine, _: &Vec<&str>| {
         format!("stopped; `mrctl cluster remove {}` removes it permanently", machine.host.name)
     };
-    Ok(exit(on_each([machine], stop_all, text).1))
+    Ok(exit_code_for(on_each([machine], stop_all, text).1))
 }
 
 /// Remove a machine from the hosts file
@@ -117,13 +118,13 @@ pub(crate) struct Remove {
 pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (machine, name) = (fleet.find(&args.node)?, &args.node);
-    if machine.host.part == Part::Master {
+    if machine.host.role == MachineRole::Master {
         bail!(Usage(format!(
             "{name} is the master and cannot be removed; `mrctl cluster down` stops the cluster"
         )));
     }
     let end = || -> Result<()> {
-        let runs = machine.status_of()?.iter().any(|one| one.pid.is_some());
+        let runs = machine.daemon_statuses()?.iter().any(|one| one.pid.is_some());
         if runs && !args.force {
             bail!("{name} runs: drain it with `mrctl cluster drain {name}`, or use --force");
         }
@@ -135,15 +136,16 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
         ended => ended?,
     }
     let text = read(&fleet.hosts_file)?;
-    write(&fleet.hosts_file, &without(&text, name))?;
+    write(&fleet.hosts_file, &without_host(&text, name))?;
     fleet.forget_formatted(&[name.as_str()])?;
     let rest = if args.purge { "" } else { "; its data stays on it" };
     output::line(format!("{name}: removed from the cluster{rest}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text of a hosts file without the line of this machine. All other lines stay unchanged.
-fn without(text: &str, name: &str) -> String {
+/// Returns the text of a hosts file without the line of this machine. All other lines stay
+/// unchanged.
+fn without_host(text: &str, name: &str) -> String {
     let is_it = |line: &str| line.split('#').next().unwrap_or("").split_whitespace().next() == Some(name);
     text.split_inclusive('\n').filter(|line| !is_it(line)).collect()
 }
@@ -155,7 +157,7 @@ mod tests {
     #[test]
     fn removing_a_host_keeps_other_lines() {
         let text = "# n2 is new\nm master\n n2   node rack=r1 # n2\nn22 node\nn3 node";
-        assert_eq!(without(text, "n2"), "# n2 is new\nm master\nn22 node\nn3 node");
-        assert_eq!(without(text, "n3"), "# n2 is new\nm master\n n2   node rack=r1 # n2\nn22 node\n");
+        assert_eq!(without_host(text, "n2"), "# n2 is new\nm master\nn22 node\nn3 node");
+        assert_eq!(without_host(text, "n3"), "# n2 is new\nm master\n n2   node rack=r1 # n2\nn22 node\n");
     }
 }

@@ -1,4 +1,5 @@
-//! One module per command, except those of `fs`, `job`.
+//! The commands, with one module per command. The commands for files and jobs are in `fs` and
+//! `job`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;

@@ -34,9 +34,9 @@ pub(crate) fn run(args: &Renew) -> Result<ExitCode> {
     }
     let authority = Authority::load(&own, &public)?;
     for role in Role::DAEMONS {
-        put(&public.join(format!("{role}.pem")), &authority.daemon(role, args.days)?)?;
+        replace_file(&public.join(format!("{role}.pem")), &authority.daemon(role, args.days)?)?;
     }
-    put(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
+    replace_file(&public.join("admin.pem"), &authority.person(Role::Admin, "admin", args.days)?)?;
     let days = output::count(args.days.unsigned_abs(), "day");
     output::line(format!("created new certificates in {}, valid for {days}", public.display()))?;
     let cluster = output::shell(&args.cluster);
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Renew) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn put(path: &Path, text: &str) -> Result<()> {
+fn replace_file(path: &Path, text: &str) -> Result<()> {
     let put = replace(path, text.as_bytes(), PRIVATE, true);
     put.with_context(|| format!("cannot replace {}", path.display()))
 }
@@ -57,7 +57,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn new_certificates_are_of_the_same_authority() {
+    fn renewed_certificates_have_the_same_authority_and_keys() {
         let dir = tempfile::tempdir().unwrap();
         clusters::certificates::certify(dir.path(), "lab", "0123456789abcdef", 1).unwrap();
         let file = |name: &str| fs::read(dir.path().join("security").join(name)).unwrap();

@@ -48,8 +48,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The policies of the running cluster; None if no cluster is selected. A selected cluster that is
-/// unreachable is an error.
+/// Returns the policies of the running cluster; None if no cluster is selected. A selected cluster
+/// that is unreachable is an error.
 async fn running(target: &Target) -> Result<Option<Schedulers>> {
     match target.jobtracker().await {
         Ok(tracker) => Ok(Some(tracker.schedulers().await?)),
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrapped_name_is_two_policies() {
+    fn name_of_a_wrapped_policy_is_split_into_both_names() {
         assert_eq!(policy_names("chronos( fair )").collect::<Vec<_>>(), ["chronos", "fair"]);
         assert_eq!(policy_names("fifo").collect::<Vec<_>>(), ["fifo"]);
     }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_sentences() {
+    fn each_difference_is_described_as_a_sentence() {
         assert_eq!(
             text_of(Some(choice("job_1.m3", false)), Some(choice("job_2.m0", false))),
             "map slot on node1: job_2 rather than job_1 (because)"

@@ -1,7 +1,7 @@
 //! `mrctl sim`: compares policies in a simulated cluster; also random simulations and program
 //! profiles.
 
-use crate::output::{self, Runs, Usage};
+use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use sim::{
@@ -131,7 +131,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         profiles: args.profiles.clone(),
         faults: args.faults.clone(),
     };
-    let variants = variants(&args.scheduler)?;
+    let variants = parse_policies(&args.scheduler)?;
     args.report.as_deref().map_or(Ok(()), can_write)?;
     let case = catalog::open(&request).map_err(|error| match error {
         CatalogError::Unknown { .. }
@@ -163,8 +163,8 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         limit: None,
         alone: case.groups_identical,
     };
-    let runs = Runs::new();
-    let comparison = experiment.watched(&|step| runs.done("", step))?;
+    let runs = SimulationProgress::new();
+    let comparison = experiment.watched(&|step| runs.count_run("", step))?;
     drop(runs);
     let elapsed_s = started.elapsed().as_secs_f64();
     let shown = ComparisonReport {
@@ -172,7 +172,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         table: report::summary(&comparison),
         against: report::against_first(&comparison),
         groups: report::by_group(&comparison, sim::experiment::makespan_s),
-        arrived: faults(&comparison, planned),
+        fault_counts: describe_faults(&comparison, planned),
         run_speed: run_speed(&comparison, elapsed_s),
     };
     if args.json {
@@ -208,7 +208,7 @@ struct ComparisonReport {
     table: report::Table,
     against: report::Table,
     groups: report::Table,
-    arrived: Option<String>,
+    fault_counts: Option<String>,
     run_speed: String,
 }
 
@@ -220,7 +220,7 @@ impl ComparisonReport {
             output::line(self.against.text())?;
         }
         output::line(format!("completion by group, s\n{}", self.groups.text()))?;
-        if let Some(arrived) = &self.arrived {
+        if let Some(arrived) = &self.fault_counts {
             output::line(arrived)?;
         }
         output::line(&self.run_speed)
@@ -229,7 +229,11 @@ impl ComparisonReport {
     fn body(&self, comparison: &Comparison) -> String {
         format!(
             "{}{}{}<h2>By group</h2>{}{}",
-            about(&[&self.heading, self.arrived.as_deref().unwrap_or_default(), &self.run_speed]),
+            reproduction_info(&[
+                &self.heading,
+                self.fault_counts.as_deref().unwrap_or_default(),
+                &self.run_speed
+            ]),
             self.table.html(),
             self.against.html(),
             self.groups.html(),
@@ -238,16 +242,18 @@ impl ComparisonReport {
     }
 }
 
-/// How to reproduce a page: the simulated cluster and workload, the command line, the version.
-fn about(lines: &[&str]) -> String {
+/// Returns the paragraphs that tell how to reproduce a page: these lines, the command line and the
+/// version.
+fn reproduction_info(lines: &[&str]) -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let command = format!("mrctl {} (version {})", command.join(" "), env!("CARGO_PKG_VERSION"));
     let lines = lines.iter().copied().chain([command.as_str()]).filter(|line| !line.is_empty());
     report::paragraphs(lines)
 }
 
-/// The number of injected faults under each policy; None if no faults were planned.
-fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
+/// Describes how many faults were injected under each policy. Returns None if no faults were
+/// planned.
+fn describe_faults(comparison: &Comparison, planned: usize) -> Option<String> {
     let arrived = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
         let each: Vec<String> = runs.iter().map(|outcome| outcome.faults.to_string()).collect();
         format!("{} under {}", each.join(", "), variant.label)
@@ -259,11 +265,11 @@ fn faults(comparison: &Comparison, planned: usize) -> Option<String> {
 }
 
 /// Parses a list of policies. An unknown policy or a bad parameter is a usage error.
-pub(super) fn variants(list: &str) -> Result<Vec<Variant>> {
+pub(super) fn parse_policies(list: &str) -> Result<Vec<Variant>> {
     Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
 }
 
-/// Checks before the work that a report can be written to `path`.
+/// Checks that a report can be written to `path`. Called before the simulation, which takes long.
 pub(crate) fn can_write(path: &Path) -> Result<()> {
     let was_there = path.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -278,8 +284,8 @@ pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The speed of the simulation, and the trace hash, which must be equal for two runs of the same
-/// input.
+/// Describes the speed of the simulation, with the trace hash, which is equal for all runs with the
+/// same input.
 fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
     let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);

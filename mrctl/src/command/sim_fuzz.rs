@@ -1,6 +1,6 @@
 //! `mrctl sim fuzz`: random simulations on all CPU cores.
 
-use crate::output::{self, Runs, Usage};
+use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Result, bail};
 use sim::fuzz::{self, EventCounts, FailedRun};
 use std::{
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Err(Usage(format!("--from {}: seeds end at {}", args.from, u64::MAX)).into());
     };
     let started = Instant::now();
-    let seen = gathered(play(args, end), args.seeds)?;
+    let seen = merge_results(run_threads(args, end), args.seeds)?;
     let elapsed_s = started.elapsed().as_secs_f64();
     output::line(format!(
         "{} runs, {} events ({:.0} per second), no invariant violated; {} faults, {} restarts of the JobTracker, {} jobs ({} \
@@ -56,11 +56,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// The result of the runs of one thread; the outer error means that the thread panicked.
-type Part = thread::Result<Result<EventCounts, FailedRun>>;
+type ThreadResult = thread::Result<Result<EventCounts, FailedRun>>;
 
-fn play(args: &Args, end: u64) -> Vec<Part> {
+fn run_threads(args: &Args, end: u64) -> Vec<ThreadResult> {
     let parts = thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
-    let (runs, started_runs) = (Runs::new(), AtomicUsize::new(0));
+    let (runs, started_runs) = (SimulationProgress::new(), AtomicUsize::new(0));
     let report = || {
         let (done, of) = (started_runs.fetch_add(1, Ordering::Relaxed), args.seeds as usize);
         let is_tenth = done > 0 && done.is_multiple_of((of / 10).max(1));
@@ -76,8 +76,9 @@ fn play(args: &Args, end: u64) -> Vec<Part> {
     })
 }
 
-/// Merges the results of all threads. A run without a result must not count as passed.
-fn gathered(parts: Vec<Part>, runs: u64) -> Result<EventCounts> {
+/// Merges the results of all threads. It is an error if some of the `runs` have no result, because
+/// they must not count as passed.
+fn merge_results(parts: Vec<ThreadResult>, runs: u64) -> Result<EventCounts> {
     let (mut seen, mut is_lost) = (EventCounts::default(), false);
     for part in parts {
         match part {
@@ -96,17 +97,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unplayed_seeds_do_not_count_as_passed() {
+    fn missing_runs_do_not_count_as_passed() {
         let part = |runs| Ok(Ok(EventCounts { runs, ..EventCounts::default() }));
-        assert_eq!(gathered(vec![part(3), part(2)], 5).expect("all five").runs, 5);
-        let broke_down = || Err(Box::new("index out of bounds") as Box<dyn std::any::Any + Send>);
-        for parts in [vec![part(3), broke_down()], vec![part(3), part(1)], vec![part(5), broke_down()]] {
-            assert!(gathered(parts, 5).is_err());
+        assert_eq!(merge_results(vec![part(3), part(2)], 5).expect("all five").runs, 5);
+        let panicked = || Err(Box::new("index out of bounds") as Box<dyn std::any::Any + Send>);
+        for parts in [vec![part(3), panicked()], vec![part(3), part(1)], vec![part(5), panicked()]] {
+            assert!(merge_results(parts, 5).is_err());
         }
         // A failed run has precedence over a panicked thread, because its error names the seed.
         let broken = sim::RuleViolation { at: "0".into(), what: "a rule".into() };
         let bad = FailedRun { seed: 9, scheduler: "fifo".into(), broken };
-        let error = gathered(vec![broke_down(), Ok(Err(bad))], 5).map(|_| ()).expect_err("bad").to_string();
+        let error =
+            merge_results(vec![panicked(), Ok(Err(bad))], 5).map(|_| ()).expect_err("bad").to_string();
         assert!(error.contains("mrctl sim fuzz --seed 9"), "{error}");
     }
 }

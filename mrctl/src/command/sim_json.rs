@@ -7,9 +7,9 @@ use sim::{
     report,
 };
 
-/// All results of `mrctl sim`, one row per policy. `completion_s` is the mean over jobs, in the
-/// row, in its groups and in its figures. `makespan_s` is the duration of all jobs together and is
-/// only in the figures.
+/// Returns all results of `mrctl sim`, one row per policy. `completion_s` is the mean over jobs, in
+/// the row, in its groups and in its figures. `makespan_s` is the duration of all jobs together and
+/// is only in the figures.
 pub(crate) fn comparison(comparison: &Comparison) -> Value {
     let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
     let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
@@ -38,7 +38,7 @@ pub(crate) fn comparison(comparison: &Comparison) -> Value {
     rows.collect()
 }
 
-/// The figures and jobs of every policy.
+/// Returns the figures and jobs of every policy.
 pub(crate) fn policies(comparison: &Comparison) -> Value {
     let one = |at: usize| {
         json!({
@@ -50,7 +50,7 @@ pub(crate) fn policies(comparison: &Comparison) -> Value {
     (0..comparison.variants.len()).map(one).collect()
 }
 
-/// The columns of the main table. Seconds are simulated time, except `deciding_real_s`.
+/// Returns the columns of the main table. Seconds are simulated time, except `deciding_real_s`.
 pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     let figure = |figure: Figure| json!(figure.known());
     let over = |of: fn(&JobFigures) -> Option<f64>| figure(comparison.mean_over(at, None, of));
@@ -77,8 +77,8 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.into()
 }
 
-/// All jobs of all seeds. Times are seconds since the submission of the job. A value that does not
-/// exist is null, such as `reduce_wait_s` of a job without reduces.
+/// Returns all jobs of all seeds. Times are seconds since the submission of the job. A value that
+/// does not exist is null, such as `reduce_wait_s` of a job without reduces.
 pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     let runs = comparison.runs[at].iter().zip(1_u64..);
     let all = runs.flat_map(|(outcome, seed)| {

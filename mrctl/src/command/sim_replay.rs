@@ -1,10 +1,10 @@
 //! `mrctl replay`: simulates the jobs of a history under other policies.
 
 use super::{
-    sim::{can_write, variants, write},
+    sim::{can_write, parse_policies, write},
     sim_json,
 };
-use crate::output::{self, Runs, Usage};
+use crate::output::{self, SimulationProgress, Usage};
 use anyhow::Result;
 use serde_json::json;
 use sim::{
@@ -53,11 +53,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let named = args.ran.as_deref().map(variants).transpose()?;
+    let named = args.ran.as_deref().map(parse_policies).transpose()?;
     if named.as_ref().is_some_and(|named| named.len() > 1) {
         return Err(Usage("--ran takes one policy: the one of the real run".into()).into());
     }
-    let others = variants(&args.scheduler)?;
+    let others = parse_policies(&args.scheduler)?;
     args.report.as_deref().map_or(Ok(()), can_write)?;
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
@@ -73,23 +73,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let slots = PerPhase { map: args.map_slots, reduce: args.reduce_slots };
     let faults =
-        args.fail.iter().map(|fail| fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
-    let nodes = args.nodes.as_deref().map_or(Ok(0), |text| more(text, history.trackers.len()))?;
+        args.fail.iter().map(|fail| parse_fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
+    let nodes =
+        args.nodes.as_deref().map_or(Ok(0), |text| parse_node_difference(text, history.trackers.len()))?;
     let what = ReplayRequest { ran, others, slots, nodes, faults };
     what.validate(&history).map_err(|error| Usage(format!("--fail: {error}")))?;
-    let runs = Runs::new();
-    let replay = replay(&history, &what, &|step| runs.done("", step))?;
+    let runs = SimulationProgress::new();
+    let replay = replay(&history, &what, &|step| runs.count_run("", step))?;
     drop(runs);
     show(args, &history, &what, &replay)
 }
 
-/// The texts around the tables, in reading order.
+/// The texts around the tables, in the order of the output.
 struct Paragraphs {
     skipped_jobs: Option<String>,
     heading: String,
-    off: String,
+    model_error: String,
     what_if: String,
-    against: Option<String>,
+    comparison_with_real_cluster: Option<String>,
     advice: String,
 }
 
@@ -110,12 +111,12 @@ impl Paragraphs {
                 output::count(count as u64, "node"),
                 what.ran.scheduler
             ),
-            off: format!(
+            model_error: format!(
                 "mean error of the model over all jobs: {}",
                 report::percent(replay.fidelity.error())
             ),
             what_if: format!("what if, simulated: {what_if}"),
-            against: changes.map(|_| replay.against_before()),
+            comparison_with_real_cluster: changes.map(|_| replay.against_before()),
             advice,
         }
     }
@@ -130,16 +131,21 @@ fn show(args: &Args, history: &History, what: &ReplayRequest, replay: &Replay) -
         if let Some(skipped_jobs) = &texts.skipped_jobs {
             output::line(skipped_jobs)?;
         }
-        output::line(format!("{}\n{}{}\n", texts.heading, replay.fidelity.table().text(), texts.off))?;
+        output::line(format!(
+            "{}\n{}{}\n",
+            texts.heading,
+            replay.fidelity.table().text(),
+            texts.model_error
+        ))?;
         output::line(format!("{}\n{}", texts.what_if, table.text()))?;
-        if let Some(against) = &texts.against {
+        if let Some(against) = &texts.comparison_with_real_cluster {
             output::line(against)?;
         }
         output::line(&texts.advice)?;
     }
     if let Some(path) = &args.report {
-        let notes = [Some(&texts.off), texts.skipped_jobs.as_ref()];
-        let concluded = [texts.against.as_ref(), Some(&texts.advice)];
+        let notes = [Some(&texts.model_error), texts.skipped_jobs.as_ref()];
+        let concluded = [texts.comparison_with_real_cluster.as_ref(), Some(&texts.advice)];
         let body = format!(
             "<h2>{}</h2>{}{}<h2>{}</h2>{}{}{}",
             escape(&texts.heading),
@@ -172,9 +178,10 @@ fn as_json(texts: &Paragraphs, replay: &Replay) -> serde_json::Value {
     })
 }
 
-/// The difference to the number of nodes of the real run: `+4` and `-1` are differences, `8` is the
-/// new number. Refuses zero nodes.
-fn more(text: &str, were: usize) -> Result<i32> {
+/// Parses the value of `--nodes`, where `+4` and `-1` are differences and `8` is a new number of
+/// nodes. Returns the difference from `were`, the number of nodes in the real run. Refuses a result
+/// of zero nodes.
+fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
     let bad = || Usage(format!("--nodes {text}: give a number (8), or a difference (+4, -1)"));
     let number: i32 = text.parse().map_err(|_| bad())?;
     let were = i32::try_from(were).unwrap_or(i32::MAX);
@@ -186,7 +193,7 @@ fn more(text: &str, were: usize) -> Result<i32> {
     Ok(more)
 }
 
-fn fault(text: &str, trackers: &[String]) -> Result<Fault> {
+fn parse_fault(text: &str, trackers: &[String]) -> Result<Fault> {
     let bad = || Usage(format!("{text:?} is not NODE@SECONDS, with a node of {}", trackers.join(", ")));
     let (name, at) = text.split_once('@').ok_or_else(bad)?;
     let node = trackers.iter().position(|known| known == name).ok_or_else(bad)? as u32;
@@ -200,11 +207,11 @@ mod tests {
 
     #[test]
     fn nodes_flag_is_a_number_or_a_difference() {
-        assert_eq!(more("+4", 3).expect("seven"), 4);
-        assert_eq!(more("4", 3).expect("four"), 1);
-        assert_eq!(more("-1", 3).expect("two"), -1);
+        assert_eq!(parse_node_difference("+4", 3).expect("seven"), 4);
+        assert_eq!(parse_node_difference("4", 3).expect("four"), 1);
+        assert_eq!(parse_node_difference("-1", 3).expect("two"), -1);
         for bad in ["-3", "0", "-9", "some"] {
-            assert!(more(bad, 3).is_err(), "{bad}");
+            assert!(parse_node_difference(bad, 3).is_err(), "{bad}");
         }
     }
 }

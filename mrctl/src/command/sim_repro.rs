@@ -2,7 +2,7 @@
 //! simulated at the size of the paper or on a real cluster on this machine.
 
 use super::sim::{can_write, write};
-use crate::output::{self, Runs, Usage};
+use crate::output::{self, SimulationProgress, Usage};
 use anyhow::Result;
 use clap::ValueEnum;
 use lab::trial;
@@ -27,7 +27,7 @@ use std::{
 pub(crate) struct Args {
     /// Paper
     #[arg(value_enum)]
-    paper: Name,
+    paper: PaperName,
     /// Size of the experiments
     #[arg(long, value_enum, default_value_t = Scale::Paper)]
     scale: Scale,
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Name {
+enum PaperName {
     Hsrtf,
     Chronos,
     Fcs,
@@ -81,7 +81,7 @@ impl Args {
             Scale::Paper if self.dir.is_some() => {
                 no_use("--dir", "with --scale paper, which is a simulation and stores no data")
             }
-            Scale::Paper if self.profiles.is_some() && matches!(self.paper, Name::Coshh) => {
+            Scale::Paper if self.profiles.is_some() && matches!(self.paper, PaperName::Coshh) => {
                 no_use("--profiles", "for coshh, whose times are those of table 4 of the paper")
             }
             _ => Ok(()),
@@ -91,10 +91,10 @@ impl Args {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let paper = match args.paper {
-        Name::Hsrtf => Paper::Hsrtf,
-        Name::Chronos => Paper::Chronos,
-        Name::Fcs => Paper::Fcs,
-        Name::Coshh => Paper::Coshh,
+        PaperName::Hsrtf => Paper::Hsrtf,
+        PaperName::Chronos => Paper::Chronos,
+        PaperName::Fcs => Paper::Fcs,
+        PaperName::Coshh => Paper::Coshh,
     };
     args.check()?;
     for path in args.report.iter().chain(&args.markdown) {
@@ -103,8 +103,8 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     let reproduction = match args.scale {
         Scale::Paper => {
             let (profiles, seeds) = (catalog::profiles(args.profiles.as_deref())?, args.seeds.unwrap_or(5));
-            let runs = Runs::new();
-            let watch = |title: &str, step: Step<'_>| runs.done(title, step);
+            let runs = SimulationProgress::new();
+            let watch = |title: &str, step: Step<'_>| runs.count_run(title, step);
             paper.reproduce(&Lab { profiles: &profiles, seeds, watch: &watch })?
         }
         Scale::Laptop => {
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn inapplicable_flags_are_rejected() {
+    fn flags_without_effect_are_rejected() {
         for good in
             ["fcs --seeds 2 --profiles p.toml", "coshh --seeds 3", "fcs --scale laptop --dir d", "hsrtf"]
         {

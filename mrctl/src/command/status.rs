@@ -85,7 +85,7 @@ impl ClusterStatus {
             (true, false) => ("closed", "users with credentials for the cluster".to_owned()),
         };
         Ok(Self {
-            state: overall(&daemons.iter().map(|daemon| daemon.state).collect::<Vec<_>>()),
+            state: overall_state(&daemons.iter().map(|daemon| daemon.state).collect::<Vec<_>>()),
             access,
             users,
             warnings: layout.exposed_secret().into_iter().collect(),
@@ -97,7 +97,7 @@ impl ClusterStatus {
         })
     }
 
-    /// Adds warnings of the start. With any warning the cluster is degraded.
+    /// Adds warnings from the start of the cluster. With any warning, its state becomes `degraded`.
     pub(crate) fn add(&mut self, warnings: &[String]) {
         if !warnings.is_empty() {
             self.state = "degraded";
@@ -106,8 +106,8 @@ impl ClusterStatus {
     }
 }
 
-/// The state of a cluster whose daemons have these states.
-fn overall(daemons: &[&str]) -> &'static str {
+/// Returns the state of a cluster from the states of its daemons.
+fn overall_state(daemons: &[&str]) -> &'static str {
     let all = |state: &str| daemons.iter().all(|one| *one == state);
     match () {
         () if all("dead") => "stopped",
@@ -116,7 +116,7 @@ fn overall(daemons: &[&str]) -> &'static str {
     }
 }
 
-/// The owner of the folder, which is the owner of the cluster.
+/// Returns the owner of the folder, which is the owner of the cluster.
 fn owner(folder: &Path) -> String {
     let about = std::fs::metadata(folder);
     about.map_or_else(|_| daemon::account::user(), |about| daemon::account::name_of(about.uid()))
@@ -171,15 +171,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use super::overall;
+    use super::overall_state;
 
     #[test]
     fn cluster_with_a_frozen_daemon_is_degraded() {
-        assert_eq!(overall(&["running", "running"]), "running");
-        assert_eq!(overall(&["dead", "dead"]), "stopped");
-        assert_eq!(overall(&[]), "stopped");
+        assert_eq!(overall_state(&["running", "running"]), "running");
+        assert_eq!(overall_state(&["dead", "dead"]), "stopped");
+        assert_eq!(overall_state(&[]), "stopped");
         for states in [["running", "frozen"], ["frozen", "frozen"], ["dead", "frozen"], ["running", "dead"]] {
-            assert_eq!(overall(&states), "degraded", "{states:?}");
+            assert_eq!(overall_state(&states), "degraded", "{states:?}");
         }
     }
 }

@@ -21,19 +21,23 @@ use view::{
 };
 
 /// The shortest interval between queries of the masters.
-const EVERY_MIN: Duration = Duration::from_secs(1);
+const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// The number of ended jobs that are shown, newest first.
-const ENDED_MAX: usize = 5;
-/// Rows and columns of a terminal whose size is unknown, and the smallest size that is used.
-const SIZE: (u16, u16) = (40, 120);
+const ENDED_JOBS_MAX: usize = 5;
+/// Rows and columns to assume if the size of the terminal is unknown.
+const SIZE_DEFAULT: (u16, u16) = (40, 120);
+/// The smallest rows and columns that are used, even if the terminal is smaller.
 const SIZE_MIN: (u16, u16) = (12, 40);
 
-/// Switch to the alternate screen and hide the cursor; and back.
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Move to the first line; clear the remainder of a line; clear the remainder of the screen.
-const HOME: &str = "\x1b[H";
+/// Switches to the alternate screen and hides the cursor.
+const ENTER_SCREEN: &str = "\x1b[?1049h\x1b[?25l";
+/// Shows the cursor and switches back to the normal screen.
+const LEAVE_SCREEN: &str = "\x1b[?25h\x1b[?1049l";
+/// Moves the cursor to the first line.
+const CURSOR_HOME: &str = "\x1b[H";
+/// Clears the remainder of the line and starts the next line.
 const END_LINE: &str = "\x1b[K\n";
+/// Clears the remainder of the line and of the screen.
 const END_SCREEN: &str = "\x1b[K\x1b[J";
 
 /// Show jobs, slots and nodes, refreshed regularly
@@ -58,7 +62,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    if args.every.0 < EVERY_MIN {
+    if args.every.0 < INTERVAL_MIN {
         bail!(Usage("--every: the interval must be at least 1s".into()));
     }
     let status_cache = StatusCache::new(Box::new(target.clone()), target.proved_name()?);
@@ -66,14 +70,14 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         return once(&*status_cache.overview().await, args.json);
     }
     let mut out = output::stdout();
-    write!(out, "{ENTER}")?;
+    write!(out, "{ENTER_SCREEN}")?;
     let looks = async {
         loop {
             let all = status_cache.overview().await;
-            let (rows, columns) = screen();
+            let (rows, columns) = screen_size();
             let lines = fit(frame(&all, output::now_ms()), rows, columns);
             let mut out = output::stdout();
-            write!(out, "{HOME}{}{END_SCREEN}", lines.join(END_LINE))?;
+            write!(out, "{CURSOR_HOME}{}{END_SCREEN}", lines.join(END_LINE))?;
             out.flush()?;
             drop(out);
             tokio::time::sleep(args.every.0).await;
@@ -85,7 +89,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         () = daemon::lifecycle::end_signal() => Ok(()),
     };
     // Ignore errors: the terminal may have been closed.
-    let _ = write!(output::stdout(), "{LEAVE}").and_then(|()| output::stdout().flush());
+    let _ = write!(output::stdout(), "{LEAVE_SCREEN}").and_then(|()| output::stdout().flush());
     ended.map(|()| ExitCode::SUCCESS)
 }
 
@@ -105,7 +109,7 @@ fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The lines for standard output. The errors go to standard error.
+/// Removes the errors, which are printed to standard error, from the lines for standard output.
 fn without_errors(lines: Lines) -> Lines {
     Lines { errors: Vec::new(), ..lines }
 }
@@ -146,10 +150,11 @@ impl<'a> Snapshot<'a> {
 struct Lines {
     /// Always shown completely.
     head: Vec<String>,
-    /// Why a master is not reachable; also always shown.
+    /// Why a master is unreachable. Always shown completely.
     errors: Vec<String>,
-    /// Begins with a header line; cut if the screen is too small.
+    /// A header line and the jobs. Cut if the screen is too small.
     jobs: Vec<String>,
+    /// A header line and the nodes. Cut if the screen is too small.
     nodes: Vec<String>,
 }
 
@@ -163,7 +168,8 @@ impl Lines {
     }
 }
 
-/// Cuts the lines to the size of the screen. If both lists are too long, nodes get a third of it.
+/// Cuts the lines to the size of the screen. If both lists are too long, the nodes get a third of
+/// the lines.
 fn fit(mut lines: Lines, rows: usize, columns: usize) -> Vec<String> {
     // Two blank lines separate the three parts. There is no line break after the last line: it
     // would scroll the screen.
@@ -189,8 +195,8 @@ fn cut(lines: &mut Vec<String>, room: usize, what: &str) {
     }
 }
 
-fn screen() -> (usize, usize) {
-    let (rows, columns) = console::Term::stdout().size_checked().unwrap_or(SIZE);
+fn screen_size() -> (usize, usize) {
+    let (rows, columns) = console::Term::stdout().size_checked().unwrap_or(SIZE_DEFAULT);
     (rows.max(SIZE_MIN.0).into(), columns.max(SIZE_MIN.1).into())
 }
 
@@ -198,7 +204,7 @@ fn frame(all: &Overview, now_ms: u64) -> Lines {
     let jobs = all.jobs.as_deref().unwrap_or_default();
     let mut head = vec![format!("{}  {}", output::utc(now_ms), summary(all, jobs))];
     if let Ok(files) = &all.files {
-        head.push(stored(files));
+        head.push(describe_storage(files));
     }
     let errors = all.query_errors().map(|error| error.describe().to_owned()).collect();
     let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
@@ -206,7 +212,8 @@ fn frame(all: &Overview, now_ms: u64) -> Lines {
     Lines { head, errors, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
 }
 
-/// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`
+/// Returns the summary line, such as
+/// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`.
 fn summary(all: &Overview, jobs: &[Job]) -> String {
     let waiting = jobs.iter().filter(|job| job.is_waiting()).count();
     let running = jobs.iter().filter(|job| !job.has_ended()).count() - waiting;
@@ -230,7 +237,7 @@ fn summary(all: &Overview, jobs: &[Job]) -> String {
     parts.join("  ")
 }
 
-fn stored(files: &Report) -> String {
+fn describe_storage(files: &Report) -> String {
     let (used, all) = (output::human(files.used), output::human(files.capacity));
     let mut parts = vec![output::count(files.files, "file"), format!("{used} of {all} used")];
     for (count, what) in [(files.under_replicated, "under-replicated"), (files.missing, "missing")] {
@@ -244,7 +251,7 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
     let (over, active): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.has_ended());
     let mut ended = over;
     ended.sort_by_key(|job| std::cmp::Reverse(job.ended_ms));
-    ended.truncate(ENDED_MAX);
+    ended.truncate(ENDED_JOBS_MAX);
     if active.is_empty() && ended.is_empty() {
         return Vec::new();
     }
@@ -259,26 +266,26 @@ fn job_lines(all: &Overview, jobs: &[Job], now_ms: u64) -> Vec<String> {
             job.name.clone(),
             job.user.clone(),
             state.to_owned(),
-            part(&job.maps),
-            part(&job.reduces),
+            describe_phase(&job.maps),
+            describe_phase(&job.reduces),
             format!("{}", job.maps.running + job.reduces.running),
             output::age(time),
-            note(job, waiting_for),
+            job_note(job, waiting_for),
         ]);
     }
     output::table_lines(&table)
 }
 
-/// Why a job waits, or how it was preempted.
-fn note(job: &Job, waiting_for: Option<&String>) -> String {
+/// Returns a note on why a job waits or how often it was preempted.
+fn job_note(job: &Job, waiting_for: Option<&String>) -> String {
     if !job.has_ended() && !job.why.is_empty() {
         return job.why.clone();
     }
     waiting_for.cloned().unwrap_or_else(|| preempted::short_summary(job))
 }
 
-/// `41% 3/8`
-fn part(phase: &PhaseStatus) -> String {
+/// Describes a phase with its progress and its done tasks, such as `41% 3/8`.
+fn describe_phase(phase: &PhaseStatus) -> String {
     if phase.total == 0 {
         return "-".into();
     }
@@ -301,7 +308,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
         let on = |what: fn(&NodeReport) -> String| datanode.map_or_else(|| "-".into(), what);
         let ages =
             [tracker.map(|own| own.last_heartbeat_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
-        // The older heartbeat of the tracker and the DataNode.
+        // Show the older one of the heartbeats of the tracker and the DataNode.
         let oldest = ages.into_iter().flatten().max().unwrap_or(0);
         table.add_row([
             name.to_owned(),
@@ -361,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn header_says_that_the_jobtracker_does_not_answer() {
+    fn header_reports_an_unreachable_jobtracker() {
         let all = Overview { jobs: unavailable(), trackers: unavailable(), ..overview(Vec::new()) };
         let printed = without_errors(frame(&all, 1000)).all();
         assert!(printed[0].ends_with("  the JobTracker does not answer"), "{printed:?}");

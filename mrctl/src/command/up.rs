@@ -5,7 +5,10 @@ use crate::output;
 use anyhow::{Context, Result, bail};
 use clusters::{
     folder::{FOLDER, dir_flag},
-    local::{ClusterState, Kind, Launch, Layout, Overrides, await_files, failure, lock, lost_data, restart},
+    local::{
+        ClusterState, Kind, Launch, Layout, Overrides, await_files, describe_failure, lock, lost_data,
+        restart,
+    },
     trust,
 };
 use daemon::Bytes;
@@ -16,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-const WATCH: Duration = Duration::from_millis(500);
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Start a cluster on this machine
 ///
@@ -93,7 +96,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether a flag describes a property of the cluster, which a running cluster cannot change.
+    /// Returns whether a flag is given that sets a property of the cluster. Such a property cannot
+    /// be changed while the cluster runs.
     fn has_layout_flags(&self) -> bool {
         let Self { nodes, racks, map_slots, reduce_slots, replication, .. } = self;
         let numbers = [nodes, racks, map_slots, reduce_slots, replication];
@@ -106,15 +110,16 @@ impl Args {
             || names.into_iter().any(Option::is_some)
     }
 
-    fn access(&self) -> Option<bool> {
+    fn open_flag(&self) -> Option<bool> {
         (self.open || self.closed).then_some(self.open)
     }
 }
 
-/// `config`: the file of `--config`, or the one in the current folder. Flags override its settings.
+/// Starts the cluster, and watches it unless `--detach` is given. `config` is the file of
+/// `--config`, or `fermata.toml` in the current folder. Flags override its settings.
 pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode> {
-    trust::folder(&args.dir)?;
-    config.as_deref().map_or(Ok(()), trust::file)?;
+    trust::check_folder(&args.dir)?;
+    config.as_deref().map_or(Ok(()), trust::check_file)?;
     let has_layout_flags = args.has_layout_flags();
     let overrides = Overrides {
         nodes: args.nodes,
@@ -124,7 +129,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         config,
         map_slots: args.map_slots,
         reduce_slots: args.reduce_slots,
-        open: args.access(),
+        open: args.open_flag(),
         scheduler: args.scheduler,
         shadow: args.shadow,
         temporary: false,
@@ -143,7 +148,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     for warning in layout.lost_data() {
         eprintln!("mrctl: warning: {warning}");
     }
-    // One future for the whole run: a signal between two listeners would be lost.
+    // Use one future for the complete run: a signal that arrives between two futures would be lost.
     let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let mut launch = tokio::select! {
         launch = Launch::start_degraded(layout, args.namenode_port) => launch?,
@@ -164,7 +169,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
         output::json(&status)?;
         return if args.detach { Ok(code) } else { watch(&mut launch, stop, &dir, true).await };
     }
-    output::line(ready(&launch))?;
+    output::line(ready_message(&launch))?;
     if !dir.is_empty() {
         let file = args.dir.join("fermata.toml");
         output::line(format!("use it with: mrctl --config {}, or FERMATA_CONFIG", output::shell(&file)))?;
@@ -213,8 +218,8 @@ fn note_access(layout: &Layout) {
     }
 }
 
-/// The warning for `--open`. `tasks` is the account that tasks run as, if it is not `own`, the
-/// account of the cluster.
+/// Returns the warning for `--open`. `tasks` is the account that tasks run as, if it is not `own`,
+/// the account of the cluster.
 fn open_warning(tasks: Option<&str>, own: &str) -> String {
     let reach = match tasks {
         Some(tasks) => format!("run programs as account {tasks}"),
@@ -228,7 +233,7 @@ fn open_warning(tasks: Option<&str>, own: &str) -> String {
     )
 }
 
-/// The cluster of this folder, if at least one of its daemons runs.
+/// Returns the cluster of this folder, if at least one of its daemons runs.
 fn running(folder: &Path) -> Result<Option<ClusterState>> {
     Ok(ClusterState::load(folder)?.filter(|state| state.running().next().is_some()))
 }
@@ -272,12 +277,12 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
         let restarted = restart(folder, &mut state, &daemon.name, daemon.kind).await;
         let started = state.find(&daemon.name, Some(daemon.kind))?;
         if let Err(error) = restarted {
-            // Without its masters a node is useless.
+            // A master that does not start is an error, because the other daemons need it.
             if matches!(daemon.kind, Kind::Namenode | Kind::Jobtracker) {
                 return Err(error);
             }
-            warnings.push(failure(started));
-            eprintln!("mrctl: warning: {}", failure(started));
+            warnings.push(describe_failure(started));
+            eprintln!("mrctl: warning: {}", describe_failure(started));
         } else if !json {
             let (title, pid, addr) = (started.title(), started.identity.pid, &started.addr);
             output::line(format!("started {title} again (pid {pid}) at {addr}"))?;
@@ -299,7 +304,7 @@ async fn restart_daemons(folder: &Path, mut state: ClusterState, json: bool) -> 
     Ok(if warnings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn ready(launch: &Launch) -> String {
+fn ready_message(launch: &Launch) -> String {
     let Launch { layout, state, .. } = launch;
     let racks = if layout.racks == 1 { String::new() } else { format!(" in {} racks", layout.racks) };
     let nodes = output::count(layout.nodes.into(), "node");
@@ -330,7 +335,7 @@ async fn watch(
     loop {
         tokio::select! {
             () = &mut stop => break,
-            () = tokio::time::sleep(WATCH) => {}
+            () = tokio::time::sleep(WATCH_INTERVAL) => {}
         }
         launch.reap();
         let Some(state) = ClusterState::load(&folder)? else {

@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds what to do if another program uses the port.
+/// Adds advice to the error if another program uses the port.
 fn port_in_use(error: anyhow::Error, port: u16) -> anyhow::Error {
     match error.downcast_ref::<io::Error>().map(io::Error::kind) {
         Some(io::ErrorKind::AddrInUse) => anyhow!(

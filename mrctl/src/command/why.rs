@@ -9,7 +9,7 @@ use clusters::locate::Target;
 use dfs_client::NodeState;
 use std::{process::ExitCode, time::Duration};
 
-/// The NameNode is not waited for longer than this.
+/// How long to wait for the answer of the NameNode.
 const NAMENODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Explain why a job or a task waits, and show its recent events
@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
         let asking = async { target.connect().await?.report().await.map_err(anyhow::Error::from) };
         if let Ok(Ok(report)) = tokio::time::timeout(NAMENODE_TIMEOUT, asking).await {
             let note = without_datanodes(report.nodes.iter().map(|node| node.state));
-            // After the line with the state.
+            // Insert the cause after the line with the state.
             lines.splice(1..1, note.map(|note| format!("  {note}")));
         }
     }
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The cause that the JobTracker does not know: tasks wait for files.
+/// Returns a cause that the JobTracker does not know: no DataNode is live, so tasks wait for files.
 fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'static str> {
     let alive = states.any(|state| state != NodeState::Dead);
     (!alive).then_some(
@@ -59,7 +59,7 @@ fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'st
     )
 }
 
-/// The lines of the output.
+/// Returns the lines of the output: the state, then one line per reason and event.
 fn lines(why: &WhyReply) -> Vec<String> {
     // An ended job may have run under another policy.
     let under = if why.has_ended() { String::new() } else { format!(", under {}", why.scheduler) };
@@ -84,7 +84,7 @@ mod tests {
     use client::scheduling::Reason;
 
     #[test]
-    fn dead_datanodes_are_named_as_a_cause() {
+    fn cause_is_reported_if_no_datanode_is_live() {
         let of = |states: &[NodeState]| without_datanodes(states.iter().copied());
         assert!(of(&[NodeState::Dead, NodeState::Dead]).unwrap().contains("no DataNode is live"));
         assert!(of(&[]).is_some());
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_is_a_line() {
+    fn each_reason_is_printed_as_a_line() {
         let reason = |text: &str| Reason { text: text.into(), ..Reason::default() };
         let mut why = WhyReply {
             of: "job_7".into(),

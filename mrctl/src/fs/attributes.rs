@@ -2,7 +2,7 @@
 
 use super::{
     Outcome,
-    check::{await_health, lacking},
+    check::{await_health, files_with_missing_replicas},
     expand_all, refuse_dir, tree,
 };
 use crate::output::{self, Usage};
@@ -18,7 +18,7 @@ use std::process::ExitCode;
     mrctl fs setrep 1 -r --wait 60s /scratch")]
 pub(crate) struct Setrep {
     /// Number of replicas
-    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = replicas)]
+    #[arg(value_name = "N", allow_negative_numbers = true, value_parser = parse_replicas)]
     replication: u32,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required_unless_present = "wait")]
@@ -27,7 +27,7 @@ pub(crate) struct Setrep {
     #[arg(short, long, short_alias = 'R')]
     recursive: bool,
     /// Wait up to this long until all replicas exist [default without a time: 10m]
-    #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10m", value_parser = wait)]
+    #[arg(short, long, value_name = "TIME", num_args = 0..=1, default_missing_value = "10m", value_parser = parse_wait)]
     wait: Option<Wait>,
 }
 
@@ -40,10 +40,10 @@ enum Wait {
     Path(String),
 }
 
-/// The meaning of `--wait` without a time.
-const WAIT: Period = Period::secs(600);
+/// How long `--wait` without a time waits.
+const WAIT_DEFAULT: Period = Period::secs(600);
 
-fn wait(text: &str) -> Result<Wait, String> {
+fn parse_wait(text: &str) -> Result<Wait, String> {
     if text.starts_with('/') {
         return Ok(Wait::Path(text.to_owned()));
     }
@@ -55,7 +55,7 @@ fn wait(text: &str) -> Result<Wait, String> {
 #[command(after_help = "Examples:\n  mrctl fs chmod 600 /private\n  mrctl fs chmod -R 755 /shared")]
 pub(crate) struct Chmod {
     /// Permission bits in octal, such as 644
-    #[arg(value_name = "MODE", value_parser = mode)]
+    #[arg(value_name = "MODE", value_parser = parse_mode)]
     mode: u32,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
@@ -70,7 +70,7 @@ pub(crate) struct Chmod {
 #[command(after_help = "Examples:\n  mrctl fs chown ada /in\n  mrctl fs chown -R ada:staff /in")]
 pub(crate) struct Chown {
     /// OWNER, OWNER:GROUP or :GROUP
-    #[arg(value_name = "OWNER[:GROUP]", value_parser = ownership)]
+    #[arg(value_name = "OWNER[:GROUP]", value_parser = parse_ownership)]
     to: Ownership,
     /// Files, folders or patterns
     #[arg(value_name = "PATH", required = true)]
@@ -86,20 +86,20 @@ struct Ownership {
     group: Option<String>,
 }
 
-/// A number of replicas. The NameNode refuses more than it has DataNodes.
-pub(super) fn replicas(text: &str) -> Result<u32, String> {
+/// Parses a number of replicas. The NameNode refuses a number larger than that of its DataNodes.
+pub(super) fn parse_replicas(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a number from 1 to the number of DataNodes".into())
 }
 
-fn mode(text: &str) -> Result<u32, String> {
+fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o1777 => Ok(mode),
         _ => Err("write permission bits in octal, such as 644, 755 or, with the sticky bit, 1777".into()),
     }
 }
 
-fn ownership(text: &str) -> Result<Ownership, String> {
+fn parse_ownership(text: &str) -> Result<Ownership, String> {
     let (owner, group) = text.split_once(':').unwrap_or((text, ""));
     let some = |name: &str| (!name.is_empty()).then(|| name.to_owned());
     let found = Ownership { owner: some(owner), group: some(group) };
@@ -116,7 +116,7 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
         Wait::For(time) => time,
         Wait::Path(path) => {
             paths.push(path);
-            WAIT
+            WAIT_DEFAULT
         }
     });
     if paths.is_empty() {
@@ -141,7 +141,7 @@ pub(crate) async fn setrep(args: Setrep, client: &Client) -> Result<ExitCode> {
         for root in &roots {
             let fsck = await_health(client, &root.path, wait.0).await?;
             if fsck.status != Health::Healthy {
-                let (path, files) = (&root.path, lacking(&fsck).len() as u64);
+                let (path, files) = (&root.path, files_with_missing_replicas(&fsck).len() as u64);
                 let files = output::count(files, "file");
                 bail!("{path}: {files} with too few replicas after {wait}; the copies continue");
             }
@@ -189,35 +189,35 @@ mod tests {
 
     #[test]
     fn zero_replicas_and_negative_numbers_are_refused_with_the_range() {
-        assert_eq!(replicas("3"), Ok(3));
+        assert_eq!(parse_replicas("3"), Ok(3));
         for text in ["0", "-1", "two", ""] {
-            assert_eq!(replicas(text).unwrap_err(), "write a number from 1 to the number of DataNodes");
+            assert_eq!(parse_replicas(text).unwrap_err(), "write a number from 1 to the number of DataNodes");
         }
     }
 
     #[test]
-    fn modes_are_octal() {
-        assert_eq!(mode("755"), Ok(0o755));
-        assert_eq!(mode("0644"), Ok(0o644));
-        assert_eq!(mode("1777"), Ok(0o1777));
+    fn modes_are_octal_up_to_1777() {
+        assert_eq!(parse_mode("755"), Ok(0o755));
+        assert_eq!(parse_mode("0644"), Ok(0o644));
+        assert_eq!(parse_mode("1777"), Ok(0o1777));
         for text in ["rwx", "888", "2777", ""] {
-            assert!(mode(text).is_err(), "{text}");
+            assert!(parse_mode(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn wait_works_without_a_time() {
-        assert_eq!(wait("5s"), Ok(Wait::For(Period::secs(5))));
-        assert_eq!(wait("/a"), Ok(Wait::Path("/a".into())));
-        assert!(wait("soon").is_err());
+    fn wait_takes_a_time_or_leaves_a_path() {
+        assert_eq!(parse_wait("5s"), Ok(Wait::For(Period::secs(5))));
+        assert_eq!(parse_wait("/a"), Ok(Wait::Path("/a".into())));
+        assert!(parse_wait("soon").is_err());
     }
 
     #[test]
-    fn owners_and_groups() {
-        let parts = |text| ownership(text).map(|found| (found.owner, found.group));
+    fn owner_or_group_may_be_omitted() {
+        let parts = |text| parse_ownership(text).map(|found| (found.owner, found.group));
         assert_eq!(parts("ada"), Ok((Some("ada".into()), None)));
         assert_eq!(parts("ada:staff"), Ok((Some("ada".into()), Some("staff".into()))));
         assert_eq!(parts(":staff"), Ok((None, Some("staff".into()))));
-        assert!(ownership(":").is_err());
+        assert!(parse_ownership(":").is_err());
     }
 }

@@ -15,11 +15,12 @@ use std::{
 use view::files;
 
 const POLL: Duration = Duration::from_millis(200);
-/// How long to wait without a message, and the interval between later messages.
-const QUIET: Duration = Duration::from_secs(2);
+/// How long a command waits before its first message about the progress.
+const FIRST_REPORT_AFTER: Duration = Duration::from_secs(2);
+/// The interval between later messages.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Advice for a file with an unreadable block.
-const REST: &str = "`mrctl fs get --skip-lost` reads the other blocks of the file";
+const SKIP_LOST_ADVICE: &str = "`mrctl fs get --skip-lost` reads the other blocks of the file";
 
 /// Check that all blocks have their replicas; exit code 1 if not
 ///
@@ -80,14 +81,14 @@ enum Action {
     Wait,
 }
 
-/// Checks `path` until it is healthy or the time is over, and returns the last result.
+/// Checks `path` repeatedly until it is healthy or the time has passed. Returns the last result.
 pub(crate) async fn await_health(
     client: &Client,
     path: &DfsPath,
     wait: Duration,
 ) -> Result<dfs_client::Fsck> {
     let deadline = Instant::now() + wait;
-    let mut next_message = Instant::now() + QUIET;
+    let mut next_message = Instant::now() + FIRST_REPORT_AFTER;
     loop {
         let fsck = client.fsck(path).await?;
         let now = Instant::now();
@@ -96,7 +97,7 @@ pub(crate) async fn await_health(
         }
         if now >= next_message {
             next_message = now + REPORT_INTERVAL;
-            let blocks = lacking(&fsck).into_iter().flat_map(|file| &file.blocks);
+            let blocks = files_with_missing_replicas(&fsck).into_iter().flat_map(|file| &file.blocks);
             let lacking = blocks.filter(|block| block.status != Health::Healthy).count() as u64;
             let (blocks, left) = (output::count(lacking, "block"), (deadline - now).as_secs());
             eprintln!(
@@ -122,7 +123,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
         fsck.add(await_health(client, &root.path, left).await?);
     }
     if args.json {
-        output::json(&Checked { fsck: &fsck, verify: verified })?;
+        output::json(&FsckJson { fsck: &fsck, verify: verified })?;
     } else {
         if let Some(verified) = verified {
             output::line(verified)?;
@@ -144,7 +145,7 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
 }
 
 #[derive(serde::Serialize)]
-struct Checked<'a> {
+struct FsckJson<'a> {
     #[serde(flatten)]
     fsck: &'a dfs_client::Fsck,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,8 +159,8 @@ struct VerifyResult {
     /// Bytes of the replicas that were read and are correct.
     bytes_verified: u64,
     replicas_bad: u64,
-    /// Replicas that were deleted in the meantime, that were read for another request within the
-    /// last minute, or whose DataNode stopped.
+    /// Number of replicas that were not read: they were deleted in the meantime, were read for
+    /// another request within the last minute, or their DataNode stopped.
     replicas_not_read: u64,
 }
 
@@ -220,7 +221,7 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
             }
         }
     }
-    let mut next_message = Instant::now() + QUIET;
+    let mut next_message = Instant::now() + FIRST_REPORT_AFTER;
     loop {
         let report = client.report().await?;
         if report.epoch != before.epoch {
@@ -247,16 +248,17 @@ fn health_name(health: Health) -> &'static str {
     }
 }
 
-/// The files with missing replicas. Surplus replicas are no problem: the NameNode deletes them.
-pub(super) fn lacking(fsck: &dfs_client::Fsck) -> Vec<&FsckFile> {
+/// Returns the files with missing replicas. Surplus replicas are no problem: the NameNode deletes
+/// them.
+pub(super) fn files_with_missing_replicas(fsck: &dfs_client::Fsck) -> Vec<&FsckFile> {
     fsck.problems.iter().filter(|file| file.status != Health::Healthy).collect()
 }
 
-/// Whether the cluster can create the missing replicas.
+/// Describes whether the cluster can create the missing replicas.
 async fn repair_outlook(client: &Client, fsck: &dfs_client::Fsck) -> Result<String> {
     let report = client.report().await?;
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
-    let blocks = lacking(fsck).into_iter().flat_map(|file| &file.blocks);
+    let blocks = files_with_missing_replicas(fsck).into_iter().flat_map(|file| &file.blocks);
     let wanted = blocks.filter(|block| block.status != Health::Healthy).map(|block| block.wanted);
     Ok(repair_outlook_text(live, report.copies_pending, wanted))
 }
@@ -271,7 +273,7 @@ fn repair_outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u
 }
 
 fn show(what: &str, fsck: &dfs_client::Fsck, repair_outlook: &str) -> Result<()> {
-    let problems = lacking(fsck);
+    let problems = files_with_missing_replicas(fsck);
     if !problems.is_empty() {
         let header = ["FILE", "STATE", "BLOCK", "LENGTH", "GOOD", "WANTED", "DAMAGED", "DRAINING"];
         let mut table = output::table(&header, &[3, 4, 5, 6, 7]);
@@ -295,9 +297,9 @@ fn show(what: &str, fsck: &dfs_client::Fsck, repair_outlook: &str) -> Result<()>
         Health::Healthy => "every block has its replicas".into(),
         Health::Degraded => format!("every block can be read, some have too few replicas; {repair_outlook}"),
         Health::Missing => format!(
-            "at least one block has no live replica: start a node that has it (`mrctl nodes` shows which are down); {REST}"
+            "at least one block has no live replica: start a node that has it (`mrctl nodes` shows which are down); {SKIP_LOST_ADVICE}"
         ),
-        Health::Corrupt => format!("at least one block has only damaged replicas; {REST}"),
+        Health::Corrupt => format!("at least one block has only damaged replicas; {SKIP_LOST_ADVICE}"),
     };
     let problems = match problems.len() as u64 {
         0 => String::new(),
@@ -317,7 +319,7 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
         Action::Get => client.safemode().await?,
         Action::On => client.set_safemode(true).await?,
         Action::Off => client.set_safemode(false).await?,
-        Action::Wait => await_end(client, args.timeout.0).await?,
+        Action::Wait => await_safemode_off(client, args.timeout.0).await?,
     };
     if args.json {
         output::json(&status)?;
@@ -330,7 +332,7 @@ pub(crate) async fn safemode(args: Safemode, client: &Client) -> Result<ExitCode
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-async fn await_end(client: &Client, timeout: Duration) -> Result<SafemodeStatus> {
+async fn await_safemode_off(client: &Client, timeout: Duration) -> Result<SafemodeStatus> {
     let deadline = Instant::now() + timeout;
     loop {
         let status = client.safemode().await?;
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_is_printed_once() {
+    fn safemode_reason_is_not_repeated() {
         let status = |reason: &str| SafemodeStatus {
             on: true,
             reason: reason.into(),

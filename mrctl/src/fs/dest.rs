@@ -1,5 +1,5 @@
-//! The destination of each copied source, by the rules of `cp` and `mv`, for local paths and paths
-//! of the cluster. No input or output.
+//! Determines the destination of each copied source by the rules of `cp` and `mv`, for local paths
+//! and for paths in the cluster. Does no input or output.
 
 use anyhow::{Result, bail};
 
@@ -11,35 +11,38 @@ pub(super) enum Existing {
     Folder,
 }
 
-/// The meaning of the destination.
+/// How the destination path is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dest {
-    /// The path of the one copy.
+    /// The destination is the path of the only copy.
     Exact,
-    /// An existing folder; each source keeps its name in it.
+    /// The destination is an existing folder. Each source keeps its name in this folder.
     Into,
-    /// A folder that must be created first; each source keeps its name in it.
+    /// The destination is a folder that must be created first. Each source keeps its name in this
+    /// folder.
     IntoNew,
 }
 
-/// The meaning of `dest` for this number of sources.
+/// Returns how `dest` is used for this number of sources. Refuses a destination that does not fit.
 pub(super) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Dest> {
     let slash = dest.ends_with('/');
     match existing {
         Existing::Folder => Ok(Dest::Into),
-        Existing::File if slash || sources > 1 => bail!("{dest} is a file: {} need a folder", count(sources)),
+        Existing::File if slash || sources > 1 => {
+            bail!("{dest} is a file: {} need a folder", count_sources(sources))
+        }
         Existing::None if slash => Ok(Dest::IntoNew),
         Existing::None if sources > 1 => {
             bail!(
                 "{dest} does not exist: {} need a folder; end the path with / to create one",
-                count(sources)
+                count_sources(sources)
             )
         }
         Existing::None | Existing::File => Ok(Dest::Exact),
     }
 }
 
-fn count(sources: usize) -> String {
+fn count_sources(sources: usize) -> String {
     if sources == 1 { "a name that ends with / would".into() } else { format!("{sources} sources") }
 }
 
@@ -48,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_go_into_an_existing_folder() {
+    fn sources_are_copied_into_an_existing_folder() {
         for dest in ["/d", "/d/"] {
             assert_eq!(plan(1, dest, Existing::Folder).unwrap(), Dest::Into);
             assert_eq!(plan(2, dest, Existing::Folder).unwrap(), Dest::Into);
@@ -56,14 +59,14 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_means_a_folder() {
+    fn final_slash_means_a_folder() {
         assert_eq!(plan(1, "/d/", Existing::None).unwrap(), Dest::IntoNew);
         assert_eq!(plan(2, "/d/", Existing::None).unwrap(), Dest::IntoNew);
         assert!(plan(1, "/d/", Existing::File).is_err());
     }
 
     #[test]
-    fn one_source_takes_the_name() {
+    fn single_source_gets_the_destination_as_its_path() {
         assert_eq!(plan(1, "/d", Existing::None).unwrap(), Dest::Exact);
         assert_eq!(plan(1, "/d", Existing::File).unwrap(), Dest::Exact);
     }

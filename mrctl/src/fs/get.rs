@@ -21,6 +21,7 @@ use std::{
 };
 use tokio::task::JoinSet;
 
+/// The number of files that are copied in parallel.
 const FILES_AT_ONCE: usize = 4;
 
 /// Copy files or folders from the cluster
@@ -65,9 +66,9 @@ struct Copy {
     length: u64,
 }
 
-/// Options of all copies.
+/// Options that apply to all copies of a command.
 #[derive(Debug, Clone, Copy)]
-struct How {
+struct CopyOptions {
     overwrite: bool,
     skip_lost: bool,
 }
@@ -125,9 +126,9 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
             refuse_dir(&root, "use -r to copy it and everything in it")?;
         }
         let below = tree(client, root.clone()).await?;
-        add(&mut plan, &root, &below, Path::new(local), way);
+        add_tree(&mut plan, &root, &below, Path::new(local), way);
     }
-    check(&plan, args.force)?;
+    refuse_overwriting(&plan, args.force)?;
     for folder in &plan.folders {
         fs::create_dir_all(folder).with_context(|| format!("cannot create folder {}", folder.display()))?;
     }
@@ -137,7 +138,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     };
     let total = plan.copies.iter().map(|copy| copy.length).sum();
     let meter = Arc::new(Meter::new(&label, Some(total), args.quiet || args.json));
-    let options = How { overwrite: args.force, skip_lost: args.skip_lost };
+    let options = CopyOptions { overwrite: args.force, skip_lost: args.skip_lost };
     let reports = copy_all(plan.copies, client, options, &meter, &mut outcome).await?;
     meter.print_summary();
     drop(meter);
@@ -153,8 +154,8 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Adds `root` and everything below it. The first entry of `below` is `root` itself.
-fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, way: Dest) {
+/// Adds `root` and everything below it to the plan. The first entry of `below` is `root` itself.
+fn add_tree(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, way: Dest) {
     let base = if way == Dest::Exact { local.to_owned() } else { local.join(root.path.name()) };
     for status in below {
         let rest = status.path.as_str().strip_prefix(root.path.as_str()).unwrap_or("");
@@ -170,8 +171,8 @@ fn add(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, w
     }
 }
 
-/// Refuses to overwrite local files, before the first byte is copied.
-fn check(plan: &Plan, force: bool) -> Result<()> {
+/// Refuses to overwrite local files without `force`. Called before the first byte is copied.
+fn refuse_overwriting(plan: &Plan, force: bool) -> Result<()> {
     for copy in &plan.copies {
         let above = copy.to.parent().filter(|above| *above != Path::new(""));
         if let Some(above) =
@@ -202,7 +203,7 @@ fn check(plan: &Plan, force: bool) -> Result<()> {
 async fn copy_all(
     copies: Vec<Copy>,
     client: &Client,
-    how: How,
+    copy_options: CopyOptions,
     meter: &Arc<Meter>,
     outcome: &mut Outcome,
 ) -> Result<Vec<GetReport>> {
@@ -216,8 +217,8 @@ async fn copy_all(
         {
             let (client, meter) = (client.clone(), Arc::clone(meter));
             running.spawn(async move {
-                let options = GetOptions { overwrite: how.overwrite };
-                if how.skip_lost {
+                let options = GetOptions { overwrite: copy_options.overwrite };
+                if copy_options.skip_lost {
                     client.get_skipping_lost(&copy.from, &copy.to, options, &*meter).await
                 } else {
                     client.get(&copy.from, &copy.to, options, &*meter).await
@@ -267,9 +268,9 @@ mod tests {
         }
     }
 
-    fn places(root: &FileStatus, below: &[FileStatus], way: Dest) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    fn planned_paths(root: &FileStatus, below: &[FileStatus], way: Dest) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let mut plan = Plan::default();
-        add(&mut plan, root, below, Path::new("out"), way);
+        add_tree(&mut plan, root, below, Path::new("out"), way);
         (plan.folders, plan.copies.into_iter().map(|copy| copy.to).collect())
     }
 
@@ -277,49 +278,51 @@ mod tests {
     fn folder_structure_is_kept() {
         let root = status("/a/b", true);
         let below = [root.clone(), status("/a/b/c", true), status("/a/b/c/d", false)];
-        let (folders, files) = places(&root, &below, Dest::Into);
+        let (folders, files) = planned_paths(&root, &below, Dest::Into);
         assert_eq!(folders, ["out/b", "out/b/c"].map(PathBuf::from));
         assert_eq!(files, ["out/b/c/d"].map(PathBuf::from));
-        let (folders, files) = places(&root, &below, Dest::Exact);
+        let (folders, files) = planned_paths(&root, &below, Dest::Exact);
         assert_eq!(folders, ["out", "out/c"].map(PathBuf::from));
         assert_eq!(files, ["out/c/d"].map(PathBuf::from));
     }
 
     #[test]
-    fn file_gets_the_new_name_or_keeps_its_own() {
+    fn file_gets_the_exact_destination_or_keeps_its_name_in_a_folder() {
         let root = status("/a/b", false);
         let below = [root.clone()];
-        assert_eq!(places(&root, &below, Dest::Exact).1, [PathBuf::from("out")]);
-        assert_eq!(places(&root, &below, Dest::Into).1, [PathBuf::from("out/b")]);
+        assert_eq!(planned_paths(&root, &below, Dest::Exact).1, [PathBuf::from("out")]);
+        assert_eq!(planned_paths(&root, &below, Dest::Into).1, [PathBuf::from("out/b")]);
     }
 
     #[test]
     fn the_root_folder_can_be_copied() {
         let root = status("/", true);
         let below = [root.clone(), status("/x", false)];
-        let (folders, files) = places(&root, &below, Dest::Into);
+        let (folders, files) = planned_paths(&root, &below, Dest::Into);
         assert_eq!(folders, [PathBuf::from("out/")]);
         assert_eq!(files, [PathBuf::from("out/x")]);
     }
 
     #[test]
-    fn local_files_are_kept_unless_forced() {
+    fn existing_local_files_are_not_overwritten_without_force() {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("x");
         fs::write(&to, "").unwrap();
         let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
         let mut plan = Plan { folders: vec![], copies };
-        assert!(check(&plan, false).is_err());
+        assert!(refuse_overwriting(&plan, false).is_err());
         let nowhere =
             vec![Copy { from: DfsPath::parse("/x").unwrap(), to: folder.path().join("no/x"), length: 1 }];
         let mut nowhere = Plan { folders: vec![], copies: nowhere };
-        assert!(check(&nowhere, false).unwrap_err().to_string().contains("there is no local folder"));
+        assert!(
+            refuse_overwriting(&nowhere, false).unwrap_err().to_string().contains("there is no local folder")
+        );
         nowhere.folders.push(folder.path().join("no"));
-        check(&nowhere, false).unwrap();
-        check(&plan, true).unwrap();
+        refuse_overwriting(&nowhere, false).unwrap();
+        refuse_overwriting(&plan, true).unwrap();
         let socket = folder.path().join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         plan.copies[0].to = socket;
-        assert!(check(&plan, true).unwrap_err().to_string().contains("is not a regular file"));
+        assert!(refuse_overwriting(&plan, true).unwrap_err().to_string().contains("is not a regular file"));
     }
 }

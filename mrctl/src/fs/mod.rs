@@ -1,7 +1,8 @@
 //! `mrctl fs`: files in the cluster, with commands like those of coreutils and `hdfs dfs`.
 //!
-//! There is one module per command or group of commands. This module has what they share: expanding
-//! patterns, continuing after an error with one path, and copying to standard output.
+//! There is one module per command or group of commands. This module contains what the commands
+//! share: expanding patterns, continuing with the next path after an error, and copying to standard
+//! output.
 
 mod attributes;
 mod check;
@@ -20,11 +21,11 @@ pub(crate) use overview::print_nodes;
 use crate::output;
 use anyhow::{Result, bail};
 use clusters::locate::Target;
-use dfs_client::{Client, ClientError, FileReader, FileStatus, Lost, error::Kind, path::DfsPath};
+use dfs_client::{Client, ClientError, FileReader, FileStatus, LostRange, error::Kind, path::DfsPath};
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
 
-/// How long to wait at the end for the removal of unfinished files.
-const SETTLE: Duration = Duration::from_secs(5);
+/// How long a command waits, before it ends, for the removal of unfinished files.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Subcommand)]
 #[command(
@@ -56,7 +57,7 @@ pub(crate) async fn run(command: FsCommand, target: &Target) -> Result<ExitCode>
     let client = target.connect().await?;
     let result = dispatch(command, &client).await;
     // Wait until unfinished files are removed before this process ends.
-    client.wait_closed(SETTLE).await;
+    client.wait_closed(CLEANUP_TIMEOUT).await;
     result
 }
 
@@ -96,8 +97,8 @@ impl Outcome {
         self.code = self.code.max(1);
     }
 
-    /// Prints the error, so that the command can continue with the next path. A closed standard
-    /// output and a NameNode that does not answer end the command instead.
+    /// Prints the error, so that the command can continue with the next path. Returns the error,
+    /// which ends the command, if standard output is closed or the NameNode does not answer.
     fn note(&mut self, error: anyhow::Error) -> Result<()> {
         let closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
         let is_silent = matches!(error.downcast_ref(), Some(ClientError::Deadline { kind: None, .. }));
@@ -126,17 +127,18 @@ impl Display for NoMatch {
 
 impl std::error::Error for NoMatch {}
 
-/// Whether the error means that the path does not exist.
+/// Returns whether the error means that the path does not exist.
 fn is_absent(error: &anyhow::Error) -> bool {
     error.is::<NoMatch>() || error.downcast_ref::<ClientError>().is_some_and(|error| error.is(Kind::NotFound))
 }
 
-/// Whether `text` contains pattern characters.
+/// Returns whether `text` contains pattern characters.
 fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
-/// The file or folder at a path, or all matches of a pattern; at least one.
+/// Returns the file or folder at a path, or all matches of a pattern. It is an error if there is
+/// none.
 async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     if !is_pattern(text) {
         return Ok(vec![client.stat(&DfsPath::parse(text)?).await?]);
@@ -153,11 +155,11 @@ async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     }
 }
 
-/// All files and folders of the paths and patterns, in order. Errors are printed, and the path is
-/// left out.
+/// Returns all files and folders of the paths and patterns, in order. Prints an error for each path
+/// that fails, and omits this path.
 async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
-    let mut missing = Missing::default();
+    let mut missing = MissingPaths::default();
     for text in texts {
         match expand(client, text).await {
             Ok(found) => all.extend(found),
@@ -168,20 +170,20 @@ async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) ->
     Ok(all)
 }
 
-/// Paths that do not exist in the cluster. If there are several and all exist on this machine, the
-/// shell has probably expanded a pattern that was meant for the cluster: one error says that,
-/// instead of one error per path.
+/// Paths that do not exist in the cluster. If there are several such paths and all of them exist on
+/// this machine, the shell has probably expanded a pattern that was meant for the cluster. Then one
+/// error explains that, instead of one error per path.
 #[derive(Debug, Default)]
-struct Missing {
-    missing: Vec<(String, anyhow::Error)>,
+struct MissingPaths {
+    paths: Vec<(String, anyhow::Error)>,
 }
 
-impl Missing {
+impl MissingPaths {
     /// Adds a path that failed. An error other than "missing in the cluster, but exists locally" is
     /// printed at once.
     fn add(&mut self, text: &str, error: anyhow::Error, outcome: &mut Outcome) -> Result<()> {
         if is_absent(&error) && std::path::Path::new(text).exists() {
-            self.missing.push((text.to_owned(), error));
+            self.paths.push((text.to_owned(), error));
             return Ok(());
         }
         outcome.note(error)
@@ -189,10 +191,10 @@ impl Missing {
 
     /// Prints the collected errors.
     fn report(mut self, outcome: &mut Outcome) -> Result<()> {
-        if self.missing.len() < 2 {
-            return self.missing.pop().map_or(Ok(()), |(_, error)| outcome.note(error));
+        if self.paths.len() < 2 {
+            return self.paths.pop().map_or(Ok(()), |(_, error)| outcome.note(error));
         }
-        let (number, first) = (self.missing.len(), &self.missing[0].0);
+        let (number, first) = (self.paths.len(), &self.paths[0].0);
         outcome.note(anyhow::anyhow!(
             "{number} paths ({first}, ...) are on this machine but not in the file system: {}",
             output::QUOTING_ADVICE
@@ -200,7 +202,7 @@ impl Missing {
     }
 }
 
-/// The status of `path`; None if it does not exist.
+/// Returns the status of `path`; None if it does not exist.
 async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
     match client.stat(path).await {
         Ok(status) => Ok(Some(status)),
@@ -209,7 +211,7 @@ async fn lookup(client: &Client, path: &DfsPath) -> Result<Option<FileStatus>> {
     }
 }
 
-/// `root` and everything below it, sorted; a folder comes before its entries.
+/// Returns `root` and everything below it, sorted; a folder comes before its entries.
 async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
     let mut left = vec![root];
@@ -224,8 +226,8 @@ async fn tree(client: &Client, root: FileStatus) -> Result<Vec<FileStatus>> {
 
 /// Prints which bytes of a file could not be read and were replaced by zeros. Returns whether there
 /// are any.
-fn report_lost(path: &DfsPath, lost: &[Lost]) -> bool {
-    for Lost { block, offset, length, why } in lost {
+fn report_lost(path: &DfsPath, lost: &[LostRange]) -> bool {
+    for LostRange { block, offset, length, why } in lost {
         eprintln!(
             "mrctl: {path}: {} from byte {offset} on could not be read ({block}: {why}) and were replaced by zeros",
             output::count(*length, "byte")
@@ -244,7 +246,7 @@ async fn copy_out(reader: &mut FileReader) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a folder where a file is needed.
+/// Refuses a folder, because the command needs a file.
 fn refuse_dir(status: &FileStatus, what_to_do: impl Display) -> Result<()> {
     if status.is_dir {
         bail!("{} is a folder: {what_to_do}", status.path);
@@ -260,17 +262,17 @@ mod tests {
     fn shell_expanded_pattern_is_reported_once() {
         let absent = |text: &str| anyhow::Error::from(NoMatch(text.to_owned()));
         let mut outcome = Outcome::default();
-        let mut missing = Missing::default();
+        let mut missing = MissingPaths::default();
         for text in ["/", "/proc", "/no such place"] {
             missing.add(text, absent(text), &mut outcome).unwrap();
         }
-        assert_eq!(missing.missing.len(), 2, "only paths that exist locally");
+        assert_eq!(missing.paths.len(), 2, "only paths that exist locally");
         missing.report(&mut outcome).unwrap();
         assert_eq!(outcome.code, 1);
     }
 
     #[test]
-    fn patterns_differ_from_names() {
+    fn only_names_with_pattern_characters_are_patterns() {
         assert!(["/a/*", "/a?", "/[ab]", "/{a,b}"].into_iter().all(is_pattern));
         assert!(!is_pattern("/a/b-c.d"));
     }

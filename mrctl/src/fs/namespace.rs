@@ -2,7 +2,7 @@
 //! bytes.
 
 use super::{
-    Missing, Outcome,
+    MissingPaths, Outcome,
     dest::{self, Dest, Existing},
     expand, expand_all, is_absent, is_pattern, lookup, refuse_dir,
 };
@@ -79,7 +79,7 @@ pub(crate) async fn mkdir(args: Mkdir, client: &Client) -> Result<ExitCode> {
 
 pub(crate) async fn rm(args: Rm, client: &Client) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
-    let mut missing = Missing::default();
+    let mut missing = MissingPaths::default();
     for text in &args.paths {
         if let Err(error) = rm_one(&args, client, text).await {
             missing.add(text, error, &mut outcome)?;
@@ -108,8 +108,8 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// The kind of a destination, for `dest::plan`.
-pub(super) fn existing(status: Option<&FileStatus>) -> Existing {
+/// Returns what exists at a destination, for `dest::plan`.
+pub(super) fn existing_kind(status: Option<&FileStatus>) -> Existing {
     status.map_or(Existing::None, |status| if status.is_dir { Existing::Folder } else { Existing::File })
 }
 
@@ -122,7 +122,7 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
     if sources.is_empty() {
         return Ok(outcome.code());
     }
-    let way = dest::plan(sources.len(), dst, existing(lookup(client, &to).await?.as_ref()))?;
+    let way = dest::plan(sources.len(), dst, existing_kind(lookup(client, &to).await?.as_ref()))?;
     if way == Dest::IntoNew {
         client.mkdir(&to, true).await?;
     }

@@ -7,7 +7,7 @@ use super::{
     Outcome,
     dest::{self, Dest},
     lookup,
-    namespace::existing,
+    namespace::existing_kind,
 };
 use crate::output::{self, Meter, Usage};
 use anyhow::{Context, Result, bail};
@@ -28,7 +28,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Files copied in parallel, because small files mostly wait for disks.
+/// The number of files that are copied in parallel. Copies of small files mostly wait for disks.
 const FILES_AT_ONCE: usize = 4;
 const APPEND_BUFFER: usize = 1 << 20;
 
@@ -59,7 +59,7 @@ pub(crate) struct Put {
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
     append: bool,
     /// Number of replicas of each block
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = super::attributes::replicas)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = super::attributes::parse_replicas)]
     replication: Option<u32>,
     /// Block size
     #[arg(long, value_name = "SIZE")]
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     let (dest, sources) = args.paths.split_last().context("put needs a source and a destination")?;
     let to = DfsPath::parse(dest)?;
     sources.iter().try_for_each(|source| check_source(source, args.recursive))?;
-    let existing = existing(lookup(client, &to).await?.as_ref());
+    let existing = existing_kind(lookup(client, &to).await?.as_ref());
     let way = dest::plan(sources.len(), dest, existing)?;
     let plan = plan(sources, &to, way)?;
     if !args.force && !args.append {
@@ -128,7 +128,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     meter.print_summary();
     drop(meter);
     report_faults(reports.iter().map(|report| (&report.status.path, report.faults.as_slice())));
-    if let Some(note) = shortfall(&reports) {
+    if let Some(note) = missing_replicas_note(&reports) {
         eprintln!("mrctl: note: {note}");
     }
     if args.json {
@@ -158,7 +158,7 @@ fn check_source(source: &str, recursive: bool) -> Result<()> {
     }
 }
 
-/// Whether the error means that the path is a symbolic link to a missing file.
+/// Returns whether the error means that the path is a symbolic link to a missing file.
 fn is_dangling_link(path: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && path.is_symlink()
 }
@@ -168,7 +168,7 @@ fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
     for source in sources {
         if source == "-" {
             if way != Dest::Exact {
-                bail!("{to} is a folder: name a file in it for standard input");
+                bail!("{to} is a folder: standard input needs the path of a file");
             }
             plan.copies.push(Copy { from: None, to: to.clone(), length: None });
             continue;
@@ -176,15 +176,15 @@ fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
         let path = Path::new(source);
         let target = match way {
             Dest::Exact => to.clone(),
-            Dest::Into | Dest::IntoNew => to.join(&own_name(path)?)?,
+            Dest::Into | Dest::IntoNew => to.join(&file_name_of(path)?)?,
         };
         add(&mut plan, path, target)?;
     }
     Ok(plan)
 }
 
-/// The file name of a local path, also for `.` and `dir/..`.
-fn own_name(path: &Path) -> Result<String> {
+/// Returns the file name of a local path. Paths such as `.` and `dir/..` are resolved first.
+fn file_name_of(path: &Path) -> Result<String> {
     let real;
     let name = if let Some(name) = path.file_name() {
         name
@@ -227,7 +227,7 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
             let why = "is a link to a folder: copy that folder by its own path";
             bail!(Usage(format!("{} {why}", path.display())));
         }
-        add(plan, &path, to.join(&own_name(&path)?)?)?;
+        add(plan, &path, to.join(&file_name_of(&path)?)?)?;
     }
     Ok(())
 }
@@ -278,7 +278,7 @@ async fn copy_all(
             None => break,
             Some(done) => match done.context("a copy ended early")? {
                 Ok((from, report)) => {
-                    if let Some(note) = from.and_then(|from| growth(&from, &report.status)) {
+                    if let Some(note) = from.and_then(|from| growth_note(&from, &report.status)) {
                         eprintln!("mrctl: note: {note}");
                     }
                     reports.push(report);
@@ -291,8 +291,8 @@ async fn copy_all(
     Ok((reports, outcome))
 }
 
-/// A note if the local file has grown during the copy.
-fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
+/// Returns a note if the local file has grown while it was copied.
+fn growth_note(from: &Path, stored: &FileStatus) -> Option<String> {
     let now = fs::metadata(from).ok()?.len();
     let FileStatus { path, length, .. } = stored;
     let from = from.display();
@@ -300,18 +300,18 @@ fn growth(from: &Path, stored: &FileStatus) -> Option<String> {
     (now > *length).then(|| format!("{from} grew while it was copied: {path} has its first {bytes}"))
 }
 
-/// Standard input as an unbuffered file.
+/// Returns standard input as an unbuffered file.
 fn standard_input() -> Result<tokio::fs::File> {
     let owned = std::io::stdin().as_fd().try_clone_to_owned().context("cannot use standard input")?;
-    if is_placeholder(&owned) {
+    if is_stdin_placeholder(&owned) {
         bail!("standard input is closed: pipe data to it, or use `< /dev/null` for an empty file");
     }
     Ok(tokio::fs::File::from_std(owned.into()))
 }
 
-/// Whether this is the descriptor that Rust opens at its start in place of a closed one:
+/// Returns whether this is the descriptor that Rust opens at its start in place of a closed one:
 /// `/dev/null`, open for reading and writing. A redirection with `<` opens it only for reading.
-fn is_placeholder(file: &OwnedFd) -> bool {
+fn is_stdin_placeholder(file: &OwnedFd) -> bool {
     let writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
     let null = || {
         rustix::fs::stat("/dev/null").is_ok_and(|null| {
@@ -362,8 +362,8 @@ pub(super) fn report_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [N
     }
 }
 
-/// A note about the file with the fewest replicas, if it has fewer than it should have.
-fn shortfall(reports: &[PutReport]) -> Option<String> {
+/// Returns a note about the file with the fewest replicas, if it has fewer than it should have.
+fn missing_replicas_note(reports: &[PutReport]) -> Option<String> {
     let short = |report: &&PutReport| report.replicas.is_some_and(|has| has < report.status.replication);
     let (worst, files) = (
         reports.iter().filter(short).min_by_key(|report| report.replicas)?,
@@ -446,13 +446,13 @@ mod tests {
     #[test]
     fn names_that_are_not_utf8_are_usage_errors() {
         use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
-        let error = own_name(&Path::new("in").join(OsStr::from_bytes(b"odd-\xff"))).unwrap_err();
+        let error = file_name_of(&Path::new("in").join(OsStr::from_bytes(b"odd-\xff"))).unwrap_err();
         assert!(error.to_string().ends_with("the name is not UTF-8: rename it"), "{error}");
         assert_eq!(output::exit_code(&error), 2);
     }
 
     #[test]
-    fn standard_input_needs_a_name() {
+    fn standard_input_needs_the_path_of_a_file() {
         let texts = ["-".to_owned()];
         let exact = plan(&texts, &path("/in"), Dest::Exact).unwrap();
         assert_eq!(exact.copies, [Copy { from: None, to: path("/in"), length: None }]);
@@ -463,13 +463,13 @@ mod tests {
     fn closed_stdin_differs_from_empty_stdin() {
         let open =
             |write| OwnedFd::from(fs::File::options().read(true).write(write).open("/dev/null").unwrap());
-        assert!(is_placeholder(&open(true)));
-        assert!(!is_placeholder(&open(false)));
-        assert!(!is_placeholder(&OwnedFd::from(tempfile::tempfile().unwrap())));
+        assert!(is_stdin_placeholder(&open(true)));
+        assert!(!is_stdin_placeholder(&open(false)));
+        assert!(!is_stdin_placeholder(&OwnedFd::from(tempfile::tempfile().unwrap())));
     }
 
     #[test]
-    fn invalid_sources_are_named() {
+    fn error_names_the_invalid_source() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().to_str().unwrap();
         for (source, why) in [

@@ -7,8 +7,10 @@ use daemon::Bytes;
 use dfs_client::{Client, ClientError, FileReader, error::Kind};
 use std::process::ExitCode;
 
-const LINES: u64 = 10;
-const STEP: u64 = 64 << 10;
+/// The number of lines that `tail` prints by default.
+const TAIL_LINES: u64 = 10;
+/// The number of bytes that `tail` reads at a time.
+const TAIL_STEP: u64 = 64 << 10;
 
 /// Print files, one after another
 #[derive(Debug, clap::Args)]
@@ -22,7 +24,7 @@ pub(crate) struct Cat {
     skip_lost: bool,
 }
 
-/// Advice that is appended to the message of an error.
+/// Returns advice to append to the message of this error, or an empty text.
 pub(super) fn advice(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(ClientError::Read { .. }) => {
@@ -95,24 +97,24 @@ pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
     let mut reader = client.open(&status.path).await?;
     let from = match args.bytes {
         Some(bytes) => reader.len().saturating_sub(bytes.0),
-        None => start_of_lines(&mut reader, args.lines.unwrap_or(LINES)).await?,
+        None => start_of_lines(&mut reader, args.lines.unwrap_or(TAIL_LINES)).await?,
     };
     reader.seek(from);
     copy_out(&mut reader).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// The offset of the last `lines` lines. Reads backwards, so that the end of a large file is found
-/// quickly.
+/// Returns the offset at which the last `lines` lines begin. Reads backwards, so that the end of a
+/// large file is found quickly.
 async fn start_of_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
     let mut finder = LineFinder::new(lines);
     let mut end = reader.len();
-    let mut buffer = vec![0; STEP as usize];
+    let mut buffer = vec![0; TAIL_STEP as usize];
     while end > 0 {
-        let begin = end.saturating_sub(STEP);
+        let begin = end.saturating_sub(TAIL_STEP);
         let piece = &mut buffer[..(end - begin) as usize];
         let read = reader.read_at(begin, piece).await?;
-        if let Some(at) = finder.look(&piece[..read], begin, end == reader.len()) {
+        if let Some(at) = finder.search(&piece[..read], begin, end == reader.len()) {
             return Ok(at);
         }
         end = begin;
@@ -120,7 +122,7 @@ async fn start_of_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
     Ok(if lines == 0 { reader.len() } else { 0 })
 }
 
-/// Counts line ends backwards.
+/// Searches backwards for the start of the last lines.
 struct LineFinder {
     left: u64,
 }
@@ -130,9 +132,9 @@ impl LineFinder {
         Self { left: lines }
     }
 
-    /// Searches `piece`, which begins at `offset`. A newline at the end of the file ends its last
-    /// line and starts no new one.
-    fn look(&mut self, piece: &[u8], offset: u64, last: bool) -> Option<u64> {
+    /// Searches `piece`, which begins at `offset`. `last` tells that `piece` is the end of the
+    /// file, where a newline ends the last line and starts no new line.
+    fn search(&mut self, piece: &[u8], offset: u64, last: bool) -> Option<u64> {
         if self.left == 0 {
             return Some(offset + piece.len() as u64);
         }
@@ -158,7 +160,7 @@ mod tests {
         let mut end = text.len();
         while end > 0 {
             let begin = end.saturating_sub(step);
-            if let Some(at) = finder.look(&text[begin..end], begin as u64, end == text.len()) {
+            if let Some(at) = finder.search(&text[begin..end], begin as u64, end == text.len()) {
                 return at;
             }
             end = begin;
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_quota_has_a_remedy() {
+    fn only_a_quota_error_gets_advice() {
         let refused = |kind| ClientError::Refused(dfs_client::error::Error::new(kind, "x")).into();
         assert!(advice(&refused(Kind::Quota)).contains("raise the limit"));
         assert_eq!(advice(&refused(Kind::NotFound)), "");

@@ -45,10 +45,10 @@ pub(crate) struct Quota {
     #[arg(allow_negative_numbers = true)]
     path: String,
     /// Largest number of files and folders, including the folder itself; or `none`
-    #[arg(long, value_name = "N|none", allow_negative_numbers = true, value_parser = limit::<Count>)]
+    #[arg(long, value_name = "N|none", allow_negative_numbers = true, value_parser = parse_limit::<FileCount>)]
     files: Option<Limit>,
     /// Largest number of bytes, including all replicas; or `none`
-    #[arg(long, value_name = "SIZE|none", allow_negative_numbers = true, value_parser = limit::<Bytes>)]
+    #[arg(long, value_name = "SIZE|none", allow_negative_numbers = true, value_parser = parse_limit::<Bytes>)]
     space: Option<Limit>,
     /// Print JSON
     #[arg(long)]
@@ -59,7 +59,9 @@ pub(crate) struct Quota {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit(Option<u64>);
 
-fn limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<Number>>(text: &str) -> Result<Limit, String> {
+fn parse_limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<LimitValue>>(
+    text: &str,
+) -> Result<Limit, String> {
     if text == "none" {
         return Ok(Limit(None));
     }
@@ -67,33 +69,33 @@ fn limit<T: std::str::FromStr<Err: std::fmt::Display> + Into<Number>>(text: &str
     Ok(Limit(Some(value.into().0)))
 }
 
-/// A number of files.
-struct Count(u64);
+/// A number of files, parsed from a flag.
+struct FileCount(u64);
 
-impl std::str::FromStr for Count {
+impl std::str::FromStr for FileCount {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| format!("{text:?} is not a whole number"))
     }
 }
 
-/// The value of both kinds of limit.
-struct Number(u64);
+/// The value of a limit, in files or in bytes.
+struct LimitValue(u64);
 
-impl From<Count> for Number {
-    fn from(value: Count) -> Self {
+impl From<FileCount> for LimitValue {
+    fn from(value: FileCount) -> Self {
         Self(value.0)
     }
 }
 
-impl From<Bytes> for Number {
+impl From<Bytes> for LimitValue {
     fn from(value: Bytes) -> Self {
         Self(value.0)
     }
 }
 
 #[derive(Debug, Serialize)]
-struct Entry {
+struct UsageEntry {
     path: DfsPath,
     #[serde(flatten)]
     usage: dfs_client::Usage,
@@ -112,7 +114,7 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
     let mut entries = Vec::new();
     for path in paths {
         match client.usage(&path).await {
-            Ok(usage) => entries.push(Entry { path, usage }),
+            Ok(usage) => entries.push(UsageEntry { path, usage }),
             Err(error) => outcome.note(error.into())?,
         }
     }
@@ -122,7 +124,7 @@ pub(crate) async fn du(args: Du, client: &Client) -> Result<ExitCode> {
     }
     let sizes = if args.human { Sizes::Human } else { Sizes::Exact };
     let mut table = output::table(&["SIZE", "SPACE", "FILES", "PATH"], &[0, 1, 2]);
-    for Entry { path, usage } in &entries {
+    for UsageEntry { path, usage } in &entries {
         let size = sizes.of(usage.bytes);
         table.add_row([size, sizes.of(usage.space), usage.files.to_string(), path.to_string()]);
     }
@@ -148,7 +150,7 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     }
     let usage = client.usage(&path).await?;
     if args.json {
-        output::json(&Entry { path, usage })?;
+        output::json(&UsageEntry { path, usage })?;
         return Ok(ExitCode::SUCCESS);
     }
     let limits = usage.quota.unwrap_or_default();
@@ -164,7 +166,7 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The current limits, replaced by those that flags name.
+/// Returns the current limits, with those replaced that the flags set.
 fn with_limits(now: dfs_client::Quota, files: Option<Limit>, space: Option<Limit>) -> dfs_client::Quota {
     dfs_client::Quota {
         files: files.map_or(now.files, |limit| limit.0),
@@ -177,19 +179,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_parsed() {
-        assert_eq!(limit::<Count>("10"), Ok(Limit(Some(10))));
-        assert_eq!(limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
-        assert_eq!(limit::<Bytes>("none"), Ok(Limit(None)));
+    fn limit_is_a_number_a_size_or_none() {
+        assert_eq!(parse_limit::<FileCount>("10"), Ok(Limit(Some(10))));
+        assert_eq!(parse_limit::<Bytes>("1KiB"), Ok(Limit(Some(1024))));
+        assert_eq!(parse_limit::<Bytes>("none"), Ok(Limit(None)));
         for wrong in ["many", "-1"] {
-            assert_eq!(limit::<Count>(wrong), Err(format!("\"{wrong}\" is not a whole number, or none")));
+            assert_eq!(
+                parse_limit::<FileCount>(wrong),
+                Err(format!("\"{wrong}\" is not a whole number, or none"))
+            );
         }
-        let error = limit::<Bytes>("-1").unwrap_err();
+        let error = parse_limit::<Bytes>("-1").unwrap_err();
         assert!(error.starts_with("\"-1\" is not a size") && error.ends_with(", or none"), "{error}");
     }
 
     #[test]
-    fn other_limit_is_unchanged() {
+    fn limit_without_a_flag_is_unchanged() {
         let now = dfs_client::Quota { files: Some(5), space: Some(6) };
         let new = with_limits(now, None, Some(Limit(None)));
         assert_eq!(new, dfs_client::Quota { files: Some(5), space: None });

@@ -24,7 +24,7 @@ pub(crate) struct Jobs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct One {
+pub(crate) struct JobArgs {
     /// ID of the job, such as job_7; `mrctl jobs` lists them
     pub(super) job: String,
     /// Print JSON
@@ -40,7 +40,7 @@ pub(crate) struct One {
 #[command(after_help = "Examples:\n  mrctl kill job_7")]
 pub(crate) struct Kill {
     #[command(flatten)]
-    one: One,
+    job_args: JobArgs,
 }
 
 /// Show the counters of a job
@@ -48,7 +48,7 @@ pub(crate) struct Kill {
 #[command(after_help = "Examples:\n  mrctl counters job_7\n  mrctl counters job_7 --json")]
 pub(crate) struct Counters {
     #[command(flatten)]
-    one: One,
+    job_args: JobArgs,
 }
 
 /// Print the history of a job, or figures computed from it
@@ -87,7 +87,7 @@ pub(crate) struct History {
 #[command(after_help = "Examples:\n  mrctl job job_7\n  mrctl job job_7 --follow     until it ends")]
 pub(crate) struct Show {
     #[command(flatten)]
-    one: One,
+    job_args: JobArgs,
     /// Follow the job until it ends; exit code 1 if it does not succeed
     #[arg(long)]
     follow: bool,
@@ -183,14 +183,14 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
 pub(crate) async fn show(args: Show, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     let job = if args.follow {
-        match follow::follow(&tracker, &args.one.job, args.one.json).await? {
+        match follow::follow(&tracker, &args.job_args.job, args.job_args.json).await? {
             Some(job) => job,
             None => return Ok(ExitCode::SUCCESS),
         }
     } else {
-        tracker.job(&args.one.job).await?
+        tracker.job(&args.job_args.job).await?
     };
-    if args.one.json {
+    if args.job_args.json {
         output::json(&job)?;
     } else {
         print(&job)?;
@@ -207,7 +207,7 @@ fn print(job: &Job) -> Result<()> {
     output::print_table(&table)
 }
 
-pub(crate) async fn counters(Counters { one: args }: Counters, target: &Target) -> Result<ExitCode> {
+pub(crate) async fn counters(Counters { job_args: args }: Counters, target: &Target) -> Result<ExitCode> {
     let job = target.jobtracker().await?.job(&args.job).await?;
     if job.partial {
         bail!("the counters of {} are visible only to {} and admins", job.job, job.user);
@@ -256,7 +256,7 @@ pub(crate) async fn logs(args: Logs, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<ExitCode> {
+pub(crate) async fn kill(Kill { job_args: args }: Kill, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
     let over_before = tracker.job(&args.job).await?.has_ended();
     tracker.kill(&args.job).await?;
@@ -278,9 +278,9 @@ pub(crate) async fn kill(Kill { one: args }: Kill, target: &Target) -> Result<Ex
 
 pub(crate) async fn history(args: History, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
-    let Some(job) = &args.job else { return super::statistics::of_all(&tracker, args.json).await };
+    let Some(job) = &args.job else { return super::statistics::print_all_jobs(&tracker, args.json).await };
     if args.figures {
-        return super::statistics::show(&tracker, job, args.json).await;
+        return super::statistics::print_job(&tracker, job, args.json).await;
     }
     let mut out = output::stdout();
     if !args.json {

@@ -15,13 +15,16 @@ use std::{
 };
 use view::preempted;
 
-/// The interval between polls: first, and longest.
-const POLL: Duration = Duration::from_millis(50);
+/// The first interval between polls. It grows up to `POLL_MAX`.
+const POLL_MIN: Duration = Duration::from_millis(50);
+/// The longest interval between polls.
 const POLL_MAX: Duration = Duration::from_secs(1);
-/// How long the command waits for the result without `--wait`. A refusal usually comes sooner.
-const WAIT: Duration = Duration::from_secs(3);
-/// When a command that waits prints a message: first, and then again.
-const NOTICE: Duration = Duration::from_secs(2);
+/// How long the command waits for the result if `--wait` is not given. A refusal usually arrives
+/// earlier.
+const RESULT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a command waits before it prints that it is still waiting.
+const FIRST_NOTICE_AFTER: Duration = Duration::from_secs(2);
+/// The interval between later messages of a command that waits.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The kind of preemption.
@@ -60,14 +63,14 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker().await?;
-    let attempt = in_progress(&tracker, &args.attempt).await?;
+    let attempt = find_running_attempt(&tracker, &args.attempt).await?;
     tracker.preempt(&attempt, args.how.into()).await?;
     let limit = match args.how {
         _ if args.wait => None,
-        How::Split | How::Pause => Some(WAIT),
+        How::Split | How::Pause => Some(RESULT_TIMEOUT),
         How::Kill => Some(Duration::ZERO),
     };
-    if let Some(outcome) = outcome(&tracker, &attempt, limit).await? {
+    if let Some(outcome) = await_outcome(&tracker, &attempt, limit).await? {
         return print_result(&args, &attempt, &outcome);
     }
     if args.json {
@@ -121,8 +124,9 @@ fn print_result(args: &Args, attempt: &str, outcome: &Outcome) -> Result<ExitCod
     Ok(if *refused { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// The attempt for this ID; for a task, its running attempt.
-async fn in_progress(tracker: &JobTracker, id: &str) -> Result<String> {
+/// Returns `id` if it is the ID of an attempt. If it is the ID of a task, returns the ID of the
+/// task's running attempt.
+async fn find_running_attempt(tracker: &JobTracker, id: &str) -> Result<String> {
     let (Some((job, task)), false) = (id.split_once('.'), id.split('.').count() > 2) else {
         return Ok(id.to_owned());
     };
@@ -137,11 +141,11 @@ async fn in_progress(tracker: &JobTracker, id: &str) -> Result<String> {
     }
 }
 
-/// Waits until the preempted attempt has released its slot, or continues. None if that takes longer
-/// than `limit`.
-async fn outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) -> Result<Option<Outcome>> {
+/// Waits until the preempted attempt has released its slot or has refused. Returns None if that
+/// takes longer than `limit`.
+async fn await_outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) -> Result<Option<Outcome>> {
     let (task, _) = id.rsplit_once('.').unwrap_or((id, ""));
-    let (mut poll, started, mut notice) = (POLL, Instant::now(), NOTICE);
+    let (mut poll, started, mut notice) = (POLL_MIN, Instant::now(), FIRST_NOTICE_AFTER);
     while limit.is_none_or(|limit| started.elapsed() < limit) {
         let found = tracker.task(task).await?;
         let Some((of, attempt)) = found.as_ref().and_then(|found| Some((found, found.attempt(id)?))) else {
@@ -165,13 +169,13 @@ async fn outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) -> Res
                 return Ok(Some(Outcome { state: attempt.state.clone(), text, refused: true }));
             }
             _ => {
-                // The list of all tasks has the task with the remainder of a split map.
+                // Query all tasks of the job: one of them has the remainder of a split map.
                 let job = id.split('.').next().unwrap_or_default();
                 let tasks =
                     if attempt.preempt_kind == "split" { tracker.tasks(job).await? } else { Vec::new() };
                 return Ok(Some(Outcome {
                     state: attempt.state.clone(),
-                    text: ended(&tasks, of, attempt),
+                    text: describe_end(&tasks, of, attempt),
                     refused: false,
                 }));
             }
@@ -180,8 +184,8 @@ async fn outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) -> Res
     Ok(None)
 }
 
-/// How a preempted attempt has ended.
-fn ended(tasks: &[Task], task: &Task, attempt: &Attempt) -> String {
+/// Describes how a preempted attempt has ended.
+fn describe_end(tasks: &[Task], task: &Task, attempt: &Attempt) -> String {
     let note = preempted::note(task, attempt).unwrap_or_default();
     let rest = tasks
         .iter()
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_said_once() {
+    fn refusal_is_printed_once() {
         let args = Args { attempt: "job_1.r0.0".into(), how: How::Pause, wait: true, json: false };
         let text = "job_1.r0.0 refused the preemption, and continues: no space".to_owned();
         let outcome = Outcome { state: "running".into(), text: text.clone(), refused: true };
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn outcome_of_a_preemption_is_printed() {
+    fn each_kind_of_preemption_result_is_described() {
         let whole = Task { task: "job_1.m0".into(), end: 50, ..Task::default() };
         let rest = Task {
             task: "job_1.m4".into(),
@@ -230,7 +234,7 @@ mod tests {
             ..Task::default()
         };
         let tasks = [whole.clone(), rest];
-        let text_of = |tasks: &[Task], attempt: Attempt| ended(tasks, &whole, &attempt);
+        let text_of = |tasks: &[Task], attempt: Attempt| describe_end(tasks, &whole, &attempt);
         assert_eq!(
             text_of(&tasks, attempt("succeeded", "split")),
             "was split (split: slot free after 42 ms); job_1.m4 has the remainder"

@@ -13,20 +13,20 @@ use std::{
     process::Command,
 };
 
-/// Whether it is a built-in program.
+/// Returns whether `program` is the name of a built-in program.
 pub(super) fn is_builtin(program: &str) -> bool {
     registry::find(program).is_some()
 }
 
-/// The file name of the program, without folders.
+/// Returns the file name of the program, without folders.
 pub(super) fn short_name(program: &str) -> String {
     Path::new(program)
         .file_name()
         .map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The input format of the program, and whether it has a reducer. This also checks its settings and
-/// those of the engine, and that an executable can be run on this machine.
+/// Returns the input format of the program, and whether it has a reducer. This also checks its
+/// settings and those of the engine, and that an executable can be run on this machine.
 pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
     if let Some(builtin) = registry::find(program) {
         let conf: mrlib_api::Conf = conf.clone().into_iter().collect();
@@ -46,7 +46,7 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
     }
     let asked = asking.output().map_err(|error| {
         let why = format!("cannot run {program} ({error}): it may be built for another machine");
-        Usage(why + &by_streaming(program))
+        Usage(why + &streaming_advice(program))
     })?;
     let text = String::from_utf8_lossy(&asked.stdout);
     if let Ok(description) = serde_json::from_str(&text)
@@ -62,7 +62,7 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
     let printed = words.lines().next().unwrap_or("it printed no description");
     bail!(Usage(format!(
         "{program} does not answer --describe as a job built on mrlib does ({printed}){}",
-        by_streaming(program)
+        streaming_advice(program)
     )))
 }
 
@@ -87,13 +87,13 @@ fn check_file(program: &str) -> Result<()> {
     if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
         return refuse(format!(
             "{program} is not executable (use `chmod +x {program}`){}",
-            by_streaming(program)
+            streaming_advice(program)
         ));
     }
     Ok(())
 }
 
-/// Whether the file is a script with an interpreter line.
+/// Returns whether the file is a script with an interpreter line.
 fn is_script(program: &str) -> bool {
     let mut start = [0; 2];
     let read =
@@ -101,15 +101,15 @@ fn is_script(program: &str) -> bool {
     read.is_ok() && &start == b"#!"
 }
 
-/// Advice: how to run a program that is not built on mrlib.
-fn by_streaming(program: &str) -> String {
+/// Returns advice on how to run a program that is not built on mrlib.
+fn streaming_advice(program: &str) -> String {
     let name = short_name(program);
     let kind = if is_script(program) { "a script runs" } else { "other programs run" };
     format!("; {kind} by streaming: `mrctl submit streaming --mapper ./{name} --file {program} ...`")
 }
 
-/// Refuses a streaming command that tasks would not find, and prints a note about arguments that
-/// are local files but not sent with `--file`.
+/// Refuses a streaming command that tasks would not find. Prints a note about arguments that are
+/// local files but are not sent with `--file`.
 pub(super) fn check_stream(flag: &str, command: &str, sent: &[PathBuf]) -> Result<()> {
     let is_sent = |word: &str| sent.iter().any(|file| file.file_name() == Path::new(word).file_name());
     let words = engine::streaming::split_command(command)
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn non_job_programs_get_a_hint() {
+    fn error_for_an_unusable_program_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("map.py");
         let name = path.to_str().unwrap();
@@ -188,13 +188,13 @@ mod tests {
         let hint = refusal(describe(name, &conf));
         assert!(hint.contains("a script runs by streaming") && hint.contains("--mapper ./map.py"), "{hint}");
         assert!(refusal(describe(folder.path().to_str().unwrap(), &conf)).contains("is not a file"));
-        // A program on mrlib reports its own error.
+        // A program built on mrlib reports its own error.
         std::fs::write(&path, "#!/bin/sh\necho '{\"error\":\"setting k is missing\"}'\nexit 2\n").unwrap();
         assert_eq!(refusal(describe(name, &conf)), format!("{name}: setting k is missing"));
     }
 
     #[test]
-    fn settings_are_checked_before_there_is_a_job() {
+    fn invalid_settings_are_rejected_before_submission() {
         let check = |key: &str, value: &str| {
             refusal(describe("wordcount", &BTreeMap::from([(key.to_owned(), value.to_owned())])))
         };

@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a task does after it was resumed.
+/// Describes what a task does after it was resumed.
 fn describe_resumption(task: &Task) -> String {
     let newest = task.attempts.iter().rfind(|attempt| attempt.ended_ms == 0);
     let from = newest.map_or(&task.paused, |attempt| &attempt.resumed_from);
@@ -60,7 +60,7 @@ mod tests {
     use client::model::Attempt;
 
     #[test]
-    fn resume_reports_a_restart_from_scratch() {
+    fn description_of_a_resumed_task_mentions_a_restart_from_scratch() {
         let attempt = |state: &str, resumed_from: &str| Attempt {
             attempt: "job_1.r0.1".into(),
             tracker: "node2".into(),

@@ -16,8 +16,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The contents of the file of split keys for this job.
-pub(super) async fn splits(
+/// Returns the contents of the file with the keys at which the ranges of the reduces begin.
+pub(super) async fn split_key_file(
     client: &Client,
     target: &Target,
     submission: &Submission,
@@ -36,13 +36,13 @@ pub(super) async fn splits(
             let job = registry::job(&program, &request.conf.clone().into_iter().collect())?;
             Ok(split_keys(&job, &request)?)
         }
-        None => by_itself(&program, &request),
+        None => sample_with_program(&program, &request),
     });
     sampling.await?
 }
 
 /// Runs the executable with `--sample`, which samples its own input.
-fn by_itself(program: &str, request: &SampleRequest) -> Result<Vec<u8>> {
+fn sample_with_program(program: &str, request: &SampleRequest) -> Result<Vec<u8>> {
     let mut command = Command::new(std::path::absolute(Path::new(program))?);
     command.arg("--sample").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;

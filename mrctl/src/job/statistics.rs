@@ -1,6 +1,6 @@
 //! `mrctl history --figures`: figures of one job or of all ended jobs, computed from histories by
-//! the code that the simulator also uses. Fairness is measured against the shares that each history
-//! records from the policy of that time.
+//! the code that the simulator also uses. Fairness compares the slots of each user with the shares
+//! that the policy in use recorded in each history.
 
 use crate::output;
 use anyhow::{Context, Result};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use sim::{JobFigures, Span, replay, report, workload::history};
 use std::{collections::BTreeSet, process::ExitCode};
 
-/// The complete history of a job.
-async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
+/// Returns the complete history of a job.
+async fn read_history(tracker: &JobTracker, id: &str) -> Result<String> {
     let mut text = String::new();
     let add = |lines: &str| {
         text.push_str(lines);
@@ -20,8 +20,8 @@ async fn read(tracker: &JobTracker, id: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Figures of all ended jobs that the JobTracker remembers.
-pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
+/// Prints the figures of all ended jobs that the JobTracker remembers.
+pub(crate) async fn print_all_jobs(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
     let mut jobs = tracker.jobs(true).await?;
     jobs.retain(client::model::Job::has_ended);
     jobs.sort_by_key(|job| job.submitted_ms);
@@ -35,7 +35,7 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
     }
     let mut texts = Vec::new();
     for job in &jobs {
-        texts.push((job.job.clone(), read(tracker, &job.job).await?));
+        texts.push((job.job.clone(), read_history(tracker, &job.job).await?));
     }
     let schedulers = tracker.schedulers().await?;
     let name = schedulers.scheduler.clone().unwrap_or_default();
@@ -50,7 +50,7 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
         let known = shares.as_ref().ok();
         output::json(&json!({
             "scheduler": name,
-            "groups": with_plain_keys(table.json()),
+            "groups": with_underscores_in_keys(table.json()),
             "dissatisfaction": known.map(|shares| shares.0),
             "fairness": known.map(|shares| shares.1),
             "not_counted": shares.as_ref().err(),
@@ -66,9 +66,9 @@ pub(crate) async fn of_all(tracker: &JobTracker, as_json: bool) -> Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Replaces spaces in the column names, as in other JSON output: `reduce_wait_s` for `reduce wait
-/// s`.
-fn with_plain_keys(rows: Value) -> Value {
+/// Replaces the spaces in column names by underscores, as in other JSON output: `reduce wait s`
+/// becomes `reduce_wait_s`.
+fn with_underscores_in_keys(rows: Value) -> Value {
     let Value::Array(rows) = rows else { return rows };
     let plain = |row: Value| match row {
         Value::Object(row) => row.into_iter().map(|(key, value)| (key.replace(' ', "_"), value)).collect(),
@@ -77,8 +77,8 @@ fn with_plain_keys(rows: Value) -> Value {
     rows.into_iter().map(plain).collect()
 }
 
-/// Dissatisfaction and fairness, or why they are unknown. For one user whose share was always met
-/// both are 0, which says nothing.
+/// Returns dissatisfaction and fairness, or why they are unknown. If there is only one user, whose
+/// share was always met, both are 0 and mean nothing.
 fn shares_of(
     shares: (f64, f64),
     users: usize,
@@ -100,12 +100,12 @@ fn describe_shares(shares: &Result<(f64, f64), String>) -> String {
     }
 }
 
-pub(crate) async fn show(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {
-    let text = read(tracker, id).await?;
+pub(crate) async fn print_job(tracker: &JobTracker, id: &str, as_json: bool) -> Result<ExitCode> {
+    let text = read_history(tracker, id).await?;
     let metrics = history::figures(id, &text)?;
     let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
     if as_json {
-        output::json(&numbers(id, figures))?;
+        output::json(&figures_json(id, figures))?;
     } else {
         for line in view::figures::describe(figures) {
             output::line(line)?;
@@ -118,7 +118,7 @@ fn seconds(span: Option<Span>) -> Option<f64> {
     span.map(Span::as_secs_f64)
 }
 
-fn numbers(id: &str, job: &JobFigures) -> Value {
+fn figures_json(id: &str, job: &JobFigures) -> Value {
     let (taken, recovery) = (&job.preemption, &job.recovery);
     json!({
         "job": id,
@@ -172,6 +172,6 @@ mod tests {
     fn keys_of_groups_have_no_spaces() {
         let rows = json!([{ "group": "all", "reduce wait s": 1.5, "worst slowdown": null }]);
         let plain = json!([{ "group": "all", "reduce_wait_s": 1.5, "worst_slowdown": null }]);
-        assert_eq!(with_plain_keys(rows), plain);
+        assert_eq!(with_underscores_in_keys(rows), plain);
     }
 }

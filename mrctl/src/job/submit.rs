@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "normal", value_parser = ["very-low", "low", "normal", "high", "very-high"])]
     priority: String,
     /// A setting of the program or the engine; unknown names are refused
-    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
     conf: Vec<(String, String)>,
     /// A local file that every task finds in its working folder; may be repeated
     #[arg(long, value_name = "FILE")]
@@ -117,7 +117,7 @@ The limits of a task are settings of its node (docs/guide/jobs.md), not of the
 job. A task that prints more than
 tasktracker.task_log_max (64MiB by default) to stdout or to stderr fails.";
 
-fn setting(text: &str) -> Result<(String, String), String> {
+fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE")?;
     if key.is_empty() {
         return Err("the key is empty: write KEY=VALUE".into());
@@ -133,7 +133,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut staging = StagingFolder::new(&client);
     // Whether the job was sent to the JobTracker.
     let mut sent = false;
-    // One future for the whole run: a signal between two listeners would be lost.
+    // Use one future for the complete run: a signal that arrives between two futures would be lost.
     let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let submitting = async {
         let submission = prepare(&args, plan, target, &client, &mut staging).await?;
@@ -147,8 +147,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let id = match submitted {
         Ok(id) => id,
         Err(error) => {
-            // Without a reply the JobTracker may have accepted the job. Then it needs the staged
-            // files and removes them itself.
+            // Without a reply, it is unknown whether the JobTracker has accepted the job. If so, it
+            // needs the staged files and removes them itself.
             let no_reply = matches!(error.downcast_ref(), Some(Error::NoReply { .. }));
             if !(sent && (no_reply || error.is::<Interrupted>())) {
                 staging.discard().await;
@@ -197,17 +197,17 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 #[error("interrupted before the JobTracker answered: `mrctl jobs` shows whether it has accepted the job")]
 struct Interrupted;
 
-/// A job as far as it can be prepared without a cluster.
+/// The parts of a job that can be prepared without a cluster.
 struct Plan {
     submission: Submission,
-    /// Whether the reduces get ranges of keys, for a total order.
+    /// Whether each reduce gets a range of keys, so that the output is in total order.
     total_order: bool,
     /// How to make the maps divisible, if they are not.
     advice: Option<String>,
 }
 
-/// Advice to declare the mapper divisible, and how. None for a built-in program, which the user
-/// cannot change.
+/// Returns advice on how to declare the mapper divisible, or None for a built-in program, which the
+/// user cannot change.
 fn how_to_divide(program: &str) -> Option<String> {
     let how = match program {
         registry::STREAMING => format!("--conf {}=true", streaming::DIVISIBLE),
@@ -220,7 +220,7 @@ fn how_to_divide(program: &str) -> Option<String> {
     ))
 }
 
-/// Prints the advice if the policy in use can preempt running maps. Fifo never does.
+/// Prints the advice if the policy in use can preempt running maps. The policy `fifo` cannot.
 async fn note_preemption(advice: Option<String>, tracker: &JobTracker) {
     let Some(advice) = advice else { return };
     if tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo")) {
@@ -233,7 +233,7 @@ fn plan(args: &Args) -> Result<Plan> {
     let mut conf = conf_of(args)?;
     let description = program::describe(&args.program, &conf)?;
     if args.program == "teragen" && args.input.is_empty() {
-        super::tera::check(&conf)?;
+        super::tera::rows_and_maps(&conf)?;
     }
     conf.insert(MAPPER_DIVISIBLE.into(), description.divisible.to_string());
     let advised = !description.divisible && description.input != "whole" && !args.json;
@@ -275,10 +275,10 @@ async fn prepare(
         submission.files.push(staging.put(file).await?);
     }
     if args.program == "teragen" && submission.inputs.is_empty() {
-        submission.inputs = super::tera::ranges(staging, &submission.conf).await?;
+        submission.inputs = super::tera::write_range_files(staging, &submission.conf).await?;
     }
     if total_order && submission.reduces > 1 && !submission.conf.contains_key(SPLIT_KEYS) {
-        let keys = super::sample::splits(client, target, &submission, &args.program).await?;
+        let keys = super::sample::split_key_file(client, target, &submission, &args.program).await?;
         let path = staging.put_bytes("split-keys", keys).await?;
         submission.conf.insert(SPLIT_KEYS.into(), path);
     }
@@ -286,8 +286,8 @@ async fn prepare(
     Ok(submission)
 }
 
-/// The settings of `--conf` and of flags. A setting that both give is refused, because one of the
-/// values would be ignored.
+/// Returns the settings of `--conf` and of flags. A setting that both give is refused, because one
+/// of the values would be ignored.
 fn conf_of(args: &Args) -> Result<BTreeMap<String, String>> {
     let mut conf: BTreeMap<String, String> = args.conf.iter().cloned().collect();
     let mut set = |flag: &str, key: &str, value: &str| match conf.insert(key.to_owned(), value.to_owned()) {
@@ -335,7 +335,7 @@ fn check_stream_commands(conf: &BTreeMap<String, String>, args: &Args) -> Result
     Ok(())
 }
 
-/// Checks paths before anything is uploaded. The JobTracker checks those that only it can see.
+/// Checks paths before anything is uploaded. Paths in the cluster are checked by the JobTracker.
 fn check_paths(submission: &Submission, args: &Args) -> Result<()> {
     ensure!(
         !submission.inputs.is_empty() || args.program == "teragen",
@@ -385,9 +385,9 @@ mod tests {
 
     #[test]
     fn settings_are_key_and_value() {
-        assert_eq!(setting("a.b=c=d"), Ok(("a.b".into(), "c=d".into())));
-        assert!(setting("a").is_err());
-        assert!(setting("=a").is_err());
+        assert_eq!(parse_setting("a.b=c=d"), Ok(("a.b".into(), "c=d".into())));
+        assert!(parse_setting("a").is_err());
+        assert!(parse_setting("=a").is_err());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 #![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
 
-use super::inspect::One;
+use super::inspect::JobArgs;
 use crate::output;
 use anyhow::Result;
 use clusters::locate::Target;
@@ -20,19 +20,19 @@ use view::{
     mrctl tasks job_7 --state failed      then: mrctl logs ATTEMPT")]
 pub(crate) struct Args {
     #[command(flatten)]
-    one: One,
+    job_args: JobArgs,
     /// Show only tasks and attempts in this state
     #[arg(long, value_name = "STATE", value_parser = STATES)]
     state: Option<String>,
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    let mut tasks = target.jobtracker().await?.tasks(&args.one.job).await?;
+    let mut tasks = target.jobtracker().await?.tasks(&args.job_args.job).await?;
     let all = totals(&tasks);
     if let Some(state) = &args.state {
         retain_state(&mut tasks, state);
     }
-    if args.one.json {
+    if args.job_args.json {
         output::json(&tasks)?;
         return Ok(ExitCode::SUCCESS);
     }

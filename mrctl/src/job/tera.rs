@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 const MAPS_MAX: u64 = 10_000;
 
-/// The number of records and of maps, from the settings `rows` and `maps`.
-pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
+/// Returns the number of records and the number of maps, from the settings `rows` and `maps`.
+/// Refuses values out of range.
+pub(super) fn rows_and_maps(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
     let number = |key: &str, default: Option<u64>| match (conf.get(key), default) {
         (Some(text), _) => {
             text.parse().map_err(|_| Usage(format!("--conf {key}={text}: not a whole number")))
@@ -28,12 +29,12 @@ pub(super) fn check(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
     Ok((rows, maps))
 }
 
-/// Writes one file per map and returns their paths.
-pub(super) async fn ranges(
+/// Writes one input file per map and returns the paths of these files.
+pub(super) async fn write_range_files(
     staging: &mut StagingFolder<'_>,
     conf: &BTreeMap<String, String>,
 ) -> Result<Vec<String>> {
-    let (rows, maps) = check(conf)?;
+    let (rows, maps) = rows_and_maps(conf)?;
     let mut paths = Vec::new();
     for map in 0..maps {
         let (first, end) = (rows * map / maps, rows * (map + 1) / maps);

@@ -2,13 +2,13 @@
 
 mod progress;
 
-pub(crate) use progress::{Meter, Runs};
+pub(crate) use progress::{Meter, SimulationProgress};
 pub(crate) use view::output::*;
 
 use client::Error;
 use dfs_client::{ClientError, error::Kind};
 
-/// The exit code for an error: 2 for a usage error, 1 for a failure.
+/// Returns the exit code for an error: 2 for a usage error, 1 for a failure.
 pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.chain().any(|cause| {
         cause.is::<Usage>()
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_values_exit_with_2_and_failures_with_1() {
+    fn invalid_values_exit_with_2_and_failures_with_1() {
         let refused = |kind| ClientError::Refused(dfs_client::error::Error::new(kind, "x"));
         assert_eq!(exit_code(&Usage("x".into()).into()), 2);
         assert_eq!(exit_code(&dfs_client::path::DfsPath::parse("relative").unwrap_err().into()), 2);

@@ -10,16 +10,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A transfer shorter and smaller than these limits prints no summary line.
-const SHOWN_AFTER: Duration = Duration::from_secs(1);
-const SHOWN_FROM_BYTES: u64 = 64 << 20;
+/// A transfer that takes at least this long prints a summary line.
+const SUMMARY_AFTER: Duration = Duration::from_secs(1);
+/// A transfer of at least this many bytes prints a summary line, however short it was.
+const SUMMARY_FROM_BYTES: u64 = 64 << 20;
 
 /// The progress of a transfer. The bar is removed when this is dropped.
 pub(crate) struct Meter(ProgressBar);
 
 impl Meter {
-    /// A bar for `total` bytes, or a spinner if the total is unknown. Hidden if `quiet`, or if
-    /// standard error is not a terminal.
+    /// Creates a bar for `total` bytes, or a spinner if the total is unknown. It is hidden if
+    /// `quiet` is set or standard error is not a terminal.
     pub(crate) fn new(label: &str, total: Option<u64>, quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
@@ -45,7 +46,7 @@ impl Meter {
     /// small.
     pub(crate) fn print_summary(&self) {
         let took = self.0.elapsed();
-        let small = took < SHOWN_AFTER && self.0.position() < SHOWN_FROM_BYTES;
+        let small = took < SUMMARY_AFTER && self.0.position() < SUMMARY_FROM_BYTES;
         if self.0.is_hidden() || small {
             return;
         }
@@ -54,8 +55,8 @@ impl Meter {
         self.0.suspend(|| eprintln!("{text}"));
     }
 
-    /// A bar for `total` blocks that are to be moved.
-    pub(crate) fn counter(total: u64, quiet: bool) -> Self {
+    /// Creates a bar that counts blocks instead of bytes, for `total` blocks to move.
+    pub(crate) fn of_blocks(total: u64, quiet: bool) -> Self {
         if quiet || !std::io::stderr().is_terminal() {
             return Self(ProgressBar::hidden());
         }
@@ -65,8 +66,9 @@ impl Meter {
         Self(bar)
     }
 
-    /// Sets how many blocks are left. If new blocks were added, the total rises.
-    pub(crate) fn left(&self, left: u64) {
+    /// Sets how many blocks remain to be moved. If this is more than the total, the total is
+    /// raised.
+    pub(crate) fn set_remaining_blocks(&self, left: u64) {
         let total = self.0.length().unwrap_or(0).max(left);
         self.0.set_length(total);
         self.0.set_position(total - left);
@@ -79,15 +81,15 @@ impl Meter {
 
 /// The progress of simulations: a bar on a terminal. Without a terminal, one line for each finished
 /// policy, once the simulations have run for `LOGGED_AFTER`.
-pub(crate) struct Runs {
+pub(crate) struct SimulationProgress {
     bar: ProgressBar,
     began: Instant,
 }
 
-/// Shorter simulations log no progress.
+/// Simulations that take less time than this log no progress.
 const LOGGED_AFTER: Duration = Duration::from_secs(10);
 
-impl Runs {
+impl SimulationProgress {
     pub(crate) fn new() -> Self {
         let bar = if std::io::stderr().is_terminal() {
             let style = ProgressStyle::with_template("{msg} {wide_bar} {pos} of {len} runs, {elapsed}");
@@ -101,7 +103,7 @@ impl Runs {
     }
 
     /// Counts a finished run of the experiment `title`.
-    pub(crate) fn done(&self, title: &str, step: Step<'_>) {
+    pub(crate) fn count_run(&self, title: &str, step: Step<'_>) {
         let note = format!("{} is done", step.label);
         self.update(title, step.done, step.of, step.is_last.then_some(&note));
     }
@@ -115,18 +117,18 @@ impl Runs {
             self.bar.set_length(of as u64);
             self.bar.set_position(done as u64);
         } else if let Some(note) = note.filter(|_| took >= LOGGED_AFTER) {
-            eprintln!("mrctl: {}", snapshot(title, done, of, took, note));
+            eprintln!("mrctl: {}", progress_line(title, done, of, took, note));
         }
     }
 }
 
-impl Drop for Runs {
+impl Drop for SimulationProgress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
-fn snapshot(title: &str, done: usize, of: usize, took: Duration, note: &str) -> String {
+fn progress_line(title: &str, done: usize, of: usize, took: Duration, note: &str) -> String {
     let before = if title.is_empty() { String::new() } else { format!("{title}: ") };
     format!("{before}{done} of {of} runs after {}; {note}", millis(took))
 }
@@ -189,10 +191,10 @@ mod tests {
     }
 
     #[test]
-    fn closing_line_ends_with_a_newline() {
+    fn printing_the_summary_does_not_deadlock() {
         let target = ProgressDrawTarget::term_like(Box::new(HiddenTerminal));
-        let meter = Meter(ProgressBar::with_draw_target(Some(SHOWN_FROM_BYTES), target));
-        meter.advance(SHOWN_FROM_BYTES);
+        let meter = Meter(ProgressBar::with_draw_target(Some(SUMMARY_FROM_BYTES), target));
+        meter.advance(SUMMARY_FROM_BYTES);
         let (sender, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             meter.print_summary();
@@ -203,17 +205,17 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_logged_without_a_terminal() {
+    fn progress_line_has_runs_time_and_note() {
         let late = Duration::from_secs(75);
         assert_eq!(
-            snapshot("Map-heavy", 3, 6, late, "fair is done"),
+            progress_line("Map-heavy", 3, 6, late, "fair is done"),
             "Map-heavy: 3 of 6 runs after 75.0 s; fair is done"
         );
-        assert_eq!(snapshot("", 3, 6, late, "fair is done"), "3 of 6 runs after 75.0 s; fair is done");
+        assert_eq!(progress_line("", 3, 6, late, "fair is done"), "3 of 6 runs after 75.0 s; fair is done");
     }
 
     #[test]
-    fn the_closing_line_has_amount_time_and_rate() {
+    fn summary_line_has_amount_time_and_rate() {
         assert_eq!(summary("/x", 20 << 20, Duration::from_secs(2)), "/x: 20.0 MiB in 2.0 s, 10.0 MiB/s");
     }
 }

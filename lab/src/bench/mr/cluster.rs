@@ -14,10 +14,10 @@ use std::{
 use tokio::process::Command;
 use view::follow::follow;
 
-/// After a job, wait until its tracker has reaped the last task process and the pools are full
-/// again, because that cost belongs to the job.
-const SETTLE: Duration = Duration::from_millis(500);
-/// How long deletes may take to reach the disks.
+/// How long to wait after a job until its tracker has reaped the last task process and has refilled
+/// its pool of idle processes. That cost belongs to the job.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// How long the DataNodes may take to delete the blocks of deleted files.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The measured cluster, and connections to it.
@@ -29,7 +29,7 @@ pub(super) struct Cluster {
 
 /// The duration and cost of a run.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ran {
+pub(super) struct RunCost {
     /// Seconds from start to end.
     pub(super) wall: f64,
     /// CPU seconds by kind of process.
@@ -51,36 +51,37 @@ impl Cluster {
     }
 
     /// Runs a program outside the cluster to its end. Its own CPU time is counted as `client`.
-    pub(super) async fn run(&self, command: &mut Command) -> Result<Ran> {
+    pub(super) async fn run(&self, command: &mut Command) -> Result<RunCost> {
         let before = Usage::of(&self.launch).await?;
-        let (wall, _) = finish(command).await?;
-        Ok(Ran { wall, usage: Usage::of(&self.launch).await?.since(&before) })
+        let (wall, _) = run_to_end(command).await?;
+        Ok(RunCost { wall, usage: Usage::of(&self.launch).await?.since(&before) })
     }
 
     /// Runs a plain program.
-    pub(super) async fn plain(&self, name: &str, file: &Path, out: &Path) -> Result<Ran> {
-        self.run(own()?.args(["bench", "plain", name]).arg(file).arg(out)).await
+    pub(super) async fn run_plain_program(&self, name: &str, file: &Path, out: &Path) -> Result<RunCost> {
+        self.run(this_program()?.args(["bench", "plain", name]).arg(file).arg(out)).await
     }
 
     /// Submits a job in a separate process, as a user would, and waits for its end. Returns its ID
     /// and cost.
-    pub(super) async fn submit(&self, arguments: &[&str]) -> Result<(String, Ran)> {
+    pub(super) async fn submit(&self, arguments: &[&str]) -> Result<(String, RunCost)> {
         let before = Usage::of(&self.launch).await?;
-        let (id, wall) = self.submit_uncounted(arguments).await?;
-        tokio::time::sleep(SETTLE).await;
-        Ok((id, Ran { wall, usage: Usage::of(&self.launch).await?.since(&before) }))
+        let (id, wall) = self.submit_without_cost(arguments).await?;
+        tokio::time::sleep(SETTLE_TIME).await;
+        Ok((id, RunCost { wall, usage: Usage::of(&self.launch).await?.since(&before) }))
     }
 
-    /// The same without the cost, which takes time to read. Returns the ID and the seconds.
-    pub(super) async fn submit_uncounted(&self, arguments: &[&str]) -> Result<(String, f64)> {
-        let mut command = own()?;
+    /// Submits a job like `submit`, but does not read the cost, which takes time. Returns the job
+    /// ID and the seconds.
+    pub(super) async fn submit_without_cost(&self, arguments: &[&str]) -> Result<(String, f64)> {
+        let mut command = this_program()?;
         command
             .arg("--config")
             .arg(self.launch.layout.config_file())
             .arg("submit")
             .args(arguments)
             .arg("--json");
-        let (wall, stdout) = finish(&mut command).await?;
+        let (wall, stdout) = run_to_end(&mut command).await?;
         let job: serde_json::Value = serde_json::from_slice(&stdout).unwrap_or_default();
         let id = job["job"].as_str().context("`mrctl submit --json` did not print a job")?;
         Ok((id.to_owned(), wall))
@@ -96,8 +97,8 @@ impl Cluster {
         Ok(since.elapsed().as_secs_f64())
     }
 
-    /// CPU seconds of maps and of reduces, from the counters of the job.
-    pub(super) async fn by_phase(&self, job: &str) -> Result<[f64; 2]> {
+    /// Returns the CPU seconds of all maps and of all reduces, from the counters of the job.
+    pub(super) async fn cpu_seconds_by_phase(&self, job: &str) -> Result<[f64; 2]> {
         let mut seconds = [0.0; 2];
         for task in self.tracker.tasks(job).await? {
             let used: u64 =
@@ -151,13 +152,13 @@ impl Cluster {
     }
 }
 
-/// A command that runs this program.
-fn own() -> Result<Command> {
+/// Returns a command that runs this program.
+fn this_program() -> Result<Command> {
     Ok(Command::new(std::env::current_exe().context("cannot determine the path of mrctl")?))
 }
 
 /// Runs a program to its end. Returns the seconds and its output.
-async fn finish(command: &mut Command) -> Result<(f64, Vec<u8>)> {
+async fn run_to_end(command: &mut Command) -> Result<(f64, Vec<u8>)> {
     let name = command.as_std().get_program().to_string_lossy().into_owned();
     let since = Instant::now();
     let ended = command.stdin(Stdio::null()).kill_on_drop(true).output().await;

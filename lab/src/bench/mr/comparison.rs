@@ -1,36 +1,36 @@
 //! Compares a job with the plain program that does the same work, round by round.
 
-use super::{cluster::Ran, usage::Usage};
+use super::{cluster::RunCost, usage::Usage};
 use crate::bench::measurement::{Limit, Measurement, median};
 
-/// The rounds of both.
+/// The results of all rounds, for the job and for the plain program.
 #[derive(Default)]
 pub(super) struct Comparison {
-    jobs: Vec<Ran>,
+    jobs: Vec<RunCost>,
     phases: Vec<[f64; 2]>,
-    plain: Vec<Ran>,
+    plain: Vec<RunCost>,
 }
 
 impl Comparison {
-    pub(super) fn add(&mut self, job: Ran, phases: [f64; 2], plain: Ran) {
+    pub(super) fn add(&mut self, job: RunCost, phases: [f64; 2], plain: RunCost) {
         self.jobs.push(job);
         self.phases.push(phases);
         self.plain.push(plain);
     }
 
-    /// Median duration of the jobs in seconds.
+    /// Returns the median duration of the jobs in seconds.
     pub(super) fn wall(&self) -> f64 {
         median(self.jobs.iter().map(|ran| ran.wall).collect())
     }
 
-    /// Median CPU seconds of the jobs.
+    /// Returns the median CPU seconds of the jobs.
     pub(super) fn cpu(&self) -> f64 {
         median(self.jobs.iter().map(|ran| ran.usage.total()).collect())
     }
 
-    /// The CPU time with its limit, the duration, and the CPU time by kind of process.
+    /// Returns the CPU time with its limit, the duration, and the CPU time by kind of process.
     pub(super) fn figures(&self, name: &str, most: f64) -> Vec<Measurement> {
-        let plain = |of: fn(&Ran) -> f64| Some(median(self.plain.iter().map(of).collect()));
+        let plain = |of: fn(&RunCost) -> f64| Some(median(self.plain.iter().map(of).collect()));
         let cpu = Measurement {
             limit: Some(Limit::AtMostOfBaseline(most)),
             baseline: plain(|ran| ran.usage.total_of("client")),
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn job_is_compared_with_the_plain_program() {
-        let ran = |wall, seconds: &[(&'static str, f64)]| Ran {
+        let ran = |wall, seconds: &[(&'static str, f64)]| RunCost {
             wall,
             usage: Usage(seconds.iter().copied().collect::<BTreeMap<_, _>>()),
         };
@@ -81,8 +81,8 @@ mod tests {
             ran(1.0, &[("client", 2.0)]),
         );
         let figures = comparison.figures("x", 2.0);
-        assert_eq!((figures[0].met(), figures[1].met()), (Some(true), None));
+        assert_eq!((figures[0].is_limit_met(), figures[1].is_limit_met()), (Some(true), None));
         assert!((figures[0].value - 4.0).abs() < 1e-9 && (figures[1].value - 4.0).abs() < 1e-9);
-        assert_eq!(comparison.figures("x", 1.9)[0].met(), Some(false));
+        assert_eq!(comparison.figures("x", 1.9)[0].is_limit_met(), Some(false));
     }
 }

@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Streaming, metadata::MetadataValue};
 
-pub(super) struct Tracker {
+/// A simulated tracker that is registered with the JobTracker.
+pub(super) struct FakeTracker {
     messages: mpsc::Sender<pb::FromTracker>,
     stream: Streaming<pb::ToTracker>,
     /// The number of heartbeats sent.
@@ -19,7 +20,7 @@ pub(super) struct Tracker {
     acked: u64,
 }
 
-impl Tracker {
+impl FakeTracker {
     /// Registers a tracker with this number of map slots.
     pub(super) async fn attach(
         jobtracker: &str,

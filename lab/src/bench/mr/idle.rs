@@ -7,23 +7,23 @@ use clusters::local::{Kind, memory_bytes};
 use std::time::{Duration, Instant};
 
 /// The duration of the measurement.
-pub(super) const OVER: Duration = Duration::from_secs(20);
-/// A pause before it, so that work left by earlier jobs is not counted.
-const SETTLE: Duration = Duration::from_secs(3);
-const CORE_PERCENT: f64 = 1.0;
-const MEMORY_MIB: f64 = 30.0;
+pub(super) const MEASURED_TIME: Duration = Duration::from_secs(20);
+/// The pause before the measurement, so that remaining work of earlier jobs is not counted.
+const SETTLE_TIME: Duration = Duration::from_secs(3);
+const CPU_LIMIT_PERCENT: f64 = 1.0;
+const MEMORY_LIMIT_MIB: f64 = 30.0;
 const KINDS: [Kind; 4] = [Kind::Namenode, Kind::Datanode, Kind::Jobtracker, Kind::Tasktracker];
 
 pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(SETTLE_TIME).await;
     let before = Usage::of(&cluster.launch).await?;
     let since = Instant::now();
-    tokio::time::sleep(OVER).await;
+    tokio::time::sleep(MEASURED_TIME).await;
     let wall_seconds = since.elapsed().as_secs_f64();
     let usage = Usage::of(&cluster.launch).await?.since(&before);
     let percent = |seconds: f64| 100.0 * seconds / wall_seconds;
     let mut figures = vec![Measurement {
-        limit: Some(Limit::AtMost(CORE_PERCENT)),
+        limit: Some(Limit::AtMost(CPU_LIMIT_PERCENT)),
         wall_seconds,
         daemon_cpu_seconds: usage.total(),
         ..Measurement::unlimited("idle cluster, of one core", percent(usage.total()), "%")
@@ -45,7 +45,7 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
         }
         let name = format!("idle: largest {}, resident", kind.program());
         figures.push(Measurement {
-            limit: Some(Limit::AtMost(MEMORY_MIB)),
+            limit: Some(Limit::AtMost(MEMORY_LIMIT_MIB)),
             ..Measurement::unlimited(name, largest, "MiB")
         });
     }

@@ -3,12 +3,12 @@
 
 use super::{
     super::{layout, measurement::Measurement, note_build},
-    fake_tracker::Tracker,
+    fake_tracker::FakeTracker,
     usage::Usage,
 };
 use crate::bench::measurement::Limit;
 use anyhow::{Context, Result, ensure};
-use clusters::local::{Kind, Launch, end, memory_bytes, restart};
+use clusters::local::{Kind, Launch, end_processes, memory_bytes, restart};
 use daemon::Period;
 use security::{Credentials, Role};
 use std::{
@@ -21,11 +21,12 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// The same retry intervals as real trackers.
+/// The first interval before a tracker connects again, as for real trackers.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// The longest interval before a tracker connects again, as for real trackers.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 const ATTACH_TIMEOUT: Duration = Duration::from_mins(2);
-/// Open files besides the sockets of the trackers.
+/// The number of open files that this process needs besides the sockets of the trackers.
 const OTHER_FILES: u64 = 256;
 
 /// Measure a jobtracker under the heartbeats of many simulated trackers
@@ -64,15 +65,17 @@ fn positive_period(text: &str) -> Result<Period, String> {
 /// The state that all simulated trackers share.
 #[derive(Debug, Default)]
 struct SharedState {
+    /// The number of connected trackers.
     attached: AtomicUsize,
     /// Whether answer times are recorded.
-    counting: AtomicBool,
-    over: AtomicBool,
+    recording: AtomicBool,
+    /// Whether the trackers must end.
+    ended: AtomicBool,
 }
 
 pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
-    check_socket_limit(u64::from(args.trackers))?;
+    raise_file_limit(u64::from(args.trackers))?;
     let mut layout = layout(folder, "load", 1, args.tls)?;
     layout.config.jobtracker.heartbeat = args.heartbeat;
     let state_folder = layout.folder.clone();
@@ -86,15 +89,15 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
         // Spread the first heartbeats over one period, as if the trackers were started one after
         // another.
         let offset = args.heartbeat.0.mul_f64(f64::from(number) / f64::from(args.trackers));
-        trackers.spawn(live(addr, format!("load{number}"), args.heartbeat.0, offset, shared));
+        trackers.spawn(run_tracker(addr, format!("load{number}"), args.heartbeat.0, offset, shared));
     }
-    await_all(&shared, args.trackers).await?;
+    await_all_attached(&shared, args.trackers).await?;
     let mut figures = vec![unlimited("trackers attached", started.elapsed().as_secs_f64(), "s")];
     let jobtracker = launch.state.find("jobtracker", None)?.identity.pid;
     let before = Usage::of(&launch).await?;
-    shared.counting.store(true, Ordering::Relaxed);
+    shared.recording.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
-    shared.counting.store(false, Ordering::Relaxed);
+    shared.recording.store(false, Ordering::Relaxed);
     let used = Usage::of(&launch).await?.since(&before);
     let busy = used.0.get("jobtracker").copied().unwrap_or(0.0) / args.seconds as f64;
     figures.push(unlimited("jobtracker, of one core", 100.0 * busy, "%"));
@@ -102,22 +105,22 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     figures.push(unlimited("jobtracker, resident", bytes as f64 / f64::from(1 << 20), "MiB"));
 
     let daemon = launch.state.find("jobtracker", None)?;
-    end(&[(&daemon.identity, &daemon.args)], Duration::ZERO)?;
+    end_processes(&[(&daemon.identity, &daemon.args)], Duration::ZERO)?;
     launch.reap();
-    wait_until_none(&shared).await?;
+    await_none_attached(&shared).await?;
     let since = Instant::now();
     restart(&state_folder, &mut launch.state, "jobtracker", Kind::Jobtracker).await?;
-    await_all(&shared, args.trackers).await?;
+    await_all_attached(&shared, args.trackers).await?;
     let took = since.elapsed().as_secs_f64();
     figures.push(unlimited("all trackers registered again after kill -9 of the jobtracker", took, "s"));
-    shared.counting.store(true, Ordering::Relaxed);
+    shared.recording.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
-    shared.over.store(true, Ordering::Relaxed);
+    shared.ended.store(true, Ordering::Relaxed);
     let mut answers = Vec::new();
     while let Some(ended) = trackers.join_next().await {
         answers.extend(ended.context("a simulated tracker panicked")??);
     }
-    figures.extend(latencies(answers, args.trackers)?);
+    figures.extend(latency_measurements(answers, args.trackers)?);
     Ok(figures)
 }
 
@@ -125,7 +128,7 @@ fn unlimited(name: &str, value: f64, unit: &'static str) -> Measurement {
     Measurement::unlimited(format!("load: {name}"), value, unit)
 }
 
-fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Measurement>> {
+fn latency_measurements(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Measurement>> {
     ensure!(!answers.is_empty(), "no heartbeat was answered");
     answers.sort_unstable();
     let at = |part: f64| {
@@ -144,9 +147,9 @@ fn latencies(mut answers: Vec<Duration>, trackers: u32) -> Result<Vec<Measuremen
     ])
 }
 
-/// One simulated tracker: sends a heartbeat each period and reconnects when the connection breaks.
-/// Returns the answer times.
-async fn live(
+/// Runs a simulated tracker, which sends a heartbeat each period and reconnects when the connection
+/// breaks. Returns the answer times.
+async fn run_tracker(
     (addr, credentials): (String, Credentials),
     name: String,
     period: Duration,
@@ -155,8 +158,8 @@ async fn live(
 ) -> Result<Vec<Duration>> {
     let (mut answers, mut pause) = (Vec::new(), RETRY_FIRST);
     tokio::time::sleep(offset).await;
-    while !shared.over.load(Ordering::Relaxed) {
-        let Ok(mut tracker) = Tracker::attach(&addr, &credentials, &name, 2).await else {
+    while !shared.ended.load(Ordering::Relaxed) {
+        let Ok(mut tracker) = FakeTracker::attach(&addr, &credentials, &name, 2).await else {
             tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
             pause = (pause * 2).min(RETRY_MAX);
             continue;
@@ -165,9 +168,9 @@ async fn live(
         shared.attached.fetch_add(1, Ordering::Relaxed);
         let mut beats = tokio::time::interval(period);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while !shared.over.load(Ordering::Relaxed) {
+        while !shared.ended.load(Ordering::Relaxed) {
             beats.tick().await;
-            let counts = shared.counting.load(Ordering::Relaxed);
+            let counts = shared.recording.load(Ordering::Relaxed);
             match tracker.heartbeat().await {
                 Ok(took) if counts => answers.push(took),
                 Ok(_) => {}
@@ -179,7 +182,7 @@ async fn live(
     Ok(answers)
 }
 
-async fn await_all(shared: &SharedState, trackers: u32) -> Result<()> {
+async fn await_all_attached(shared: &SharedState, trackers: u32) -> Result<()> {
     let deadline = Instant::now() + ATTACH_TIMEOUT;
     while shared.attached.load(Ordering::Relaxed) < trackers as usize {
         let attached = shared.attached.load(Ordering::Relaxed);
@@ -192,7 +195,7 @@ async fn await_all(shared: &SharedState, trackers: u32) -> Result<()> {
     Ok(())
 }
 
-async fn wait_until_none(shared: &SharedState) -> Result<()> {
+async fn await_none_attached(shared: &SharedState) -> Result<()> {
     let deadline = Instant::now() + ATTACH_TIMEOUT;
     while shared.attached.load(Ordering::Relaxed) > 0 {
         ensure!(Instant::now() < deadline, "the trackers do not notice that the jobtracker has ended");
@@ -201,8 +204,9 @@ async fn wait_until_none(shared: &SharedState) -> Result<()> {
     Ok(())
 }
 
-/// Each tracker needs a socket in this process and one in the JobTracker, which inherits the limit.
-fn check_socket_limit(trackers: u64) -> Result<()> {
+/// Raises the limit of open files if it is too low. Each tracker needs a socket in this process and
+/// one in the JobTracker, which inherits the limit.
+fn raise_file_limit(trackers: u64) -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = trackers + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);

@@ -11,7 +11,7 @@ mod fake_tracker;
 mod idle;
 pub(super) mod load;
 pub(super) mod preempt;
-mod small;
+mod small_job;
 mod tasks;
 mod terasort;
 mod usage;
@@ -67,9 +67,9 @@ enum What {
     Idle,
 }
 
-/// Copies of the input on the disk at the same time: the input, its copy in the cluster, the
-/// output, those of the plain program and of GNU sort, and space for deleted files.
-const COPIES: u64 = 8;
+/// How many times the size of the input must be free on the disk: for the input, its copy in the
+/// cluster, the output of the job, of the plain program and of GNU sort, and for deleted files.
+const INPUT_COPIES: u64 = 8;
 
 impl Args {
     fn wants(&self, what: What) -> bool {
@@ -88,7 +88,7 @@ impl Args {
 pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
     if args.wants(What::Wordcount) || args.wants(What::Terasort) {
-        check_free_space(&args.dir, args.size, COPIES)?;
+        check_free_space(&args.dir, args.size, INPUT_COPIES)?;
     }
     let mut figures = Vec::new();
     let cluster = Cluster::start(folder, args.nodes).await?;
@@ -101,17 +101,17 @@ pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measuremen
         figures.extend(terasort::measure(args, &cluster, folder).await?);
     }
     if args.wants(What::Small) {
-        args.print_status(format!("small: {} jobs, twice", small::JOBS));
-        figures.extend(small::measure(&cluster).await?);
+        args.print_status(format!("small: {} jobs, twice", small_job::JOBS));
+        figures.extend(small_job::measure(&cluster).await?);
     }
     if args.wants(What::Tasks) {
         args.print_status(format!("tasks: {} empty tasks", tasks::TASKS));
         figures.extend(tasks::measure(&cluster).await?);
         args.print_status("tasks: the jobtracker with simulated trackers");
-        figures.push(tasks::measure_alone(folder, args.nodes).await?);
+        figures.push(tasks::measure_jobtracker_only(folder, args.nodes).await?);
     }
     if args.wants(What::Idle) {
-        args.print_status(format!("idle: {} s", idle::OVER.as_secs()));
+        args.print_status(format!("idle: {} s", idle::MEASURED_TIME.as_secs()));
         figures.extend(idle::measure(&cluster).await?);
     }
     Ok(figures)

@@ -4,10 +4,10 @@
 //! One job runs repeatedly at the same rates. For the costs, three runs alternate: undisturbed,
 //! with every task preempted once, and with every task killed once. For the latencies, maps are
 //! split and reduces are paused all the time, one after another; then all at once; then reduces are
-//! paused in shuffle when nearly all map outputs have been fetched. Latencies are those of the
-//! JobTracker: from the request to the free slot. All nodes share the cores of this machine, so
-//! attempts that are preempted at the same time wait for each other; limits apply only to one at a
-//! time.
+//! paused in shuffle when nearly all map outputs have been fetched. Latencies are measured by the
+//! JobTracker, from the request until the slot is free. All nodes share the cores of this machine,
+//! so attempts that are preempted at the same time wait for each other; limits apply only to one at
+//! a time.
 
 use super::{
     super::{check_free_space, measurement::Measurement, note_build},
@@ -25,19 +25,20 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Pauses of each reduce, and splits of all maps together.
-const PAUSES: usize = 12;
-const SPLITS: usize = 120;
-/// The progress at which a map and a reduce are preempted once: half of the map, half of the last
-/// stage of the reduce.
-const HALF: [f64; 2] = [0.5, 0.83];
-/// Rounds for the comparison of costs.
+/// The maximum number of pauses of each reduce.
+const PAUSES_PER_REDUCE: usize = 12;
+/// The maximum number of splits of all maps together.
+const SPLITS_MAX: usize = 120;
+/// The progress at which a map and a reduce are preempted once. The map has done half of its work,
+/// the reduce half of its last stage.
+const PREEMPT_PROGRESS: [f64; 2] = [0.5, 0.83];
+/// The number of rounds for the comparison of costs.
 const ROUNDS: usize = 3;
-/// Rounds of pauses in shuffle.
-const SHUFFLES: usize = 3;
-/// Time to fetch the outputs of completed maps.
-const FETCH_TIMEOUT: Duration = Duration::from_millis(700);
-const COPIES: u64 = 8;
+/// The number of rounds with a pause in shuffle.
+const SHUFFLE_ROUNDS: usize = 3;
+/// How long to wait until a reduce has fetched the outputs of completed maps.
+const FETCH_TIME: Duration = Duration::from_millis(700);
+const INPUT_COPIES: u64 = 8;
 const TASK_SECONDS: u64 = 6;
 const ROW_BYTES: u64 = 100;
 /// The number of flag checks that are timed together.
@@ -83,14 +84,14 @@ struct PreemptedTasks {
     /// The tasks as submitted, without the remainders of split maps.
     tasks: Vec<String>,
     /// The tasks that were preempted, for runs with one preemption per task.
-    once: Vec<String>,
+    preempted_tasks: Vec<String>,
     splits: usize,
 }
 
 /// Runs all measurements.
 pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
-    check_free_space(&args.dir, args.size, COPIES)?;
+    check_free_space(&args.dir, args.size, INPUT_COPIES)?;
     let print_status = |text: &str| {
         if !args.json {
             eprintln!("{text}");
@@ -125,19 +126,19 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     }
     figures.extend(costs.figures());
     print_status("paused in shuffle");
-    figures.push(bench.shuffles(folder).await?);
+    figures.push(bench.measure_shuffle_pauses(folder).await?);
     Ok(figures)
 }
 
 /// A completed run of the job.
-struct Ran {
+struct CompletedRun {
     job: Job,
     /// A checksum of its output.
     sum: u32,
     /// CPU seconds of its maps and of its reduces.
     cpu: [f64; 2],
-    /// The number of tasks that were preempted once, and of all tasks.
-    once: (usize, usize),
+    /// The number of tasks that were preempted once, and the number of all tasks.
+    preempted_tasks: (usize, usize),
 }
 
 struct Bench<'a> {
@@ -148,7 +149,7 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Runs the job with this disturbance.
-    async fn run(&self, disturbance: Disturbance) -> Result<Ran> {
+    async fn run(&self, disturbance: Disturbance) -> Result<CompletedRun> {
         let output = format!("/{disturbance:?}").to_lowercase();
         let id = self.submit(&output, self.nodes).await?;
         let mut preempted = PreemptedTasks::default();
@@ -170,8 +171,13 @@ impl Bench<'_> {
         };
         self.cluster.output(&output, add).await?;
         self.cluster.delete(&output).await?;
-        let cpu = self.cluster.by_phase(&id).await?;
-        Ok(Ran { job, sum, cpu, once: (preempted.once.len(), preempted.tasks.len()) })
+        let cpu = self.cluster.cpu_seconds_by_phase(&id).await?;
+        Ok(CompletedRun {
+            job,
+            sum,
+            cpu,
+            preempted_tasks: (preempted.preempted_tasks.len(), preempted.tasks.len()),
+        })
     }
 
     /// Submits the job by `mrctl submit`, which samples its input for the total order.
@@ -183,7 +189,7 @@ impl Bench<'_> {
         let mut arguments =
             vec!["terasort", "--input", "/gen", "--output", output, "--reduces", &reduces, "--detach"];
         arguments.extend(["--conf", &paces[0], "--conf", &paces[1], "--conf", "slow.start=0"]);
-        Ok(self.cluster.submit_uncounted(&arguments).await?.0)
+        Ok(self.cluster.submit_without_cost(&arguments).await?.0)
     }
 
     /// Preempts and resumes tasks. A request that comes too late is refused, which is no error.
@@ -219,29 +225,30 @@ impl Bench<'_> {
             };
             let wanted = match disturbance {
                 Disturbance::Continuous | Disturbance::Bursts => {
-                    // Not directly after the launch, when there is no work to lose yet.
+                    // Do not preempt directly after the launch, when there is no work to lose yet.
                     attempt.progress > 0.05
-                        && task.attempts.len() <= PAUSES
-                        && (!is_map || preempted.splits < SPLITS)
+                        && task.attempts.len() <= PAUSES_PER_REDUCE
+                        && (!is_map || preempted.splits < SPLITS_MAX)
                 }
                 _ => {
-                    attempt.progress > HALF[usize::from(!is_map)]
+                    attempt.progress > PREEMPT_PROGRESS[usize::from(!is_map)]
                         && preempted.tasks.contains(&task.task)
-                        && !preempted.once.contains(&task.task)
+                        && !preempted.preempted_tasks.contains(&task.task)
                 }
             };
             if wanted && tracker.preempt(&attempt.attempt, how).await.is_ok() {
                 preempted.splits += usize::from(is_map);
-                preempted.once.push(task.task.clone());
+                preempted.preempted_tasks.push(task.task.clone());
                 busy = true;
             }
         }
         Ok(())
     }
 
-    /// The times until slots were free. `alone` is a folder to write to, if the attempts were
-    /// preempted one at a time; limits apply only then.
-    async fn latencies(&self, job: &Job, alone: Option<&Path>) -> Result<Vec<Measurement>> {
+    /// Returns how long each preempted attempt took to free its slot. `scratch` is set only if the
+    /// attempts were preempted one at a time. It is a folder for measuring how long plain writes
+    /// take. Limits apply only then.
+    async fn latencies(&self, job: &Job, scratch: Option<&Path>) -> Result<Vec<Measurement>> {
         let tasks = self.cluster.tracker.tasks(&job.job).await?;
         let of = |how: &str, stage: &str| -> Vec<f64> {
             let attempts = tasks.iter().flat_map(|task| &task.attempts);
@@ -256,8 +263,10 @@ impl Bench<'_> {
         };
         // A pause may take longer by the time to write the data that the reduce has in memory.
         let memory_bytes = mean("CHECKPOINT_MEMORY_BYTES", pauses) as u64;
-        let flush =
-            alone.map(|folder| write(&folder.join("plain"), memory_bytes)).transpose()?.unwrap_or_default();
+        let flush = scratch
+            .map(|folder| write_milliseconds(&folder.join("plain"), memory_bytes))
+            .transpose()?
+            .unwrap_or_default();
         let kinds = [
             ("split", "", 50.0, 250.0),
             ("pause", "shuffle", 0.0, 0.0),
@@ -266,8 +275,8 @@ impl Bench<'_> {
         for (how, stage, middle, late) in kinds {
             let times = of(how, stage);
             let what = if stage.is_empty() { how.to_owned() } else { format!("{how} in {stage}") };
-            let what = if alone.is_some() { what } else { format!("{what}, all preempted at once") };
-            let limit = |most: f64| (alone.is_some() && most > 0.0).then_some(Limit::AtMost(most));
+            let what = if scratch.is_some() { what } else { format!("{what}, all preempted at once") };
+            let limit = |most: f64| (scratch.is_some() && most > 0.0).then_some(Limit::AtMost(most));
             let name = format!("slot free after {what}, median of {}", times.len());
             figures.push(Measurement {
                 limit: limit(middle),
@@ -279,11 +288,11 @@ impl Bench<'_> {
                 ..Measurement::unlimited(name, percentile(times, 99), "ms")
             });
         }
-        if alone.is_none() {
+        if scratch.is_none() {
             return Ok(figures);
         }
-        // The part of this time that the tasks themselves need. The remainder is messages and
-        // journals.
+        // Also report the part of this time that the tasks themselves need. The remainder is for
+        // messages and journals.
         let name = format!(
             "writing and syncing {}, as much as a paused reduce has in memory, mean",
             view::output::human(memory_bytes)
@@ -311,16 +320,16 @@ impl Bench<'_> {
         Ok(figures)
     }
 
-    async fn shuffles(&self, folder: &Path) -> Result<Measurement> {
+    async fn measure_shuffle_pauses(&self, folder: &Path) -> Result<Measurement> {
         let (mut took, mut plain, mut written) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..SHUFFLES {
-            let (milliseconds, bytes) = self.shuffle().await?;
+        for _ in 0..SHUFFLE_ROUNDS {
+            let (milliseconds, bytes) = self.pause_in_shuffle().await?;
             took.push(milliseconds);
-            plain.push(write(&folder.join("plain"), bytes)?);
+            plain.push(write_milliseconds(&folder.join("plain"), bytes)?);
             written = bytes;
         }
         let name = format!(
-            "slot free after a pause in shuffle with a checkpoint of {}, median of {SHUFFLES}",
+            "slot free after a pause in shuffle with a checkpoint of {}, median of {SHUFFLE_ROUNDS}",
             view::output::human(written)
         );
         Ok(Measurement {
@@ -333,7 +342,7 @@ impl Bench<'_> {
 
     /// Pauses a reduce when nearly all map outputs have been fetched and one map is missing.
     /// Returns the time until the slot was free, and the size of the checkpoint.
-    async fn shuffle(&self) -> Result<(f64, u64)> {
+    async fn pause_in_shuffle(&self) -> Result<(f64, u64)> {
         let (tracker, output) = (&self.cluster.tracker, "/shuffle");
         let id = self.submit(output, 1).await?;
         let reduce = format!("{id}.r0");
@@ -344,7 +353,7 @@ impl Bench<'_> {
                 break job;
             }
             if !requested && job.maps.done + 1 >= job.maps.total {
-                tokio::time::sleep(FETCH_TIMEOUT).await;
+                tokio::time::sleep(FETCH_TIME).await;
                 requested = tracker.preempt(&format!("{reduce}.0"), PreemptKind::Pause).await.is_ok();
             }
             let task = tracker.tasks(&id).await?.into_iter().find(|task| task.task == reduce);
@@ -360,8 +369,8 @@ impl Bench<'_> {
     }
 }
 
-/// Milliseconds to write and sync this many bytes.
-fn write(path: &Path, bytes: u64) -> Result<f64> {
+/// Returns how many milliseconds it takes to write and sync this many bytes.
+fn write_milliseconds(path: &Path, bytes: u64) -> Result<f64> {
     let portion = vec![7; 1 << 20];
     let started = Instant::now();
     let mut file = std::fs::File::create(path)?;
@@ -377,19 +386,21 @@ fn write(path: &Path, bytes: u64) -> Result<f64> {
 /// The cost of the same job undisturbed, with each task preempted once, and with each killed once.
 #[derive(Default)]
 struct Costs {
-    /// CPU time of maps and of reduces, duration of the job, and work lost, each in seconds and for
-    /// each round.
+    /// The costs of the undisturbed job in each round: CPU time of maps, CPU time of reduces,
+    /// duration of the job, and work lost, all in seconds.
     undisturbed: [Vec<f64>; 4],
+    /// The same with each task preempted once.
     once: [Vec<f64>; 4],
+    /// The same with each task killed once.
     killed: [Vec<f64>; 4],
-    /// The number of tasks that were preempted once, and of all tasks.
+    /// The number of tasks that were preempted once, and the number of all tasks.
     tasks: (usize, usize),
     /// Checks of the preemption flag in an undisturbed job: one per record and one per key.
     flag_checks: u64,
 }
 
 impl Costs {
-    fn add(&mut self, disturbance: Disturbance, ran: &Ran) {
+    fn add(&mut self, disturbance: Disturbance, ran: &CompletedRun) {
         let job = &ran.job;
         let counter = |name: &str| job.counters.get(name).copied().unwrap_or(0);
         let figures = [ran.cpu[0], ran.cpu[1], job.seconds(), job.preemption.ms_lost as f64 / 1000.0];
@@ -402,7 +413,7 @@ impl Costs {
             all.push(one);
         }
         match disturbance {
-            Disturbance::Once => self.tasks = ran.once,
+            Disturbance::Once => self.tasks = ran.preempted_tasks,
             Disturbance::Undisturbed => {
                 let counted = ["MAP_INPUT_RECORDS", "REDUCE_INPUT_RECORDS", "REDUCE_INPUT_GROUPS"];
                 self.flag_checks = counted.iter().map(|name| counter(name)).sum();
@@ -450,7 +461,8 @@ impl Costs {
     }
 }
 
-/// Seconds for one check of the preemption flag of a task: the best of several loops.
+/// Returns how many seconds one check of the preemption flag of a task takes, in the fastest of
+/// several loops.
 fn flag_check_seconds() -> f64 {
     let control = TaskControl::default();
     let once = || {
@@ -463,7 +475,7 @@ fn flag_check_seconds() -> f64 {
     (0..5).map(|_| once()).fold(f64::INFINITY, f64::min)
 }
 
-/// The percentile `percent`.
+/// Returns the percentile `percent`.
 fn percentile(mut times: Vec<f64>, percent: usize) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)

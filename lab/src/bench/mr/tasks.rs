@@ -17,15 +17,16 @@ use tokio::task::JoinSet;
 /// The number of tasks.
 pub(super) const TASKS: u32 = 10_000;
 const LIMIT_PER_SECOND: f64 = 500.0;
-/// The input of one task: a line of this length.
-const LINE: usize = 64;
-const FILES: u32 = 4;
+/// The length of the line that is the input of one task.
+const LINE_BYTES: usize = 64;
+const INPUT_FILES: u32 = 4;
 
-/// Lines that do not match the pattern of the job: each task reads one and writes nothing.
+/// Returns lines that do not match the pattern of the job, so that each task reads one line and
+/// writes nothing.
 fn input() -> Vec<u8> {
-    let mut line = vec![b'x'; LINE - 1];
+    let mut line = vec![b'x'; LINE_BYTES - 1];
     line.push(b'\n');
-    line.repeat((TASKS / FILES) as usize)
+    line.repeat((TASKS / INPUT_FILES) as usize)
 }
 
 fn submission() -> Submission {
@@ -35,16 +36,16 @@ fn submission() -> Submission {
         inputs: vec!["/tasks".into()],
         reduces: 0,
         conf: BTreeMap::from([
-            ("split.size".into(), format!("{LINE}B")),
+            ("split.size".into(), format!("{LINE_BYTES}B")),
             ("grep.pattern".into(), "nothing".into()),
         ]),
         ..Submission::default()
     }
 }
 
-/// The rate with real trackers and task processes.
+/// Measures the rate with real trackers and task processes.
 pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
-    for file in 0..FILES {
+    for file in 0..INPUT_FILES {
         cluster.put_bytes(input(), &format!("/tasks/{file}")).await?;
     }
     let before = Usage::of(&cluster.launch).await?;
@@ -65,16 +66,16 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     Ok(figures)
 }
 
-/// The rate of the same job with simulated trackers, which report success at once: the capacity of
-/// the JobTracker itself.
-pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Measurement> {
+/// Measures the rate of the same job with simulated trackers, which report success at once. This is
+/// the capacity of the JobTracker itself.
+pub(super) async fn measure_jobtracker_only(folder: &Path, trackers: u32) -> Result<Measurement> {
     let mut layout = layout(folder, "alone", 1, false)?;
     layout.config.jobtracker.suspect_after = Period::secs(600);
     layout.config.jobtracker.lost_after = Period::secs(1200);
     let slots = layout.config.tasktracker.map_slots;
     let launch = Launch::start_without_trackers(layout, None).await?;
     let files = launch.client().await?;
-    for file in 0..FILES {
+    for file in 0..INPUT_FILES {
         let options = PutOptions { make_parents: true, ..PutOptions::default() };
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(input())));
         files.put(source, &DfsPath::parse(&format!("/tasks/{file}"))?, options, &()).await?;
@@ -84,7 +85,7 @@ pub(super) async fn measure_alone(folder: &Path, trackers: u32) -> Result<Measur
     for number in 1..=trackers {
         let name = format!("node{number}");
         let fake =
-            fake_tracker::Tracker::attach(&launch.state.jobtracker, &credentials, &name, slots).await?;
+            fake_tracker::FakeTracker::attach(&launch.state.jobtracker, &credentials, &name, slots).await?;
         fakes.spawn(fake.serve());
     }
     let tracker = JobTracker::connect(&launch.state.jobtracker, None, launch.credentials()?).await?;

@@ -14,7 +14,7 @@ use tokio::process::Command;
 const LIMIT_RATIO: f64 = 5.0;
 const OUTPUT: &str = "/terasort/out";
 const INPUT: &str = "/terasort/in";
-const VERDICT: &str = "/terasort/verdict";
+const VALIDATION_OUTPUT: &str = "/terasort/verdict";
 
 pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Result<Vec<Measurement>> {
     let (records, sorted, other) = (folder.join("records"), folder.join("sorted"), folder.join("gnu-sorted"));
@@ -27,7 +27,7 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     }
     let (mut comparison, mut gnu_walls) = (Comparison::default(), Vec::new());
     for round in 0..args.rounds {
-        let baseline = cluster.plain("sort", &records, &sorted).await?;
+        let baseline = cluster.run_plain_program("sort", &records, &sorted).await?;
         if gnu {
             let mut command = Command::new("sort");
             command.env("LC_ALL", "C").arg("--parallel=2").arg("-T").arg(folder).arg("-o");
@@ -35,9 +35,9 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
         }
         let arguments = ["terasort", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
         let (job, ran) = cluster.submit(&arguments).await?;
-        comparison.add(ran, cluster.by_phase(&job).await?, baseline);
+        comparison.add(ran, cluster.cpu_seconds_by_phase(&job).await?, baseline);
         if round == 0 {
-            same_bytes(cluster, &sorted).await?;
+            check_same_bytes(cluster, &sorted).await?;
             validate(cluster, &records).await?;
         }
         cluster.delete(OUTPUT).await?;
@@ -67,8 +67,8 @@ async fn has_gnu_sort() -> bool {
     version.is_ok_and(|version| String::from_utf8_lossy(&version.stdout).contains("GNU coreutils"))
 }
 
-/// Checks that the concatenated parts equal the output of the plain program.
-async fn same_bytes(cluster: &Cluster, sorted: &Path) -> Result<()> {
+/// Checks that the concatenated output parts of the job equal the output of the plain program.
+async fn check_same_bytes(cluster: &Cluster, sorted: &Path) -> Result<()> {
     let mut plain =
         BufReader::new(File::open(sorted).context("cannot open the output of the plain program")?);
     let mut expected = Vec::new();
@@ -94,11 +94,11 @@ async fn same_bytes(cluster: &Cluster, sorted: &Path) -> Result<()> {
 
 /// Runs teravalidate and compares its checksum with that of the input.
 async fn validate(cluster: &Cluster, records: &Path) -> Result<()> {
-    let arguments = ["teravalidate", "--input", OUTPUT, "--output", VERDICT, "--reduces", "1"];
+    let arguments = ["teravalidate", "--input", OUTPUT, "--output", VALIDATION_OUTPUT, "--reduces", "1"];
     cluster.submit(&arguments).await?;
     let mut verdict = Vec::new();
     cluster
-        .output(VERDICT, |bytes| {
+        .output(VALIDATION_OUTPUT, |bytes| {
             verdict.extend_from_slice(bytes);
             Ok(())
         })

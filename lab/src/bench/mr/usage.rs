@@ -1,40 +1,41 @@
 //! CPU time of a cluster by kind of process, including ended children.
 //!
-//! The time of an ended task process is in the counter for reaped children of its tracker; a
-//! running one is read directly. A process that ends during a reading could be counted twice or not
-//! at all, so the reading is repeated if processes started or ended in the meantime.
+//! The CPU time of an ended task process is in the counter for reaped children of its tracker; that
+//! of a running task process is read directly. A process that ends during a reading could be
+//! counted twice or not at all, so the reading is repeated if processes started or ended in the
+//! meantime.
 
 use anyhow::{Context, Result, bail};
-use clusters::local::{Kind, Launch, Times, times};
+use clusters::local::{CpuTimes, Kind, Launch, cpu_times};
 use std::{collections::BTreeMap, fs, time::Duration};
 
-/// The largest number of readings.
-const TRIES: usize = 200;
-const AGAIN: Duration = Duration::from_millis(10);
+/// How often the times are read at most, until no process starts or ends during a reading.
+const READINGS_MAX: usize = 200;
+const READING_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Seconds by kind of process: the name of a daemon, `tasks`, or `client` (ended children of this
-/// process).
+/// CPU seconds by kind of process: the name of a daemon, `tasks`, or `client` (ended children of
+/// this process).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Usage(pub(super) BTreeMap<&'static str, f64>);
 
 impl Usage {
-    /// The CPU time of the cluster and of the children of this process so far.
+    /// Reads the CPU time that the cluster and the ended children of this process have used so far.
     pub(super) async fn of(launch: &Launch) -> Result<Self> {
-        for _ in 0..TRIES {
+        for _ in 0..READINGS_MAX {
             let before = processes()?;
-            let usage = Self::read(launch, &before)?;
+            let usage = Self::read_once(launch, &before)?;
             let after = processes()?;
             if before.keys().eq(after.keys()) {
                 return Ok(usage);
             }
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(READING_INTERVAL).await;
         }
         bail!(
             "processes start and end too fast on this machine to read their CPU times: try again when it is idle"
         )
     }
 
-    fn read(launch: &Launch, processes: &BTreeMap<u32, Times>) -> Result<Self> {
+    fn read_once(launch: &Launch, processes: &BTreeMap<u32, CpuTimes>) -> Result<Self> {
         let mut usage = BTreeMap::new();
         for daemon in &launch.state.daemons {
             let pid = daemon.identity.pid;
@@ -50,7 +51,7 @@ impl Usage {
         Ok(Self(usage))
     }
 
-    /// The time used since an earlier reading.
+    /// Returns the time used since an earlier reading.
     pub(super) fn since(&self, before: &Self) -> Self {
         let used = |kind: &str, now: f64| now - before.0.get(kind).copied().unwrap_or(0.0);
         Self(self.0.iter().map(|(kind, now)| (*kind, used(kind, *now))).collect())
@@ -61,15 +62,15 @@ impl Usage {
     }
 }
 
-/// All processes of this machine that can be read.
-fn processes() -> Result<BTreeMap<u32, Times>> {
+/// Returns the CPU times of all processes of this machine that can be read, by PID.
+fn processes() -> Result<BTreeMap<u32, CpuTimes>> {
     let entries = fs::read_dir("/proc").context("cannot read /proc")?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    Ok(pids.filter_map(|pid: u32| Some((pid, times(pid)?))).collect())
+    Ok(pids.filter_map(|pid: u32| Some((pid, cpu_times(pid)?))).collect())
 }
 
-/// All descendants of a process.
-fn descendants(processes: &BTreeMap<u32, Times>, pid: u32) -> Vec<Times> {
+/// Returns the CPU times of all descendants of a process.
+fn descendants(processes: &BTreeMap<u32, CpuTimes>, pid: u32) -> Vec<CpuTimes> {
     let mut found = Vec::new();
     let mut parents = vec![pid];
     while let Some(parent) = parents.pop() {
@@ -81,7 +82,7 @@ fn descendants(processes: &BTreeMap<u32, Times>, pid: u32) -> Vec<Times> {
     found
 }
 
-/// The running children of `pid`.
+/// Returns the running children of `pid`.
 pub(super) fn children(pid: u32) -> Result<Vec<u32>> {
     Ok(processes()?.into_iter().filter(|(_, of)| of.parent == pid).map(|(pid, _)| pid).collect())
 }
@@ -93,14 +94,14 @@ mod tests {
 
     #[test]
     fn descendants_are_found() {
-        let of = |parent| Times { parent, own: 1.0, reaped: 0.0 };
+        let of = |parent| CpuTimes { parent, own: 1.0, reaped: 0.0 };
         let processes = BTreeMap::from([(2, of(1)), (3, of(2)), (4, of(3)), (5, of(1))]);
         assert_eq!(descendants(&processes, 2).len(), 2);
         assert_eq!(descendants(&processes, 1).len(), 4);
     }
 
     #[test]
-    fn child_counts_after_it_was_waited_for() {
+    fn cpu_time_of_a_child_counts_after_it_was_waited_for() {
         let own = || processes().unwrap()[&std::process::id()].reaped;
         let before = own();
         let mut child = Command::new("sh")
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_by_kind() {
+    fn difference_is_computed_for_each_kind_of_process() {
         let before = Usage(BTreeMap::from([("tasks", 1.0), ("client", 0.5)]));
         let after = Usage(BTreeMap::from([("tasks", 3.0), ("client", 0.5), ("namenode", 0.25)]));
         let used = after.since(&before);

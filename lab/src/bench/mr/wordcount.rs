@@ -17,12 +17,12 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     let reduces = args.nodes.to_string();
     let mut comparison = Comparison::default();
     for round in 0..args.rounds {
-        let baseline = cluster.plain("wordcount", &text, &counts).await?;
+        let baseline = cluster.run_plain_program("wordcount", &text, &counts).await?;
         let arguments = ["wordcount", "--input", INPUT, "--output", OUTPUT, "--reduces", &reduces];
         let (job, ran) = cluster.submit(&arguments).await?;
-        comparison.add(ran, cluster.by_phase(&job).await?, baseline);
+        comparison.add(ran, cluster.cpu_seconds_by_phase(&job).await?, baseline);
         if round == 0 {
-            same_counts(cluster, &counts).await?;
+            check_same_counts(cluster, &counts).await?;
         }
         cluster.delete(OUTPUT).await?;
     }
@@ -31,8 +31,8 @@ pub(super) async fn measure(args: &Args, cluster: &Cluster, folder: &Path) -> Re
     Ok(comparison.figures("wordcount", LIMIT_RATIO))
 }
 
-/// Checks that both have the same lines, in any order.
-async fn same_counts(cluster: &Cluster, counts: &Path) -> Result<()> {
+/// Checks that the outputs of the job and of the plain program have the same lines, in any order.
+async fn check_same_counts(cluster: &Cluster, counts: &Path) -> Result<()> {
     let mut output = Vec::new();
     cluster
         .output(OUTPUT, |bytes| {
@@ -42,13 +42,13 @@ async fn same_counts(cluster: &Cluster, counts: &Path) -> Result<()> {
         .await?;
     let expected = std::fs::read(counts).context("cannot read the counts of the plain program")?;
     ensure!(
-        sorted(&output) == sorted(&expected),
+        sorted_lines(&output) == sorted_lines(&expected),
         "the counts of the job differ from those of the plain program"
     );
     Ok(())
 }
 
-fn sorted(text: &[u8]) -> Vec<&[u8]> {
+fn sorted_lines(text: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
     lines.sort_unstable();
     lines
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn lines_are_compared_without_their_order() {
-        assert_eq!(sorted(b"a\t1\nb\t2\n"), sorted(b"b\t2\na\t1\n"));
-        assert_ne!(sorted(b"a\t1\n"), sorted(b"a\t1\na\t1\n"));
+        assert_eq!(sorted_lines(b"a\t1\nb\t2\n"), sorted_lines(b"b\t2\na\t1\n"));
+        assert_ne!(sorted_lines(b"a\t1\n"), sorted_lines(b"a\t1\na\t1\n"));
     }
 }

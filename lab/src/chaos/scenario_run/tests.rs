@@ -1,4 +1,5 @@
-//! Tests of scenarios that end early, on simulated machines whose links are files.
+//! Tests of scenario runs that end early. The machines are folders, and a partitioned link is a
+//! file.
 
 use super::*;
 use client::{model::Tracker, scheduling::Throughput};
@@ -46,11 +47,12 @@ fn killed_node_is_named_with_the_command_that_forgets_it() {
     };
     let trackers = vec![tracker("n", "lost"), tracker("other", "lost"), tracker("back", "live")];
     let view = ClusterView { trackers: Some(trackers), ..ClusterView::default() };
-    let opening = Opening { nodes: vec!["n".into()], observer: Observer::new(target.target()), view };
+    let opening =
+        InitialCluster { nodes: vec!["n".into()], observer: Observer::new(target.client_target()), view };
     let mut run = ScenarioRun::new(target, "faults.toml".into(), Vec::new(), opening, 1, true);
-    assert!(run.listed_as_lost().is_empty(), "no step has killed a node");
+    assert!(run.lost_node_notes().is_empty(), "no step has killed a node");
     run.removed_nodes = vec![("n".into(), Daemons::Both), ("back".into(), Daemons::Both)];
-    let lines = run.listed_as_lost();
+    let lines = run.lost_node_notes();
     assert!(lines.len() == 1 && lines[0].contains("`mrctl nodes forget n`"), "{lines:?}");
 }
 
@@ -61,13 +63,13 @@ async fn actions_in_progress_at_the_timeout_are_undone() {
     fs::write(space.path().join("faults.toml"), text).unwrap();
     let steps = sim::catalog::read_scenario(&space.path().join("faults.toml")).unwrap().steps;
     let target = Arc::new(ChaosTarget::Machines(fleet(space.path())));
-    let (observer, view) = (Observer::new(target.target()), ClusterView::default());
-    let opening = Opening { nodes: vec!["n".into()], observer, view };
+    let (observer, view) = (Observer::new(target.client_target()), ClusterView::default());
+    let opening = InitialCluster { nodes: vec!["n".into()], observer, view };
     let mut run = ScenarioRun::new(target, "faults.toml".into(), steps, opening, 1, true);
     // Each direction of the link takes a second.
     run.run(Duration::from_millis(200)).await.unwrap();
     assert_eq!(fs::read_dir(space.path().join("links")).unwrap().count(), 0, "links are left cut");
-    assert!(run.open.is_empty() && run.failed);
+    assert!(run.faults_to_undo.is_empty() && run.failed);
     let done = run.fault_log.timeline.iter().map(|entry| entry.what).collect::<Vec<_>>();
     assert!(done.contains(&"undone"), "{done:?}");
 }

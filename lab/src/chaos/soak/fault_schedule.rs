@@ -19,16 +19,19 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// Undisturbed, the jobs of a round take half a minute.
+/// The maximum duration of a round. Without faults, its jobs take half a minute.
 const ROUND_TIMEOUT: Duration = Duration::from_mins(6);
 
-/// The number of faults and preemptions.
+/// The numbers of injected faults and of preemptions.
 #[derive(Debug, Default, Clone, Serialize)]
-pub(super) struct Tally {
+pub(super) struct FaultCounts {
     kills: u32,
     freezes: u32,
+    /// Partitioned links.
     cuts: u32,
+    /// Slowed nodes.
     slow: u32,
+    /// Damaged replicas.
     damaged: u32,
     restarts_of_masters: u32,
     splits: u32,
@@ -37,7 +40,7 @@ pub(super) struct Tally {
     attempts_killed: u32,
 }
 
-impl Tally {
+impl FaultCounts {
     pub(super) fn add(&mut self, other: &Self) {
         self.kills += other.kills;
         self.freezes += other.freezes;
@@ -52,7 +55,7 @@ impl Tally {
     }
 }
 
-impl std::fmt::Display for Tally {
+impl std::fmt::Display for FaultCounts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -76,21 +79,21 @@ impl std::fmt::Display for Tally {
 pub(super) struct FaultSchedule {
     target: Arc<ChaosTarget>,
     rng: SmallRng,
-    tally: Tally,
+    tally: FaultCounts,
     /// The current fault, and when it ends.
-    open: Option<(FaultAction, Instant)>,
-    next: Instant,
+    current_fault: Option<(FaultAction, Instant)>,
+    next_fault_at: Instant,
 }
 
 impl FaultSchedule {
     pub(super) fn new(target: Arc<ChaosTarget>, rng: &mut SmallRng) -> Self {
         let own = SmallRng::seed_from_u64(rng.random());
         let next = Instant::now() + Duration::from_secs(1);
-        Self { target, rng: own, tally: Tally::default(), open: None, next }
+        Self { target, rng: own, tally: FaultCounts::default(), current_fault: None, next_fault_at: next }
     }
 
     /// Injects faults until these jobs have ended, and returns the last view.
-    pub(super) async fn until_over(
+    pub(super) async fn run_until_jobs_end(
         &mut self,
         observer: &mut Observer,
         mut view: ClusterView,
@@ -115,7 +118,7 @@ impl FaultSchedule {
             {
                 self.preempt_some(&tracker, &open).await;
             }
-            self.faults(&view).await?;
+            self.update_faults(&view).await?;
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
@@ -151,25 +154,25 @@ impl FaultSchedule {
     }
 
     /// Ends the current fault if its time is over, or starts the next one.
-    async fn faults(&mut self, view: &ClusterView) -> Result<()> {
+    async fn update_faults(&mut self, view: &ClusterView) -> Result<()> {
         let now = Instant::now();
-        match self.open.take() {
-            Some((fault_action, until)) if until > now => self.open = Some((fault_action, until)),
+        match self.current_fault.take() {
+            Some((fault_action, until)) if until > now => self.current_fault = Some((fault_action, until)),
             Some((fault_action, _)) => {
                 perform(&self.target, &fault_action.undo()).await?;
-                self.pause();
+                self.schedule_next_fault();
             }
-            None if now >= self.next => self.begin(view).await?,
+            None if now >= self.next_fault_at => self.start_fault(view).await?,
             None => {}
         }
         Ok(())
     }
 
-    fn pause(&mut self) {
-        self.next = Instant::now() + Duration::from_millis(self.rng.random_range(300..4000));
+    fn schedule_next_fault(&mut self) {
+        self.next_fault_at = Instant::now() + Duration::from_millis(self.rng.random_range(300..4000));
     }
 
-    async fn begin(&mut self, view: &ClusterView) -> Result<()> {
+    async fn start_fault(&mut self, view: &ClusterView) -> Result<()> {
         let nodes = self.target.nodes()?;
         let node = nodes[self.rng.random_range(0..nodes.len())].clone();
         let node_ref = NodeRef::Named(node.clone());
@@ -190,13 +193,14 @@ impl FaultSchedule {
                 if view.block_problem().is_some() || view.nodes().values().any(|one| one.datanode != "live") {
                     return Ok(());
                 }
-                let chance = self.rng.random();
+                let random_number = self.rng.random();
                 let action =
                     ScenarioAction::Corrupt { node: node_ref, block: None, cut: self.rng.random_bool(0.3) };
-                let fault_action = FaultAction { chance, ..fault_action(action, node, String::new(), None) };
+                let fault_action =
+                    FaultAction { random_number, ..fault_action(action, node, String::new(), None) };
                 // A node without blocks has no replica to damage.
                 self.tally.damaged += u32::from(perform(&self.target, &fault_action).await.is_ok());
-                self.pause();
+                self.schedule_next_fault();
                 return Ok(());
             }
             6 => {
@@ -215,7 +219,7 @@ impl FaultSchedule {
                 let lasts = Some(lasts.min(Duration::from_secs(3)));
                 let fault_action = fault_action(action, node, String::new(), lasts);
                 perform(&self.target, &fault_action).await?;
-                self.pause();
+                self.schedule_next_fault();
                 return Ok(());
             }
             _ => {
@@ -231,20 +235,20 @@ impl FaultSchedule {
         };
         let fault_action = fault_action(action, node, to, Some(lasts));
         perform(&self.target, &fault_action).await?;
-        self.open = Some((fault_action, Instant::now() + lasts));
+        self.current_fault = Some((fault_action, Instant::now() + lasts));
         Ok(())
     }
 
-    /// Ends the current fault and returns the counts.
-    pub(super) async fn clear(mut self) -> Result<Tally> {
-        if let Some((fault_action, _)) = self.open.take() {
+    /// Ends the current fault and returns the numbers of faults and preemptions.
+    pub(super) async fn finish(mut self) -> Result<FaultCounts> {
+        if let Some((fault_action, _)) = self.current_fault.take() {
             perform(&self.target, &fault_action.undo()).await?;
         }
         Ok(self.tally)
     }
 }
 
-/// A fault without a scenario.
+/// Returns a fault that is not from a scenario file.
 fn fault_action(action: ScenarioAction, node: String, to: String, lasts: Option<Duration>) -> FaultAction {
-    FaultAction { number: 0, line: 0, action, node, to, lasts, chance: 0, is_end: false }
+    FaultAction { number: 0, line: 0, action, node, to, lasts, random_number: 0, is_end: false }
 }

@@ -14,12 +14,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-const FOLDER: &str = "/soak";
-/// Number of lines of the text, and number of different words.
+const SOAK_FOLDER: &str = "/soak";
+/// The number of lines of the text.
 const LINES: u32 = 20_000;
+/// The number of different words in the text.
 const WORDS: u32 = 3_000;
 
-/// A program, its input, and its rate limits, which leave time for faults.
+/// A program, its input, and rate limits that make it slow enough to be disturbed by faults.
 struct Program {
     name: &'static str,
     input: &'static str,
@@ -55,16 +56,16 @@ impl SoakJobs {
     pub(super) fn prepare(target: &ChaosTarget) -> Result<Self> {
         let mrctl = std::env::current_exe().context("cannot determine the path of this program")?;
         let mut jobs = Self { mrctl, config: target.config_file(), expected: Vec::new(), files: 0 };
-        jobs.run(&["fs", "rm", "-rf", FOLDER])?;
-        jobs.run(&["fs", "mkdir", FOLDER])?;
+        jobs.run(&["fs", "rm", "-rf", SOAK_FOLDER])?;
+        jobs.run(&["fs", "mkdir", SOAK_FOLDER])?;
         if let Some(name) = credentials(&target.config()?.security)?.name() {
-            jobs.run(&["fs", "chown", name, FOLDER])?;
+            jobs.run(&["fs", "chown", name, SOAK_FOLDER])?;
         }
-        jobs.put(&text(), &format!("{FOLDER}/text"))?;
-        let gen_to = format!("{FOLDER}/gen");
+        jobs.put(&text(), &format!("{SOAK_FOLDER}/text"))?;
+        let gen_to = format!("{SOAK_FOLDER}/gen");
         jobs.run(&["submit", "teragen", "--output", &gen_to, "--conf", "rows=20000", "--conf", "maps=2"])?;
         for (number, program) in PROGRAMS.iter().enumerate() {
-            let output = format!("{FOLDER}/calm-{}", program.name);
+            let output = format!("{SOAK_FOLDER}/calm-{}", program.name);
             jobs.submit(number, &output, &[])?;
             jobs.expected.push(jobs.hash(&output)?);
         }
@@ -103,7 +104,7 @@ impl SoakJobs {
 
     fn submit(&self, program: usize, output: &str, extra: &[&str]) -> Result<String> {
         let Program { name, input, .. } = &PROGRAMS[program];
-        let input = format!("{FOLDER}/{input}");
+        let input = format!("{SOAK_FOLDER}/{input}");
         let args = ["submit", name, "--input", &input, "--output", output, "--reduces", "3", "--json"];
         let output = self.run(&[&args[..], extra].concat())?;
         let job: Value = serde_json::from_str(&output)
@@ -116,7 +117,7 @@ impl SoakJobs {
         let count = rng.random_range(2..=5);
         let one = |number: u32| {
             let program = rng.random_range(0..PROGRAMS.len());
-            let output = format!("{FOLDER}/out-{round}-{number}");
+            let output = format!("{SOAK_FOLDER}/out-{round}-{number}");
             let (map, reduce) = (PROGRAMS[program].pace_map, PROGRAMS[program].pace_reduce);
             let paces = [format!("pace.map={map}"), format!("pace.reduce={reduce}")];
             let start = if rng.random_bool(0.5) { "slow.start=0" } else { "slow.start=0.5" };
@@ -127,7 +128,7 @@ impl SoakJobs {
         (0..count).map(one).collect()
     }
 
-    /// The hash of the output of a job, over all parts.
+    /// Returns the hash of all output parts of a job.
     fn hash(&self, output: &str) -> Result<String> {
         let parts = format!("{output}/part-*");
         let mut child = self
@@ -157,7 +158,8 @@ impl SoakJobs {
         }))
     }
 
-    /// Jobs that did not succeed, and outputs that differ from the expected ones.
+    /// Describes the jobs that did not succeed and the outputs that differ from the expected
+    /// output.
     pub(super) fn check_outputs(&self, jobs: &[SoakJob], view: &ClusterView) -> Vec<String> {
         let mut problems = Vec::new();
         for work in jobs {
@@ -194,7 +196,7 @@ impl SoakJobs {
         Ok(())
     }
 
-    /// All files in the file system.
+    /// Returns the paths of all files in the file system.
     pub(super) fn list(&self) -> Result<Vec<String>> {
         let output = self.run(&["fs", "ls", "-R", "--json", "/"])?;
         let all: Value = serde_json::from_str(&output).context("mrctl fs ls")?;
@@ -208,11 +210,11 @@ impl SoakJobs {
 
     /// Removes all files of the soak.
     pub(super) fn clear(&self) -> Result<()> {
-        self.run(&["fs", "rm", "-rf", FOLDER]).map(drop)
+        self.run(&["fs", "rm", "-rf", SOAK_FOLDER]).map(drop)
     }
 }
 
-/// Lines of words with different frequencies.
+/// Returns a text of words with different frequencies.
 fn text() -> Vec<u8> {
     let mut rng = SmallRng::seed_from_u64(1);
     let mut text = String::new();

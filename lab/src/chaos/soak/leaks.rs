@@ -17,7 +17,7 @@ use std::{
 };
 use view::output;
 
-/// By then, the cluster must have removed temporary files and processes.
+/// How long the cluster may take to remove temporary files and processes.
 const CLEAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Memory may grow by a quarter plus this amount, because allocators keep memory that was used
 /// once.
@@ -25,8 +25,9 @@ const MEMORY_SLACK: u64 = 8 << 20;
 /// The allowed growth of open files, for connections that are about to close.
 const FILES_SLACK: u64 = 16;
 
-/// Waits until nothing is left over. Returns the leftovers after a timeout.
-pub(super) async fn left_over(
+/// Waits until no files and processes are left over. Returns the leftovers that remain after a
+/// timeout.
+pub(super) async fn await_no_leftovers(
     target: &ChaosTarget,
     jobs: &SoakJobs,
     observer: &mut Observer,
@@ -35,7 +36,7 @@ pub(super) async fn left_over(
     let deadline = Instant::now() + CLEAN_TIMEOUT;
     loop {
         *view = observer.observe(view).await;
-        let left = observe(target, jobs, view)?;
+        let left = find_leftovers(target, jobs, view)?;
         if left.is_empty() || Instant::now() > deadline {
             return Ok(left);
         }
@@ -43,10 +44,10 @@ pub(super) async fn left_over(
     }
 }
 
-fn observe(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> Result<Vec<String>> {
+fn find_leftovers(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> Result<Vec<String>> {
     let mut left = Vec::new();
-    if view.in_use() > 0 {
-        left.push(format!("{} in use", output::count(view.in_use().into(), "slot")));
+    if view.slots_in_use() > 0 {
+        left.push(format!("{} in use", output::count(view.slots_in_use().into(), "slot")));
     }
     if let Some(open) = view.files.as_ref().map(|files| files.open_files).filter(|open| *open > 0) {
         left.push(format!("{} still open for writing", output::count(open, "file")));
@@ -84,7 +85,8 @@ fn observe(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> Result<
 /// The memory and open files of daemons after each round.
 #[derive(Debug, Default)]
 pub(super) struct UsageHistory {
-    /// By program, the maximum over all daemons.
+    /// For each round and program: the maximum memory and the maximum number of open files over all
+    /// daemons.
     rounds: Vec<BTreeMap<String, (u64, u64)>>,
 }
 
@@ -99,7 +101,7 @@ pub(super) struct Growth {
 }
 
 impl UsageHistory {
-    pub(super) fn take(&mut self, target: &ChaosTarget) -> Result<()> {
+    pub(super) fn record_round(&mut self, target: &ChaosTarget) -> Result<()> {
         let mut round: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for ResourceUsage { program, bytes, files, .. } in target.resource_usage()? {
             let most = round.entry(program).or_default();
@@ -109,8 +111,8 @@ impl UsageHistory {
         Ok(())
     }
 
-    /// Compares the first quarter of the rounds with the last. Uses the median of each, because a
-    /// single measurement may be an outlier.
+    /// Compares the first quarter of the rounds with the last quarter. Uses the median of each,
+    /// because a single measurement may be an outlier.
     pub(super) fn growth(&self) -> Vec<Growth> {
         let quarter = self.rounds.len().div_ceil(4);
         let Some(first) = self.rounds.get(..quarter) else { return Vec::new() };
@@ -133,7 +135,7 @@ impl UsageHistory {
             .collect()
     }
 
-    /// Programs whose memory or open files have grown more than allowed.
+    /// Describes the programs whose memory or number of open files has grown more than allowed.
     pub(super) fn leaks(&self) -> Vec<String> {
         let mut leaks = Vec::new();
         for one in self.growth() {

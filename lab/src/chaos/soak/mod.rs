@@ -2,7 +2,8 @@
 //! After each round all faults are undone, and then checks must pass: outputs equal those of
 //! undisturbed runs, all slots are free, and no file, process or memory is left over.
 //!
-//! Never are two nodes down at the same time, because three replicas need not survive that.
+//! At most one node is down at a time, because a block has only three replicas, one of which may be
+//! damaged.
 
 mod fault_schedule;
 mod jobs;
@@ -14,11 +15,11 @@ use super::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use clusters::{
-    local::{ClusterState, Launch, Layout, Overrides, remove_elsewhere, temporary},
+    local::{ClusterState, Launch, Layout, Overrides, remove_outside_folder, temporary_folder},
     remote::{Fleet, Reach},
 };
 use daemon::{Bytes, Period};
-use fault_schedule::{FaultSchedule, Tally};
+use fault_schedule::{FaultCounts, FaultSchedule};
 use jobs::SoakJobs;
 use leaks::UsageHistory;
 use rand::{SeedableRng, rngs::SmallRng};
@@ -75,7 +76,7 @@ struct Report {
     rounds: u32,
     jobs: u32,
     #[serde(flatten)]
-    tally: Tally,
+    tally: FaultCounts,
     /// The longest recovery after a round, in seconds.
     recovered_s: f64,
     /// One line per problem.
@@ -90,11 +91,11 @@ struct OwnedCluster {
 
 impl Drop for OwnedCluster {
     fn drop(&mut self) {
-        // Restarted daemons are only in the state file.
+        // Read the state file, because it also lists daemons that were restarted.
         if let Ok(Some(state)) = ClusterState::load(&self.folder) {
             let _ = state.stop_all();
         }
-        if let Err(error) = remove_elsewhere(&self.folder) {
+        if let Err(error) = remove_outside_folder(&self.folder) {
             eprintln!("mrctl: {}", view::output::chain(&error));
         }
     }
@@ -106,10 +107,10 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         let target = Arc::new(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?));
         return print_result(&Box::pin(soak(args, &target)).await?, args.json);
     }
-    let folder = temporary(&args.dir, "fermata-soak-")?;
+    let folder = temporary_folder(&args.dir, "fermata-soak-")?;
     let report = {
         let own = start(folder.path(), args.nodes).await?;
-        let target = Arc::new(ChaosTarget::here(own.folder.clone())?);
+        let target = Arc::new(ChaosTarget::local(own.folder.clone())?);
         tokio::select! {
             report = Box::pin(soak(args, &target)) => report?,
             () = daemon::lifecycle::end_signal() => bail!("interrupted: the cluster was stopped and removed"),
@@ -163,15 +164,15 @@ struct Soak {
 
 async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<Report> {
     let report = Report { seed: args.seed, ..Report::default() };
-    let mut observer = Observer::new(target.target());
+    let mut observer = Observer::new(target.client_target());
     let began = Instant::now();
-    let view = recovered(&mut observer, target, None).await.context("before the first round")?;
+    let view = await_recovery(&mut observer, target, None).await.context("before the first round")?;
     let jobs = SoakJobs::prepare(target)?;
     let slots = view.slots();
     let rng = SmallRng::seed_from_u64(args.seed);
     let mut soak = Soak { target: target.clone(), observer, view, slots, jobs, rng, report };
     let mut usage = UsageHistory::default();
-    usage.take(target)?;
+    usage.record_round(target)?;
     let limit = Duration::from_secs_f64(args.minutes * 60.0);
     let prepare_s = began.elapsed().as_secs_f64();
     print_line(
@@ -186,12 +187,13 @@ async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<Report> {
     while healthy && (soak.report.rounds == 0 || start.elapsed() < limit) {
         soak.report.rounds += 1;
         let since = Instant::now();
-        // A round that fails counts as a problem, and later rounds would prove nothing.
+        // A round that fails counts as a problem and ends the soak, because later rounds would
+        // prove nothing.
         let wrong = Box::pin(soak.round()).await.unwrap_or_else(|error| {
             healthy = false;
             vec![output::chain(&error)]
         });
-        usage.take(target)?;
+        usage.record_round(target)?;
         let (round, tally, elapsed_s) =
             (soak.report.rounds, &soak.report.tally, since.elapsed().as_secs_f64());
         let verdict = if wrong.is_empty() { "no problems".to_owned() } else { wrong.join("; ") };
@@ -215,21 +217,23 @@ impl Soak {
         let jobs = self.jobs.submit_random(self.report.rounds, &mut self.rng)?;
         self.report.jobs += jobs.len() as u32;
         let mut faults = FaultSchedule::new(self.target.clone(), &mut self.rng);
-        let over = faults.until_over(&mut self.observer, self.view.clone(), &jobs).await;
-        self.report.tally.add(&faults.clear().await?);
+        let over = faults.run_until_jobs_end(&mut self.observer, self.view.clone(), &jobs).await;
+        self.report.tally.add(&faults.finish().await?);
         self.view = over?;
         let healing = Instant::now();
-        self.view = recovered(&mut self.observer, &self.target, Some(self.slots)).await?;
+        self.view = await_recovery(&mut self.observer, &self.target, Some(self.slots)).await?;
         self.report.recovered_s = self.report.recovered_s.max(healing.elapsed().as_secs_f64());
         let mut wrong = self.jobs.check_outputs(&jobs, &self.view);
         self.jobs.remove(&jobs)?;
-        wrong.extend(leaks::left_over(&self.target, &self.jobs, &mut self.observer, &mut self.view).await?);
+        wrong.extend(
+            leaks::await_no_leftovers(&self.target, &self.jobs, &mut self.observer, &mut self.view).await?,
+        );
         Ok(wrong)
     }
 }
 
-/// Waits until the cluster is healthy, and returns that view.
-async fn recovered(
+/// Waits until the cluster is healthy. Returns the view of the healthy cluster.
+async fn await_recovery(
     observer: &mut Observer,
     target: &ChaosTarget,
     slots: Option<(u32, u32)>,
@@ -241,7 +245,7 @@ async fn recovered(
         view = observer.observe(&view).await;
         let live = view.nodes().len() == nodes;
         let problem = view.problem(slots.unwrap_or_else(|| view.slots()), &[]);
-        let busy = view.in_use();
+        let busy = view.slots_in_use();
         let why = match problem {
             Some(why) => why,
             None if !live => format!("{} of {nodes} nodes are registered", view.nodes().len()),

@@ -1,21 +1,21 @@
 //! Texts of `mrctl drain`: the work to do, the work done, and the reasons why a node is not
 //! drained.
 
-use super::Drained;
+use super::DrainProgress;
 use crate::output;
 use client::model::{DrainCost, DrainState};
 use daemon::Period;
 use dfs_client::{DrainBlock, DrainStatus, NodeState};
 use serde::Serialize;
 
-/// The number of blocks in an error message.
-const EXAMPLES: usize = 2;
+/// The maximum number of blocks that an error message lists.
+const EXAMPLE_BLOCKS_MAX: usize = 2;
 
 /// The output of `--json`.
 #[derive(Serialize)]
 pub(super) struct DrainJson<'a> {
     #[serde(flatten)]
-    pub(super) status: &'a Drained<'a>,
+    pub(super) status: &'a DrainProgress<'a>,
     #[serde(flatten)]
     pub(super) more: serde_json::Value,
 }
@@ -24,8 +24,8 @@ fn count(number: u32, thing: &str) -> String {
     output::count(number.into(), thing)
 }
 
-/// The state of the tracker before the drain.
-pub(super) fn before(tracker: &DrainState) -> String {
+/// Describes what runs and what is stored on the tracker before the drain.
+pub(super) fn describe_tracker(tracker: &DrainState) -> String {
     let DrainState {
         maps_running,
         reduces_running,
@@ -46,8 +46,8 @@ pub(super) fn before(tracker: &DrainState) -> String {
     format!("{runs}, and has {needed} that jobs need")
 }
 
-/// What the drain has done and what it has cost.
-pub(super) fn cost(cost: &DrainCost) -> String {
+/// Describes what the drain has done and what work was lost.
+pub(super) fn describe_cost(cost: &DrainCost) -> String {
     let done = format!(
         "{} split, {} paused, {} ({}) and {} ({}) moved",
         count(cost.splits, "map"),
@@ -70,8 +70,8 @@ pub(super) fn cost(cost: &DrainCost) -> String {
     )
 }
 
-/// What is left to do.
-pub(super) fn left(status: &Drained<'_>) -> String {
+/// Describes the work that remains until the node is drained.
+pub(super) fn describe_remaining_work(status: &DrainProgress<'_>) -> String {
     let mut parts = Vec::new();
     if let Some(datanode) = &status.datanode {
         parts.push(output::count(datanode.blocks_left, "block"));
@@ -89,8 +89,8 @@ pub(super) fn left(status: &Drained<'_>) -> String {
     format!("{} left", parts.join(", "))
 }
 
-/// The error message for a node that is not drained: why, and what to do.
-pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
+/// Returns the error message for a node that is not drained: why, and what to do.
+pub(super) fn not_drained_message(status: &DrainProgress<'_>, deadline: &Period) -> String {
     let node = status.node;
     if status.is_cancelled() {
         return format!("{node} is in use again: the drain was cancelled");
@@ -113,7 +113,7 @@ pub(super) fn not_drained(status: &Drained<'_>, deadline: &Period) -> String {
     };
     format!(
         "{node} is not drained after {deadline}: {}{examples}{alone}{silent}; the drain continues: run the same command to watch it, or --cancel",
-        left(status)
+        describe_remaining_work(status)
     )
 }
 
@@ -134,9 +134,9 @@ fn describe_stuck_blocks(node: &str, status: &DrainStatus) -> Option<String> {
     })
 }
 
-/// Some of the blocks that prevent the drain from ending.
+/// Returns some of the blocks that prevent the drain from ending.
 fn examples(status: &DrainStatus) -> String {
-    let examples: Vec<String> = status.examples.iter().take(EXAMPLES).map(example).collect();
+    let examples: Vec<String> = status.examples.iter().take(EXAMPLE_BLOCKS_MAX).map(example).collect();
     let more = if status.blocks_left > examples.len() as u64 { "; ..." } else { "" };
     if examples.is_empty() { String::new() } else { format!(" ({}{more})", examples.join("; ")) }
 }
@@ -155,7 +155,7 @@ mod tests {
     use dfs_client::{ids::BlockId, path::DfsPath};
 
     #[test]
-    fn drain_blockers_are_named() {
+    fn message_names_what_prevents_the_drain() {
         let block = DrainBlock {
             block: BlockId(7),
             path: DfsPath::parse("/a").unwrap(),
@@ -170,8 +170,8 @@ mod tests {
             staying: 1,
             examples: vec![block],
         };
-        let mut status = Drained { node: "n1", datanode: Some(datanode), tracker: None };
-        let text = not_drained(&status, &Period::secs(5));
+        let mut status = DrainProgress { node: "n1", datanode: Some(datanode), tracker: None };
+        let text = not_drained_message(&status, &Period::secs(5));
         assert!(
             text.contains("too few nodes stay: 1 DataNode cannot hold all replicas of 3 blocks"),
             "{text}"
@@ -179,29 +179,30 @@ mod tests {
         assert!(text.contains("of /a has 1 of 2 elsewhere") && text.contains("; ..."), "{text}");
         status.datanode.as_mut().unwrap().stuck = false;
         assert!(
-            not_drained(&status, &Period::secs(5)).starts_with("n1 is not drained after 5s: 3 blocks left")
+            not_drained_message(&status, &Period::secs(5))
+                .starts_with("n1 is not drained after 5s: 3 blocks left")
         );
         let tracker = DrainState { state: "draining".into(), outputs: 2, ..DrainState::default() };
-        status = Drained { node: "n1", datanode: None, tracker: Some(tracker) };
-        let text = not_drained(&status, &Period::secs(5));
+        status = DrainProgress { node: "n1", datanode: None, tracker: Some(tracker) };
+        let text = not_drained_message(&status, &Period::secs(5));
         assert!(text.contains("2 map outputs left; no other tracker accepts work"), "{text}");
     }
 
     #[test]
-    fn only_files_that_exist_are_listed() {
+    fn description_of_a_tracker_omits_absent_kinds_of_files() {
         let idle = DrainState { maps_running: 1, ..DrainState::default() };
-        assert_eq!(before(&idle), "runs 1 map and 0 reduces, and has no files that jobs need");
+        assert_eq!(describe_tracker(&idle), "runs 1 map and 0 reduces, and has no files that jobs need");
         let has = DrainState { outputs: 2, output_bytes: 2048, ..idle };
-        let text = before(&has);
+        let text = describe_tracker(&has);
         assert!(text.contains("and has 2 map outputs (") && !text.contains("checkpoint"), "{text}");
     }
 
     #[test]
-    fn only_lost_work_is_reported() {
+    fn cost_mentions_killed_attempts_only_if_work_was_lost() {
         let mut done = DrainCost { splits: 2, outputs: 3, output_bytes: 2048, ..DrainCost::default() };
-        let text = cost(&done);
+        let text = describe_cost(&done);
         assert!(text.starts_with("2 maps split") && text.ends_with("no work lost"), "{text}");
         (done.kills, done.ms_lost) = (1, 1500);
-        assert!(cost(&done).contains("1 attempt killed after"), "{}", cost(&done));
+        assert!(describe_cost(&done).contains("1 attempt killed after"), "{}", describe_cost(&done));
     }
 }

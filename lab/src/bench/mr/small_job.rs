@@ -6,9 +6,9 @@ use anyhow::Result;
 use client::Submission;
 use std::time::Instant;
 
-/// Jobs of each measurement.
+/// The number of jobs of each measurement.
 pub(super) const JOBS: usize = 50;
-const WARM_UP: usize = 5;
+const WARM_UP_JOBS: usize = 5;
 const LIMIT_MS: f64 = 100.0;
 const INPUT: &str = "/small/in";
 
@@ -16,16 +16,16 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
     cluster.put_bytes(b"one slot waits, the others start\n".repeat(31), INPUT).await?;
     let (mut connected, mut by_command) = (Vec::new(), Vec::new());
     let since = Instant::now();
-    for number in 0..WARM_UP + JOBS {
+    for number in 0..WARM_UP_JOBS + JOBS {
         let output = format!("/small/connected-{number}");
         connected.push(1000.0 * cluster.submit_here(submission(&output)).await?);
     }
     let connected_wall = since.elapsed().as_secs_f64();
     let since = Instant::now();
-    for number in 0..WARM_UP + JOBS {
+    for number in 0..WARM_UP_JOBS + JOBS {
         let output = format!("/small/command-{number}");
         let arguments = ["wordcount", "--input", INPUT, "--output", &output];
-        by_command.push(1000.0 * cluster.submit_uncounted(&arguments).await?.1);
+        by_command.push(1000.0 * cluster.submit_without_cost(&arguments).await?.1);
     }
     let command_wall = since.elapsed().as_secs_f64();
     cluster.delete("/small").await?;
@@ -35,7 +35,7 @@ pub(super) async fn measure(cluster: &Cluster) -> Result<Vec<Measurement>> {
         (by_command, command_wall, "by `mrctl submit`"),
     ];
     for (mut times, wall_seconds, how) in runs {
-        times.drain(..WARM_UP);
+        times.drain(..WARM_UP_JOBS);
         let p95 = p95(times.clone());
         figures.push(Measurement {
             limit: Some(Limit::AtMost(LIMIT_MS)),
@@ -58,7 +58,7 @@ fn submission(output: &str) -> Submission {
     }
 }
 
-/// The 95th percentile.
+/// Returns the 95th percentile.
 fn p95(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get((times.len() * 95).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
