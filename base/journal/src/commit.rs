@@ -96,7 +96,7 @@ pub(crate) fn read(disk: &dyn Disk) -> Result<CommitFileState, LogError> {
 
 /// Reads one slot; `None` if it is damaged or unreadable.
 fn read_slot(source: &mut Source, at: u64) -> Result<Option<(CommitPoint, u64)>, LogError> {
-    match source.bytes(at, SLOT_BYTES) {
+    match source.read(at, SLOT_BYTES) {
         Ok(bytes) => Ok(CommitPoint::parse(bytes)),
         Err(error) if error.is_damage() => Ok(None),
         Err(error) => Err(error),

@@ -54,7 +54,7 @@ pub struct Dropped {
 pub(crate) struct Repaired {
     /// The segment for the next batch, open for appending.
     pub(crate) file: Box<dyn WriteFile>,
-    /// Salt of that segment.
+    /// Salt of the segment for the next batch.
     pub(crate) salt: u32,
     pub(crate) commit: CommitFile,
     pub(crate) segments: Vec<Segment>,
@@ -250,7 +250,7 @@ fn copy_to_temporary(disk: &dyn Disk, from: &str, part: Range<u64>) -> Result<St
     let mut target = disk.create(&temporary).map_err(LogError::io("create", &temporary))?;
     let mut at = part.start;
     while at < part.end {
-        let bytes = source.bytes(at, COPY_BYTES.min(part.end - at) as usize)?;
+        let bytes = source.read(at, COPY_BYTES.min(part.end - at) as usize)?;
         if bytes.is_empty() {
             break;
         }

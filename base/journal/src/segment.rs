@@ -17,7 +17,7 @@ use crate::{
 /// Size of a disk sector. A disk reads a sector completely or not at all.
 const SECTOR_BYTES: u64 = 4096;
 
-/// Reader of one segment.
+/// Reads the batches and records of one segment.
 pub(crate) struct SegmentReader {
     source: Source,
     salt: u32,
@@ -55,7 +55,7 @@ impl SegmentReader {
     pub(crate) fn open(disk: &dyn Disk, first: Seq) -> Result<Self, LogError> {
         let mut source = Source::open(disk, FileKind::Segment.name(first))?;
         let name = source.name().to_owned();
-        let head = source.bytes(0, FILE_HEADER_BYTES)?;
+        let head = source.read(0, FILE_HEADER_BYTES)?;
         let header = FileHeader::parse(&name, FileKind::Segment, first, head)?;
         let offset = FILE_HEADER_BYTES as u64;
         Ok(Self {
@@ -100,7 +100,7 @@ impl SegmentReader {
         if rest == 0 {
             return Ok(BatchResult::End);
         }
-        let head = self.source.bytes(self.offset, BATCH_HEADER_BYTES)?;
+        let head = self.source.read(self.offset, BATCH_HEADER_BYTES)?;
         if head.len() < BATCH_HEADER_BYTES {
             return Ok(BatchResult::Bad("batch header is incomplete"));
         }
@@ -114,7 +114,7 @@ impl SegmentReader {
         if rest < whole as u64 {
             return Ok(BatchResult::Bad("batch is incomplete"));
         }
-        let bytes = self.source.bytes(self.offset, whole)?;
+        let bytes = self.source.read(self.offset, whole)?;
         let Some(masked) = bytes.get(BATCH_HEADER_BYTES..whole) else {
             return Ok(BatchResult::Bad("batch is incomplete"));
         };
@@ -168,7 +168,7 @@ impl SegmentReader {
         let mut expected = self.next_seq;
         let mut at = self.offset + GRAIN_BYTES as u64;
         while at < self.source.length() {
-            let bytes = match self.source.bytes(at, BATCH_HEADER_BYTES) {
+            let bytes = match self.source.read(at, BATCH_HEADER_BYTES) {
                 Err(error) if error.is_damage() => {
                     // Skip to the next sector, because each read of a bad sector can take seconds.
                     at = (at / SECTOR_BYTES + 1) * SECTOR_BYTES;
@@ -197,13 +197,13 @@ impl SegmentReader {
         if !rest.is_multiple_of(GRAIN_BYTES as u64) {
             return Ok(true);
         }
-        let header = BatchHeader::parse(self.source.bytes(self.offset, BATCH_HEADER_BYTES)?, self.salt);
+        let header = BatchHeader::parse(self.source.read(self.offset, BATCH_HEADER_BYTES)?, self.salt);
         if header.is_some_and(|header| header.first == self.next_seq && rest < header.padded_bytes() as u64) {
             return Ok(true);
         }
         let mut at = self.offset;
         while at < self.source.length() {
-            if self.source.bytes(at, GRAIN_BYTES)?.iter().all(|byte| *byte == 0) {
+            if self.source.read(at, GRAIN_BYTES)?.iter().all(|byte| *byte == 0) {
                 return Ok(true);
             }
             at += GRAIN_BYTES as u64;

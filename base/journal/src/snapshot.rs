@@ -124,7 +124,7 @@ impl SnapshotReader {
     pub(crate) fn open(disk: &dyn Disk, seq: Seq) -> Result<Self, LogError> {
         let mut source = Source::open(disk, FileKind::Snapshot.name(seq))?;
         let name = source.name().to_owned();
-        let head = source.bytes(0, FILE_HEADER_BYTES)?;
+        let head = source.read(0, FILE_HEADER_BYTES)?;
         let header = FileHeader::parse(&name, FileKind::Snapshot, seq, head)?;
         let crc = crc32c::crc32c(head);
         let offset = FILE_HEADER_BYTES as u64;
@@ -142,7 +142,7 @@ impl SnapshotReader {
     pub(crate) fn advance(&mut self) -> Result<bool, LogError> {
         let at = self.offset;
         let rest = self.source.length().saturating_sub(at);
-        let head = self.source.bytes(at, FRAME_HEADER_BYTES)?;
+        let head = self.source.read(at, FRAME_HEADER_BYTES)?;
         if head.len() < FRAME_HEADER_BYTES {
             return Err(self.source.damage_at(at, "snapshot ends without its footer"));
         }
@@ -155,7 +155,7 @@ impl SnapshotReader {
         if len as usize > RECORD_BYTES_MAX || rest < whole as u64 {
             return Err(self.source.damage_at(at, "record is longer than the file or the limit"));
         }
-        let bytes = self.source.bytes(at, whole)?;
+        let bytes = self.source.read(at, whole)?;
         let sound = bytes.len() == whole
             && crc == {
                 let seeded = crc32c::crc32c_append(self.salt, &bytes[..4]);
@@ -179,7 +179,7 @@ impl SnapshotReader {
     fn verify_footer(&mut self, crc: u32) -> Result<(), LogError> {
         let at = self.offset;
         let rest = self.source.length().saturating_sub(at);
-        let bytes = self.source.bytes(at, FOOTER_BYTES)?;
+        let bytes = self.source.read(at, FOOTER_BYTES)?;
         let sound = rest == FOOTER_BYTES as u64
             && bytes.len() == FOOTER_BYTES
             && crc == crc32c::crc32c_append(self.salt, &bytes[8..])

@@ -19,14 +19,14 @@ pub(crate) struct Source {
     /// Offset of the window in the file.
     window_at: u64,
     /// Whether a read has failed because of a bad sector.
-    unreadable: bool,
+    has_bad_sector: bool,
 }
 
 impl Source {
     pub(crate) fn open(disk: &dyn Disk, name: String) -> Result<Self, LogError> {
         let file = disk.open(&name).map_err(LogError::io("open", &name))?;
         let length = file.length().map_err(LogError::io("read", &name))?;
-        Ok(Self { file, name, length, window: Vec::new(), window_at: 0, unreadable: false })
+        Ok(Self { file, name, length, window: Vec::new(), window_at: 0, has_bad_sector: false })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -39,13 +39,13 @@ impl Source {
     }
 
     /// Returns whether a read has failed because of a bad sector (EIO).
-    pub(crate) fn unreadable(&self) -> bool {
-        self.unreadable
+    pub(crate) fn has_bad_sector(&self) -> bool {
+        self.has_bad_sector
     }
 
     /// Returns up to `len` bytes at `offset`; fewer only at the end of the file. A bad sector gives
     /// [`LogError::Damaged`].
-    pub(crate) fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
+    pub(crate) fn read(&mut self, offset: u64, len: usize) -> Result<&[u8], LogError> {
         let in_window =
             offset >= self.window_at && offset + len as u64 <= self.window_at + self.window.len() as u64;
         if !in_window {
@@ -54,7 +54,7 @@ impl Source {
         Ok(self.window(offset, len))
     }
 
-    /// Returns bytes that the last call of [`Self::bytes`] has read.
+    /// Returns bytes that the last call of [`Self::read`] has read.
     pub(crate) fn window(&self, offset: u64, len: usize) -> &[u8] {
         let start = (offset - self.window_at) as usize;
         let end = start.saturating_add(len).min(self.window.len());
@@ -95,7 +95,7 @@ impl Source {
                 Err(error) => {
                     self.window.clear();
                     if is_bad_sector(&error) {
-                        self.unreadable = true;
+                        self.has_bad_sector = true;
                         return Err(self.damage_at(at, "the disk cannot read it (input/output error)"));
                     }
                     return Err(LogError::io("read", &self.name)(error));
@@ -124,9 +124,9 @@ mod tests {
         for (offset, len) in [(0, 10), (5, 300_000), (299_990, 20), (3, 4), (999_990, 100), (2_000_000, 5)] {
             let end = content.len().min(offset + len);
             let expected = content.get(offset..end).unwrap_or_default();
-            assert_eq!(source.bytes(offset as u64, len).unwrap(), expected, "{len} at {offset}");
+            assert_eq!(source.read(offset as u64, len).unwrap(), expected, "{len} at {offset}");
         }
-        assert_eq!(source.bytes(10, usize::MAX >> 1).unwrap().len(), content.len() - 10);
+        assert_eq!(source.read(10, usize::MAX >> 1).unwrap().len(), content.len() - 10);
         assert!(source.window.capacity() <= 2 * content.len());
     }
 
@@ -135,11 +135,11 @@ mod tests {
         let disk = CrashDisk::with_files([("f", vec![7; 10_000])]);
         disk.fail_reads("f", 4096..4608);
         let mut source = Source::open(&disk, "f".into()).unwrap();
-        assert_eq!(source.bytes(0, 4096).unwrap(), [7; 4096]);
-        assert!(!source.unreadable());
-        let error = source.bytes(4000, 200).unwrap_err();
+        assert_eq!(source.read(0, 4096).unwrap(), [7; 4096]);
+        assert!(!source.has_bad_sector());
+        let error = source.read(4000, 200).unwrap_err();
         assert!(matches!(&error, LogError::Damaged { offset: 4096, .. }), "{error}");
-        assert!(source.unreadable() && error.is_damage());
-        assert_eq!(source.bytes(4608, 10).unwrap(), [7; 10]);
+        assert!(source.has_bad_sector() && error.is_damage());
+        assert_eq!(source.read(4608, 10).unwrap(), [7; 10]);
     }
 }

@@ -205,7 +205,7 @@ impl Survey {
         let later = reader.find_later_batches()?;
         let last = newer.is_empty() && later.batches == 0 && self.append_salt.is_some();
         let sealed = self.commit.is_some_and(|(point, _)| point.sealed);
-        let readable = !reader.source().unreadable();
+        let readable = !reader.source().has_bad_sector();
         if last && readable && !sealed && self.last_seq >= self.last_claimed && reader.may_be_torn()? {
             self.end = End::Torn { bytes };
             return Ok(());

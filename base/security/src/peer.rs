@@ -36,11 +36,11 @@ pub const TRUST_VAR: &str = "FERMATA_TRUST_OWNER";
 /// Files with the sockets of this network namespace. They are read if the kernel cannot be queried
 /// about a single socket. The second file does not exist if IPv6 is disabled.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// Code of a listening socket in these files.
+/// Code for the state of a listening socket in [`TABLES`].
 const LISTEN: &str = "0A";
 /// Number of attempts to find the owner of a connection.
 const TABLE_READS: u32 = 10;
-/// Delay between two such attempts.
+/// Delay between two attempts to find the owner of a connection.
 const TABLE_READ_DELAY: Duration = Duration::from_millis(20);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

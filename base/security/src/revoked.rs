@@ -171,7 +171,7 @@ impl Revoked {
 #[derive(Debug)]
 struct RevokedFile {
     path: PathBuf,
-    /// FileStamp of the file when it was last read.
+    /// Stamp of the file when it was last read.
     stamp: FileStamp,
     /// The last error of reading the file, which was logged.
     logged_error: Option<String>,

@@ -25,7 +25,7 @@ pub fn job_name_of(scope: &str, job: u64) -> String {
 pub const TOKEN_KEY: &str = "fermata-token";
 
 const VERSION: &str = "f1";
-/// Text in a token that has no job.
+/// Stands for the job in the text of a token that has no job.
 const NO_JOB: &str = "-";
 
 /// Why a token is rejected.
