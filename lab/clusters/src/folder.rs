@@ -4,13 +4,13 @@ use std::path::Path;
 use view::output;
 
 /// The default folder of `mrctl up`.
-pub const FOLDER: &str = ".fermata";
+pub const DEFAULT_FOLDER: &str = ".fermata";
 
 /// Returns whether `folder` is the default folder in the current folder, which commands find
 /// without `--dir`.
 pub(crate) fn is_here(folder: &Path) -> bool {
-    let here = std::path::absolute(FOLDER).ok();
-    folder == Path::new(FOLDER) || std::path::absolute(folder).ok() == here
+    let here = std::path::absolute(DEFAULT_FOLDER).ok();
+    folder == Path::new(DEFAULT_FOLDER) || std::path::absolute(folder).ok() == here
 }
 
 /// Returns the `--dir` flag for `folder` in a suggested command; empty if the command finds it

@@ -1,7 +1,7 @@
 //! Finds the cluster that a command is for, from flags, environment variables, files or folders.
 
 use crate::{
-    folder::{FOLDER, dir_flag},
+    folder::{DEFAULT_FOLDER, dir_flag},
     local::{ClusterState, Daemon, Kind},
     trust,
 };
@@ -324,7 +324,7 @@ impl Target {
         }
         // A running cluster in the current folder has precedence over `fermata.toml` beside it: the
         // cluster has copied these settings and has its own addresses.
-        let here = cwd.join(FOLDER);
+        let here = cwd.join(DEFAULT_FOLDER);
         let started = if self.config_file().is_some() {
             false
         } else {
@@ -430,7 +430,7 @@ fn nearest_state_folder(from: &Path) -> Option<PathBuf> {
 
 /// Returns the paths at which a state folder may be: in `from` and all its parents.
 fn possible_state_folders(from: &Path) -> impl Iterator<Item = PathBuf> {
-    from.ancestors().map(|folder| folder.join(FOLDER))
+    from.ancestors().map(|folder| folder.join(DEFAULT_FOLDER))
 }
 
 /// Returns the state folder for a local command: `named`, else the nearest, else the default.
@@ -439,7 +439,7 @@ pub fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
         named.to_owned()
     } else {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
-        nearest_state_folder(&cwd).unwrap_or_else(|| PathBuf::from(FOLDER))
+        nearest_state_folder(&cwd).unwrap_or_else(|| PathBuf::from(DEFAULT_FOLDER))
     };
     trust::check_folder(&folder)?;
     Ok(folder)
@@ -484,14 +484,14 @@ mod tests {
         let error = none.find(&deep).unwrap_err().to_string();
         assert!(error.starts_with("no cluster found: start one"), "{error}");
         // A stopped cluster is recognised by its `layout.json`.
-        fs::create_dir_all(root.path().join(FOLDER)).unwrap();
-        fs::write(root.path().join(FOLDER).join("layout.json"), "{}").unwrap();
+        fs::create_dir_all(root.path().join(DEFAULT_FOLDER)).unwrap();
+        fs::write(root.path().join(DEFAULT_FOLDER).join("layout.json"), "{}").unwrap();
         let error = Target::default().find(root.path()).unwrap_err().to_string();
         assert!(error.contains("is stopped: start it again with `mrctl up"), "{error}");
-        fs::remove_file(root.path().join(FOLDER).join("layout.json")).unwrap();
+        fs::remove_file(root.path().join(DEFAULT_FOLDER).join("layout.json")).unwrap();
 
         // A folder whose cluster is stopped does not count.
-        let folder = root.path().join(FOLDER);
+        let folder = root.path().join(DEFAULT_FOLDER);
         write_config(&folder, "up:1");
         assert!(none.find(&deep).is_err());
         ClusterState::default().save(&folder).unwrap();
@@ -506,7 +506,7 @@ mod tests {
         assert_eq!(namenode_of(&none, &deep), "here:2");
 
         // A running cluster in the current folder has precedence over the `fermata.toml` beside it.
-        let local = deep.join(FOLDER);
+        let local = deep.join(DEFAULT_FOLDER);
         write_config(&local, "local:5");
         assert_eq!(namenode_of(&none, &deep), "here:2", "it does not run");
         ClusterState::default().save(&local).unwrap();
@@ -527,7 +527,7 @@ mod tests {
     #[test]
     fn error_names_the_stopped_cluster_even_if_a_configuration_is_beside_it() {
         let root = tempfile::tempdir().unwrap();
-        let folder = root.path().join(FOLDER);
+        let folder = root.path().join(DEFAULT_FOLDER);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("layout.json"), "{}").unwrap();
         let file = root.path().join("fermata.toml");

@@ -17,7 +17,8 @@ use std::{
 use view::output;
 
 /// The files that mrctl reads in the folder of a local or remote cluster.
-const FILES: [&str; 6] = ["fermata.toml", "cluster.json", "layout.json", "launch.json", "hosts", "id"];
+const CHECKED_FILES: [&str; 6] =
+    ["fermata.toml", "cluster.json", "layout.json", "launch.json", "hosts", "id"];
 
 /// The account that runs mrctl.
 struct Caller {
@@ -111,7 +112,7 @@ pub fn check_folder(path: &Path) -> Result<()> {
     check_readable(path, &path.join("fermata.toml"))?;
     let caller = Caller::current();
     caller.check(path)?;
-    FILES.iter().try_for_each(|name| caller.check(&path.join(name)))
+    CHECKED_FILES.iter().try_for_each(|name| caller.check(&path.join(name)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Word count with two threads: each counts one half of the memory-mapped text.
 
-use crate::{input::map, table::Table};
+use crate::{input::map, table::WordCounts};
 use anyhow::{Context, Result};
 use std::{
     fs::File,
@@ -22,7 +22,7 @@ pub fn count(file: &Path, out: &Path) -> Result<()> {
     out.flush().with_context(failed)
 }
 
-fn count_bytes(text: &[u8]) -> Table {
+fn count_bytes(text: &[u8]) -> WordCounts {
     let middle = text.len() / 2;
     let middle = middle + text[middle..].iter().take_while(|byte| !byte.is_ascii_whitespace()).count();
     let (first, second) = text.split_at(middle);
@@ -34,8 +34,8 @@ fn count_bytes(text: &[u8]) -> Table {
     })
 }
 
-fn count_part(text: &[u8]) -> Table {
-    let mut table = Table::new();
+fn count_part(text: &[u8]) -> WordCounts {
+    let mut table = WordCounts::new();
     let mut rest = text;
     loop {
         let Some(start) = rest.iter().position(|byte| !byte.is_ascii_whitespace()) else { return table };

@@ -16,13 +16,13 @@ struct Slot {
     count: u64,
 }
 
-pub(crate) struct Table {
+pub(crate) struct WordCounts {
     slots: Vec<Slot>,
     used: usize,
     long: HashMap<Vec<u8>, u64>,
 }
 
-impl Table {
+impl WordCounts {
     pub(crate) fn new() -> Self {
         Self { slots: vec![Slot::default(); INITIAL_SLOTS], used: 0, long: HashMap::new() }
     }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn similar_words_are_counted_separately() {
-        let mut table = Table::new();
+        let mut table = WordCounts::new();
         let long = "a word of more than fifteen bytes".as_bytes();
         for word in [b"a" as &[u8], b"a\0", b"a\0b", b"exactly15 bytes", b"sixteen bytes ab", long, b"a"] {
             table.count(word, word.len());
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn table_grows_and_merges() {
-        let (mut one, mut other) = (Table::new(), Table::new());
+        let (mut one, mut other) = (WordCounts::new(), WordCounts::new());
         for number in 0..200_000_u32 {
             let word = number.to_string();
             one.count(word.as_bytes(), word.len());

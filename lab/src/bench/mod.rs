@@ -62,7 +62,7 @@ pub struct Dfs {
     size: Bytes,
     /// Run only these measurements
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
-    only: Vec<What>,
+    only: Vec<MeasurementGroup>,
     /// Blocks to create for memory and replay
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
     blocks: u64,
@@ -79,7 +79,7 @@ pub struct Dfs {
 
 /// A group of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum MeasurementGroup {
     /// Writes with one replica
     Write,
     /// Reads, over TCP and from the local file
@@ -138,7 +138,7 @@ fn print(figures: &[Measurement], json: bool) -> Result<()> {
 }
 
 impl Dfs {
-    fn wants(&self, what: What) -> bool {
+    fn wants(&self, what: MeasurementGroup) -> bool {
         self.only.is_empty() || self.only.contains(&what)
     }
 
@@ -153,7 +153,7 @@ impl Dfs {
 async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Measurement>> {
     let mut figures = Vec::new();
     note_build(args.json);
-    let (write, read) = (args.wants(What::Write), args.wants(What::Read));
+    let (write, read) = (args.wants(MeasurementGroup::Write), args.wants(MeasurementGroup::Read));
     if write || read {
         check_disk(args)?;
         args.print_status(format!("reads and writes: {}, {} rounds each", args.size, bytes::ROUNDS));
@@ -161,12 +161,12 @@ async fn measure(args: &Dfs, folder: &Path) -> Result<Vec<Measurement>> {
             bytes::measure(folder, layout(folder, "bytes", 1, args.tls)?, args.size.0, write, read).await?,
         );
     }
-    let (stats, creates) = (args.wants(What::Stats), args.wants(What::Creates));
+    let (stats, creates) = (args.wants(MeasurementGroup::Stats), args.wants(MeasurementGroup::Creates));
     if stats || creates {
         args.print_status("metadata calls: 64 concurrent clients");
         figures.extend(names::measure(layout(folder, "names", 1, args.tls)?, stats, creates).await?);
     }
-    let (memory, replay) = (args.wants(What::Memory), args.wants(What::Replay));
+    let (memory, replay) = (args.wants(MeasurementGroup::Memory), args.wants(MeasurementGroup::Replay));
     if memory || replay {
         args.print_status(format!("memory and replay: creating {} blocks; this takes a while", args.blocks));
         figures.extend(scale::measure(folder, args.blocks, memory, replay).await?);

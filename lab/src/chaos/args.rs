@@ -1,6 +1,6 @@
 //! Subcommands of `mrctl chaos` with several flags: their arguments and output.
 
-use super::{Where, node::Damage};
+use super::{ClusterFlags, node::Damage};
 use anyhow::{Result, bail};
 use daemon::{Bytes, Period};
 use std::{process::ExitCode, time::Duration};
@@ -20,7 +20,7 @@ pub struct Partition {
     #[arg(long)]
     one_way: bool,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
 }
 
 /// Restore the network links of one machine or of all
@@ -29,7 +29,7 @@ pub struct Heal {
     /// Machine [default: all]
     node: Option<String>,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
 }
 
 /// Flip a byte of a block on the disk of a datanode
@@ -46,7 +46,7 @@ pub struct Corrupt {
     #[arg(long)]
     truncate: bool,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
 }
 
 /// Let the daemons of a node run only for a part of the time
@@ -63,7 +63,7 @@ pub struct Slow {
     #[arg(long = "for", value_name = "TIME", default_value = "30s")]
     time: Period,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
 }
 
 /// Fill the disk that has the data of a node
@@ -84,7 +84,7 @@ pub struct FillDisk {
     #[arg(long, conflicts_with_all = ["leave", "force"])]
     clear: bool,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
 }
 
 /// How long to wait for Ctrl-C after an error. Ctrl-C may have caused the error.

@@ -8,7 +8,7 @@ use view::output;
 
 /// An entry of the timeline.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct TimelineEntry {
     pub(crate) at_s: f64,
     /// `done`, `undone`, `seen` or `recovered`.
     pub(crate) what: &'static str,
@@ -48,7 +48,7 @@ pub(crate) struct FaultLog {
     began: Instant,
     #[serde(skip)]
     quiet: bool,
-    pub(crate) timeline: Vec<Entry>,
+    pub(crate) timeline: Vec<TimelineEntry>,
     pub(crate) steps: Vec<Impact>,
 }
 
@@ -68,7 +68,7 @@ impl FaultLog {
             let indent = if what == "seen" { "  " } else { "" };
             output::line(format!("{at_s:7.1} s  {indent}{text}"))?;
         }
-        self.timeline.push(Entry { at_s, what, text });
+        self.timeline.push(TimelineEntry { at_s, what, text });
         Ok(())
     }
 

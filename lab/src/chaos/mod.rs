@@ -55,7 +55,7 @@ pub enum ChaosCommand {
 
 /// Flags that select the cluster.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Where {
+pub(crate) struct ClusterFlags {
     /// Folder of the cluster [default: .fermata here or in the nearest parent folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -64,7 +64,7 @@ pub(crate) struct Where {
     cluster: Option<PathBuf>,
 }
 
-impl Where {
+impl ClusterFlags {
     fn target(&self) -> Result<ChaosTarget> {
         match &self.cluster {
             Some(cluster) => Ok(ChaosTarget::Machines(Fleet::of(&Reach::of(cluster))?)),
@@ -82,7 +82,7 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     daemon: Vec<Kind>,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
 }
 
 /// Injects the fault, or the faults of a scenario.

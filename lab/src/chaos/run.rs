@@ -3,7 +3,7 @@
 //! (docs/operate/faults.md).
 
 use super::{
-    Where,
+    ClusterFlags,
     local::partition_not_supported_error,
     observer::{ClusterView, Observer},
     scenario_run::{InitialCluster, POLL_INTERVAL, ScenarioRun, find_node},
@@ -45,7 +45,7 @@ pub struct Args {
     /// Scenario file (TOML)
     file: PathBuf,
     #[command(flatten)]
-    at: Where,
+    at: ClusterFlags,
     /// Seed for random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,

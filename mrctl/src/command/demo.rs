@@ -27,7 +27,7 @@ use view::follow::follow;
 const TEXT_BYTES: u64 = 64 << 20;
 const KILLED_NODE: &str = "node2";
 const REPAIR_TIMEOUT: Duration = Duration::from_mins(1);
-const WORDS: [&str; 16] = [
+const TEXT_WORDS: [&str; 16] = [
     "the", "slot", "waits", "for", "a", "map", "that", "splits", "and", "reduce", "holds", "then", "goes",
     "on", "with", "music",
 ];
@@ -194,7 +194,7 @@ fn write_text(path: &Path, bytes: u64) -> Result<String> {
     while left > 0 {
         line.clear();
         for _ in 0..12 {
-            line.push_str(WORDS[random.random_range(0..WORDS.len())]);
+            line.push_str(TEXT_WORDS[random.random_range(0..TEXT_WORDS.len())]);
             line.push(' ');
         }
         line.push('\n');

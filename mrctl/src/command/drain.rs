@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const POLL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A shortage of nodes that lasts this long counts as permanent.
 const STUCK_FOR: Duration = Duration::from_secs(10);
 /// How long the command waits after the deadline until the remaining attempts are killed.
@@ -242,7 +242,7 @@ async fn watch<'a>(node: &Node<'a>, args: &Args, started: Instant) -> Result<Dra
         late.is_zero() || (reachable && status.has_running_attempts() && late < KILL_TIMEOUT)
     };
     while !over(&status) && in_time(&status) {
-        tokio::time::sleep(POLL.min(args.deadline.0)).await;
+        tokio::time::sleep(POLL_INTERVAL.min(args.deadline.0)).await;
         status = node.query().await?;
         if status.remaining_items() != left {
             left = status.remaining_items();

@@ -29,7 +29,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
-    let mut all = if args.defaults { None } else { running(target).await? }.unwrap_or_else(defaults);
+    let mut all =
+        if args.defaults { None } else { policies_of_cluster(target).await? }.unwrap_or_else(defaults);
     if let Some(name) = &args.policy {
         let known: Vec<String> = all.policies.iter().map(|policy| policy.name.clone()).collect();
         all.policies.retain(|policy| policy_names(name).any(|part| part == policy.name));
@@ -50,7 +51,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 
 /// Returns the policies of the running cluster; None if no cluster is selected. A selected cluster
 /// that is unreachable is an error.
-async fn running(target: &Target) -> Result<Option<Schedulers>> {
+async fn policies_of_cluster(target: &Target) -> Result<Option<Schedulers>> {
     match target.jobtracker().await {
         Ok(tracker) => Ok(Some(tracker.schedulers().await?)),
         Err(error) if target.is_named() => Err(error),

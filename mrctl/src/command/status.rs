@@ -45,13 +45,13 @@ pub(crate) struct ClusterStatus {
     config: PathBuf,
     namenode: String,
     jobtracker: String,
-    daemons: Vec<Process>,
+    daemons: Vec<DaemonProcess>,
     /// One line per problem.
     warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Process {
+struct DaemonProcess {
     name: String,
     kind: &'static str,
     /// `running`, `frozen` (by a signal) or `dead`.
@@ -68,7 +68,7 @@ impl ClusterStatus {
         let layout = Layout::prepare(folder, &Overrides::default())?;
         let state = ClusterState::load(folder)?.unwrap_or_default();
         let dir = dir_flag(Some(folder));
-        let process = |daemon: &clusters::local::Daemon| Process {
+        let process = |daemon: &clusters::local::Daemon| DaemonProcess {
             name: daemon.name.clone(),
             kind: daemon.kind.program(),
             state: daemon.process_state(),
@@ -77,7 +77,7 @@ impl ClusterStatus {
             log: daemon.log.clone(),
             advice: daemon.is_frozen().then(|| daemon.frozen_advice(&dir)),
         };
-        let daemons: Vec<Process> = state.daemons.iter().map(process).collect();
+        let daemons: Vec<DaemonProcess> = state.daemons.iter().map(process).collect();
         let security = &layout.config.security;
         let (access, users) = match (security.is_closed(), layout.has_own_secret()) {
             (false, _) => ("open", "every account of this machine".to_owned()),

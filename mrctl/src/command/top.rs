@@ -110,8 +110,8 @@ fn once(all: &Overview, as_json: bool) -> Result<ExitCode> {
 }
 
 /// Removes the errors, which are printed to standard error, from the lines for standard output.
-fn without_errors(lines: Lines) -> Lines {
-    Lines { errors: Vec::new(), ..lines }
+fn without_errors(lines: ScreenLines) -> ScreenLines {
+    ScreenLines { errors: Vec::new(), ..lines }
 }
 
 /// One snapshot as JSON. Values from a master that is unreachable are null.
@@ -147,7 +147,7 @@ impl<'a> Snapshot<'a> {
 
 /// The lines to show, from top to bottom.
 #[derive(Debug, Default)]
-struct Lines {
+struct ScreenLines {
     /// Always shown completely.
     head: Vec<String>,
     /// Why a master is unreachable. Always shown completely.
@@ -158,7 +158,7 @@ struct Lines {
     nodes: Vec<String>,
 }
 
-impl Lines {
+impl ScreenLines {
     fn all(self) -> Vec<String> {
         let Self { mut head, errors, jobs, nodes } = self;
         head.extend(errors);
@@ -170,7 +170,7 @@ impl Lines {
 
 /// Cuts the lines to the size of the screen. If both lists are too long, the nodes get a third of
 /// the lines.
-fn fit(mut lines: Lines, rows: usize, columns: usize) -> Vec<String> {
+fn fit(mut lines: ScreenLines, rows: usize, columns: usize) -> Vec<String> {
     // Two blank lines separate the three parts. There is no line break after the last line: it
     // would scroll the screen.
     let room = rows.saturating_sub(lines.head.len() + lines.errors.len() + 2);
@@ -200,7 +200,7 @@ fn screen_size() -> (usize, usize) {
     (rows.max(SIZE_MIN.0).into(), columns.max(SIZE_MIN.1).into())
 }
 
-fn frame(all: &Overview, now_ms: u64) -> Lines {
+fn frame(all: &Overview, now_ms: u64) -> ScreenLines {
     let jobs = all.jobs.as_deref().unwrap_or_default();
     let mut head = vec![format!("{}  {}", output::utc(now_ms), summary(all, jobs))];
     if let Ok(files) = &all.files {
@@ -209,7 +209,7 @@ fn frame(all: &Overview, now_ms: u64) -> Lines {
     let errors = all.query_errors().map(|error| error.describe().to_owned()).collect();
     let datanodes = all.files.as_ref().map_or(&[][..], |report| &report.nodes);
     let trackers = all.trackers.as_deref().unwrap_or_default();
-    Lines { head, errors, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
+    ScreenLines { head, errors, jobs: job_lines(all, jobs, now_ms), nodes: node_lines(datanodes, trackers) }
 }
 
 /// Returns the summary line, such as
@@ -378,7 +378,7 @@ mod tests {
     fn frame_fits_the_screen_and_counts_omitted_lines() {
         let jobs = (0..100).map(|number| job(&format!("job_{number}"), "running", 1)).collect();
         let nodes = (0..50).map(|number| format!("node{number}")).collect();
-        let lines = Lines { nodes, ..frame(&overview(jobs), 1000) };
+        let lines = ScreenLines { nodes, ..frame(&overview(jobs), 1000) };
         let shown = fit(lines, 24, 60);
         assert!(shown.len() <= 24 && shown.iter().all(|line| line.chars().count() <= 60), "{shown:#?}");
         let more: Vec<_> = shown.iter().filter(|line| line.starts_with("... ")).collect();

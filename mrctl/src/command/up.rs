@@ -4,7 +4,7 @@ use super::status::ClusterStatus;
 use crate::output;
 use anyhow::{Context, Result, bail};
 use clusters::{
-    folder::{FOLDER, dir_flag},
+    folder::{DEFAULT_FOLDER, dir_flag},
     local::{
         ClusterState, Kind, Launch, Layout, Overrides, await_files, describe_failure, lock, lost_data,
         restart,
@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=200))]
     racks: Option<u32>,
     /// Folder for data, logs and configuration
-    #[arg(long, value_name = "DIR", default_value = FOLDER)]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_FOLDER)]
     dir: PathBuf,
     /// Admit every account of this machine without authentication
     #[arg(long)]
@@ -137,7 +137,7 @@ pub(crate) async fn run(args: Args, config: Option<PathBuf>) -> Result<ExitCode>
     // Refuse invalid settings before anything is created or started.
     Layout::prepare(&args.dir, &overrides)?.check_masters(args.format.is_some())?;
     let locked = lock(&args.dir)?;
-    if let Some(state) = running(&args.dir)? {
+    if let Some(state) = running_cluster(&args.dir)? {
         refuse_second_start(&args.dir, &state, has_layout_flags)?;
         return restart_daemons(&args.dir, state, args.json).await;
     }
@@ -234,7 +234,7 @@ fn open_warning(tasks: Option<&str>, own: &str) -> String {
 }
 
 /// Returns the cluster of this folder, if at least one of its daemons runs.
-fn running(folder: &Path) -> Result<Option<ClusterState>> {
+fn running_cluster(folder: &Path) -> Result<Option<ClusterState>> {
     Ok(ClusterState::load(folder)?.filter(|state| state.running().next().is_some()))
 }
 

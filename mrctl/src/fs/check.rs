@@ -14,7 +14,7 @@ use std::{
 };
 use view::files;
 
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a command waits before its first message about the progress.
 const FIRST_REPORT_AFTER: Duration = Duration::from_secs(2);
 /// The interval between later messages.
@@ -105,7 +105,7 @@ pub(crate) async fn await_health(
                 health_name(fsck.status)
             );
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -235,7 +235,7 @@ async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
             next_message = Instant::now() + REPORT_INTERVAL;
             eprintln!("mrctl: {} not read yet", output::count(pending, "replica"));
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -339,7 +339,7 @@ async fn await_safemode_off(client: &Client, timeout: Duration) -> Result<Safemo
         if !status.on || Instant::now() >= deadline {
             return Ok(status);
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -75,7 +75,7 @@ struct CopyOptions {
 
 /// All folders to create and files to copy.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
+struct CopyPlan {
     folders: Vec<PathBuf>,
     copies: Vec<Copy>,
 }
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
         Err(_) => Existing::None,
     };
     let way = dest::plan(roots.len(), local, existing)?;
-    let mut plan = Plan::default();
+    let mut plan = CopyPlan::default();
     if way == Dest::IntoNew {
         plan.folders.push(local.into());
     }
@@ -155,7 +155,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
 }
 
 /// Adds `root` and everything below it to the plan. The first entry of `below` is `root` itself.
-fn add_tree(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Path, way: Dest) {
+fn add_tree(plan: &mut CopyPlan, root: &FileStatus, below: &[FileStatus], local: &Path, way: Dest) {
     let base = if way == Dest::Exact { local.to_owned() } else { local.join(root.path.name()) };
     for status in below {
         let rest = status.path.as_str().strip_prefix(root.path.as_str()).unwrap_or("");
@@ -172,7 +172,7 @@ fn add_tree(plan: &mut Plan, root: &FileStatus, below: &[FileStatus], local: &Pa
 }
 
 /// Refuses to overwrite local files without `force`. Called before the first byte is copied.
-fn refuse_overwriting(plan: &Plan, force: bool) -> Result<()> {
+fn refuse_overwriting(plan: &CopyPlan, force: bool) -> Result<()> {
     for copy in &plan.copies {
         let above = copy.to.parent().filter(|above| *above != Path::new(""));
         if let Some(above) =
@@ -269,7 +269,7 @@ mod tests {
     }
 
     fn planned_paths(root: &FileStatus, below: &[FileStatus], way: Dest) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let mut plan = Plan::default();
+        let mut plan = CopyPlan::default();
         add_tree(&mut plan, root, below, Path::new("out"), way);
         (plan.folders, plan.copies.into_iter().map(|copy| copy.to).collect())
     }
@@ -309,11 +309,11 @@ mod tests {
         let to = folder.path().join("x");
         fs::write(&to, "").unwrap();
         let copies = vec![Copy { from: DfsPath::parse("/x").unwrap(), to, length: 1 }];
-        let mut plan = Plan { folders: vec![], copies };
+        let mut plan = CopyPlan { folders: vec![], copies };
         assert!(refuse_overwriting(&plan, false).is_err());
         let nowhere =
             vec![Copy { from: DfsPath::parse("/x").unwrap(), to: folder.path().join("no/x"), length: 1 }];
-        let mut nowhere = Plan { folders: vec![], copies: nowhere };
+        let mut nowhere = CopyPlan { folders: vec![], copies: nowhere };
         assert!(
             refuse_overwriting(&nowhere, false).unwrap_err().to_string().contains("there is no local folder")
         );

@@ -37,7 +37,7 @@ pub(crate) struct Report {
 
 /// A file, with its blocks if `--blocks` is given.
 #[derive(Debug, Serialize)]
-struct Detail {
+struct FileDetail {
     #[serde(flatten)]
     status: FileStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub(crate) async fn stat(args: Stat, client: &Client) -> Result<ExitCode> {
         } else {
             None
         };
-        details.push(Detail { status, locations });
+        details.push(FileDetail { status, locations });
     }
     if args.json {
         output::json(&details)?;
@@ -74,7 +74,7 @@ pub(crate) async fn stat(args: Stat, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-fn show(detail: &Detail) -> Result<()> {
+fn show(detail: &FileDetail) -> Result<()> {
     let status = &detail.status;
     let mut table: Table = output::table(&[], &[]);
     let mut row = |name: &str, value: String| {

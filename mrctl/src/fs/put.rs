@@ -83,7 +83,7 @@ struct Copy {
 
 /// All folders to create and files to copy.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
+struct CopyPlan {
     folders: Vec<DfsPath>,
     copies: Vec<Copy>,
 }
@@ -163,8 +163,8 @@ fn is_dangling_link(path: &Path, error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound && path.is_symlink()
 }
 
-fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<Plan> {
-    let mut plan = Plan::default();
+fn plan(sources: &[String], to: &DfsPath, way: Dest) -> Result<CopyPlan> {
+    let mut plan = CopyPlan::default();
     for source in sources {
         if source == "-" {
             if way != Dest::Exact {
@@ -198,7 +198,7 @@ fn file_name_of(path: &Path) -> Result<String> {
     }
 }
 
-fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
+fn add(plan: &mut CopyPlan, path: &Path, to: DfsPath) -> Result<()> {
     let refuse = |why: &str| Err(Usage(format!("{} {why}", path.display())).into());
     let metadata = match fs::metadata(path) {
         Err(error) if is_dangling_link(path, &error) => {
@@ -232,7 +232,7 @@ fn add(plan: &mut Plan, path: &Path, to: DfsPath) -> Result<()> {
     Ok(())
 }
 
-async fn refuse_existing(client: &Client, plan: &Plan) -> Result<()> {
+async fn refuse_existing(client: &Client, plan: &CopyPlan) -> Result<()> {
     for copy in &plan.copies {
         if client.exists(&copy.to).await? {
             bail!("{} exists: replace it with --force, or add to it with --append", copy.to);
@@ -322,7 +322,7 @@ fn is_stdin_placeholder(file: &OwnedFd) -> bool {
     writable && null()
 }
 
-async fn append(plan: Plan, client: &Client, meter: &Meter) -> Result<ExitCode> {
+async fn append(plan: CopyPlan, client: &Client, meter: &Meter) -> Result<ExitCode> {
     for copy in plan.copies {
         let mut source: Box<dyn AsyncRead + Send + Unpin> = match &copy.from {
             None => Box::new(standard_input()?),

@@ -198,7 +198,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
 struct Interrupted;
 
 /// The parts of a job that can be prepared without a cluster.
-struct Plan {
+struct SubmissionPlan {
     submission: Submission,
     /// Whether each reduce gets a range of keys, so that the output is in total order.
     total_order: bool,
@@ -229,7 +229,7 @@ async fn note_preemption(advice: Option<String>, tracker: &JobTracker) {
 }
 
 /// Checks the arguments, as far as possible without a cluster.
-fn plan(args: &Args) -> Result<Plan> {
+fn plan(args: &Args) -> Result<SubmissionPlan> {
     let mut conf = conf_of(args)?;
     let description = program::describe(&args.program, &conf)?;
     if args.program == "teragen" && args.input.is_empty() {
@@ -254,18 +254,18 @@ fn plan(args: &Args) -> Result<Plan> {
         ..Submission::default()
     };
     check_paths(&submission, args)?;
-    Ok(Plan { submission, total_order: description.total_order, advice })
+    Ok(SubmissionPlan { submission, total_order: description.total_order, advice })
 }
 
 /// Uploads the files that the tasks need.
 async fn prepare(
     args: &Args,
-    plan: Plan,
+    plan: SubmissionPlan,
     target: &Target,
     client: &Client,
     staging: &mut StagingFolder<'_>,
 ) -> Result<Submission> {
-    let Plan { mut submission, total_order, .. } = plan;
+    let SubmissionPlan { mut submission, total_order, .. } = plan;
     if is_builtin(&args.program) {
         submission.builtin = Some(args.program.clone());
     } else {

@@ -31,7 +31,7 @@ const NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait for the end of safemode after all DataNodes have reported. No further blocks
 /// will be reported then.
 const SAFEMODE_TIMEOUT: Duration = Duration::from_secs(10);
-const POLL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const LOG_LINES: usize = 12;
 /// The owner of the root folder in a new namespace.
 const INITIAL_ROOT_OWNER: &str = "fermata";
@@ -349,7 +349,7 @@ pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) 
             bail!("the file system is not ready after {seconds} s: {why}");
         }
         waiting.print_notice(|| why);
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -443,7 +443,7 @@ async fn await_ready(daemon: &Daemon, deadline: Instant) -> Result<String> {
             bail!(describe_failure(daemon));
         }
         waiting.print_notice(|| describe_failure(daemon));
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -243,7 +243,7 @@ fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, l
     }
 }
 
-const NODES: u32 = 3;
+const NODES_DEFAULT: u32 = 3;
 const NODES_MAX: u32 = 200;
 
 /// Refuses a path that cannot be the folder of a cluster. Its configuration contains the path, and
@@ -374,7 +374,7 @@ impl Layout {
         overrides: &Overrides,
     ) -> Result<Self> {
         let earlier = before.as_ref().filter(|shape| shape.nodes > 0);
-        let nodes = overrides.nodes.or(earlier.map(|shape| shape.nodes)).unwrap_or(NODES);
+        let nodes = overrides.nodes.or(earlier.map(|shape| shape.nodes)).unwrap_or(NODES_DEFAULT);
         let racks = overrides.racks.or(earlier.map(|shape| shape.racks.clamp(1, nodes))).unwrap_or(1);
         ensure_usage((1..=NODES_MAX).contains(&nodes), || {
             format!("--nodes {nodes}: must be from 1 to {NODES_MAX}")

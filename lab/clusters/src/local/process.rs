@@ -12,7 +12,7 @@ use std::{
 
 /// Clock ticks per second in `/proc/PID/stat`; the kernel interface fixes this at 100.
 const TICKS_PER_SECOND: f64 = 100.0;
-const POLL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Identifies one process, also after its PID was reused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,13 +127,13 @@ pub fn end_processes(processes: &[(&Identity, &[String])], timeout: Duration) ->
     let running = |at: usize| processes[at].0.is_running(processes[at].1);
     let deadline = Instant::now() + timeout;
     while Instant::now() < deadline && (0..asked.len()).any(|at| asked[at] && running(at)) {
-        std::thread::sleep(POLL);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let mut exits = Vec::with_capacity(asked.len());
     for (at, (identity, args)) in processes.iter().enumerate() {
         let killed = asked[at] && identity.signal(args, Signal::KILL)?;
         while killed && running(at) {
-            std::thread::sleep(POLL);
+            std::thread::sleep(POLL_INTERVAL);
         }
         exits.push(match (asked[at], killed) {
             (false, _) => ExitKind::NotRunning,

@@ -40,7 +40,7 @@ pub struct Args {
     nodes: u32,
     /// Run only these measurements
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT,...")]
-    only: Vec<What>,
+    only: Vec<MeasurementGroup>,
     /// Rounds of wordcount and terasort; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -54,7 +54,7 @@ pub struct Args {
 
 /// A group of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum MeasurementGroup {
     /// CPU time of wordcount
     Wordcount,
     /// CPU time and duration of terasort
@@ -72,7 +72,7 @@ enum What {
 const INPUT_COPIES: u64 = 8;
 
 impl Args {
-    fn wants(&self, what: What) -> bool {
+    fn wants(&self, what: MeasurementGroup) -> bool {
         self.only.is_empty() || self.only.contains(&what)
     }
 
@@ -87,30 +87,30 @@ impl Args {
 /// Runs the selected measurements.
 pub(super) async fn measure(args: &Args, folder: &Path) -> Result<Vec<Measurement>> {
     note_build(args.json);
-    if args.wants(What::Wordcount) || args.wants(What::Terasort) {
+    if args.wants(MeasurementGroup::Wordcount) || args.wants(MeasurementGroup::Terasort) {
         check_free_space(&args.dir, args.size, INPUT_COPIES)?;
     }
     let mut figures = Vec::new();
     let cluster = Cluster::start(folder, args.nodes).await?;
-    if args.wants(What::Wordcount) {
+    if args.wants(MeasurementGroup::Wordcount) {
         args.print_status(format!("wordcount: {} of text, rounds: {}", args.size, args.rounds));
         figures.extend(wordcount::measure(args, &cluster, folder).await?);
     }
-    if args.wants(What::Terasort) {
+    if args.wants(MeasurementGroup::Terasort) {
         args.print_status(format!("terasort: {} of records, rounds: {}", args.size, args.rounds));
         figures.extend(terasort::measure(args, &cluster, folder).await?);
     }
-    if args.wants(What::Small) {
+    if args.wants(MeasurementGroup::Small) {
         args.print_status(format!("small: {} jobs, twice", small_job::JOBS));
         figures.extend(small_job::measure(&cluster).await?);
     }
-    if args.wants(What::Tasks) {
+    if args.wants(MeasurementGroup::Tasks) {
         args.print_status(format!("tasks: {} empty tasks", tasks::TASKS));
         figures.extend(tasks::measure(&cluster).await?);
         args.print_status("tasks: the jobtracker with simulated trackers");
         figures.push(tasks::measure_jobtracker_only(folder, args.nodes).await?);
     }
-    if args.wants(What::Idle) {
+    if args.wants(MeasurementGroup::Idle) {
         args.print_status(format!("idle: {} s", idle::MEASURED_TIME.as_secs()));
         figures.extend(idle::measure(&cluster).await?);
     }

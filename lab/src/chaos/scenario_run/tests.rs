@@ -7,7 +7,7 @@ use clusters::remote::{Fleet, Reach};
 use std::{fs, path::Path};
 
 /// A replacement for `ip` that creates a file for each partitioned link, after a delay.
-const IP: &str = "#!/bin/sh\ncase \"$*\" in\n*'route get'*) echo \"x dev eth0 x\";;\n\
+const FAKE_IP_SCRIPT: &str = "#!/bin/sh\ncase \"$*\" in\n*'route get'*) echo \"x dev eth0 x\";;\n\
     *'neigh replace'*) sleep 1; touch $LINKS/$3;;\n*'neigh show'*) [ ! -e $LINKS/$3 ] || echo 02:00:00:00:00:01;;\n\
     *'neigh del'*) rm $LINKS/$3;;\nesac\n";
 
@@ -18,7 +18,7 @@ fn fleet(space: &Path) -> Fleet {
     }
     fs::write(lab.join("fermata.toml"), "").unwrap();
     fs::write(lab.join("hosts"), "m master addr=10.0.0.1\nn node addr=10.0.0.2\n").unwrap();
-    fs::write(bin.join("ip"), IP.replace("$LINKS", &links.display().to_string())).unwrap();
+    fs::write(bin.join("ip"), FAKE_IP_SCRIPT.replace("$LINKS", &links.display().to_string())).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(bin.join("ip"), executable).unwrap();
     let path = std::env::var("PATH").unwrap();

@@ -70,7 +70,7 @@ pub struct Args {
 
 /// The result of a soak.
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct SoakReport {
     seed: u64,
     seconds: f64,
     rounds: u32,
@@ -159,11 +159,11 @@ struct Soak {
     slots: (u32, u32),
     jobs: SoakJobs,
     rng: SmallRng,
-    report: Report,
+    report: SoakReport,
 }
 
-async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<Report> {
-    let report = Report { seed: args.seed, ..Report::default() };
+async fn soak(args: &Args, target: &Arc<ChaosTarget>) -> Result<SoakReport> {
+    let report = SoakReport { seed: args.seed, ..SoakReport::default() };
     let mut observer = Observer::new(target.client_target());
     let began = Instant::now();
     let view = await_recovery(&mut observer, target, None).await.context("before the first round")?;
@@ -263,7 +263,7 @@ fn print_line(quiet: bool, line: String) -> Result<()> {
     if quiet { Ok(()) } else { output::line(line) }
 }
 
-fn print_result(report: &Report, json: bool) -> Result<ExitCode> {
+fn print_result(report: &SoakReport, json: bool) -> Result<ExitCode> {
     if json {
         output::json(report)?;
     } else {

@@ -9,13 +9,13 @@ use std::{
 };
 
 /// A daemon that writes its ready file and then waits.
-const DAEMON: &str = "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" != --ready-file ] || echo here > $2; shift; done\n\
+const FAKE_DAEMON_SCRIPT: &str = "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" != --ready-file ] || echo here > $2; shift; done\n\
                       i=0; while [ $i -lt 600 ]; do i=$((i+1)); sleep 0.1; done\n";
 
 fn build(folder: &Path, version: &str) -> Programs {
     fs::create_dir_all(folder).unwrap();
     for name in ["namenode", "jobtracker", "datanode", "tasktracker"] {
-        fs::write(folder.join(name), DAEMON).unwrap();
+        fs::write(folder.join(name), FAKE_DAEMON_SCRIPT).unwrap();
     }
     fs::write(folder.join("mrtask"), format!("# {version}\n")).unwrap();
     Programs::of(folder)
