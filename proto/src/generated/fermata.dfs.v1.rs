@@ -2862,6 +2862,7 @@ pub struct BulkRequest {
 /// Nested message and enum types in `BulkRequest`.
 pub mod bulk_request {
     #[derive(Clone, PartialEq, ::prost::Oneof)]
+    #[prost(skip_debug)]
     pub enum Op {
         #[prost(message, tag = "1")]
         Write(super::WriteBlock),

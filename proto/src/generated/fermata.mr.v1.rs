@@ -57,6 +57,7 @@ pub struct TaskSpec {
 /// Nested message and enum types in `TaskSpec`.
 pub mod task_spec {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[prost(skip_debug)]
     pub enum Input {
         /// a map
         #[prost(message, tag = "6")]
