@@ -78,7 +78,9 @@ impl TraceChecker {
             Some((incarnation, _)) if *incarnation != heartbeat.incarnation => {
                 Some("another incarnation of the tracker (invariant 3)")
             }
-            Some((_, seq)) if heartbeat.seq <= *seq => Some("a heartbeat that was handled before (invariant 5)"),
+            Some((_, seq)) if heartbeat.seq <= *seq => {
+                Some("a heartbeat that was handled before (invariant 5)")
+            }
             Some(_) => None,
         }
     }
@@ -87,7 +89,10 @@ impl TraceChecker {
         match fact {
             Fact::JobTrackerStarted { epoch, .. } => {
                 if *epoch <= self.epoch {
-                    return Err(format!("epoch {epoch} was started after epoch {} (invariant 3)", self.epoch));
+                    return Err(format!(
+                        "epoch {epoch} was started after epoch {} (invariant 3)",
+                        self.epoch
+                    ));
                 }
                 (self.epoch, self.last_heartbeats) = (*epoch, BTreeMap::new());
             }
@@ -129,7 +134,9 @@ impl TraceChecker {
 
     fn check_output_lost(&mut self, attempt: AttemptId, after: &Cluster) -> Result<(), String> {
         self.done_tasks.remove(&attempt.task);
-        let job = after.job(attempt.job()).ok_or_else(|| format!("the output of {attempt} was lost, but its job is unknown"))?;
+        let job = after
+            .job(attempt.job())
+            .ok_or_else(|| format!("the output of {attempt} was lost, but its job is unknown"))?;
         let is_done = |task: &&TaskId| task.job == job.id && task.phase == Phase::Reduce;
         if self.done_tasks.iter().filter(is_done).count() < job.tasks.reduce.len() {
             return Ok(());
@@ -216,6 +223,10 @@ mod tests {
         assert!(check(&heartbeat(1), vec![succeeded("job_1.m1.0")]).unwrap_err().contains("(invariant 5)"));
         assert!(check(&heartbeat(2), vec![launched("job_1.m0.1")]).unwrap_err().contains("(invariant 6)"));
         assert!(check(&heartbeat(3), vec![launched("job_1.m1.0")]).unwrap_err().contains("twice"));
-        assert!(check(&Event::Tick, vec![Fact::JobForgotten { job: JobId(1) }]).unwrap_err().contains("(invariant 8)"));
+        assert!(
+            check(&Event::Tick, vec![Fact::JobForgotten { job: JobId(1) }])
+                .unwrap_err()
+                .contains("(invariant 8)")
+        );
     }
 }

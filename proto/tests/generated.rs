@@ -26,7 +26,13 @@ fn the_generated_code_is_up_to_date() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let fresh = tempfile::tempdir().unwrap();
     let descriptors = protox::compile(FILES, [root]).unwrap();
-    tonic_prost_build::configure().out_dir(&fresh).skip_debug(WITH_TOKEN).compile_fds(descriptors).unwrap();
+    tonic_prost_build::configure()
+        .out_dir(&fresh)
+        .skip_debug(WITH_TOKEN)
+        .type_attribute("fermata.dfs.v1.BulkRequest.op", "#[derive(Debug)]")
+        .type_attribute("fermata.mr.v1.TaskSpec.input", "#[derive(Debug)]")
+        .compile_fds(descriptors)
+        .unwrap();
     for name in ["fermata.dfs.v1.rs", "fermata.mr.v1.rs"] {
         let expected = fs::read_to_string(fresh.path().join(name)).unwrap();
         let committed = root.join("src/generated").join(name);

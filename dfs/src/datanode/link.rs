@@ -265,7 +265,9 @@ impl Link {
         };
         for (block, _, item) in batch {
             match item {
-                ReplicaEvent::Received(nonce, length) => request.received.push(replica(*block, *nonce, *length)),
+                ReplicaEvent::Received(nonce, length) => {
+                    request.received.push(replica(*block, *nonce, *length))
+                }
                 ReplicaEvent::Deleted => request.deleted.push(block.0),
                 ReplicaEvent::Lost => request.lost.push(block.0),
                 ReplicaEvent::Checked => request.checked.push(block.0),
@@ -338,7 +340,8 @@ impl Link {
 /// Reports to the NameNode that this node stops, so that the NameNode does not have to wait for
 /// missing heartbeats. An error is only logged. No other heartbeat may follow.
 pub(super) async fn report_stop(node: &Node, namenode: &str, uuid: &str) {
-    let Ok(mut client) = client_of(&node.credentials, namenode, STOP_REPORT_TIMEOUT, STOP_REPORT_TIMEOUT) else {
+    let Ok(mut client) = client_of(&node.credentials, namenode, STOP_REPORT_TIMEOUT, STOP_REPORT_TIMEOUT)
+    else {
         return;
     };
     let request = HeartbeatRequest {

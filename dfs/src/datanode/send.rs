@@ -133,7 +133,9 @@ mod tests {
     fn range_is_extended_to_complete_chunks() {
         let chunk = CHUNK_BYTES as u64;
         let length = 3 * chunk + 7;
-        let extend_to_chunks = |offset, bytes| extend_to_chunks(&ReadBlock { offset, length: bytes, ..Default::default() }, length);
+        let extend_to_chunks = |offset, bytes| {
+            extend_to_chunks(&ReadBlock { offset, length: bytes, ..Default::default() }, length)
+        };
         assert_eq!(extend_to_chunks(0, length), Ok(0..length));
         assert_eq!(extend_to_chunks(1, 1), Ok(0..chunk));
         assert_eq!(extend_to_chunks(chunk - 1, 2), Ok(0..2 * chunk));

@@ -93,7 +93,9 @@ fn serve_bulk(node: &Node, stream: &Stream, slot_guard: &ConnectionSlot) {
     loop {
         let outcome = match read_request(&mut input) {
             Ok(request) => node.connections.during(|| serve(node, stream, slot_guard, request, &mut last)),
-            Err(error @ (FrameError::Closed | FrameError::Io(_))) => Err(TransferFailure::ConnectionLost(error)),
+            Err(error @ (FrameError::Closed | FrameError::Io(_))) => {
+                Err(TransferFailure::ConnectionLost(error))
+            }
             Err(error) => Err(TransferFailure::Broken(Refusal::new(RefusalKind::Invalid, error.to_string()))),
         };
         match outcome {
@@ -129,7 +131,9 @@ fn serve(
         let max = check_token(node, token, block, nonce, access).map_err(TransferFailure::Refused)?;
         admit(node, slot_guard).map_err(TransferFailure::Broken)?;
         let timeout = Some(node.config.transfer_timeout.0);
-        stream.set_read_timeout(timeout).map_err(|error| TransferFailure::ConnectionLost(FrameError::Io(error)))?;
+        stream
+            .set_read_timeout(timeout)
+            .map_err(|error| TransferFailure::ConnectionLost(FrameError::Io(error)))?;
         Ok(max)
     };
     match request.op {
@@ -137,8 +141,11 @@ fn serve(
             // A valid token for copies shows that the NameNode has ordered the write, even if the
             // cluster does not require authentication. Otherwise a client writes.
             let copied = node.blocks.check(token, request.block_id, request.nonce, Access::Copy).is_ok();
-            let max =
-                authorise(request.block_id, request.nonce, if copied { Access::Copy } else { Access::Write })?;
+            let max = authorise(
+                request.block_id,
+                request.nonce,
+                if copied { Access::Copy } else { Access::Write },
+            )?;
             if request.expected_length > max {
                 let (block, length) = (request.block_id, request.expected_length);
                 let message = format!("block {block} of {length} bytes: its token allows {max}");
@@ -156,7 +163,13 @@ fn serve(
 }
 
 /// Checks that the token allows the access. Returns the maximum length for a write.
-fn check_token(node: &Node, token: BlockToken, block: u64, nonce: u64, access: Access) -> Result<u64, Refusal> {
+fn check_token(
+    node: &Node,
+    token: BlockToken,
+    block: u64,
+    nonce: u64,
+    access: Access,
+) -> Result<u64, Refusal> {
     node.blocks.check(token, block, nonce, access).map_err(|why| {
         let message = format!("access to block {block} is denied: {why}");
         Refusal::new(RefusalKind::Denied, message)

@@ -229,7 +229,10 @@ async fn after_a_failed_rotation_no_unlogged_state_is_returned() {
         let mkdir = |at: &str| Op::Mkdir { path: path(at), parents: false, mode: None };
         submit(&driver, mkdir("/kept")).await.unwrap();
         disk.fail_after(operation);
-        assert!(storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT).is_err(), "operation {operation}");
+        assert!(
+            storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT).is_err(),
+            "operation {operation}"
+        );
         // No record is pending, so everything in the log is durable. But the following operation
         // changes only memory.
         submit(&driver, mkdir("/unlogged")).await.unwrap_err();

@@ -37,7 +37,11 @@ impl Driver {
         let scope = self.files.scope().to_owned();
         let plan = self.peek(|cluster| {
             let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-            Some((job.spec.user.clone(), Leftovers::of_job(job, true), output::plan(job, scope, cluster.epoch())))
+            Some((
+                job.spec.user.clone(),
+                Leftovers::of_job(job, true),
+                output::plan(job, scope, cluster.epoch()),
+            ))
         });
         // If the journal had lost the record that the job ended, the job ran again. Its first
         // output stays, and the pieces of the second run are deleted.

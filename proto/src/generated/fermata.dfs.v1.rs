@@ -2861,6 +2861,7 @@ pub struct BulkRequest {
 }
 /// Nested message and enum types in `BulkRequest`.
 pub mod bulk_request {
+    #[derive(Debug)]
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     #[prost(skip_debug)]
     pub enum Op {

@@ -56,6 +56,7 @@ pub struct TaskSpec {
 }
 /// Nested message and enum types in `TaskSpec`.
 pub mod task_spec {
+    #[derive(Debug)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     #[prost(skip_debug)]
     pub enum Input {

@@ -23,17 +23,26 @@ impl Durable {
             }
         }
         ensure(hosts == self.hosts.reference_counts(), || {
-            format!("hosts are used {hosts:?} times, but the reference counts are {:?}", self.hosts.reference_counts())
+            format!(
+                "hosts are used {hosts:?} times, but the reference counts are {:?}",
+                self.hosts.reference_counts()
+            )
         })?;
         ensure(racks == self.racks.reference_counts(), || {
-            format!("racks are used {racks:?} times, but the reference counts are {:?}", self.racks.reference_counts())
+            format!(
+                "racks are used {racks:?} times, but the reference counts are {:?}",
+                self.racks.reference_counts()
+            )
         })?;
         for (host, rack) in &self.rack_of {
             let has_tracker =
                 self.trackers_on(*host).filter_map(|id| self.tracker(id)).any(|at| at.rack == *rack);
             let listed = self.hosts_in(*rack).is_some_and(|hosts| hosts.contains(host));
             ensure(has_tracker && listed, || {
-                format!("host {}: no tracker on it has its rack, or the rack does not list it", self.host_name(*host))
+                format!(
+                    "host {}: no tracker on it has its rack, or the rack does not list it",
+                    self.host_name(*host)
+                )
             })?;
         }
         let listed: usize = self.hosts_in.values().map(BTreeSet::len).sum();
