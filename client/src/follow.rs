@@ -77,7 +77,7 @@ impl JobTracker {
             }
             disconnected
                 .during(tokio::time::sleep(RETRY_INTERVAL), || {
-                    observer.unreachable(self, id, RECONNECT_TIMEOUT)
+                    observer.unreachable(self, id, RECONNECT_TIMEOUT);
                 })
                 .await;
         }

@@ -1,25 +1,25 @@
 //! The calls to the JobTracker.
 
-use proto::mr::{job_tracker_client::JobTrackerClient, *};
+use proto::mr::{self as pb, job_tracker_client::JobTrackerClient};
 use tonic::transport::Channel;
 
 /// A client of the JobTracker.
 pub(crate) type Rpc = JobTrackerClient<Channel>;
 
 proto::boxed_calls! { Rpc:
-    submit(SubmitRequest) -> SubmitReply;
-    kill(KillRequest) -> KillReply;
-    preempt(PreemptRequest) -> PreemptReply;
-    resume(ResumeRequest) -> ResumeReply;
-    drain(DrainTrackerRequest) -> DrainTrackerReply;
-    forget_node(ForgetNodeRequest) -> ForgetNodeReply;
-    jobs(JobsRequest) -> JobsReply;
-    job(JobRequest) -> JobStatus;
-    watch(JobRequest) -> tonic::Streaming<JobStatus>;
-    tasks(TasksRequest) -> TasksReply;
-    trackers(TrackersRequest) -> TrackersReply;
-    history(JobRequest) -> tonic::Streaming<HistoryChunk>;
-    why(WhyRequest) -> WhyReply;
-    schedulers(SchedulersRequest) -> SchedulersReply;
-    shadow(ShadowRequest) -> ShadowReply;
+    submit(pb::SubmitRequest) -> pb::SubmitReply;
+    kill(pb::KillRequest) -> pb::KillReply;
+    preempt(pb::PreemptRequest) -> pb::PreemptReply;
+    resume(pb::ResumeRequest) -> pb::ResumeReply;
+    drain(pb::DrainTrackerRequest) -> pb::DrainTrackerReply;
+    forget_node(pb::ForgetNodeRequest) -> pb::ForgetNodeReply;
+    jobs(pb::JobsRequest) -> pb::JobsReply;
+    job(pb::JobRequest) -> pb::JobStatus;
+    watch(pb::JobRequest) -> tonic::Streaming<pb::JobStatus>;
+    tasks(pb::TasksRequest) -> pb::TasksReply;
+    trackers(pb::TrackersRequest) -> pb::TrackersReply;
+    history(pb::JobRequest) -> tonic::Streaming<pb::HistoryChunk>;
+    why(pb::WhyRequest) -> pb::WhyReply;
+    schedulers(pb::SchedulersRequest) -> pb::SchedulersReply;
+    shadow(pb::ShadowRequest) -> pb::ShadowReply;
 }

@@ -30,7 +30,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// Creates a client that is not connected yet. `cluster_id` identifies the journal. Epochs
-    /// count the starts of JobTrackers with this journal, so the NameNode compares them only within
+    /// count the starts of `JobTrackers` with this journal, so the NameNode compares them only within
     /// this scope.
     pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
         Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }

@@ -166,7 +166,7 @@ impl Driver {
                 send_registration(&mut self.to_jobtracker, message);
             }
             Action::Heartbeat(heartbeat) => {
-                self.send_heartbeat(wire::heartbeat(Arc::unwrap_or_clone(heartbeat)))
+                self.send_heartbeat(wire::heartbeat(Arc::unwrap_or_clone(heartbeat)));
             }
             Action::Exit(text) => {
                 let jobtracker = self.jobtracker.clone();

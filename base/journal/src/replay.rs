@@ -1,7 +1,7 @@
 //! Reads a snapshot, then the records after it, one at a time.
 //!
 //! A daemon replays its log at start. A background snapshot also replays the closed segments, into
-//! a second state, while the log is in use. NextItem most one batch (or one snapshot record) and a
+//! a second state, while the log is in use. At most one batch (or one snapshot record) and a
 //! read-ahead are in memory.
 
 use crate::{LogError, Seq, disk::Disk, format::FileKind, segment::SegmentReader, snapshot::SnapshotReader};

@@ -183,7 +183,7 @@ impl JobTracker {
                 self.preempt_for_user(now, request, attempt, kind, &by, out);
             }
             Event::Resumption { request, task, on, by } => {
-                self.resume_for_user(now, request, task, on, &by, out)
+                self.resume_for_user(now, request, task, on, &by, out);
             }
             Event::Drain { request, tracker, within, by } => {
                 self.drain_for_user(now, request, tracker, within, by, out);

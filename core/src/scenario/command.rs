@@ -110,7 +110,7 @@ fn parse_reports(arguments: &Arguments<'_>) -> Result<Vec<AttemptReport>, String
             result.split_once(':').map_or((result, None), |(bytes, piece)| (bytes, Some(piece)));
         let bytes_out = bytes.parse().map_err(|_| format!("{text}: {bytes:?} is not a number of bytes"))?;
         let pieces = piece.into_iter().map(str::to_owned).collect();
-        let result = AttemptResult { bytes_out, pieces, ..AttemptResult::default() };
+        let result = AttemptResult { pieces, bytes_out, ..AttemptResult::default() };
         reports.push(ended(id, AttemptStatus::Succeeded(result))?);
     }
     for text in arguments.list("failed") {

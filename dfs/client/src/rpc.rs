@@ -1,34 +1,34 @@
 //! The calls to the NameNode.
 
-use proto::dfs::{name_node_client::NameNodeClient, *};
+use proto::dfs::{self as pb, name_node_client::NameNodeClient};
 use tonic::transport::Channel;
 
 /// A client of the NameNode.
 pub(super) type Rpc = NameNodeClient<Channel>;
 
 proto::boxed_calls! { Rpc:
-    create(CreateRequest) -> CreateReply;
-    append(AppendRequest) -> AppendReply;
-    add_block(AddBlockRequest) -> AddBlockReply;
-    abandon_block(AbandonBlockRequest) -> AbandonBlockReply;
-    close(CloseRequest) -> CloseReply;
-    renew_lease(RenewLeaseRequest) -> RenewLeaseReply;
-    locate(LocateRequest) -> LocateReply;
-    report_bad_replica(ReportBadReplicaRequest) -> ReportBadReplicaReply;
-    mkdir(MkdirRequest) -> MkdirReply;
-    stat(StatRequest) -> StatReply;
-    list(ListRequest) -> ListReply;
-    rename(RenameRequest) -> RenameReply;
-    delete(DeleteRequest) -> DeleteReply;
-    set_attributes(SetAttributesRequest) -> SetAttributesReply;
-    set_quota(SetQuotaRequest) -> SetQuotaReply;
-    usage(UsageRequest) -> UsageReply;
-    concat(ConcatRequest) -> ConcatReply;
-    fence(FenceRequest) -> FenceReply;
-    commit(CommitRequest) -> CommitReply;
-    report_active_jobs(ReportActiveJobsRequest) -> ReportActiveJobsReply;
-    fsck(FsckRequest) -> FsckReply;
-    report(ReportRequest) -> ReportReply;
-    set_safemode(SetSafemodeRequest) -> SetSafemodeReply;
-    drain(DrainRequest) -> DrainReply;
+    create(pb::CreateRequest) -> pb::CreateReply;
+    append(pb::AppendRequest) -> pb::AppendReply;
+    add_block(pb::AddBlockRequest) -> pb::AddBlockReply;
+    abandon_block(pb::AbandonBlockRequest) -> pb::AbandonBlockReply;
+    close(pb::CloseRequest) -> pb::CloseReply;
+    renew_lease(pb::RenewLeaseRequest) -> pb::RenewLeaseReply;
+    locate(pb::LocateRequest) -> pb::LocateReply;
+    report_bad_replica(pb::ReportBadReplicaRequest) -> pb::ReportBadReplicaReply;
+    mkdir(pb::MkdirRequest) -> pb::MkdirReply;
+    stat(pb::StatRequest) -> pb::StatReply;
+    list(pb::ListRequest) -> pb::ListReply;
+    rename(pb::RenameRequest) -> pb::RenameReply;
+    delete(pb::DeleteRequest) -> pb::DeleteReply;
+    set_attributes(pb::SetAttributesRequest) -> pb::SetAttributesReply;
+    set_quota(pb::SetQuotaRequest) -> pb::SetQuotaReply;
+    usage(pb::UsageRequest) -> pb::UsageReply;
+    concat(pb::ConcatRequest) -> pb::ConcatReply;
+    fence(pb::FenceRequest) -> pb::FenceReply;
+    commit(pb::CommitRequest) -> pb::CommitReply;
+    report_active_jobs(pb::ReportActiveJobsRequest) -> pb::ReportActiveJobsReply;
+    fsck(pb::FsckRequest) -> pb::FsckReply;
+    report(pb::ReportRequest) -> pb::ReportReply;
+    set_safemode(pb::SetSafemodeRequest) -> pb::SetSafemodeReply;
+    drain(pb::DrainRequest) -> pb::DrainReply;
 }

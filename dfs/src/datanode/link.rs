@@ -266,7 +266,7 @@ impl Link {
         for (block, _, item) in batch {
             match item {
                 ReplicaEvent::Received(nonce, length) => {
-                    request.received.push(replica(*block, *nonce, *length))
+                    request.received.push(replica(*block, *nonce, *length));
                 }
                 ReplicaEvent::Deleted => request.deleted.push(block.0),
                 ReplicaEvent::Lost => request.lost.push(block.0),

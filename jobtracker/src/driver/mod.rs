@@ -347,7 +347,7 @@ impl Driver {
                 }
                 Effect::CommitJob { job } => self.queue_output(seq, Output::Commit(job)),
                 Effect::Compute { number, problem } => {
-                    self.queue_output(seq, Output::Compute(number, problem))
+                    self.queue_output(seq, Output::Compute(number, problem));
                 }
                 Effect::DeleteLeftovers { leftovers, .. } => {
                     self.queue_output(seq, Output::DeleteLeftovers(leftovers));

@@ -192,7 +192,7 @@ impl Histories {
             | Fact::AttemptKilled { .. }
             | Fact::AttemptPaused { .. }
             | Fact::MapSplit { .. } => {
-                history_file.live_attempts = history_file.live_attempts.saturating_sub(1)
+                history_file.live_attempts = history_file.live_attempts.saturating_sub(1);
             }
             Fact::JobEnded { .. } => history_file.job_ended = true,
             _ => {}

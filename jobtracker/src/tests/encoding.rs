@@ -124,8 +124,9 @@ fn encoding_of_every_fact_matches_the_golden_file() {
         variants.insert(bytes[2]);
         let kind = format!("{:?}", entry.fact);
         let kind = kind.split_whitespace().next().unwrap();
-        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        writeln!(actual, "{kind} {hex}").unwrap();
+        write!(actual, "{kind} ").unwrap();
+        bytes.iter().for_each(|byte| write!(actual, "{byte:02x}").unwrap());
+        actual.push('\n');
     }
     let next = variants.len() as u8;
     assert!(variants.iter().copied().eq(0..next), "an example of a fact is missing: {variants:?}");

@@ -17,8 +17,8 @@ pub(super) struct Allocation {
     pub(super) delta: Vec<Vec<f64>>,
 }
 
-/// Solves `max λ s.t. Σ_j count_j μ_ij δ_ij ≥ λ α_i, Σ_i δ_ij ≤ 1, δ ≥ 0`. α_i (`alpha`) is the
-/// arrival rate of class i, μ_ij (`mu`) is the rate at which one resource j runs jobs of class i,
+/// Solves `max λ s.t. Σ_j count_j μ_ij δ_ij ≥ λ α_i, Σ_i δ_ij ≤ 1, δ ≥ 0`. `α_i` (`alpha`) is the
+/// arrival rate of class i, `μ_ij` (`mu`) is the rate at which one resource j runs jobs of class i,
 /// and j stands for `count_j` identical resources. Every class must have a positive rate on some
 /// resource. Returns `None` if the solver fails.
 pub(super) fn allocate(alpha: &[f64], mu: &[Vec<f64>], count: &[f64]) -> Option<Allocation> {

@@ -66,7 +66,7 @@ impl World {
             }
             2 => self.random_crash(at),
             3 if self.nodes[at].can_communicate() && self.nodes[at].tracker_id.is_some() => {
-                self.disconnect(at)
+                self.disconnect(at);
             }
             3 => {}
             4 => self.random_drain(at),

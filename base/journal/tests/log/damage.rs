@@ -368,7 +368,7 @@ fn zero_or_batch_like_records_do_not_change_the_result() {
             let flipped = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes[at] ^= 1);
             assert!(read(&flipped).unwrap_err().is_damage(), "flip at {at}");
             let torn = with_changed_file(&whole, FIRST_SEGMENT, |bytes| {
-                bytes[at / GRAIN * GRAIN..][..GRAIN].fill(0)
+                bytes[at / GRAIN * GRAIN..][..GRAIN].fill(0);
             });
             let contents = read(&torn).unwrap();
             assert!(contents.records.is_empty() && contents.torn.is_some(), "lost sector at {at}");

@@ -125,10 +125,7 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
             StagesEnd::Paused(left) => left,
         };
         let (closed, entry) = save_checkpoint(task, left, io)?;
-        let error = match entry {
-            Ok(_) => return Ok(ReduceEnd::Paused(closed.stage)),
-            Err(error) => error,
-        };
+        let Err(error) = entry else { return Ok(ReduceEnd::Paused(closed.stage)) };
         let Some(refusal) = refusal(&error) else { return Err(error) };
         eprintln!("pause refused: the checkpoint cannot be saved: {error}");
         io.control().refuse(refusal);
