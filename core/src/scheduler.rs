@@ -23,7 +23,7 @@ use crate::{
 };
 use std::fmt;
 
-/// Why a round is held.
+/// Why a round is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// This tracker has a free slot.
@@ -37,7 +37,7 @@ pub enum Cause {
 pub struct Round {
     /// The current time.
     pub now: Time,
-    /// Why the round is held.
+    /// Why the round is run.
     pub cause: Cause,
 }
 
@@ -68,7 +68,7 @@ pub trait Scheduler: Send + fmt::Debug {
     }
 
     /// Returns the interval of periodic rounds, at least 100 ms; `None` for no periodic rounds.
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         None
     }
 
@@ -86,11 +86,11 @@ pub trait Scheduler: Send + fmt::Debug {
     /// Returns a long computation to run outside of the state machine, if there is one to start.
     /// The function is called after every event, except during replay and while a problem of this
     /// policy is being solved.
-    fn next_problem(&mut self) -> Option<Problem> {
+    fn next_computation(&mut self) -> Option<Problem> {
         None
     }
 
     /// Receives the solution of the last problem, which is empty if the computation failed. The
     /// cluster may have changed since the problem was created.
-    fn solved(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
+    fn finish_computation(&mut self, _now: Time, _answer: &Numbers, _cluster: &Cluster) {}
 }

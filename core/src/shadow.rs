@@ -149,7 +149,7 @@ impl Shadow {
 
     /// Returns when the next periodic round of the shadow is due. The interval is at least `least`.
     pub(crate) fn next_tick(&self, least: Span) -> Option<Time> {
-        self.scheduler.tick_every().map(|every| self.last_tick + every.max(least))
+        self.scheduler.tick_interval().map(|every| self.last_tick + every.max(least))
     }
 
     /// Lets the shadow decide in a round and compares its decisions with those of the policy.

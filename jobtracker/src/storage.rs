@@ -5,7 +5,8 @@
 
 use crate::compact::compact;
 use journal::{
-    AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery, Replay,
+    AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovering, Recovery,
+    Replay,
     codec::{self, CodecError},
 };
 use mrcore::{Cluster, Fact, Time, fact::Entry};
@@ -33,7 +34,7 @@ pub enum StorageError {
     },
     /// The folder, or the journal in it, cannot be used.
     #[error(transparent)]
-    Home(#[from] HomeError),
+    DataFolder(#[from] DataFolderError),
     /// The journal cannot be read.
     #[error("journal: {0}")]
     Log(#[from] LogError),
@@ -77,8 +78,8 @@ pub(crate) struct Storage {
 impl Storage {
     /// Opens the folder and initialises an empty one. The caller holds the lock of the folder.
     pub(crate) fn open(folder: &Path, recovery: Recovery) -> Result<Self, StorageError> {
-        let Home { log, replay, cluster_id, lost, recovery_requested, recovering } =
-            Home::open(OWNER, folder, recovery)?;
+        let DataFolder { log, replay, cluster_id, lost, recovery_requested, recovering } =
+            DataFolder::open(OWNER, folder, recovery)?;
         Ok(Self { log, replay, cluster_id, lost, recovery_requested, recovering: Some(recovering) })
     }
 

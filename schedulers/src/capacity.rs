@@ -161,7 +161,7 @@ impl Scheduler for Capacity {
         }
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         self.reclaim_after.map(|_| Span::secs(1))
     }
 

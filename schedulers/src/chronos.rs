@@ -294,9 +294,9 @@ impl Scheduler for Chronos {
         self.inner.may_have_slot(job, phase, plan)
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         let own = (!self.lost_tasks.is_empty()).then_some(RETRY_INTERVAL);
-        [own, self.inner.tick_every()].into_iter().flatten().min()
+        [own, self.inner.tick_interval()].into_iter().flatten().min()
     }
 
     fn needs_round(&self) -> bool {
@@ -309,11 +309,11 @@ impl Scheduler for Chronos {
         own.into_iter().chain(self.inner.explain(job, now, cluster)).collect()
     }
 
-    fn next_problem(&mut self) -> Option<Problem> {
-        self.inner.next_problem()
+    fn next_computation(&mut self) -> Option<Problem> {
+        self.inner.next_computation()
     }
 
-    fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
-        self.inner.solved(now, answer, cluster);
+    fn finish_computation(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
+        self.inner.finish_computation(now, answer, cluster);
     }
 }

@@ -363,7 +363,7 @@ impl Scheduler for Coshh {
         }
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         Some(self.recheck_interval)
     }
 
@@ -416,11 +416,11 @@ impl Scheduler for Coshh {
         reasons
     }
 
-    fn next_problem(&mut self) -> Option<Problem> {
+    fn next_computation(&mut self) -> Option<Problem> {
         self.kinds.problem(&self.nodes, self.now, &self.predictor)
     }
 
-    fn solved(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
-        self.kinds.solved(answer, &self.predictor);
+    fn finish_computation(&mut self, _now: Time, answer: &Numbers, _cluster: &Cluster) {
+        self.kinds.use_solution(answer, &self.predictor);
     }
 }

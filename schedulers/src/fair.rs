@@ -56,7 +56,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "pool-below-share",
-        "the slot goes to the pool[ of {for_job:job}] that held {held} of its fair share of {share}",
+        "the slot goes to the pool[ of {for_job:job}] that held {held slot|slots}, less than its fair share of {share}",
     ),
 ];
 
@@ -193,7 +193,7 @@ impl Scheduler for Fair {
         }
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         Some(Span::secs(1))
     }
 

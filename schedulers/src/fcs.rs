@@ -399,7 +399,7 @@ impl Scheduler for Fcs {
         }
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         Some(self.settings.interval)
     }
 

@@ -73,7 +73,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 /// How slots are divided (`Pu`: all to the shortest job, `Pr`: in proportion), and whether attempts
 /// are preempted (`P` at the end).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are the paper's")]
+#[allow(missing_docs, reason = "the names come from the paper")]
 pub enum Mode {
     Pu,
     PuP,
@@ -449,7 +449,7 @@ impl Scheduler for Hsrtf {
         }
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         Some(self.estimator.interval)
     }
 

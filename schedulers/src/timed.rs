@@ -109,8 +109,8 @@ impl Scheduler for Timed {
         self.inner.may_have_slot(job, phase, plan)
     }
 
-    fn tick_every(&self) -> Option<Span> {
-        self.inner.tick_every()
+    fn tick_interval(&self) -> Option<Span> {
+        self.inner.tick_interval()
     }
 
     fn needs_round(&self) -> bool {
@@ -121,12 +121,12 @@ impl Scheduler for Timed {
         self.inner.explain(job, now, cluster)
     }
 
-    fn next_problem(&mut self) -> Option<Problem> {
-        self.inner.next_problem()
+    fn next_computation(&mut self) -> Option<Problem> {
+        self.inner.next_computation()
     }
 
-    fn solved(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
-        self.inner.solved(now, answer, cluster);
+    fn finish_computation(&mut self, now: Time, answer: &Numbers, cluster: &Cluster) {
+        self.inner.finish_computation(now, answer, cluster);
     }
 }
 

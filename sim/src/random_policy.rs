@@ -21,7 +21,7 @@ impl Scheduler for RandomPolicy {
         a < b
     }
 
-    fn tick_every(&self) -> Option<Span> {
+    fn tick_interval(&self) -> Option<Span> {
         Some(Span::secs(1))
     }
 

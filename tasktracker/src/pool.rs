@@ -38,7 +38,7 @@ pub(crate) enum StartError {
     /// There is no folder for the process.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The system returned an error.
+    /// The operating system could not start the process.
     #[error("cannot start {program}: {source}")]
     Spawn {
         /// Program to start.

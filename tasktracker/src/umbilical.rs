@@ -136,7 +136,8 @@ async fn exchange_messages(
         Some(from_task::Kind::Hello(hello)) if hello.protocol == PROTOCOL => {}
         Some(from_task::Kind::Hello(hello)) => {
             return Err(format!(
-                "the task uses protocol {} (mrlib {}), this tracker uses {PROTOCOL}: build it with this release",
+                "the task uses protocol {} (mrlib {}), this tracker uses {PROTOCOL}: rebuild the job's program with the mrlib of \
+                 this release",
                 hello.protocol, hello.version
             ));
         }

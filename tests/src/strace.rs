@@ -84,7 +84,8 @@ impl Strace {
             (!status.contains("TracerPid:\t0")).then_some(true)
         };
         let attached = eventually("strace attaches, or cannot", TIMEOUT, || {
-            // The process may have ended when strace was attached.
+            // If strace has exited, the process may have ended before strace could attach. That
+            // counts as attached. If the process is alive, strace was not permitted to attach.
             traced().or_else(|| strace.0.try_wait().expect("our child").map(|_| is_gone(pid)))
         });
         if !attached {

@@ -167,11 +167,20 @@ fn describe_invalid_value(
     if cause.and_then(|cause| cause.downcast_ref::<ParseFloatError>()).is_some() {
         return format!("{flag}: {value} is not a number");
     }
-    if why.contains(value.trim_matches('"')) {
+    if contains_word(&why, value.trim_matches('"')) {
         format!("{flag}: {why}")
     } else {
         format!("{flag} {value}: {why}")
     }
+}
+
+/// Returns whether `text` contains `word` and not only as a part of a longer word: `3650d` does not
+/// contain the word `0d`.
+fn contains_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + word.len()..]);
+        !before.ends_with(char::is_alphanumeric) && !after.starts_with(char::is_alphanumeric)
+    })
 }
 
 /// The start of the text for a range without an upper bound.
@@ -259,6 +268,8 @@ mod tests {
             color: Option<Color>,
             #[arg(long, value_parser = NonEmptyStringValueParser::new())]
             name: Option<String>,
+            #[arg(long, value_parser = refuse_lifetime)]
+            lifetime: Option<String>,
             #[arg(value_name = "PATH", required = true, num_args = 2..)]
             paths: Vec<String>,
         },
@@ -268,6 +279,11 @@ mod tests {
     enum Color {
         Red,
         Blue,
+    }
+
+    /// Refuses every value with a message that does not contain the value as a word.
+    fn refuse_lifetime(_: &str) -> Result<String, String> {
+        Err("must be from 1s to 3650d".into())
     }
 
     fn refusal(words: Vec<OsString>) -> String {
@@ -296,6 +312,9 @@ mod tests {
             ("copy --seed x a b", "--seed: x is not a whole number"),
             ("copy --seed 99999999999999999999 a b", "--seed: 99999999999999999999 is too large"),
             ("copy --scale x a b", "--scale: x is not a number"),
+            ("copy --lifetime 9999d a b", "--lifetime 9999d: must be from 1s to 3650d"),
+            // The value is a part of a word of the message.
+            ("copy --lifetime 0d a b", "--lifetime 0d: must be from 1s to 3650d"),
             ("copy --color green a b", "--color: green is not one of red, blue"),
             ("copy --color", "--color needs a value: red, blue"),
             ("copy --name", "--name needs a value"),

@@ -42,9 +42,9 @@ pub struct Owner {
     pub folder: &'static str,
 }
 
-/// Why a folder cannot be used.
+/// Why a data folder cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum HomeError {
+pub enum DataFolderError {
     /// The operating system returned an error.
     #[error("cannot use {path}: {source}")]
     Io {
@@ -137,7 +137,7 @@ struct Version {
 }
 
 /// An open data folder. The caller reads `replay` first.
-pub struct Home {
+pub struct DataFolder {
     /// The log. It accepts records immediately.
     pub log: Log,
     /// Contents of the journal.
@@ -160,14 +160,14 @@ pub struct Recovering(PathBuf);
 
 impl Recovering {
     /// Removes the marker, after the loss was handled.
-    pub fn done(self) -> Result<(), HomeError> {
+    pub fn done(self) -> Result<(), DataFolderError> {
         remove(&self.0)
     }
 }
 
-impl Home {
+impl DataFolder {
     /// Opens the folder, and initialises it if it is empty. The caller must have locked the folder.
-    pub fn open(owner: Owner, folder: &Path, recovery: Recovery) -> Result<Self, HomeError> {
+    pub fn open(owner: Owner, folder: &Path, recovery: Recovery) -> Result<Self, DataFolderError> {
         let cluster_id = read_or_create_cluster_id(owner, folder)?;
         let marker = folder.join(RECOVERING_FILE);
         let interrupted = exists(&marker)?;
@@ -182,7 +182,7 @@ impl Home {
         let new = folder.join(NEW_FILE);
         let vanished = !exists(&new)? && !has_journal(&disk).map_err(io_error(&path))?;
         if vanished && recovery == Recovery::Refuse {
-            return Err(HomeError::Missing { folder: path, log: owner.log, cluster_id });
+            return Err(DataFolderError::Missing { folder: path, log: owner.log, cluster_id });
         }
         if vanished {
             let (log, folder) = (owner.log, path.display());
@@ -193,9 +193,9 @@ impl Home {
         let opened = open_with_loss_hook(owner, Arc::new(disk), recovery, before_loss).map_err(|source| {
             let log = owner.log;
             if source.is_damage() {
-                HomeError::Damaged { folder: path.clone(), log, source }
+                DataFolderError::Damaged { folder: path.clone(), log, source }
             } else {
-                HomeError::Log { log, source }
+                DataFolderError::Log { log, source }
             }
         })?;
         remove(&new)?;
@@ -288,25 +288,27 @@ fn has_journal_in(folder: &Path) -> bool {
 
 /// Returns the cluster ID in the `VERSION` file. Creates the file, with a new ID, if the folder is
 /// empty.
-fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, HomeError> {
+fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, DataFolderError> {
     let path = folder.join(VERSION_FILE);
     match fs::read_to_string(&path) {
         Ok(text) => {
-            let version: Version = toml::from_str(&text)
-                .map_err(|error| HomeError::Version { path: path.clone(), why: error.message().into() })?;
+            let version: Version = toml::from_str(&text).map_err(|error| DataFolderError::Version {
+                path: path.clone(),
+                why: error.message().into(),
+            })?;
             if version.layout != LAYOUT {
-                return Err(HomeError::Layout { path, found: version.layout });
+                return Err(DataFolderError::Layout { path, found: version.layout });
             }
             Ok(version.cluster_id)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if has_journal_in(&folder.join(owner.folder)) {
-                return Err(HomeError::VersionMissing { folder: folder.into(), log: owner.log });
+                return Err(DataFolderError::VersionMissing { folder: folder.into(), log: owner.log });
             }
             let entries = fs::read_dir(folder).map_err(io_error(folder))?.flatten();
             let ours = ["LOCK", "VERSION.tmp", NEW_FILE, "NEW.tmp"];
             if entries.map(|entry| entry.file_name()).any(|name| !ours.iter().any(|own| name == *own)) {
-                return Err(HomeError::Foreign { owner: owner.name, folder: folder.into() });
+                return Err(DataFolderError::Foreign { owner: owner.name, folder: folder.into() });
             }
             write_durably(folder, NEW_FILE, "")?;
             let version = Version { layout: LAYOUT, cluster_id: uuid::Uuid::new_v4().to_string() };
@@ -314,20 +316,20 @@ fn read_or_create_cluster_id(owner: Owner, folder: &Path) -> Result<String, Home
             write_durably(folder, VERSION_FILE, &text)?;
             Ok(version.cluster_id)
         }
-        Err(source) => Err(HomeError::Io { path, source }),
+        Err(source) => Err(DataFolderError::Io { path, source }),
     }
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> HomeError {
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DataFolderError {
     let path = path.to_path_buf();
-    move |source| HomeError::Io { path, source }
+    move |source| DataFolderError::Io { path, source }
 }
 
-fn exists(path: &Path) -> Result<bool, HomeError> {
+fn exists(path: &Path) -> Result<bool, DataFolderError> {
     path.try_exists().map_err(io_error(path))
 }
 
-fn remove(path: &Path) -> Result<(), HomeError> {
+fn remove(path: &Path) -> Result<(), DataFolderError> {
     match fs::remove_file(path) {
         // Sync the folder, so that a removed marker does not reappear after a power loss: it would
         // mean a first start, or a loss that was already handled.
@@ -341,7 +343,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), HomeError> {
+fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), DataFolderError> {
     let temporary = folder.join(format!("{name}.tmp"));
     let write = || {
         let mut file = fs::File::create(&temporary)?;
@@ -359,8 +361,8 @@ mod tests {
 
     const OWNER: Owner = Owner { name: "TestDaemon", log: "ledger", folder: "pages" };
 
-    fn open(folder: &Path, recovery: Recovery) -> Result<Home, HomeError> {
-        Home::open(OWNER, folder, recovery)
+    fn open(folder: &Path, recovery: Recovery) -> Result<DataFolder, DataFolderError> {
+        DataFolder::open(OWNER, folder, recovery)
     }
 
     /// Returns a folder whose journal has a record, and its cluster ID.
@@ -385,7 +387,7 @@ mod tests {
         assert!(!refused.contains('\n'));
         // The refusal must not have created the missing journal.
         let again = open(folder.path(), Recovery::Refuse).err().unwrap();
-        assert!(matches!(again, HomeError::Missing { .. }), "{again}");
+        assert!(matches!(again, DataFolderError::Missing { .. }), "{again}");
 
         let home = open(folder.path(), Recovery::DropDamaged).unwrap();
         assert!(home.lost.is_some() && home.log.last_seq() == 0);

@@ -53,7 +53,7 @@ mod survey;
 mod writer;
 
 pub use error::{AppendError, LogError, LogFailed};
-pub use home::{Home, HomeError, Owner, Recovering};
+pub use home::{DataFolder, DataFolderError, Owner, Recovering};
 pub use log::{Log, Opened, Recovery};
 pub use replay::{Item, Replay};
 pub use snapshot::SnapshotWriter;

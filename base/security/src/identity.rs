@@ -132,7 +132,8 @@ impl Identity {
     /// Returns the identity that the gate has added to a request. Fails if there is no gate before
     /// the service.
     pub fn of(extensions: &tonic::Extensions) -> Result<&Self, tonic::Status> {
-        let missing = || tonic::Status::permission_denied("the caller did not identify itself");
+        let missing =
+            || tonic::Status::permission_denied("internal error: the server has not identified the caller");
         extensions.get::<Self>().ok_or_else(missing)
     }
 

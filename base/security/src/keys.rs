@@ -62,7 +62,7 @@ impl fmt::Debug for Key {
 
 impl Key {
     pub(crate) fn mac(&self) -> Hmac<Sha256> {
-        Hmac::new_from_slice(&self.0).expect("a key of any length will do")
+        Hmac::new_from_slice(&self.0).expect("HMAC accepts keys of any length")
     }
 
     /// Returns the signature of `text`.

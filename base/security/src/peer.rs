@@ -73,9 +73,9 @@ impl Accounts {
     }
 
     /// Refuses a connection to a program on this machine that runs as another account. Blocks.
-    pub(crate) fn check(&self, near_end: SocketAddr, far_end: SocketAddr) -> io::Result<()> {
-        let (near_end, far_end) = (canonical(near_end), canonical(far_end));
-        if !far_end.ip().is_loopback() && far_end.ip() != near_end.ip() {
+    pub(crate) fn check(&self, local_addr: SocketAddr, peer_addr: SocketAddr) -> io::Result<()> {
+        let (local_addr, peer_addr) = (canonical(local_addr), canonical(peer_addr));
+        if !peer_addr.ip().is_loopback() && peer_addr.ip() != local_addr.ip() {
             return Ok(());
         }
         let mut found = Owner::Listening(Vec::new());
@@ -83,7 +83,8 @@ impl Accounts {
             if at > 0 {
                 thread::sleep(TABLE_READ_DELAY);
             }
-            found = query_kernel(near_end, far_end).map_or_else(|| read_tables(near_end, far_end), Ok)?;
+            found =
+                query_kernel(local_addr, peer_addr).map_or_else(|| read_tables(local_addr, peer_addr), Ok)?;
             match &found {
                 Owner::Accepted(owner) if self.0.contains(owner) => return Ok(()),
                 Owner::Accepted(_) => break,
@@ -98,19 +99,19 @@ impl Accounts {
             Owner::Accepted(owner) => Some(owner),
             Owner::Listening(owners) => owners.iter().find(|owner| !self.0.contains(owner)),
         };
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, self.refusal(far_end, other.copied())))
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, self.refusal(peer_addr, other.copied())))
     }
 
-    fn refusal(&self, far_end: SocketAddr, other: Option<u32>) -> String {
+    fn refusal(&self, peer_addr: SocketAddr, other: Option<u32>) -> String {
         let Some(other) = other else {
             return format!(
-                "cannot determine which account the program at {far_end} belongs to (it is not in /proc/net/tcp): no token is sent \
+                "cannot determine which account the program at {peer_addr} belongs to (it is not in /proc/net/tcp): no token is sent \
                  to it; use a cluster with certificates"
             );
         };
         let (whose, own) = (daemon::account::name_of(other), daemon::account::name_of(self.0[1]));
         format!(
-            "the program at {far_end} belongs to {whose}, not to {own}: no token is sent to it; start the cluster again (`mrctl \
+            "the program at {peer_addr} belongs to {whose}, not to {own}: no token is sent to it; start the cluster again (`mrctl \
              up` takes other ports), or set {TRUST_VAR}={other} if that account runs your cluster"
         )
     }
@@ -133,11 +134,14 @@ fn canonical(addr: SocketAddr) -> SocketAddr {
 /// Queries the kernel about the listener and the socket of the peer. Returns `None` if it does not
 /// answer, for example in a sandbox. The listener is queried first: a connection that is not
 /// accepted after that still belongs to that listener.
-fn query_kernel(near_end: SocketAddr, far_end: SocketAddr) -> Option<Owner> {
-    let any =
-        if far_end.is_ipv4() { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    let listener = query_socket(far_end, SocketAddr::new(any, 0)).filter(|found| found.listens);
-    let peer = query_socket(far_end, near_end)?;
+fn query_kernel(local_addr: SocketAddr, peer_addr: SocketAddr) -> Option<Owner> {
+    let any = if peer_addr.is_ipv4() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+    } else {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+    };
+    let listener = query_socket(peer_addr, SocketAddr::new(any, 0)).filter(|found| found.listens);
+    let peer = query_socket(peer_addr, local_addr)?;
     if !peer.listens && peer.inode != 0 {
         return Some(Owner::Accepted(peer.owner));
     }
@@ -193,9 +197,9 @@ fn query_socket(local: SocketAddr, remote: SocketAddr) -> Option<SocketInfo> {
     })
 }
 
-/// Searches the owner of the peer in the files with all sockets. The second file is not read if the
-/// first contains the connection.
-fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
+/// Searches for the owner of the peer in the files with all sockets. The second file is not read if
+/// the first contains the connection.
+fn read_tables(local_addr: SocketAddr, peer_addr: SocketAddr) -> io::Result<Owner> {
     let mut all = String::new();
     for path in TABLES {
         match fs::read_to_string(path) {
@@ -208,11 +212,11 @@ fn read_tables(near_end: SocketAddr, far_end: SocketAddr) -> io::Result<Owner> {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
             }
         }
-        if let found @ Owner::Accepted(_) = owner_in(&all, near_end, far_end) {
+        if let found @ Owner::Accepted(_) = find_owner(&all, local_addr, peer_addr) {
             return Ok(found);
         }
     }
-    Ok(owner_in(&all, near_end, far_end))
+    Ok(find_owner(&all, local_addr, peer_addr))
 }
 
 /// Parses an address such as `0100007F:2710`: 32-bit integers in native byte order, and a port.
@@ -232,9 +236,9 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     Some(canonical(SocketAddr::new(ip, port)))
 }
 
-/// Searches the owner of the peer of a connection from `near_end` to `far_end` in the contents of
-/// these files.
-fn owner_in(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
+/// Searches for the owner of the peer of a connection from `local_addr` to `peer_addr` in `tables`,
+/// the contents of these files.
+fn find_owner(tables: &str, local_addr: SocketAddr, peer_addr: SocketAddr) -> Owner {
     let mut listening = Vec::new();
     for line in tables.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -244,11 +248,11 @@ fn owner_in(tables: &str, near_end: SocketAddr, far_end: SocketAddr) -> Owner {
             continue;
         };
         if state == LISTEN {
-            let covers = local.ip().is_unspecified() || local.ip() == far_end.ip();
-            if covers && local.port() == far_end.port() {
+            let covers = local.ip().is_unspecified() || local.ip() == peer_addr.ip();
+            if covers && local.port() == peer_addr.port() {
                 listening.push(uid);
             }
-        } else if (local, remote) == (far_end, near_end) && inode != "0" {
+        } else if (local, remote) == (peer_addr, local_addr) && inode != "0" {
             return Owner::Accepted(uid);
         }
     }
@@ -330,8 +334,8 @@ impl Service<Uri> for CheckedConnector {
         let (connecting, accounts) = (self.http.call(uri), self.accounts.clone());
         Box::pin(async move {
             let stream = connecting.await?;
-            let (near_end, far_end) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
-            tokio::task::spawn_blocking(move || accounts.check(near_end, far_end)).await??;
+            let (local_addr, peer_addr) = (stream.inner().local_addr()?, stream.inner().peer_addr()?);
+            tokio::task::spawn_blocking(move || accounts.check(local_addr, peer_addr)).await??;
             Ok(stream)
         })
     }
@@ -351,8 +355,9 @@ mod tests {
     }
 
     fn found(lines: &[String]) -> Owner {
-        let (near_end, far_end) = ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:10000".parse().unwrap());
-        owner_in(&format!("{HEAD}{}", lines.concat()), near_end, far_end)
+        let (local_addr, peer_addr) =
+            ("127.0.0.1:40000".parse().unwrap(), "127.0.0.1:10000".parse().unwrap());
+        find_owner(&format!("{HEAD}{}", lines.concat()), local_addr, peer_addr)
     }
 
     /// Returns 127.0.0.1 as the kernel of this machine prints it.
@@ -399,14 +404,14 @@ mod tests {
                 skip("IPv6", format_args!("this machine has no {at}"));
                 continue;
             };
-            let far_end = listener.local_addr().unwrap();
-            let stream = std::net::TcpStream::connect(far_end).unwrap();
-            let near_end = stream.local_addr().unwrap();
+            let peer_addr = listener.local_addr().unwrap();
+            let stream = std::net::TcpStream::connect(peer_addr).unwrap();
+            let local_addr = stream.local_addr().unwrap();
             let others = Accounts(vec![own + 1, own + 1]);
             for accepted in [false, true] {
                 let _theirs = accepted.then(|| listener.accept().unwrap());
-                Accounts::of_account(own).check(near_end, far_end).unwrap();
-                let refused = others.check(near_end, far_end).unwrap_err();
+                Accounts::of_account(own).check(local_addr, peer_addr).unwrap();
+                let refused = others.check(local_addr, peer_addr).unwrap_err();
                 assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
                 let line = refused.to_string();
                 assert!(line.contains("belongs to") && line.contains(TRUST_VAR), "{line}");
@@ -417,8 +422,8 @@ mod tests {
         let refused = Accounts::of_account(own).check("127.0.0.1:2".parse().unwrap(), nowhere).unwrap_err();
         assert!(refused.to_string().contains("cannot determine which account"), "{refused}");
         // Connections to other machines are not checked.
-        let (near_end, far_end) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
-        Accounts::of_account(own).check(near_end, far_end).unwrap();
+        let (local_addr, peer_addr) = ("10.0.0.1:1".parse().unwrap(), "10.0.0.2:1".parse().unwrap());
+        Accounts::of_account(own).check(local_addr, peer_addr).unwrap();
     }
 
     #[test]
@@ -429,22 +434,22 @@ mod tests {
                 continue;
             };
             // The connection always uses IPv4, which a listener on all IPv6 addresses accepts too.
-            let far_end =
+            let peer_addr =
                 SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), listener.local_addr().unwrap().port());
-            let Ok(stream) = std::net::TcpStream::connect(far_end) else {
+            let Ok(stream) = std::net::TcpStream::connect(peer_addr) else {
                 skip("IPv6", format_args!("{at} does not take IPv4 here"));
                 continue;
             };
-            let near_end = stream.local_addr().unwrap();
-            let Some(waiting) = query_kernel(near_end, far_end) else {
+            let local_addr = stream.local_addr().unwrap();
+            let Some(waiting) = query_kernel(local_addr, peer_addr) else {
                 return skip("sock_diag", "the owners of sockets cannot be queried here");
             };
             let own = rustix::process::geteuid().as_raw();
             assert_eq!(waiting, Owner::Listening(vec![own]));
-            assert_eq!(read_tables(near_end, far_end).unwrap(), waiting);
+            assert_eq!(read_tables(local_addr, peer_addr).unwrap(), waiting);
             let _theirs = listener.accept().unwrap();
-            assert_eq!(query_kernel(near_end, far_end), Some(Owner::Accepted(own)));
-            assert_eq!(read_tables(near_end, far_end).unwrap(), Owner::Accepted(own));
+            assert_eq!(query_kernel(local_addr, peer_addr), Some(Owner::Accepted(own)));
+            assert_eq!(read_tables(local_addr, peer_addr).unwrap(), Owner::Accepted(own));
         }
     }
 

@@ -68,7 +68,7 @@ impl Pem {
         Ok(pem)
     }
 
-    /// Returns the role and name in the own certificate.
+    /// Returns the role and name in this process's own certificate.
     pub(crate) fn subject(&self) -> Option<(Role, String)> {
         subject_of(&CertificateDer::from_pem_slice(&self.own).ok()?)
     }

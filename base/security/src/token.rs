@@ -57,7 +57,7 @@ pub struct Token {
     pub role: Role,
     /// Name of the holder.
     pub name: String,
-    /// Name of the job, in the token of a task.
+    /// Name of the job; set only in task tokens.
     pub job: Option<String>,
     /// Expiry in seconds since the Unix epoch.
     pub expires: u64,
@@ -250,7 +250,7 @@ impl BlockKey {
 }
 
 fn partition_mac(job_secret: &[u8], job: &str, partition: u32) -> Hmac<Sha256> {
-    let mac = Hmac::<Sha256>::new_from_slice(job_secret).expect("a key of any length will do");
+    let mac = Hmac::<Sha256>::new_from_slice(job_secret).expect("HMAC accepts keys of any length");
     mac.chain_update(partition.to_le_bytes()).chain_update(job)
 }
 

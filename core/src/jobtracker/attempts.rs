@@ -306,8 +306,8 @@ impl JobTracker {
     }
 
     /// Returns the tracker of the map output that could not be fetched. Returns `None` if the
-    /// report does not count: the report must come from the tracker of the reduce, and must be
-    /// about a map of the same running job whose output still counts.
+    /// report is to be ignored: it must come from the tracker of the reduce, and must be about a
+    /// completed map of the same running job whose output is still in use.
     fn suspected_tracker(&self, from: TrackerId, failure: &FetchFailure) -> Option<TrackerId> {
         let FetchFailure { reduce, map, .. } = *failure;
         let job = self.cluster.job(map.job()).filter(|job| job.is_running())?;

@@ -13,7 +13,7 @@
 //! | `preempt.rs` | preemption, checkpoints, resuming |
 //! | `drain.rs` | draining of trackers |
 //! | `rounds.rs` | offers to the scheduler, and execution of its plan |
-//! | `reasons.rs`, `recent.rs` | why a job waits, its recent events |
+//! | `reasons.rs`, `recent_facts.rs` | why a job waits, its recent events |
 //! | `stragglers.rs` | slow tasks, found and split |
 //! | `timers.rs` | timeouts |
 
@@ -22,14 +22,14 @@ mod drain;
 mod jobs;
 mod preempt;
 mod reasons;
-mod recent;
+mod recent_facts;
 mod rounds;
 mod stragglers;
 mod timers;
 mod trackers;
 
 pub use drain::DrainStatus;
-use recent::RecentFacts;
+use recent_facts::RecentFacts;
 
 use crate::{
     cluster::{ApplyError, Cluster},
@@ -86,7 +86,7 @@ pub struct JobTracker {
     unreachable_counts: BTreeMap<AttemptId, u32>,
     /// Jobs of which map outputs may have been lost while no reduce needed them.
     lost_unneeded_outputs: BTreeSet<JobId>,
-    /// Whether launches are suspended. Then no attempt is launched and no rounds are held.
+    /// Whether launches are suspended. Then no attempt is launched and no round is run.
     launches_suspended: bool,
     /// Whether there may be new work for trackers with free slots.
     work_arrived: bool,
@@ -208,7 +208,7 @@ impl JobTracker {
     }
 
     fn policy_tick_interval(&self) -> Option<Span> {
-        self.scheduler.tick_every().map(|every| every.max(POLICY_TICK_INTERVAL_MIN))
+        self.scheduler.tick_interval().map(|every| every.max(POLICY_TICK_INTERVAL_MIN))
     }
 
     /// Returns the current state of the cluster.
@@ -249,7 +249,7 @@ impl JobTracker {
             if std::mem::take(&mut self.work_arrived) {
                 self.offer_free_slots(now, out);
             }
-            self.hold_requested_round(now, out);
+            self.run_requested_round(now, out);
         }
         // After the policy, because it may already have preempted attempts on draining trackers.
         self.advance_drains(now, out);

@@ -156,7 +156,7 @@ impl JobTracker {
         let Some(on) = self.cluster.attempt(id).map(|attempt| attempt.tracker) else { return };
         let known = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         let useless = if !self.is_wanted(id) || id.phase() != Phase::Reduce {
-            Some("it was saved after another attempt or the job had ended")
+            Some("its checkpoint is not needed: the job or another attempt of the task had already ended")
         } else if known.is_some_and(|known| self.cluster.is_ahead_of(&known, &checkpoint)) {
             Some("another attempt has a checkpoint with more progress")
         } else {

@@ -26,7 +26,7 @@ impl JobTracker {
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
         let has_free_slot = Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(tracker, phase));
         if has_free_slot && !self.cluster.active_job_ids().is_empty() {
-            self.hold_round(now, Cause::Offer(tracker), out);
+            self.run_round(now, Cause::Offer(tracker), out);
         }
     }
 
@@ -68,7 +68,7 @@ impl JobTracker {
 
     /// Lets the policy decide and carries out its plan. Does nothing while launches are suspended:
     /// the slot of a preempted attempt would stay free.
-    pub(super) fn hold_round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
+    pub(super) fn run_round(&mut self, now: Time, cause: Cause, out: &mut Vec<Effect>) {
         if self.launches_suspended {
             return;
         }
@@ -106,32 +106,32 @@ impl JobTracker {
         now + self.config.preemption_timeout + self.config.reserve_for
     }
 
-    /// Removes lapsed reservations, and holds a periodic round if it is due.
-    pub(super) fn hold_periodic_round(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.work_arrived |= self.reservations.expire(now);
+    /// Runs a periodic round if one is due. Otherwise runs one for the shadow if that is due.
+    pub(super) fn run_periodic_round_if_due(&mut self, now: Time, out: &mut Vec<Effect>) {
         let is_due =
             self.policy_tick_interval().is_some_and(|every| now.since(self.last_policy_tick) >= every);
         if is_due {
             self.last_policy_tick = now;
-            self.hold_round(now, Cause::Tick, out);
+            self.run_round(now, Cause::Tick, out);
         } else {
-            self.hold_shadow_round(now, |shadow| {
+            self.run_shadow_round(now, |shadow| {
                 shadow.next_tick(POLICY_TICK_INTERVAL_MIN).is_some_and(|next| next <= now)
             });
         }
     }
 
-    /// Holds a round if the policy has requested one.
-    pub(super) fn hold_requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
+    /// Runs a round if the policy has requested one. Otherwise runs one for the shadow if its policy
+    /// has requested one.
+    pub(super) fn run_requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         if self.scheduler.needs_round() {
-            self.hold_round(now, Cause::Tick, out);
+            self.run_round(now, Cause::Tick, out);
         } else {
-            self.hold_shadow_round(now, |shadow| shadow.scheduler.needs_round());
+            self.run_shadow_round(now, |shadow| shadow.scheduler.needs_round());
         }
     }
 
-    /// Holds a round only for the shadow, if `wants` returns `true`.
-    fn hold_shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
+    /// Runs a round only for the shadow, if `wants` returns `true`.
+    fn run_shadow_round(&mut self, now: Time, wants: impl Fn(&Shadow) -> bool) {
         if let Some(shadow) = self.shadow.as_mut().filter(|shadow| wants(shadow)) {
             let seen = (&self.cluster, &self.config, &self.reservations);
             shadow.compare(Round { now, cause: Cause::Tick }, seen, &[]);
@@ -143,7 +143,7 @@ impl JobTracker {
         let shadow = self.shadow.as_mut().map(|shadow| (&mut shadow.scheduler, &mut shadow.computing));
         for (policy, computing) in [(&mut self.scheduler, &mut self.computing)].into_iter().chain(shadow) {
             if computing.is_none()
-                && let Some(problem) = policy.next_problem()
+                && let Some(problem) = policy.next_computation()
             {
                 self.computations += 1;
                 *computing = Some(self.computations);
@@ -156,13 +156,13 @@ impl JobTracker {
     /// other number is from before a restart and is ignored.
     pub(super) fn pass_solution(&mut self, now: Time, number: u64, answer: &Numbers) {
         if self.computing.take_if(|waited| *waited == number).is_some() {
-            self.scheduler.solved(now, answer, &self.cluster);
+            self.scheduler.finish_computation(now, answer, &self.cluster);
             self.work_arrived = true;
         }
         if let Some(shadow) = &mut self.shadow
             && shadow.computing.take_if(|waited| *waited == number).is_some()
         {
-            shadow.scheduler.solved(now, answer, &self.cluster);
+            shadow.scheduler.finish_computation(now, answer, &self.cluster);
         }
     }
 

@@ -30,7 +30,8 @@ impl JobTracker {
             self.split_stragglers(now, out);
         }
         self.recheck_drains();
-        self.hold_periodic_round(now, out);
+        self.work_arrived |= self.reservations.expire(now);
+        self.run_periodic_round_if_due(now, out);
     }
 
     /// Handles a pause of the JobTracker itself. If no event arrived for long, not even a tick, the

@@ -55,7 +55,7 @@ pub enum PreemptMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum Refused {
-    #[error("task {0} is not pending and may not be duplicated")]
+    #[error("task {0} is not pending, and may not get a speculative attempt")]
     NotPending(TaskId),
     #[error("{job} has too few maps done to start reduces")]
     SlowStart { job: JobId },

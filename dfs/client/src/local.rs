@@ -244,7 +244,7 @@ mod tests {
         let sums = checksum::sums_of(&content);
         let replica = LocalReplica { data: data.try_clone().unwrap(), length: content.len() as u64, sums };
         let Ok(block) = replica.map() else {
-            return skip::skip("Linux 5.14", "this kernel cannot populate mappings");
+            return skip::skip("Linux 5.14", "this kernel does not support MADV_POPULATE_READ");
         };
         let all = 0..content.len() as u64;
         block.verify(all.clone()).unwrap();

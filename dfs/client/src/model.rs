@@ -472,7 +472,8 @@ pub struct PutReport {
     pub faults: Vec<NodeFault>,
     /// The lowest number of replicas that a block had when it was written. `None` for a file
     /// without blocks.
-    pub replicas: Option<u32>,
+    #[serde(rename = "replicas")]
+    pub replicas_min: Option<u32>,
 }
 
 /// Options of `get`.

@@ -178,8 +178,8 @@ impl OpenFile {
     /// Closes the file and returns the report. With `rename_to`, also moves the file to that path.
     pub(super) async fn finish(&mut self, rename_to: Option<&DfsPath>, overwrite: bool) -> Result<PutReport> {
         let status = self.close(rename_to, overwrite).await?;
-        let replicas = self.replicas.iter().map(|(_, replicas)| *replicas).min();
-        Ok(PutReport { status, faults: std::mem::take(&mut self.faults), replicas })
+        let replicas_min = self.replicas.iter().map(|(_, replicas)| *replicas).min();
+        Ok(PutReport { status, faults: std::mem::take(&mut self.faults), replicas_min })
     }
 
     /// Closes the file. With `rename_to`, also moves the file to that path.

@@ -189,8 +189,8 @@ impl Link {
     }
 
     /// Reports the quarantined replicas, because the NameNode orders the deletion only of replicas
-    /// that it knows. If another folder has a second replica of the block, that replica is checked
-    /// first. If it is good, the quarantined replica is deleted.
+    /// that it knows. A block that also has a replica in the map is not reported. That replica is
+    /// checked; if it is good, the quarantined replica is deleted.
     async fn report_quarantined(&self) {
         let node = self.node.clone();
         let duplicates = tokio::task::spawn_blocking(move || node.store.post_quarantined()).await;

@@ -330,7 +330,7 @@ impl Store {
                 count += 1;
             }
         }
-        tracing::info!(blocks = count, "replicas deleted on command");
+        tracing::info!(blocks = count, "deleted replicas as ordered by the NameNode");
     }
 
     /// Reports that the replica of a block is not in the map. A quarantined replica is reported as
@@ -449,7 +449,7 @@ impl Store {
                 Refusal::new(RefusalKind::NoSpace, format!("no space on {dir}"))
             }
             DiskFault::Transient => {
-                Refusal::new(RefusalKind::Failed, format!("cannot use {dir} now: {error}"))
+                Refusal::new(RefusalKind::Failed, format!("temporary error in {dir}: {error}"))
             }
             DiskFault::Broken => {
                 self.retire(volume, &error.to_string());

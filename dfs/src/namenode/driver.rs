@@ -117,9 +117,10 @@ impl Driver {
     /// the user may not need a home folder. The creation is retried only if the NameNode is in
     /// safemode or its log is not writable.
     ///
-    /// This is called for every request. A known user needs only a read lock, and no lock is taken
-    /// while a folder is created. Two concurrent first calls may both try to create the folder; the
-    /// second finds that it exists.
+    /// This is called for every request. For a known user, only a read lock on `homes` is taken.
+    /// That lock is not held while a folder is created, so two concurrent first calls may both try
+    /// to create the folder; the second finds that it exists. When `HOMES_MAX` users are known, no
+    /// folders are created for further users.
     pub(crate) fn ensure_home(&self, user: &str) {
         {
             let homes = self.homes.read();

@@ -12,7 +12,9 @@ use super::{
 };
 use daemon::config::NameNodeConfig;
 use dfs_client::ids::StartId;
-use journal::{AppendError, Home, HomeError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec};
+use journal::{
+    AppendError, DataFolder, DataFolderError, Item, Log, LogError, LogFailed, Owner, Recovery, Replay, codec,
+};
 use std::{path::Path, time::Instant};
 
 const OWNER: Owner = Owner { name: "NameNode", log: "edit log", folder: "edits" };
@@ -22,7 +24,7 @@ const OWNER: Owner = Owner { name: "NameNode", log: "edit log", folder: "edits" 
 pub enum StorageError {
     /// The folder, or the edit log in it, cannot be opened.
     #[error(transparent)]
-    Home(#[from] HomeError),
+    DataFolder(#[from] DataFolderError),
     /// The edit log cannot be read.
     #[error("edit log: {0}")]
     Log(#[from] LogError),
@@ -60,7 +62,7 @@ impl Storage {
         recovery: Recovery,
         config: &NameNodeConfig,
     ) -> Result<Self, StorageError> {
-        let home = Home::open(OWNER, folder, recovery)?;
+        let home = DataFolder::open(OWNER, folder, recovery)?;
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace, lost: home.lost };
         // The dropped records may include the latest starts, with which DataNodes have registered.

@@ -169,7 +169,7 @@ fn check_from_task(input: &[u8]) -> Option<Vec<u8>> {
 fn check_request(input: &[u8]) -> Option<Vec<u8>> {
     let Request { token, attempt, partition } = Request::parse(input)?;
     let again = wire::request(token, attempt, partition).expect("what was read is not too long");
-    assert_eq!(&again[4..], input, "encoding an accepted input again gives other bytes");
+    assert_eq!(&again[4..], input, "encoding an accepted input again gives different bytes");
     assert!(input.len() <= wire::REQUEST_BYTES_MAX);
     if let Ok(parsed) = attempt.parse::<types::AttemptId>() {
         assert_eq!(parsed.to_string(), attempt, "an attempt ID has a second spelling");

@@ -193,7 +193,7 @@ fn index_seeds() -> Vec<Vec<u8>> {
 fn check_index(input: &[u8]) -> Option<Vec<u8>> {
     let read = |bytes: &[u8]| match Index::decode(bytes, Path::new("index")) {
         Ok(index) => {
-            assert_eq!(index.encode(), bytes, "encoding an accepted input again gives other bytes");
+            assert_eq!(index.encode(), bytes, "encoding an accepted input again gives different bytes");
             let _ = (index.records(), index.stored());
             for extent in &index.extents {
                 let _ = extent.reader_bytes();

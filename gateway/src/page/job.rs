@@ -52,7 +52,7 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
                 reasons(&mut main, why);
             }
             tasks::failures(&mut main, tasks);
-            tasks::section(&mut main, &job.job, tasks, view);
+            tasks::render_section(&mut main, &job.job, tasks, view);
         }
     }
     counters_section(&mut main, job);

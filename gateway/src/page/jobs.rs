@@ -17,7 +17,7 @@ pub(crate) fn page(all: &Overview, page: usize) -> Frame {
     html!(main, "<h1>Jobs</h1>");
     match &all.jobs {
         Err(error) => error_note(&mut main, error),
-        Ok(jobs) if jobs.is_empty() => html!(main, "<p class='soft'>No job was submitted yet.</p>"),
+        Ok(jobs) if jobs.is_empty() => html!(main, "<p class='soft'>No jobs have been submitted yet.</p>"),
         Ok(jobs) => list(&mut main, jobs, page),
     }
     Frame::new("Jobs", "/jobs", true, main)

@@ -29,7 +29,7 @@ impl View {
 }
 
 /// Renders the table of all tasks, or of those in one state.
-pub(super) fn section(out: &mut Html, job: &str, all: &[Task], view: &View) {
+pub(super) fn render_section(out: &mut Html, job: &str, all: &[Task], view: &View) {
     html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::totals(all));
     filters(out, job, all, view);
     let mut kept = all.to_vec();

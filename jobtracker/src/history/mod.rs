@@ -243,7 +243,7 @@ impl Histories {
 
     /// Logs the error, and writes no more lines to the history of the job until the next start.
     fn abandon(&mut self, job: JobId, error: &io::Error) {
-        tracing::error!(%job, %error, "cannot write the job's history: it will be completed at the next start");
+        tracing::error!(%job, %error, "cannot write the job's history: it will be completed when the JobTracker restarts");
         if let Some(history_file) = self.open_files.remove(&job) {
             // Discard the buffered lines. Dropping the file would write them, which could fail
             // again.

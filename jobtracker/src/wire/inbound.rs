@@ -420,7 +420,10 @@ fn attempt_result(message: pb::TaskResult) -> Result<AttemptResult, String> {
         return Err(format!("reported {} counters: the maximum is {COUNTERS_MAX}", counters.len()));
     }
     if let Some(name) = counters.keys().find(|name| name.len() > NAME_BYTES_MAX) {
-        return Err(format!("reported a counter with a name of {} bytes", name.len()));
+        let bytes = name.len();
+        return Err(format!(
+            "reported a counter with a name of {bytes} bytes: the maximum is {NAME_BYTES_MAX}"
+        ));
     }
     if pieces.len() > PIECES_MAX {
         return Err(format!("reported {} output files: the maximum is {PIECES_MAX}", pieces.len()));

@@ -178,7 +178,7 @@ async fn measure_tcp(launch: &Launch, source: &Path, path: &DfsPath, size: u64) 
         ensure!(total == size, "read {total} of {size} bytes");
         rounds.add(size, ours, cpu.seconds(), plain);
     }
-    let name = "the same file from the page cache through a local socket by sendfile, not checked";
+    let name = "sendfile of the same file from the page cache over a local socket, without checksums";
     Ok(rounds.into_measurement("read over TCP, verified", Some(Limit::OfBaseline(0.8)), name))
 }
 

@@ -479,12 +479,12 @@ impl ScenarioRun {
         why.extend(
             self.waiting
                 .iter()
-                .map(|index| format!("the step of line {} has not started", self.steps[*index].line)),
+                .map(|index| format!("the step on line {} has not started", self.steps[*index].line)),
         );
         let unseen = self
             .fault_log
             .undetected()
-            .map(|impact| format!("the fault of line {} is not detected", impact.line));
+            .map(|impact| format!("the fault on line {} has not been detected", impact.line));
         why.extend(unseen);
         why.extend(self.view.problem(self.slots, &self.removed_nodes));
         why

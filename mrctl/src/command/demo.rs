@@ -54,7 +54,7 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     folder.close().context("cannot remove the folder of the demonstration")?;
     output::line("\nThe cluster is stopped and removed. Next steps:")?;
     output::line("  mrctl up --detach               start a cluster in ./.fermata")?;
-    output::line("  mrctl fs put FILE /FILE         store a file of yours")?;
+    output::line("  mrctl fs put FILE /FILE         store one of your files")?;
     output::line("  mrctl submit wordcount --input /FILE --output /counts")?;
     output::line("  mrctl chaos kill node2          kill a node; the cluster notices after ten seconds")?;
     output::line("  mrctl fs fsck --wait 60s        wait until the replicas are repaired")?;

@@ -27,7 +27,7 @@ pub(crate) struct Revoke {
     /// File of one certificate or token to revoke
     #[arg(long, value_name = "FILE")]
     credential: Option<PathBuf>,
-    /// Accept it again
+    /// Undo the revocation: accept this user or credential again
     #[arg(long)]
     undo: bool,
     #[command(flatten)]

@@ -260,7 +260,10 @@ fn describe_faults(comparison: &Comparison, planned: usize) -> Option<String> {
     });
     let arrived: Vec<String> = arrived.collect();
     (planned > 0).then(|| {
-        format!("faults injected, of {planned} steps and faults in the file: {}", arrived.join("; "))
+        format!(
+            "faults injected in each run (the file has {planned} steps and faults): {}",
+            arrived.join("; ")
+        )
     })
 }
 

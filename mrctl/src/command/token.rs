@@ -35,7 +35,7 @@ const VALID_DAYS_MAX: u64 = 3650;
 fn valid(text: &str) -> Result<Period, String> {
     let period: Period = text.parse().map_err(|error| format!("{error}"))?;
     let fits = (1..=VALID_DAYS_MAX * 24 * 3600).contains(&period.0.as_secs());
-    if fits { Ok(period) } else { Err(format!("from 1s to {VALID_DAYS_MAX}d")) }
+    if fits { Ok(period) } else { Err(format!("must be from 1s to {VALID_DAYS_MAX}d")) }
 }
 
 pub(crate) fn run(args: &Args, target: &Target) -> Result<ExitCode> {

@@ -364,13 +364,13 @@ pub(super) fn report_faults<'a>(files: impl Iterator<Item = (&'a DfsPath, &'a [N
 
 /// Returns a note about the file with the fewest replicas, if it has fewer than it should have.
 fn missing_replicas_note(reports: &[PutReport]) -> Option<String> {
-    let short = |report: &&PutReport| report.replicas.is_some_and(|has| has < report.status.replication);
+    let short = |report: &&PutReport| report.replicas_min.is_some_and(|has| has < report.status.replication);
     let (worst, files) = (
-        reports.iter().filter(short).min_by_key(|report| report.replicas)?,
+        reports.iter().filter(short).min_by_key(|report| report.replicas_min)?,
         reports.iter().filter(short).count(),
     );
     let FileStatus { path, replication, .. } = &worst.status;
-    let has = worst.replicas.unwrap_or(0);
+    let has = worst.replicas_min.unwrap_or(0);
     let others = match files - 1 {
         0 => String::new(),
         others => format!(" (and {})", output::count(others as u64, "more file")),

@@ -33,7 +33,7 @@ use std::{
     thread,
 };
 
-/// Memory of each running task, unless `sort.memory` is set.
+/// Memory for sorting and merging in each task, unless `sort.memory` is set.
 const MEMORY_BYTES: u64 = 256 << 20;
 /// Size of splits, unless `split.size` is set.
 const SPLIT_BYTES: u64 = 64 << 20;

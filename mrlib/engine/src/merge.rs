@@ -383,8 +383,8 @@ impl<C: Cursor> Groups<C> {
         Self { cursor, grouping, first_key: Vec::new(), state: GroupPosition::Start, records: 0 }
     }
 
-    /// Returns the next group: its first key and its values. Unread values of the group before are
-    /// skipped.
+    /// Returns the next group: its first key and its values. Unread values of the previous group
+    /// are skipped.
     #[allow(
         clippy::should_implement_trait,
         reason = "returns references into itself, which an Iterator cannot"

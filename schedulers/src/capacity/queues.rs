@@ -334,7 +334,7 @@ impl Queues {
         let Some(number) = self.queue_number(id) else { return };
         for phase in Phase::BOTH {
             let job = cluster.job(id);
-            self.set_held(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
+            self.set_held_slots(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
             if let Some(job) = job {
                 let order = (Reverse(job.spec.priority), id);
                 let queue = &mut self.queues[number].waiting_jobs[phase];
@@ -350,11 +350,11 @@ impl Queues {
     /// Counts a slot that this round gives to a job. Calling `refresh` reverts it.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         if let Some(held) = self.jobs.get(&job).map(|entry| entry.held[phase]) {
-            self.set_held(job, phase, held + 1);
+            self.set_held_slots(job, phase, held + 1);
         }
     }
 
-    fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
+    fn set_held_slots(&mut self, job: JobId, phase: Phase, held: u32) {
         let Some(entry) = self.jobs.get_mut(&job) else { return };
         let before = std::mem::replace(&mut entry.held[phase], held);
         if held == before {

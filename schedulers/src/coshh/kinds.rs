@@ -255,7 +255,7 @@ impl Kinds {
 
     /// Uses the solution of the computation. If it failed, the last classes stay in use. Kinds
     /// without a class may run anywhere.
-    pub(super) fn solved(&mut self, answer: &Numbers, predictor: &Predictor) {
+    pub(super) fn use_solution(&mut self, answer: &Numbers, predictor: &Predictor) {
         let Some((nodes, chosen)) = self.computing.take() else { return };
         let Some(classes) = classes::read_classes(answer, nodes.len()) else { return };
         self.kinds.values_mut().for_each(|kind| kind.class = [None; 2]);

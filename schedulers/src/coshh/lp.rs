@@ -98,9 +98,10 @@ mod tests {
         assert!((got.lambda - 2.0).abs() < 1e-3, "{got:?}");
     }
 
-    /// Solves the problem for two classes directly: nodes go to class 1, those that suit it best
-    /// first, until it has enough for a given factor, and the others go to class 2. Returns the
-    /// greatest factor for which class 2 has enough, found by bisection.
+    /// Solves the linear program for two classes without the solver. For a given λ, nodes are
+    /// assigned to class 1 in increasing order of μ₂/μ₁ until it reaches the service rate λ·α₁; the
+    /// rest of the nodes is assigned to class 2. Returns the largest λ, found by bisection, for
+    /// which class 2 reaches the service rate λ·α₂.
     fn solve_two_classes_directly(alpha: [f64; 2], mu: &[Vec<f64>]) -> f64 {
         let mut order: Vec<usize> = (0..mu[0].len()).collect();
         order.sort_by(|a, b| (mu[1][*a] / mu[0][*a]).total_cmp(&(mu[1][*b] / mu[0][*b])));

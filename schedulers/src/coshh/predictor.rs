@@ -63,7 +63,7 @@ pub(super) struct Predictor {
     default: PerPhase<f64>,
     /// The mean relative error of all predictions.
     error: Mean,
-    /// Elapsed seconds of the longest running task, by kind and node.
+    /// Elapsed seconds of the longest-running task, by kind and node.
     running: BTreeMap<Scope, BTreeMap<TrackerId, PerPhase<f64>>>,
     /// Upper bound of the logarithm of the speed of each node, from the elapsed times of running
     /// tasks.

@@ -117,11 +117,12 @@ impl World {
         });
     }
 
-    /// Runs a computation, as the JobTracker does after every event. Returns whether there was one.
+    /// Runs the computation that the policy has requested, if any, as the JobTracker does after
+    /// every event. Returns whether there was one.
     fn compute(&mut self) -> bool {
-        let problem = self.policy.next_problem();
+        let problem = self.policy.next_computation();
         if let Some(problem) = &problem {
-            self.policy.solved(self.now, &problem.solve(), &self.cluster);
+            self.policy.finish_computation(self.now, &problem.solve(), &self.cluster);
         }
         problem.is_some()
     }
@@ -193,13 +194,13 @@ fn forgotten_tracker_leaves_nothing_behind_while_no_computation_is_due() {
 fn forgotten_tracker_is_not_restored_by_a_computation_in_progress() {
     let mut world = World::new();
     world.submit();
-    let before = world.policy.next_problem();
+    let before = world.policy.next_computation();
     assert!(before.is_none(), "its kind is in a class");
     world.join(TrackerId(1));
-    let problem = world.policy.next_problem().expect("nodes have changed");
+    let problem = world.policy.next_computation().expect("nodes have changed");
     world.lose();
     world.forget();
-    world.policy.solved(world.now, &problem.solve(), &world.cluster);
+    world.policy.finish_computation(world.now, &problem.solve(), &world.cluster);
     assert!(world.compute(), "classes are computed again without it");
     assert!(!world.mentions_forgotten(), "{:#?}", world.policy);
 }

@@ -150,7 +150,7 @@ impl Users {
         let Some(entry) = self.jobs.get(&id).copied() else { return };
         let job = cluster.job(id);
         for phase in Phase::BOTH {
-            self.set_held(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
+            self.set_held_slots(id, phase, job.map_or(0, |job| job.running[phase].len() as u32));
             let waits = job.filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let user = &mut self.users[entry.user];
             set_waiting(&mut user.waiting_jobs[phase], entry, waits.is_some());
@@ -162,11 +162,11 @@ impl Users {
     /// Counts a slot that this round gives to a job. Calling `refresh` reverts it.
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(entry) = self.jobs.get(&job).copied() else { return };
-        self.set_held(job, phase, entry.held[phase] + 1);
+        self.set_held_slots(job, phase, entry.held[phase] + 1);
         self.update_order(entry.user, phase);
     }
 
-    fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
+    fn set_held_slots(&mut self, job: JobId, phase: Phase, held: u32) {
         let Some(entry) = self.jobs.get_mut(&job) else { return };
         let before = std::mem::replace(&mut entry.held[phase], held);
         let user = &mut self.users[entry.user];

@@ -198,7 +198,7 @@ impl Pools {
         let known = cluster.job(job);
         for phase in Phase::BOTH {
             let held = known.map_or(0, |job| job.running[phase].len() as u32);
-            self.set_held(job, phase, held);
+            self.set_held_slots(job, phase, held);
             let may = known.is_some_and(|job| job.may_start(phase) && !job.pending[phase].is_empty());
             let may = may && !self.pools[pool].is_waiting_for_pool(job);
             self.update_order(job, pool, phase, may.then_some((held, weight)));
@@ -209,11 +209,11 @@ impl Pools {
     pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(entry) = self.jobs.get(&job).copied() else { return };
         let held = entry.held[phase] + 1;
-        self.set_held(job, phase, held);
+        self.set_held_slots(job, phase, held);
         self.update_order(job, entry.pool, phase, Some((held, entry.weight)));
     }
 
-    fn set_held(&mut self, job: JobId, phase: Phase, held: u32) {
+    fn set_held_slots(&mut self, job: JobId, phase: Phase, held: u32) {
         let Some(entry) = self.jobs.get_mut(&job) else { return };
         let before = std::mem::replace(&mut entry.held[phase], held);
         let pool = &mut self.pools[entry.pool];

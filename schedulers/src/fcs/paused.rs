@@ -90,7 +90,7 @@ impl PausedReduces {
         waiting.take_while(move |(_, at)| max == 0 || skipped - at > max).map(|(index, _)| *index)
     }
 
-    /// Counts an offer that the paused reduces of a job have skipped.
+    /// Counts a slot offer that was not used for any paused reduce of the job.
     pub(super) fn skip_offer(&mut self, job: JobId) {
         if let Some(queue) = self.jobs.get_mut(&job) {
             queue.skipped_offers += 1;

@@ -63,7 +63,7 @@ impl Variant {
 }
 
 /// Splits a text at the commas that are not inside brackets. Returns `None` if a part is empty or
-/// brackets do not match.
+/// the numbers of opening and closing brackets differ.
 fn split_outside(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
     for (at, letter) in text.char_indices() {

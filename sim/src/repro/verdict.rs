@@ -119,7 +119,9 @@ impl Claim {
     /// Returns the verdict if only a part of the interval is within the tolerance.
     fn undecided(&self, ours: Figure) -> &'static str {
         match self.paper {
-            Number::Change(_) if ours.is_insignificant() => "undecided: may be the paper's, may be no change",
+            Number::Change(_) if ours.is_insignificant() => {
+                "undecided: consistent with the paper's change and with no change"
+            }
             Number::Change(paper) if ours.mean * paper > 0.0 => "same direction; size undecided",
             _ => "undecided: within the noise",
         }
@@ -187,7 +189,7 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.20, 3), "same direction; size undecided");
         assert_eq!(
             verdict(Number::Change(-0.45), -0.20, 0.40, 3),
-            "undecided: may be the paper's, may be no change"
+            "undecided: consistent with the paper's change and with no change"
         );
         assert_eq!(verdict(Number::Change(-0.45), -0.05, 0.10, 3), "differs: no change beyond the noise");
         assert_eq!(verdict(Number::Seconds(51.0), 60.0, 10.0, 3), "undecided: within the noise");

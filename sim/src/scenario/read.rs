@@ -56,9 +56,9 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
         ScenarioFileError { line, what: error.message().replace('\n', " ") }
     })?;
     let mut scenario = Scenario::default();
-    for words in file.step {
-        let line = line_of(words.span().start);
-        let step = step(line, words.get_ref()).map_err(|what| ScenarioFileError { line, what })?;
+    for record in file.step {
+        let line = line_of(record.span().start);
+        let step = parse_step(line, record.get_ref()).map_err(|what| ScenarioFileError { line, what })?;
         if scenario.steps.is_empty() && step.action.node() == Some(&NodeRef::Same) {
             let what =
                 "node = \"same\" means the node of the previous step, but this is the first step".into();
@@ -75,18 +75,18 @@ pub fn parse(text: &str) -> Result<Scenario, ScenarioFileError> {
     Ok(scenario)
 }
 
-fn step(line: usize, words: &StepRecord) -> Result<Step, String> {
-    let when = match (&words.at, &words.when) {
+fn parse_step(line: usize, record: &StepRecord) -> Result<Step, String> {
+    let when = match (&record.at, &record.when) {
         (Some(at), None) => When::At(span("at", at)?),
-        (None, Some(when)) => condition(when)?,
+        (None, Some(when)) => parse_condition(when)?,
         (None, None) => {
             return Err("at and when are missing: write at = \"5s\", or when = \"job 1 maps 40%\"".into());
         }
         (Some(_), Some(_)) => return Err("at and when: a step can have only one of the two".into()),
     };
-    let after = words.after.as_deref().map_or(Ok(Span(0)), |text| span("after", text))?;
-    let lasts = words.lasts.as_deref().map(|text| span("for", text)).transpose()?;
-    let action = action(words)?;
+    let after = record.after.as_deref().map_or(Ok(Span(0)), |text| span("after", text))?;
+    let lasts = record.lasts.as_deref().map(|text| span("for", text)).transpose()?;
+    let action = parse_action(record)?;
     let stays = matches!(
         action,
         ScenarioAction::Cont { .. }
@@ -103,34 +103,36 @@ fn step(line: usize, words: &StepRecord) -> Result<Step, String> {
     Ok(Step { line, when, after, action, lasts })
 }
 
-fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
+fn parse_action(record: &StepRecord) -> Result<ScenarioAction, String> {
     let node = || {
-        let text = words
+        let text = record
             .node
             .as_deref()
-            .ok_or_else(|| format!("{}: node is missing: write node = \"node2\"", words.verb))?;
-        who(text)
+            .ok_or_else(|| format!("{}: node is missing: write node = \"node2\"", record.verb))?;
+        parse_node(text)
     };
-    let half = match words.daemon.as_deref() {
+    let half = match record.daemon.as_deref() {
         None => Daemons::Both,
         Some("datanode") => Daemons::Datanode,
         Some("tasktracker") => Daemons::Tasktracker,
         Some(other) => return Err(format!("daemon = {other:?}: must be datanode or tasktracker")),
     };
-    let action = match words.verb.as_str() {
+    let action = match record.verb.as_str() {
         "kill" => ScenarioAction::Kill { node: node()?, half },
         "stop" => ScenarioAction::Stop { node: node()?, half },
         "cont" => ScenarioAction::Cont { node: node()?, half },
         "restart" => ScenarioAction::Restart { node: node()?, half },
         "partition" => {
             let from =
-                words.from.as_deref().ok_or("partition: from is missing: write from = \"jobtracker\"")?;
-            ScenarioAction::Partition { from: node()?, to: who(from)?, one_way: words.one_way }
+                record.from.as_deref().ok_or("partition: from is missing: write from = \"jobtracker\"")?;
+            ScenarioAction::Partition { from: node()?, to: parse_node(from)?, one_way: record.one_way }
         }
-        "heal" => ScenarioAction::Heal { node: words.node.as_deref().map(who).transpose()? },
-        "corrupt" => ScenarioAction::Corrupt { node: node()?, block: block(words)?, cut: words.truncate },
+        "heal" => ScenarioAction::Heal { node: record.node.as_deref().map(parse_node).transpose()? },
+        "corrupt" => {
+            ScenarioAction::Corrupt { node: node()?, block: parse_block(record)?, cut: record.truncate }
+        }
         "slow" => {
-            let share = words.share.unwrap_or(0.2);
+            let share = record.share.unwrap_or(0.2);
             if !(share > 0.0 && share < 1.0) {
                 return Err(format!(
                     "share = {share}: must be the fraction of time that the daemons run, between 0 and 1"
@@ -139,7 +141,7 @@ fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
             ScenarioAction::Slow { node: node()?, share }
         }
         "fill-disk" => {
-            let leave = words.leave.as_deref().map_or(Ok(0), bytes)?;
+            let leave = record.leave.as_deref().map_or(Ok(0), bytes)?;
             ScenarioAction::FillDisk { node: node()?, leave }
         }
         other => {
@@ -148,7 +150,7 @@ fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
             ));
         }
     };
-    validate(words, &action)?;
+    validate(record, &action)?;
     let links = matches!(action, ScenarioAction::Partition { .. } | ScenarioAction::Heal { .. });
     if !links && action.node() == Some(&NodeRef::Named("master".into())) {
         return Err(format!("{}: the master has two daemons: write namenode or jobtracker", action.verb()));
@@ -157,7 +159,7 @@ fn action(words: &StepRecord) -> Result<ScenarioAction, String> {
 }
 
 /// Rejects keys that do not apply to the action.
-fn validate(words: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
+fn validate(record: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
     let by_daemon = matches!(
         action,
         ScenarioAction::Kill { .. }
@@ -168,13 +170,13 @@ fn validate(words: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
     let partition = matches!(action, ScenarioAction::Partition { .. });
     let corrupt = matches!(action, ScenarioAction::Corrupt { .. });
     let used = [
-        ("daemon", words.daemon.is_some(), by_daemon),
-        ("from", words.from.is_some(), partition),
-        ("one_way", words.one_way, partition),
-        ("block", words.block.is_some(), corrupt),
-        ("truncate", words.truncate, corrupt),
-        ("share", words.share.is_some(), matches!(action, ScenarioAction::Slow { .. })),
-        ("leave", words.leave.is_some(), matches!(action, ScenarioAction::FillDisk { .. })),
+        ("daemon", record.daemon.is_some(), by_daemon),
+        ("from", record.from.is_some(), partition),
+        ("one_way", record.one_way, partition),
+        ("block", record.block.is_some(), corrupt),
+        ("truncate", record.truncate, corrupt),
+        ("share", record.share.is_some(), matches!(action, ScenarioAction::Slow { .. })),
+        ("leave", record.leave.is_some(), matches!(action, ScenarioAction::FillDisk { .. })),
     ];
     match used.iter().find(|(_, given, takes)| *given && !takes) {
         Some((word, ..)) => Err(format!("{} takes no {word}", action.verb())),
@@ -182,7 +184,7 @@ fn validate(words: &StepRecord, action: &ScenarioAction) -> Result<(), String> {
     }
 }
 
-fn who(text: &str) -> Result<NodeRef, String> {
+fn parse_node(text: &str) -> Result<NodeRef, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         ["any"] => Ok(NodeRef::Any),
@@ -208,7 +210,7 @@ fn job_ref(words: &[&str], text: &str) -> Result<JobRef, String> {
 
 /// Parses `job 1 maps 40%`, `job 1 reduces 10%`, `job 1 submitted` and `job 1 over`. The words "is"
 /// and "reach" are ignored.
-fn condition(text: &str) -> Result<When, String> {
+fn parse_condition(text: &str) -> Result<When, String> {
     let bad = || {
         format!(
             "when = {text:?}: write \"job 1 maps 40%\", \"job 1 reduces 10%\", \"job 1 submitted\" or \"job 1 over\""
@@ -232,8 +234,8 @@ fn condition(text: &str) -> Result<When, String> {
     Ok(When::Job(job_ref(job, text)?, mark))
 }
 
-fn block(words: &StepRecord) -> Result<Option<String>, String> {
-    let Some(text) = &words.block else { return Ok(None) };
+fn parse_block(record: &StepRecord) -> Result<Option<String>, String> {
+    let Some(text) = &record.block else { return Ok(None) };
     let number = text.strip_prefix("blk_").unwrap_or(text);
     match number.parse::<u64>() {
         Ok(number) => Ok(Some(format!("blk_{number}"))),

@@ -115,8 +115,14 @@ pub fn read(path: &Path) -> Result<Trace, TraceError> {
 }
 
 fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
-    if job.submit_time < 0 || job.finish_time < job.submit_time {
-        return Err(format!("submitted at {} and finished at {}", job.submit_time, job.finish_time));
+    if job.submit_time < 0 {
+        return Err(format!("the job has the negative submitTime {}", job.submit_time));
+    }
+    if job.finish_time < job.submit_time {
+        return Err(format!(
+            "the job finished at {}, before it was submitted at {}",
+            job.finish_time, job.submit_time
+        ));
     }
     let (maps, reduces) =
         (job.map_tasks.as_deref().unwrap_or(&[]), job.reduce_tasks.as_deref().unwrap_or(&[]));
@@ -190,8 +196,8 @@ impl Task {
             |attempt: &&Attempt| attempt.finish_time >= 0 && attempt.finish_time < attempt.start_time;
         match self.attempts.iter().flatten().find(backwards) {
             Some(attempt) => Err(format!(
-                "{}: an attempt started at {} and finished at {}",
-                self.id, attempt.start_time, attempt.finish_time
+                "{}: an attempt finished at {}, before it started at {}",
+                self.id, attempt.finish_time, attempt.start_time
             )),
             None => Ok(()),
         }
@@ -274,9 +280,12 @@ mod tests {
             (JOB.replace("\"inputBytes\": 100", "\"inputBytes\": -100"), "m0: -100 bytes"),
             (
                 JOB.replace("\"finishTime\": 4000", "\"finishTime\": 40"),
-                "an attempt started at 2000 and finished at 40",
+                "an attempt finished at 40, before it started at 2000",
             ),
-            (JOB.replace("\"finishTime\": 9000", "\"finishTime\": 9"), "submitted at 1000 and finished at 9"),
+            (
+                JOB.replace("\"finishTime\": 9000", "\"finishTime\": 9"),
+                "finished at 9, before it was submitted at 1000",
+            ),
             // Times in microseconds, for a map and for a reduce, and an impossible number of bytes.
             (JOB.replace("\"finishTime\": 4000", "\"finishTime\": 1200000000000000"), "job_1: a task of 1"),
             (

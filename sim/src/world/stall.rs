@@ -156,7 +156,7 @@ mod tests {
             }
         }
 
-        fn tick_every(&self) -> Option<Span> {
+        fn tick_interval(&self) -> Option<Span> {
             Some(Span::secs(1))
         }
 

@@ -114,7 +114,7 @@ impl ProcessMonitor {
             if used > limit {
                 let (used, limit) = (used >> 20, limit >> 20);
                 process.handle.kill_with_reason(format!(
-                    "out of memory: the task used {used} MiB of {limit} MiB (task_memory_max), processes: {}",
+                    "out of memory: the task used {used} MiB, the limit is {limit} MiB (task_memory_max); number of its processes: {}",
                     tree.len()
                 ));
             }

@@ -54,7 +54,7 @@ async fn attempt_that_exceeds_the_memory_limit_fails_and_the_error_has_use_and_l
     let used = failure.strip_prefix("out of memory: the task used ").and_then(|rest| rest.split_once(' '));
     let (used, rest) = used.unwrap_or_else(|| panic!("{failure}"));
     assert!((101..400).contains(&used.parse::<u64>().unwrap()), "{failure}");
-    assert!(rest.starts_with("MiB of 100 MiB (task_memory_max)"), "{failure}");
+    assert!(rest.starts_with("MiB, the limit is 100 MiB (task_memory_max)"), "{failure}");
     assert!(!world.jobtracker.with(|received| received.ended.iter().any(|(id, _)| id == "job_1.m1.0")));
 }
 

@@ -117,7 +117,8 @@ fn preemptions_are_explained_and_the_shadow_is_compared() {
         (cluster.json(&["job", &bob])["maps"]["running"] == 1).then_some(())
     });
     let text = cluster.mrctl(&["why", &ann]);
-    let expected = format!("the slot goes to the pool of {bob} that held 0 of its fair share of 1");
+    let expected =
+        format!("the slot goes to the pool of {bob} that held no slot, less than its fair share of 1");
     assert!(text.contains(&expected), "{text}");
     let shadow = cluster.json(&["shadow"]);
     assert_eq!((&shadow["scheduler"], &shadow["shadow"]), (&Value::from("fair"), &Value::from("fifo")));

@@ -166,10 +166,10 @@ async fn put_reports_its_replica_count() {
     let client = cluster.client().await;
     let all = client.put_with("/two", &bytes(300_000), options(2, 100_000), &()).await.unwrap();
     let none = client.put_with("/empty", &[], options(2, 100_000), &()).await.unwrap();
-    assert_eq!((all.replicas, none.replicas), (Some(2), None));
+    assert_eq!((all.replicas_min, none.replicas_min), (Some(2), None));
     cluster.node(2).state.lock().dead = true;
     let one = client.put_with("/one", &bytes(300_000), options(2, 100_000), &()).await.unwrap();
-    assert_eq!((one.replicas, one.status.replication), (Some(1), 2));
+    assert_eq!((one.replicas_min, one.status.replication), (Some(1), 2));
 }
 
 #[tokio::test]
@@ -350,7 +350,7 @@ async fn node_that_fails_setup_is_skipped() {
     let report = client.put_with("/f", &data, options(2, PACKET_BYTES as u64), &()).await.unwrap();
     assert!(begin.elapsed() < Duration::from_secs(15), "{:?} of 30 s", begin.elapsed());
     assert!(cluster.content("/f") == data);
-    assert_eq!((report.faults[0].node.as_str(), report.replicas), ("n1", Some(1)));
+    assert_eq!((report.faults[0].node.as_str(), report.replicas_min), ("n1", Some(1)));
 }
 
 #[tokio::test]

@@ -239,7 +239,8 @@ impl Namespace {
     }
 
     /// Returns whether this namespace has never assigned the block ID. A replica with such an ID
-    /// comes from a history that this namespace has lost, and must not be deleted.
+    /// was written under a NameNode whose records this namespace no longer has, and must not be
+    /// deleted.
     pub(super) fn is_future(&self, block: BlockId) -> bool {
         block.0 >= self.next_block || self.skipped.iter().any(|(from, to)| (*from..*to).contains(&block.0))
     }

@@ -29,7 +29,9 @@ impl Plan<'_> {
         if epoch < fence {
             return refuse(
                 Kind::Fenced,
-                format!("{scope}: epoch {epoch} has ended, the current epoch is {fence}: stop"),
+                format!(
+                    "{scope}: epoch {epoch} is fenced by epoch {fence}: a newer process has taken over, and this one must stop"
+                ),
             );
         }
         if epoch > fence && fence == 0 && self.namespace.fences_len() >= FENCES_MAX {

@@ -49,9 +49,9 @@ pub(super) struct Plan<'a> {
     created_entries: BTreeMap<(FileId, String), NewEntry>,
     /// Folders that this plan creates, each with its nearest existing ancestor.
     existing_ancestor: BTreeMap<FileId, FileId>,
-    /// The change of the totals of each existing folder.
+    /// By how much the plan changes the totals (files and bytes) of each existing folder.
     totals_changes: BTreeMap<FileId, Totals>,
-    /// The change of the number of entries of each folder.
+    /// By how much the plan changes the number of entries of each folder.
     entry_changes: BTreeMap<FileId, i64>,
     /// Number of blocks that this plan adds to each file.
     added_blocks: BTreeMap<FileId, usize>,
@@ -77,14 +77,14 @@ fn refuse<T>(kind: Kind, message: impl Into<String>) -> Result<T, Error> {
 /// Checks the length and characters of a holder, owner, group, scope or commit ID.
 fn check_label(what: &str, word: &str) -> Result<(), Error> {
     if word.is_empty() {
-        return refuse(Kind::Invalid, format!("{what} is empty: give one"));
+        return refuse(Kind::Invalid, format!("{what} must not be empty"));
     }
     if word.len() > LABEL_BYTES_MAX || word.chars().any(char::is_control) {
         let bytes = word.len();
         return refuse(
             Kind::Invalid,
             format!(
-                "{what} of {bytes} bytes: use at most {LABEL_BYTES_MAX} bytes without control characters"
+                "{what} is too long ({bytes} bytes) or contains control characters: the maximum is {LABEL_BYTES_MAX} bytes"
             ),
         );
     }

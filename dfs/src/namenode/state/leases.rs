@@ -28,7 +28,7 @@ impl State {
     /// Renews the lease of a holder. Returns its duration in milliseconds.
     pub fn renew_lease(&mut self, now: Now, holder: &str) -> Result<u64, Error> {
         if holder.is_empty() {
-            return Err(Error::new(Kind::Invalid, "holder is empty: give one"));
+            return Err(Error::new(Kind::Invalid, "holder must not be empty"));
         }
         self.extend_lease(now, holder);
         Ok(self.settings.lease_ms)

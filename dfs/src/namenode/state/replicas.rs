@@ -123,8 +123,9 @@ impl State {
     }
 
     /// Records a stale replica: one with the ID of a known block but another nonce. It does not
-    /// count as a replica. It may be the only copy from another history, so it is not deleted until
-    /// an operator has decided (`delete_stale`).
+    /// count as a replica. It may be the only copy of data that was written before the namespace
+    /// lost records or was restored from an older state. So it is kept until an operator has
+    /// accepted the current namespace (see `delete_stale`).
     fn record_stale(&mut self, ix: NodeIx, block: BlockId, nonce: Nonce) {
         if self.copies.contains_key(&(block, ix)) {
             self.drop_copy(block, ix);

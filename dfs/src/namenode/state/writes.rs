@@ -42,7 +42,7 @@ impl State {
             return Err(Error::new(
                 Kind::NoNodes,
                 format!(
-                    "no DataNode can store a block of {block_bytes} bytes: {} registered, {} not live or draining, {} full, {} excluded by the writer",
+                    "no DataNode can store a block of {block_bytes} bytes: {} registered, {} dead, suspect or draining, {} full, {} excluded by the writer",
                     why.nodes, why.unusable, why.full, why.excluded
                 ),
             ));

@@ -63,7 +63,7 @@ impl Layout {
         let Some(closed) = first_blocked_folder(&own, account)? else {
             if is_outside_folder(&self.tasks) {
                 // The folder was created by an earlier start, when tasks could not reach the
-                // cluster folder.
+                // cluster folder. It is no longer needed.
                 daemon::tree::remove(&self.tasks)
                     .with_context(|| format!("cannot remove {}", self.tasks.display()))?;
             }

@@ -164,13 +164,13 @@ impl ClusterState {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Returns the daemons whose processes run.
+    /// Returns the daemons whose processes are running.
     pub fn running(&self) -> impl Iterator<Item = &Daemon> {
         self.daemons.iter().filter(|daemon| daemon.is_running())
     }
 
     /// Describes the running daemons: names the masters and counts the others. Returns None if no
-    /// daemon runs.
+    /// daemon is running.
     pub fn describe_running(&self) -> Option<String> {
         let mut words: Vec<String> = Vec::new();
         for kind in [Kind::Namenode, Kind::Jobtracker, Kind::Datanode, Kind::Tasktracker] {

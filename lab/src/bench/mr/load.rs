@@ -112,7 +112,8 @@ pub(in crate::bench) async fn measure(args: &Args, folder: &Path) -> Result<Vec<
     restart(&state_folder, &mut launch.state, "jobtracker", Kind::Jobtracker).await?;
     await_all_attached(&shared, args.trackers).await?;
     let took = since.elapsed().as_secs_f64();
-    figures.push(unlimited("all trackers registered again after kill -9 of the jobtracker", took, "s"));
+    let what = "time until all trackers are registered again after kill -9 of the jobtracker";
+    figures.push(unlimited(what, took, "s"));
     shared.recording.store(true, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     shared.ended.store(true, Ordering::Relaxed);

@@ -132,7 +132,8 @@ fn read_state(dirs: &[PathBuf]) -> Result<(PathBuf, Vec<u8>), TaskError> {
     Ok((path, bytes))
 }
 
-/// Returns the number of bytes on disk that belong to this checkpoint alone.
+/// Returns the size of a checkpoint: the unread bytes of its runs, in memory and in files, plus its
+/// encoded state. The part of a hard-linked file that was already read is not counted.
 pub fn stored_bytes(checkpoint: &mr::Checkpoint) -> u64 {
     let runs = checkpoint.runs.iter().filter(|run| !run.file.is_empty());
     let left = runs.map(|run| run.stored - run.start.map_or(0, |start| start.block));

@@ -5,7 +5,7 @@
 //! returns.
 //!
 //! The JobTracker waits for the slot. So files are synced in parallel, and the runs can be written
-//! before the rest of the state is complete ([`begin`]).
+//! before the rest of the state is complete ([`begin_save`]).
 
 use super::{
     MEMORY_FILE, ReduceState, STATE_BYTES_MAX, STATE_FILE, SourceRun, checkpoint_run, direct::DirectFile,
@@ -39,7 +39,7 @@ fn io_error(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
     TaskError::io(format!("{verb} {}", path.display()))
 }
 
-/// Runs that were saved and synced, and their folders.
+/// The result of [`begin_save`]: the runs that were saved and synced, or the error.
 pub struct SavedRuns(Result<CheckpointWriter, TaskError>);
 
 impl SavedRuns {

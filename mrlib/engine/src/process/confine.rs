@@ -63,8 +63,8 @@ pub(crate) fn confine(to: &Confinement) -> Result<bool, TaskError> {
 }
 
 fn restrict(to: &Confinement) -> Result<RulesetStatus, RulesetError> {
-    // Allow the executable by its link in /proc, because the account may have no access to the path
-    // of the file.
+    // Allow the executable through its link in /proc, because the account may have no access to the
+    // path of the file.
     let own_program = PathBuf::from("/proc/self/exe");
     let system = SYSTEM_PATHS.iter().map(|path| (*path).into()).chain([own_program]);
     let reads = to.reads.iter().map(Into::into).chain(system);

@@ -37,7 +37,7 @@ const ANY_COUNT: Kind = Kind::Count { min: 0, max: u64::MAX };
 
 const GREP_SETTINGS: &[Setting] = &[
     Setting::new("grep.pattern", Kind::Text, "text to search for"),
-    Setting::new("grep.invert", Kind::Flag, "true: lines that do not contain the text"),
+    Setting::new("grep.invert", Kind::Flag, "if true, output the lines that do not contain the text"),
 ];
 const KMEANS_SETTINGS: &[Setting] =
     &[Setting::new("kmeans.centroids", Kind::Text, "side file with the centroids")];

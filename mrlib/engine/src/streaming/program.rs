@@ -270,8 +270,8 @@ impl Program {
             .min(self.bytes_queued)
     }
 
-    /// Checks how the program has ended. At the end of the input, waits for a program that has only
-    /// closed its stdout.
+    /// Checks the exit status if the program has exited. If `all`, first waits for a program that
+    /// has closed its stdout but is still running.
     fn check_end(&mut self, all: bool, context: &mut Context) -> Result<(), TaskError> {
         let failed = |name: &str| TaskError::io(format!("wait for {name}"));
         let mut pause = Duration::from_millis(1);

@@ -341,8 +341,8 @@ mod tests {
         assert!(!is_fatal(TaskError::Program("perhaps".into())));
     }
 
-    /// A map that ended before the end of its range reports its position, whatever request is
-    /// pending at that time.
+    /// A map that ended before the end of its range reports its position, even if no split request
+    /// is pending any more.
     #[test]
     fn split_map_reports_its_position() {
         let position_of = |position, end| {

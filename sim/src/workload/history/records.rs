@@ -2,10 +2,10 @@
 //! histories.
 //!
 //! The history of a job contains names of trackers, but not when they register or are lost.
-//! Trackers get IDs in the order of their first appearance. A tracker is assumed to register with
-//! its first attempt, to be lost with the first attempt that ended because of a loss, and to
-//! register again with its next attempt. The line with the environment of the submission contains
-//! the policy, and the racks and slots of trackers.
+//! Trackers get IDs in the order of their first appearance. A tracker is assumed to register when
+//! its first attempt starts, to be lost when the first of its attempts is killed because the
+//! tracker was lost, and to register again when its next attempt starts. The line with the
+//! environment of the submission contains the policy, and the racks and slots of trackers.
 
 use mrcore::{
     Fact, PerPhase, Time,

@@ -7,7 +7,7 @@
 //! merge with the run written so far and the remainders of its inputs, in the last stage between
 //! two key groups. The result is a [`ReduceState`]. A reduce that resumes from it gives the same
 //! output and counts every record once. If no disk has enough space for the checkpoint, or it would
-//! be too large, the reduce continues from that state itself.
+//! be too large, the same attempt continues from that state.
 
 mod final_progress;
 mod final_stage;
@@ -100,8 +100,8 @@ pub fn run_reduce(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<R
     }
 }
 
-/// Turns errors about damaged, missing or truncated files of the checkpoint into
-/// `CheckpointCorrupt`.
+/// Turns every error about damaged data, and errors about missing or truncated files in the
+/// checkpoint folders, into `CheckpointCorrupt`.
 fn as_checkpoint_error(task: &ReduceTask, error: TaskError) -> TaskError {
     let dirs = task.resume_from.iter().flat_map(|source| &source.dirs);
     let is_in_checkpoint = |what: &str| dirs.clone().any(|dir| what.contains(&*dir.to_string_lossy()));

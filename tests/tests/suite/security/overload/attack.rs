@@ -112,7 +112,7 @@ fn call(master: Role, number: usize, user: bool) -> (&'static str, IncompleteBod
     }
 }
 
-/// Counts the calls of one server. A call counts as sent when its body is first polled: HTTP/2 has
+/// Counts the calls to one server. A call counts as sent when its body is first polled: HTTP/2 has
 /// then opened its stream and written its headers. A call is open until it was answered or has
 /// failed.
 #[derive(Default)]

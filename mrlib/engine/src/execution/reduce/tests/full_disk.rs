@@ -3,7 +3,8 @@
 use super::*;
 use std::os::unix::fs::symlink;
 
-/// Makes all writes to this folder fail with a full disk, until the folder is removed.
+/// Makes writes to the checkpoint files `memory` and `state` in this folder fail with ENOSPC, until
+/// these files are removed.
 fn fill(dir: &Path) {
     fs::create_dir_all(dir).unwrap();
     for name in ["memory", "state"] {
