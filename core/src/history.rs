@@ -45,7 +45,11 @@ pub struct Head {
 
 /// Refuses a history of another format, because its records have other names.
 pub fn check_format(format: u32) -> Result<(), String> {
-    if format == FORMAT { Ok(()) } else { Err(format!("format {format}: this build reads format {FORMAT}")) }
+    if format == FORMAT {
+        Ok(())
+    } else {
+        Err(format!("the history has format {format}: this build reads format {FORMAT}"))
+    }
 }
 
 /// The job as submitted. The fields mean the same as those of [`JobSpec`].

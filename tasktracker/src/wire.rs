@@ -210,9 +210,9 @@ fn order_or_unknown(kind: Option<order::Kind>) -> Order {
 
 fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
     let attempt_id = |text: &str| text.parse::<AttemptId>().map_err(|error| error.to_string());
-    Ok(match kind.ok_or("it is empty, or of a newer JobTracker")? {
+    Ok(match kind.ok_or("the order is empty, or comes from a newer JobTracker")? {
         order::Kind::Launch(launch) => {
-            let spec = launch.task.ok_or("a launch without a task")?;
+            let spec = launch.task.ok_or("the launch order has no task")?;
             let resumed_from = Some(launch.resumed_from).filter(|paused| !paused.is_empty());
             let source = |paused: String| {
                 Ok::<_, String>(CheckpointSource { attempt: attempt_id(&paused)?, addr: launch.resume_addr })
@@ -222,7 +222,7 @@ fn order_from(kind: Option<order::Kind>) -> Result<Order, String> {
         }
         order::Kind::Preempt(preempt) => {
             let kind = match preempt.kind() {
-                mr::PreemptKind::Unspecified => return Err("a preemption of unknown kind".into()),
+                mr::PreemptKind::Unspecified => return Err("the kind of the preemption is unknown".into()),
                 mr::PreemptKind::Kill => PreemptKind::Kill,
                 mr::PreemptKind::Split => PreemptKind::Split,
                 mr::PreemptKind::Pause => PreemptKind::Pause,

@@ -166,7 +166,7 @@ impl JobTracker {
             return self.attempt_killed(
                 now,
                 id,
-                "it finished after another attempt of its task, or after its job",
+                "another attempt of the task, or the job, had already ended",
                 out,
             );
         }

@@ -273,8 +273,7 @@ impl JobTracker {
         }
         if self.copies.failure_counts.get(&attempt).is_some_and(|failed| *failed >= COPY_ATTEMPTS_MAX) {
             self.copies.failure_counts.remove(&attempt);
-            let why =
-                format!("it could not be moved from a draining tracker, tried {COPY_ATTEMPTS_MAX} times");
+            let why = format!("{COPY_ATTEMPTS_MAX} tries to move it from a draining tracker failed");
             let fact = match attempt.phase() {
                 Phase::Map => Fact::MapOutputLost { attempt, why, unfetched: false },
                 Phase::Reduce => Fact::CheckpointLost { attempt, why },

@@ -106,7 +106,7 @@ impl JobTracker {
             return self.attempt_killed(
                 now,
                 id,
-                "it finished after another attempt of its task, or after its job",
+                "another attempt of the task, or the job, had already ended",
                 out,
             );
         };
@@ -156,7 +156,7 @@ impl JobTracker {
         let Some(on) = self.cluster.attempt(id).map(|attempt| attempt.tracker) else { return };
         let known = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         let useless = if !self.is_wanted(id) || id.phase() != Phase::Reduce {
-            Some("its checkpoint is not needed: the job or another attempt of the task had already ended")
+            Some("its checkpoint is not needed: another attempt of the task, or the job, had already ended")
         } else if known.is_some_and(|known| self.cluster.is_ahead_of(&known, &checkpoint)) {
             Some("another attempt has a checkpoint with more progress")
         } else {
@@ -384,19 +384,21 @@ impl JobTracker {
         let (name, state) =
             self.cluster.tracker(on).map_or(("?", None), |tracker| (&*tracker.name, Some(tracker.state)));
         if state != Some(TrackerState::Live) {
-            return Err(format!("{name} cannot run it: its tracker sends no heartbeats; see `mrctl nodes`"));
+            return Err(format!(
+                "{name} cannot run {id}: its tracker sends no heartbeats; see `mrctl nodes`"
+            ));
         }
         match plan.could_resume(job, task, on) {
             Ok(()) => Ok(Some(on)),
-            Err(Refused::NoSlot { .. }) => Err(format!("{name} has no free {} slot for it", id.phase)),
+            Err(Refused::NoSlot { .. }) => Err(format!("{name} has no free {} slot for {id}", id.phase)),
             Err(Refused::CheckpointUnavailable { on, .. }) => {
                 let home = self.cluster.tracker(on).map_or("?", |tracker| &tracker.name);
-                Err(format!("its checkpoint is on {home}, which sends no heartbeats"))
+                Err(format!("the checkpoint of {id} is on {home}, which sends no heartbeats"))
             }
             Err(Refused::Draining(_)) => Err(format!(
                 "{name} is being drained: choose another node, or cancel the drain with `mrctl drain {name} --cancel`"
             )),
-            Err(refused) => Err(format!("{name} cannot run it: {refused}")),
+            Err(refused) => Err(format!("{name} cannot run {id}: {refused}")),
         }
     }
 }

@@ -51,7 +51,7 @@ impl JobTracker {
         let known = self.cluster.tracker_named(&new.name).map(|tracker| (tracker.id, tracker.incarnation));
         let newest = known.map_or(Incarnation(0), |(_, newest)| newest);
         let Some(incarnation) = incarnation_of(new.incarnation, newest) else {
-            let why = format!("another process has taken the name {} since this one began", new.name);
+            let why = format!("another process has taken the name {} since this process started", new.name);
             return Self::reply(request, Reply::Refused(why), out);
         };
         let id = known.map_or(self.cluster.next_tracker(), |(id, _)| id);
@@ -334,7 +334,7 @@ impl JobTracker {
         });
         let lost: Vec<AttemptId> = lost.map(|attempt| attempt.id).collect();
         for attempt in lost {
-            let why = "its tracker has lost it, and it is needed again".into();
+            let why = "its tracker has lost the output, which is needed again".into();
             self.record(now, Fact::MapOutputLost { attempt, why, unfetched: false }, out);
         }
     }

@@ -101,7 +101,7 @@ pub enum ClientError {
         reason: String,
     },
     /// The input stream of `put` failed.
-    #[error("reading the input for {path}: {source}")]
+    #[error("cannot read the input for {path}: {source}")]
     Input {
         /// The file being written.
         path: DfsPath,

@@ -129,7 +129,7 @@ impl Link {
         let reply = reply.map_err(|status| self.registration_error(&status))?.into_inner();
         if !known.is_empty() && known != reply.cluster_id {
             let message = format!(
-                "its cluster is {}, but these data folders belong to cluster {known}",
+                "it belongs to cluster {}, but these data folders belong to cluster {known}",
                 reply.cluster_id
             );
             return Err(RegistrationError::Final(DataNodeError::Refused {

@@ -271,7 +271,7 @@ pub(crate) fn tracker_message(
             let from = from.ok_or("the first message of a tracker must be its registration")?;
             heartbeat(message, from).map(TrackerMessage::Heartbeat)
         }
-        None => Err("empty message: run the same build on JobTracker and TaskTrackers".into()),
+        None => Err("the message is empty: run the same build on JobTracker and TaskTrackers".into()),
     }
 }
 
@@ -286,7 +286,7 @@ fn registration(message: pb::RegisterTracker) -> Result<Registration, String> {
     }
     if map_slots > SLOTS_MAX || reduce_slots > SLOTS_MAX {
         return Err(format!(
-            "{map_slots} map and {reduce_slots} reduce slots: the maximum is {SLOTS_MAX} of each"
+            "the tracker has {map_slots} map and {reduce_slots} reduce slots: the maximum is {SLOTS_MAX} of each"
         ));
     }
     let name = |what: &str, text: String| check_name(what, text).map_err(|error| error.to_string());
@@ -370,7 +370,7 @@ fn attempt_report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
         Some(Status::Killed(text)) => AttemptStatus::Killed(truncate_error(text)),
         Some(Status::Copied(bytes)) => AttemptStatus::Copied(bytes),
         Some(Status::CopyFailed(text)) => AttemptStatus::CopyFailed(truncate_error(text)),
-        None => return Err(format!("report of {id} without a status")),
+        None => return Err(format!("the report of {id} has no status")),
     };
     Ok(AttemptReport { attempt: id, status })
 }

@@ -30,7 +30,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let Some(end) = args.from.checked_add(args.seeds) else {
-        return Err(Usage(format!("--from {}: seeds end at {}", args.from, u64::MAX)).into());
+        let max = u64::MAX;
+        return Err(Usage(format!("--from {}: the last seed must be at most {max}", args.from)).into());
     };
     let started = Instant::now();
     let seen = merge_results(run_threads(args, end), args.seeds)?;

@@ -12,7 +12,7 @@ const MAPS_MAX: u64 = 10_000;
 pub(super) fn rows_and_maps(conf: &BTreeMap<String, String>) -> Result<(u64, u64)> {
     let number = |key: &str, default: Option<u64>| match (conf.get(key), default) {
         (Some(text), _) => {
-            text.parse().map_err(|_| Usage(format!("--conf {key}={text}: not a whole number")))
+            text.parse().map_err(|_| Usage(format!("--conf {key}={text}: must be a whole number")))
         }
         (None, Some(default)) => Ok(default),
         (None, None) => {

@@ -53,7 +53,7 @@ impl Disks {
                 }
                 Err(error) => tracing::error!(
                     %job, %error,
-                    "its files are kept but not served: its token cannot be read; fix the error and restart the tracker"
+                    "the files of this job are kept but not served, because its token cannot be read: fix the error and restart the tracker"
                 ),
             }
             if self.job_folders(job).any(|path| path.exists()) {
@@ -170,7 +170,7 @@ fn is_damage(error: &TaskError) -> bool {
 }
 
 fn log_unreadable(attempt: AttemptId, error: &TaskError) {
-    tracing::error!(%attempt, %error, "its files are kept but not served: they cannot be read; fix the error and restart the tracker");
+    tracing::error!(%attempt, %error, "the files of this attempt are kept but not served, because they cannot be read: fix the error and restart the tracker");
 }
 
 /// Removes the folder of a job on one disk if it contains nothing but the token. A folder with

@@ -10,7 +10,8 @@ impl Namespace {
     pub(in crate::namenode) fn invariants(&self) -> Result<(), String> {
         let reached = self.subtree(ROOT);
         if reached.len() != self.inodes.len() {
-            return Err(format!("{} inodes, {} below the root", self.inodes.len(), reached.len()));
+            let (inodes, reached) = (self.inodes.len(), reached.len());
+            return Err(format!("there are {inodes} inodes, but {reached} can be reached from the root"));
         }
         let mut blocks = 0;
         let mut finished = 0;
@@ -40,7 +41,9 @@ impl Namespace {
             }
         }
         if blocks != self.blocks.len() || finished != self.committed_blocks || open != self.open {
-            return Err(format!("counts: {blocks} blocks, {finished} finished, open {open:?}"));
+            return Err(format!(
+                "the stored counts are wrong: files have {blocks} blocks, {finished} finished; open are {open:?}"
+            ));
         }
         Ok(())
     }

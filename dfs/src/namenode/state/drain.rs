@@ -135,7 +135,7 @@ impl State {
             () if copying => "a copy is running".into(),
             () if tally.wanted > staying => format!("too few DataNodes stay: {staying}"),
             () if self.safemode.is_on() => "safemode is on: no copies are made".into(),
-            () => "its copy waits for a DataNode with free space and capacity for a copy".into(),
+            () => "the copy waits for a DataNode with free space and capacity for a copy".into(),
         };
         Some(DrainBlock { block, path, wanted: tally.wanted, have: tally.confirmed, why })
     }

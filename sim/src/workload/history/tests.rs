@@ -151,7 +151,10 @@ fn reduce_on_hold_is_recognised_by_its_release() {
 #[test]
 fn bad_histories_name_the_line() {
     let cases = [
-        (sample_history().replace("\"format\":3", "\"format\":2"), ":1: format 2: this build reads format 3"),
+        (
+            sample_history().replace("\"format\":3", "\"format\":2"),
+            ":1: the history has format 2: this build reads format 3",
+        ),
         (sample_history().replacen("\"at_us\":5000000", "\"at_us\":5", 1), ":5: job_7: at_us 5 is before"),
         (sample_history().replace("\"user\":\"ann\",", ""), ":1: missing field `user`"),
         (sample_history().replacen("job_7.m1.0", "map one", 1), ":5: job_7: attempt-launched"),
