@@ -1,8 +1,9 @@
 //! Records each start of the NameNode: it increases the epoch, creates a start ID, and skips many
 //! file and block IDs.
 //!
-//! A NameNode that was started from an older copy of its folder does not know which IDs the lost
-//! part of the history used. At every start, new IDs therefore begin above the wall clock time
+//! The history of a namespace is the sequence of its records. A NameNode that was started from an
+//! older copy of its folder continues with another history, and does not know which IDs the lost
+//! part of the old history used. At every start, new IDs therefore begin above the wall clock time
 //! multiplied by a constant. DataNodes store the epoch and start ID that they last registered with.
 //! [`Namespace::check_start`] checks whether that start is part of this history (ADR 0022).
 

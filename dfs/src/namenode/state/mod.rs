@@ -83,8 +83,8 @@ pub struct State {
     stale: BTreeMap<(BlockId, NodeIx), Nonce>,
     /// Names of DataNodes whose registration was refused, with the reason.
     refused_nodes: BTreeMap<String, String>,
-    /// Replicas of blocks that were never assigned: they come from a history that this NameNode has
-    /// lost. They are never deleted.
+    /// Replicas with block IDs that this namespace has never assigned: they come from a history of
+    /// the namespace that this NameNode has lost. They are never deleted.
     future: BTreeSet<(BlockId, NodeIx)>,
     /// Blocks with at least one good replica, but fewer than wanted.
     queue: Queue,

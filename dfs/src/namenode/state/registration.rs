@@ -108,8 +108,8 @@ impl State {
     }
 
     /// Refuses a DataNode that has registered with a later start of the NameNode, or with a start
-    /// of another history. This NameNode then runs from an older copy of its folder, and would
-    /// delete or ignore replicas that belong to the other history.
+    /// in another history of the namespace. This NameNode then runs from an older copy of its
+    /// folder, and would delete or ignore replicas that belong to the other history.
     fn check_history(&mut self, registration: &Registration) -> Result<(), Error> {
         let Err(mismatch) = self.namespace.check_start(registration.seen_epoch, registration.seen_start)
         else {
@@ -121,7 +121,9 @@ impl State {
                 format!("has registered with start {seen} of the NameNode, but this is start {ours}")
             }
             StartMismatch::OtherHistory => {
-                format!("has registered with start {seen} of another history (this is start {ours})")
+                format!(
+                    "has registered with start {seen} of another history of the namespace (this is start {ours})"
+                )
             }
         };
         let why = format!(

@@ -328,8 +328,9 @@ impl State {
         self.delete_stale();
     }
 
-    /// Orders the deletion of replicas of other histories, but only if an operator has declared
-    /// this namespace the valid one, and the block with the same ID has all of its replicas.
+    /// Orders the deletion of replicas from other histories of the namespace (see
+    /// `namespace/start.rs`), but only if an operator has declared this namespace the valid one,
+    /// and the block with the same ID has all of its replicas.
     fn delete_stale(&mut self) {
         if !self.namespace.is_accepted() {
             return;
