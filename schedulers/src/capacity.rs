@@ -47,7 +47,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("user-limit", "user {user} holds {held slot|slots} of queue {queue}, of at most {at_most}"),
     (
         "queue-below-guarantee",
-        "the slot goes to the queue[ of {for_job:job}] that held {held} of its guaranteed {guaranteed}",
+        "the slot goes to the queue[ of {for_job:job}] that held {held slot|slots}, less than its guaranteed {guaranteed}",
     ),
 ];
 

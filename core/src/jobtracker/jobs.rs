@@ -135,8 +135,8 @@ impl JobTracker {
         });
     }
 
-    /// Deletes again what jobs have left, if attempts that outlived them have ended in this event. These
-    /// attempts may have written since the job ended.
+    /// Deletes the leftovers of ended jobs again, if attempts that outlived their job have ended in
+    /// this event. These attempts may have written files since the job ended.
     pub(super) fn delete_late_leftovers(&mut self, out: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.jobs_with_ended_attempts) {
             if let Some(job) = self.cluster.job(id).filter(|job| job.has_ended()) {

@@ -120,8 +120,8 @@ impl JobTracker {
         }
     }
 
-    /// Runs a round if the policy has requested one. Otherwise runs one for the shadow if its policy
-    /// has requested one.
+    /// Runs a round if the policy has requested one. Otherwise runs one for the shadow if the
+    /// policy of the shadow has requested one.
     pub(super) fn run_requested_round(&mut self, now: Time, out: &mut Vec<Effect>) {
         if self.scheduler.needs_round() {
             self.run_round(now, Cause::Tick, out);

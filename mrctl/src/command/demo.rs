@@ -108,10 +108,7 @@ async fn run_steps(folder: &Path) -> Result<()> {
 
     let since = Instant::now();
     let after = hash(&client, &path).await?;
-    ensure!(
-        before == after,
-        "the file read back differs from the file stored: sha256 {after}, expected {before}"
-    );
+    ensure!(before == after, "the content of the file has changed: its sha256 is {after}, expected {before}");
     steps.done(since, "read it back from the other nodes: the same sha256")?;
 
     let since = Instant::now();
