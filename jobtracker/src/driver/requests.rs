@@ -16,19 +16,23 @@ use std::sync::Arc;
 
 impl Driver {
     /// Returns the job that this request has created, if the same request was sent before.
-    pub(crate) async fn job_of_request(&self, request: RequestId) -> Result<Option<JobId>, Refusal> {
-        self.read(|cluster| cluster.job_of_request(request)).await
+    pub(crate) async fn job_of_request(&self, request_id: RequestId) -> Result<Option<JobId>, Refusal> {
+        self.read(|cluster| cluster.job_of_request(request_id)).await
     }
 
     /// Submits a job.
-    pub(crate) async fn submit(&self, request: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
+    pub(crate) async fn submit(&self, request_id: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
         self.check_backlog()?;
         let (reply, seq) = {
             let mut inner = self.inner.lock();
             let cluster = inner.core.cluster();
-            check_output_unused(cluster, request, &spec.output)?;
-            check_load(cluster, request, &spec.user, task_count(&spec), self.config())?;
-            self.handle_locked(&mut inner, Event::Submission { request, spec: Arc::new(spec) }, None)
+            check_output_unused(cluster, request_id, &spec.output)?;
+            check_load(cluster, request_id, &spec.user, task_count(&spec), self.config())?;
+            self.handle_locked(
+                &mut inner,
+                Event::Submission { request: request_id, spec: Arc::new(spec) },
+                None,
+            )
         };
         self.wait_durable(seq).await?;
         match reply {
@@ -40,16 +44,16 @@ impl Driver {
 
     /// Refuses a submission if the disk is nearly full, or if the cluster or the user has too many
     /// jobs. The number of tasks is not known yet, and is checked by [`Self::submit`].
-    pub(crate) fn check_capacity(&self, request: RequestId, user: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_capacity(&self, request_id: RequestId, user: &str) -> Result<(), Refusal> {
         if let Some(why) = self.disk_low_message() {
             return Err(Refusal::overloaded(why));
         }
-        self.peek(|cluster| check_load(cluster, request, user, 0, self.config()))
+        self.peek(|cluster| check_load(cluster, request_id, user, 0, self.config()))
     }
 
     /// Refuses an output folder that an active job writes to.
-    pub(crate) fn check_output_unused(&self, request: RequestId, output: &str) -> Result<(), Refusal> {
-        self.peek(|cluster| check_output_unused(cluster, request, output))
+    pub(crate) fn check_output_unused(&self, request_id: RequestId, output: &str) -> Result<(), Refusal> {
+        self.peek(|cluster| check_output_unused(cluster, request_id, output))
     }
 
     /// Returns the output folders of all active jobs.
@@ -59,24 +63,24 @@ impl Driver {
     }
 
     /// Kills a job.
-    pub(crate) async fn kill(&self, request: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
-        self.expect_accepted(Event::Kill { request, job, by }).await
+    pub(crate) async fn kill(&self, request_id: RequestId, job: JobId, by: String) -> Result<(), Refusal> {
+        self.expect_accepted(Event::Kill { request: request_id, job, by }).await
     }
 
     pub(crate) async fn preempt(
         &self,
-        request: RequestId,
+        request_id: RequestId,
         attempt: AttemptId,
         kind: PreemptKind,
         by: String,
     ) -> Result<(), Refusal> {
-        self.expect_accepted(Event::Preemption { request, attempt, kind, by }).await
+        self.expect_accepted(Event::Preemption { request: request_id, attempt, kind, by }).await
     }
 
     /// Resumes a paused task, on the tracker with the name `on` if given.
     pub(crate) async fn resume(
         &self,
-        request: RequestId,
+        request_id: RequestId,
         task: TaskId,
         on: Option<&str>,
         by: String,
@@ -89,25 +93,25 @@ impl Driver {
                 Some(found.ok_or_else(|| Refusal::unknown_node(name))?)
             }
         };
-        self.expect_accepted(Event::Resumption { request, task, on, by }).await
+        self.expect_accepted(Event::Resumption { request: request_id, task, on, by }).await
     }
 
     /// Drains a tracker within a time, or cancels its drain if `within` is None.
     pub(crate) async fn drain(
         &self,
-        request: RequestId,
+        request_id: RequestId,
         tracker: TrackerId,
         within: Option<Span>,
         by: String,
     ) -> Result<(), Refusal> {
-        self.expect_accepted(Event::Drain { request, tracker, within, by }).await
+        self.expect_accepted(Event::Drain { request: request_id, tracker, within, by }).await
     }
 
     /// Forgets a lost tracker.
-    pub(crate) async fn forget(&self, request: RequestId, node: &str, by: String) -> Result<(), Refusal> {
+    pub(crate) async fn forget(&self, request_id: RequestId, node: &str, by: String) -> Result<(), Refusal> {
         let found = self.read(|cluster| cluster.tracker_named(node).map(|tracker| tracker.id)).await?;
         let tracker = found.ok_or_else(|| Refusal::unknown_node(node))?;
-        self.expect_accepted(Event::Forget { request, tracker, by }).await
+        self.expect_accepted(Event::Forget { request: request_id, tracker, by }).await
     }
 
     /// Handles an event and waits until it is durable. Returns an error if the core refuses it.
@@ -126,12 +130,12 @@ fn task_count(spec: &JobSpec) -> u64 {
 /// Refuses a job that would exceed the limits of the cluster or of its user.
 fn check_load(
     cluster: &Cluster,
-    request: RequestId,
+    request_id: RequestId,
     user: &str,
     new_tasks: u64,
     limits: &JobTrackerConfig,
 ) -> Result<(), Refusal> {
-    if cluster.job_of_request(request).is_some() {
+    if cluster.job_of_request(request_id).is_some() {
         return Ok(());
     }
     let (mut all_jobs, mut user_jobs, mut user_tasks) = (0_usize, 0_usize, new_tasks);
@@ -162,8 +166,8 @@ fn check_load(
 
 /// Refuses an output folder that an active job writes to, or that is inside or around such a
 /// folder.
-fn check_output_unused(cluster: &Cluster, request: RequestId, output: &str) -> Result<(), Refusal> {
-    if cluster.job_of_request(request).is_some() {
+fn check_output_unused(cluster: &Cluster, request_id: RequestId, output: &str) -> Result<(), Refusal> {
+    if cluster.job_of_request(request_id).is_some() {
         return Ok(());
     }
     let Some(job) = cluster.jobs().find(|job| shares_output(job, output)) else { return Ok(()) };
