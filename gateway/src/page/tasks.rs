@@ -191,12 +191,12 @@ mod tests {
         let mut all = vec![map("job_1.m0", 0, 40, "succeeded"), map("job_1.m1", 40, 100, "running")];
         client::model::find_remainders(&mut all);
         let mut out = Html::new();
-        section(&mut out, "job_1", &all, &View::new(None, None));
+        render_section(&mut out, "job_1", &all, &View::new(None, None));
         let page = out.as_str();
         assert!(page.contains("└ job_1.m1.0") && page.matches("class='range'").count() == 2, "{page}");
         assert!(page.contains("x='40.0' width='60.0'"), "{page}");
         let mut out = Html::new();
-        section(&mut out, "job_1", &all, &View::new(Some("running".into()), None));
+        render_section(&mut out, "job_1", &all, &View::new(Some("running".into()), None));
         assert!(!out.as_str().contains("job_1.m0.0") && out.as_str().contains("job_1.m1.0"));
         assert_eq!(View::new(Some("nonsense".into()), None).state, None);
     }
@@ -212,12 +212,12 @@ mod tests {
             task.state = "unfinished".into();
         }
         let mut out = Html::new();
-        section(&mut out, "job_1", &all, &View::new(None, None));
+        render_section(&mut out, "job_1", &all, &View::new(None, None));
         let page = out.as_str();
         assert!(page.contains("2 maps: 2 unfinished") && page.contains(">2 unfinished</a>"), "{page}");
         assert!(page.contains(">1 killed</a>"), "{page}");
         let mut out = Html::new();
-        section(&mut out, "job_1", &all, &View::new(Some("unfinished".into()), None));
+        render_section(&mut out, "job_1", &all, &View::new(Some("unfinished".into()), None));
         let page = out.as_str();
         assert!(page.contains("job_1.m0") && page.contains("job_1.m1"), "{page}");
     }

@@ -125,7 +125,9 @@ fn encoding_of_every_fact_matches_the_golden_file() {
         let kind = format!("{:?}", entry.fact);
         let kind = kind.split_whitespace().next().unwrap();
         write!(actual, "{kind} ").unwrap();
-        bytes.iter().for_each(|byte| write!(actual, "{byte:02x}").unwrap());
+        for byte in &bytes {
+            write!(actual, "{byte:02x}").unwrap();
+        }
         actual.push('\n');
     }
     let next = variants.len() as u8;
