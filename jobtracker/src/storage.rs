@@ -133,7 +133,7 @@ pub(crate) fn skip_ids(
     tracing::error!(
         epoch,
         job,
-        "records of the journal may be lost: new epochs and job IDs are higher than these"
+        "records of the journal may be lost: skipped to this epoch and job ID, so that none is used twice"
     );
     Ok(entry)
 }

@@ -54,7 +54,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "any-class",
-        "no job class that this node is suggested for has a task for it; user {user} held {held slot|slots} with weight {weight}",
+        "no job class that is suggested for this node has a task that can run here, so all classes were considered; user {user} held {held slot|slots} with weight {weight}",
     ),
     (
         "users-share-of-map-slots",

@@ -70,7 +70,7 @@ pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
         rows.push((
             "stale_replicas",
             format!(
-                "{count} of another history of the namespace whose block ids are in use here; they are kept but never served"
+                "{count} written before the NameNode was restored from an older copy of its folder, with block IDs that other blocks have now; they are kept but never served"
             ),
         ));
     }

@@ -38,7 +38,7 @@ pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {
     html!(main, "</div>");
     facts(&mut main, view::job::facts(job).into_iter().filter(|(name, _)| !SHOWN_ELSEWHERE.contains(name)));
     if let Some(figures) = past {
-        from_history(&mut main, figures);
+        history_section(&mut main, figures);
     } else {
         html!(main, "<h2>Preemptions</h2>");
         preemption_section(&mut main, job, tasks.as_deref().unwrap_or_default());
@@ -70,7 +70,7 @@ fn describe_owner_and_time(job: &Job) -> String {
     format!("{} of {}, {time}", job.job, job.user)
 }
 
-fn from_history(out: &mut Html, figures: &[String]) {
+fn history_section(out: &mut Html, figures: &[String]) {
     html!(
         out,
         "<div class='note'>The JobTracker no longer remembers this job. The following is from its history.</div>\

@@ -126,7 +126,9 @@ pub(crate) fn remove(args: &Remove) -> Result<ExitCode> {
     let end = || -> Result<()> {
         let runs = machine.daemon_statuses()?.iter().any(|one| one.pid.is_some());
         if runs && !args.force {
-            bail!("{name} runs: drain it with `mrctl cluster drain {name}`, or use --force");
+            bail!(
+                "{name} is still running: drain it first with `mrctl cluster drain {name}`, or use --force"
+            );
         }
         stop_all(machine)?;
         if args.purge { machine.purge() } else { Ok(()) }

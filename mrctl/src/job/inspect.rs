@@ -75,8 +75,8 @@ pub(crate) struct History {
     /// `waiting s` from submission to the first map, `execution s` the remainder, `reduce wait s`
     /// the time that a reduce waits for a slot after the last map. `worst slowdown` compares with a
     /// simulation of the same job alone. `maps local` is the share of node-local maps. Sums:
-    /// `preempted` attempts, `lost slot s` of attempts whose work was lost, `preemption latency
-    /// slot s` from the request until the slot was free. docs/research/schedulers.md explains
+    /// `preempted` attempts, `lost slot-seconds` of attempts whose work was lost, `preemption latency
+    /// slot-seconds` from the request until the slot was free. docs/research/schedulers.md explains
     /// dissatisfaction and fairness.
     #[arg(long)]
     figures: bool,

@@ -50,8 +50,8 @@ pub fn summary(comparison: &Comparison) -> Table {
         "worst slowdown",
         "locality",
         "preempted",
-        "lost slot s",
-        "overhead slot s",
+        "lost slot-seconds",
+        "overhead slot-seconds",
         "deciding, real s",
         "makespan s",
         "failed",
@@ -158,8 +158,8 @@ pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
         "reduce wait s",
         "maps local",
         "preempted",
-        "lost slot s",
-        "preemption latency slot s",
+        "lost slot-seconds",
+        "preemption latency slot-seconds",
     ]);
     let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
     for (name, group) in groups.chain([("all", None)]) {
@@ -211,7 +211,7 @@ pub fn charts(comparison: &Comparison) -> String {
         ("Execution, from the first map on", svg::cdf("execution, s", &series(execution))),
         ("Completion by group", svg::bars("mean completion, s", &comparison.groups, &groups(makespan_s))),
         (
-            "Preemptions of a job, by group",
+            "Mean preemptions per job, by group",
             svg::bars(
                 "preemptions",
                 &comparison.groups,

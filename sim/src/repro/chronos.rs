@@ -82,7 +82,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
     let at = FailureTime::InMaps(0.45);
     let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
     let lost = [("early", "lost"), never[0], never[1]];
-    let mut table = Table::new(&["policy", "first job, s", "second, s", "duplicates", "lost slot s"]);
+    let mut table = Table::new(&["policy", "first job, s", "second, s", "duplicates", "lost slot-seconds"]);
     for inner in ["fifo", "fair"] {
         let wrapped = format!("chronos({inner})");
         let faults = |seed| {
@@ -239,8 +239,8 @@ pub fn recovery(comparison: &Comparison) -> Table {
         "longest s",
         "first job's maps local",
         "away from shares s",
-        "lost slot s",
-        "overhead slot s",
+        "lost slot-seconds",
+        "overhead slot-seconds",
     ]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         let sum = |of: fn(&JobFigures) -> Span| {

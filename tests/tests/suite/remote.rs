@@ -208,7 +208,7 @@ fn check_frozen_daemon_is_not_running(pair: &Pair) {
 
 fn check_machine_is_removed(pair: &Pair) {
     for (node, words) in [
-        ("n", "n runs: drain it with `mrctl cluster drain n`"),
+        ("n", "n is still running: drain it first with `mrctl cluster drain n`"),
         ("m", "m is the master"),
         ("x", "no machine x"),
     ] {

@@ -1,5 +1,6 @@
-//! Starts programs that are killed when this process ends in any way, and the launcher of a
-//! tracker, which becomes the executable of a job.
+//! Starts child programs that are killed when this process ends for any reason. Also contains the
+//! launcher: a process that a tracker starts for an attempt, and that executes the program of the
+//! job in its place.
 //!
 //! The parent death signal is not inherited and must be set between fork and exec. So a program is
 //! started through this binary: the copy sets the signal, checks that its parent still exists, and

@@ -16,13 +16,13 @@ pub(crate) struct Combiner {
     pub(crate) context: Context,
     pub(crate) records_in: u64,
     pub(crate) records_out: u64,
-    sorted_output: SortedOutput,
+    unsorted_pairs: UnsortedPairs,
 }
 
 /// Pairs emitted for one key, before they are sorted by value: their bytes, and the position of
 /// each pair.
 #[derive(Default)]
-struct SortedOutput {
+struct UnsortedPairs {
     bytes: Vec<u8>,
     /// For each pair: start of the value, start of the key, end of the key.
     pairs: Vec<(usize, usize, usize)>,
@@ -36,7 +36,7 @@ impl Combiner {
             context,
             records_in: 0,
             records_out: 0,
-            sorted_output: SortedOutput::default(),
+            unsorted_pairs: UnsortedPairs::default(),
         }
     }
 
@@ -69,18 +69,18 @@ impl Combiner {
             let mut out = SameKeyOutput { key, order, put };
             return self.reducer.reduce(key, values, &mut out, &mut self.context);
         }
-        let sorted_output = &mut self.sorted_output;
+        let unsorted_pairs = &mut self.unsorted_pairs;
         let mut keep = |key: &[u8], value: &[u8]| {
-            sorted_output.add(key, value);
+            unsorted_pairs.add(key, value);
             Ok(())
         };
         let mut out = SameKeyOutput { key, order, put: &mut keep };
         let reduced = self.reducer.reduce(key, values, &mut out, &mut self.context);
-        reduced.and_then(|()| self.sorted_output.drain_to(put)).inspect_err(|_| self.sorted_output.clear())
+        reduced.and_then(|()| self.unsorted_pairs.drain_to(put)).inspect_err(|_| self.unsorted_pairs.clear())
     }
 }
 
-impl SortedOutput {
+impl UnsortedPairs {
     fn add(&mut self, key: &[u8], value: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(value);
