@@ -146,6 +146,7 @@ fn error_page(what: &str, error: &QueryError) -> (StatusCode, Frame) {
     match error {
         QueryError::Unknown(text) => (StatusCode::NOT_FOUND, page::message(what, text, false)),
         QueryError::Forbidden(text) => (StatusCode::FORBIDDEN, page::message(what, text, false)),
+        QueryError::Invalid(text) => (StatusCode::UNPROCESSABLE_ENTITY, page::message(what, text, false)),
         QueryError::Unavailable(text) => (StatusCode::SERVICE_UNAVAILABLE, page::message(what, text, true)),
     }
 }

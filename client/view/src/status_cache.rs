@@ -26,8 +26,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout for a list of tasks, which may be long, and for a history.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// A cached answer is valid for this time, or for four times the duration of the query if that is
-/// longer, so that queries about a large job do not keep its master busy. A query that ended with
-/// an error does not count as long: it waited for a master that may answer again at any time.
+/// longer, so that queries about a large job do not keep its master busy. A query
+/// without an answer does not count as long: the master may answer again at any time.
 const FRESH: Duration = Duration::from_millis(900);
 /// Maximum time for which a cached answer is valid.
 const FRESH_MAX: Duration = Duration::from_secs(10);
@@ -47,6 +47,8 @@ pub enum QueryError {
     Unknown(String),
     /// The job belongs to another user.
     Forbidden(String),
+    /// The reply cannot be shown, and another query would give the same.
+    Invalid(String),
     /// The master is unreachable.
     Unavailable(String),
 }
@@ -61,15 +63,16 @@ impl QueryError {
             Some(Error::Status { code: Code::PermissionDenied | Code::Unauthenticated, .. }) => {
                 Self::Forbidden(reason_text)
             }
+            Some(Error::Invalid(_)) => Self::Invalid(reason_text),
             _ => Self::Unavailable(reason_text),
         }
     }
 
     /// Returns the text for the user.
     pub fn describe(&self) -> &str {
-        let (Self::Unknown(reason_text) | Self::Forbidden(reason_text) | Self::Unavailable(reason_text)) =
+        let (Self::Unknown(text) | Self::Forbidden(text) | Self::Invalid(text) | Self::Unavailable(text)) =
             self;
-        reason_text
+        text
     }
 }
 
@@ -179,13 +182,21 @@ impl StatusCache {
 
     /// Returns the state of the cluster.
     pub async fn overview(&self) -> Arc<Overview> {
-        let is_complete = |all: &Overview| all.query_errors().next().is_none();
+        let is_complete = |all: &Overview| {
+            is_answered(&all.jobs)
+                && is_answered(&all.trackers)
+                && is_answered(&all.schedulers)
+                && is_answered(&all.files)
+        };
         self.overviews.get("", Box::pin(self.refresh()), is_complete).await
     }
 
     /// Returns a job and its tasks.
     pub async fn job(&self, id: &str) -> Arc<QueryResult<JobDetails>> {
-        self.jobs.get(id, Box::pin(self.query_job(id)), Result::is_ok).await
+        let is_complete = |answer: &QueryResult<JobDetails>| {
+            answer.as_ref().map_or_else(|_| is_answered(answer), |job| is_answered(&job.tasks))
+        };
+        self.jobs.get(id, Box::pin(self.query_job(id)), is_complete).await
     }
 
     /// Returns why a task waits, and the scheduling decisions about it.
@@ -266,7 +277,8 @@ impl StatusCache {
             let mut text = String::new();
             let add = |lines: &str| {
                 if text.len() + lines.len() > HISTORY_BYTES_MAX {
-                    bail!("the history of {of} is too long for a page: use `mrctl history {of}`");
+                    let why = format!("the history of {of} is too long for a page: use `mrctl history {of}`");
+                    bail!(Error::Invalid(why));
                 }
                 text.push_str(lines);
                 Ok(())
@@ -278,7 +290,8 @@ impl StatusCache {
             Err(QueryError::Unknown(_)) => return Err(QueryError::Unknown(reason_text)),
             other => other?,
         };
-        let (job, tasks) = from_history::read(&text).map_err(|error| QueryError::of(&error))?;
+        let (job, tasks) =
+            from_history::read(&text).map_err(|error| QueryError::Invalid(output::chain(&error)))?;
         let figures = figures::of_text(id, &text).unwrap_or_default();
         Ok(JobDetails {
             job,
@@ -362,6 +375,11 @@ impl StatusCache {
         }
         Ok(())
     }
+}
+
+/// Returns whether a master has answered the query, also if it refused it.
+fn is_answered<T>(answer: &QueryResult<T>) -> bool {
+    !matches!(answer, Err(QueryError::Unavailable(_)))
 }
 
 /// Returns the first reason other than that the policy leaves slots free, if there is one.
@@ -534,5 +552,9 @@ mod tests {
         );
         assert!(matches!(QueryError::of(&status(Code::Unavailable, "later")), QueryError::Unavailable(_)));
         assert_eq!(QueryError::of(&anyhow::anyhow!("gone")).describe(), "gone");
+        let invalid = QueryError::of(&anyhow::Error::new(Error::Invalid("too long".into())));
+        assert_eq!(invalid, QueryError::Invalid("too long".into()));
+        assert!(is_answered::<()>(&Err(invalid)));
+        assert!(!is_answered::<()>(&Err(QueryError::Unavailable("later".into()))));
     }
 }

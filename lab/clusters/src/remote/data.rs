@@ -87,6 +87,17 @@ impl DataDirs {
         tests.join(" && ")
     }
 
+    /// Returns a shell test that succeeds if none of the folders of a DataNode belongs to a cluster. A
+    /// DataNode that no NameNode has accepted yet has a `VERSION` file with an empty cluster ID.
+    pub(super) fn unjoined_test(&self) -> String {
+        let tests: Vec<String> = self
+            .of_daemon("datanode")
+            .iter()
+            .map(|dir| format!("! grep -qs '^cluster_id = \".' {dir}/VERSION"))
+            .collect();
+        tests.join(" && ")
+    }
+
     /// Returns the folders of a daemon outside the remote folder `dir`. Everything in `dir` belongs
     /// to this cluster.
     fn folders_outside<'a>(&'a self, dir: &str, daemon: &str) -> impl Iterator<Item = &'a String> {

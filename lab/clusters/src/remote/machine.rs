@@ -258,14 +258,18 @@ impl Machine {
         if !self.format || daemon != "datanode" {
             return String::new();
         }
-        let (dirs, empty) = (self.data.of_daemon(daemon).join(" "), self.data.emptiness_test(daemon));
-        format!("  if {empty}; then for f in {dirs}; do mkdir -p $f && : > $f/NEW; done; fi\n")
+        let (dirs, unjoined) = (self.data.of_daemon(daemon).join(" "), self.data.unjoined_test());
+        format!("  if {unjoined}; then for f in {dirs}; do mkdir -p $f && : > $f/NEW; done; fi\n")
     }
 
     /// Returns the daemons that have data.
     pub fn daemons_with_data(&self) -> Result<Vec<&'static str>> {
         let daemons = self.host.role.daemons();
-        let script = daemons.map(|daemon| format!("{} || echo {daemon}\n", self.data.emptiness_test(daemon)));
+        let is_empty = |daemon: &str| match daemon {
+            "datanode" => self.data.unjoined_test(),
+            _ => self.data.emptiness_test(daemon),
+        };
+        let script = daemons.map(|daemon| format!("{{ {}; }} || echo {daemon}\n", is_empty(daemon)));
         let output = self.script(&script.concat())?;
         Ok(daemons.into_iter().filter(|daemon| output.lines().any(|line| line == *daemon)).collect())
     }

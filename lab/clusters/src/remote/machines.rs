@@ -284,7 +284,7 @@ mod tests {
         let host = Host { name: "n1".into(), role: MachineRole::Node, rack: "r1".into(), addr: "n1".into() };
         let dir = space.path().join("n1").display().to_string();
         fs::create_dir_all(space.path().join("n1/data/datanode")).unwrap();
-        fs::write(space.path().join("n1/data/datanode/VERSION"), "").unwrap();
+        fs::write(space.path().join("n1/data/datanode/VERSION"), "cluster_id = \"c\"\n").unwrap();
         let machine = Machine {
             shell: "env HOST={host}".parse().unwrap(),
             cluster: "lab-1".into(),

@@ -74,7 +74,7 @@ fn only_confirmed_empty_data_folders_are_declared_new() {
     // One of two disks is not mounted.
     node.0.format = true;
     fs::create_dir_all(at("disk1")).unwrap();
-    fs::write(at("disk1/VERSION"), "").unwrap();
+    fs::write(at("disk1/VERSION"), "cluster_id = \"c\"\n").unwrap();
     start(&node.0).unwrap();
     assert_eq!(declared_new(), [false, false]);
     assert_eq!(node.0.daemons_with_data().unwrap(), ["datanode"]);
@@ -86,6 +86,14 @@ fn only_confirmed_empty_data_folders_are_declared_new() {
     assert!(error.contains("had data and now has none"), "{error}");
     assert_eq!(declared_new(), [false, false]);
     node.0.format = true;
+    start(&node.0).unwrap();
+    assert_eq!(declared_new(), [true, true]);
+    // The NameNode has refused the DataNode, which had created its folders before.
+    for disk in ["disk1", "disk2"] {
+        fs::write(at(disk).join("VERSION"), "cluster_id = \"\"\n").unwrap();
+        fs::remove_file(at(disk).join("NEW")).unwrap();
+    }
+    assert!(node.0.daemons_with_data().unwrap().is_empty());
     start(&node.0).unwrap();
     assert_eq!(declared_new(), [true, true]);
 }
