@@ -33,6 +33,16 @@ pub fn binaries() -> &'static PathBuf {
         let this = std::env::current_exe().expect("a test has a path");
         let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/test").to_path_buf();
         let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        // Cargo describes the package of this test in the environment. The build script of `ring`
+        // depends on these variables, so with them most crates would be compiled again.
+        for (name, _) in std::env::vars_os() {
+            if name
+                .to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+            {
+                build.env_remove(name);
+            }
+        }
         // With a test among the targets, the features are those of `cargo test`, so that nothing is
         // compiled twice.
         build.args(["build", "--workspace", "--bins", "--test", "suite", "--locked", "--quiet"]);
