@@ -33,7 +33,8 @@ pub(crate) fn piece_outside_folders<'a>(
     result: &'a AttemptResult,
 ) -> Option<&'a str> {
     let chain = job.task(attempt.task)?.resume_chain(attempt.number);
-    let folders: Vec<String> = chain.map(|attempt| work_folder(job, attempt.id) + "/").collect();
+    let folders = chain.map(|attempt| work_folder(job, attempt.id)).filter(|folder| !folder.is_empty());
+    let folders: Vec<String> = folders.map(|folder| folder + "/").collect();
     let is_inside = |piece: &str| folders.iter().any(|folder| piece.starts_with(folder));
     result.pieces.iter().map(String::as_str).find(|piece| !is_inside(piece))
 }

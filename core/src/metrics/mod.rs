@@ -45,7 +45,7 @@ pub fn group(spec: &JobSpec) -> &str {
     spec.conf.get(GROUP).unwrap_or(&spec.name)
 }
 
-/// Slot use is recorded per job only for the first this many jobs.
+/// Slot use is recorded per job only for jobs whose number is not higher than this.
 pub const JOBS_SHOWN_MAX: usize = 40;
 
 /// The state of a job while it runs.
@@ -133,7 +133,7 @@ pub struct Metrics {
     pub recovery: Recovery,
     /// Slot use by group.
     pub timeline: Timeline,
-    /// Slot use by job, for the first [`JOBS_SHOWN_MAX`] jobs.
+    /// Slot use by job, for the jobs 1 to [`JOBS_SHOWN_MAX`].
     pub by_job: Timeline,
     /// Slots of users compared with their minimum shares, if users were configured.
     pub shares: Shares,
@@ -319,7 +319,13 @@ impl Metrics {
     /// Notes that an attempt refused to be preempted and continues.
     fn preemption_refused(&mut self, id: AttemptId) {
         let request = self.held_slots.get_mut(&id).and_then(|held| held.request.take());
+        // Another attempt of the task may also have been paused with a hold.
+        let other_holds = self
+            .held_slots
+            .iter()
+            .any(|(other, held)| other.task == id.task && held.request.is_some_and(|request| request.holds));
         if request.is_some_and(|request| request.holds)
+            && !other_holds
             && let Some(reduce) = self.reduce(id.task)
         {
             reduce.is_on_hold = false;

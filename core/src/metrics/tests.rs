@@ -272,8 +272,8 @@ fn paused(attempt: AttemptId) -> Fact {
 #[test]
 fn reduce_on_hold_has_no_slot_wait() {
     let (r0, r1) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
-    let hold = Fact::PreemptionRequested {
-        attempt: r0,
+    let hold = |attempt| Fact::PreemptionRequested {
+        attempt,
         kind: PreemptKind::Pause,
         why: "by ann".into(),
         fault: false,
@@ -282,7 +282,7 @@ fn reduce_on_hold_has_no_slot_wait() {
     let mut events = maps();
     events.extend([
         (12, launched(r0, 0, None)),
-        (20, hold.clone()),
+        (20, hold(r0)),
         (21, paused(r0)),
         (121, Fact::TaskReleased { task: r0.task }),
         (125, launched(r1, 1, Some(r0))),
@@ -294,11 +294,12 @@ fn reduce_on_hold_has_no_slot_wait() {
         "10 to 12, and 121 to 125: not the 100 s between"
     );
     // A reduce that refuses to pause is not on hold, so its next wait for a slot counts.
+    let refused = |attempt| Fact::PreemptionRefused { attempt, refusals: 1, why: String::new() };
     let mut events = maps();
     events.extend([
         (12, launched(r0, 0, None)),
-        (20, hold),
-        (21, Fact::PreemptionRefused { attempt: r0, refusals: 1, why: String::new() }),
+        (20, hold(r0)),
+        (21, refused(r0)),
         (30, preempted(r0, PreemptKind::Pause)),
         (33, paused(r0)),
         (40, launched(r1, 0, Some(r0))),
@@ -306,6 +307,21 @@ fn reduce_on_hold_has_no_slot_wait() {
     let job = figures_after(events);
     assert_eq!(job.reduce_wait(), Some(Span::secs(2 + 7)), "10 to 12, and 33 to 40");
     assert_eq!(job.preemption_latency, Span::secs(3), "requested at 30 s: the first request was refused");
+    // If one of two attempts refuses, the other one still puts the reduce on hold.
+    let mut events = maps();
+    events.extend([
+        (12, launched(r0, 0, None)),
+        (15, launched(r1, 1, None)),
+        (20, hold(r0)),
+        (21, hold(r1)),
+        (22, refused(r0)),
+        (25, paused(r1)),
+        (30, Fact::AttemptKilled { attempt: r0, why: String::new(), bytes_in: 0 }),
+        (130, Fact::TaskReleased { task: r0.task }),
+        (134, launched(attempt(Phase::Reduce, 0, 2), 0, Some(r1))),
+    ]);
+    let waited = figures_after(events).reduce_wait();
+    assert_eq!(waited, Some(Span::secs(2 + 4)), "10 to 12, and 130 to 134");
 }
 
 #[test]

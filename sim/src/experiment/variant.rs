@@ -63,14 +63,15 @@ impl Variant {
 }
 
 /// Splits a text at the commas that are not inside brackets. Returns `None` if a part is empty or
-/// the numbers of opening and closing brackets differ.
+/// a bracket has no counterpart.
 fn split_outside(text: &str) -> Option<Vec<&str>> {
-    let (mut parts, mut depth, mut from) = (Vec::new(), 0_i32, 0);
+    let (mut parts, mut open, mut from) = (Vec::new(), Vec::new(), 0);
     for (at, letter) in text.char_indices() {
         match letter {
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth -= 1,
-            ',' if depth == 0 => {
+            '(' => open.push(')'),
+            '[' => open.push(']'),
+            ')' | ']' if open.pop() != Some(letter) => return None,
+            ',' if open.is_empty() => {
                 parts.push(text[from..at].trim());
                 from = at + 1;
             }
@@ -78,7 +79,7 @@ fn split_outside(text: &str) -> Option<Vec<&str>> {
         }
     }
     parts.push(text[from..].trim());
-    (depth == 0 && parts.iter().all(|part| !part.is_empty())).then_some(parts)
+    (open.is_empty() && parts.iter().all(|part| !part.is_empty())).then_some(parts)
 }
 
 #[cfg(test)]
@@ -92,7 +93,9 @@ mod tests {
             Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"])
         );
         assert_eq!(split_outside("fifo,"), None);
-        assert_eq!(split_outside("chronos(fifo"), None);
+        for bad in ["chronos(fifo", "chronos)fifo(", "fcs[a=1),fifo(b=2]", "fcs[a=(1]2)"] {
+            assert_eq!(split_outside(bad), None, "{bad}");
+        }
         assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
         let tuned = Variant::list("fair[pools.a.weight=2;fair.node_wait=5s]").expect("a list");
         assert_eq!(tuned[0].params.keys().collect::<Vec<_>>(), ["fair.node_wait", "fair.pools.a.weight"]);
