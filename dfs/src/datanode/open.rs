@@ -276,6 +276,15 @@ fn check_same_node(
         Err(DataNodeError::Mismatch { first, second, what, first_has, second_has })
     };
     if has.node_uuid != version.node_uuid {
+        // A start with none of the disks mounted writes a new ID into the empty folders. Such a
+        // folder has joined no cluster and has no blocks, so it gets the ID of the other folders.
+        if version.cluster_id.is_empty() && !has.cluster_id.is_empty() {
+            return Ok(());
+        }
+        if has.cluster_id.is_empty() && !version.cluster_id.is_empty() {
+            *known = Some((path, version));
+            return Ok(());
+        }
         return mismatch("node uuids", has.node_uuid.to_string(), version.node_uuid.to_string());
     }
     has.incarnation = has.incarnation.max(version.incarnation);
@@ -325,5 +334,27 @@ mod tests {
         data_dirs::declare_new(&dirs[0]).unwrap();
         drop(open(&dirs));
         assert!(!data_dirs::is_declared_new(&dirs[0]));
+    }
+
+    #[test]
+    fn folder_that_joined_no_cluster_gets_the_id_of_the_others() {
+        let home = tempfile::tempdir().unwrap();
+        let [absent, kept, other] = ["absent", "kept", "other"].map(|name| home.path().join(name));
+        let join = |dir: &PathBuf| {
+            let store = open(std::slice::from_ref(dir));
+            store.join_cluster("c1", NameNodeStart::default()).unwrap();
+            store.uuid
+        };
+        let id = join(&kept);
+        for order in [[absent.clone(), kept.clone()], [kept.clone(), absent.clone()]] {
+            std::fs::remove_dir_all(&absent).ok();
+            assert_ne!(open(std::slice::from_ref(&absent)).uuid, id);
+            assert_eq!(open(&order).uuid, id);
+            assert_eq!(open(std::slice::from_ref(&absent)).uuid, id, "it is written to the folder");
+        }
+        join(&other);
+        let (fatal_error, _) = tokio::sync::mpsc::unbounded_channel();
+        let opened = Store::open(&[kept, other], &Settings::default(), Arc::new(RealDisk), fatal_error);
+        assert!(matches!(opened, Err(DataNodeError::Mismatch { .. })), "both have joined");
     }
 }
