@@ -4,7 +4,7 @@
 //! ID u64, nonce u64, data length u64, CRC32C of the table of chunk checksums u32, CRC32C of the 36
 //! bytes before it u32, then the table: one u32 per chunk. The header contains the block ID to
 //! detect two swapped files, the nonce to detect a block with the same ID from another history of
-//! the namespace, and the length to detect a truncated block.
+//! the namespace (see [`BlockId`]), and the length to detect a truncated block.
 
 use crate::ids::{BlockId, Nonce};
 

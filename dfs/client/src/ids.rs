@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The ID of a block. The bytes of a block never change after its replicas are finalised. An ID is
-/// not reused within one history of the namespace. A [`Nonce`] distinguishes blocks of two
-/// histories.
+/// not reused within one history of the namespace. A NameNode that is restored from an older copy
+/// of its folder continues with another history, and assigns IDs again that were assigned after the
+/// copy. A [`Nonce`] distinguishes blocks of two histories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId(pub u64);
 

@@ -141,7 +141,7 @@ impl State {
         }
         if !self.stale.is_empty() {
             reasons.push(format!(
-                "stale_replicas {}: DataNodes have replicas from another history of the namespace with block IDs that are in use; they are never served, and are kept until `namenode --recover` accepts the history of this NameNode",
+                "stale_replicas {}: DataNodes have replicas that were written before the NameNode was restored from an older copy of its folder, with block IDs that other blocks have now; they are never served, and are kept until `namenode --recover` accepts the history of this NameNode",
                 self.stale.len()
             ));
         }
