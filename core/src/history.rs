@@ -71,7 +71,8 @@ pub struct Spec {
     pub reduces: u32,
     pub slow_start: f64,
     pub speculation: bool,
-    /// Absent in older histories, where `speculation.split` of `conf` says it.
+    /// Whether slow maps may be split. Older histories have this only as `speculation.split` in
+    /// `conf`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split_slow: Option<bool>,
     #[serde(default = "default_attempts_max")]

@@ -20,7 +20,7 @@ pub enum TrackerState {
     Lost,
 }
 
-/// The drain of a tracker.
+/// A drain that a user requested for a tracker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
     /// The user who requested it.

@@ -42,7 +42,7 @@ impl Why {
         self.numbers.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
     }
 
-    /// Adds a number.
+    /// Adds a number with a name.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: f64) -> Self {
         self.numbers.push((Cow::Borrowed(name), value));

@@ -26,7 +26,7 @@ use view::status_cache::{Masters, StatusCache};
 const CONNECTIONS_MAX: usize = 64;
 /// Timeout for the request line and headers.
 const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout for a connection, with the complete response.
+/// Timeout for a connection, including the complete response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The largest size of the request line and headers.
 const HEAD_BYTES_MAX: usize = 16 << 10;

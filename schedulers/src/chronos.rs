@@ -234,7 +234,7 @@ fn has_less_progress((a, done_a): (&Attempt, f32), (b, done_b): (&Attempt, f32))
 
 /// The result of the search for a slot.
 enum Placement {
-    /// Nothing more to do for the task.
+    /// The task has a slot, or no longer needs one.
     Done,
     /// No slot was found near the input, or a slot is being released. The task is tried again.
     Waiting,

@@ -108,9 +108,9 @@ fn rare_cases_occur() {
 /// Runs seeds that once violated a rule.
 #[test]
 fn known_seeds_pass() {
-    // The first seed: reduces under hsrtf-pup without hysteresis, whose checkpoint transfers took
-    // longer than they kept their slots. The second: reduces of two jobs that paused each other
-    // before either made progress. The third: a tracker that got map events from a JobTracker
+    // The first seed: reduces under hsrtf-pup without hysteresis, which lost their slots before
+    // their checkpoints had been transferred. The second: reduces of two jobs that paused each
+    // other before either made progress. The third: a tracker that got map events from a JobTracker
     // before it had registered.
     const FOUND: [u64; 3] = [17214, 184_716, 94833];
     for seed in FOUND {

@@ -38,7 +38,7 @@ pub struct Owner {
     pub name: &'static str,
     /// Name of its journal in messages, e.g. `edit log`.
     pub log: &'static str,
-    /// Subfolder of the journal.
+    /// Name of the subfolder that contains the journal.
     pub folder: &'static str,
 }
 

@@ -112,7 +112,8 @@ fn roots(all: &[Task]) -> BTreeMap<u32, (u64, u64, usize)> {
     roots
 }
 
-/// Returns a cell with the input of a map. For a part of a split map, also a picture of its range.
+/// Returns a cell with the input of a map. For a part of a split map, the cell also has a bar that
+/// shows its range.
 fn input_cell(task: &Task, roots: &BTreeMap<u32, (u64, u64, usize)>) -> Cell {
     let mut out = Html::new();
     if let Some((start, end, parts)) = roots.get(&task.root).filter(|_| !task.source.is_empty())

@@ -1,11 +1,11 @@
 //! Predicts task durations from tasks that are done: by program, user and size of the input, and by
 //! node.
 //!
-//! The prediction for a job uses the most specific level with data: its own kind, its program at
-//! the same size, its program, all programs. Durations are stored as if on a node of speed 1. The
-//! speed of a node is the ratio of predicted to actual durations on it. Where a kind has been
-//! measured often enough on a node, only these measurements count, because a node can be fast for
-//! one program and slow for another.
+//! The prediction for a job uses the most specific level with data: its program, user and size; its
+//! program at the same size; its program; all programs. Durations are stored as if on a node of
+//! speed 1. The speed of a node is the ratio of predicted to actual durations on it. Where the most
+//! specific level has been measured often enough on a node, only these measurements count, because
+//! a node can be fast for one program and slow for another.
 //!
 //! Differs from the paper: no background clustering of history logs. The levels above replace its
 //! lookup table.

@@ -155,7 +155,7 @@ fn time_alone(
     Ok(outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan))
 }
 
-/// Simulates every job of a workload alone. `ids` contains the job ID of each result.
+/// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload.
 pub(crate) fn job_times_alone(
     setup: &Setup,
     workload: &Workload,

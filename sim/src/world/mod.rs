@@ -118,7 +118,8 @@ pub struct World {
     requests: u128,
     /// Registrations without a reply, with the machine.
     registrations: BTreeMap<RequestId, usize>,
-    /// Requests that the core may refuse.
+    /// Requests of simulated users and operators, which the core may refuse. A refusal of any other
+    /// request is a violation.
     manual_requests: BTreeSet<RequestId>,
     /// Solutions of optimisation problems that the core has not received yet.
     solutions: BTreeMap<u64, Numbers>,

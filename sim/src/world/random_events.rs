@@ -12,7 +12,7 @@ use mrcore::{
     task::{PreemptKind, Task},
 };
 
-/// How long random events occur.
+/// Duration of the phase in which random events occur.
 const DURATION: Span = Span::secs(120);
 /// Time between two rounds of random events.
 const INTERVAL: Span = Span::millis(200);

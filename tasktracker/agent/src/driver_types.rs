@@ -29,17 +29,17 @@ pub trait DriverTypes: Data {
     /// Returns the progress of an attempt that has reported none.
     fn no_progress(attempt: AttemptId) -> Self::Progress;
 
-    /// Returns the size of a progress.
+    /// Returns the size of a progress in a heartbeat, in bytes.
     fn progress_bytes(_: &Self::Progress) -> usize {
         0
     }
 
-    /// Returns the size of a result.
+    /// Returns the size of a result in a heartbeat, in bytes.
     fn result_bytes(_: &Self::Result) -> usize {
         0
     }
 
-    /// Returns the size of the description of a checkpoint.
+    /// Returns the size of the description of a checkpoint in a heartbeat, in bytes.
     fn checkpoint_bytes(_: &Self::Checkpoint) -> usize {
         0
     }

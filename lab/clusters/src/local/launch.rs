@@ -322,8 +322,8 @@ async fn connect(layout: &Layout, state: &ClusterState) -> Result<Client> {
 }
 
 /// Waits until all DataNodes that are ready have registered and reported, and safemode is off. With
-/// `tolerant`, errors have one line, and the wait ends early if safemode does not end after all
-/// DataNodes have reported.
+/// `tolerant`, an error is a single line, without the log of the daemon, and the wait ends early if
+/// safemode does not end after all DataNodes have reported.
 pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) -> Result<()> {
     let client = connect(layout, state).await?;
     let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();

@@ -70,7 +70,7 @@ pub fn sample_keys(
 
 struct Sample {
     keys: Vec<Vec<u8>>,
-    /// The number of keys after which the current position is done.
+    /// Total number of keys at which sampling moves to the next position.
     until: usize,
 }
 

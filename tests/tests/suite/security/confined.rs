@@ -1,5 +1,6 @@
-//! Tasks in a cluster that requires authentication. They have another account if the tracker is
-//! root, cannot gain privileges, and can access only their own folders, for every kind of program.
+//! Tasks in a cluster that requires authentication. They run under another account if the tracker
+//! runs as root, cannot gain privileges, and can access only their own folders, for every kind of
+//! program.
 
 use super::Lab;
 use fermata_tests::{is_root, skip};

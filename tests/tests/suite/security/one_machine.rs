@@ -104,7 +104,7 @@ fn another_account_cannot_access_a_cluster() {
             assert!(ran.stderr.contains("requires a credential"), "{args:?}: {}", ran.stderr);
         }
     }
-    // Nor does another account get access through the folder, which it can see.
+    // Another account cannot get access through the cluster folder either, although it can see it.
     for args in [&["fs", "ls", "/"][..], &["jobs"], &["status"]] {
         let ran = mrctl_as(OTHER_ACCOUNT, &cluster.path("."), args).unwrap();
         let line = format!("{args:?}: {}{}", ran.stdout, ran.stderr);
