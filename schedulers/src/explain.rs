@@ -107,7 +107,7 @@ pub const RULE_DETAILS: &[RuleText] = &[
     ("off-rack", "its input is not in the rack of that node"),
     ("resumed", "it resumes where it was paused"),
     ("migrated", "its checkpoint is copied from another node"),
-    ("near-maps", "that node has maps or input of its job"),
+    ("near-maps", "that node ran maps of its job or stores its input"),
 ];
 
 /// A rule and its text.

@@ -6,8 +6,8 @@
 //! inverse proportion to remaining times, with more slots for jobs that starve (equations 3 to 5).
 //! `pup` and `prp` also preempt: the attempt with the least progress, of the job with the longest
 //! remaining time, for a job with a shorter one. A preempted slot is reserved for that job, which
-//! then does not wait for locality. Reduces wait a while for a tracker that has maps or input of
-//! their job.
+//! then does not wait for locality. Reduces wait a while for a tracker that ran maps of their job
+//! or stores its input.
 //!
 //! Differs from the paper: equation 2 is in seconds (`literal` keeps the printed form), preemption
 //! splits and pauses (`preempt = kill` is the paper's), and also happens at once when a job
@@ -66,7 +66,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "reduces-wait-for-map-hosts",
-        "its reduces wait for nodes with maps or input of the job: {waited:s} so far, at most {at_most:s}",
+        "its reduces wait for nodes that ran maps of the job or store its input: {waited:s} so far, at most {at_most:s}",
     ),
 ];
 
@@ -115,7 +115,7 @@ impl Hsrtf {
         let margin = section.number("margin", 1.25, 1.0..=1000.0, about);
         let about = "an attempt is not preempted for this long after its launch";
         let newly_launched = section.span("newly_launched", Span::secs(10), about);
-        let about = "how long reduces wait for a tracker that has maps or input of their job";
+        let about = "how long reduces wait for a tracker that ran maps of their job or stores its input";
         Self {
             mode,
             estimator: Estimator::new(section),

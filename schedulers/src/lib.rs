@@ -302,7 +302,7 @@ mod tests {
     fn invalid_parameters_are_refused_even_for_other_policies() {
         let error = refusal("fifo", &settings("fair.nod_wait", "1s"));
         assert!(
-            error.starts_with("there is no scheduler parameter fair.nod_wait: fair has pool_by, "),
+            error.starts_with("there is no scheduler parameter fair.nod_wait; parameters of fair: pool_by, "),
             "{error}"
         );
         let error = refusal("fifo", &settings("node_wait", "1s"));

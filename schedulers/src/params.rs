@@ -35,7 +35,7 @@ pub struct Parameter {
 pub enum ParameterError {
     #[error("scheduler parameter {key} = {value:?} is not {wanted}")]
     Value { key: String, value: String, wanted: String },
-    #[error("there is no scheduler parameter {key}: {section} has {}", listed(known))]
+    #[error("there is no scheduler parameter {key}; parameters of {section}: {}", listed(known))]
     Unknown { key: String, section: &'static str, known: Vec<String> },
     #[error("there is no scheduler parameter {key}: parameters begin with {}", listed(sections))]
     Section { key: String, sections: Vec<&'static str> },
@@ -256,9 +256,9 @@ mod tests {
         let mut section = Section::of("p", &params);
         section.span("wait", Span::secs(5), "how long");
         let error = section.finish().unwrap_err().to_string();
-        assert_eq!(error, "there is no scheduler parameter p.wiat: p has wait");
+        assert_eq!(error, "there is no scheduler parameter p.wiat; parameters of p: wait");
         let error = Section::of("p", &params).finish().unwrap_err().to_string();
-        assert_eq!(error, "there is no scheduler parameter p.wiat: p has none");
+        assert_eq!(error, "there is no scheduler parameter p.wiat; parameters of p: none");
     }
 
     #[test]

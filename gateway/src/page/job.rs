@@ -172,11 +172,11 @@ pub(super) fn reasons(out: &mut Html, why: &Result<WhyReply, QueryError>) {
         return;
     }
     // An ended job may have run under another policy.
-    let under = if why.has_ended() { String::new() } else { format!(", under {}", why.scheduler) };
+    let scheduler = if why.has_ended() { String::new() } else { format!(" (scheduler: {})", why.scheduler) };
     html!(
         out,
         "<details id='recent' open><summary>Recent events{}</summary><ul class='words recent'>",
-        under
+        scheduler
     );
     for event in why.recent_events.iter().rev() {
         html!(out, "<li><time>{}</time>{}</li>", output::time(event.at_ms), event.text);

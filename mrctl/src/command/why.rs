@@ -1,6 +1,6 @@
 //! `mrctl why`: why a job or a task waits, as text.
 
-#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
 use crate::output;
 use anyhow::Result;
@@ -62,9 +62,9 @@ fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'st
 /// Returns the lines of the output: the state, then one line per reason and event.
 fn lines(why: &WhyReply) -> Vec<String> {
     // An ended job may have run under another policy.
-    let under = if why.has_ended() { String::new() } else { format!(", under {}", why.scheduler) };
+    let scheduler = if why.has_ended() { String::new() } else { format!(" (scheduler: {})", why.scheduler) };
     let verb = if matches!(why.state.as_str(), "succeeded" | "failed") { "has" } else { "is" };
-    let mut lines = vec![format!("{} {verb} {}{under}", why.of, why.state)];
+    let mut lines = vec![format!("{} {verb} {}{scheduler}", why.of, why.state)];
     lines.extend(why.waiting_for.iter().map(|reason| format!("  {}", reason.text)));
     if why.waiting_for.is_empty() {
         lines.push("  it is not waiting".into());
@@ -101,7 +101,10 @@ mod tests {
             waiting_for: vec![reason("3 maps wait"), reason("pool ann holds 2 of 2")],
             recent_events: Vec::new(),
         };
-        assert_eq!(lines(&why), ["job_7 is running, under fair", "  3 maps wait", "  pool ann holds 2 of 2"]);
+        assert_eq!(
+            lines(&why),
+            ["job_7 is running (scheduler: fair)", "  3 maps wait", "  pool ann holds 2 of 2"]
+        );
         why.waiting_for.clear();
         assert_eq!(lines(&why)[1], "  it is not waiting");
     }

@@ -94,7 +94,7 @@ fn shares_of(
 fn describe_shares(shares: &Result<(f64, f64), String>) -> String {
     match shares {
         Ok((lacking, unfair)) => format!(
-            "dissatisfaction {lacking:.2}, fairness {unfair:.2} (0 is best; mean over the time in which any user had jobs)"
+            "dissatisfaction {lacking:.2}, fairness {unfair:.2} (as defined by COSHH: 0 is best; mean over the time in which any user had jobs)"
         ),
         Err(why) => format!("dissatisfaction and fairness are left out: {why}"),
     }
@@ -165,7 +165,10 @@ mod tests {
         );
         assert_eq!(shares_of((0.25, 0.0), 1, None), Ok((0.25, 0.0)), "one user who lacked slots");
         let both = shares_of((0.25, 1.0), 2, None);
-        assert!(describe_shares(&both).starts_with("dissatisfaction 0.25, fairness 1.00 (0 is best;"));
+        assert!(
+            describe_shares(&both)
+                .starts_with("dissatisfaction 0.25, fairness 1.00 (as defined by COSHH: 0 is best;")
+        );
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn why_explains_waiting_and_preemptions() {
     assert_eq!(waiting_rules(&why), ["no-free-slot", "pool-share-of-map-slots"], "{why}");
     let text = cluster.mrctl(&["why", &bob]);
     let maps = why["waiting_for"][0]["numbers"]["maps_waiting"].as_f64().expect("a number");
-    assert!(text.starts_with(&format!("{bob} is waiting, under fair\n")), "{text}");
+    assert!(text.starts_with(&format!("{bob} is waiting (scheduler: fair)\n")), "{text}");
     assert!(
         text.contains(&format!("  {maps} maps wait: 2 map slots are all taken, 0 by this job\n")),
         "{text}"
@@ -178,7 +178,7 @@ fn unknown_policy_is_rejected_before_any_change() {
     let (code, message) = run("jobtracker", &["--config", "slip.toml", "--dir", "data"]);
     assert_eq!(code, Some(2), "{message}");
     assert!(
-        message.contains("slip.toml:8: there is no scheduler parameter fair.nod_wait: fair has "),
+        message.contains("slip.toml:8: there is no scheduler parameter fair.nod_wait; parameters of fair: "),
         "{message}"
     );
     let (code, message) = run("mrctl", &["up", "--config", "slip.toml", "--detach", "--dir", "up"]);
