@@ -138,7 +138,7 @@ fn ignore_hangup() {
 }
 
 /// Closes all descriptors except standard input, output and error.
-#[allow(unsafe_code, reason = "no value owns an inherited descriptor")]
+#[allow(unsafe_code, reason = "no Rust value owns an inherited descriptor, so it may be closed by number")]
 fn close_inherited() {
     // If the list cannot be read there is no /proc, and the daemon cannot work anyway.
     let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();

@@ -129,8 +129,10 @@ impl Keyring {
         match Purpose::of_role(role).iter().find(|purpose| !keys.0.contains_key(purpose)) {
             None => Ok(keys),
             Some(missing) => {
-                let why =
-                    format!("has no key `{}`, which a {role} needs: copy the file again", missing.name());
+                let why = format!(
+                    "has no key `{}`, which a {role} needs: copy the file again from the folder that `mrctl cluster init` created",
+                    missing.name()
+                );
                 Err(SecurityError::Content { path, why })
             }
         }

@@ -28,7 +28,10 @@ impl Namespace {
                     let sum: Totals =
                         folder.children.values().map(|child| self.recompute_totals(*child)).sum();
                     if sum != folder.totals {
-                        return Err(format!("{id} has totals {:?}, but the sum is {sum:?}", folder.totals));
+                        return Err(format!(
+                            "{id} has totals {:?}, but the sum of its children is {sum:?}",
+                            folder.totals
+                        ));
                     }
                 }
                 Body::File(file) => {
@@ -65,7 +68,7 @@ impl Namespace {
         let unfinished = file.open.as_ref().map_or(0, |open| u64::from(open.uncommitted_blocks));
         if length != file.length || finished + unfinished != file.blocks.len() as u64 {
             return Err(format!(
-                "{id}: length {}, but the sum is {length}; {unfinished} unfinished",
+                "{id} has length {}, but the sum of its blocks is {length}; {unfinished} blocks are unfinished",
                 file.length
             ));
         }

@@ -79,14 +79,13 @@ fn check_label(what: &str, word: &str) -> Result<(), Error> {
     if word.is_empty() {
         return refuse(Kind::Invalid, format!("{what} must not be empty"));
     }
-    if word.len() > LABEL_BYTES_MAX || word.chars().any(char::is_control) {
-        let bytes = word.len();
-        return refuse(
-            Kind::Invalid,
-            format!(
-                "{what} is too long ({bytes} bytes) or contains control characters: the maximum is {LABEL_BYTES_MAX} bytes"
-            ),
-        );
+    let bytes = word.len();
+    if bytes > LABEL_BYTES_MAX {
+        let why = format!("{what} of {bytes} bytes is too long: the limit is {LABEL_BYTES_MAX}");
+        return refuse(Kind::Invalid, why);
+    }
+    if word.chars().any(char::is_control) {
+        return refuse(Kind::Invalid, format!("{what} must not contain control characters"));
     }
     Ok(())
 }
