@@ -19,7 +19,7 @@ pub(super) fn plain_fair() -> Variant {
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
         "hSRTF at the paper's size",
-        "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 replicas; 31 jobs, one every 10 s. Jobs that have not ended after 2,500 s count up to then, marked ≥.",
+        "58 nodes with 8 map and 2 reduce slots, 128 MB blocks, 3 replicas; 31 jobs, one every 10 s. The simulation stops after 2,500 s. The time of a job that is still running counts up to then, and figures with such jobs are marked ≥.",
     );
     let (kill, literal) = ([("preempt", "kill")], [("literal", "true")]);
     let variants = vec![

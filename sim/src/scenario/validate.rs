@@ -88,7 +88,7 @@ fn check_fault(what: &FaultKind, racks: &[u32]) -> Result<(), String> {
         }
         FaultKind::Rack { rack } if !racks.contains(&rack) => {
             let most = racks.iter().max().unwrap_or(&0);
-            Err(format!("rack = {rack}: racks are 0 to {most}"))
+            Err(format!("rack = {rack}: there is no such rack; racks are numbered 0 to {most}"))
         }
         _ => Ok(()),
     }
@@ -111,7 +111,10 @@ mod tests {
             (kill("at = \"1s\"", "node0"), "node node0 does not exist"),
             (kill("when = \"job 77 maps 40%\"", "any"), "2: job 77 does not exist: this workload has 3 jobs"),
             (kill("at = \"1s\"", "any running job_4"), "job 4 does not exist"),
-            (fault("what = \"rack\"\nrack = 9"), "2: rack = 9: racks are 0 to 0"),
+            (
+                fault("what = \"rack\"\nrack = 9"),
+                "2: rack = 9: there is no such rack; racks are numbered 0 to 0",
+            ),
             (fault("what = \"slow\"\nnode = 90\nfactor = 2.0"), "2: node = 90: the cluster has 8"),
         ];
         for (text, expected) in cases {

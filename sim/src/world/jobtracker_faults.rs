@@ -75,7 +75,8 @@ impl World {
         self.submit_all();
     }
 
-    /// Starts the JobTracker again. Checks that replay of its journal gives the same cluster.
+    /// Starts the JobTracker again. Checks that replay of its journal gives the same cluster
+    /// state.
     pub(super) fn restart_jobtracker(&mut self) {
         let before = self.jobtracker_faults.lost.take();
         let Ok(mut core) = self.setup.core(&self.decision_times) else { return };
@@ -86,7 +87,7 @@ impl World {
             }
         }
         if before.is_some_and(|before| before != digest(core.cluster())) {
-            self.violation = Some("replay of the journal gives a different cluster".into());
+            self.violation = Some("replay of the journal gives a different cluster state".into());
         }
         self.core = Some(core);
         self.send_event(Event::Start);
