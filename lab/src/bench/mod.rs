@@ -124,7 +124,7 @@ pub async fn run(command: BenchCommand) -> Result<ExitCode> {
     let figures = tokio::select! {
         figures = measuring => figures?,
         () = daemon::lifecycle::end_signal() => {
-            eprintln!("mrctl: interrupted: the processes and files of the benchmark are removed");
+            eprintln!("mrctl: interrupted; removing the processes and files of the benchmark");
             return Ok(ExitCode::FAILURE);
         }
     };

@@ -65,7 +65,7 @@ pub(crate) struct ResourceUsage {
 /// Returns the error for a disk with more free space than is filled without `--force`.
 pub(super) fn too_much_space_message(gap: u64, disk: &str) -> String {
     format!(
-        "that would fill {} of the disk of {disk}: use a small disk, leave more space, or pass --force",
+        "this would write {} to the disk of {disk}: use a smaller disk, raise --leave, or pass --force",
         Bytes(gap)
     )
 }

@@ -47,11 +47,11 @@ pub(crate) async fn run(_args: Args) -> Result<ExitCode> {
     tokio::select! {
         result = run_steps(folder.path()) => result?,
         () = daemon::lifecycle::end_signal() => {
-            eprintln!("mrctl: interrupted: the processes and files of the demonstration are removed");
+            eprintln!("mrctl: interrupted; removing the processes and files of the demo");
             return Ok(ExitCode::FAILURE);
         }
     }
-    folder.close().context("cannot remove the folder of the demonstration")?;
+    folder.close().context("cannot remove the folder of the demo")?;
     output::line("\nThe cluster is stopped and removed. Next steps:")?;
     output::line("  mrctl up --detach               start a cluster in ./.fermata")?;
     output::line("  mrctl fs put FILE /FILE         store one of your files")?;

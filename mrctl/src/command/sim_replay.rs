@@ -194,7 +194,7 @@ fn parse_node_difference(text: &str, were: usize) -> Result<i32> {
 }
 
 fn parse_fault(text: &str, trackers: &[String]) -> Result<Fault> {
-    let bad = || Usage(format!("{text:?} is not NODE@SECONDS, with a node of {}", trackers.join(", ")));
+    let bad = || Usage(format!("{text:?} is not NODE@SECONDS; the nodes are {}", trackers.join(", ")));
     let (name, at) = text.split_once('@').ok_or_else(bad)?;
     let node = trackers.iter().position(|known| known == name).ok_or_else(bad)? as u32;
     let at_s = at.trim_end_matches('s').parse::<f64>().ok().filter(|at| at.is_finite() && *at >= 0.0);

@@ -1,6 +1,6 @@
 //! `mrctl top`: jobs, slots and nodes on a terminal, refreshed regularly.
 
-#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};

@@ -186,7 +186,7 @@ fn note_fewer_nodes(layout: &Layout) {
     if let Some(before) = layout.nodes_before {
         let missing = layout.nodes + 1;
         eprintln!(
-            "mrctl: note: this cluster had {before} nodes; blocks only on node{missing} or higher are missing"
+            "mrctl: note: this cluster had {before} nodes; blocks whose replicas are all on node{missing} or higher are missing"
         );
     }
 }

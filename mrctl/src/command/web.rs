@@ -1,6 +1,6 @@
 //! `mrctl web`: read-only pages on loopback (crate `gateway`).
 
-#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
 use crate::output::{self, Usage};
 use anyhow::{Result, anyhow, bail};

@@ -1,7 +1,7 @@
 //! Commands that show or kill jobs: `jobs`, `job`, `counters`, `logs`, `kill`, `history`,
 //! `programs`.
 
-#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};

@@ -1,6 +1,6 @@
 //! `mrctl resume`: resumes a paused task.
 
-#![allow(clippy::doc_markdown, reason = "doc lines here are help texts, where back-ticks would show")]
+#![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
 use crate::output;
 use anyhow::Result;

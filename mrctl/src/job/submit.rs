@@ -322,7 +322,7 @@ fn check_stream_commands(conf: &BTreeMap<String, String>, args: &Args) -> Result
     ensure!(conf.contains_key("stream.mapper"), Usage(why.into()));
     let has_reducer = conf.contains_key("stream.reducer");
     if args.reduces.unwrap_or(u32::from(has_reducer)) == 0 {
-        let why = "--reduces 0 runs no reducer: leave out --reduces 0, or leave out --reducer";
+        let why = "--reducer has no effect with --reduces 0: leave out one of them";
         ensure!(!has_reducer, Usage(why.into()));
         let why = "a combiner without a reducer has no effect: give --reducer CMD, or leave out --combiner";
         ensure!(!conf.contains_key("stream.combiner"), Usage(why.into()));
@@ -470,7 +470,7 @@ mod tests {
             ),
             (
                 "submit streaming --mapper cat --reducer cat --reduces 0 --input /in --output /out",
-                "--reduces 0 runs no reducer",
+                "--reducer has no effect with --reduces 0",
             ),
             (
                 "submit wordcount --input /in --output /out --conf split.size=99999999TiB",

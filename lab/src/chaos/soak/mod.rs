@@ -119,7 +119,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     if report.wrong.is_empty() {
         folder.close().context("cannot remove the folder")?;
     } else {
-        eprintln!("mrctl: the files of the cluster stay in {}", folder.keep().display());
+        eprintln!("mrctl: the files of the cluster were kept in {}", folder.keep().display());
     }
     print_result(&report, args.json)
 }
