@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn other_addresses_than_loopback_need_insecure_or_authentication() {
+    fn non_loopback_addresses_require_insecure_or_authentication() {
         let mut config = Config::default();
         bind("127.0.0.1:0", &config).unwrap();
         let error = bind("0.0.0.0:0", &config).unwrap_err();

@@ -214,7 +214,7 @@ impl CrashDisk {
 
     fn change(&self, count: fn(&mut Counts) -> &mut u64) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.lock();
-        state.check_running()?;
+        state.check_not_crashed()?;
         if state.crash_after.is_some_and(|limit| state.operations >= limit) {
             state.crashed = true;
             return Err(crash_error());
@@ -234,7 +234,7 @@ fn crash_error() -> io::Error {
 }
 
 impl State {
-    fn check_running(&self) -> io::Result<()> {
+    fn check_not_crashed(&self) -> io::Result<()> {
         if self.crashed { Err(crash_error()) } else { Ok(()) }
     }
 
@@ -256,7 +256,7 @@ impl State {
     }
 
     fn find(&self, name: &str) -> io::Result<u64> {
-        self.check_running()?;
+        self.check_not_crashed()?;
         self.names.get(name).copied().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such file"))
     }
 
@@ -309,7 +309,7 @@ impl Inode {
 impl Disk for CrashDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let state = self.lock();
-        state.check_running()?;
+        state.check_not_crashed()?;
         Ok(state.names.keys().cloned().collect())
     }
 
@@ -363,7 +363,7 @@ impl Disk for CrashDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        self.lock().check_running()?;
+        self.lock().check_not_crashed()?;
         Ok(1 << 40)
     }
 }
@@ -415,7 +415,7 @@ impl WriteFile for OpenFile {
 impl ReadFile for OpenFile {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut state = self.disk.lock();
-        state.check_running()?;
+        state.check_not_crashed()?;
         let inode = state.inode(self.inode);
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
         let rest = inode.current.get(start..).unwrap_or_default();
@@ -434,7 +434,7 @@ impl ReadFile for OpenFile {
 
     fn length(&self) -> io::Result<u64> {
         let mut state = self.disk.lock();
-        state.check_running()?;
+        state.check_not_crashed()?;
         Ok(state.inode(self.inode).current.len() as u64)
     }
 }

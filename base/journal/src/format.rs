@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_the_log_are_parsed() {
+    fn only_log_file_names_are_parsed() {
         for kind in [FileKind::Segment, FileKind::Snapshot] {
             let name = kind.name(42);
             assert_eq!(Name::parse(&name), Name::File(kind, 42));

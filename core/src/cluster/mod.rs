@@ -166,7 +166,7 @@ impl Cluster {
 
     /// Moves the times of the last heartbeats, reports and progress forward by `paused_for`: what
     /// trackers did not send while the JobTracker itself was paused does not count as missed.
-    pub(crate) fn excuse_silence(&mut self, now: Time, paused_for: Span) {
+    pub(crate) fn extend_after_pause(&mut self, now: Time, paused_for: Span) {
         let later = |time: Time| (time + paused_for).min(now);
         self.volatile.last_seen.values_mut().for_each(|seen| *seen = later(*seen));
         let running = self.durable.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));

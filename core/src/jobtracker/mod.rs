@@ -169,7 +169,7 @@ impl JobTracker {
 
     /// Handles one event and adds the effects to `out`.
     pub fn handle(&mut self, now: Time, event: Event, out: &mut Vec<Effect>) {
-        self.excuse_own_pause(now, out);
+        self.handle_own_pause(now, out);
         match event {
             Event::Start => self.start_epoch(now, out),
             Event::Tick => self.tick(now, out),

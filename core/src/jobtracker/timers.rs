@@ -37,13 +37,13 @@ impl JobTracker {
     /// Handles a pause of the JobTracker itself. If no event arrived for long, not even a tick, the
     /// process or its machine was paused. Heartbeats that were missed in this time do not count,
     /// and deadlines are extended.
-    pub(super) fn excuse_own_pause(&mut self, now: Time, out: &mut Vec<Effect>) {
+    pub(super) fn handle_own_pause(&mut self, now: Time, out: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.last_event, now);
         let paused_for = now.since(before);
         if paused_for < self.config.absence {
             return;
         }
-        self.cluster.excuse_silence(now, paused_for);
+        self.cluster.extend_after_pause(now, paused_for);
         // After a restart the length of the pause is unknown, so deadlines, which are wall-clock
         // times, stay as they are.
         if before > Time(0) {

@@ -131,7 +131,7 @@ impl Kinds {
             kind.tasks.map.add(job.tasks.map.len() as f64);
             kind.tasks.reduce.add(job.tasks.reduce.len() as f64);
         }
-        self.stale |= !self.join_classes(number, predictor);
+        self.stale |= !self.assign_to_nearest_classes(number, predictor);
         self.forget_oldest_kinds();
         number
     }
@@ -156,7 +156,7 @@ impl Kinds {
 
     /// Adds a kind that is in no class to the nearest classes. Returns whether the kind is in
     /// classes now.
-    fn join_classes(&mut self, number: usize, predictor: &Predictor) -> bool {
+    fn assign_to_nearest_classes(&mut self, number: usize, predictor: &Predictor) -> bool {
         let (Some(solution), Some(kind)) = (&self.solution, self.kinds.get(&number)) else { return false };
         if kind.class[1].is_some() {
             return true;
@@ -280,7 +280,7 @@ impl Kinds {
         let late: Vec<usize> =
             self.kinds.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
         for number in late.into_iter().filter(|number| chosen.binary_search(number).is_err()) {
-            self.stale |= !self.join_classes(number, predictor);
+            self.stale |= !self.assign_to_nearest_classes(number, predictor);
         }
     }
 

@@ -2,11 +2,11 @@
 //! DataNode verifies the replica.
 //!
 //! A check is a full read of a block, so there are limits. One replica is checked once per
-//! [`RECHECK_MS`], the number of replicas that are checked at a time is limited, and so is the
-//! number of requests per user and minute. The report of a client is not proof: only the DataNode
-//! decides that a replica is corrupt. A check is pending until the DataNode has reported the
-//! result. The command is sent again every [`RECHECK_MS`], because a reply to a heartbeat can be
-//! lost.
+//! [`RECHECK_INTERVAL_MS`], the number of replicas that are checked at a time is limited, and so is
+//! the number of requests per user and minute. The report of a client is not proof: only the
+//! DataNode decides that a replica is corrupt. A check is pending until the DataNode has reported
+//! the result. The command is sent again every [`RECHECK_INTERVAL_MS`], because a reply to a
+//! heartbeat can be lost.
 
 use super::{State, nodes::NodeIx};
 use crate::namenode::{
@@ -21,15 +21,15 @@ use dfs_client::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Minimum interval between two checks of the same replica.
-const RECHECK_MS: u64 = 60_000;
+const RECHECK_INTERVAL_MS: u64 = 60_000;
 /// Maximum number of replicas that are being checked or were checked recently. Superusers may
 /// request more (`fsck --verify`).
 const CHECKS_MAX: usize = 10_000;
 /// Maximum number of commands in the outbox of one DataNode. At this number no more checks are
 /// accepted.
 const NODE_CHECKS_MAX: usize = 1000;
-/// Maximum number of replicas that one user may report within [`RECHECK_MS`]. Superusers are not
-/// limited.
+/// Maximum number of replicas that one user may report within [`RECHECK_INTERVAL_MS`]. Superusers
+/// are not limited.
 const USER_CHECKS_MAX: u32 = 100;
 /// Maximum length of a logged reason, in characters.
 const REASON_CHARS_MAX: usize = 200;
@@ -84,7 +84,7 @@ impl Checks {
     }
 
     fn schedule(&mut self, now_ms: u64, key: (BlockId, NodeIx)) {
-        let until = now_ms + RECHECK_MS;
+        let until = now_ms + RECHECK_INTERVAL_MS;
         self.recheck_at.insert(key, until);
         self.recheck_order.push_back((until, key));
         self.pending.insert(key);
@@ -109,7 +109,7 @@ impl Checks {
     }
 
     fn count_report_of_user(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
-        let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + RECHECK_MS, 0));
+        let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + RECHECK_INTERVAL_MS, 0));
         if *count >= USER_CHECKS_MAX {
             let message =
                 format!("user {user} has reported {USER_CHECKS_MAX} bad replicas in a minute: try later");
