@@ -93,7 +93,7 @@ impl Paced<'_> {
             reduce_rate: bytes / reduce_s.max(1e-3),
             merge_rate: 1e12,
             reduce_out: 1.0,
-            start: Span(0),
+            startup_time: Span(0),
             slow_start: 0.05,
             speculation: false,
             split_slow: true,

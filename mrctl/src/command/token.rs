@@ -23,7 +23,7 @@ use std::process::ExitCode;
     mrctl token --json                 with name, role and expiry")]
 pub(crate) struct Args {
     /// Validity of the token
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = valid)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_validity)]
     valid: Period,
     /// Print JSON
     #[arg(long)]
@@ -32,7 +32,7 @@ pub(crate) struct Args {
 
 const VALID_DAYS_MAX: u64 = 3650;
 
-fn valid(text: &str) -> Result<Period, String> {
+fn parse_validity(text: &str) -> Result<Period, String> {
     let period: Period = text.parse().map_err(|error| format!("{error}"))?;
     let fits = (1..=VALID_DAYS_MAX * 24 * 3600).contains(&period.0.as_secs());
     if fits { Ok(period) } else { Err(format!("must be from 1s to {VALID_DAYS_MAX}d")) }

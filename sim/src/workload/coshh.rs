@@ -158,7 +158,7 @@ impl Class {
             reduce_rate: 1e12,
             merge_rate: 1e12,
             reduce_out: self.output / self.shuffle.max(1.0),
-            start: seconds(1.0),
+            startup_time: seconds(1.0),
             slow_start: 0.05,
             speculation: false,
             split_slow: true,

@@ -66,7 +66,7 @@ pub struct JobPlan {
     /// Bytes of reduce output per byte of its input.
     pub reduce_out: f64,
     /// Time from the launch of a task to its first record.
-    pub start: Span,
+    pub startup_time: Span,
     /// Fraction of the maps that must be done before reduces may start.
     pub slow_start: f64,
     /// Whether stragglers may get speculative attempts.
@@ -135,7 +135,7 @@ impl Outline<'_> {
             reduce_rate: profile.reduce_mbps * 1e6,
             merge_rate: profile.merge_mbps * 1e6,
             reduce_out: profile.reduce_out,
-            start: seconds(profile.start_s),
+            startup_time: seconds(profile.start_s),
             slow_start: 0.05,
             speculation: false,
             split_slow: true,

@@ -166,7 +166,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         reduce_rate: 1e9,
         merge_rate: 1e9,
         reduce_out: 1.0,
-        start: seconds(0.0),
+        startup_time: seconds(0.0),
         slow_start: 0.05,
         speculation: false,
         split_slow: true,

@@ -167,7 +167,7 @@ impl<'a> Row<'a> {
             reduce_rate: class.reduce_mbps * 1e6,
             merge_rate: 40e6,
             reduce_out: output / shuffle.max(1.0),
-            start: seconds(1.0),
+            startup_time: seconds(1.0),
             slow_start: 0.05,
             speculation: false,
             split_slow: true,

@@ -349,7 +349,7 @@ impl World {
             (Some(PreemptKind::Split), Work::Map(map)) => {
                 let position = map.start + ((map.end - map.start) as f64 * map.done) as u64;
                 let bytes_out = ((position - map.start) as f64 * map.out) as u64;
-                self.stall_detector.record_release(now, id, (position - map.start, 0));
+                self.stall_detector.record_checkpoint_or_split(now, id, (position - map.start, 0));
                 self.success_report(id, bytes_out, Some(position))
             }
             (Some(PreemptKind::Pause), Work::Reduce(ReduceRun { transfer: Some(_), .. })) => {
@@ -358,7 +358,11 @@ impl World {
             }
             (Some(PreemptKind::Pause), Work::Reduce(_)) => match self.save_checkpoint(at, key) {
                 Some(checkpoint) => {
-                    self.stall_detector.record_release(now, id, (checkpoint.bytes_in, checkpoint.records));
+                    self.stall_detector.record_checkpoint_or_split(
+                        now,
+                        id,
+                        (checkpoint.bytes_in, checkpoint.records),
+                    );
                     AttemptEnd::Paused(checkpoint)
                 }
                 None => return,

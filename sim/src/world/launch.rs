@@ -20,7 +20,7 @@ impl World {
     fn start_attempt(&mut self, at: usize, id: AttemptId) -> bool {
         let Some(known_job) = self.jobs_known.get(&id.job()) else { return false };
         let job = &self.workload.jobs[known_job.plan];
-        let (costs, own) = (&self.setup.costs, job.start);
+        let (costs, own) = (&self.setup.costs, job.startup_time);
         self.newest_key += 1;
         let mut rng = self.rng_of(id);
         let late = if costs.start_spread > Span(0) { rng.below(costs.start_spread.0) } else { 0 };

@@ -71,7 +71,7 @@ impl StallDetector {
 
     /// Records that a reduce has saved a checkpoint or a map was split. Counts as progress if it is
     /// further than before.
-    pub(super) fn record_release(&mut self, at: Time, id: AttemptId, reached: (u64, u64)) {
+    pub(super) fn record_checkpoint_or_split(&mut self, at: Time, id: AttemptId, reached: (u64, u64)) {
         let before = self.last_checkpoint.insert(id.task, reached).unwrap_or_default();
         if reached > before {
             self.record_progress(at);
@@ -200,11 +200,11 @@ mod tests {
     fn repeated_work_is_no_progress() {
         let task = TaskId { job: mrcore::ids::JobId(1), phase: Phase::Reduce, index: 0 };
         let mut progress = StallDetector::new(Time(0));
-        progress.record_release(Time(10), task.attempt(0), (100, 0));
+        progress.record_checkpoint_or_split(Time(10), task.attempt(0), (100, 0));
         assert_eq!(progress.last_progress, Time(10));
-        progress.record_release(Time(20), task.attempt(1), (100, 0));
+        progress.record_checkpoint_or_split(Time(20), task.attempt(1), (100, 0));
         assert_eq!(progress.last_progress, Time(10), "the second checkpoint has no more progress");
-        progress.record_release(Time(30), task.attempt(2), (100, 1));
+        progress.record_checkpoint_or_split(Time(30), task.attempt(2), (100, 1));
         assert_eq!(progress.last_progress, Time(30));
         let map = TaskId { phase: Phase::Map, ..task }.attempt(0);
         let done = Fact::AttemptSucceeded { attempt: map, result: AttemptResult::default() };

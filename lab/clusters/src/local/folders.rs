@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Prefix of the name of a folder for trackers that is outside the cluster folder.
-const OUTSIDE_PREFIX: &str = "fermata-tasks-";
+const TASKS_FOLDER_PREFIX: &str = "fermata-tasks-";
 /// Other accounts may traverse the folder but not list it.
 const TRAVERSABLE: u32 = 0o711;
 /// Other accounts have no access to the folder.
@@ -45,7 +45,7 @@ impl Layout {
         // Tasks that cannot reach the folder cannot reach the sockets of the DataNodes in it
         // either.
         let sockets = &mut self.config.datanode.socket_dir;
-        if sockets.as_os_str().is_empty() || has_outside_prefix(sockets) {
+        if sockets.as_os_str().is_empty() || has_tasks_folder_prefix(sockets) {
             *sockets = if is_outside_folder(&self.tasks) { self.tasks.clone() } else { PathBuf::new() };
         }
         Ok(())
@@ -74,7 +74,7 @@ impl Layout {
         }
         for base in ["/var/tmp", "/tmp"].map(Path::new).into_iter().filter(|base| base.is_dir()) {
             if first_blocked_folder(base, account)?.is_none()
-                && let Ok(made) = tempfile::Builder::new().prefix(OUTSIDE_PREFIX).tempdir_in(base)
+                && let Ok(made) = tempfile::Builder::new().prefix(TASKS_FOLDER_PREFIX).tempdir_in(base)
             {
                 let made = made.keep();
                 make_folder(&made, TRAVERSABLE)?;
@@ -102,14 +102,14 @@ fn make_folder(path: &Path, mode: u32) -> Result<()> {
     made.with_context(|| format!("cannot create folder {}", path.display()))
 }
 
-fn has_outside_prefix(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(OUTSIDE_PREFIX))
+fn has_tasks_folder_prefix(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TASKS_FOLDER_PREFIX))
 }
 
 /// Returns whether `choose_tasks_folder` has created this folder outside the cluster folder.
 fn is_outside_folder(path: &Path) -> bool {
     let own = |about: fs::Metadata| about.is_dir() && about.uid() == rustix::process::geteuid().as_raw();
-    has_outside_prefix(path) && fs::symlink_metadata(path).is_ok_and(own)
+    has_tasks_folder_prefix(path) && fs::symlink_metadata(path).is_ok_and(own)
 }
 
 /// Removes the folders of the trackers if they are outside `folder`.

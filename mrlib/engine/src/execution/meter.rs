@@ -14,7 +14,7 @@ const RECORDS_MAX: u32 = 4096;
 /// runs ahead in between.
 const CHECK_INTERVAL_PACED: Duration = Duration::from_millis(50);
 /// Interval at which a waiting task marks itself as alive.
-const ALIVE_EVERY: Duration = Duration::from_millis(500);
+const ALIVE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Decides at each record whether to wait and whether to report progress.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Meter {
             if control.preempt_request()?.is_some() && self.preemptible {
                 break;
             }
-            control.sleep(early.min(ALIVE_EVERY), self.preemptible);
+            control.sleep(early.min(ALIVE_INTERVAL), self.preemptible);
             self.liveness.mark_alive();
         }
         Ok(())

@@ -198,7 +198,7 @@ impl Job {
             reduce_rate: 1e12,
             merge_rate: 1e12,
             reduce_out: if mapped > 0.0 { reduced / mapped } else { 1.0 },
-            start: seconds(0.0),
+            startup_time: seconds(0.0),
             slow_start: *slow_start,
             speculation: *speculation,
             split_slow: self.spec.split_slow,
