@@ -18,9 +18,9 @@ use types::AttemptId;
 
 /// Number of parent folders of a checkpoint folder that may be new: `checkpoints`, the folder of
 /// the job, and `jobs`.
-const PARENT_FOLDERS: usize = 3;
+const CHECKPOINT_PARENT_FOLDERS: usize = 3;
 /// Number of parent folders of a token file that may be new: the folder of the job, and `jobs`.
-const PARENT_FOLDERS_OF_TOKEN: usize = 2;
+const TOKEN_PARENT_FOLDERS: usize = 2;
 
 /// Sets where a reduce saves its checkpoint, and from which checkpoint it resumes.
 pub(crate) fn set_checkpoint_locations(
@@ -76,8 +76,8 @@ pub(crate) fn make_durable(
     let token = shuffle_store
         .ensure_token_stored(job, disks)
         .map_err(TaskError::io(format!("store the token of {job}")))?;
-    let parents = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(PARENT_FOLDERS));
-    let parents = parents.chain(token.ancestors().skip(1).take(PARENT_FOLDERS_OF_TOKEN));
+    let parents = dirs.iter().flat_map(|dir| dir.ancestors().skip(1).take(CHECKPOINT_PARENT_FOLDERS));
+    let parents = parents.chain(token.ancestors().skip(1).take(TOKEN_PARENT_FOLDERS));
     let parents: BTreeSet<PathBuf> = parents.map(PathBuf::from).collect();
     let unsynced: Vec<PathBuf> = std::iter::once(token.clone()).chain(parents).collect();
     checkpoint::sync(&unsynced)

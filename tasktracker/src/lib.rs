@@ -155,9 +155,8 @@ impl TaskTracker {
         };
         let pool = Pool::new(disks.clone(), spawner.clone(), program, limits);
         let pool = Arc::new(pool);
-        let (driver, fatal_errors, ready) =
+        let DriverParts { driver, shuffle_store, events, fatal_errors, ready } =
             make_driver(config, &identity, found, &disks, &pool, &credentials);
-        let (driver, shuffle_store, events) = driver;
         let task_runner = Arc::downgrade(&driver.task_runner);
         let shuffle = Arc::new(shuffle::Shuffle::new(shuffle_store, guard.clone()));
         let (link_events, from_link) = mpsc::channel(64);
@@ -283,13 +282,15 @@ pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> R
     end
 }
 
-/// The driver, the shuffle store and the channel of events; the receiver of fatal errors; and
-/// whether the tracker is registered.
-type DriverAndChannels = (
-    (driver::Driver, Arc<shuffle_store::ShuffleStore>, mpsc::Receiver<wire::Event>),
-    mpsc::UnboundedReceiver<TrackerError>,
-    watch::Receiver<bool>,
-);
+/// The driver, its shuffle store, and the receivers of its channels.
+struct DriverParts {
+    driver: driver::Driver,
+    shuffle_store: Arc<shuffle_store::ShuffleStore>,
+    events: mpsc::Receiver<wire::Event>,
+    fatal_errors: mpsc::UnboundedReceiver<TrackerError>,
+    /// Whether the tracker is registered.
+    ready: watch::Receiver<bool>,
+}
 
 /// Creates the driver with the files of an earlier start.
 fn make_driver(
@@ -299,7 +300,7 @@ fn make_driver(
     disks: &Arc<Disks>,
     pool: &Arc<Pool>,
     credentials: &Credentials,
-) -> DriverAndChannels {
+) -> DriverParts {
     let authority = credentials.authority();
     let (jobs, checkpoints) = (found.jobs.clone(), found.checkpoint_infos.clone());
     let shuffle_store = Arc::new(shuffle_store::ShuffleStore::new(found));
@@ -343,7 +344,13 @@ fn make_driver(
         started: std::time::Instant::now(),
         to_jobtracker: None,
     };
-    ((driver, shuffle_store, incoming), fatal_error_receiver, is_ready)
+    DriverParts {
+        driver,
+        shuffle_store,
+        events: incoming,
+        fatal_errors: fatal_error_receiver,
+        ready: is_ready,
+    }
 }
 
 async fn serve_logs(guard: Guard, listener: TcpListener, disks: Arc<Disks>) {

@@ -172,7 +172,7 @@ impl TaskRunner {
             }
             _ => Vec::new(),
         };
-        let reuse = may_reuse(&spec);
+        let reuse = may_reuse_process(&spec);
         let mut start = TaskStart {
             authority: self.authority.clone(),
             work_dir: text(&work.working),
@@ -338,7 +338,7 @@ fn makes_output(attempt: AttemptId, spec: &TaskSpec) -> bool {
 
 /// Returns whether a process may run several attempts of the job. A built-in program leaves nothing
 /// behind; another program may leave child processes or changed static variables.
-fn may_reuse(spec: &TaskSpec) -> bool {
+fn may_reuse_process(spec: &TaskSpec) -> bool {
     let program = spec.program.as_ref().and_then(|program| program.kind.as_ref());
     matches!(program, Some(program::Kind::Builtin(name)) if name != engine::registry::STREAMING)
 }

@@ -142,7 +142,7 @@ pub struct Agent<T: DriverTypes> {
     /// When the unanswered message was first sent.
     request_sent_at: Option<Time>,
     /// When the newest answered message was sent. The JobTracker has received it then or later.
-    last_answered: Option<Time>,
+    last_answered_sent_at: Option<Time>,
     /// Tasks run at most this long without an answer of the JobTracker. If `None`, only the limit
     /// that follows from `lost_after` applies.
     isolation_timeout: Option<Span>,
@@ -181,7 +181,7 @@ impl<T: DriverTypes> Agent<T> {
             urgent: false,
             incarnation: Incarnation(0),
             request_sent_at: None,
-            last_answered: None,
+            last_answered_sent_at: None,
             isolation_timeout,
             lost_after: None,
         }
@@ -189,10 +189,8 @@ impl<T: DriverTypes> Agent<T> {
 
     /// Returns when the agent needs a `Tick`, if it gets no other event before.
     pub fn next_deadline(&self) -> Option<Time> {
-        let isolated_at = self
-            .last_answered
-            .zip(self.isolation_limit())
-            .map(|(last_answered, limit)| last_answered + limit);
+        let isolated_at =
+            self.last_answered_sent_at.zip(self.isolation_limit()).map(|(sent_at, limit)| sent_at + limit);
         let isolated_at =
             isolated_at.filter(|_| self.running.values().any(|running| running.kill_reason.is_none()));
         let retries = self.cleaning.values().filter_map(Cleaning::retry_at);
@@ -277,7 +275,7 @@ impl<T: DriverTypes> Agent<T> {
             return;
         }
         self.connection = Connection::Up;
-        self.last_answered = self.request_sent_at.take();
+        self.last_answered_sent_at = self.request_sent_at.take();
         (self.lost_after, self.incarnation) = (Some(lost_after), incarnation);
         self.in_flight = PendingReports::default();
         (self.seq, self.acked) = (0, 0);
@@ -298,7 +296,7 @@ impl<T: DriverTypes> Agent<T> {
     /// Kills all attempts if the JobTracker has not answered for too long, because it may soon
     /// start them on other trackers.
     fn kill_if_isolated(&mut self, now: Time, out: &mut Vec<Action<T>>) {
-        let Some(silence) = self.last_answered.map(|last_answered| now.since(last_answered)) else { return };
+        let Some(silence) = self.last_answered_sent_at.map(|sent_at| now.since(sent_at)) else { return };
         if self.isolation_limit().is_none_or(|limit| silence < limit) {
             return;
         }
@@ -333,7 +331,7 @@ impl<T: DriverTypes> Agent<T> {
         }
         if self.unanswered.as_ref().is_some_and(|sent| sent.seq == answers) {
             self.unanswered = None;
-            self.last_answered = self.request_sent_at.take().or(self.last_answered);
+            self.last_answered_sent_at = self.request_sent_at.take().or(self.last_answered_sent_at);
             self.in_flight = PendingReports::default();
             self.next_heartbeat = Some(now + if self.urgent { HEARTBEAT_GAP } else { self.interval });
         }
