@@ -20,13 +20,13 @@ pub struct Config {
     pub task_timeout: Span,
     /// After this many failures of a job on a tracker, the job may blacklist the tracker.
     pub blacklist_after: u32,
-    /// The maximum part of the trackers that one job may blacklist.
+    /// The maximum fraction of the trackers that one job may blacklist.
     pub blacklist_share: f64,
     /// A task that has run for less than this is not a straggler.
     pub straggler_after: Span,
     /// A task is a straggler if it has run this many times longer than expected.
     pub straggler_factor: f64,
-    /// The maximum part of the running attempts of a job that may be duplicates.
+    /// The maximum fraction of the running attempts of a job that may be duplicates.
     pub speculative_share: f64,
     /// An attempt that a policy has preempted by a split or a pause is killed if it still holds its
     /// slot after this time.
@@ -34,8 +34,7 @@ pub struct Config {
     /// A reservation lapses this long after `preemption_timeout`. By then the preempted slot is
     /// free, and the tracker has reported it.
     pub reserve_for: Span,
-    /// Maximum number of launches of each job that `mrctl why` shows, and maximum number of other
-    /// events.
+    /// Maximum number of launches, and of other events, that `mrctl why` shows for each job.
     pub events_max: usize,
     /// Maximum number of reduces of a job.
     pub reduces_max: u32,

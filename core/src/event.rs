@@ -115,8 +115,8 @@ pub enum AttemptStatus {
     Running(Progress),
     /// It succeeded.
     Succeeded(AttemptResult),
-    /// A map ended at this position because it was preempted. The result is that of the input
-    /// before the position.
+    /// A map ended at this position because it was preempted. The result covers the input before
+    /// the position.
     Split(u64, AttemptResult),
     /// A reduce saved a checkpoint and ended.
     Paused(CheckpointInfo),
@@ -161,7 +161,7 @@ pub enum Order {
         /// The index of the first of these events in the list of map events of the job.
         first: usize,
         /// Number of maps of the job. When a map is split, this number increases before the output
-        /// of the first half is announced.
+        /// of the part that was read is announced.
         maps: u32,
         /// The events.
         events: Vec<MapEvent>,
@@ -202,8 +202,9 @@ pub enum Effect {
     /// number. The computation is lost with the process. After a restart the policy asks for it
     /// again if it still needs it.
     Compute { number: u64, problem: Problem },
-    /// Delete what an ended job has left in the file system. It is sent again when an attempt that
-    /// outlived the job has ended, because this attempt may have written in between.
+    /// Delete what an ended job has left in the file system. This effect is sent again when an
+    /// attempt that outlived the job has ended, because the attempt may have written files in
+    /// between.
     DeleteLeftovers { job: JobId, leftovers: Leftovers },
 }
 
@@ -212,7 +213,7 @@ pub enum Effect {
 pub enum Reply {
     /// The ID of the job. A repeated submission gets the same ID.
     Submitted(JobId),
-    /// The request is being carried out. A job that is to be killed may have ended already.
+    /// The request is being carried out. A job that is to be killed may already have ended.
     Accepted,
     /// The registration was accepted.
     Registered {

@@ -37,7 +37,7 @@ pub struct Head {
     /// The ID of the job.
     #[serde(with = "text")]
     pub job: JobId,
-    /// Time of submission, in microseconds.
+    /// Time of submission, in microseconds since the Unix epoch.
     pub at_us: u64,
     /// The job as submitted.
     pub spec: Spec,
@@ -107,7 +107,7 @@ pub struct SplitRun {
 /// Any line after the first. The fact is a [`HistoryFact`], or JSON for [`known_fact`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record<F> {
-    /// When it happened, in microseconds.
+    /// When it happened, in microseconds since the Unix epoch.
     pub at_us: u64,
     /// What happened.
     pub fact: F,

@@ -108,7 +108,7 @@ pub struct JobSpec {
     pub reduces: u32,
     /// The output folder; empty if there is none.
     pub output: String,
-    /// The part of the maps that must be done before reduces may start, from 0 to 1.
+    /// The fraction of the maps that must be done before reduces may start, from 0 to 1.
     pub slow_start: f64,
     /// Whether stragglers may be duplicated or split.
     pub speculation: bool,
@@ -168,7 +168,7 @@ pub struct Preemption {
     pub bytes_lost: u64,
     pub time_lost: Span,
     pub checkpoint_bytes: u64,
-    /// Time from the request to the release of the slot, over all splits and pauses.
+    /// Time from the request to the release of the slot, summed over all splits and pauses.
     pub latency: Span,
 }
 
@@ -335,7 +335,8 @@ impl Job {
     }
 }
 
-/// Returns whether a reduce was paused after its shuffle stage.
+/// Returns whether a reduce was paused after its shuffle stage, so that it needs no more map
+/// output.
 pub(crate) fn has_all_map_output(task: &Task) -> bool {
     task.checkpoint.is_some_and(|checkpoint| checkpoint.stage > Stage::Shuffle)
 }

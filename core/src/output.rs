@@ -11,7 +11,8 @@ use crate::{
 /// Folder in the output folder of a job to which attempts write.
 pub const WORK_DIR: &str = "_temporary";
 
-/// Returns the folder for the pieces of an attempt; empty if the attempt writes none.
+/// Returns the folder for the pieces (output files) of an attempt; empty if the attempt writes
+/// none.
 pub fn work_folder(job: &Job, attempt: AttemptId) -> String {
     let writes = attempt.phase() == Phase::Reduce || job.spec.reduces == 0;
     if job.spec.output.is_empty() || !writes {

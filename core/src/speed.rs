@@ -8,8 +8,8 @@
 //! geometric mean of the speeds of its attempts, so the mean over all attempts is 1. A job that ran
 //! on only one tracker gives no speed.
 //!
-//! Deliberately absent: ageing. A machine that was repaired registers with the same name and keeps
-//! its old measurements until its tracker is forgotten.
+//! Measurements do not age: a machine that was repaired registers with the same name and keeps its
+//! old measurements until its tracker is forgotten.
 
 use crate::{
     cluster::Cluster,

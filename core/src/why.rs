@@ -24,7 +24,7 @@ impl Why {
         Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
     }
 
-    /// Parses the output of `Display`. `None` if the text is not a rule with numbers.
+    /// Parses the output of `Display`. Returns `None` if the text is not a rule with numbers.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let is_rule = |rule: &&str| !rule.is_empty() && !rule.contains('=');

@@ -1,4 +1,4 @@
-//! The state of the cluster as plain data. Policies read it.
+//! The state of the cluster as plain data, which scheduling policies read.
 //!
 //! It has a durable half ([`Durable`]), which only [`Cluster::apply`] changes, with new facts or
 //! with facts replayed from the journal. The volatile half is what no fact covers (progress, the
@@ -25,12 +25,11 @@ use crate::{
 use std::{collections::BTreeSet, ops};
 use volatile::Volatile;
 
-/// A slow map with less than this part of its range left is not split, because the remainder would
-/// be too small for a task of its own.
-const REMAINDER_PART_MIN: f32 = 0.05;
+/// A slow map with less than this fraction of its range left is not split, because the remainder
+/// would be too small for a task of its own.
+const REMAINDER_FRACTION_MIN: f32 = 0.05;
 
-/// All trackers, jobs, tasks and attempts. It dereferences to its durable half, which cannot be
-/// changed this way.
+/// All trackers, jobs, tasks and attempts. Dereferences to the durable half, read-only.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
     durable: Durable,
@@ -91,7 +90,8 @@ impl Cluster {
             && self.has_slot_without_unknown_attempt(id, phase)
     }
 
-    /// Returns whether a tracker with unassigned slots has one that no unknown attempt holds.
+    /// Returns whether a tracker with unassigned slots has one that is not taken by an unknown
+    /// attempt, which the tracker still runs although the JobTracker has given it up.
     fn has_slot_without_unknown_attempt(&self, id: TrackerId, phase: Phase) -> bool {
         self.unknown_attempts(id, phase) == 0
             || self.tracker(id).is_some_and(|tracker| self.free_slots(tracker, phase) > 0)
@@ -234,7 +234,7 @@ impl Cluster {
             && job.spec.split_slow
             && self.may_preempt(slow.id, PreemptKind::Split).is_ok()
             && slow.refusals == 0
-            && self.progress(slow).done <= 1.0 - REMAINDER_PART_MIN
+            && self.progress(slow).done <= 1.0 - REMAINDER_FRACTION_MIN
     }
 
     /// Returns whether any reduce of a job still has to fetch map output. A reduce after its

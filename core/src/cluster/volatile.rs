@@ -15,7 +15,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What its tracker has reported about an attempt since the JobTracker started.
+/// What the tracker of an attempt has reported about it since the JobTracker started.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct ReportedState {
     /// The progress, if the attempt was reported as running.
@@ -37,8 +37,8 @@ pub(crate) struct Volatile {
     /// Attempts that a tracker reports as running but that the JobTracker has given up. Each takes
     /// a slot until the tracker no longer reports it. Trackers without such attempts have no entry.
     unknown_attempts: BTreeMap<TrackerId, PerPhase<BTreeSet<AttemptId>>>,
-    /// Map outputs that their trackers did not list when they registered, and that no reduce needed
-    /// then.
+    /// Map outputs that their trackers did not list at registration, and that no reduce needed at
+    /// that time.
     missing_outputs: BTreeSet<AttemptId>,
     /// The indexes of running tasks that are much slower than others of their phase, as of the last
     /// check. Jobs without stragglers have no entry.

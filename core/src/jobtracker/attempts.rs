@@ -68,8 +68,8 @@ impl JobTracker {
         }
     }
 
-    /// Turns a success into a failure if the attempt reports pieces outside the folders that it may
-    /// write to.
+    /// Turns a success into a failure if the attempt reports pieces (output files) outside the
+    /// folders that it may write to.
     fn check_pieces(&self, id: AttemptId, status: AttemptStatus) -> AttemptStatus {
         let (AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result)) = &status else {
             return status;
@@ -166,7 +166,7 @@ impl JobTracker {
             return self.attempt_killed(
                 now,
                 id,
-                "another attempt of the task, or the job, had already ended",
+                "the job, or another attempt of the task, had already finished",
                 out,
             );
         }

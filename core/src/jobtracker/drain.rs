@@ -150,7 +150,7 @@ impl JobTracker {
                 "{name} is lost and its tasks run elsewhere: start its TaskTracker again before you drain it"
             ));
         }
-        // A repeated request only sets another deadline.
+        // Cancelling is always allowed, and a repeated request only changes the deadline.
         if !begins || tracker.drain.is_some() {
             return None;
         }
@@ -318,8 +318,8 @@ impl JobTracker {
                 let checkpoint =
                     task.and_then(|task| task.checkpoint).filter(|checkpoint| checkpoint.attempt == id);
                 match checkpoint.map(|checkpoint| checkpoint.tracker) {
-                    // An attempt that already reads the checkpoint on the draining tracker
-                    // continues.
+                    // An attempt that is already reading the checkpoint on the draining tracker
+                    // continues to do so.
                     Some(from) if leaves(from) => {
                         self.record(now, Fact::CheckpointCopied { attempt: id, tracker: by, bytes }, out);
                     }

@@ -1,4 +1,4 @@
-//! The state machine. It handles one event at a time.
+//! The state machine of the JobTracker. It handles one event at a time.
 //!
 //! Everything durable is *recorded* in one place, [`JobTracker::record`]: applied to the cluster,
 //! passed to the scheduler, and appended to the journal. Orders to trackers wait in an outbox until
@@ -14,7 +14,7 @@
 //! | `drain.rs` | draining of trackers |
 //! | `rounds.rs` | offers to the scheduler, and execution of its plan |
 //! | `reasons.rs`, `recent_facts.rs` | why a job waits, its recent events |
-//! | `stragglers.rs` | slow tasks, found and split |
+//! | `stragglers.rs` | detection and splitting of slow tasks |
 //! | `timers.rs` | timeouts |
 
 mod attempts;
@@ -96,7 +96,7 @@ pub struct JobTracker {
     pending_map_events: BTreeSet<JobId>,
     /// Copies in progress from draining trackers.
     copies: drain::Copies,
-    /// Where the next round of offers begins, so that no tracker is always last.
+    /// The tracker with which the next round of offers begins, so that no tracker is always last.
     next_offer: TrackerId,
     reservations: Reservations,
     rounds: u64,
@@ -251,7 +251,8 @@ impl JobTracker {
             }
             self.run_requested_round(now, out);
         }
-        // After the policy, because it may already have preempted attempts on draining trackers.
+        // Drains come after the policy, which may already have preempted attempts on draining
+        // trackers.
         self.advance_drains(now, out);
         if std::mem::take(&mut self.work_arrived) {
             self.offer_free_slots(now, out);
@@ -299,9 +300,9 @@ impl JobTracker {
                 self.pending_map_events.insert(attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } => {
-                // The slot of the attempt is offered with the heartbeat that reports it. But this
-                // may be the last map that reduces had to wait for, and they can use other free
-                // slots.
+                // The slot of the attempt is offered when the heartbeat that reports the attempt is
+                // handled. But this may be the last map that reduces had to wait for, and they can
+                // use other free slots.
                 let job = self.cluster.job(attempt.job());
                 self.work_arrived |= attempt.phase() == Phase::Map
                     && job.is_some_and(|job| job.succeeded.map == job.maps_before_reduces());

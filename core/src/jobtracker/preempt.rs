@@ -22,9 +22,9 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// A checkpoint is given up if it could not be read this often although its tracker was live.
+/// A checkpoint is given up after this many failed reads while its tracker was live.
 const UNREACHABLE_COUNT_MAX: u32 = 3;
-/// A checkpoint is given up if this many attempts that resumed from it have failed.
+/// A checkpoint is given up after this many attempts that resumed from it have failed.
 const FAILED_RESUMES_MAX: usize = 2;
 
 impl JobTracker {
@@ -50,7 +50,7 @@ impl JobTracker {
                 self.request_preemption(now, id, kind, &why, hold, out);
                 Reply::Accepted
             }
-            // A repeated request has no effect, except that the hold may be new.
+            // A repeated request has no effect, except that it may add a hold.
             Err(NotPreemptible::Already(_)) if same => {
                 if is_pausing && !had_hold {
                     let fact = Fact::PreemptionRequested { attempt: id, kind, why, fault: false, hold };
@@ -106,7 +106,7 @@ impl JobTracker {
             return self.attempt_killed(
                 now,
                 id,
-                "another attempt of the task, or the job, had already ended",
+                "the job, or another attempt of the task, had already finished",
                 out,
             );
         };
@@ -156,7 +156,7 @@ impl JobTracker {
         let Some(on) = self.cluster.attempt(id).map(|attempt| attempt.tracker) else { return };
         let known = self.cluster.task(id.task).and_then(|task| task.checkpoint);
         let useless = if !self.is_wanted(id) || id.phase() != Phase::Reduce {
-            Some("its checkpoint is not needed: another attempt of the task, or the job, had already ended")
+            Some("its checkpoint is not needed: its job or its task had already finished")
         } else if known.is_some_and(|known| self.cluster.is_ahead_of(&known, &checkpoint)) {
             Some("another attempt has a checkpoint with more progress")
         } else {
@@ -202,8 +202,8 @@ impl JobTracker {
         self.attempt_killed(now, id, why, out);
     }
 
-    /// Decides whether to give up a checkpoint after an attempt that resumed from it has failed: if
-    /// another attempt also failed with the checkpoint, or if the task has only one attempt left.
+    /// Called after an attempt that resumed from a checkpoint has failed. Gives up the checkpoint
+    /// if another attempt also failed with it, or if the task has only one attempt left.
     pub(super) fn suspect_checkpoint(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {
         let Some((paused, _)) = self.resumed_checkpoint(id) else { return };
         let Some(job) = self.cluster.job(id.job()) else { return };

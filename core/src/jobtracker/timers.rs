@@ -17,7 +17,7 @@ use crate::{
 use std::collections::BTreeSet;
 
 /// When a tick has caused this many effects, it declares no more trackers lost. The journal record
-/// of an event has room for many times as many.
+/// of an event has room for many times that number.
 const EFFECTS_PER_TICK_MAX: usize = 100_000;
 
 impl JobTracker {

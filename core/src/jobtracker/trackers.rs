@@ -314,8 +314,8 @@ impl JobTracker {
     }
 
     /// Checks whether map outputs that were lost while no reduce needed them are needed again,
-    /// because a reduce has to start over. All maps are checked only if outputs may have been lost:
-    /// a job can have thousands of paused reduces.
+    /// because a reduce has to start over. The maps are checked only if outputs may have been lost,
+    /// because a job with thousands of paused reduces calls this function often.
     pub(super) fn require_outputs(&mut self, now: Time, job: JobId, out: &mut Vec<Effect>) {
         if !self.lost_unneeded_outputs.contains(&job) {
             return;

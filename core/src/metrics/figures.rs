@@ -6,7 +6,7 @@ use crate::{
     time::{Span, Time},
 };
 
-/// Preemptions of a job, by result.
+/// Number of preemptions of a job by kind, and of resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct PreemptionCounts {
@@ -16,7 +16,7 @@ pub struct PreemptionCounts {
     pub resumes: u32,
     pub migrations: u32,
     /// Splits, pauses and kills that were not for another job: of stragglers, and on draining
-    /// nodes.
+    /// nodes. The fields above do not include them.
     pub internal: u32,
 }
 
@@ -66,7 +66,7 @@ impl Recovery {
         self.maps_waited.0.checked_div(u64::from(self.maps)).map(Span)
     }
 
-    /// Returns the part of the lost maps that ran again node-local; `None` if no map was lost.
+    /// Returns the fraction of the lost maps that ran again node-local; `None` if no map was lost.
     pub fn locality(&self) -> Option<f64> {
         (self.maps > 0).then(|| f64::from(self.local) / f64::from(self.maps))
     }
@@ -79,7 +79,7 @@ pub struct JobFigures {
     pub name: String,
     /// Its user.
     pub user: String,
-    /// The group of jobs that it is compared with: the setting `group`, else its name.
+    /// The group under which its metrics are aggregated: the setting `group`, else its name.
     pub group: String,
     /// Number of tasks at submission.
     pub tasks: PerPhase<u32>,
@@ -155,7 +155,8 @@ impl JobFigures {
         self.preemption_latency + self.restarting
     }
 
-    /// Returns the part of its maps that were launched node-local; `None` if none was launched.
+    /// Returns the fraction of the job's maps that were launched node-local; `None` if none were
+    /// launched.
     pub fn locality(&self) -> Option<f64> {
         let all: u32 = self.near.iter().sum();
         (all > 0).then(|| f64::from(self.near[0]) / f64::from(all))

@@ -34,10 +34,10 @@ use std::{
 };
 use timeline::Timeline;
 
-/// The rule with which the reason for splitting a slow map starts.
+/// The rule at the start of every reason for splitting a slow map.
 const STRAGGLER_RULE: &str = "straggler-split";
 
-/// The setting of a job that names the group that it is compared with.
+/// The job setting that names the group under which the job's metrics are aggregated.
 pub const GROUP: &str = "group";
 
 /// Returns the group of a job: the setting `group`, else the name of the job.
@@ -45,14 +45,15 @@ pub fn group(spec: &JobSpec) -> &str {
     spec.conf.get(GROUP).unwrap_or(&spec.name)
 }
 
-/// Slot use is recorded per job only for jobs whose number is not higher than this.
+/// Slot use by job is recorded only for jobs with IDs up to this number.
 pub const JOBS_SHOWN_MAX: usize = 40;
 
 /// The state of a job while it runs.
 #[derive(Debug)]
 struct RunningJob {
     spec: Arc<JobSpec>,
-    /// The root of each map. When a map is split, the remainder adds an entry.
+    /// The root of each map: the index of the submitted split that contains its range. When a map
+    /// is split, the remainder adds an entry.
     roots: Vec<u32>,
     maps_done: u32,
     /// The duration of each map that is done.
@@ -140,7 +141,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics with the minimum shares of users.
+    /// Creates metrics with these minimum shares of users.
     pub fn with_users(users: impl IntoIterator<Item = (String, shares::MinShare)>) -> Self {
         Self { shares: Shares::new(users), ..Self::default() }
     }

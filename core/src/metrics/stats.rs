@@ -5,7 +5,8 @@ pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// Returns a quantile, interpolated between the two nearest values; 0 without values.
+/// Returns the quantile at `part` (0 to 1), interpolated between the two nearest values; 0 without
+/// values.
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -32,7 +33,8 @@ pub fn confidence(values: &[f64]) -> f64 {
     student_t(count - 1) * (variance / count as f64).sqrt()
 }
 
-/// Returns the two-sided 95% quantile of Student's t-distribution.
+/// Returns the two-sided 95% quantile of Student's t-distribution with this many degrees of
+/// freedom.
 fn student_t(freedom: usize) -> f64 {
     const QUANTILES: [f64; 30] = [
         12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,

@@ -65,7 +65,7 @@ pub enum Refused {
     Blacklisted { job: JobId, tracker: TrackerId },
     #[error("task {task} failed on tracker {tracker}, and other trackers can run it")]
     Avoided { task: TaskId, tracker: TrackerId },
-    #[error("tracker {0} runs an attempt of this task already")]
+    #[error("tracker {0} is already running an attempt of this task")]
     SameTracker(TrackerId),
     #[error("tracker {0} is being drained")]
     Draining(TrackerId),
@@ -338,7 +338,7 @@ impl<'a> Plan<'a> {
         self.new_reservations.get(&task).copied().or_else(|| self.reservations.tracker_for(task))
     }
 
-    /// Returns whether a job may use a tracker. If the job has blacklisted a larger part of the
+    /// Returns whether a job may use a tracker. If the job has blacklisted a larger fraction of the
     /// live trackers than allowed (because others were lost since), it uses all of them again.
     pub fn may_use(&self, job: &Job, tracker: TrackerId) -> bool {
         if !job.blacklist.contains(&tracker) {

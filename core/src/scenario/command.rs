@@ -216,7 +216,7 @@ impl Player<'_> {
         }
     }
 
-    /// Sends the request of a user about an attempt, a task or a tracker.
+    /// Sends a user's request for an attempt, a task or a tracker.
     fn request_event(&mut self, arguments: &Arguments<'_>) -> Result<Vec<Effect>, String> {
         let (request, by) = (self.next_request(), "ann".to_owned());
         let subject = arguments.subject()?;

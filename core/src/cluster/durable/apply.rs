@@ -58,7 +58,7 @@ impl Durable {
             Fact::TaskReleased { task } => {
                 let released = self.task_mut(*task)?;
                 released.on_hold = false;
-                // A later request to pause with a hold counts as a new one.
+                // Cleared, so that a later request to pause with a hold counts as a new request.
                 for attempt in &mut released.attempts {
                     attempt.hold_requested = false;
                 }
@@ -315,7 +315,8 @@ impl Durable {
         let Some(job) = self.jobs.remove(&id) else { return apply_error(format!("{id} is not known")) };
         self.job_by_request.remove(&job.request);
         self.active_job_ids.remove(&id);
-        // The remainder of a split map shares the hosts of the task that was split.
+        // Only the maps as submitted hold references to host names. The remainder of a split map
+        // shares those of the task that was split.
         for host in job.tasks.map[..job.spec.splits.len()].iter().flat_map(|task| &task.hosts) {
             self.hosts.release(host.0);
         }
@@ -430,7 +431,7 @@ impl Durable {
         result: &AttemptResult,
     ) -> Result<(), ApplyError> {
         if self.task_mut(id.task)?.is_done() {
-            return apply_error(format!("{} is done already", id.task));
+            return apply_error(format!("{} is already done", id.task));
         }
         self.release_slot(at, id, AttemptState::Succeeded)?;
         let task = self.task_mut(id.task)?;

@@ -1,4 +1,5 @@
-//! Checks invariants of private tables of the durable half.
+//! Invariant checks for the private tables of [`Durable`], the part of the cluster state that is
+//! rebuilt from the journal.
 
 use super::Durable;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,8 +9,8 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl Durable {
-    /// Checks that the table has exactly the names of the hosts and racks that trackers and jobs
-    /// use, each with the right reference count.
+    /// Checks that the name tables have exactly the hosts and racks that trackers and jobs use,
+    /// each with the right reference count.
     pub(crate) fn check_names(&self) -> Result<(), String> {
         let (mut hosts, mut racks): (BTreeMap<&str, u64>, BTreeMap<&str, u64>) = <_>::default();
         for tracker in self.trackers() {

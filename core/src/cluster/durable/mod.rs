@@ -1,12 +1,13 @@
-//! The durable half of the cluster: exactly what follows from the facts of the journal.
+//! The durable half of the cluster state: exactly what follows from the facts (durable events) in
+//! the journal.
 //!
 //! It changes only through [`Durable::apply`], both for new facts and in replay. Its fields are
 //! private to this module and nothing returns a mutable reference, so the compiler enforces this. A
 //! replay of the same facts therefore gives an equal durable half; the random tests compare the two
 //! after every event.
 //!
-//! Deliberately absent: what only trackers report and no fact covers, such as progress and the time
-//! of the last heartbeat (`volatile`).
+//! What only trackers report and no fact covers, such as progress and the time of the last
+//! heartbeat, is in `volatile`.
 
 mod apply;
 mod check;
@@ -45,7 +46,8 @@ pub struct Durable {
     trackers_on: BTreeMap<HostId, BTreeSet<TrackerId>>,
     /// Trackers with a slot that no known attempt holds.
     unassigned_trackers: PerPhase<BTreeSet<TrackerId>>,
-    /// Slots of all trackers that are live or awaited and not being drained.
+    /// Number of slots on all trackers that are live or awaited (see `TrackerState`) and not being
+    /// drained.
     slots: PerPhase<u32>,
     /// Trackers that are not lost but whose slots are not counted in `slots`: those that are
     /// suspect or being drained.
@@ -210,7 +212,7 @@ impl Durable {
     }
 
     /// Updates the number of slots, the excluded trackers and the unreachable trackers after a
-    /// tracker has changed. `before` is its capacity before the change.
+    /// tracker has changed. `before` is the capacity of the tracker before the change.
     fn update_slots(&mut self, id: TrackerId, before: PerPhase<u32>) {
         let Some(tracker) = self.trackers.get(&id) else { return };
         let after = tracker.capacity();

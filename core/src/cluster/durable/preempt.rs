@@ -21,7 +21,7 @@ pub enum NotPreemptible {
     Ended(AttemptId),
     #[error("too late to preempt {0}: its job has ended or is committing its output")]
     TooLate(AttemptId),
-    #[error("{0} is being preempted already")]
+    #[error("{0} is already being preempted")]
     Already(AttemptId),
     #[error("{0} is a map: only reduces can be paused")]
     NotAReduce(AttemptId),
@@ -74,7 +74,7 @@ impl Durable {
         let Some(attempt) = self.attempt_mut(id).filter(|attempt| attempt.state.is_viable()) else {
             return apply_error(format!("{id} is not running"));
         };
-        // A repeated request of the same kind keeps the time of the first one.
+        // A repeated request of the same kind keeps the time of the first request.
         let before = attempt.preempt_request.filter(|(was, _)| *was == kind);
         attempt.preempt_request = Some((kind, before.map_or(at, |(_, asked)| asked)));
         attempt.hold_requested |= hold;
@@ -116,8 +116,8 @@ impl Durable {
         self.update_pending(id.task)
     }
 
-    /// Marks the task as done, with a range that ends at the position where the attempt stopped. A
-    /// new task gets the remainder of the range.
+    /// Marks the task of a split attempt as done. Its range now ends where the attempt stopped, and
+    /// a new task gets the remainder.
     pub(super) fn map_split(
         &mut self,
         at: Time,
@@ -190,7 +190,7 @@ impl Durable {
     }
 
     /// Adds the work of a preempted attempt to the lost work of its job.
-    /// [`Self::update_saved_work`] then moves the part that is saved.
+    /// [`Self::update_saved_work`] then moves what is saved from lost to saved work.
     fn count_work(&mut self, id: AttemptId, work: Work) -> Result<(), ApplyError> {
         if let Some(attempt) = self.attempt_mut(id) {
             attempt.work_done = Some(work);
