@@ -1,4 +1,4 @@
-//! The masters of a cluster, and the credentials for them, from a configuration file.
+//! Reads the addresses of the masters, and the credentials for them, from a `fermata.toml`.
 
 use crate::{Error, JobTracker, Result};
 use daemon::config::{ClientConfig, Config, SecurityConfig};
@@ -6,7 +6,7 @@ use dfs_client::{Client, ClientError, ClientOptions};
 use security::{Credentials, SecurityError};
 use std::path::Path;
 
-/// A cluster, as its `fermata.toml` describes it. Nothing is connected yet.
+/// The addresses of the masters of a cluster, and the credentials for them. Not a connection.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     namenode: String,
@@ -37,7 +37,7 @@ impl Cluster {
     }
 }
 
-/// Reads the credentials that these settings describe, for the account of this process.
+/// Reads the credentials that the `[security]` settings name, for the account of this process.
 pub fn credentials(security: &SecurityConfig) -> Result<Credentials, SecurityError> {
     Credentials::of_client(security, &daemon::account::user())
 }

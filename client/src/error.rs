@@ -1,4 +1,4 @@
-//! Why a call to the JobTracker failed: it refused, or it was unreachable.
+//! Errors of calls to the JobTracker, the TaskTrackers and the file system.
 
 use dfs_client::ClientError;
 use security::Role;
@@ -8,38 +8,38 @@ use tonic::{Code, Status};
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The failure of a call to a daemon.
+/// Why a call to a daemon failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no answer: the daemon is down or frozen, or the network is interrupted.
+    /// The daemon does not answer: it is down or frozen, or the network is interrupted.
     #[error("the {daemon} at {addr} does not answer ({why}){}", advice_clause(advice))]
     Unreachable {
-        /// The kind of daemon, for people.
+        /// The kind of daemon, such as `JobTracker`.
         daemon: &'static str,
         /// The address of the daemon.
         addr: String,
-        /// The error of the transport.
+        /// The transport error.
         why: String,
-        /// What to do, or empty ([`crate::JobTracker::with_advice`]).
+        /// What the user can do; empty without advice ([`crate::JobTracker::with_advice`]).
         advice: String,
     },
-    /// There is an answer, but not from a JobTracker.
+    /// The server that answered is not a JobTracker.
     #[error("the server at {addr} is not a Fermata JobTracker ({why})")]
     NotJobTracker {
         /// The address of the server.
         addr: String,
-        /// The error in the answer of the server.
+        /// The error that the server returned.
         why: String,
     },
     /// The JobTracker refused with a gRPC status.
     #[error("{message}")]
     Status {
-        /// The kind of refusal.
+        /// The gRPC status code.
         code: Code,
-        /// The reason, for people.
+        /// The human-readable reason.
         message: String,
     },
-    /// A value of the caller is not valid, so that nothing was sent.
+    /// A value from the caller is invalid. Nothing was sent.
     #[error("{0}")]
     Invalid(String),
     /// A local file could not be uploaded.
@@ -47,18 +47,18 @@ pub enum Error {
     Upload {
         /// The local file.
         file: PathBuf,
-        /// The error of the file system.
+        /// The error from the file system.
         source: ClientError,
     },
-    /// The file system refused, or it was unreachable.
+    /// A call to the file system failed.
     #[error("{0}")]
     Files(#[source] ClientError),
-    /// A submission got no reply: the JobTracker may have accepted the job or not.
+    /// A submission got no reply. The JobTracker may or may not have accepted the job.
     #[error("no reply to the submission from the JobTracker at {addr}: {why}")]
     NoReply {
         /// The address of the JobTracker.
         addr: String,
-        /// The error of the last attempt.
+        /// The error of the last retry.
         why: String,
     },
     /// The JobTracker stayed unreachable while a job was followed. The job may still be running.
@@ -69,9 +69,9 @@ pub enum Error {
     ConnectionLost {
         /// The address of the JobTracker.
         addr: String,
-        /// For how long the connection was retried.
+        /// How long the client tried to reconnect.
         seconds: u64,
-        /// What to do, or empty ([`crate::JobTracker::with_advice`]).
+        /// What the user can do; empty without advice ([`crate::JobTracker::with_advice`]).
         advice: String,
         /// The ID of the job.
         job: String,
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the error for a status that a call to `addr` returned.
+    /// Converts the status of a failed call to the JobTracker at `addr`.
     pub(crate) fn of(addr: &str, status: &Status) -> Self {
         let other_server =
             status.code() == Code::Unimplemented || status.message().contains("HTTP status code");
@@ -107,7 +107,7 @@ impl Error {
         Self::Unreachable { daemon: daemon.title(), addr, why, advice }
     }
 
-    /// Adds what to do if the daemon is unreachable.
+    /// Adds advice to [`Error::Unreachable`]. Other errors are not changed.
     #[must_use]
     pub fn with_advice(mut self, make: impl FnOnce() -> String) -> Self {
         if let Self::Unreachable { advice, .. } = &mut self {

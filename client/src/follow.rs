@@ -10,14 +10,14 @@ use std::{
 
 /// How long to retry after the connection to the JobTracker is lost.
 const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long a connection is lost, or a job waits, before the observer is notified.
+/// How long a connection must be lost, or a job must wait, before the observer is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// Maximum interval between two queries for the reasons why a job waits.
 const QUERY_INTERVAL_MAX: Duration = Duration::from_mins(1);
 /// Interval between two attempts to reconnect.
 const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 
-/// Is notified of what happens to a job that is followed.
+/// Receives the events of a job that [`JobTracker::follow`] follows.
 pub trait Observer {
     /// Called with each new status of the job.
     fn status(&mut self, job: &Job);
@@ -28,8 +28,8 @@ pub trait Observer {
     /// Called when the JobTracker answers again.
     fn reachable(&mut self, tracker: &JobTracker);
 
-    /// Called when the job waits for these reasons: it has no running attempt, or its output cannot
-    /// be written.
+    /// Called with all reasons why the job waits, whenever there is a new reason. A job waits if it
+    /// has no running attempt or if its output cannot be written.
     fn waits(&mut self, job: &str, reasons: &[Reason]);
 }
 
@@ -92,8 +92,8 @@ struct DisconnectedTime {
 }
 
 impl DisconnectedTime {
-    /// Called when the JobTracker is reachable. Returns whether the observer was notified of the
-    /// lost connection.
+    /// Called when the JobTracker is reachable again. Returns whether the observer was notified of
+    /// the lost connection.
     fn end(&mut self) -> bool {
         std::mem::take(self).is_reported
     }
@@ -118,10 +118,10 @@ struct WaitReasons<Ask, Query> {
     ask: Ask,
     /// The time from the start of the wait, or from a new reason, to the next query.
     first_interval: Duration,
-    /// The time to the next query. Doubles with each query without a new reason, up to
+    /// The current interval between queries. Doubles with each query without a new reason, up to
     /// [`QUERY_INTERVAL_MAX`], because hundreds of clients may follow jobs that wait for hours.
     interval: Duration,
-    /// The job if it waits, and the time of the next query.
+    /// The ID of the job, and the time of the next query; None if the job does not wait.
     job: Option<(String, Instant)>,
     query: Option<Pin<Box<Query>>>,
     /// The rules of the reasons that were reported since the start of the wait.
@@ -166,7 +166,7 @@ impl<Ask: Fn(String) -> Query, Query: Future<Output = Vec<Reason>>> WaitReasons<
     }
 }
 
-/// Follows a job over one connection. Returns None if the connection breaks.
+/// Follows a job over one connection. Returns None if the stream closes before the job has ended.
 async fn follow_watch<Query: Future<Output = Vec<Reason>>>(
     mut watch: Watch,
     tracker: &JobTracker,

@@ -1,4 +1,4 @@
-//! The gRPC client of the JobTracker. Only this module uses the wire types of jobs.
+//! The gRPC client of the JobTracker. Converts protobuf messages into the types of `model`.
 
 mod drain;
 mod scheduling;
@@ -31,7 +31,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// How long to wait for the answer to a ping.
 const PONG_TIMEOUT: Duration = Duration::from_secs(4);
-/// How long a call waits before the listener is notified.
+/// How long a call may take before the listener is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// How long a submission without a reply is retried.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ impl JobTracker {
         Ok(Self { client, addr: addr.into(), user, credentials, advice: None, listener: None })
     }
 
-    /// Sets what errors suggest if the JobTracker is unreachable.
+    /// Sets the function that returns the advice in errors about an unreachable JobTracker.
     #[must_use]
     pub fn with_advice(self, advice: impl Fn() -> String + Send + Sync + 'static) -> Self {
         Self { advice: Some(Arc::new(advice)), ..self }
@@ -131,7 +131,7 @@ impl JobTracker {
         &self.addr
     }
 
-    /// Returns what to do if the JobTracker is unreachable; empty if there is no advice.
+    /// Returns what the user can do if the JobTracker is unreachable; empty without advice.
     pub fn advice(&self) -> String {
         self.advice.as_ref().map_or_else(String::new, |advice| advice())
     }
@@ -212,8 +212,8 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Preempts an attempt. A task that is paused continues with [`JobTracker::resume`]. The
-    /// program may refuse; [`JobTracker::why`] shows the refusal.
+    /// Requests the preemption of an attempt. [`JobTracker::resume`] resumes a paused task. The
+    /// program may refuse the request; [`JobTracker::why`] shows the refusal.
     pub async fn preempt(&self, attempt: &str, kind: PreemptKind) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let kind = match kind {
@@ -226,7 +226,7 @@ impl JobTracker {
         Ok(())
     }
 
-    /// Continues a paused task, on the tracker `on` if given.
+    /// Resumes a paused task, on the tracker `on` if given.
     pub async fn resume(&self, task: &str, on: Option<&str>) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let on = on.unwrap_or_default().into();
@@ -289,7 +289,7 @@ impl JobTracker {
         Ok(self.trackers_and_notices().await?.0)
     }
 
-    /// Returns the trackers, and the warnings of the JobTracker for its operator, one per line.
+    /// Returns all trackers, and the JobTracker's warnings for its operator, one per line.
     pub async fn trackers_and_notices(&self) -> Result<(Vec<Tracker>, Vec<String>)> {
         let message = self.request(pb::TrackersRequest {});
         let reply = self.reply(rpc::trackers(&self.client, message)).await?;
@@ -297,7 +297,7 @@ impl JobTracker {
         Ok((trackers.into_iter().map(tracker).collect(), notices))
     }
 
-    /// Removes a lost tracker from the list of the JobTracker.
+    /// Removes a lost tracker from the JobTracker's list of trackers.
     pub async fn forget_node(&self, name: &str) -> Result<()> {
         let request_id = uuid::Uuid::new_v4().as_bytes().to_vec();
         let message = self.request(pb::ForgetNodeRequest { request_id, node: name.into() });

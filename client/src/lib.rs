@@ -24,9 +24,9 @@
 //! # }
 //! ```
 //!
-//! `client/examples/submit.rs` is a complete program. Deliberately absent: clusters in the folders
-//! of `mrctl up` (in `lab/clusters`), advice in terms of `mrctl` (in `client/view`), and the check
-//! of a program before its submission (in `mrctl`).
+//! `client/examples/submit.rs` is a complete program. This crate does not find clusters that `mrctl
+//! up` has started (`lab/clusters` does), does not suggest `mrctl` commands (`client/view` does),
+//! and does not check a program before it is submitted (`mrctl` does).
 
 mod cluster;
 mod error;

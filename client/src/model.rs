@@ -25,7 +25,7 @@ pub struct PhaseStatus {
     pub failed_attempts: u32,
     /// Attempts that were killed.
     pub killed_attempts: u32,
-    /// From 0 to 1.
+    /// The progress of the phase, from 0 to 1.
     pub progress: f64,
 }
 
@@ -50,26 +50,26 @@ impl PhaseStatus {
     }
 }
 
-/// A job.
+/// A job. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Job {
-    /// The ID, `job_7`.
+    /// The ID, such as `job_7`.
     pub job: String,
-    /// The name, for people.
+    /// The human-readable name.
     pub name: String,
     /// The owner.
     pub user: String,
     /// The queue or pool.
     pub queue: String,
-    /// From `very-low` to `very-high`.
+    /// The priority, from `very-low` to `very-high`.
     pub priority: String,
-    /// The program.
+    /// The name of a built-in program, or the path of an executable.
     pub program: String,
     /// `running`, `committing`, `succeeded`, `failed` or `killed`.
     pub state: String,
     /// Why the job failed or was killed. For an active job: why its output cannot be written now.
     pub why: String,
-    /// When the job was submitted, in milliseconds since 1970.
+    /// When the job was submitted.
     pub submitted_ms: u64,
     /// When the first attempt of the job started; 0 before that.
     pub started_ms: u64,
@@ -89,7 +89,7 @@ pub struct Job {
     pub output: String,
     /// The sums of the counters of its tasks.
     pub counters: BTreeMap<String, u64>,
-    /// The cost of preemption.
+    /// The work that preemption has saved and lost.
     pub preemption: Preemption,
     /// Whether inputs, output and counters are left out, because the caller is not the owner.
     pub partial: bool,
@@ -106,19 +106,19 @@ pub struct Preemption {
     pub resumes: u32,
     /// Reduces that were resumed on another tracker.
     pub migrations: u32,
-    /// Attempts that were killed.
+    /// Attempts that preemption killed.
     pub kills: u32,
     /// Checkpoints that were lost.
     pub checkpoints_lost: u32,
     /// Bytes processed that did not have to be processed again.
     pub bytes_saved: u64,
-    /// The time in which `bytes_saved` were processed.
+    /// The time that it took to process `bytes_saved`.
     pub ms_saved: u64,
     /// Bytes processed that had to be processed again.
     pub bytes_lost: u64,
-    /// The time in which `bytes_lost` were processed.
+    /// The time that it took to process `bytes_lost`.
     pub ms_lost: u64,
-    /// The size of all checkpoints.
+    /// The total size of all checkpoints.
     pub checkpoint_bytes: u64,
     /// The sum of the times from a preemption request until its slot was free.
     pub latency_ms: u64,
@@ -135,19 +135,19 @@ impl Job {
         self.ended_ms.saturating_sub(self.submitted_ms) as f64 / 1000.0
     }
 
-    /// Describes how many maps were node-local or rack-local. None for a job without real input:
-    /// the maps of teragen read only a line that describes the rows to generate.
+    /// Describes how many maps were node-local or rack-local. Returns None for a job without real
+    /// input: the maps of teragen read only a line that describes the rows to generate.
     pub fn locality(&self) -> Option<String> {
         let reads = self.maps.total > 0 && self.program != "teragen";
         reads.then(|| format!("{} node-local, {} rack-local", self.local_maps, self.rack_maps))
     }
 
-    /// Returns the state for users: "waiting" if no attempt runs.
+    /// Returns the state to show to users: `waiting` if no attempt of an active job is running.
     pub fn display_state(&self) -> &str {
         if self.is_waiting() { "waiting" } else { &self.state }
     }
 
-    /// Returns whether the job is active but has no slot.
+    /// Returns whether the job is in state `running` but none of its attempts is running.
     pub fn is_waiting(&self) -> bool {
         self.state == "running" && self.maps.running + self.reduces.running == 0
     }
@@ -171,30 +171,30 @@ pub fn attempt_of<'a>(tasks: &'a [Task], id: &str) -> Option<&'a Attempt> {
 /// A task and its attempts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Task {
-    /// The ID, `job_7.m3`.
+    /// The ID, such as `job_7.m3`.
     pub task: String,
     /// The state of the task.
     pub state: String,
     /// The input file of a map; empty for a reduce.
     pub source: String,
-    /// The first byte of the range of a map.
+    /// The offset of the first byte that a map reads from `source`.
     pub start: u64,
-    /// The end of the range of a map.
+    /// The offset after the last byte that a map reads from `source`.
     pub end: u64,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
-    /// The index of the submitted split that the range is a part of.
+    /// The index of the submitted split that contains the range of this map.
     pub root: u32,
-    /// The map that was split, if this task is the remainder of its range.
+    /// The ID of the map that was split, if this task processes the remainder of its range.
     #[serde(rename = "tail_of")]
     pub remainder_of: Option<String>,
     /// Whether the task waits until a user resumes it.
     pub on_hold: bool,
     /// The paused attempt that the next attempt resumes from; empty if there is none.
     pub paused: String,
-    /// The tracker that has the checkpoint.
+    /// The tracker that has the checkpoint of `paused`.
     pub paused_on: String,
-    /// The size of the checkpoint.
+    /// The size of that checkpoint.
     pub paused_bytes: u64,
 }
 
@@ -213,16 +213,16 @@ impl Task {
 /// An attempt of a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Attempt {
-    /// The ID, `job_7.m3.0`.
+    /// The ID, such as `job_7.m3.0`.
     pub attempt: String,
-    /// The tracker that runs the attempt.
+    /// The tracker that the attempt was launched on.
     pub tracker: String,
-    /// The address of the log server of that tracker.
+    /// The address at which that tracker serves logs.
     #[serde(skip)]
     pub logs_addr: String,
     /// The state of the attempt.
     pub state: String,
-    /// From 0 to 1.
+    /// The progress of the attempt, from 0 to 1.
     pub progress: f64,
     /// What the attempt is doing: `map`, `shuffle`, `merge` or `reduce`.
     pub stage: String,
@@ -241,9 +241,9 @@ pub struct Attempt {
     pub error: String,
     /// The attempt whose checkpoint this attempt resumed from.
     pub resumed_from: String,
-    /// `split`, `pause` or `kill`; empty if it was not preempted.
+    /// How the attempt was preempted: `split`, `pause` or `kill`; empty if it was not preempted.
     pub preempt_kind: String,
-    /// When the preemption was requested.
+    /// When the preemption was requested; 0 if it was not preempted.
     pub preempted_ms: u64,
     /// The counters of the attempt.
     pub counters: BTreeMap<String, u64>,
@@ -258,15 +258,16 @@ pub struct Tracker {
     pub host: String,
     /// The rack of the tracker.
     pub rack: String,
-    /// `live`, `suspect`, `awaited`, `lost`, `draining` or `drained`.
+    /// `live`, `suspect`, `awaited` (not registered again since the JobTracker restarted), `lost`,
+    /// `draining` or `drained`.
     pub state: String,
     /// Slots for maps.
     pub map_slots: u32,
     /// Slots for reduces.
     pub reduce_slots: u32,
-    /// Maps that run there.
+    /// Maps that are running on the tracker.
     pub maps_running: u32,
-    /// Reduces that run there.
+    /// Reduces that are running on the tracker.
     pub reduces_running: u32,
     /// The time since its last heartbeat.
     pub last_heartbeat_ms_ago: u64,
@@ -281,9 +282,9 @@ pub struct Tracker {
 pub struct DrainState {
     /// The state of the tracker.
     pub state: String,
-    /// Maps that run there.
+    /// Maps that are running on the tracker.
     pub maps_running: u32,
-    /// Reduces that run there.
+    /// Reduces that are running on the tracker.
     pub reduces_running: u32,
     /// Map outputs that jobs need and only this tracker has.
     pub outputs: u32,
@@ -295,11 +296,11 @@ pub struct DrainState {
     pub checkpoint_bytes: u64,
     /// The number of other trackers that accept work.
     pub others: u32,
-    /// What the drain has done so far.
+    /// The work that the drain has moved and lost so far.
     pub cost: DrainCost,
 }
 
-/// What a drain has done so far.
+/// The work that a drain has moved and lost so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DrainCost {
     /// Maps that were split.
@@ -322,9 +323,9 @@ pub struct DrainCost {
     pub redone: u32,
 }
 
-/// Sets the parent of each map that is the remainder of a split. A split creates a new task with
-/// the next index, so the parent is the map whose range contained the first byte of the new task at
-/// that time.
+/// Sets `remainder_of` of each map that processes the remainder of a split map. A split creates a
+/// new task with the next index, so the split map is the one whose range contained the first byte
+/// of the new task at that time.
 pub fn find_remainders(tasks: &mut [Task]) {
     // For each root, the tasks so far by the start of their range.
     let mut roots = BTreeMap::<u32, BTreeMap<u64, String>>::new();

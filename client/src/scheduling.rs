@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 /// Why a decision was made, or why a job or task waits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Reason {
-    /// The name of the rule.
+    /// The name of the rule, such as `locality-wait`.
     pub rule: String,
     /// The numbers that the rule used.
     pub numbers: BTreeMap<String, f64>,
-    /// The reason, for people.
+    /// The human-readable reason.
     pub text: String,
 }
 
@@ -23,13 +23,13 @@ pub struct JobEvent {
     pub at_ms: u64,
     /// The kind of event.
     pub what: String,
-    /// The attempt; empty if the event concerns the whole job.
+    /// The ID of the attempt; empty if the event concerns the whole job.
     pub attempt: String,
-    /// The tracker, if any.
+    /// The name of the tracker; empty if the event concerns no tracker.
     pub tracker: String,
-    /// The reason of a decision.
+    /// The reason, if the event is a scheduling decision.
     pub why: Option<Reason>,
-    /// The event, for people.
+    /// The human-readable description of the event.
     pub text: String,
 }
 
@@ -58,11 +58,11 @@ impl WhyReply {
 /// All policies, and those in use.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Schedulers {
-    /// The policy in use; None without a cluster.
+    /// The policy in use; None if there is no cluster to ask.
     pub scheduler: Option<String>,
     /// The shadow policy, if any.
     pub shadow: Option<String>,
-    /// How long the policy in use takes to decide; None without a cluster.
+    /// How long the policy in use takes to decide; None if there is no cluster to ask.
     pub deciding: Option<DecisionStats>,
     /// All policies.
     pub policies: Vec<Policy>,
@@ -71,16 +71,16 @@ pub struct Schedulers {
 /// The time that a policy has needed for its decisions since the JobTracker started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct DecisionStats {
-    /// The number of rounds.
+    /// The number of decision rounds.
     pub rounds: u64,
-    /// The time of all rounds in microseconds.
+    /// The total time of all rounds in microseconds.
     pub total_us: u64,
     /// The time of the longest round in microseconds.
     pub longest_us: u64,
 }
 
 impl DecisionStats {
-    /// Describes the time for people.
+    /// Describes the number of rounds, their mean time and the longest time.
     pub fn describe(&self) -> String {
         let mean = self.total_us as f64 / self.rounds.max(1) as f64;
         let rounds = daemon::count(self.rounds, "decision round");
@@ -95,7 +95,7 @@ pub struct Policy {
     pub name: String,
     /// What the policy does.
     pub about: String,
-    /// The section of its parameters in `fermata.toml`.
+    /// The section of `fermata.toml` that sets the parameters of the policy.
     pub section: String,
     /// Whether the policy is in use, alone or as a part of a composed policy.
     pub in_use: bool,
@@ -112,7 +112,7 @@ pub struct Parameter {
     pub value: String,
     /// The default value.
     pub default: String,
-    /// What it does.
+    /// What the parameter does.
     pub about: String,
 }
 
@@ -127,15 +127,15 @@ pub struct Comparison {
     pub same: u64,
     /// Slots that the shadow policy would have given to another job.
     pub other: u64,
-    /// Slots that the policy used and the shadow would have left free.
+    /// Slots that the policy in use filled and the shadow policy would have left free.
     pub left_free: u64,
-    /// Tasks that the shadow would have launched when the policy left the slot free.
+    /// Tasks that the shadow policy would have launched when the policy in use left the slot free.
     pub sooner: u64,
-    /// Attempts that both policies preempted.
+    /// Attempts that the policy in use preempted and the shadow policy would have preempted too.
     pub both_preempted: u64,
-    /// Attempts that the policy preempted.
+    /// Attempts that the policy in use preempted.
     pub policy_preempted: u64,
-    /// Attempts that the shadow would have preempted.
+    /// Attempts that the shadow policy would have preempted.
     pub shadow_preempted: u64,
     /// The last differences, oldest first.
     pub differences: Vec<Difference>,
@@ -146,13 +146,13 @@ pub struct Comparison {
 pub struct Difference {
     /// When the decision was made, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The tracker.
+    /// The tracker that has the slot.
     pub tracker: String,
-    /// Map or reduce.
+    /// The kind of slot: `map` or `reduce`.
     pub phase: String,
-    /// The decision of the policy in use.
+    /// The decision of the policy in use; None if it did nothing.
     pub policy: Option<Choice>,
-    /// The decision of the shadow policy.
+    /// The decision of the shadow policy; None if it did nothing.
     pub shadow: Option<Choice>,
 }
 
@@ -163,7 +163,7 @@ pub struct Choice {
     pub task: String,
     /// Whether the decision is a preemption.
     pub preempted: bool,
-    /// The reason.
+    /// The reason for the decision.
     pub why: Reason,
 }
 
@@ -178,8 +178,8 @@ pub struct Throughput {
     pub speed: Option<f64>,
 }
 
-/// Returns the names of the policies in the description of a composed policy, such as
-/// `chronos(fair)`.
+/// Returns the names of the policies in the description of a composed policy: `chronos` and `fair`
+/// for `chronos(fair)`.
 pub fn policy_names(description: &str) -> impl Iterator<Item = &str> {
     description.split(['(', ')']).map(str::trim).filter(|name| !name.is_empty())
 }

@@ -14,7 +14,7 @@ pub struct StagingFolder<'a> {
 }
 
 impl<'a> StagingFolder<'a> {
-    /// Chooses a staging folder with a new name, which is created with the first file.
+    /// Chooses a new name. The folder is created when the first file is uploaded.
     pub fn new(client: &'a Client) -> Self {
         let folder = format!("{STAGING}/{}", uuid::Uuid::new_v4());
         Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), may_exist: false }
@@ -36,7 +36,7 @@ impl<'a> StagingFolder<'a> {
         Ok(path.to_string())
     }
 
-    /// Creates a file with these bytes. Returns its path in the file system.
+    /// Creates a file `name` with these bytes. Returns its path in the file system.
     pub async fn put_bytes(&mut self, name: &str, bytes: Vec<u8>) -> Result<String> {
         let source = PutSource::Reader(Box::new(std::io::Cursor::new(bytes)));
         Ok(self.put_as(name, source).await.map_err(Error::Files)?.to_string())
@@ -59,7 +59,8 @@ impl<'a> StagingFolder<'a> {
         }
     }
 
-    /// Deletes the folder, if the job was not submitted.
+    /// Deletes the folder. Only for a job that was not submitted; otherwise the JobTracker deletes
+    /// it.
     pub async fn discard(&self) {
         if self.may_exist {
             let _ = self.client.delete(&self.folder, true).await;

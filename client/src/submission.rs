@@ -1,11 +1,11 @@
-//! What a caller sends to the JobTracker.
+//! The description of a job that a caller submits to the JobTracker.
 
 use std::collections::BTreeMap;
 
 /// A job to submit. The program is either `builtin` or `executable`.
 #[derive(Debug, Clone, Default)]
 pub struct Submission {
-    /// The name of the job, for people.
+    /// The human-readable name of the job.
     pub name: String,
     /// The queue or pool; empty means `default`.
     pub queue: String,
@@ -17,7 +17,7 @@ pub struct Submission {
     pub executable: Option<String>,
     /// The paths of side files in the file system.
     pub files: Vec<String>,
-    /// Settings that an executable declares.
+    /// The names of the settings that the executable declares.
     pub declared: Vec<String>,
     /// Files, folders and patterns to read.
     pub inputs: Vec<String>,
@@ -25,6 +25,6 @@ pub struct Submission {
     pub output: String,
     /// The number of reduces.
     pub reduces: u32,
-    /// The settings of the job.
+    /// The settings of the job, by name.
     pub conf: BTreeMap<String, String>,
 }

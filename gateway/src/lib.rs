@@ -1,5 +1,5 @@
-//! Read-only pages on loopback, with the data that the masters return for one user. `mrctl web`
-//! serves them.
+//! A web server on loopback with read-only pages about a cluster, as one user sees it. `mrctl web`
+//! runs this server.
 //!
 //! The gateway is a client like all commands, with the same calls and credentials, so a page shows
 //! only what its user may see. It has no pages that change the cluster, and it listens only on
@@ -33,20 +33,20 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// The largest number of headers.
 const HEADERS_MAX: usize = 64;
 
-/// The pages, at a port of 127.0.0.1.
+/// A web server for the pages, on a port of 127.0.0.1.
 pub struct Gateway {
     listener: TcpListener,
     server: Arc<WebServer>,
 }
 
-/// Makes addresses of the pages.
+/// Makes the addresses that users open in a browser.
 #[derive(Clone)]
 pub struct Addresses(Arc<WebServer>);
 
 impl Gateway {
     /// Listens on this port of 127.0.0.1; 0 means any free port.
     pub async fn bind(port: u16, masters: Box<dyn Masters>) -> Result<Self> {
-        let name = masters.proved_name()?;
+        let name = masters.authenticated_name()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
         let listener = listener.with_context(|| format!("cannot listen on 127.0.0.1:{port}"))?;
         let port = listener.local_addr().context("cannot determine the port")?.port();
@@ -55,7 +55,7 @@ impl Gateway {
         Ok(Self { listener, server })
     }
 
-    /// Returns the source of addresses to open.
+    /// Returns a handle that makes the addresses to open.
     pub fn addresses(&self) -> Addresses {
         Addresses(self.server.clone())
     }
@@ -84,7 +84,7 @@ async fn serve(listener: &TcpListener, server: &Arc<WebServer>) {
     loop {
         let Ok(permit) = permits.clone().acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
-            // There may be too few file descriptors for a moment.
+            // The process may be out of file descriptors for a moment.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };

@@ -10,7 +10,7 @@ use proto::mr as pb;
 use std::time::Duration;
 
 impl JobTracker {
-    /// Starts the drain of a tracker. Attempts that cannot be saved are killed after `within`.
+    /// Starts to drain a tracker. Attempts that still run on it after `within` are killed.
     pub async fn drain(&self, node: &str, within: Duration) -> Result<DrainState> {
         let within_ms = within.as_millis() as u64;
         self.call_drain(pb::DrainTrackerRequest { node: node.into(), within_ms, ..Default::default() }).await

@@ -1,17 +1,18 @@
-//! The figures of a job, computed from its history by the code that the simulator also uses.
+//! Describes the metrics of a job, which are computed from its history by the same code as in the
+//! simulator.
 
 use crate::output;
 use anyhow::{Context, Result};
 use sim::{JobFigures, Span, workload::history};
 
-/// Computes the figures of a job from the text of its history. Returns them as sentences.
+/// Computes the metrics of a job from the text of its history. Returns them as sentences.
 pub(crate) fn of_text(id: &str, text: &str) -> Result<Vec<String>> {
     let metrics = history::figures(id, text)?;
     let (_, figures) = metrics.jobs().next().with_context(|| format!("the history of {id} is empty"))?;
     Ok(describe(figures))
 }
 
-/// Describes the figures of a job as sentences.
+/// Describes the metrics of a job as sentences.
 pub fn describe(job: &JobFigures) -> Vec<String> {
     let known = |span: Span| format!("{:.2} s", span.as_secs_f64());
     let span = |span: Option<Span>| span.map_or("-".to_owned(), known);

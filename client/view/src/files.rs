@@ -1,8 +1,9 @@
-//! The state of the file system in words.
+//! Describes the state of the file system.
 
 use crate::output;
 
-/// Describes the space on disks. The NameNode counts a disk that several DataNodes share only once.
+/// Describes the used and free disk space. The NameNode counts a disk that several DataNodes share
+/// only once.
 fn disks(report: &dfs_client::Report) -> String {
     format!(
         "{} used, {} free of {} on {}",
@@ -49,8 +50,8 @@ pub fn facts(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Returns warnings about possible loss of data and about replicas or nodes that do not belong to
-/// this namespace. Empty in a healthy cluster.
+/// Returns warnings about possible data loss, and about replicas or nodes that do not belong to
+/// this namespace, as rows of a table. A healthy cluster has none.
 pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !report.lost_edits.is_empty() {
@@ -61,7 +62,7 @@ pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
         rows.push((
             "future_blocks",
             format!(
-                "{count} of blocks with ids that this NameNode never assigned: it runs from an older copy of its folder; they are kept; start it from the newest copy to get them back"
+                "{count} of blocks with IDs that this NameNode never assigned: it is running from an older copy of its folder; they are kept; start it from the newest copy to get them back"
             ),
         ));
     }

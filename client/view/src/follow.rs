@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The interval between lines if there is no terminal.
+/// The interval between progress lines if standard error is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How the progress of a job is shown.
@@ -126,8 +126,8 @@ pub async fn follow(tracker: &JobTracker, id: &str, quiet: bool) -> Result<Optio
     follow_until(tracker, id, quiet, daemon::lifecycle::end_signal()).await
 }
 
-/// Follows a job until it has ended or `stop` is ready. For a caller that already listens for
-/// signals: a signal between two listeners would be lost.
+/// Follows a job until it has ended, or returns None when `stop` is ready. For a caller that
+/// already listens for signals: a signal that arrives between two listeners would be lost.
 pub async fn follow_until(
     tracker: &JobTracker,
     id: &str,
@@ -160,7 +160,7 @@ pub fn summary(job: &Job) -> Result<()> {
 
 /// Describes where the output of a job is, and how to print it.
 fn output_hint(job: &Job) -> String {
-    // A counter that is 0 is absent.
+    // The map has no entry for a counter that is 0.
     let is_empty = !job.partial && job.counters.get("OUTPUT_BYTES").is_none_or(|bytes| *bytes == 0);
     match &job.output {
         output if output.is_empty() => "its output was discarded, as requested".into(),

@@ -1,4 +1,4 @@
-//! A job in words.
+//! Describes a job.
 
 use crate::{output, preempted};
 use client::model::Job;

@@ -1,5 +1,5 @@
-//! What commands and pages show: the state of a cluster, queried and cached, and its jobs, tasks,
-//! nodes and files in words. `mrctl` and the gateway use it, so that both show the same.
+//! Texts and tables about a cluster and its jobs, tasks, nodes and files. `mrctl` and the gateway
+//! both use this crate, so that commands and web pages show the same.
 
 pub mod figures;
 pub mod files;

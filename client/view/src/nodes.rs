@@ -1,4 +1,4 @@
-//! Nodes: DataNodes and trackers side by side.
+//! The nodes of a cluster, each with its DataNode and its tracker.
 
 use crate::output;
 use client::model::Tracker;
@@ -51,7 +51,7 @@ pub fn merge_by_name<'a>(nodes: &'a [NodeReport], trackers: &'a [Tracker]) -> Ve
     all
 }
 
-/// Returns the name of a state for people.
+/// Returns the name of a state, as tables show it.
 pub fn state_name(state: NodeState) -> &'static str {
     match state {
         NodeState::Live => "live",

@@ -1,14 +1,15 @@
-//! Preemption of a job: its figures, and the tree of the ranges of split maps.
+//! Describes the preemption of a job: its metrics, and the tree of split maps.
 
 use crate::output::{count, human, took};
 use client::model::{Attempt, Job, Preemption, Task};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the tasks in list order: the parts of a split map follow each other in the order of
-/// their ranges, each with its depth in the tree.
+/// Returns the tasks in the order of a list, each with its depth in the tree of split maps. A split
+/// map is followed by the tasks that process the remainders of its range, in the order of their
+/// ranges.
 pub fn tree(tasks: &[Task]) -> Vec<(usize, &Task)> {
     let here: BTreeSet<&str> = tasks.iter().map(|task| task.task.as_str()).collect();
-    // If `tasks` is only a part of all tasks, the parent may be missing.
+    // The parent may be missing, because the caller may have filtered the tasks.
     let parent = |task: &'_ Task| task.remainder_of.as_deref().and_then(|parent| here.get(parent).copied());
     let mut remainders = BTreeMap::<&str, Vec<&Task>>::new();
     for task in tasks {
@@ -45,12 +46,12 @@ pub fn note(task: &Task, attempt: &Attempt) -> Option<String> {
         let on_hold = if task.on_hold { ", paused until `mrctl resume`" } else { "" };
         notes.push(format!("a checkpoint of {bytes} on {on}{on_hold}"));
     } else if attempt.state == "paused" && task.state == "paused" && task.paused.is_empty() {
-        notes.push("its checkpoint is lost, paused until `mrctl resume`, starts over then".into());
+        notes.push("its checkpoint is lost, paused until `mrctl resume`, then starts over".into());
     }
     (!notes.is_empty()).then(|| notes.join(", "))
 }
 
-/// Returns the preemption figures of a job in one line; None if it was never preempted.
+/// Returns the preemption metrics of a job in one line; None if it was never preempted.
 pub fn summary(job: &Job) -> Option<String> {
     let of = &job.preemption;
     let Preemption { splits, pauses, resumes, migrations, kills, checkpoints_lost, .. } = *of;
@@ -78,15 +79,15 @@ pub fn summary(job: &Job) -> Option<String> {
     ))
 }
 
-/// Returns the mean time that a resumed reduce needs until its first record. Only completed tasks
-/// report this time.
+/// Returns the mean time from the start of a resumed reduce to its first record. Only completed
+/// tasks report this time.
 pub fn mean_resume_ms(job: &Job) -> Option<u64> {
     let counted = |name: &str| job.counters.get(name).copied().unwrap_or(0);
     counted("RESUME_MILLISECONDS").checked_div(counted("RESUMES"))
 }
 
-/// Returns the preemption latency of this kind (`split` or `pause`) in milliseconds: median and
-/// maximum.
+/// Returns the median and the maximum of the times from a preemption request of this kind (`split`
+/// or `pause`) until the slot was free, in milliseconds.
 pub fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
     let ended_so = |attempt: &&Attempt| {
         let released = matches!((kind, attempt.state.as_str()), ("split", "succeeded") | ("pause", "paused"));
@@ -99,7 +100,7 @@ pub fn latency(tasks: &[Task], kind: &str) -> Option<(u64, u64)> {
     Some((*elapsed.get(elapsed.len() / 2)?, *elapsed.last()?))
 }
 
-/// Returns the counters of the job, with the preemption figures that are not zero.
+/// Returns the counters of the job, with the preemption metrics that are not zero.
 pub fn counters(job: &Job) -> BTreeMap<String, u64> {
     let of = &job.preemption;
     let named = [
@@ -120,7 +121,7 @@ pub fn counters(job: &Job) -> BTreeMap<String, u64> {
     job.counters.clone().into_iter().chain(own).collect()
 }
 
-/// Describes the numbers of splits, pauses and kills.
+/// Describes the numbers of splits, pauses and kills, such as `2 splits, 1 kill`.
 pub fn short_summary(job: &Job) -> String {
     let of = &job.preemption;
     let parts = [(of.splits, "split"), (of.pauses, "pause"), (of.kills, "kill")];

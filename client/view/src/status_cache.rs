@@ -26,18 +26,18 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Timeout for a list of tasks, which may be long, and for a history.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// A cached answer is valid for this time, or for four times the duration of the query if that is
-/// longer, so that queries about a large job do not keep its master busy. A query
-/// without an answer does not count as long: the master may answer again at any time.
+/// longer, so that queries about a large job do not keep the JobTracker busy. If a master did not
+/// answer, the result is valid only for `FRESH`, because the master may answer again at any time.
 const FRESH: Duration = Duration::from_millis(900);
 /// Maximum time for which a cached answer is valid.
 const FRESH_MAX: Duration = Duration::from_secs(10);
-/// The number of jobs in the cache.
+/// The maximum number of jobs in the cache.
 const CACHED_JOBS_MAX: usize = 32;
-/// The number of waiting jobs for which an overview includes the reason.
+/// The maximum number of waiting jobs for which an overview includes the reason.
 const REASONS_MAX: usize = 12;
-/// A longer history is not shown.
+/// The maximum size of a history. A longer history is refused.
 const HISTORY_BYTES_MAX: usize = 64 << 20;
-/// The number of bytes shown from the end of a log.
+/// Only this many bytes from the end of a log are shown.
 pub const LOG_BYTES_MAX: u64 = 32 << 10;
 
 /// Why a query has no answer, with the text for the user.
@@ -47,7 +47,7 @@ pub enum QueryError {
     Unknown(String),
     /// The job belongs to another user.
     Forbidden(String),
-    /// The reply cannot be shown, and another query would give the same.
+    /// The reply cannot be shown. A retry would have the same result.
     Invalid(String),
     /// The master is unreachable.
     Unavailable(String),
@@ -95,7 +95,8 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// Returns the slots in use and in total, without those of lost and awaited trackers.
+    /// Returns the slots in use and in total. Excludes trackers that are lost, and trackers that
+    /// have not registered again since the JobTracker restarted (`awaited`).
     pub fn slots(&self) -> Slots {
         let trackers = self.trackers.as_deref().unwrap_or_default();
         let here = trackers.iter().filter(|own| !matches!(own.state.as_str(), "lost" | "awaited"));
@@ -120,7 +121,7 @@ pub struct Slots {
     pub reduces: (u32, u32),
 }
 
-/// A job, its tasks, and the reasons for its scheduling.
+/// A job, its tasks, and why it waits.
 #[derive(Debug)]
 pub struct JobDetails {
     /// The job.
@@ -129,14 +130,15 @@ pub struct JobDetails {
     pub tasks: QueryResult<Vec<Task>>,
     /// Why it waits, and recent decisions about it.
     pub why: QueryResult<WhyReply>,
-    /// The statistics from its history, if the JobTracker knows the job only from there.
+    /// The metrics of the job as sentences, if the JobTracker has forgotten the job and all data is
+    /// from its history.
     pub past: Option<Vec<String>>,
 }
 
-/// A connection that is being made.
+/// The future of a new connection.
 pub type Connecting<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
-/// How to connect to the masters of a cluster, again after a connection is lost.
+/// Connects to the masters of a cluster, at first and whenever a connection is lost.
 pub trait Masters: Send + Sync {
     /// Connects to the JobTracker.
     fn jobtracker(&self) -> Connecting<'_, JobTracker>;
@@ -145,9 +147,9 @@ pub trait Masters: Send + Sync {
     fn namenode(&self, timeout: Period) -> Connecting<'_, Client>;
 
     /// Returns the authenticated name of the caller; None if the cluster is open.
-    fn proved_name(&self) -> Result<Option<String>>;
+    fn authenticated_name(&self) -> Result<Option<String>>;
 
-    /// Returns the error for a master that does not answer: its address, why, and what to do.
+    /// Returns the error for a master that does not answer: its address, `why`, and what to do.
     fn no_answer(&self, master: Role, why: &str) -> anyhow::Error;
 }
 
@@ -222,7 +224,7 @@ impl StatusCache {
             read?;
             Ok(String::from_utf8_lossy(&text).into_owned())
         };
-        // The time includes a connection to the JobTracker.
+        // The timeout includes connecting to the JobTracker.
         self.query(2 * REQUEST_TIMEOUT, read).await
     }
 
@@ -269,7 +271,7 @@ impl StatusCache {
         Ok(JobDetails { job, tasks, why, past: None })
     }
 
-    /// Reads the job from its history. If there is none, the answer is `reason_text`, the reason
+    /// Reads the job from its history. If there is no history, returns an error with `reason_text`:
     /// why the JobTracker does not have the job.
     async fn query_history(&self, id: &str, reason_text: String) -> QueryResult<JobDetails> {
         let of = id.to_owned();
@@ -370,19 +372,20 @@ impl StatusCache {
     /// Refuses to reconnect if the authenticated name has changed since the start: a browser that
     /// was admitted before must not see the data of another identity.
     fn check_same_access(&self) -> Result<()> {
-        if self.masters.proved_name()? != self.name {
+        if self.masters.authenticated_name()? != self.name {
             bail!("the identity for this cluster has changed since the start: restart `mrctl web`");
         }
         Ok(())
     }
 }
 
-/// Returns whether a master has answered the query, also if it refused it.
+/// Returns whether a master has answered the query. A refusal is an answer too.
 fn is_answered<T>(answer: &QueryResult<T>) -> bool {
     !matches!(answer, Err(QueryError::Unavailable(_)))
 }
 
-/// Returns the first reason other than that the policy leaves slots free, if there is one.
+/// Returns the first reason other than `policy-keeps-slots`, which only says that the policy leaves
+/// slots free. Without another reason, returns that.
 fn most_specific(reasons: Vec<Reason>) -> Option<Reason> {
     let at = reasons.iter().position(|reason| reason.rule != "policy-keeps-slots").unwrap_or(0);
     reasons.into_iter().nth(at)
@@ -433,7 +436,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
-    fn the_reason_of_the_policy_is_shown() {
+    fn specific_reason_is_preferred_to_policy_keeps_slots() {
         let reasons = |rules: &[&str]| -> Option<String> {
             let reason = |rule: &&str| Reason { rule: (*rule).to_owned(), ..Reason::default() };
             most_specific(rules.iter().map(reason).collect()).map(|reason| reason.rule)
@@ -474,7 +477,7 @@ mod tests {
         assert!(left[0] > 2 * FRESH && left[1] <= FRESH, "{left:?}");
     }
 
-    /// Masters that accept connections but never answer.
+    /// Masters to which no connection is ever established.
     struct Frozen;
 
     impl Masters for Frozen {
@@ -486,7 +489,7 @@ mod tests {
             Box::pin(std::future::pending())
         }
 
-        fn proved_name(&self) -> Result<Option<String>> {
+        fn authenticated_name(&self) -> Result<Option<String>> {
             Ok(None)
         }
 
@@ -503,7 +506,7 @@ mod tests {
         assert_eq!(errors, [line("JobTracker"), line("NameNode")]);
     }
 
-    /// Masters at an address that accepts connections but never answers.
+    /// A JobTracker whose address accepts TCP connections but never answers.
     struct Silent(String);
 
     impl Masters for Silent {
@@ -518,8 +521,8 @@ mod tests {
             Frozen.namenode(timeout)
         }
 
-        fn proved_name(&self) -> Result<Option<String>> {
-            Frozen.proved_name()
+        fn authenticated_name(&self) -> Result<Option<String>> {
+            Frozen.authenticated_name()
         }
 
         fn no_answer(&self, master: Role, why: &str) -> anyhow::Error {

@@ -1,4 +1,4 @@
-//! Tasks and attempts in words.
+//! Describes tasks and attempts.
 
 use crate::{output, preempted};
 use client::model::{Attempt, Task};
@@ -19,8 +19,8 @@ pub const STATES: [&str; 11] = [
     "unfinished",
 ];
 
-/// Keeps only attempts in this state, and tasks in this state without such attempts.
-pub fn retain_state(tasks: &mut Vec<Task>, state: &str) {
+/// Keeps only attempts in this state, and the tasks that have a row ([`count_in_state`]).
+pub fn retain_in_state(tasks: &mut Vec<Task>, state: &str) {
     tasks.retain_mut(|task| {
         let rows = count_in_state(task, state);
         task.attempts.retain(|attempt| attempt.state == state);
@@ -28,9 +28,9 @@ pub fn retain_state(tasks: &mut Vec<Task>, state: &str) {
     });
 }
 
-/// Returns the number of rows of a task in a list of this state: one for each attempt in this
-/// state. If there is no such attempt and no attempt runs, a task in this state has one row. (The
-/// attempts of an unfinished task were killed, for example.)
+/// Returns how many rows a task has in a list that is filtered by `state`: one for each attempt in
+/// that state. A task that is itself in that state, but has no such attempt and no running attempt,
+/// has one row. An example is an `unfinished` task, all of whose attempts were killed.
 pub fn count_in_state(task: &Task, state: &str) -> usize {
     let attempts = task.attempts.iter().filter(|attempt| attempt.state == state).count();
     attempts.max(usize::from(task.state == state && task.running().next().is_none()))
@@ -82,7 +82,7 @@ pub fn input(task: &Task) -> String {
     format!("{} {}..{}", task.source, task.start, task.end)
 }
 
-/// Describes what is unusual about an attempt. `describe` puts its failure into one line.
+/// Describes what is unusual about an attempt. `describe` shortens its error to one line.
 pub fn note(task: &Task, attempt: &Attempt, describe: impl FnOnce(&str) -> String) -> String {
     let mut notes = Vec::new();
     if attempt.ended_ms == 0 && !attempt.stage.is_empty() {

@@ -14,7 +14,7 @@ const FAILURES_MAX: usize = 20;
 /// The largest number of lines of an error that are shown.
 const ERROR_LINES: usize = 12;
 
-/// The part of the tasks to show.
+/// Which tasks the page shows: a filter by state, and the number of the page.
 pub(crate) struct View {
     state: Option<&'static str>,
     page: usize,
@@ -28,13 +28,13 @@ impl View {
     }
 }
 
-/// Renders the table of all tasks, or of those in one state.
+/// Renders the table of all tasks, or of the tasks in one state.
 pub(super) fn render_section(out: &mut Html, job: &str, all: &[Task], view: &View) {
     html!(out, "<h2 id='tasks'>Tasks <small>{}</small></h2>", tasks::totals(all));
     filters(out, job, all, view);
     let mut kept = all.to_vec();
     if let Some(state) = view.state {
-        tasks::retain_state(&mut kept, state);
+        tasks::retain_in_state(&mut kept, state);
     }
     let roots = roots(all);
     let mut rows: Vec<(usize, &Task, Option<&Attempt>)> = Vec::new();
@@ -101,8 +101,8 @@ pub(super) fn state_cell(attempt: &Attempt) -> Cell {
     Cell("flat", out)
 }
 
-/// Returns for each root: start and end of the split as submitted, and the number of maps that
-/// share its range now.
+/// Returns for each submitted split, by its index (`Task::root`): its start and end, and the number
+/// of maps that process its range now.
 fn roots(all: &[Task]) -> BTreeMap<u32, (u64, u64, usize)> {
     let mut roots = BTreeMap::new();
     for task in all.iter().filter(|task| !task.source.is_empty()) {

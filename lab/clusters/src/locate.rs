@@ -245,7 +245,7 @@ impl Target {
     }
 
     /// Returns the authenticated name of the caller, or None if the cluster is open.
-    pub fn proved_name(&self) -> Result<Option<String>> {
+    pub fn authenticated_name(&self) -> Result<Option<String>> {
         Ok(self.credentials()?.name().map(str::to_owned))
     }
 
@@ -365,8 +365,8 @@ impl Masters for Target {
         Box::pin(self.connect_briefly(timeout))
     }
 
-    fn proved_name(&self) -> Result<Option<String>> {
-        Target::proved_name(self)
+    fn authenticated_name(&self) -> Result<Option<String>> {
+        Target::authenticated_name(self)
     }
 
     fn no_answer(&self, master: Role, why: &str) -> anyhow::Error {

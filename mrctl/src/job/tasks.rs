@@ -9,7 +9,7 @@ use clusters::locate::Target;
 use std::process::ExitCode;
 use view::{
     preempted,
-    tasks::{STATES, elapsed, indented, input, note, retain_state, state, totals},
+    tasks::{STATES, elapsed, indented, input, note, retain_in_state, state, totals},
 };
 
 /// List the tasks of a job and their attempts
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut tasks = target.jobtracker().await?.tasks(&args.job_args.job).await?;
     let all = totals(&tasks);
     if let Some(state) = &args.state {
-        retain_state(&mut tasks, state);
+        retain_in_state(&mut tasks, state);
     }
     if args.job_args.json {
         output::json(&tasks)?;

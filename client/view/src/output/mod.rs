@@ -1,5 +1,5 @@
-//! Output for users and programs: tables, JSON, sizes, times. All writes to standard output
-//! pass through this module, so that a closed pipe is an error and never a panic.
+//! Formats and prints tables, JSON, sizes and times. All writes to standard output pass through
+//! this module, so that a closed pipe is an error and never a panic.
 
 mod size;
 
@@ -45,8 +45,8 @@ pub fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(())
 }
 
-/// Returns the text of an error and of its causes, and what to do. A cause whose text is already
-/// part of the message is not repeated.
+/// Returns the text of an error and of its causes, and what the user can do. A cause whose text is
+/// already part of the message is not repeated.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -62,7 +62,7 @@ pub fn chain(error: &anyhow::Error) -> String {
     }
 }
 
-/// Returns what to do after a failed call, as a command or flag of mrctl.
+/// Returns the command or flag of mrctl that helps after a failed call.
 fn remedy(error: &client::Error) -> Option<String> {
     use client::Error;
     match error {
@@ -74,8 +74,8 @@ fn remedy(error: &client::Error) -> Option<String> {
     }
 }
 
-/// Formats a failure as one line of a table on standard output: its cause and its last line. The
-/// line is shortened only for a terminal.
+/// Formats the error of an attempt as one line for a table on standard output. The line is
+/// shortened only if standard output is a terminal.
 pub fn brief(failure: &str) -> String {
     if io::stdout().is_terminal() { shortened(failure) } else { one_line(failure) }
 }
@@ -92,7 +92,7 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// Refuses a path of a local file or folder that does not exist.
+/// Fails if there is no local file or folder with this path.
 pub fn check_local(path: &std::path::Path) -> Result<(), Usage> {
     if path.exists() {
         return Ok(());
@@ -136,7 +136,7 @@ pub fn table_lines(table: &Table) -> Vec<String> {
     table.to_string().lines().map(plain).collect()
 }
 
-/// Aligns columns to the right. A table without a header must have rows before.
+/// Aligns columns to the right. A table without a header must already have rows.
 pub fn align_right(table: &mut Table, columns: &[usize]) {
     for at in columns {
         if let Some(column) = table.column_mut(*at) {

@@ -33,7 +33,7 @@ pub fn human(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // A value that would round to 1024 of a unit is shown as 1.00 of the next.
+    // A value that would be rounded to 1024 of a unit is shown as 1.00 of the next unit.
     while value >= 1023.5 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -81,12 +81,12 @@ pub fn now_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64)
 }
 
-/// Formats a time with its zone, for text outside of tables.
+/// Formats a time in milliseconds since 1970, followed by `UTC`, for text outside of tables.
 pub fn utc(ms: u64) -> String {
     format!("{} UTC", time(ms))
 }
 
-/// Formats a time in UTC, to the second, for tables and lists.
+/// Formats a time in milliseconds since 1970 as UTC, to the second, for tables and lists.
 pub fn time(ms: u64) -> String {
     let timestamp = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     timestamp.map_or("?".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
