@@ -1,4 +1,4 @@
-//! Answers HTTP requests: access, choice of the page, and the headers of all responses.
+//! Answers HTTP requests: checks access, chooses the page, and sets the headers of all responses.
 
 use super::{
     guard::{Guard, Verdict, query_parameter},
@@ -134,7 +134,7 @@ impl WebServer {
 
     fn page_response(&self, status: StatusCode, frame: Frame) -> Answer {
         let user = if self.guard.is_closed() { self.status_cache.user() } else { String::new() };
-        // A refused caller does not learn the name of the user.
+        // A page that refuses access does not show the name of the user.
         let user = if status == StatusCode::FORBIDDEN { String::new() } else { user };
         let page: Html = frame.render(&user);
         response(status, "text/html; charset=utf-8", page.into_string().into())

@@ -1,8 +1,9 @@
-//! The attempts of a job over time, by node: maps, reduces, pauses of reduces, and splits of maps.
+//! Draws a chart of the attempts of a job over time, by node, with pauses of reduces and splits of
+//! maps.
 //!
 //! Each node has as many lines as it ran attempts at the same time. A resumed reduce keeps its line
-//! if the line is free. The size is limited: the chart shows the longest attempts up to a number of
-//! lines, and counts the others. Colours are defined in the style sheet.
+//! if the line is free. The chart shows at most [`ATTEMPTS_MAX`] attempts on [`LINES_MAX`] lines:
+//! the longest ones. The others are only counted. Colours are defined in the style sheet.
 
 use client::model::{Attempt, Task};
 use sim::{
@@ -20,7 +21,7 @@ pub(super) const ATTEMPTS_MAX: usize = 2000;
 /// The largest number of lines, over all nodes.
 const LINES_MAX: usize = 400;
 
-/// The width of the chart. All sizes are in units of the SVG.
+/// The width of the chart. This and all sizes below are in SVG units.
 const WIDTH: f64 = 1000.0;
 const LEFT_MARGIN: f64 = 96.0;
 const RIGHT_MARGIN: f64 = 18.0;
@@ -33,7 +34,7 @@ const BAR_HEIGHT: f64 = 9.0;
 const NODE_GAP: f64 = 7.0;
 /// The height of the time axis.
 const AXIS_HEIGHT: f64 = 22.0;
-/// The largest number of characters of the name of a node.
+/// Longer names of nodes are cut to this many characters.
 const NAME_CHARS_MAX: usize = 14;
 
 /// A chart, with the numbers of attempts that it shows and omits.
@@ -66,8 +67,8 @@ impl Scale {
     }
 }
 
-/// Draws the attempts between the two times. Returns None if there are no attempts. `until_ms` is
-/// the end of the job, or now.
+/// Draws the attempts between `from_ms` and `until_ms`, which is the end of the job, or now.
+/// Returns None if there are no attempts.
 pub(super) fn draw(tasks: &[Task], from_ms: u64, until_ms: u64) -> Option<Chart> {
     let mut bars: Vec<Bar<'_>> = tasks.iter().flat_map(|task| bars(task, until_ms)).collect();
     if bars.is_empty() {
@@ -196,7 +197,7 @@ fn draw_svg(
     out
 }
 
-/// Draws a line from the pause of a reduce to its continuation.
+/// Draws a line over the time in which a reduce is paused.
 fn draw_paused_line(out: &mut Html, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
     let middle = BAR_HEIGHT / 2.0;
     html!(out, "<line class='gap' x1='{}' y1='{}' x2='{}' y2='{}'/>", x1, y1 + middle, x2, y2 + middle);

@@ -1,12 +1,12 @@
 //! Access control for the pages. Every account of the machine and every page in a browser can reach
 //! a port on loopback.
 //!
-//! - A foreign page can let its own host name resolve to 127.0.0.1 (DNS rebinding) and would then
-//!   be able to read the responses. Therefore requests for other host names than those of this
-//!   machine are refused.
-//! - In a closed cluster the address contains a token that is valid once. The first browser that
-//!   opens the address gets a cookie. Other accounts can see addresses (in the history of a shell
-//!   or a browser, in a list of processes), but not cookies.
+//! - The server of a foreign page can let its host name resolve to 127.0.0.1 (DNS rebinding). The
+//!   page could then read the responses. Therefore requests with a host name other than those of
+//!   this machine are refused.
+//! - In a closed cluster (one that authenticates its users), the address contains a token that is
+//!   valid once. The first browser that opens the address gets a cookie. Other accounts may see the
+//!   address (in the history of a shell or a browser, in a list of processes), but not the cookie.
 //! - Only GET and HEAD are allowed, so a foreign page cannot change anything.
 
 use hyper::{HeaderMap, Method, Uri, header};
@@ -32,7 +32,7 @@ pub(super) enum Verdict {
     NotGet,
 }
 
-/// The port and, in a closed cluster, the tokens and sessions.
+/// Decides which requests are allowed. Has tokens and sessions only in a closed cluster.
 #[derive(Debug)]
 pub(super) struct Guard {
     port: u16,
@@ -43,7 +43,7 @@ pub(super) struct Guard {
 struct TokensAndSessions {
     /// Tokens that are valid once.
     tokens: Vec<String>,
-    /// The cookies of browsers.
+    /// The values of the cookies that browsers got.
     sessions: Vec<String>,
 }
 
@@ -52,7 +52,7 @@ impl TokensAndSessions {
         self.sessions.iter().any(|session| equal_by_hash(shown, session))
     }
 
-    /// Exchanges a valid token for a new session. Returns the session.
+    /// Exchanges a valid token for a new session. Returns the value of its cookie.
     fn exchange(&mut self, shown: &str) -> Option<String> {
         let at = self.tokens.iter().position(|token| equal_by_hash(shown, token))?;
         self.tokens.remove(at);
@@ -92,8 +92,8 @@ impl Guard {
         self.access.is_some()
     }
 
-    /// Decides about a request. If `public`, the file contains no data of the cluster, so no token
-    /// is needed.
+    /// Decides whether a request is allowed. A `public` file contains no data of the cluster, so it
+    /// needs no token.
     pub(super) fn judge(&self, method: &Method, uri: &Uri, headers: &HeaderMap, public: bool) -> Verdict {
         let mut hosts = headers.get_all(header::HOST).iter();
         let host = hosts.next().and_then(|host| host.to_str().ok());
@@ -206,14 +206,14 @@ mod tests {
             panic!("the token is valid");
         };
         assert_eq!(judge(&guard, &Method::GET, &shown, &[host]), Verdict::NoToken, "the token is valid once");
-        assert!(!cookie.contains(&token), "the cookie is another secret");
+        assert!(!cookie.contains(&token), "the cookie contains the token");
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
         let pair = cookie.split(';').next().unwrap();
         let shown = format!("other=1; {pair}");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, ("cookie", &shown)]), Verdict::Allowed);
         let wrong = ("cookie", "fermata_81=x");
         assert_eq!(judge(&guard, &Method::GET, "/", &[host, wrong]), Verdict::NoToken);
-        // A new token admits another browser; the first browser stays signed in.
+        // A new token admits a second browser; the first browser stays signed in.
         let fresh = guard.address();
         let (_, path) = fresh.split_once(":81").unwrap();
         assert!(matches!(judge(&guard, &Method::GET, path, &[host]), Verdict::SetCookie { .. }));

@@ -14,7 +14,7 @@ use view::{
     status_cache::{Overview, QueryResult, Slots},
 };
 
-/// The largest number of jobs in the lists of running and waiting jobs. The page of jobs has all.
+/// The largest number of jobs in the lists of running and waiting jobs. `/jobs` lists all jobs.
 const JOBS_MAX: usize = 100;
 /// The largest number of jobs in the list of ended jobs.
 const ENDED_MAX: usize = 12;
@@ -93,7 +93,7 @@ fn jobs_section(out: &mut Html, all: &Overview, jobs: &[Job]) {
     html!(out, "<h2>Running <small>{}</small></h2>", running.len());
     let now_ms = output::now_ms();
     if running.is_empty() {
-        html!(out, "<p class='soft'>No job runs.</p>");
+        html!(out, "<p class='soft'>No job is running.</p>");
     } else {
         let row = |job: &&Job| {
             let mut state = Html::new();

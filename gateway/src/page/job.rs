@@ -18,7 +18,7 @@ use view::{
     status_cache::{JobDetails, QueryError},
 };
 
-/// Rows of `mrctl job` that the page shows in another way.
+/// Rows of `mrctl job` that the page shows outside its table.
 const SHOWN_ELSEWHERE: [&str; 5] = ["job", "state", "maps", "reduces", "preempted"];
 
 pub(crate) fn page(details: &JobDetails, view: &View) -> Frame {

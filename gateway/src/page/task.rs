@@ -45,7 +45,8 @@ pub(crate) fn page(
     Frame::new(&task.task, "/jobs", !has_ended, main)
 }
 
-/// Returns the input of the task, its relation to other parts of a split map, and its checkpoint.
+/// Returns the input of the task, the maps that it was split from or split into, and its
+/// checkpoint.
 fn task_facts(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !task.source.is_empty() {
@@ -70,8 +71,8 @@ fn task_facts(all: &[Task], task: &Task) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Describes why an attempt was placed on its node. Assumes that the pool has the name of the user,
-/// which is the default.
+/// Describes why an attempt was placed on its node. Assumes that the pool of the job is named after
+/// its user, which is the default.
 fn describe_placement(job: &Job, why: &str) -> String {
     let Job { user, queue, .. } = job;
     describe_text(why, &Names { user, queue, pool: user, tracker: &|id| format!("tracker {id}") })
