@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Instant};
 const CLUSTER: &str = "crash-test";
 const RETRY_CACHE_LIMIT: usize = 1000;
 
-/// A step of the script.
+/// A step of [`script`], the sequence of operations that a crash interrupts.
 enum Step {
     Do(Op),
     /// Creates an empty file and closes it: two operations.
@@ -107,7 +107,7 @@ async fn create(driver: &Driver, at: &str) -> Result<FileId, Error> {
     };
     match submit(driver, create).await? {
         Outcome::File(id) => Ok(id),
-        other => panic!("create gave {other:?}"),
+        other => panic!("unexpected outcome of create: {other:?}"),
     }
 }
 
@@ -139,7 +139,7 @@ async fn run(driver: &Driver, trees: &mut Option<Vec<Vec<String>>>) -> usize {
     for step in script() {
         let ops = match step {
             Step::Snapshot => {
-                // A failed snapshot has no other effect.
+                // A snapshot that fails changes nothing, so its error is ignored.
                 let _ = storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT);
                 continue;
             }
@@ -189,8 +189,9 @@ async fn crash_at_any_write_loses_no_acknowledged_operation() {
         };
         for survive in &survivals {
             let found = open(&disk.survivor(*survive));
-            let driver =
-                found.unwrap_or_else(|| panic!("no start after a crash at write {crash_at}, {survive:?}"));
+            let driver = found.unwrap_or_else(|| {
+                panic!("the NameNode does not start: crash at write {crash_at}, {survive:?}")
+            });
             let tree = tree(&driver).await;
             // The last operation may have been applied or not, but never partly.
             let possible = &trees[acknowledged..(acknowledged + 2).min(trees.len())];
@@ -233,8 +234,8 @@ async fn after_a_failed_rotation_no_unlogged_state_is_returned() {
             storage::snapshot(driver.log(), CLUSTER, RETRY_CACHE_LIMIT).is_err(),
             "operation {operation}"
         );
-        // No record is pending, so everything in the log is durable. But the following operation
-        // changes only memory.
+        // No record is pending, so the log counts as durable. The next operation is applied in
+        // memory but cannot be logged.
         submit(&driver, mkdir("/unlogged")).await.unwrap_err();
         assert!(driver.query(|state| state.stat(&path("/unlogged"))).await.is_err());
         let seen = driver.query(|state| Ok(state.stat(&path("/unlogged")).is_ok())).await;
@@ -281,7 +282,7 @@ async fn crash_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
             for n in &acknowledged {
                 assert!(
                     driver.query(|state| state.stat(&path(&format!("/shared/{n}")))).await.is_ok(),
-                    "crash at {crash_at}, {survive:?}: {n} was acknowledged"
+                    "crash at {crash_at}, {survive:?}: folder {n} was acknowledged but is missing"
                 );
             }
             // Delete all folders. Repeated requests must not create them again.
@@ -295,7 +296,11 @@ async fn crash_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
                 let there =
                     driver.query(|state| Ok(state.stat(&path(&format!("/shared/{n}"))).is_ok())).await;
                 let before = done.contains(&format!("/shared/{n}"));
-                assert_eq!(there.unwrap(), !before, "crash at {crash_at}, {survive:?}: {n} applied once");
+                assert_eq!(
+                    there.unwrap(),
+                    !before,
+                    "crash at {crash_at}, {survive:?}: request {n} was applied twice or never"
+                );
             }
         }
     }

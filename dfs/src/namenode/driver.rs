@@ -22,7 +22,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// Interval of the ticks of the state machine.
+/// Interval between two calls of [`State::tick`].
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 /// Maximum number of users for whom this process creates home folders. Further users are served,
 /// but get no home folder.
@@ -46,8 +46,7 @@ pub(crate) struct Driver {
     disk_reserve: u64,
     /// Notified when a DataNode has reported replicas.
     replicas_reported: Notify,
-    /// Users for whom no home folder must be created: it exists, or an attempt to create it was
-    /// refused.
+    /// Users whose home folder need not be created: it exists, or creating it was refused.
     homes: RwLock<HashSet<Box<str>>>,
 }
 
@@ -201,8 +200,8 @@ impl Driver {
         let has_received = !heartbeat.received.is_empty();
         self.change_volatile(|state, now| {
             let answer = state.heartbeat(now, node, incarnation, heartbeat);
-            // Notify before the reply is sent, so that a waiting close does not wait for the disk
-            // twice.
+            // Notify waiting closes before this heartbeat waits for the log: each close waits for
+            // the log itself.
             if has_received {
                 self.replicas_reported.notify_waiters();
             }
@@ -221,8 +220,8 @@ impl Driver {
         let free = self.log.free_bytes().ok();
         let mut state = self.state.write();
         state.set_disk_low(free.filter(|free| *free < self.disk_reserve));
-        // A tick recovers no further file when its edits fill a record, but completes the file that
-        // it has started. It may therefore need twice the capacity.
+        // A tick recovers abandoned files until their edits would fill one record, and then
+        // completes the current file. It may therefore need the capacity of two records.
         self.check_log_capacity(2 * RECORD_BYTES_MAX)?;
         for record in state.tick(self.now()) {
             self.append(&codec::encode(&record))?;
@@ -261,8 +260,8 @@ impl Driver {
     }
 
     /// Runs `work` and returns its value when all records that it could depend on are durable.
-    /// After a failure of the log an error is returned, because memory may contain changes that are
-    /// not in the log.
+    /// Returns an error if the log has failed, because memory may contain changes that are not in
+    /// the log.
     async fn run_durably<T>(&self, work: impl FnOnce(&Self) -> T) -> Result<T, Error> {
         let value = work(self);
         self.log.wait_durable(self.log.last_seq()).await.map_err(|failed| log_error(&failed))?;
@@ -318,7 +317,7 @@ mod tests {
             });
             ended
                 .recv_timeout(Duration::from_mins(1))
-                .expect("a user with a home folder waits for that of another user");
+                .expect("a user with a home folder waited for the creation of another user's");
             drop(state);
         });
         assert!(driver.state.read().has_home("bob").unwrap());

@@ -204,7 +204,7 @@ pub struct Registration {
     pub local_socket: String,
     /// The version of the DataNode.
     pub version: String,
-    /// The ID of the cluster that its data folders belong to; empty if there is none yet.
+    /// The ID of the cluster that its data folders belong to; empty if they belong to none yet.
     pub cluster_id: String,
     /// Whether an operator has declared its data folders new.
     pub declared_new: bool,
@@ -238,7 +238,7 @@ pub struct Usage {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Heartbeat {
     /// The sequence number, which increases within an incarnation. A repeated heartbeat has the
-    /// same.
+    /// same number.
     pub seq: u64,
     /// The usage of its data folders.
     pub usage: Usage,
@@ -248,11 +248,12 @@ pub struct Heartbeat {
     pub deleted: Vec<BlockId>,
     /// Replicas that were found damaged and quarantined, with the reason.
     pub bad: Vec<(BlockId, String)>,
-    /// Replicas that were lost without a command.
+    /// Replicas that were lost, and not deleted on command: their data folder failed, or a check
+    /// did not find them.
     pub lost: Vec<BlockId>,
     /// Replicas that were verified on command and are good.
     pub checked: Vec<BlockId>,
-    /// Whether the node stops. If so, this is its last heartbeat.
+    /// Whether the DataNode is stopping, so that this is its last heartbeat.
     pub leaving: bool,
 }
 

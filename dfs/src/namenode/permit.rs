@@ -6,8 +6,8 @@
 //! the entry or of the folder may remove it. For a path that does not exist, the check succeeds,
 //! and the operation itself reports that it is missing. A superuser is not checked.
 //!
-//! Deliberately absent: which users are superusers, and whether the role of the caller may call a
-//! method. The gate before the server checks that.
+//! The gate before the server (`security`) decides which users are superusers and which methods a
+//! role may call.
 
 use super::{
     namespace::{Inode, Namespace, ROOT},

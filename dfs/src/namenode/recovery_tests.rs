@@ -21,7 +21,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path, time::Instant};
 const RETRY_CACHE_LIMIT: usize = 1000;
 const NONCE: Nonce = Nonce(7);
 
-/// A NameNode without its threads, and a clock that stands still.
+/// A NameNode without threads, and with a stopped clock.
 struct Bench {
     storage: Storage,
     state: State,
@@ -143,7 +143,11 @@ fn after_recovery_ids_are_not_reused_and_late_nodes_are_rejected() {
     assert!(!folder.path().join("RECOVERING").exists());
     let lost: Vec<_> =
         made.iter().filter(|(_, block)| bench.state.namespace().block(*block).is_none()).collect();
-    assert!((1..20).contains(&lost.len()), "some records are lost and some are kept: {}", lost.len());
+    assert!(
+        (1..20).contains(&lost.len()),
+        "expected that some of 20 blocks are lost, but {} are",
+        lost.len()
+    );
     // New blocks are written to another node. The node with the old replicas registers later.
     bench.register(2);
     let (file, block) = bench.file("/new");
@@ -158,7 +162,7 @@ fn after_recovery_ids_are_not_reused_and_late_nodes_are_rejected() {
     bench.state.invariants().unwrap();
     drop(bench);
     let bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
-    assert!(bench.state.namespace().next_block() > block.0, "the ID is durable");
+    assert!(bench.state.namespace().next_block() > block.0, "the ID of the new block is not durable");
 }
 
 #[test]
@@ -175,10 +179,13 @@ fn new_namespace_has_tmp_and_user_and_each_start_raises_epoch_and_ids() {
 
     let mut bench = Bench::open(folder.path(), Recovery::Refuse).unwrap();
     assert_eq!(bench.state.namespace().epoch(), 2);
-    assert!(mode(&bench, "/tmp").is_err(), "only a new namespace gets its folders");
+    assert!(mode(&bench, "/tmp").is_err(), "the deleted /tmp was created again");
     bench.register(1);
     let (later_file, later_block) = bench.file("/g");
-    assert!(later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19), "a start skips IDs");
+    assert!(
+        later_file.0 > file.0 + (1 << 19) && later_block.0 > block.0 + (1 << 19),
+        "the start skipped too few IDs"
+    );
     drop(bench);
 
     // The epoch of an accepted namespace is higher than any that a DataNode can have stored.
@@ -217,8 +224,8 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     bench.register(1);
     bench.report(1, &[block]);
     let (_, new) = bench.file("/g");
-    assert!(new.0 > block.0 + (1 << 31), "{new} is far above the lost IDs");
-    assert!(bench.state.safemode().reason.contains("future_blocks 1"), "and the old block is kept");
+    assert!(new.0 > block.0 + (1 << 31), "{new} is not far above the lost IDs");
+    assert!(bench.state.safemode().reason.contains("future_blocks 1"), "the old block is not kept");
 
     // Lose the edit log again, at another time.
     drop(bench);
@@ -229,8 +236,8 @@ fn missing_edit_log_is_rejected_and_recovery_reuses_no_id() {
     bench.register(1);
     bench.report(1, &[block, new]);
     let (_, newest) = bench.file("/h");
-    assert!(newest > new, "{newest} is not {new}");
-    assert!(bench.state.safemode().reason.contains("future_blocks 2"), "and the old ones are kept");
+    assert!(newest > new, "{newest} is not above {new}");
+    assert!(bench.state.safemode().reason.contains("future_blocks 2"), "the old blocks are not kept");
 }
 
 /// A disk on which writes block as long as `hung` is locked for writing.
@@ -329,6 +336,6 @@ fn while_the_disk_hangs_changes_are_refused_before_anything_is_applied() {
     assert!(error.message.contains("does not keep up with its edit log"), "{error}");
     let there =
         runtime.block_on(driver.query(|state| Ok(state.stat(&DfsPath::parse("/a").unwrap()).is_ok())));
-    assert!(!there.unwrap(), "nothing was applied");
+    assert!(!there.unwrap(), "a refused operation was applied");
     runtime.block_on(driver.submit(request(), |_, outcome| Ok(outcome))).unwrap();
 }

@@ -93,7 +93,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         .serve_with_incoming(incoming);
 
     args.write_ready(&addr.to_string())?;
-    tracing::info!(%addr, dir = %settings.dir.display(), "NameNode serves");
+    tracing::info!(%addr, dir = %settings.dir.display(), "NameNode is serving");
     tokio::select! {
         ended = server => ended?,
         failed = driver.log().failed() => return Err(failed.into()),
@@ -101,7 +101,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
         () = stop_signal() => {}
     }
     // All answered requests are durable. Clients retry the others.
-    tracing::info!("NameNode stops");
+    tracing::info!("NameNode is stopping");
     // Closing seals the log. An incomplete record at the next start then means that data was lost,
     // and not that a write was interrupted.
     Ok(driver.log().close()?)

@@ -45,7 +45,7 @@ fn page_limit(limit: u32) -> usize {
     if limit == 0 { PAGE_ENTRIES_MAX } else { (limit as usize).min(PAGE_ENTRIES_MAX) }
 }
 
-/// Returns the error for an outcome that the operation cannot have. This is a bug of the state
+/// Returns the error for an outcome that the operation cannot have. This is a bug in the state
 /// machine and not an error of the caller.
 fn unexpected_outcome(outcome: &Outcome) -> Error {
     Error::new(Kind::Unavailable, format!("internal error: unexpected outcome {outcome:?}"))
@@ -254,7 +254,9 @@ impl NameNode for ClientService {
     ) -> Answer<pb::ReportActiveJobsReply> {
         let pb::ReportActiveJobsRequest { scope, epoch, next, live } = request.into_inner();
         if !self.jobs.update(&scope, ActiveJobs { epoch, next, live: live.into_iter().collect() }) {
-            let message = format!("{scope}: epoch {epoch} has ended, a newer epoch has begun: stop");
+            let message = format!(
+                "{scope}: epoch {epoch} has ended: a newer process has taken over, and this one must stop"
+            );
             return Err(Error::new(Kind::Fenced, message).into());
         }
         Ok(Response::new(pb::ReportActiveJobsReply {}))

@@ -1,8 +1,8 @@
 //! The folder of the NameNode: loads the namespace from the snapshot and the edit log, and writes
 //! new snapshots.
 //!
-//! A snapshot is made from the files and not from memory (ADR 0007). The live state is not blocked,
-//! and each snapshot proves that the files on disk can be replayed.
+//! A snapshot is made from the files on disk and not from memory (ADR 0007). Making it does not
+//! block the live state, and proves that the files can be replayed.
 
 use super::{
     driver::now_since,
@@ -66,9 +66,9 @@ impl Storage {
         let namespace = load(home.replay, &home.cluster_id, config.retry_cache)?;
         let mut storage = Self { log: home.log, namespace, lost: home.lost };
         // The dropped records may include the latest starts, with which DataNodes have registered.
-        // Such DataNodes may accept the namespace only if an operator has requested the recovery.
-        // An incomplete record at the end of the log does not matter, because no DataNode has
-        // registered with a start that was not durable.
+        // Such DataNodes may register only if an operator has requested the recovery. An incomplete
+        // record at the end of the log does not matter, because no DataNode has registered with a
+        // start that was not durable.
         storage.start(home.recovery_requested, default_quota(config))?;
         if let Some(lost) = &storage.lost {
             tracing::error!("{lost}: the last changes may be lost");

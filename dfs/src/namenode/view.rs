@@ -1,7 +1,7 @@
 //! The results of queries to the state machine of the NameNode, with the same fields as in
 //! `namenode.proto`. Results with the same fields in the client API are types of the client.
 //!
-//! Deliberately absent: wire types. `wire` converts to them.
+//! `wire` converts them to protobuf types.
 
 pub use dfs_client::{DrainBlock, DrainStatus, FileStatus, NodeState, SafemodeStatus, Usage};
 

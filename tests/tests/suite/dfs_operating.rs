@@ -26,7 +26,7 @@ fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
     cluster.mrctl(&["fs", "put", source.to_str().unwrap(), "/file"]);
     cluster.mrctl(&["drain", "node1", "--deadline", "60s"]);
     let line = cluster.refused(1, &["drain", "node2", "--deadline", "60s"]);
-    for word in ["too few nodes would stay: 1 for", "/file", "2 replicas", "setrep", "--cancel"] {
+    for word in ["too few nodes would remain: 1 for", "/file", "2 replicas", "setrep", "--cancel"] {
         assert!(line.contains(word), "{word}: {line}");
     }
     let text = cluster.mrctl(&["nodes", "--json"]);

@@ -1,7 +1,7 @@
 //! Applies edits to the namespace, both when they are made and when the log is replayed.
 //!
-//! If a record does not fit, the log is damaged or belongs to another cluster. The namespace is
-//! then unusable.
+//! If a record cannot be applied, the log is damaged or belongs to another cluster. The namespace
+//! is then unusable.
 
 use super::{ApplyError, Block, Body, Edit, File, Folder, Inode, Namespace, OpenWriter, Record, Totals};
 use crate::namenode::op::OnAbandon;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The changes of a record that affect the volatile half of the state.
 #[derive(Debug, Default)]
 pub(in crate::namenode) struct Changes {
-    /// Blocks that were committed with their length.
+    /// Blocks that were committed: their lengths are final.
     pub(in crate::namenode) committed: Vec<BlockId>,
     /// Blocks that were deleted.
     pub(in crate::namenode) dropped: Vec<(BlockId, Nonce)>,

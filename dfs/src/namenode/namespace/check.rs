@@ -18,7 +18,7 @@ impl Namespace {
         let mut open = BTreeSet::new();
         for (id, inode) in &self.inodes {
             if id.0 >= self.next_file {
-                return Err(format!("{id} is not assigned yet"));
+                return Err(format!("{id} was never assigned"));
             }
             if *id != ROOT && self.child(inode.parent, &inode.name).ok().flatten() != Some(*id) {
                 return Err(format!("{id} is not the entry {:?} of its parent", inode.name));

@@ -1,21 +1,20 @@
-//! Remembers completed commits, so that a repeated commit is recognised even if its files have
-//! changed since.
+//! Remembers completed fenced commits (which move the output of a job into place), so that a
+//! repeated commit is recognised even if its files have changed since.
 //!
-//! Commits are kept for [`RETAIN_MS`], and at most [`COMMITS_MAX`] are kept. This is much longer
-//! than the time in which a JobTracker repeats a commit after a restart. The oldest commit is
-//! removed first.
+//! A commit is kept for [`RETAIN_MS`], which is much longer than the time in which a JobTracker
+//! repeats a commit after a restart. At most [`COMMITS_MAX`] are kept; the oldest is removed first.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::Arc,
 };
 
-/// How long a commit is kept, measured by the times in the records.
+/// How long a commit is kept, according to the times of the records in the edit log.
 const RETAIN_MS: u64 = 30 * 24 * 3600 * 1000;
 /// Number of commits that are kept regardless of their age, so that not all are removed if the
 /// clock is set forward.
 const RETAIN_MIN: usize = 1000;
-/// Maximum number of commits (about 150 bytes each).
+/// Maximum number of commits that are kept. Each needs about 150 bytes of memory.
 const COMMITS_MAX: usize = 100_000;
 
 /// The scope and ID of a commit, shared by the set and the queue.

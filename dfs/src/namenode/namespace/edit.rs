@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// example the expiry of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Wall clock time of the step.
+    /// Wall clock time of the step, in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// The request and its outcome, to recognise a repeated request. `None` for a step of the
     /// NameNode itself.

@@ -54,7 +54,7 @@ pub(in crate::namenode) struct OpenWriter {
     pub(in crate::namenode) uncommitted_blocks: u32,
 }
 
-/// The durable part of a block.
+/// The durable state of a block. Its replicas are volatile: DataNodes report them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::namenode) struct Block {
     pub(in crate::namenode) file: FileId,
@@ -77,8 +77,8 @@ impl Block {
     }
 }
 
-/// Numbers of files, folders and bytes, and bytes times replication (`space`). Used for sums and
-/// for differences.
+/// Number of files, folders and bytes, and bytes times replication (`space`): the sum over a
+/// subtree, or the change of such a sum, which may be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::namenode) struct Totals {
     pub(in crate::namenode) files: i64,

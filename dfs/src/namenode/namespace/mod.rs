@@ -1,4 +1,5 @@
-//! The durable half of the NameNode: exactly the state that is in the edit log and the snapshots.
+//! The durable half of the state of the NameNode: exactly what is in the edit log and the
+//! snapshots.
 //!
 //! It changes only through [`Namespace::apply`], both when a record is made and when the log is
 //! replayed. A replay therefore gives the same state.
@@ -7,8 +8,8 @@
 //! belongs to exactly one file. The totals of a folder are the sums over its descendants. IDs are
 //! never assigned twice.
 //!
-//! Deliberately absent: replicas, nodes and deadlines of leases, which are volatile (`state`), and
-//! the rules of operations (`plan`).
+//! Replicas, nodes and deadlines of leases are volatile and belong to `state`. The rules of
+//! operations are in `plan`.
 
 mod apply;
 mod check;
@@ -63,7 +64,7 @@ pub struct Namespace {
     next_block: u64,
     /// Ranges `from..to` of block IDs that were never assigned: see [`Namespace::is_future`].
     skipped: Vec<(u64, u64)>,
-    /// The epoch of the current start.
+    /// The epoch of the current start. It increases with every start of the NameNode.
     epoch: u64,
     /// Epochs and IDs of the latest starts since an operator last accepted the namespace.
     starts: VecDeque<(u64, StartId)>,
@@ -153,7 +154,7 @@ impl Namespace {
         &self.cluster_id
     }
 
-    /// Returns the number of all records that were applied.
+    /// Returns the total number of records applied.
     pub fn records(&self) -> u64 {
         self.records
     }

@@ -6,8 +6,8 @@ use crate::namenode::op::Outcome;
 use dfs_client::ids::RequestId;
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long an outcome is kept, measured by the times in the records: longer than any client
-/// repeats a request.
+/// How long an outcome is kept, according to the times of the records in the edit log: longer than
+/// any client repeats a request.
 const RETAIN_MS: u64 = 10 * 60 * 1000;
 /// Number of outcomes that are kept regardless of their age, so that not all are removed if the
 /// clock is set forward.
@@ -49,7 +49,7 @@ impl RetryCache {
         self.known.get(&request)
     }
 
-    /// Adds an outcome with its time.
+    /// Adds the outcome of a request that was executed at `at_ms`.
     pub(super) fn insert(&mut self, request: RequestId, at_ms: u64, outcome: Outcome) {
         if self.known.insert(request, outcome).is_none() {
             self.order.push_back((request, at_ms));
@@ -98,8 +98,8 @@ mod tests {
             retry_cache.insert(RequestId(id), id as u64 / 10, Outcome::Done);
         }
         assert!(retry_cache.get(RequestId(0)).is_some());
-        // After a long time all but the last `RETAIN_MIN` are removed, because the clock may have
-        // been set.
+        // After a long time, all but the last `RETAIN_MIN` are removed. Those are kept, because the
+        // clock may have been set forward.
         retry_cache.insert(RequestId(700_000), 100 * RETAIN_MS, Outcome::Done);
         assert_eq!(retry_cache.iter().count(), RETAIN_MIN);
         assert!(retry_cache.get(RequestId(599_999)).is_some() && retry_cache.get(RequestId(0)).is_none());

@@ -154,7 +154,7 @@ pub struct SnapshotLoader {
     namespace: Option<Namespace>,
     counts: Counts,
     ended: bool,
-    retry_cache: Option<usize>,
+    retry_cache_limit: Option<usize>,
 }
 
 fn invalid_snapshot(what: impl std::fmt::Display) -> ApplyError {
@@ -176,7 +176,7 @@ fn namespace_from_header(item: SnapshotItem) -> Result<Namespace, ApplyError> {
 impl SnapshotLoader {
     /// Creates a loader whose namespace keeps at most `limit` outcomes for repeated requests.
     pub fn with_retry_cache(limit: usize) -> Self {
-        Self { retry_cache: Some(limit), ..Self::default() }
+        Self { retry_cache_limit: Some(limit), ..Self::default() }
     }
 
     /// Adds the next item.
@@ -190,7 +190,7 @@ impl SnapshotLoader {
                 Ok(())
             } else {
                 Err(invalid_snapshot(format_args!(
-                    "the end has {item:?}, but the items are {:?}",
+                    "the end item is {item:?}, but there are {:?}",
                     self.counts
                 )))
             };
@@ -198,7 +198,7 @@ impl SnapshotLoader {
         self.counts.add(&item);
         let Some(namespace) = &mut self.namespace else {
             let namespace = self.namespace.insert(namespace_from_header(item)?);
-            if let Some(limit) = self.retry_cache {
+            if let Some(limit) = self.retry_cache_limit {
                 namespace.set_retry_cache_limit(limit);
             }
             return Ok(());
@@ -213,7 +213,7 @@ impl SnapshotLoader {
                 namespace.link_children()?;
                 Ok(namespace)
             }
-            _ => Err(invalid_snapshot("the end is missing")),
+            _ => Err(invalid_snapshot("the end item is missing")),
         }
     }
 }
@@ -265,7 +265,7 @@ impl Namespace {
         for (block, nonce, length) in blocks {
             let known = Block::new(id, *nonce, *length);
             if block.0 >= self.next_block || self.blocks.insert(*block, known).is_some() {
-                return Err(invalid_snapshot(format_args!("{block} appears twice or is not assigned yet")));
+                return Err(invalid_snapshot(format_args!("{block} appears twice or was never assigned")));
             }
             if length.is_none() && file.open.is_none() {
                 return Err(invalid_snapshot(format_args!("{id} is closed and {block} has no length")));
@@ -290,7 +290,7 @@ impl Namespace {
             body,
         };
         if entry.id.0 >= self.next_file || self.inodes.insert(entry.id, inode).is_some() {
-            return Err(invalid_snapshot(format_args!("{} appears twice or is not assigned yet", entry.id)));
+            return Err(invalid_snapshot(format_args!("{} appears twice or was never assigned", entry.id)));
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 //! file and block IDs.
 //!
 //! The history of a namespace is the sequence of its records. A NameNode that was started from an
-//! older copy of its folder continues with another history, and does not know which IDs the lost
-//! part of the old history used. At every start, new IDs therefore begin above the wall clock time
-//! multiplied by a constant. DataNodes store the epoch and start ID that they last registered with.
-//! [`Namespace::check_start`] checks whether that start is part of this history (ADR 0022).
+//! older copy of its folder continues with another history, and does not know which IDs were
+//! assigned after the copy was made. At every start, new IDs therefore begin above the wall clock
+//! time multiplied by a constant. DataNodes store the epoch and start ID that they last registered
+//! with. [`Namespace::check_start`] checks whether that start is part of this history (ADR 0022).
 
 use super::{ApplyError, Edit, Namespace, ROOT, Record, apply::apply_error};
 use crate::namenode::op::Quota;

@@ -81,7 +81,7 @@ impl Namespace {
     }
 
     /// Returns how many more bytes, over all replicas, the quotas of the ancestors of `id` allow.
-    /// Returns `None` if there is no quota, and a negative number if a quota is exceeded already.
+    /// Returns `None` if there is no quota, and a negative number if a quota is already exceeded.
     pub(in crate::namenode) fn space_left(&self, id: FileId) -> Option<i128> {
         let folders = self.ancestors(id).filter_map(|above| self.inodes.get(&above)?.folder());
         folders.filter_map(|folder| Some(i128::from(folder.quota.space?) - folder.totals.space)).min()

@@ -92,7 +92,7 @@ impl Plan<'_> {
         if self.inode_at(&target).is_some()
             || self.created_entries.contains_key(&(target.folder, target.name.clone()))
         {
-            return refuse(Kind::Exists, format!("{to} exists: choose another output path"));
+            return refuse(Kind::Exists, format!("{to} already exists: choose another output path"));
         }
         let mut found: Vec<(FileId, &Inode)> = Vec::new();
         for piece in &step.pieces {
@@ -139,7 +139,7 @@ impl Plan<'_> {
                 return refuse(
                     Kind::Exists,
                     format!(
-                        "{output} contains {name}, which is not of this commit: an output folder must be empty; choose another"
+                        "{output} contains {name}, which is not part of this commit: choose an output folder that is empty"
                     ),
                 );
             }

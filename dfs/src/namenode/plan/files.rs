@@ -71,7 +71,7 @@ impl<'a> Plan<'a> {
                 refuse(Kind::Busy, format!("{path} is being written by {}", open.holder))
             }
             None if !new.overwrite => {
-                refuse(Kind::Exists, format!("{path} exists already: delete it or set the overwrite option"))
+                refuse(Kind::Exists, format!("{path} already exists: delete it or set the overwrite option"))
             }
             _ => {
                 self.delete(old_id, old);

@@ -1,12 +1,13 @@
-//! Plans operations: checks an operation with the namespace, which is only read, and makes the list
-//! of edits that carry it out. An operation is refused here, before anything has changed.
+//! Plans operations: checks whether the namespace allows an operation, and makes the list of edits
+//! that carry it out. The namespace is only read. An operation is refused here, before anything has
+//! changed.
 //!
 //! A plan records the entries that it adds and the changes of the totals. An operation with several
 //! steps (a fenced commit) is therefore checked as a whole, including quotas. Entries that a plan
 //! removes still count as existing: an operation never creates an entry at a path that it removes,
 //! except when it replaces a file.
 //!
-//! Deliberately absent: permissions, which are checked earlier (`permit`), and replicas and nodes
+//! Permissions are checked earlier (`permit`). Replicas and nodes are not considered here
 //! (`state`).
 
 mod commit;
@@ -63,7 +64,8 @@ enum NewEntry {
     File,
 }
 
-/// A path as a folder, which exists or is created by the plan, and a name in it.
+/// A path, split into its parent folder, which exists or is created by the plan, and the name in
+/// that folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     folder: FileId,

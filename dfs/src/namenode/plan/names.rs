@@ -23,8 +23,8 @@ pub(in crate::namenode) struct Attributes<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Creates a folder. With `parents`, also creates missing parents, and accepts a folder that
-    /// exists.
+    /// Creates a folder. With `parents`, also creates missing parents, and succeeds if the folder
+    /// already exists.
     pub(in crate::namenode) fn mkdir(
         &mut self,
         path: &DfsPath,
@@ -33,14 +33,14 @@ impl<'a> Plan<'a> {
     ) -> Result<Outcome, Error> {
         check_mode(path, mode.unwrap_or(FOLDER_MODE))?;
         if path.is_root() {
-            return if parents { Ok(Outcome::Done) } else { refuse(Kind::Exists, "/ exists already") };
+            return if parents { Ok(Outcome::Done) } else { refuse(Kind::Exists, "/ already exists") };
         }
         let target = self.resolve(path, parents)?;
         match self.inode_at(&target) {
             Some((_, inode)) if inode.folder().is_some() && parents => {}
             Some((_, inode)) => {
                 let what = if inode.folder().is_some() { "folder" } else { "file" };
-                return refuse(Kind::Exists, format!("{path}: a {what} of this name exists already"));
+                return refuse(Kind::Exists, format!("{path}: a {what} of this name already exists"));
             }
             None => drop(self.make_folder(&target, mode)),
         }
@@ -123,10 +123,10 @@ impl<'a> Plan<'a> {
         by_folder: bool,
     ) -> Result<(), Error> {
         let Some(file) = old.file() else {
-            return refuse(Kind::Exists, format!("{path}: a folder of this name exists already"));
+            return refuse(Kind::Exists, format!("{path}: a folder of this name already exists"));
         };
         if !overwrite {
-            return refuse(Kind::Exists, format!("{path}: a file of this name exists already"));
+            return refuse(Kind::Exists, format!("{path}: a file of this name already exists"));
         }
         if by_folder {
             return refuse(Kind::NotDirectory, format!("{path}: a folder cannot replace a file"));

@@ -32,9 +32,9 @@ impl State {
     fn check_replicas(&self) -> Result<(), String> {
         let mut seen = 0;
         for (block, on) in &self.good {
-            require(!on.is_empty(), || format!("{block} has an empty list"))?;
+            require(!on.is_empty(), || format!("{block} has an entry without good replicas"))?;
             require(self.namespace.wanted_replicas(*block).is_some(), || {
-                format!("{block} is good but not committed")
+                format!("{block} has good replicas but is not committed")
             })?;
             for ix in on {
                 seen += 1;
@@ -45,28 +45,30 @@ impl State {
                 })?;
                 require(!self.bad.contains(&(*block, *ix)), || format!("{block} on {ix} is good and bad"))?;
                 require(!self.copies.contains_key(&(*block, *ix)), || {
-                    format!("{block} is copied to {ix}, which has it")
+                    format!("{block} is being copied to node {ix}, which already has a replica")
                 })?;
             }
         }
         let on_nodes: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        require(on_nodes == seen, || format!("nodes have {on_nodes} replicas, blocks {seen}"))?;
+        require(on_nodes == seen, || format!("the nodes list {on_nodes} replicas, the blocks {seen}"))?;
         for (block, on) in &self.uncommitted {
             let open = self.namespace.block(*block).is_some_and(|known| known.length().is_none());
             require(open && !on.is_empty(), || format!("{block} is uncommitted on {on:?}, open: {open}"))?;
         }
         for (block, ix) in &self.bad {
             require(self.namespace.block(*block).is_some(), || {
-                format!("{block} on {ix} is bad and unknown")
+                format!("the bad replica on node {ix} is of {block}, which does not exist")
             })?;
         }
         for (block, ix) in self.orphans.keys() {
-            require(self.namespace.block(*block).is_none(), || format!("{block} on {ix} is not an orphan"))?;
+            require(self.namespace.block(*block).is_none(), || {
+                format!("{block} exists, but its replica on node {ix} is listed as an orphan")
+            })?;
         }
         for ((block, ix), nonce) in &self.stale {
             let known = self.namespace.block(*block);
             require(known.is_none_or(|known| known.nonce != *nonce), || {
-                format!("{block} on {ix} is not stale")
+                format!("the replica of {block} on node {ix} has the right nonce but is listed as stale")
             })?;
             require(!self.nodes.get(*ix).blocks.contains(block), || {
                 format!("{block} on {ix} is stale but is counted")
@@ -111,7 +113,9 @@ impl State {
 
     fn check_orders(&self) -> Result<(), String> {
         let staying = self.nodes.iter().filter(|(_, node)| node.is_staying()).count();
-        require(staying == self.nodes.staying(), || format!("{staying} nodes are staying"))?;
+        require(staying == self.nodes.staying(), || {
+            format!("{staying} nodes are staying, the stored count is {}", self.nodes.staying())
+        })?;
         let all = Self::traffic(self.copies.values());
         require(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;
         require(all.is_within(self.settings.copies_max), || "too many copies".into())?;

@@ -45,7 +45,7 @@ pub(crate) fn printable(text: &str) -> String {
 pub(super) struct Checks {
     /// For each replica with a running or recent check: when it may be checked again.
     recheck_at: BTreeMap<(BlockId, NodeIx), u64>,
-    /// The entries of `recheck_at`, and outdated ones, in order of time.
+    /// The times and replicas of `recheck_at`, in order of time. Also contains outdated entries.
     recheck_order: VecDeque<(u64, (BlockId, NodeIx))>,
     /// Checks whose result is not reported yet.
     pending: BTreeSet<(BlockId, NodeIx)>,
@@ -54,13 +54,13 @@ pub(super) struct Checks {
     internal: BTreeSet<(BlockId, NodeIx)>,
     /// Results of checks since the start.
     pub(super) checked: Checked,
-    /// For each user, the time when the count is reset, and the number of reports.
+    /// For each user: when the count is reset, and the number of reports until now.
     by_user: BTreeMap<String, (u64, u32)>,
 }
 
 impl Checks {
-    /// Removes checks whose time is over. Returns those that are still pending, which must be
-    /// requested again.
+    /// Removes the replicas that may be checked again now. Returns those whose check is still
+    /// pending: the command must be sent again.
     fn forget_old(&mut self, now_ms: u64) -> Vec<(BlockId, NodeIx)> {
         let mut again = Vec::new();
         while let Some((until, key)) = self.recheck_order.front().copied()
@@ -111,8 +111,9 @@ impl Checks {
     fn count_report_of_user(&mut self, now_ms: u64, user: &str) -> Result<(), Error> {
         let (_, count) = self.by_user.entry(user.to_owned()).or_insert((now_ms + RECHECK_INTERVAL_MS, 0));
         if *count >= USER_CHECKS_MAX {
-            let message =
-                format!("user {user} has reported {USER_CHECKS_MAX} bad replicas in a minute: try later");
+            let message = format!(
+                "user {user} has reported {USER_CHECKS_MAX} bad replicas within a minute: try again later"
+            );
             return Err(Error::new(Kind::Quota, message));
         }
         *count += 1;
@@ -121,7 +122,8 @@ impl Checks {
 }
 
 impl State {
-    /// Removes checks whose time is over, and requests those that are still pending again.
+    /// Sends the check commands again that DataNodes have not answered within
+    /// [`RECHECK_INTERVAL_MS`].
     pub(super) fn repeat_checks(&mut self, now: Now) {
         for (block, ix) in self.checks.forget_old(now.mono_ms) {
             match self.namespace.block(block).map(|known| known.nonce) {

@@ -1,7 +1,7 @@
 //! Drains: all blocks of a node are copied to other nodes before the node is stopped. A node is
-//! drained when each of its blocks has the wanted number of replicas on staying nodes. A drain is
-//! refused, without any change, if too few nodes would stay. If other nodes die later, the drain
-//! reports that it is stuck.
+//! drained when each of its blocks has the wanted number of replicas on staying nodes. Staying
+//! nodes are those that are neither dead nor draining. A drain is refused, without any change, if
+//! too few nodes would stay. If other nodes die later, the drain reports that it is stuck.
 
 use super::{
     Event, State,
@@ -63,7 +63,7 @@ impl State {
         Err(Error::new(
             Kind::Refused,
             format!(
-                "{name} cannot be drained, because too few nodes would stay: {staying} for {block}{file}{location} which needs \
+                "{name} cannot be drained, because too few nodes would remain: {staying} for {block}{file}{location} which needs \
                  {wanted} replicas; start more nodes, reduce the replication with `mrctl fs setrep`, or end another drain with \
                  `mrctl drain NODE --cancel`"
             ),
@@ -115,8 +115,7 @@ impl State {
         }
     }
 
-    /// Returns whether each staying node has a replica of the block, but there are fewer than
-    /// wanted.
+    /// Returns whether the block has too few replicas although every staying node has one.
     fn is_stuck(&self, block: BlockId) -> bool {
         let staying = self.nodes.staying() as u32;
         self.tally(block).is_some_and(|tally| tally.wanted > staying && tally.confirmed >= staying)
@@ -133,17 +132,14 @@ impl State {
         let copying = self.copies.range((block, 0)..=(block, NodeIx::MAX)).next().is_some();
         let why = match () {
             () if copying => "a copy is running".into(),
-            () if tally.wanted > staying => format!("too few DataNodes stay: {staying}"),
+            () if tally.wanted > staying => format!("too few DataNodes remain: {staying}"),
             () if self.safemode.is_on() => "safemode is on: no copies are made".into(),
-            () => "the copy waits for a DataNode with free space and capacity for a copy".into(),
+            () => "the copy waits for a DataNode with free space and a free slot for a copy".into(),
         };
         Some(DrainBlock { block, path, wanted: tally.wanted, have: tally.confirmed, why })
     }
 }
 
 fn unknown_node(node: &str) -> Error {
-    Error::new(
-        Kind::NotFound,
-        format!("no DataNode has the name {node:?}: `mrctl fs report` lists the names"),
-    )
+    Error::new(Kind::NotFound, format!("there is no DataNode named {node:?}: `mrctl fs report` lists them"))
 }

@@ -15,7 +15,7 @@ pub enum Event {
     NodeBack(String),
     /// A DataNode has sent no heartbeat for `suspect_after`.
     NodeSuspect(String),
-    /// A DataNode is dead. The number is that of its replicas.
+    /// A DataNode is dead. It had this number of replicas.
     NodeDead(String, usize),
     /// The registration of a DataNode was refused. The text is the reason.
     NodeRefused(String),
@@ -55,7 +55,7 @@ impl fmt::Display for Event {
             }
             Self::NodeDead(node, replicas) => {
                 let replicas = daemon::count(*replicas as u64, "replica");
-                write!(f, "DataNode {node} is dead: {replicas} to be copied on other nodes")
+                write!(f, "DataNode {node} is dead: {replicas} to be replaced on other nodes")
             }
             Self::NodeRefused(why) => write!(f, "DataNode refused: {why}"),
             Self::ReplicaCorrupt(what) => write!(f, "corrupt replica: {what}"),

@@ -1,5 +1,6 @@
-//! Leases: a writer that does not renew its lease loses its files. Recovery never waits for
-//! DataNodes: it uses the replicas that are reported.
+//! Leases: a writer that does not renew its lease loses write access to its files, which are then
+//! recovered: closed or deleted. Recovery never waits for DataNodes: it uses the replicas that are
+//! already reported.
 //!
 //! Invariant: the leases contain exactly the open files, each in the lease of its holder.
 
@@ -14,7 +15,7 @@ use dfs_client::{
 };
 use std::collections::BTreeSet;
 
-/// Once a tick has made this many edits, it recovers no further file.
+/// Once a tick has made this many edits, it recovers no further abandoned file.
 const RECOVERY_EDITS: usize = 100_000;
 
 /// The open files of a holder, and when the lease expires.

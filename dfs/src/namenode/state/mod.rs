@@ -6,8 +6,8 @@
 //! restart from the reports of DataNodes. An operation is planned read-only, then its record is
 //! applied, then the volatile half is updated (`State::update_volatile`).
 //!
-//! Deliberately absent: clocks, I/O, randomness, threads. The driver passes the time, makes records
-//! durable before it sends replies, and calls [`State::tick`] several times per second.
+//! It uses no clock, I/O, randomness or threads. The driver passes the time, makes records durable
+//! before it sends replies, and calls [`State::tick`] several times per second.
 
 mod check;
 pub(crate) mod checks;
@@ -77,14 +77,14 @@ pub struct State {
     bad: BTreeSet<(BlockId, NodeIx)>,
     /// Replicas whose blocks were deleted, with their nonces.
     orphans: BTreeMap<(BlockId, NodeIx), Nonce>,
-    /// Replicas with the ID of a known block but another nonce: they contain data from another
-    /// history. They never count as replicas. They are kept unless an operator has declared this
-    /// namespace the valid one.
+    /// Replicas with the ID of a known block but another nonce: they were written before the
+    /// NameNode was restored from an older copy of its folder. They never count as replicas. They
+    /// are kept unless an operator has declared this namespace the valid one.
     stale: BTreeMap<(BlockId, NodeIx), Nonce>,
     /// Names of DataNodes whose registration was refused, with the reason.
     refused_nodes: BTreeMap<String, String>,
-    /// Replicas with block IDs that this namespace has never assigned: they come from a history of
-    /// the namespace that this NameNode has lost. They are never deleted.
+    /// Replicas with block IDs that this namespace has never assigned: the records of their blocks
+    /// were lost. They are never deleted.
     future: BTreeSet<(BlockId, NodeIx)>,
     /// Blocks with at least one good replica, but fewer than wanted.
     queue: Queue,
@@ -96,7 +96,7 @@ pub struct State {
     copies: BTreeMap<(BlockId, NodeIx), RunningCopy>,
     /// The sum of all running copies.
     copying: Traffic,
-    /// Whether a copy has ended and its source has capacity for another.
+    /// Whether a copy has ended, so that its source can send another one before the next tick.
     slot_freed: bool,
     /// The nodes to which uncommitted blocks are being written.
     writing: BTreeMap<BlockId, SmallVec<[NodeIx; 4]>>,
@@ -275,7 +275,7 @@ impl State {
         self.namespace.cluster_id()
     }
 
-    /// Returns the duration of a lease.
+    /// Returns the duration of a lease in milliseconds.
     pub fn lease_ms(&self) -> u64 {
         self.settings.lease_ms
     }
@@ -339,7 +339,7 @@ fn plan_in_namespace(plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
             plan.commit(scope, *epoch, commit_id, moves, deletes)
         }
         Op::AddBlock { .. } | Op::Close { .. } | Op::Drain { .. } => {
-            unreachable!("the state plans these operations, because they depend on nodes")
+            unreachable!("planned by State, because they depend on DataNodes")
         }
     }
 }

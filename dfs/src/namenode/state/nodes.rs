@@ -69,10 +69,10 @@ pub(super) struct Node {
     pub(super) drained_reported: bool,
 }
 
-/// The running copies of the cluster, or of a node in one direction.
+/// The capacity that running copies use: of the whole cluster, or of one node in one direction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Traffic {
-    /// The used capacity in bytes, of which a slot has `SLOT_BYTES`.
+    /// The used capacity in bytes. A slot has `SLOT_BYTES`.
     pub(super) share: u64,
 }
 

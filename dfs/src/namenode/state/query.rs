@@ -174,8 +174,8 @@ impl State {
     }
 
     /// Returns the nodes with a good replica of a block: live nodes before suspect ones, then by
-    /// distance (the host of the reader, its rack, others). Nodes at the same distance are in
-    /// another order for each block, so that readers are distributed.
+    /// distance (the host of the reader, its rack, others). Nodes at the same distance are ordered
+    /// differently for each block, to spread the readers.
     fn nodes_by_distance(&self, block: BlockId, reader_host: &str, rack: Option<&str>) -> Vec<NodeAddress> {
         let key = |ix: &NodeIx| {
             let node = self.nodes.get(*ix);

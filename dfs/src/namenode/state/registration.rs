@@ -107,9 +107,9 @@ impl State {
         Ok(())
     }
 
-    /// Refuses a DataNode that has registered with a later start of the NameNode, or with a start
-    /// in another history of the namespace. This NameNode then runs from an older copy of its
-    /// folder, and would delete or ignore replicas that belong to the other history.
+    /// Refuses a DataNode that has registered with a start of the NameNode that this namespace does
+    /// not contain. This NameNode then runs from an older copy of its folder, and would delete or
+    /// ignore replicas that were written after the copy was made.
     fn check_history(&mut self, registration: &Registration) -> Result<(), Error> {
         let Err(mismatch) = self.namespace.check_start(registration.seen_epoch, registration.seen_start)
         else {
@@ -122,7 +122,7 @@ impl State {
             }
             StartMismatch::OtherHistory => {
                 format!(
-                    "has registered with start {seen} of another history of the namespace (this is start {ours})"
+                    "has registered with start {seen} of a NameNode whose edits this one does not have (this is start {ours})"
                 )
             }
         };
@@ -148,7 +148,8 @@ impl State {
             return Ok(());
         }
         let replicas = daemon::count(replicas as u64, "replica");
-        // Not a replaced disk, but a second machine whose settings have the name of the first.
+        // This is not a replaced disk, but a second machine with the name of the first in its
+        // settings.
         if before.liveness != Liveness::Dead && before.registration.host != *host {
             return Err(Error::new(
                 Kind::Refused,
@@ -255,7 +256,7 @@ impl State {
         for gone in before.difference(&report.reported_since) {
             self.lose_replica(ix, *gone);
         }
-        // Not at the registration: the node may die before its report.
+        // This is not reset at the registration, because the node may die before its report.
         self.nodes.get_mut(ix).replicas_at_death = 0;
         // Recheck the uncommitted blocks: a draining node must keep those that its full report
         // contains.

@@ -125,9 +125,9 @@ impl State {
         self.last_tick_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
     }
 
-    /// Returns how many of the `short` missing replicas are to be copied now. Soon after a start,
-    /// the other missing replicas may be on a DataNode that has not registered yet. A block with
-    /// only one replica waits for a shorter time.
+    /// Returns how many of the `short` missing replicas to create now. Soon after a start, the
+    /// others are not created yet, because they may be on a DataNode that has not registered yet. A
+    /// block with only one replica waits for a shorter time.
     fn copies_due(&self, now: Now, block: BlockId, tally: Tally, short: u32) -> u32 {
         let last_one = tally.live + tally.draining == 1;
         let short_grace_ms =
@@ -272,7 +272,7 @@ impl State {
         });
     }
 
-    /// Gives up copies that were not reported in time. Their blocks stay in the queue.
+    /// Cancels copies that were not reported in time. Their blocks stay in the queue.
     pub(super) fn drop_late_copies(&mut self, now: Now) {
         let late = self.copies.iter().filter(|(_, copy)| copy.until_ms <= now.mono_ms);
         for (block, target) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
@@ -328,7 +328,7 @@ impl State {
         self.delete_stale();
     }
 
-    /// Orders the deletion of replicas from other histories of the namespace (see
+    /// Orders the deletion of stale replicas, which have the ID of a block but another nonce (see
     /// `namespace/start.rs`), but only if an operator has declared this namespace the valid one,
     /// and the block with the same ID has all of its replicas.
     fn delete_stale(&mut self) {

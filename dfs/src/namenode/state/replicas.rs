@@ -19,9 +19,9 @@ pub(super) struct Tally {
     pub(super) wanted: u32,
     /// Number of good replicas on staying nodes.
     pub(super) live: u32,
-    /// Number of these replicas that are on nodes with a complete full report. Only these count
-    /// when surplus replicas are deleted, because a node that was just restarted may have lost
-    /// replicas.
+    /// Number of the `live` replicas that are on nodes with a complete full report. Only these
+    /// count when surplus replicas are deleted, because a node that was just restarted may have
+    /// lost replicas.
     pub(super) confirmed: u32,
     /// Number of good replicas on draining nodes.
     pub(super) draining: u32,
@@ -251,8 +251,8 @@ impl State {
         self.recheck(block);
     }
 
-    /// Updates the queues after a change of the replicas of a block. If damaged replicas are
-    /// replaced, also requests the check of a good replica.
+    /// Updates the queues after a change of the replicas of a block. If the damaged replicas of the
+    /// block are replaced, also requests a check of a good replica.
     pub(super) fn recheck(&mut self, block: BlockId) {
         let tally = self.tally(block);
         self.queue.set(block, tally.and_then(Tally::urgency));
@@ -299,7 +299,7 @@ impl State {
 
     /// Orders the deletion of the damaged replicas of a block, if they are replaced. Is called when
     /// a good replica was completely read and verified. Before that they are kept, because the
-    /// replicas that count as good may also be damaged, in other places.
+    /// replicas that count as good may be damaged too.
     pub(super) fn good_verified(&mut self, ix: NodeIx, block: BlockId) {
         let holds = self.nodes.get(ix).blocks.contains(&block) && self.is_confirmed(ix);
         if !holds || !self.are_bad_replaced(block) {

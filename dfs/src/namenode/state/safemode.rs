@@ -16,21 +16,21 @@ pub(super) struct Safemode {
     /// Whether an operator has turned safemode on.
     manual: bool,
     /// The free space of the disk of the edit log, if it is too low.
-    disk_free: Option<u64>,
+    low_disk_free: Option<u64>,
     /// Monotonic time of the first tick after the end of safemode. `None` while safemode is on.
     left_ms: Option<u64>,
-    /// Whether safemode was on at the last recorded event.
+    /// Whether the last event in the log said that safemode is on.
     last_noted_on: bool,
 }
 
 impl Safemode {
     pub(super) fn at_start(settings: &Settings, namespace: &Namespace) -> Self {
         let waiting = blocks_needed(settings, namespace) > 0 || settings.safemode_nodes_min > 0;
-        Self { waiting, manual: false, disk_free: None, left_ms: None, last_noted_on: false }
+        Self { waiting, manual: false, low_disk_free: None, left_ms: None, last_noted_on: false }
     }
 
     pub(super) fn is_on(&self) -> bool {
-        self.waiting || self.manual || self.disk_free.is_some()
+        self.waiting || self.manual || self.low_disk_free.is_some()
     }
 
     /// Returns whether an operator has turned safemode on, so that only an operator can end it.
@@ -62,11 +62,11 @@ impl State {
     /// Sets the free space of the disk of the edit log if it is too low; `None` if there is enough
     /// space.
     pub fn set_disk_low(&mut self, free: Option<u64>) {
-        self.safemode.disk_free = free;
+        self.safemode.low_disk_free = free;
     }
 
-    /// Ends the wait for blocks when enough are reported. After safemode has ended, starts the work
-    /// that it has delayed.
+    /// Ends the wait for blocks when enough are reported. After the end of safemode, starts the
+    /// work that was delayed.
     pub(super) fn tick_safemode(&mut self, now: Now) {
         if self.safemode.waiting {
             let enough = self.good.len() as u64 >= blocks_needed(&self.settings, &self.namespace);
@@ -105,7 +105,7 @@ impl State {
         let dead: Vec<&str> = dead.map(|(_, node)| node.registration.node.as_str()).collect();
         let more = if dead.len() > NAMED_NODES_MAX { ", ..." } else { "" };
         match &dead[..dead.len().min(NAMED_NODES_MAX)] {
-            [] if self.has_waited_at_tick() => "start the DataNodes that do not run".into(),
+            [] if self.has_waited_at_tick() => "start the DataNodes that are not running".into(),
             [] => "wait for the DataNodes".into(),
             named => format!("start the dead DataNodes again ({}{more})", named.join(", ")),
         }
@@ -129,7 +129,7 @@ impl State {
         if self.safemode.manual {
             reasons.push("turned on by an operator: `mrctl fs safemode off` ends it".into());
         }
-        if let Some(free) = self.safemode.disk_free {
+        if let Some(free) = self.safemode.low_disk_free {
             reasons.push(format!("only {free} bytes are free on the disk of the edit log: free some space"));
         }
         let on = !reasons.is_empty();
@@ -141,7 +141,7 @@ impl State {
         }
         if !self.stale.is_empty() {
             reasons.push(format!(
-                "stale_replicas {}: DataNodes have replicas that were written before the NameNode was restored from an older copy of its folder, with block IDs that other blocks have now; they are never served, and are kept until `namenode --recover` accepts the history of this NameNode",
+                "stale_replicas {}: DataNodes have replicas that were written before the NameNode was restored from an older copy of its folder, with block IDs that other blocks have now; they are never served, and are kept until an operator accepts the edit log of this NameNode with `namenode --recover`",
                 self.stale.len()
             ));
         }

@@ -13,8 +13,8 @@ use dfs_client::{
 use placement::{Candidate, PlacementRequest, place, shortage};
 use std::collections::BTreeMap;
 
-/// A block ID that is higher than the next one by more than this is considered invalid, and not an
-/// ID from a lost history of the namespace.
+/// A reported block ID that is higher than the next ID by more than this is considered invalid, and
+/// not an ID that a lost record has assigned.
 const FUTURE_IDS_MAX: u64 = 1 << 40;
 
 impl State {
@@ -52,8 +52,8 @@ impl State {
         Ok(Outcome::Block { block, nodes })
     }
 
-    /// Returns the ID for a new block. It is higher than the block IDs of known replicas from a
-    /// lost history of the namespace, so that no old replica has the ID of a new block.
+    /// Returns the ID for a new block. It is higher than the block IDs of all reported replicas
+    /// whose records were lost, so that no old replica has the ID of a new block.
     fn next_block(&self) -> BlockId {
         let next = self.namespace.next_block();
         let seen = self.future.range(..(BlockId(next.saturating_add(FUTURE_IDS_MAX)), 0)).next_back();

@@ -221,7 +221,11 @@ impl Bench {
             HeartbeatAnswer::Commands(commands) => {
                 self.check();
                 let again = self.state.heartbeat(self.now, uuid, incarnation, heartbeat);
-                assert_eq!(again, HeartbeatAnswer::Commands(commands.clone()), "a repeat");
+                assert_eq!(
+                    again,
+                    HeartbeatAnswer::Commands(commands.clone()),
+                    "the reply to a repeated heartbeat is different"
+                );
                 let received = if self.nodes[index].loses_replies { Vec::new() } else { commands };
                 for command in received {
                     self.execute(index, command);
@@ -293,7 +297,8 @@ impl Bench {
     }
 
     /// Checks that a deletion is allowed: it is not ordered in safemode, and does not delete the
-    /// last good replica of a block or a replica of another history.
+    /// last good replica of a block, a stale replica before an operator has accepted the namespace,
+    /// or a replica whose block ID was never assigned.
     fn check_delete(&self, index: usize, block: BlockId, nonce: Nonce) {
         assert!(!self.state.safemode().on, "{block} deleted in safemode");
         let meant = self.nodes[index].nonce(block) == nonce;
@@ -305,12 +310,15 @@ impl Bench {
         {
             assert!(
                 self.state.namespace().is_accepted(),
-                "{block} of another history is deleted without acceptance"
+                "stale replica of {block} deleted before an operator accepted the namespace"
             );
             return;
         }
         let Some(known) = self.state.namespace().block(block) else {
-            assert!(!self.state.namespace().is_future(block), "{block} is from a lost history");
+            assert!(
+                !self.state.namespace().is_future(block),
+                "{block} deleted, although this namespace never assigned it"
+            );
             return;
         };
         let good = |node: &FakeNode| {

@@ -215,7 +215,7 @@ impl RandomCluster {
         self.fault_counts[8] += 1;
         self.writers.clear();
         if self.random.once_in(2) {
-            // Set the clock back, so that the IDs of the lost history are assigned again, with
+            // Set the clock back, so that the IDs in the lost records are assigned again, with
             // other nonces.
             self.bench.now.wall_ms = 1_700_000_000_000;
         }
@@ -282,16 +282,16 @@ impl RandomCluster {
         let mut wanted = 0;
         for (at, node) in self.bench.nodes.iter().enumerate() {
             let namespace = self.bench.state.namespace();
-            // Replicas of blocks that this history never assigned are kept, damaged or not.
+            // Replicas of blocks that this namespace never assigned are kept, damaged or not.
             let quarantined: Vec<_> =
                 node.quarantined.iter().filter(|block| !namespace.is_future(**block)).collect();
             assert!(quarantined.is_empty(), "{} still has {quarantined:?} quarantined", node.name);
             for block in node.disk.keys() {
                 match namespace.block(*block) {
                     Some(known) if known.nonce == node.nonce(*block) => wanted += 1,
-                    // An operator has accepted this history, so stale replicas must have been
+                    // An operator has accepted this namespace, so stale replicas must have been
                     // deleted. Replicas of blocks that it never assigned are kept.
-                    Some(_) => panic!("{block} on {at} is of another history"),
+                    Some(_) => panic!("the stale replica of {block} on node {at} was not deleted"),
                     None => assert!(namespace.is_future(*block), "{block} on {at} should have been deleted"),
                 }
             }
@@ -332,6 +332,6 @@ fn random_faults_lose_nothing_and_the_cluster_recovers() {
     );
     assert!(
         fault_counts.iter().all(|hit| *hit > 20 || *hit == fault_counts[8] && *hit > 8),
-        "each fault really happens: {fault_counts:?}"
+        "a fault happened too rarely: {fault_counts:?}"
     );
 }

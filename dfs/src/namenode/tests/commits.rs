@@ -170,7 +170,7 @@ fn repeated_commit_is_recognised_after_output_changes() {
     }
     bench.file("/out/part-1", 1, &[7]);
     assert_eq!(bench.ask(commit(3, "c1", MOVES, &["/tmp"])), REPEATED);
-    // It is also recognised if a restarted JobTracker sends it to a restarted NameNode.
+    // The commit is also recognised if a restarted JobTracker sends it to a restarted NameNode.
     bench.restart();
     bench.beat_all();
     bench.tick();

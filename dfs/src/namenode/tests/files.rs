@@ -43,7 +43,7 @@ fn a_file_is_written_block_by_block_and_read() {
     assert_eq!(shown, [(blocks[1], 100, 100, 2), (blocks[2], 200, 7, 2)]);
     for at in &located {
         let here = at.nodes.iter().position(|node| node.host == "n2");
-        assert!(here.is_none_or(|at| at == 0), "the reader's own node comes first");
+        assert!(here.is_none_or(|at| at == 0), "the reader's own node is not first");
     }
     assert!(bench.state.locate(&path("/a/b"), 207, 10, "").unwrap().1.is_empty());
     assert_eq!(bench.state.locate(&path("/a"), 0, 1, "").unwrap_err().kind, Kind::IsDirectory);
@@ -65,7 +65,11 @@ fn closing_waits_for_a_reported_replica_and_for_commits() {
     bench.beat_all();
     bench.close(file, vec![commit]).unwrap();
     assert_eq!(bench.stat("/f").unwrap().length, 50);
-    assert_eq!(bench.state.report(bench.now).corrupt_found_total, 1, "the replica of 49 bytes is damaged");
+    assert_eq!(
+        bench.state.report(bench.now).corrupt_found_total,
+        1,
+        "the replica of 49 bytes does not count as damaged"
+    );
 }
 
 #[test]
@@ -109,7 +113,7 @@ fn abandoned_block_is_removed_from_its_file_and_nodes() {
     assert_eq!(bench.stat("/f").unwrap().length, 30);
     bench.run_ms(2_000);
     assert!(bench.good_on(lost).is_empty());
-    assert!(kept.block > lost, "IDs are never used twice");
+    assert!(kept.block > lost, "a block ID was used twice");
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn append_adds_blocks_and_never_changes_one() {
     let (file, _) = bench.file("/f", 2, &[30]);
     bench.ask(Op::Append { path: path("/f"), holder: "w".into() }).unwrap();
     let more = bench.write(file, 20);
-    assert_eq!(bench.stat("/f").unwrap().length, 30, "not committed yet");
+    assert_eq!(bench.stat("/f").unwrap().length, 30, "an uncommitted block counts");
     bench.close(file, vec![more]).unwrap();
     assert_eq!(bench.stat("/f").unwrap().length, 50);
     assert_eq!(bench.refusal_kind(Op::Append { path: path("/g"), holder: "w".into() }), Kind::NotFound);
@@ -168,7 +172,7 @@ fn close_can_move_the_file_in_the_same_step() {
     };
     assert_eq!(bench.refusal_kind(close("/out", false)), Kind::Exists);
     assert_eq!(bench.refusal_kind(close("/none/out", false)), Kind::NotFound);
-    assert!(bench.stat("/tmp/x").unwrap().open, "a refusal closes nothing");
+    assert!(bench.stat("/tmp/x").unwrap().open, "a refused close has closed the file");
     bench.ask(close("/out", true)).unwrap();
     assert_eq!(bench.stat("/out").unwrap().file_id, file);
     assert_eq!(bench.stat("/tmp/x").unwrap_err(), Kind::NotFound);
@@ -228,7 +232,7 @@ fn invalid_requests_are_rejected() {
     };
     assert_eq!(bench.refusal_kind(set(0)), Kind::Invalid);
     let error = bench.ask(set(6)).unwrap_err();
-    assert!(error.message.contains("between 1 and 5"), "the limit is named: {error}");
+    assert!(error.message.contains("between 1 and 5"), "the limit is not named: {error}");
 }
 
 #[test]
@@ -265,17 +269,21 @@ fn operations_beyond_a_quota_are_refused() {
     assert_eq!((usage.files, usage.dirs, usage.bytes, usage.space), (1, 1, 0, 0));
     bench.ask(add(&blocks, 0)).unwrap();
     assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410);
-    assert_eq!(bench.refusal_kind(add(&[], 21)), Kind::Quota, "refused before the block is written");
+    assert_eq!(bench.refusal_kind(add(&[], 21)), Kind::Quota, "a block beyond the quota may be written");
     bench.ask(add(&[], 20)).unwrap();
     let last = bench.write(file, 20);
     let over = bench.write(file, 1);
     assert_eq!(
         bench.refusal_kind(add(&[last, over], 0)),
         Kind::Quota,
-        "a block beyond the quota is not committed"
+        "a block beyond the quota was committed"
     );
-    assert_eq!(bench.refusal_kind(add(&[last], 0)), Kind::Quota, "the quota allows no other block");
-    assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410, "a refusal changes nothing");
+    assert_eq!(
+        bench.refusal_kind(add(&[last], 0)),
+        Kind::Quota,
+        "another block may be written, although the quota is used up"
+    );
+    assert_eq!(bench.state.usage(&path("/q")).unwrap().space, 410, "a refusal changed the usage");
     assert_eq!(&bench.replayed(), bench.state.namespace());
     bench.ask(mkdir("/q/d", false)).unwrap();
     assert_eq!(bench.refusal_kind(mkdir("/q/e", false)), Kind::Quota);
@@ -348,7 +356,7 @@ fn expired_lease_closes_the_file_with_its_leading_blocks() {
     assert_eq!((status.open, status.length, status.blocks), (false, 70, 2));
     bench.run_ms(6_000);
     assert!(bench.good_on(fourth.block).is_empty());
-    assert_eq!(bench.good_on(unfinished).len(), 2, "the block is replicated");
+    assert_eq!(bench.good_on(unfinished).len(), 2, "the block is not replicated");
     assert_eq!(bench.close(file, vec![]).unwrap_err().kind, Kind::LeaseLost);
 }
 
@@ -382,7 +390,7 @@ fn concat_moves_blocks_without_copying() {
     assert_eq!((located[0].block, located[2].block, located[2].offset), (a[0], b[0], 17));
     assert_eq!(bench.stat("/b").unwrap_err(), Kind::NotFound);
     bench.run_ms(12_000);
-    assert_eq!(bench.good_on(b[0]).len(), 2, "blocks take on the target's replication");
+    assert_eq!(bench.good_on(b[0]).len(), 2, "the blocks do not get the target's replication");
 }
 
 #[test]

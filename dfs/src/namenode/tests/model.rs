@@ -500,5 +500,8 @@ fn random_operations_match_the_model() {
         }
     }
     println!("{done:?}");
-    assert!(done.values().all(|[ok, refused]| *ok > 20 && *refused > 20), "both ways: {done:?}");
+    assert!(
+        done.values().all(|[ok, refused]| *ok > 20 && *refused > 20),
+        "an operation succeeded or was refused too rarely: {done:?}"
+    );
 }

@@ -83,7 +83,7 @@ fn of_two_nodes_with_one_name_only_the_later_start_is_accepted() {
     let error = bench.register(0).unwrap_err();
     let duplicate = bench.nodes[1].uuid.to_string();
     assert!(error.kind == Kind::Refused && error.message.contains(&duplicate), "{error}");
-    assert_eq!(bench.state.report(bench.now).nodes.len(), 1, "one name, one node");
+    assert_eq!(bench.state.report(bench.now).nodes.len(), 1, "two nodes have the same name");
     bench.nodes[0].incarnation = 3;
     bench.register(0).unwrap();
     assert!(bench.has_known_replica(blocks[0]));
@@ -236,7 +236,11 @@ fn stopping_node_is_dead_at_once_and_its_blocks_are_copied() {
     bench.check();
     let name = bench.nodes[gone].name.clone();
     assert_eq!(state_of(&bench, &name), NodeState::Dead);
-    assert_eq!(bench.state.report(bench.now).under_replicated, 1, "the blocks are queued without waiting");
+    assert_eq!(
+        bench.state.report(bench.now).under_replicated,
+        1,
+        "the copy of the block is not queued at once"
+    );
     assert!(bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.iter().all(|n| n.uuid != uuid));
     bench.run_ms(2_000);
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
@@ -261,7 +265,11 @@ fn restarted_node_causes_no_copies() {
         bench.nodes[gone].up = false;
     };
     leave(&mut bench);
-    assert_eq!(bench.state.report(bench.now).under_replicated, 1, "it counts as gone at once");
+    assert_eq!(
+        bench.state.report(bench.now).under_replicated,
+        1,
+        "the stopped node does not count as dead at once"
+    );
     bench.run_ms(1_000);
     bench.nodes[gone].up = true;
     bench.run_ms(5_000);
@@ -273,7 +281,7 @@ fn restarted_node_causes_no_copies() {
     assert_eq!(bench.good_on(blocks[0]).len(), 3);
     leave(&mut bench);
     bench.run_ms(5_000);
-    assert_eq!(copied(&bench), 1, "the node does not return, so its block is copied");
+    assert_eq!(copied(&bench), 1, "the node did not return, but its block was not copied");
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
 }
 
@@ -286,7 +294,11 @@ fn silent_node_becomes_suspect_then_dead_and_reregisters() {
     assert_eq!(state_of(&bench, "n2"), NodeState::Suspect);
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
     let file = bench.create("/g");
-    assert_eq!(bench.add_block_as(file, "w").unwrap().1, [bench.nodes[0].uuid], "no new blocks on a suspect");
+    assert_eq!(
+        bench.add_block_as(file, "w").unwrap().1,
+        [bench.nodes[0].uuid],
+        "a suspect node gets a new block"
+    );
     bench.run_ms(7_000);
     assert_eq!(state_of(&bench, "n2"), NodeState::Dead);
     assert_eq!(bench.state.report(bench.now).under_replicated, 1);
@@ -332,7 +344,7 @@ fn heartbeat_during_a_full_report_is_newer_than_the_report() {
     // The node restarts. It reports a replica in a heartbeat before its full report, which does not
     // contain the replica, is complete.
     bench.state.register(bench.now, node.registration()).unwrap();
-    assert!(bench.has_known_replica(mine[0]), "known until the full report is complete");
+    assert!(bench.has_known_replica(mine[0]), "the replica is forgotten before the full report is complete");
     let heartbeat =
         Heartbeat { seq: 1, usage: node.usage(), received: vec![reported(mine[0])], ..Heartbeat::default() };
     bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
@@ -362,9 +374,12 @@ fn registration_cancels_pending_orders() {
     bench.nodes[0].seq = 0;
     bench.register(0).unwrap();
     bench.beat(0);
-    assert!(bench.nodes[0].disk.contains_key(&blocks[0]), "the old command is cancelled");
+    assert!(
+        bench.nodes[0].disk.contains_key(&blocks[0]),
+        "a command from before the registration was executed"
+    );
     bench.run_ms(4_000);
-    assert!(bench.nodes[0].disk.is_empty(), "an orphan is deleted after the grace period");
+    assert!(bench.nodes[0].disk.is_empty(), "the orphan is not deleted after the grace period");
 }
 
 #[test]
@@ -401,7 +416,7 @@ fn safemode_names_dead_nodes_instead_of_waiting_for_them() {
     let reason = |bench: &Bench| bench.state.safemode().reason;
     assert!(reason(&bench).contains(": wait for the DataNodes;"), "{}", reason(&bench));
     bench.run_ms(15_000);
-    assert!(reason(&bench).contains(": start the DataNodes that do not run;"), "{}", reason(&bench));
+    assert!(reason(&bench).contains(": start the DataNodes that are not running;"), "{}", reason(&bench));
     // A node that registers and dies is known by its name.
     let with_blocks = usize::from(bench.nodes[0].disk.is_empty());
     bench.nodes[1 - with_blocks].up = true;
@@ -457,7 +472,7 @@ fn replicas_of_unassigned_blocks_are_kept_and_their_ids_skipped() {
     bench.run_ms(5_000);
     bench.restart();
     bench.run_ms(8_000);
-    assert!(bench.nodes[0].disk.contains_key(&BlockId(50)), "not even after a restart");
+    assert!(bench.nodes[0].disk.contains_key(&BlockId(50)), "the replica was deleted after a restart");
     assert!(bench.state.safemode().reason.contains("future_blocks 1"));
 }
 
@@ -471,7 +486,7 @@ fn reported_bad_replica_is_verified_by_the_datanode() {
         bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), block, uuid)
     };
     assert_eq!([(); 3].map(|()| report(&mut bench, blocks[0]).unwrap()), [true, false, false]);
-    assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "a report of a client is no proof");
+    assert_eq!(bench.state.report(bench.now).corrupt_replicas, 0, "the report of a client counts as proof");
     bench.beat(0);
     assert_eq!(bench.nodes[0].received_commands, [Command::Check(blocks[0], nonce)]);
     assert_eq!(report(&mut bench, BlockId(9)).unwrap_err().kind, Kind::NotFound);
@@ -504,7 +519,11 @@ fn unreported_check_stays_pending_and_is_requested_again() {
     let asked = bench.state.report_bad_replica(bench.now, &Caller::superuser("ann"), blocks[0], uuid);
     assert!(asked.unwrap());
     bench.run_ms(50_000);
-    assert_eq!(bench.state.report(bench.now).checks_pending, 1, "its answers are lost");
+    assert_eq!(
+        bench.state.report(bench.now).checks_pending,
+        1,
+        "the check is not pending although its command was lost"
+    );
     bench.nodes[0].loses_replies = false;
     bench.run_ms(20_000);
     assert_eq!(bench.state.report(bench.now).checks_pending, 0);
@@ -536,13 +555,13 @@ fn reports_of_bad_replicas_are_limited_by_user_and_need_read_permission() {
     assert_eq!(
         report(&mut bench).unwrap_err().kind,
         Kind::Denied,
-        "a user who cannot read the file cannot report it"
+        "a user who cannot read the file can report it"
     );
     bench.ask(set(0o644)).unwrap();
     let last = (0..200).map(|_| report(&mut bench)).last().unwrap();
     assert_eq!(last.unwrap_err().kind, Kind::Quota);
     bench.run_ms(61_000);
-    assert!(report(&mut bench).unwrap(), "a minute later it may");
+    assert!(report(&mut bench).unwrap(), "the user may not report a minute later");
 }
 
 #[test]
@@ -551,7 +570,8 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
     let (_, blocks) = bench.file("/f", 1, &[10]);
     let block = blocks[0];
     let (holder, other) = (bench.good_on(block)[0], 1 - bench.good_on(block)[0]);
-    // The other node has a block with the same ID and length from another history.
+    // The other node has another block with the same ID and length, as after the NameNode was
+    // restored from an older copy of its folder.
     bench.nodes[other].offered_nonces.insert(block, Nonce(666));
     bench.nodes[other].receive(block, 10);
     bench.beat(other);
@@ -561,21 +581,25 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
     let located = |bench: &Bench| bench.state.locate(&path("/f"), 0, 10, "").unwrap().1[0].nodes.clone();
     assert_eq!(located(&bench).iter().map(|node| node.uuid).collect::<Vec<_>>(), [bench.nodes[holder].uuid]);
     // Without the node of the good replica there is no replica: readers get an error and never the
-    // data of the other history.
+    // data of the other block.
     bench.nodes[holder].up = false;
     bench.run_ms(20_000);
     assert!(located(&bench).is_empty());
     assert_eq!(bench.state.report(bench.now).missing, 1);
     assert!(
         bench.nodes[other].disk.contains_key(&block),
-        "kept: it may be the only copy from the other history"
+        "the stale replica was deleted, although it may be the only copy of its block"
     );
     bench.nodes[holder].up = true;
     bench.restart();
     bench.run_ms(20_000);
-    assert_eq!(bench.state.report(bench.now).stale_replicas, 1, "a full report shows the same");
+    assert_eq!(
+        bench.state.report(bench.now).stale_replicas,
+        1,
+        "the full report after a restart does not show the stale replica"
+    );
     assert!(bench.nodes[other].disk.contains_key(&block));
-    // An operator accepts this history. The block has all of its replicas, so the stale one is
+    // An operator accepts this namespace. The block has all of its replicas, so the stale one is
     // deleted.
     bench.start(true);
     bench.run_ms(20_000);
@@ -584,13 +608,13 @@ fn replica_with_another_nonce_never_counts_and_is_kept_until_an_operator_decides
 }
 
 #[test]
-fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts() {
+fn datanode_that_registered_with_an_unknown_start_is_refused_until_an_operator_accepts() {
     let mut bench = Bench::with_nodes(2);
     bench.file("/old", 2, &[10]);
     bench.restart();
     bench.run_ms(2_000);
     let copy = bench.records.len();
-    // Make the history that will be lost: two more starts and a file.
+    // Make the records that will be lost: two more starts and a file.
     for _ in 0..2 {
         bench.restart();
         bench.run_ms(2_000);
@@ -607,19 +631,22 @@ fn datanode_of_a_newer_or_another_history_is_refused_until_an_operator_accepts()
     let events = bench.state.take_events();
     assert!(events.iter().any(|event| matches!(event, Event::NodeRefused(_))), "{events:?}");
     refused(&mut bench).unwrap_err();
-    assert!(bench.state.take_events().is_empty(), "reported once");
+    assert!(bench.state.take_events().is_empty(), "the same refusal was reported twice");
     // The next start has the epoch that the DataNode has stored, but another start ID.
     bench.restart();
     assert_eq!(bench.state.namespace().epoch(), later.0);
-    assert!(refused(&mut bench).unwrap_err().1.contains("of another history"));
+    assert!(refused(&mut bench).unwrap_err().1.contains("whose edits this one does not have"));
     bench.restart();
-    refused(&mut bench).expect_err("higher numbers do not help");
+    refused(&mut bench).expect_err("a higher epoch is enough to register");
     bench.start(true);
     bench.beat_all();
     bench.run_ms(5_000);
     assert!(bench.state.report(bench.now).refused_nodes.is_empty());
     assert!(bench.stat("/old").is_ok() && bench.stat("/lost").is_err());
-    assert!(bench.nodes.iter().all(|node| node.disk.contains_key(&lost[0])), "its blocks are kept");
+    assert!(
+        bench.nodes.iter().all(|node| node.disk.contains_key(&lost[0])),
+        "the replicas of the lost file were deleted"
+    );
     assert_eq!(bench.state.report(bench.now).future_replicas, 2);
 }
 

@@ -139,7 +139,10 @@ fn reading_writing_and_listing_need_permission() {
         test.bench.state.namespace().permit(caller, &path(at), Need::Create).is_ok()
     };
     assert!(make(&ann, "/home/ann/b/c") && !make(&cid, "/home/ann/b/c") && !make(&ann, "/home/bob/b"));
-    assert!(make(&cid, "/home/ann/a"), "the operation itself reports that the path exists");
+    assert!(
+        make(&cid, "/home/ann/a"),
+        "the check refuses a path that exists, which the operation itself reports"
+    );
     // For a missing path, the operation itself reports the error.
     assert!(list(&bob, "/nowhere/at/all"));
     test.may_not(&cid, Op::Append { path: path("/home/ann/a"), holder: "x".into() });
@@ -199,13 +202,17 @@ fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
     // Without `/user`, which only a superuser creates, there is no home folder and nothing changes.
     assert_eq!(bench.state.make_home(bench.now, "ann").unwrap_err().kind, Kind::NotFound);
     bench.ask(mkdir("/user")).unwrap();
-    let entry = bench.state.make_home(bench.now, "ann").unwrap().expect("nothing was there");
+    let entry = bench.state.make_home(bench.now, "ann").unwrap().expect("the home folder is new");
     bench.records.push(entry.record);
     bench.check();
     let home = bench.stat("/user/ann").unwrap();
     assert_eq!((home.owner.as_str(), home.mode), ("ann", 0o700));
-    assert_eq!(home.quota, Some(Quota { files: Some(50), space: Some(100_000) }), "the default quota");
-    assert_eq!(bench.state.make_home(bench.now, "ann").unwrap(), None, "it exists");
+    assert_eq!(home.quota, Some(Quota { files: Some(50), space: Some(100_000) }), "not the default quota");
+    assert_eq!(
+        bench.state.make_home(bench.now, "ann").unwrap(),
+        None,
+        "an existing home folder was created again"
+    );
     let mut test = PermissionTest { bench };
     test.may(&user("ann", &[]), create("/user/ann/f"));
     test.may_not(&user("bob", &[]), create("/user/ann/g"));
@@ -214,11 +221,11 @@ fn first_call_of_a_user_makes_a_home_that_only_the_user_can_enter() {
     let full = (0..60).find_map(|n| test.bench.ask_as(ann.clone(), mkdir(&format!("/user/ann/d{n}"))).err());
     assert_eq!(full.map(|error| error.kind), Some(Kind::Quota));
     test.bench.restart();
-    assert!(test.bench.state.has_home("ann").unwrap(), "the home folder is durable");
+    assert!(test.bench.state.has_home("ann").unwrap(), "the home folder is not durable");
     for name in ["a/b", "..", ""] {
         assert!(
             test.bench.state.make_home(test.bench.now, name).is_err(),
-            "{name:?} is not a valid folder name"
+            "{name:?} is accepted as a user name"
         );
     }
 }

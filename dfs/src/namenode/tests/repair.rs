@@ -56,7 +56,7 @@ fn small_copies_share_a_slot_and_large_copies_use_one_each() {
     let pending = pending_in_drain(&mut large_blocks(3, 3, 2), &[LARGE_BLOCK_BYTES; 20]);
     assert!(
         (2..=3).contains(&pending),
-        "{pending} copies are running, at most two per node and three in total"
+        "{pending} copies are running, expected 2 or 3 (at most two per node and three in total)"
     );
     // A copy of 64 KiB or less uses 64 KiB of a slot of 4 MiB, so 64 copies fill one slot. No
     // further copy starts then, because one of the two slots must stay completely free.
@@ -166,7 +166,7 @@ fn setrep_creates_or_deletes_replicas() {
     bench.run_ms(3_000);
     let on = bench.good_on(block);
     assert_eq!(on.len(), 2);
-    assert_ne!(bench.nodes[on[0]].rack, bench.nodes[on[1]].rack, "both racks are kept");
+    assert_ne!(bench.nodes[on[0]].rack, bench.nodes[on[1]].rack, "both replicas are in one rack");
     assert_eq!(bench.refusal_kind(setrep("/", 2)), Kind::IsDirectory);
 }
 
@@ -190,7 +190,10 @@ fn damage_is_found_replaced_and_counted() {
         (0, 1, 1)
     );
     assert_eq!(bench.good_on(block).len(), 2);
-    assert!(bench.nodes[at].quarantined.is_empty(), "deleted when it was replaced");
+    assert!(
+        bench.nodes[at].quarantined.is_empty(),
+        "the damaged replica was not deleted after its replacement"
+    );
     assert_eq!(files_with_problems(&bench), 0);
 }
 
@@ -250,18 +253,26 @@ fn last_replica_is_kept_even_if_damaged() {
     bench.run_ms(15_000);
     assert!(bench.nodes[0].quarantined.contains(&block));
     let report = bench.state.report(bench.now);
-    assert_eq!((report.missing, report.corrupt, report.corrupt_replicas), (0, 1, 1), "damaged, as in fsck");
+    assert_eq!(
+        (report.missing, report.corrupt, report.corrupt_replicas),
+        (0, 1, 1),
+        "the block counts as missing instead of corrupt"
+    );
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
     assert_eq!((located[0].nodes.len(), located[0].damaged_on.as_slice()), (0, &["n1".to_owned()][..]));
     bench.nodes[0].up = false;
     bench.run_ms(15_000);
     let report = bench.state.report(bench.now);
-    assert_eq!((report.missing, report.corrupt), (1, 0), "the node is down, so its replica is unknown");
+    assert_eq!(
+        (report.missing, report.corrupt),
+        (1, 0),
+        "the block does not count as missing while the node is down"
+    );
     bench.nodes[0].up = true;
     bench.run_ms(2_000);
     bench.ask(Op::Delete { path: path("/f"), recursive: false }).unwrap();
     bench.run_ms(2_000);
-    assert!(bench.nodes[0].quarantined.is_empty(), "it is deleted with the file");
+    assert!(bench.nodes[0].quarantined.is_empty(), "the damaged replica was not deleted with its file");
 }
 
 #[test]
@@ -272,7 +283,7 @@ fn drained_node_holds_no_needed_replica() {
     let replicas = bench.nodes[0].disk.len() as u64;
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Draining, replicas));
     let (_, located) = bench.state.locate(&path("/f"), 0, 1000, "n1").unwrap();
-    assert!(located.iter().all(|at| at.nodes.len() == 2), "it serves until it is stopped");
+    assert!(located.iter().all(|at| at.nodes.len() == 2), "a draining node does not serve its blocks");
     bench.restart();
     bench.run_ms(30_000);
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
@@ -286,7 +297,10 @@ fn drained_node_holds_no_needed_replica() {
     bench.ask(drain("n1", true)).unwrap();
     assert_eq!(drain_progress(&bench, "n1").0, NodeState::Live);
     bench.run_ms(5_000);
-    assert!(blocks.iter().all(|block| bench.good_on(*block).len() == 2), "the surplus is deleted");
+    assert!(
+        blocks.iter().all(|block| bench.good_on(*block).len() == 2),
+        "the surplus replicas were not deleted"
+    );
 }
 
 #[test]
@@ -309,7 +323,7 @@ fn refused_drain_changes_nothing() {
     bench.run_ms(15_000);
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
     assert_eq!(drain_progress(&bench, "n2"), (NodeState::Drained, 0));
-    assert_eq!(bench.refusal_kind(drain("n3", false)), Kind::Refused, "one node must stay");
+    assert_eq!(bench.refusal_kind(drain("n3", false)), Kind::Refused, "the last node can be drained");
 }
 
 #[test]
@@ -335,7 +349,7 @@ fn a_drain_is_stuck_when_too_few_stay_for_its_blocks() {
     let example = &status.examples[0];
     assert!(blocks.contains(&example.block) && example.path == path("/f"), "{example:?}");
     assert_eq!((example.wanted, example.have), (2, 1));
-    assert_eq!(example.why, "too few DataNodes stay: 1");
+    assert_eq!(example.why, "too few DataNodes remain: 1");
     bench.nodes[1].up = true;
     bench.run_ms(15_000);
     assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
@@ -392,7 +406,10 @@ fn unconfirmed_replicas_of_restarted_nodes_cause_no_deletion() {
     bench.tick();
     bench.check();
     assert_eq!(drain_progress(&bench, "n3"), (NodeState::Draining, 1));
-    assert!((0..3).all(|index| sent_deletes(&mut bench, index).is_empty()), "{block} may be lost there");
+    assert!(
+        (0..3).all(|index| sent_deletes(&mut bench, index).is_empty()),
+        "a replica of {block} was deleted before the restarted nodes reported theirs"
+    );
     for index in [0, 1] {
         bench.register(index).unwrap();
     }
@@ -410,12 +427,12 @@ fn pending_delete_is_cancelled_when_the_last_replica_is_lost() {
     bench.tick();
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
     let kept = located[0].nodes[0].uuid;
-    assert_eq!(located[0].nodes.len(), 1, "one replica is to be deleted");
+    assert_eq!(located[0].nodes.len(), 1, "the surplus replica is still located");
     bench.node(kept).move_to_bad(block);
     let index = bench.nodes.iter().position(|node| node.uuid == kept).unwrap();
     bench.beat(index);
     let (_, located) = bench.state.locate(&path("/f"), 0, 10, "").unwrap();
-    assert_eq!(located[0].nodes.len(), 1, "the deletion of the other one is cancelled");
+    assert_eq!(located[0].nodes.len(), 1, "the deletion of the other replica was not cancelled");
     bench.run_ms(2_000);
     assert_eq!(bench.good_on(block), [1 - index]);
 }
@@ -424,7 +441,11 @@ fn pending_delete_is_cancelled_when_the_last_replica_is_lost() {
 fn replication_above_the_nodes_is_refused_with_their_number() {
     let mut bench = Bench::with_nodes(2);
     bench.file("/f", 2, &[10]);
-    assert_eq!(bench.refusal_kind(setrep("/f", 3)), Kind::Unavailable, "more nodes may register");
+    assert_eq!(
+        bench.refusal_kind(setrep("/f", 3)),
+        Kind::Unavailable,
+        "the refusal does not allow a retry, although more nodes may register"
+    );
     bench.run_ms(11_000);
     bench.nodes[1].up = false;
     bench.run_ms(11_000);
@@ -452,7 +473,7 @@ fn fsck_returns_pages() {
             break;
         }
     }
-    assert_eq!(seen, ["/a/x", "/a/y", "/a-b", "/b"], "folder by folder, each in order of names");
+    assert_eq!(seen, ["/a/x", "/a/y", "/a-b", "/b"], "the files are not sorted by folder and name");
     assert_eq!(bench.state.fsck(&path("/a/x"), None, 5).unwrap().files, 1);
     let after = path("/a/xx");
     assert_eq!(bench.state.fsck(&path("/a"), Some(&after), 5).unwrap().last_path, Some(path("/a/y")));
@@ -487,7 +508,7 @@ fn after_a_start_only_copies_of_replicas_that_may_still_be_reported_wait() {
         "replaced"
     );
     assert!(up(&bench, raised[0]) >= 3 - usize::from(bench.nodes[late].disk.contains_key(&raised[0])));
-    assert_eq!(bench.state.drain_status(&node).blocks_left, 0, "drained");
+    assert_eq!(bench.state.drain_status(&node).blocks_left, 0, "the node is not drained");
     // Blocks that lack a replica only because a node has not registered are not copied.
     let on_late: Vec<BlockId> =
         files.iter().copied().filter(|b| bench.nodes[late].disk.contains_key(b)).collect();
@@ -496,7 +517,7 @@ fn after_a_start_only_copies_of_replicas_that_may_still_be_reported_wait() {
     bench.nodes[late].up = true;
     bench.run_ms(5_000);
     for block in on_late {
-        assert!(all(&bench, block) <= 4, "no unnecessary copy except that of the drain");
+        assert!(all(&bench, block) <= 4, "more copies than the one for the drain");
     }
     assert_eq!(bench.state.report(bench.now).under_replicated, 0);
 }

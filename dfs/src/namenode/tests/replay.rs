@@ -18,7 +18,7 @@ pub(super) fn save_and_load_snapshot(namespace: &Namespace) -> Namespace {
     loader.finish().unwrap()
 }
 
-fn run_history() -> Bench {
+fn bench_with_records() -> Bench {
     let mut bench = Bench::with_nodes(3);
     bench.file("/a/b/f", 2, &[10, 20]);
     let open = bench.create("/a/open");
@@ -32,7 +32,7 @@ fn run_history() -> Bench {
 
 #[test]
 fn namespace_loaded_from_its_snapshot_is_equal() {
-    let bench = run_history();
+    let bench = bench_with_records();
     let back = save_and_load_snapshot(bench.state.namespace());
     assert_eq!(&back, bench.state.namespace());
     back.invariants().unwrap();
@@ -41,7 +41,7 @@ fn namespace_loaded_from_its_snapshot_is_equal() {
 
 #[test]
 fn incomplete_or_reordered_snapshot_is_refused() {
-    let bench = run_history();
+    let bench = bench_with_records();
     let items: Vec<SnapshotItem> = bench.state.namespace().items().collect();
     let load = |items: &[SnapshotItem]| {
         let mut loader = SnapshotLoader::default();
@@ -62,7 +62,7 @@ fn incomplete_or_reordered_snapshot_is_refused() {
 
 #[test]
 fn records_that_do_not_fit_are_refused_and_never_panic() {
-    let bench = run_history();
+    let bench = bench_with_records();
     let (file, folder, none) =
         (bench.stat("/c").unwrap().file_id, bench.stat("/d").unwrap().file_id, FileId(99));
     let child = bench.stat("/d/f").unwrap().file_id;
@@ -102,7 +102,7 @@ fn records_that_do_not_fit_are_refused_and_never_panic() {
 
 #[test]
 fn retry_cache_survives_a_restart() {
-    let mut bench = run_history();
+    let mut bench = bench_with_records();
     bench.restart();
     bench.run_ms(2_000);
     bench.ask(Op::Delete { path: path("/c"), recursive: false }).unwrap();
@@ -112,7 +112,11 @@ fn retry_cache_survives_a_restart() {
     let caller = crate::namenode::op::Caller::superuser("bob");
     let op = Op::Delete { path: path("/c"), recursive: false };
     let again = bench.state.handle(bench.now, crate::namenode::op::Request { id, caller, op }).unwrap();
-    assert_eq!((again.outcome, again.entry), (outcome, None), "even in safemode");
+    assert_eq!(
+        (again.outcome, again.entry),
+        (outcome, None),
+        "the repeated request was not recognised in safemode"
+    );
 }
 
 /// Creates a state whose namespace starts with these edits.
@@ -140,7 +144,11 @@ fn fence_limit_is_enforced() {
         state_with((0..100_000).map(|n| Edit::Fenced { scope: format!("s{n}"), epoch: 1 }).collect());
     let error = refusal(&mut state, fence("one more".into(), 1)).unwrap();
     assert!(error.message.contains("100000 scopes have fences"), "{error}");
-    assert_eq!(refusal(&mut state, fence("s7".into(), 2)), None, "existing fences still work");
+    assert_eq!(
+        refusal(&mut state, fence("s7".into(), 2)),
+        None,
+        "an existing fence cannot be raised at the limit"
+    );
 }
 
 #[test]
