@@ -1,8 +1,8 @@
-//! Recognises compressed input by name and by first bytes.
+//! Recognises compressed input files by their names and first bytes.
 //!
-//! gzip is decoded. Every other compression is refused, because it would be read as meaningless
-//! text. A file whose name contradicts its contents is refused too. With `input.codec=none` every
-//! file is read unchanged.
+//! gzip is decoded. Files with any other compression are refused, because they would be read as
+//! meaningless text. A file whose name contradicts its contents is refused too. With
+//! `input.codec=none` every file is read unchanged.
 
 use crate::format::InputFormat;
 use std::{fmt, path::Path, str::FromStr};
@@ -96,7 +96,7 @@ impl Codec {
         match EXTENSIONS.iter().find(|(end, _)| *end == extension) {
             None => Ok(Coding::Plain),
             Some((_, name)) => Err(UnreadableInput(format!(
-                "input {path} is compressed with {name} by its name, which Fermata cannot decode: decompress it first, \
+                "input {path} is compressed with {name} according to its name, and Fermata cannot decode that: decompress it first, \
                  or set input.codec=none to read it unchanged"
             ))),
         }
@@ -124,11 +124,11 @@ impl Codec {
         match compression_by_magic(start).filter(|_| lines) {
             None => Ok(()),
             Some("gzip") => Err(UnreadableInput(format!(
-                "input {path} is gzip by its first bytes, but its name does not end in .gz: rename it, or set \
+                "input {path} is gzip according to its first bytes, but its name does not end in .gz: rename it, or set \
                  input.codec=gzip to decode it or input.codec=none to read it unchanged"
             ))),
             Some(name) => Err(UnreadableInput(format!(
-                "input {path} is compressed with {name} by its first bytes, which Fermata cannot decode: decompress it \
+                "input {path} is compressed with {name} according to its first bytes, and Fermata cannot decode that: decompress it \
                  first, or set input.codec=none to read it unchanged"
             ))),
         }

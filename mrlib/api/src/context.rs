@@ -6,14 +6,15 @@ use crate::{control::TaskControl, error::TaskError, limits, liveness::Liveness};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Maximum number of counters of a program. The remaining counters are for the engine.
+/// Maximum number of counters that a program may create. The engine needs the rest of
+/// `COUNTERS_MAX`.
 const PROGRAM_COUNTERS_MAX: usize = limits::COUNTERS_MAX - 40;
 
 /// A handle to a counter, so that its name is looked up only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter(usize);
 
-/// Passed to mappers and reducers: a running task reports to its user through it.
+/// Passed to mappers and reducers, to report counters, a status line and signs of life.
 #[derive(Debug, Default)]
 pub struct Context {
     /// The index in `values` of each counter.
@@ -77,7 +78,7 @@ impl Context {
         self.add(counter, n);
     }
 
-    /// Counts output of a mapper that combines its own output, before it is combined.
+    /// Counts pairs that a mapper emitted before it combined its own output.
     #[doc(hidden)]
     pub fn add_map_output(&mut self, records: u64, bytes: u64) {
         let (all_records, all_bytes) = self.map_output.get_or_insert_default();

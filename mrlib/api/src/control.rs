@@ -107,10 +107,10 @@ impl TaskControl {
         all.into_iter().find(|refusal| *refusal as u8 == why).filter(|_| self.refusals() > 0)
     }
 
-    /// Sets the state unless it is higher already, and wakes sleeping threads.
+    /// Raises the state to at least `state`, and wakes sleeping threads.
     fn raise_state(&self, state: u8) {
         self.0.state.fetch_max(state, Ordering::Release);
-        // A sleeping thread has checked the state under this lock, so it cannot miss the
+        // A thread checks the state under this lock before it sleeps, so it cannot miss the
         // notification.
         drop(self.0.sleep_lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.0.changed.notify_all();

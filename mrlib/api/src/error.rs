@@ -5,7 +5,7 @@ use std::{error::Error, io};
 /// Approximate length of a failure message in a table, in characters. `mrctl logs` and `--json`
 /// show the complete message.
 pub const SHORT_CHARS: usize = 120;
-/// Maximum number of characters of the first line, if the shortened message has a second line.
+/// Maximum length of the cause in a shortened message that also has a last line, in characters.
 const CAUSE_CHARS: usize = 80;
 
 /// Why a task ended without success. The message is shown to the user.
@@ -127,8 +127,8 @@ pub fn one_line(failure: &str) -> String {
     join_lines(first_and_last_line(failure))
 }
 
-/// Returns the same as [`one_line`], shortened to about [`SHORT_CHARS`] characters. The cause is
-/// shortened last.
+/// Returns the same as [`one_line`], shortened to about [`SHORT_CHARS`] characters. The cause keeps
+/// up to `CAUSE_CHARS` characters, and the last line gets the rest.
 pub fn shortened(failure: &str) -> String {
     let (first, last) = first_and_last_line(failure);
     if last.is_empty() {

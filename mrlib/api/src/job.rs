@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 type Make<T> = Arc<dyn Fn(&Conf) -> Result<Box<T>, TaskError> + Send + Sync>;
 
-/// The program of a job. Create it with [`Job::map`] and the methods after it.
+/// The program of a job. Create it with [`Job::map`] and the builder methods.
 #[derive(Clone)]
 pub struct Job {
     /// Creates the mapper of a task.
@@ -35,7 +35,7 @@ pub struct Job {
     pub total_order: bool,
     /// Whether the reducer gets the values of a key sorted by their bytes.
     pub sort_values: bool,
-    /// Settings of the program, besides those of the engine.
+    /// Settings that the program declares, in addition to those of the engine.
     pub settings: Vec<Setting>,
     /// Whether the input may be divided at any record: see [`Mapper::divisible`].
     pub divisible: bool,

@@ -1,8 +1,8 @@
 //! What job authors and the task engine share: the traits of a job, its builder, its settings and
 //! errors, and the controls of a running task.
 //!
-//! Job authors use the crate `mrlib`, which exports all of this. Deliberately absent: files,
-//! sockets and wire types.
+//! Job authors use the crate `mrlib`, which re-exports what they need. This crate uses no files,
+//! sockets or wire types.
 
 pub mod codec;
 mod conf;

@@ -1,11 +1,12 @@
-//! Limits for the reports of a task: number of counters and lengths of texts. The task fails with a
-//! message if it exceeds them. The tracker checks them too, because a task may be any program.
+//! Limits for the reports of a task. A task with too many counters, or with a counter name that is
+//! too long, fails; longer texts are shortened. The tracker applies the limits too, because a task
+//! may be any program.
 
 /// Maximum number of counters of a task.
 pub const COUNTERS_MAX: usize = 1000;
 /// Maximum length of the name of a counter, in bytes.
 pub const COUNTER_NAME_BYTES_MAX: usize = 256;
-/// Maximum number of output files of a task, the same as in the JobTracker.
+/// Maximum number of output files of a task. The JobTracker has the same limit.
 pub const PIECES_MAX: usize = 10_000;
 /// Maximum length of a status line in bytes. A longer status line is truncated.
 pub const STATUS_BYTES_MAX: usize = 1 << 10;
@@ -20,12 +21,12 @@ pub fn truncate_status(mut status: String) -> String {
     status
 }
 
-/// Shortens an error message to its start, which has the cause, and its last part.
+/// Shortens an error message: keeps its start, which has the cause, and its end.
 pub fn truncate_failure(why: String) -> String {
     truncate_failure_to(why, FAILURE_BYTES_MAX)
 }
 
-/// Does the same as [`truncate_failure`], with another limit.
+/// Does the same as [`truncate_failure`], with the limit `bytes_max`.
 pub fn truncate_failure_to(why: String, bytes_max: usize) -> String {
     // The message may contain output of a program and is shown on terminals, so control characters
     // are replaced.

@@ -2,8 +2,8 @@
 //! program hangs.
 //!
 //! The engine marks a task as alive during its own work and with every pair that the program emits.
-//! It does not mark the task while the program processes a record. The watchdog looks for any
-//! change of the count, not for a rate.
+//! It does not mark the task while the program processes a record. The tracker only checks that the
+//! count changes, not how fast.
 
 use std::sync::{
     Arc,
@@ -20,7 +20,7 @@ struct Counts {
     beats: AtomicU64,
     /// Number of emitted pairs. Only one thread writes this field, so a plain store is enough.
     emitted: AtomicU64,
-    /// The offset of the current record plus 1; 0 if there is none.
+    /// The offset of the current record in the input file, plus 1; 0 if there is no record.
     record: AtomicU64,
 }
 

@@ -12,7 +12,7 @@ use std::{borrow::Cow, collections::HashMap, str::FromStr};
 use types::quantity::Bytes;
 pub use types::spelling::nearest;
 
-/// Names with this prefix are free for the programs of users.
+/// The prefix of settings that a program may use without declaring them.
 pub const USER_PREFIX: &str = "user.";
 /// Number of records that a task may skip with `skip.bad.records=true`.
 pub const SKIP_DEFAULT: u64 = 100;
@@ -33,7 +33,8 @@ pub const DECLARED_MAX: usize = 1000;
 pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
 /// The staging folder of the job, which is deleted with the job. Set at submission.
 pub const STAGING: &str = "staging";
-/// The path of the file of split keys of a job with total order.
+/// The path of the file with the split keys: the bounds of the key ranges that the reduces of a job
+/// with total order get.
 pub const SPLIT_KEYS: &str = "total.order.splits";
 
 /// The values that a setting accepts.
@@ -94,7 +95,7 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
         "bytes that one map reads, at least 64 [default: a block]",
     ),
     Setting::new("input.format", Kind::Format, "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)"),
-    Setting::new("input.codec", Kind::Codec, "auto, gzip, or none: read compressed files unchanged"),
+    Setting::new("input.codec", Kind::Codec, "auto, gzip, or none (do not decompress)"),
     Setting::new("input.recursive", Kind::Flag, "false: same as --no-recursive [default: true]"),
     Setting::new(
         "output.replication",
@@ -107,12 +108,12 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new(
         "attempts.max",
         Kind::Count { min: 1, max: ATTEMPTS_MAX },
-        "task failures that fail the job, max 100 [default: 4]",
+        "failed attempts of one task that fail the job, max 100 [default: 4]",
     ),
     Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
     Setting::new("record.bytes.max", Kind::Size, "maximum length of a record [default: 256MiB]"),
-    Setting::new("pace.map", Kind::Size, "bytes per second that a map reads at most, for tests"),
-    Setting::new("pace.reduce", Kind::Size, "bytes per second that a reduce reads at most"),
+    Setting::new("pace.map", Kind::Size, "maximum read rate of a map in bytes per second, for tests"),
+    Setting::new("pace.reduce", Kind::Size, "maximum read rate of a reduce in bytes per second, for tests"),
     Setting::new(
         "sort.memory",
         Kind::SizeFrom { min: SORT_BYTES_MIN },
@@ -244,8 +245,8 @@ pub fn invalid_value(name: &str, value: &str, expected_values: &str) -> String {
     format!("setting {name} = {value:?}: it must be {expected_values}")
 }
 
-/// Checks every setting of a job whose program declares `own`. The error is one line about the
-/// first setting that is unknown or has an invalid value.
+/// Checks every setting of a job. `own` are the settings that its program declares. The error is
+/// one line about the first setting that is unknown or has an invalid value.
 pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Setting]) -> Result<(), String> {
     let known: HashMap<&str, Kind> =
         ENGINE_SETTINGS.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
@@ -263,8 +264,8 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
     Ok(())
 }
 
-/// Checks only the values of engine settings, because the settings of a task contain more than its
-/// user has given. The minimum of a size is checked at submission only.
+/// Checks only the values of engine settings, because a task also has settings that no user gave,
+/// such as `task.id`. Minimum sizes are checked only at submission.
 pub fn check_engine<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), String> {
     for (name, value) in conf {
         let known =

@@ -20,14 +20,14 @@ pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
 /// Iterates over the values of one key group.
 pub trait Values {
-    /// Returns the next value, valid until the next call.
+    /// Returns the next value, which is valid until the next call; None after the last value.
     fn next(&mut self) -> Result<Option<&[u8]>, TaskError>;
 
     /// Returns the next value with its own key.
     fn next_pair(&mut self) -> Result<Option<Pair<'_>>, TaskError>;
 
-    /// Returns the key of the last value. With a grouping comparator (secondary sort) it may
-    /// differ from the key of the group.
+    /// Returns the key of the value that was returned last. With a grouping comparator (secondary
+    /// sort) it may differ from the key of the group.
     fn key(&self) -> &[u8];
 }
 
@@ -48,11 +48,11 @@ pub trait Mapper: Send {
         Ok(())
     }
 
-    /// Promises that the range of a map may be divided between two tasks at any record: the output
-    /// for a record depends on that record alone, and sums emitted at the end may come in parts. A
-    /// mapper that numbers or samples records, or needs to see all of them, must return false. A
-    /// map that is not divisible is never split: it can only be preempted by a kill, and a slow map
-    /// is run a second time instead of being divided.
+    /// Returns true to promise that the range of a map may be divided between two tasks at any
+    /// record: the output for a record depends on that record alone, and sums that `finish` emits
+    /// may come in parts. A mapper that numbers or samples records, or needs to see all of them,
+    /// must return false. A map that is not divisible is never split: it can only be preempted by a
+    /// kill, and a slow map is run a second time instead of being divided.
     fn divisible() -> bool
     where
         Self: Sized,
@@ -86,9 +86,9 @@ pub trait Reducer: Send {
         context: &mut Context,
     ) -> Result<(), TaskError>;
 
-    /// Merges `value` into `into`, the value for the same key so far (for example a sum in eight
-    /// bytes), and returns true. For a combiner that can work in place. If it returns false, it
-    /// must not change `into`; the engine then calls `reduce` with both values.
+    /// Merges `value` in place into `into`, the value for the same key so far (for example, a sum
+    /// in eight bytes), and returns true. Only combiners need this. An implementation that returns
+    /// false must not change `into`; the engine then calls `reduce` with both values.
     #[inline]
     fn fold(&mut self, _into: &mut [u8], _value: &[u8]) -> bool {
         false
