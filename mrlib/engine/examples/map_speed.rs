@@ -155,7 +155,7 @@ fn measure(
         pin: None,
         reduces: 4,
         map_output: here.0.join("output"),
-        other_outputs: Vec::new(),
+        fallback_outputs: Vec::new(),
         conf,
     };
     let start = cpu_seconds();

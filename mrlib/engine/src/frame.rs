@@ -1,4 +1,5 @@
-//! Frames of the umbilical: a u32 little-endian length and one message.
+//! Frames on the umbilical, the socket between a tracker and a task process: a u32 little-endian
+//! length and one message.
 
 use prost::Message;
 use std::io::{self, Read, Write};

@@ -263,9 +263,18 @@ impl LocalJob<'_> {
         conf.set(task_settings::MAP_INPUT_LENGTH, (split.end - split.start).to_string());
         let map_output = self.map_output(index);
         let Split { start, end, whole_file, .. } = *split;
-        let (reduces, other_outputs) = (self.run.reduces, Vec::new());
-        let task =
-            MapTask { source, start, end, whole_file, pin: None, reduces, map_output, other_outputs, conf };
+        let (reduces, fallback_outputs) = (self.run.reduces, Vec::new());
+        let task = MapTask {
+            source,
+            start,
+            end,
+            whole_file,
+            pin: None,
+            reduces,
+            map_output,
+            fallback_outputs,
+            conf,
+        };
         let mut io = self.io(&format!("m{index}"), self.temporary.join(part_name('m', index)))?;
         run_map(self.job, &task, &mut io)
     }
@@ -344,7 +353,7 @@ impl TaskIo for LocalIo {
     fn progress(&mut self, _progress: &Progress) {}
 
     fn liveness(&self) -> Liveness {
-        // Local mode has no watchdog.
+        // In local mode, no tracker checks for signs of life.
         Liveness::default()
     }
 

@@ -14,7 +14,7 @@ use std::{cmp::Ordering, ops::Range};
 #[cfg(test)]
 mod tests;
 
-/// Number of records between two calls of `step`.
+/// Number of records between two calls of the `step` argument of [`merge_down`].
 const STEP_RECORDS: u32 = if cfg!(test) { 3 } else { 4096 };
 
 /// The order of records: by key, optionally then by the bytes of the value.
@@ -226,8 +226,8 @@ impl Cursor for Merge {
 /// slow.
 const BLOCKS_BYTES_MIN: u64 = 1 << 20;
 
-/// Returns the number of runs to merge at a time: `max`, or fewer if the largest `buffers` of so
-/// many runs do not fit in `memory`. At least two.
+/// Returns the number of runs to merge at a time: as many as fit in `memory` if they are the runs
+/// with the largest `buffers` (memory of each reader, in bytes), at most `max` and at least two.
 pub(crate) fn factor_for(mut buffers: Vec<u64>, memory: u64, max: usize) -> usize {
     buffers.sort_unstable_by(|a, b| b.cmp(a));
     let mut left = memory.max(BLOCKS_BYTES_MIN);

@@ -61,7 +61,7 @@ pub struct Description {
     pub divisible: bool,
     /// The version of mrlib that the binary was built with.
     pub mrlib: String,
-    /// Settings of the program, besides those of the engine.
+    /// Settings that the program declares, in addition to those of the engine.
     #[serde(default)]
     pub settings: Vec<Setting>,
 }

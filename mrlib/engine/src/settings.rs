@@ -14,9 +14,9 @@ pub struct Settings {
     pub merge_factor: usize,
     /// `fetch.parallel`: number of parallel fetches.
     pub fetch_parallel: usize,
-    /// `pace.map`: bytes per second that a map reads at most.
+    /// `pace.map`: maximum read rate of a map, in bytes per second.
     pub pace_map: Option<u64>,
-    /// `pace.reduce`: bytes per second that a reduce reads at most.
+    /// `pace.reduce`: maximum read rate of a reduce, in bytes per second.
     pub pace_reduce: Option<u64>,
     /// `record.bytes.max`: the maximum length of a record.
     pub record_bytes_max: u64,
@@ -27,7 +27,7 @@ pub struct Settings {
     pub codec: Codec,
     /// `input.format`, or the format of the job.
     pub input: InputFormat,
-    /// `total.order.splits`: the file of split keys of a job with total order.
+    /// `total.order.splits`: the file with the split keys of a job with total order.
     pub total_order_splits: Option<String>,
     /// `output.replication`: number of replicas of the output, if set.
     pub output_replication: Option<u32>,

@@ -32,7 +32,7 @@ pub(crate) fn conf_of(spec: &TaskSpec) -> Result<Conf, TaskError> {
         Some(task_spec::Input::Partition(_)) => conf.set(TASK_KIND, "reduce"),
         None => {
             return Err(TaskError::Program(format!(
-                "{} has no input: this is a bug of the tracker",
+                "{} has no input: this is a bug in the TaskTracker",
                 spec.attempt
             )));
         }

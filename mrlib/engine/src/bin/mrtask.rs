@@ -17,7 +17,8 @@ fn main() -> ExitCode {
     let make: Arc<task::MakeJob> = Arc::new(|program, conf| match &program.kind {
         Some(program::Kind::Builtin(name)) => registry::job(name, conf),
         other => {
-            Err(format!("mrtask runs built-in programs, not {other:?}: this is a bug of the tracker").into())
+            Err(format!("mrtask runs built-in programs, not {other:?}: this is a bug in the TaskTracker")
+                .into())
         }
     });
     task::serve(&socket, make)

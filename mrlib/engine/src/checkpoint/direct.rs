@@ -4,8 +4,7 @@
 //! through the page cache takes longer; docs/guide/preemption.md has measurements.
 //!
 //! Invariant: the file contains the bytes that were written, in order. On a file system or disk
-//! that does not support direct I/O, the page cache is used. Deliberately absent: syncing, which
-//! the caller does.
+//! that does not support direct I/O, the page cache is used. The caller syncs the file.
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::{

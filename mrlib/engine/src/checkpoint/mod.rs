@@ -8,13 +8,13 @@
 //! run-N      a run that was on disk: a hard link, or a copy of its unread part
 //! ```
 //!
-//! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`] and the CRC-32C of all that, little
-//! endian. It contains the checksum of every run.
+//! `state` is `FMTC`, version u32, a [`proto::mr::Checkpoint`] and the CRC-32C of all bytes before
+//! it. Numbers are little endian. It contains the checksum of every run.
 //!
 //! Invariants: a damaged or truncated `state` is refused as a whole. Damage in a run is detected
 //! before the reduce has ended. A checkpoint is never changed; it is restored any number of times,
-//! and deleted when it is no longer needed. Deliberately absent: the decisions when to pause and
-//! where to resume.
+//! and deleted when it is no longer needed. The JobTracker decides when to pause and where to
+//! resume.
 
 mod direct;
 mod restore;
@@ -63,7 +63,7 @@ pub(crate) const MEMORY_PART: u32 = 1;
 /// The number of the first run in fetch requests. The other runs follow.
 pub(crate) const FIRST_RUN_PART: u32 = 2;
 
-/// Parses the stage of a checkpoint. Only a reduce has checkpoints.
+/// Parses the stage of a checkpoint. Returns None for `map`, because only a reduce has checkpoints.
 fn stage_of(name: &str) -> Option<Stage> {
     name.parse().ok().filter(|stage| *stage != Stage::Map)
 }
@@ -73,7 +73,8 @@ fn stage_of(name: &str) -> Option<Stage> {
 pub struct SourceRun {
     /// The run.
     pub run: Run,
-    /// The attempt of the map, its root, and the offset at which its range starts.
+    /// The attempt of the map, its root (the index of the submitted split that its range is a part
+    /// of), and the offset at which its range starts.
     pub map: Option<(String, u32, u64)>,
 }
 
@@ -234,7 +235,7 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<mr::Checkpoint, TaskError> {
         return Err(damaged_error(path, 0, "it is not a checkpoint"));
     }
     if rest.get_u32_le() != VERSION {
-        return Err(damaged_error(path, MAGIC.len() as u64, "it has another version"));
+        return Err(damaged_error(path, MAGIC.len() as u64, "its version is not supported"));
     }
     let checkpoint = mr::Checkpoint::decode(rest);
     let checkpoint =

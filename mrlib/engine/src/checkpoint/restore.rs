@@ -1,7 +1,7 @@
 //! Restores a checkpoint from this node, or from the shuffle server of another node.
 //!
 //! A missing or damaged checkpoint is [`TaskError::CheckpointCorrupt`], and the reduce starts over.
-//! Errors of this process, such as a full disk, are errors of this attempt.
+//! Errors of this process, such as a full disk, fail the attempt.
 
 use super::{
     FIRST_RUN_PART, MEMORY_FILE, MEMORY_PART, ReduceState, STATE_PART, SourceRun, Stage, decode, find, read,
@@ -105,8 +105,8 @@ pub fn restore(
     })
 }
 
-/// Returns the run if it is empty, because its map has no records for this reduce. Only such a run
-/// has no file.
+/// Returns the run if it is empty, because its map had no records for this reduce. Only an empty
+/// run needs no file.
 fn empty_run(entry: &mr::CheckpointRun) -> Option<Run> {
     let mut run = run_of(entry, Stored::Memory(Bytes::new()));
     run.extent.offset = 0;

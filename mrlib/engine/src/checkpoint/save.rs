@@ -1,8 +1,8 @@
 //! Saves a checkpoint.
 //!
-//! A file that belongs to one run gets a hard link, which costs nothing. The unread part of runs in
-//! memory, and of small parts of larger files, is written. Everything is synced when [`save`]
-//! returns.
+//! A file that belongs to one run gets a hard link, which costs nothing. The unread parts of runs
+//! in memory, and small unread parts of larger files, are written. Everything is synced when
+//! [`save`] returns.
 //!
 //! The JobTracker waits for the slot. So files are synced in parallel, and the runs can be written
 //! before the rest of the state is complete ([`begin_save`]).
@@ -77,7 +77,7 @@ impl SavedRuns {
 }
 
 /// Saves the runs of a state in these folders, ideally one folder per disk. Folders are created if
-/// necessary. [`SavedRuns::complete`] saves the remainder.
+/// necessary. [`SavedRuns::complete`] saves the rest of the state.
 pub fn begin_save(dirs: &[PathBuf], runs: &[SourceRun]) -> SavedRuns {
     SavedRuns(CheckpointWriter::create(dirs).and_then(|writer| writer.save_runs(runs)))
 }

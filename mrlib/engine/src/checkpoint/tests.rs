@@ -1,5 +1,4 @@
-//! Tests of checkpoints: saved, restored, and restored after they were truncated, damaged or
-//! swapped.
+//! Saves and restores checkpoints, also after they were truncated, damaged or swapped.
 
 use super::*;
 use crate::{
@@ -262,7 +261,7 @@ fn invalid_checkpoint_is_rejected() {
     newer[4] += 1;
     let crc = crc32c::crc32c(&newer[..length]);
     newer[length..].copy_from_slice(&crc.to_le_bytes());
-    assert!(decode(&newer, path).unwrap_err().to_string().contains("another version"));
+    assert!(decode(&newer, path).unwrap_err().to_string().contains("version is not supported"));
 }
 
 #[test]

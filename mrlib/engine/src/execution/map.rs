@@ -27,7 +27,7 @@ const SPLIT_COUNTER: &str = "SPLIT_MILLISECONDS";
 const LINES_NAMED_MAX: u64 = 10;
 
 /// Runs a map to the end of its range, or to the record at which it is split. With
-/// `skip.bad.records` it starts again without a record that makes its mapper panic or crash.
+/// `skip.bad.records`, it starts again without each record that makes the mapper panic or crash.
 pub fn run_map(job: &Job, task: &MapTask, io: &mut dyn TaskIo) -> Result<TaskOutcome, TaskError> {
     let settings = Settings::new(job, &task.conf)?;
     let mut skipped_records = SkippedRecords::new(settings.skip_records);
@@ -179,7 +179,7 @@ struct MapRun<'a> {
     gzip: bool,
     /// Whether the map may end before the end of its range.
     preemptible: bool,
-    /// Number of records, with the skipped records.
+    /// Number of records in the range so far, including the skipped records.
     records: u64,
     /// Number of records that the mapper got, without the skipped records.
     records_read: u64,
@@ -430,7 +430,7 @@ impl MapOutput {
                     liveness.mark_alive();
                     control.check()
                 };
-                let places = [std::slice::from_ref(&task.map_output), &task.other_outputs].concat();
+                let places = [std::slice::from_ref(&task.map_output), &task.fallback_outputs].concat();
                 let (index, counts) = buffer.finish(&places, &mut step)?;
                 outcome.bytes_out = index.stored();
                 let (records, bytes) = context.map_output().unwrap_or((counts.records, counts.bytes));

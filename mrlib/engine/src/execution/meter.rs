@@ -1,4 +1,5 @@
-//! The clock of a task: decides when to report progress, and delays a paced task.
+//! The clock of a task: decides when to report progress, and delays a task whose read rate is
+//! limited (`pace.map`, `pace.reduce`).
 
 use mrlib_api::{Liveness, TaskControl, TaskError};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ pub struct Meter {
     records: u32,
     /// Number of records until the next read of the clock.
     records_left: u32,
-    /// Bytes per second.
+    /// Maximum read rate, in bytes per second.
     pace: Option<u64>,
     /// Whether a preemption request ends a wait, or only a kill.
     preemptible: bool,

@@ -27,7 +27,7 @@ use types::Stage;
 /// The progress of a task, reported about five times per second.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Progress {
-    /// From 0 to 1.
+    /// The fraction of the work that is done, from 0 to 1.
     pub done: f64,
     /// The current stage. A map has only one.
     pub stage: Stage,
@@ -39,7 +39,8 @@ pub struct Progress {
     pub status: Option<String>,
 }
 
-/// Writes the output of a reduce, or of a map in a map-only job, to pieces.
+/// Writes the output of a reduce, or of a map in a map-only job, to pieces (output files of the
+/// attempt).
 pub trait OutputSink {
     /// Writes one pair.
     fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), TaskError>;
@@ -56,10 +57,10 @@ pub trait TaskIo {
     /// Reports progress, which is also a sign of life. Must not block.
     fn progress(&mut self, progress: &Progress);
 
-    /// Returns the counters of other signs of life. All calls return the same counters.
+    /// Returns the counts of signs of life other than progress. All calls return the same counts.
     fn liveness(&self) -> Liveness;
 
-    /// Returns the control, which is checked at every record.
+    /// Returns the control that kills or preempts the task. The task checks it at every record.
     fn control(&self) -> TaskControl;
 
     /// Returns the folders for spills and merged runs. All calls return the same value, so that
@@ -72,13 +73,13 @@ pub trait TaskIo {
     /// Opens an input file.
     fn open_input(&mut self, path: &str) -> Result<Box<dyn ByteSource>, TaskError>;
 
-    /// Opens the input file of a map. Fails if it is not the pinned file.
+    /// Opens the input file of a map. Fails if it is not the file that `pin` identifies.
     fn open_split(&mut self, path: &str, _pin: Option<Pin>) -> Result<Box<dyn ByteSource>, TaskError> {
         self.open_input(path)
     }
 
     /// Opens the output of this task, for reduces and maps of map-only jobs. The output continues
-    /// after `earlier_pieces`, those of earlier attempts.
+    /// after `earlier_pieces`, the files that earlier attempts have written.
     fn open_output(
         &mut self,
         format: OutputFormat,
@@ -113,8 +114,8 @@ pub struct MapTask {
     pub reduces: u32,
     /// The path of the map output; the index is next to it. Not used by a map-only job.
     pub map_output: PathBuf,
-    /// Alternative paths if the disk is full, best first.
-    pub other_outputs: Vec<PathBuf>,
+    /// Paths for the map output if the disk of `map_output` is full, best first.
+    pub fallback_outputs: Vec<PathBuf>,
     /// The settings of the job.
     pub conf: Conf,
 }

@@ -6,8 +6,8 @@
 //! processes, whose output is discarded. All of this happens within one attempt and does not use up
 //! attempts of the task. `skip.bad.records` limits the number of skipped records of a task.
 //!
-//! Deliberately absent: mappers that end the whole task process (abort, stack overflow, out of
-//! memory), because no process is left to count records.
+//! A mapper that ends the whole task process (abort, stack overflow, out of memory) still fails the
+//! attempt, because no process is left to count records.
 
 use super::{MapTask, TaskIo};
 use crate::{
@@ -144,8 +144,8 @@ pub(super) fn find_crash(
     crashes(low..high)
 }
 
-/// Runs a new mapper with a part of the records and discards its output. If the program crashes,
-/// returns the offset of the first of these records and how the program ended.
+/// Runs a new mapper on a range of the records and discards its output. If the program crashes,
+/// returns the offset of the first record in the range and how the program ended.
 fn probe(
     job: &Job,
     task: &MapTask,

@@ -56,7 +56,7 @@ impl TestIo {
             pin: None,
             reduces,
             map_output: self.dir.path().join(format!("out-{start}")),
-            other_outputs: Vec::new(),
+            fallback_outputs: Vec::new(),
             conf: Conf::default(),
         }
     }
@@ -477,7 +477,7 @@ fn map_recognises_compressed_input_by_its_first_bytes() {
     let mut task = here.task(&source, 0, u64::MAX, 1);
     task.conf.set("skip.bad.records", "true");
     let error = run_map(&words(None), &task, &mut here).unwrap_err();
-    let TaskError::Fatal(why) = &error else { panic!("another attempt would end like this one: {error}") };
+    let TaskError::Fatal(why) = &error else { panic!("expected a fatal error: {error}") };
     assert!(why.contains(&format!("input {source} ")) && why.contains("Zstandard"), "{why}");
     task.conf.set("input.codec", "none");
     let outcome = run_map(&words(None), &task, &mut here).unwrap();

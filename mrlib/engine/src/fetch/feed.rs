@@ -1,4 +1,5 @@
-//! The list of map events from the tracker, and a channel that wakes the thread that follows it.
+//! The list of map events from the tracker (map outputs that became available or were withdrawn),
+//! and a channel that wakes the thread that follows the list.
 //!
 //! Entry `n` of the list never changes, so overlapping messages are merged by number.
 
@@ -45,7 +46,7 @@ impl MapFeed {
         let known = list.events.len() as u64;
         if new_events.first > known {
             return Err(TaskError::Program(format!(
-                "the tracker sent map events from number {}, but only {known} are known: this is a bug of the tracker",
+                "the tracker sent map events from number {}, but only {known} are known: this is a bug in the TaskTracker",
                 new_events.first
             )));
         }
@@ -66,7 +67,7 @@ impl MapFeed {
     /// Waits until there was a wake-up since the last call, or until the timeout. Returns the
     /// events from entry `seen` on.
     pub(super) fn wait(&self, seen: usize, timeout: Duration) -> NewEvents {
-        // After the timeout the list is read, too.
+        // After a timeout the list is read, too.
         let _ = self.wakeups.recv_timeout(timeout);
         let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         NewEvents { events: list.events[seen..].to_vec(), maps: list.maps }

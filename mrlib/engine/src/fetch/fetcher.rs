@@ -83,7 +83,7 @@ impl<'a> Fetchers<'a> {
         for event in events {
             if let Err(event) = state.shuffle_state.handle_event(event, now) {
                 return Err(TaskError::Program(format!(
-                    "{event:?} is not a map event: this is a bug of the tracker"
+                    "{event:?} is not a map event: this is a bug in the TaskTracker"
                 )));
             }
         }
@@ -101,7 +101,7 @@ impl<'a> Fetchers<'a> {
         let mut state = self.state();
         state.has_ended = true;
         for socket in state.sockets.iter().flatten() {
-            // No thread waits on a socket that is closed already.
+            // An error means that the socket is closed already, so no thread waits on it.
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();
@@ -120,8 +120,8 @@ impl<'a> Fetchers<'a> {
         }
     }
 
-    /// Adds outputs that earlier attempts have fetched. Outputs that do not belong to this job are
-    /// ignored.
+    /// Adds outputs that earlier attempts have fetched. Ignores entries that do not name an attempt
+    /// of a map.
     pub(super) fn add_fetched(&self, before: Vec<FetchedOutput>) {
         let mut state = self.state();
         for FetchedOutput { attempt, root, start, run } in before {

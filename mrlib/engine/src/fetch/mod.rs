@@ -4,8 +4,7 @@
 //! Small outputs stay in memory within a budget. Larger outputs are written to scratch files, or
 //! read in place if they are on this node. Every partition is verified before it counts. Outputs
 //! are not merged before all are fetched, so that a withdrawn output can be replaced. A failed
-//! fetch is repeated until the output is withdrawn. A full disk on this node is an error of the
-//! attempt.
+//! fetch is repeated until the output is withdrawn. A full disk on this node fails the attempt.
 
 mod copy;
 mod feed;
@@ -32,7 +31,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Interval for checks of the task control while no events arrive.
+/// Interval at which the shuffle checks for kills and pauses while no events arrive.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time limit for running fetches when the reduce is to be paused.
 const IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -50,7 +49,7 @@ pub struct FetchOptions {
     pub parallel: usize,
     /// Maximum bytes of outputs in memory.
     pub memory: u64,
-    /// The first pause after a failure.
+    /// The pause after the first failed fetch. It grows with each further failure.
     pub pause: Duration,
     /// A connection without data for this long has failed.
     pub idle_timeout: Duration,
@@ -102,11 +101,11 @@ pub trait FetchListener {
 pub struct FetchedOutput {
     /// The attempt of the map.
     pub attempt: String,
-    /// The root of the map ([`proto::mr::MapAvailable`]).
+    /// The root of the map: the index of the submitted split that its range is a part of.
     pub root: u32,
     /// The offset at which the range of the map begins.
     pub start: u64,
-    /// The partition of this reduce.
+    /// The records for this reduce.
     pub run: Run,
 }
 
@@ -119,8 +118,8 @@ pub struct ShuffleResult {
     pub is_complete: bool,
 }
 
-/// Fetches this reduce's partition of every map output, except those in `before` that were not
-/// withdrawn.
+/// Fetches this reduce's partition of every map output. Outputs in `before`, which earlier attempts
+/// fetched, are fetched again only if they were withdrawn.
 pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,

@@ -1,6 +1,6 @@
 //! Copies the checkpoint of a paused reduce from the shuffle server of another node, with the
-//! protocol for map outputs. A request contains the attempt of the reduce and, as the partition,
-//! the number of a part ([`crate::checkpoint`]).
+//! protocol for map outputs. A request contains the attempt of the reduce and, in place of the
+//! partition, the number of a part of the checkpoint ([`crate::checkpoint`]).
 
 use super::wire::{self, Answer};
 use crate::segment::Extent;
@@ -31,11 +31,11 @@ pub struct RemoteCheckpoint<'a> {
     pub token: Vec<u8>,
     /// The attempt that saved the checkpoint.
     pub attempt: &'a str,
-    /// Checked between two chunks.
+    /// Checked for kills and pauses between two chunks.
     pub control: TaskControl,
     /// Marked alive while data arrives.
     pub liveness: Liveness,
-    /// Open between two parts, without data in flight.
+    /// The connection for the next part. It has no data in flight.
     connection: Option<Stream>,
     /// Bytes received.
     pub bytes: u64,
@@ -52,9 +52,9 @@ enum RemoteError {
     Unavailable(String),
     /// The data is malformed or incomplete, perhaps because of the connection.
     Malformed(String),
-    /// The data is complete but has another checksum.
+    /// The data is complete, but its checksum does not match.
     ChecksumMismatch(String),
-    /// The part does not exist, or has another length or checksum than expected.
+    /// The part does not exist, or does not have the expected length or checksum.
     Final(String),
 }
 
@@ -184,7 +184,7 @@ impl<'a> RemoteCheckpoint<'a> {
             Answer::Refused(_, why) => return Err(RemoteError::Final(why)),
         };
         if !fits(&extent) {
-            return Err(RemoteError::Final("the server sent another part than requested".into()));
+            return Err(RemoteError::Final("the part has an unexpected length or checksum".into()));
         }
         let mut buffer = vec![0; CHUNK_BYTES.min(extent.stored as usize)];
         let (mut at, mut crc) = (0, 0);

@@ -46,7 +46,7 @@ pub(super) struct Arrival<T> {
 /// The cause of a failed fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FetchFault {
-    /// The host cannot be reached: all its queued work waits.
+    /// The host cannot be reached: all fetches from it wait.
     Host,
     /// The output may be damaged, or the data was incomplete.
     Output,
@@ -203,8 +203,8 @@ impl<T> ShuffleState<T> {
         self.hosts.entry(host).or_insert_with(new).queue.push_back((item, ready));
     }
 
-    /// Returns the next item for a fetcher without a host. The host is reserved for the fetcher
-    /// until `release_host`.
+    /// Returns an item at a host that no other fetcher uses, and reserves the host until
+    /// `release_host`.
     pub(super) fn next_fetch(&mut self, now: Instant) -> Option<FetchItem> {
         let free = |host: &Host| !host.is_busy && host.ready_at <= now;
         let names: Vec<String> =

@@ -36,7 +36,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why a fetch failed.
 #[derive(Debug)]
 pub(super) enum FetchError {
-    /// An error of this process, such as a full disk. Final.
+    /// An error of this process, such as a full disk. It is not retried.
     Local(TaskError),
     /// An error of the host or of the output.
     Remote {
@@ -237,7 +237,7 @@ impl FetchWorker<'_> {
                     Ok(_) => {
                         return Ok(Err(remote_error(
                             FetchFault::Output,
-                            "the output has another length than before",
+                            "the output has a different length than before",
                         )));
                     }
                     Err(error) => return Ok(Err(error)),

@@ -1,4 +1,4 @@
-//! Tests of shuffles with misbehaving servers.
+//! Shuffle tests with misbehaving servers.
 
 mod local_output;
 

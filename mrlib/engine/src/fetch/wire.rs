@@ -3,9 +3,9 @@
 //! Request: u32 length of the following bytes; magic `FMS2`; token (u8 length, bytes); attempt (u8
 //! length, text); partition u32.
 //!
-//! Answer: status u8. If it is [`OK`]: stored length, raw length, records and longest block as u64,
-//! CRC-32C of the stored bytes as u32, then the stored bytes. Otherwise: u16 length and a message.
-//! All numbers are little endian.
+//! Answer: status u8. If it is [`OK`]: stored length, raw (uncompressed) length, number of records
+//! and raw length of the longest block as u64, CRC-32C of the stored bytes as u32, then the stored
+//! bytes. Otherwise: u16 length and a message. All numbers are little endian.
 
 use crate::segment::Extent;
 use bytes::{Buf as _, BufMut as _};

@@ -14,7 +14,7 @@ use dfs_client::{
 use mrlib_api::TaskError;
 use tokio::runtime::Handle;
 
-/// Bytes of a file whose blocks are located in one call.
+/// Length of the file range whose blocks one call to the NameNode locates.
 const LOCATE_BYTES: u64 = 1 << 30;
 
 /// Identifies a file as it was when the job was submitted. A file with the same ID can only grow,

@@ -14,7 +14,7 @@ pub(super) struct FixedRecords {
     at: u64,
     /// The bytes of the next record that were read so far.
     carry: Vec<u8>,
-    /// Whether the source is at another position than after `carry`.
+    /// Whether the source must seek to the byte after `carry` before the next read.
     must_seek: bool,
     unreadable: UnreadableRecords,
 }

@@ -19,7 +19,7 @@ pub(super) struct LineRecords {
     /// The number of bytes of the next line that were read so far; more than in `carry` if the line
     /// is too long.
     bytes_seen: u64,
-    /// Whether the source is at another position than `at + bytes_seen`.
+    /// Whether the source must seek to `at + bytes_seen` before the next read.
     must_seek: bool,
     at_end: bool,
     unreadable: UnreadableRecords,

@@ -36,8 +36,9 @@ impl LocalFile {
 
 #[allow(unsafe_code, reason = "a memory mapping needs unsafe code")]
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the user must not write to input files while a job reads them. If bytes change all
-    // the same, either value is read. If the file is truncated, the task process ends with SIGBUS.
+    // SAFETY: the user must not write to input files while a job reads them. If bytes change
+    // nevertheless, either the old or the new bytes are read. If the file is truncated, the task
+    // process ends with SIGBUS.
     unsafe { Mmap::map(file) }
 }
 

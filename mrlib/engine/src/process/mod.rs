@@ -105,7 +105,7 @@ fn number_from_env(key: &str) -> Result<Option<u64>, TaskError> {
     text.parse().map(Some).map_err(|_| TaskError::Program(format!("{key}={text}: it must be a number")))
 }
 
-/// Returns the CPU time of this process and of its ended children.
+/// Returns the CPU time of this process and of its ended children, in milliseconds.
 pub fn cpu_milliseconds() -> u64 {
     let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     let own = own.tv_sec as u64 * 1000 + own.tv_nsec as u64 / 1_000_000;

@@ -26,8 +26,8 @@ use std::{
 const SHIM_VAR: &str = "FERMATA_SHIM";
 /// If set, this process executes the program that it reads from stdin.
 ///
-/// An older `mrtask`, which cannot change accounts, uses another name, so it does not launch
-/// programs with this variable.
+/// An older `mrtask`, which cannot change accounts, expects a variable with a different name, so it
+/// does not launch programs with this one.
 pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH_PROGRAM";
 /// The exit code if a program cannot be started, the same as that of shells.
 const CANNOT_START: i32 = 127;

@@ -27,7 +27,7 @@ pub struct Builtin {
     pub name: &'static str,
     /// A description in one line.
     pub about: &'static str,
-    /// Settings of the program, besides those of the engine.
+    /// Settings that the program declares, in addition to those of the engine.
     pub settings: &'static [Setting],
     /// Creates the job.
     pub make: fn(&Conf) -> Result<Job, TaskError>,

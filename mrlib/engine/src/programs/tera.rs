@@ -6,7 +6,8 @@ use mrlib_api::{
     StateBetweenKeys, TaskError, Values,
 };
 
-/// Generates records. Each input line is `FIRST COUNT`.
+/// Generates records. Each input line is `FIRST COUNT`: the number of the first record, and how
+/// many records to generate.
 struct Generate {
     records_made: Option<Counter>,
 }

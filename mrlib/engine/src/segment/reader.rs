@@ -141,7 +141,7 @@ impl Run {
         };
         match &reader.source {
             Source::Memory(bytes) if bytes.len() as u64 != self.extent.stored => {
-                Err(reader.damaged_error("its length is not the expected one"))
+                Err(reader.damaged_error("it does not have the expected length"))
             }
             // Check the length before memory is allocated for the data.
             Source::File(file) => {

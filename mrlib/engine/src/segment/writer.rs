@@ -1,7 +1,6 @@
 //! Writes a segment file.
 //!
-//! Deliberately absent: fsync. A map output that is lost in a crash of the machine is computed
-//! again.
+//! The file is not synced: a map output that is lost in a crash of the machine is computed again.
 
 use super::{BLOCK_BYTES, BLOCK_HEADER_BYTES, Extent, Index, LONG_BYTES};
 use mrlib_api::TaskError;

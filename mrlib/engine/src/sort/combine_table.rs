@@ -5,8 +5,8 @@
 //! into a new arena ([`CombineTable::compact`]). If that does not free enough space, or there are
 //! too many keys, the table is spilled.
 //!
-//! Only for keys that are sorted by their bytes, so that equal keys in the table are equal in the
-//! sort order.
+//! The table is used only for keys that are sorted by their bytes: there, keys are equal in the
+//! sort order exactly if their bytes are equal.
 
 use super::{
     STEP_RECORDS,

@@ -6,8 +6,8 @@ use crate::merge::prefix;
 /// An encoded key with its hash.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PackedKey {
-    /// The hash of the key in the table. Partitions use another hash; with the same hash, all keys
-    /// of a partition would collide in the table.
+    /// The hash of the key in the table. It differs from the hash that chooses the partition;
+    /// otherwise, all keys of a partition would collide in the table.
     pub(super) hash: u64,
     /// A short key, padded with zeros. For a longer key: its first eight bytes, its offset in the
     /// arena (once it is there), and a part of its hash, so that most different keys are recognised

@@ -195,7 +195,8 @@ impl MapBuffer {
             let _ = fs::remove_file(path);
             let _ = fs::remove_file(Index::path_of(path));
         }
-        Err(last.unwrap_or_else(|| "a map has no path for its output: this is a bug of the tracker".into()))
+        Err(last
+            .unwrap_or_else(|| "a map has no path for its output: this is a bug in the TaskTracker".into()))
     }
 
     fn write_memory(&mut self, path: &Path) -> Result<Index, TaskError> {
@@ -210,7 +211,7 @@ impl MapBuffer {
         SegmentWriter::create(path, self.spec.partitions, self.spec.compress)
     }
 
-    /// Writes the records in memory, in order. Only one of table and buffer is not empty.
+    /// Writes the records in memory, in order. At most one of table and buffer has records.
     fn write(&mut self, writer: &mut SegmentWriter) -> Result<(), TaskError> {
         if let (Some(table), Some(combiner)) = (&mut self.table, &mut self.combiner)
             && !table.is_empty()

@@ -11,7 +11,7 @@
 //! The combiner program runs inside the mapper, over sorted portions of the output of the mapper
 //! program: one process per portion.
 //!
-//! Deliberately absent: separators other than the tab, typed bytes.
+//! Not supported: separators other than the tab, typed bytes.
 
 mod combine;
 mod command;

@@ -45,7 +45,7 @@ const READ_INTERVAL: Duration = Duration::from_micros(250);
 const READ_INTERVAL_MAX: Duration = Duration::from_millis(10);
 /// How long the pipes may stay open without data after the program has ended.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// Prefix of variables that are only for the task process.
+/// Prefix of environment variables that are only for the task process.
 const RESERVED_PREFIX: &str = "FERMATA_";
 
 /// Variable names that programs written for Hadoop use, and the corresponding settings.

@@ -79,7 +79,7 @@ pub(super) struct ProcessIo {
     scratch: Scratch,
     memory_bytes: u64,
     dfs: Arc<Dfs>,
-    /// CPU time of the process before this attempt.
+    /// CPU time of the process before this attempt, in milliseconds.
     cpu_before: u64,
     credentials: Credentials,
 }

@@ -1,4 +1,5 @@
-//! A task process: runs attempts for a tracker over the umbilical.
+//! A task process: runs attempts for a tracker, which it is connected to by a Unix socket (the
+//! umbilical).
 //!
 //! The process arranges to be killed with its tracker, applies its limits, connects, sends `Hello`
 //! and waits for an attempt (an idle process may wait long). It runs the attempt on another thread,
@@ -122,8 +123,8 @@ fn hello() -> from_task::Kind {
 struct AttemptRun {
     make_job: Arc<MakeJob>,
     dfs: Arc<Dfs>,
-    /// CPU time of the process when it began to wait for this attempt. 0 for the first attempt,
-    /// whose CPU time includes the start of the process.
+    /// CPU time of the process when it began to wait for this attempt, in milliseconds. 0 for the
+    /// first attempt, whose CPU time includes the start of the process.
     cpu_before: u64,
     /// Whether this is the first attempt, whose folder is the current folder already.
     is_first: bool,
@@ -222,7 +223,7 @@ fn run(
                 pin: pin(spec, split),
                 reduces: spec.reduces,
                 map_output: PathBuf::from(&start.map_output),
-                other_outputs: start.other_map_outputs.iter().map(PathBuf::from).collect(),
+                fallback_outputs: start.other_map_outputs.iter().map(PathBuf::from).collect(),
                 conf,
             };
             run_map(&job, &task, &mut io).map(ReduceEnd::Done)
@@ -244,7 +245,7 @@ fn run(
             };
             run_reduce(&job, &task, &mut io)
         }
-        None => Err(TaskError::Program("a task has no input: this is a bug of the tracker".into())),
+        None => Err(TaskError::Program("a task has no input: this is a bug in the TaskTracker".into())),
     }
 }
 

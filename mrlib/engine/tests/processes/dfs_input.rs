@@ -1,4 +1,4 @@
-//! Tests of splits of a file in the distributed file system, with its daemons in this process:
+//! Reads splits of a file in the distributed file system, whose daemons run in this process:
 //! memory-mapped, over the network, and with damaged local replicas.
 
 use crate::daemons::{BLOCK_BYTES, Daemons};

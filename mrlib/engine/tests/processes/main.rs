@@ -1,5 +1,5 @@
-//! Task processes with a tracker that is simulated by the test, and splits of files in the
-//! distributed file system.
+//! Tests task processes with a simulated tracker, and splits of files in the distributed file
+//! system.
 
 mod daemons;
 mod dfs;

@@ -1,4 +1,5 @@
-//! Task processes with a simulated tracker: success, failures, panics, kills, and lost trackers.
+//! Tests task processes with a simulated tracker: success, failures, panics, kills, and lost
+//! trackers.
 //!
 //! `mrtask` has no programs that panic or hang. For these the test binary runs itself as a job
 //! binary.

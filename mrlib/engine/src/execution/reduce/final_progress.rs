@@ -70,7 +70,7 @@ impl<'a> ReduceProgress<'a> {
     fn count_record(&mut self, bytes: usize) -> Result<(), TaskError> {
         self.read += bytes as u64;
         if self.meter.tick(self.read, &self.control)? {
-            // A key group may have many values.
+            // Check for a kill here too, because a key group may have many values.
             self.control.check()?;
             self.report();
         }

@@ -137,7 +137,7 @@ fn run(job: &Job, task: &ReduceTask, io: &mut dyn TaskIo) -> Result<ReduceEnd, T
 pub(crate) fn refusal(error: &TaskError) -> Option<PreemptRefusal> {
     match error {
         _ if disk_failed(error) => Some(PreemptRefusal::NoSpace),
-        // A checkpoint with so large a state of the reducer could not be restored.
+        // The state of the reducer is too large: the checkpoint could not be restored.
         TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge => {
             Some(PreemptRefusal::ReducerNotSavable)
         }
@@ -156,7 +156,7 @@ enum StagesEnd {
 /// The counters over all attempts so far, and the pieces.
 type CountersAndPieces = (BTreeMap<String, u64>, Vec<String>);
 
-/// A reduce that has ended between two steps because a checkpoint is to be saved.
+/// A reduce that has stopped between two steps because a checkpoint is to be saved.
 struct PausedReduce {
     state: ReduceState,
     /// Closes the output and returns the final counters and pieces.

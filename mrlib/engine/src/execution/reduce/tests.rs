@@ -87,7 +87,7 @@ impl Reducer for Join {
             joined.push(b' ');
             context.add(seen, 1);
             RECORDS.with(count_down);
-            // Ignores some values of a key.
+            // Like some reducers, this one does not read all values of a key.
             if joined.len() > 60 {
                 break;
             }
@@ -213,7 +213,7 @@ impl TaskIo for Node {
     }
 }
 
-/// A reduce of these maps, each with sorted records.
+/// A reduce with its map outputs, the server for them, and the node that it runs on.
 struct Case {
     node: Node,
     server: Server,
@@ -246,7 +246,7 @@ impl Case {
                 attempt: attempt.clone(),
                 shuffle_addr: server.addr.clone(),
                 local_path: if local { path.display().to_string() } else { String::new() },
-                // The roots have another order than the indexes of the maps.
+                // The roots are in the reverse order of the map indexes.
                 root: (maps.len() - map) as u32,
                 ..MapAvailable::default()
             };
@@ -350,7 +350,7 @@ impl Case {
         }
     }
 
-    /// The location of the checkpoint that was just saved, after it was damaged.
+    /// Damages the checkpoint that was just saved, as `step` says. Returns its location.
     fn checkpoint_source(&self, step: &Step) -> CheckpointSource {
         let dir = self.checkpoint_dirs(self.node.attempt);
         damage(&dir, step.damage);

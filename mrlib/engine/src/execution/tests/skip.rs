@@ -1,4 +1,4 @@
-//! Tests of bad records: errors, panics and crashing programs, skipped up to a limit.
+//! Tests skip mode: records that cause errors, panics or crashes are skipped up to a limit.
 
 use super::*;
 

@@ -22,8 +22,8 @@ fn reduce_without_disk_space_continues_and_can_be_paused_again() {
             for when in [When::Fetched(2), When::Compared(90), When::Reduced(20)] {
                 let mut case = Case::new(&maps, memory, state_between_keys);
                 fill(&case.checkpoint_dirs(0));
-                // A refused pause is requested again. Only the first finds the disk full, and is
-                // refused.
+                // A refused pause is requested again. Only the first request is refused, because
+                // the failed save removes the links to /dev/full.
                 let ended = case.attempt(None, Some(when)).unwrap();
                 assert!(matches!(ended, ReduceEnd::Paused(_)), "{when:?}: {ended:?}");
                 assert_eq!(case.node.control.refusals(), 1, "{when:?}");
