@@ -2,7 +2,7 @@
 //! values, and [`run()`], the main function of a job binary.
 //!
 //! The default feature `run` adds the task engine, because a job binary is also its task process.
-//! Without it the crate has the types only, for libraries of mappers and reducers.
+//! Without it, the crate has only the types, which is enough for a library of mappers and reducers.
 
 pub mod typed;
 

@@ -64,7 +64,7 @@ use mrlib_api::{Context, Emit, Mapper, Reducer, StateBetweenKeys, TaskError, Val
 use serde::{Serialize, de::DeserializeOwned};
 use std::marker::PhantomData;
 
-/// Maximum memory for decoding a key or value, because a damaged length may be very large.
+/// Maximum memory for decoding a key or value. A damaged length field may claim much more.
 const DECODE_BYTES_MAX: usize = 256 << 20;
 
 /// A key whose encoding sorts like the key.
@@ -72,7 +72,8 @@ pub trait SortKey: Sized {
     /// Appends the encoding of the key to `out`.
     fn encode(&self, out: &mut Vec<u8>);
 
-    /// Decodes a key from the front of `bytes`. None if they are malformed.
+    /// Decodes a key from the front of `bytes` and advances `bytes` past it. Returns None if the
+    /// bytes are malformed.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 }
 
@@ -115,8 +116,8 @@ impl SortKey for bool {
     }
 }
 
-/// In the encoding a zero byte is followed by 255, and two zeros end the string. So a prefix sorts
-/// first, also within a tuple.
+/// In the encoding, each zero byte is followed by 255, and two zero bytes end the string. So a
+/// string sorts after its prefixes, also within a tuple.
 impl SortKey for Vec<u8> {
     fn encode(&self, out: &mut Vec<u8>) {
         for byte in self {
@@ -184,7 +185,7 @@ impl<A: SortKey, B: SortKey, C: SortKey> SortKey for (A, B, C) {
     }
 }
 
-/// Any serde type as a key. Equal keys are grouped. Keys are sorted by their encoding.
+/// Wraps any serde type as a key. Equal keys are grouped; keys are sorted by their encoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Serde<T>(pub T);
 
@@ -331,7 +332,7 @@ pub struct TypedValues<'a, V> {
 }
 
 impl<V: DeserializeOwned> TypedValues<'_, V> {
-    /// Returns the next value.
+    /// Returns the next value; None after the last one.
     #[allow(clippy::should_implement_trait, reason = "an Iterator could not return an error")]
     pub fn next(&mut self) -> Result<Option<V>, TaskError> {
         self.values.next()?.map(decode_value).transpose()
@@ -340,14 +341,14 @@ impl<V: DeserializeOwned> TypedValues<'_, V> {
 
 /// Adapts a typed mapper or reducer to bytes.
 pub struct Typed<T> {
-    program: T,
+    inner: T,
     buffers: (Vec<u8>, Vec<u8>),
 }
 
 impl<T> Typed<T> {
     /// Wraps a typed mapper or reducer.
-    pub fn new(program: T) -> Self {
-        Self { program, buffers: <_>::default() }
+    pub fn new(inner: T) -> Self {
+        Self { inner, buffers: <_>::default() }
     }
 }
 
@@ -360,12 +361,12 @@ impl<T: TypedMapper> Mapper for Typed<T> {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         let mut out = TypedOut { out, buffers: &mut self.buffers, kinds: PhantomData };
-        self.program.map(key, value, &mut out, context)
+        self.inner.map(key, value, &mut out, context)
     }
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
         let mut out = TypedOut { out, buffers: &mut self.buffers, kinds: PhantomData };
-        self.program.finish(&mut out, context)
+        self.inner.finish(&mut out, context)
     }
 
     fn divisible() -> bool {
@@ -382,36 +383,36 @@ impl<T: TypedReducer> Reducer for Typed<T> {
         context: &mut Context,
     ) -> Result<(), TaskError> {
         let mut values = TypedValues { values, kind: PhantomData };
-        self.program.reduce(decode_key(key)?, &mut values, out, context)
+        self.inner.reduce(decode_key(key)?, &mut values, out, context)
     }
 
     fn finish(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<(), TaskError> {
-        self.program.finish(out, context)
+        self.inner.finish(out, context)
     }
 
     fn state_between_keys(&self) -> StateBetweenKeys {
-        self.program.state_between_keys()
+        self.inner.state_between_keys()
     }
 
     fn save(&mut self, out: &mut dyn Emit, context: &mut Context) -> Result<Vec<u8>, TaskError> {
-        self.program.save(out, context)
+        self.inner.save(out, context)
     }
 
     fn restore(&mut self, state: &[u8]) -> Result<(), TaskError> {
-        self.program.restore(state)
+        self.inner.restore(state)
     }
 }
 
 /// Adapts a typed combiner to bytes.
 pub struct Combining<T> {
-    program: T,
+    inner: T,
     buffer: Vec<u8>,
 }
 
 impl<T> Combining<T> {
     /// Wraps a typed combiner.
-    pub fn new(program: T) -> Self {
-        Self { program, buffer: Vec::new() }
+    pub fn new(inner: T) -> Self {
+        Self { inner, buffer: Vec::new() }
     }
 }
 
@@ -426,16 +427,16 @@ impl<T: TypedCombiner> Reducer for Combining<T> {
         let mut values = TypedValues { values, kind: PhantomData::<T::Value> };
         let Some(mut sum) = values.next()? else { return Ok(()) };
         while let Some(value) = values.next()? {
-            self.program.combine(&mut sum, value);
+            self.inner.combine(&mut sum, value);
         }
         encode_value(&sum, &mut self.buffer)?;
         out.emit(key, &self.buffer)
     }
 
-    /// Merges in place if the result has the same encoded length.
+    /// Merges in place if the encoded result is as long as `into`.
     fn fold(&mut self, into: &mut [u8], value: &[u8]) -> bool {
         let (Ok(mut sum), Ok(value)) = (decode_value(into), decode_value(value)) else { return false };
-        self.program.combine(&mut sum, value);
+        self.inner.combine(&mut sum, value);
         let fits = encode_value(&sum, &mut self.buffer).is_ok() && self.buffer.len() == into.len();
         if fits {
             into.copy_from_slice(&self.buffer);

@@ -32,7 +32,7 @@ fn text(lines: usize, seed: u64) -> String {
     text
 }
 
-/// Runs jobs on the same input files.
+/// Runs jobs in local mode, all on the same input files, each with its own output folder.
 struct LocalJobs {
     folder: TempDir,
     inputs: Vec<PathBuf>,
@@ -51,7 +51,7 @@ impl LocalJobs {
         Self { folder, inputs, runs: 0 }
     }
 
-    /// Runs a job. Returns its parts in order, and the counters.
+    /// Runs a job. Returns the contents of its output files, sorted by name, and its counters.
     fn run(
         &mut self,
         make: impl Fn(&Conf) -> Result<Job, TaskError>,
@@ -109,7 +109,7 @@ fn wordcount_counts_all_words_with_one_to_seven_reduces() {
         for part in &parts {
             let words: Vec<&str> =
                 part.lines().map(|line| line.split('\t').next().expect("a word")).collect();
-            assert!(words.is_sorted(), "each part is sorted");
+            assert!(words.is_sorted(), "a part is not sorted");
         }
         assert_eq!(counters["MAP_INPUT_RECORDS"], 3500);
         assert_eq!(counters["REDUCE_OUTPUT_RECORDS"], plain.len() as u64);
@@ -155,7 +155,7 @@ fn parts_of_a_totally_ordered_job_are_sorted_together() {
     let lines: Vec<&str> = parts.iter().flat_map(|part| part.lines()).collect();
     assert_eq!(lines.len(), 3100);
     assert!(lines.is_sorted());
-    assert!(parts.iter().all(|part| !part.is_empty()), "no range is empty");
+    assert!(parts.iter().all(|part| !part.is_empty()), "a reduce got no keys");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn reverse_order_and_grouping_are_applied() {
     assert_eq!(parts, ["b\t321\na\t321\n"]);
 }
 
-/// The counters are the same as in Hadoop, and as for a combiner in Rust.
+/// Checks that the counters are the same as in Hadoop, and the same as for a combiner in Rust.
 #[test]
 fn map_output_of_a_streaming_job_is_counted_before_its_combiner() {
     let mut jobs = LocalJobs::new(&["a b a\nb a b\n".to_owned()]);
@@ -272,7 +272,7 @@ fn streaming_job_with_awk_counts_words() {
             assert_eq!(counts(&parts), expected_counts(&texts));
         }
     }
-    // Without a reducer the pairs are sorted; without reduces they are unchanged.
+    // Without a reducer, reduces only sort the pairs. Without reduces, the pairs are unchanged.
     let settings = [("stream.mapper", "cut -c1-2")];
     let (parts, _) = jobs.run(|conf| registry::job("streaming", conf), 1, &settings).expect("cut");
     assert!(parts[0].lines().is_sorted() && parts[0].lines().count() == 2010);
