@@ -1,17 +1,17 @@
 //! Capacity: a tree of queues with guarantees; first in, first out within a queue.
 //!
-//! The capacity scheduler of Hadoop, which the papers compare with. A queue is guaranteed a part of
-//! its parent, and may hold more, up to its maximum, while other queues do not use theirs. At each
-//! level of the tree, a free slot goes to the queue that holds the smallest part of its guarantee,
-//! and within a leaf to the first job, by priority and age, whose user is within the user limit. A
-//! queue that has been below its guarantee for `reclaim_after` and could use more gets slots from
-//! queues above theirs; the youngest attempts are preempted first.
+//! The capacity scheduler of Hadoop, which the papers compare with. A queue is guaranteed a
+//! fraction of the slots of its parent, and may hold more, up to its maximum, while other queues do
+//! not use theirs. At each level of the tree, a free slot goes to the queue that holds the smallest
+//! fraction of its guarantee, and within a leaf to the first job, by priority and age, whose user
+//! is within the user limit. A queue that has been below its guarantee for `reclaim_after` and
+//! could use more gets slots from queues above theirs; the youngest attempts are preempted first.
 //!
 //! Differs from Hadoop: attempts are split and paused unless `preempt = kill`. A job that names an
 //! unknown queue is in `default`, which gets the remainder of 100 percent unless it is configured.
 //!
-//! Deliberately absent: delay scheduling (the nearest map of a job goes first), memory as a
-//! resource.
+//! Not implemented: delay scheduling (a slot gets the nearest map of a job at once), and memory as
+//! a resource.
 
 mod queues;
 
@@ -31,7 +31,7 @@ use mrcore::{
 use queues::{Queue, Queues};
 use std::cmp::Reverse;
 
-/// The texts of its rules.
+/// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("queue-capacity", "queue {queue} held {held} of its guaranteed {guaranteed} slots"),
     (
@@ -51,7 +51,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The policy.
+/// The `capacity` policy.
 #[derive(Debug)]
 pub struct Capacity {
     queues: Queues,

@@ -9,12 +9,12 @@
 //! When no outranked attempt is left, the remaining recovery tasks wait like other pending tasks. A
 //! victim resumes later as an ordinary pending task.
 //!
-//! Differs from the paper: with `early = suspect`, it acts when a tracker becomes suspect, by
-//! launching duplicates of its tasks (only for jobs that allow duplicates). If the tracker
+//! Differs from the paper: with `early = suspect`, Chronos acts when a tracker becomes suspect, by
+//! launching duplicates of the tasks there (only for jobs that allow duplicates). If the tracker
 //! recovers, the first attempt of a task to finish counts. If no live host has the input of a task,
 //! its victim may be anywhere.
 //!
-//! Deliberately absent: a ranking of its own.
+//! Chronos has no ranking of its own.
 
 use mrcore::{
     Cluster, Fact, Phase, Plan, Refused, Scheduler, Span, Time, Why,
@@ -36,7 +36,7 @@ use crate::params::Section;
 /// How often recovery tasks without a slot are tried again.
 const RETRY_INTERVAL: Span = Span::secs(1);
 
-/// The texts of its rules.
+/// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "recovery",
@@ -48,12 +48,12 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The policy, which wraps another policy.
+/// The `chronos` policy, which wraps another policy.
 #[derive(Debug)]
 pub struct Chronos {
     inner: Box<dyn Scheduler>,
     name: String,
-    /// Whether it acts when a tracker is suspect.
+    /// Whether Chronos acts when a tracker becomes suspect, and not only when it is lost.
     acts_on_suspicion: bool,
     preempt_mode: PreemptMode,
     /// Recovery tasks that have not been launched since.
@@ -90,7 +90,7 @@ impl Chronos {
                     self.add_lost_task(task);
                 }
             }
-            // An output that could not be fetched from a live tracker is not a recovery task.
+            // A map whose output could not be fetched from a live tracker is not a recovery task.
             Fact::AttemptKilled { attempt, .. } | Fact::MapOutputLost { attempt, .. }
                 if was_on_lost_tracker(*attempt, cluster) =>
             {
@@ -102,7 +102,8 @@ impl Chronos {
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.lost_tasks.retain(|task| task.job != *job);
             }
-            // After a restart, the inner policy places tasks that were lost before it.
+            // Tasks that were lost before a restart of the JobTracker are placed by the inner
+            // policy.
             Fact::JobTrackerStarted { .. } => self.lost_tasks.clear(),
             _ => {}
         }
@@ -151,7 +152,7 @@ impl Chronos {
             let assigned = plan.assign(task, *tracker, recovery_reason(task, *tracker, plan));
             return if assigned.is_ok() { Placement::Done } else { Placement::Waiting };
         }
-        // The task already runs, or its tracker has recovered.
+        // The task is no longer pending: it already has an attempt, or its tracker has recovered.
         if candidate_trackers
             .iter()
             .any(|tracker| matches!(plan.could_run(task, *tracker), Err(Refused::NotPending(_))))

@@ -13,7 +13,8 @@
 //! true` leaves it free). With `slowest`, no task runs where it would take many times longer than
 //! on its best node. Maps and reduces have separate minimum shares and slots.
 //!
-//! Deliberately absent: preemption, and waiting for locality. The nearest map of a job is used.
+//! COSHH does not preempt and does not wait for locality: a slot gets the nearest map of a job at
+//! once.
 
 mod classes;
 mod kinds;
@@ -42,7 +43,7 @@ use predictor::Predictor;
 use std::collections::BTreeMap;
 use users::{User, Users};
 
-/// The texts of its rules.
+/// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "below-min-share",
@@ -76,13 +77,13 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The policy.
+/// The `coshh` policy.
 #[derive(Debug)]
 pub struct Coshh {
     users: Users,
     kinds: Kinds,
     predictor: Predictor,
-    /// Trackers with slots that are divided among jobs.
+    /// The slots of each tracker that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
     literal: bool,
     slowdown_max: f64,
@@ -93,9 +94,10 @@ pub struct Coshh {
 /// The rule that assigns a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShareStage {
-    /// Stage 1: a user below its minimum share, and a class of the first classification.
+    /// Stage 1: a user below its minimum share, and a class of the kinds whose users have a minimum
+    /// share.
     MinShare,
-    /// Stage 2: the user with the smallest share, and a class of the classification of all kinds.
+    /// Stage 2: the user with the smallest share, and a class of all kinds.
     Share,
     /// No suggested class has a task: any job.
     Any,
@@ -143,7 +145,7 @@ impl Coshh {
         let literal = section.flag("literal", false, "leave a slot free if no suggested class has work");
         let slowest = if literal { 0.0 } else { slowest };
         let seed = section.count("seed", 1, "seed of the clustering and of `error`");
-        let about = "for experiments: maximum random error that is added to predictions, as a part of them";
+        let about = "for experiments: maximum random error added to predictions, as a fraction of them";
         let error = section.number("error", 0.0, 0.0..=0.9, about);
         let default = PerPhase {
             map: section.span(

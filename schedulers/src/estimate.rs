@@ -42,8 +42,8 @@ impl Mean {
 const PROJECTED_PROGRESS_MIN: f64 = 0.1;
 
 /// Returns the mean duration of the maps of a job in seconds. The duration is measured for maps
-/// that are done, and projected from their progress for running maps. Returns `None` if there are
-/// none.
+/// that are done, and projected from their progress for running maps. Returns `None` if no map is
+/// done and none has progress.
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.task_time.map.as_secs_f64(), f64::from(job.succeeded.map));
@@ -55,9 +55,10 @@ pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     mean.value()
 }
 
-/// Returns the mean duration of the reduces of a job after all maps are done
-/// ([`Job::reduce_time`]). The duration is measured for reduces that are done, and projected from
-/// their progress since then for running reduces. Returns `None` if there are none.
+/// Returns the mean duration of the reduces of a job in seconds, counted from when all maps are
+/// done ([`Job::reduce_time`]). The duration is measured for reduces that are done, and projected
+/// from their progress since then for running reduces. Returns `None` if no reduce is done and none
+/// has enough progress.
 pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
     mean.add_many(job.reduce_times.0.as_secs_f64(), f64::from(job.reduce_times.1));
@@ -72,7 +73,7 @@ pub fn reduce_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
     mean.value()
 }
 
-/// Returns the part of its work after the end of the maps that a reduce has done. A reduce that
+/// Returns the fraction of its work after the end of the maps that a reduce has done. A reduce that
 /// started before the end of the maps had already fetched most of its input by then, which is the
 /// first third of its progress.
 fn progress_since_maps(job: &Job, attempt: &Attempt, done: f64) -> f64 {

@@ -38,7 +38,7 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ("job-ended", "the job has ended"),
     ("committing-output", "all its tasks are done and its output is being committed"),
     ("task-is-done", "the task is done"),
-    ("task-running", "it runs on {on_tracker:node}"),
+    ("task-running", "it is running on {on_tracker:node}"),
     ("being-preempted", "its slot on {on_tracker:node} is being preempted"),
     ("on-hold", "[{tasks task is|tasks are}][!tasks it is] paused by a user until `mrctl resume`"),
     ("slot-reserved", "the next free slot of {on_tracker:node} is reserved for it"),
@@ -274,7 +274,8 @@ mod tests {
         let waits = Why::rule("no-free-slot").with("reduces_waiting", 1.0).with("running", 0.0);
         let waits = waits.with("free", 0.0).with("reduce_slots", 4.0);
         assert_eq!(describe_why(&waits), "1 reduce waits: 4 reduce slots are all taken, 0 by this job");
-        assert_eq!(describe_why(&Why::rule("task-running").with("on_tracker", 3.0)), "it runs on node3");
+        let running = Why::rule("task-running").with("on_tracker", 3.0);
+        assert_eq!(describe_why(&running), "it is running on node3");
         let back = Why::rule("longest-remaining-time").with("remaining", 754.0).with("shorter", 8.25);
         assert_eq!(
             describe_why(&back.with_beneficiary(JobId(7))),

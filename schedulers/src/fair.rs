@@ -1,17 +1,17 @@
 //! Fair sharing: pools get slots by weight, and so do the jobs within a pool.
 //!
 //! The fair scheduler of Zaharia et al. with delay scheduling, which the papers compare with. A
-//! pool is a user or a queue. A free slot goes to a pool below its minimum share, the one with the
-//! smallest part of it first; otherwise to the pool with the fewest slots relative to its weight.
-//! Within a pool it goes to the job with the fewest slots relative to its weight, or to the first
-//! job if the pool is `fifo`. Maps wait for slots near their input for a limited time. A pool that
-//! has been below its minimum share for `min_share_timeout`, or below half its fair share for
-//! `fair_share_timeout`, gets slots from pools above their shares; the youngest attempts are
+//! pool is a user or a queue. A free slot goes to a pool below its minimum share, first to the pool
+//! that holds the smallest fraction of it; otherwise to the pool with the fewest slots relative to
+//! its weight. Within a pool it goes to the job with the fewest slots relative to its weight, or to
+//! the first job if the pool is `fifo`. Maps wait for slots near their input for a limited time. A
+//! pool that has been below its minimum share for `min_share_timeout`, or below half its fair share
+//! for `fair_share_timeout`, gets slots from pools above their shares; the youngest attempts are
 //! preempted first.
 //!
 //! Differs from Hadoop: attempts are split and paused unless `preempt = kill`.
 //!
-//! Deliberately absent: nested pools.
+//! Pools cannot be nested.
 
 mod pools;
 mod reclaim;
@@ -32,7 +32,7 @@ use pools::{Pool, Pools};
 use reclaim::Reclaim;
 use std::cmp::Reverse;
 
-/// The texts of its rules.
+/// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("fair-share", "pool {pool} held {held slot|slots}[ of its fair share of {share}]"),
     (
@@ -60,7 +60,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The policy.
+/// The `fair` policy.
 #[derive(Debug)]
 pub struct Fair {
     pools: Pools,

@@ -12,8 +12,8 @@
 //! also holds for reduces without a slot; slack is projected to the end of the reduce; small
 //! differences of `T_rs` do not count. `literal = true` reverts all four.
 //!
-//! Deliberately absent: map scheduling. Map slots are assigned by `fair`, whose parameters are also
-//! in this section.
+//! FCS does not schedule maps: `fair` assigns map slots, and its parameters are also in this
+//! section.
 
 mod paused;
 mod victims;
@@ -39,7 +39,7 @@ use paused::PausedReduces;
 use std::collections::BTreeMap;
 use work::{JobEstimate, OrderKey, Rank, RemainingWork, SlackForm};
 
-/// The texts of its rules.
+/// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     (
         "least-remaining-work",
@@ -77,7 +77,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The policy.
+/// The `fcs` policy.
 #[derive(Debug)]
 pub struct Fcs {
     /// Assigns map slots.
@@ -114,7 +114,8 @@ struct Settings {
 #[derive(Debug, Clone, Copy)]
 enum Skips {
     Fixed(u64),
-    /// Computed from the number of nodes, so that this part of the paused reduces resume locally.
+    /// Computed from the number of nodes, so that this fraction of the paused reduces resumes on
+    /// the node of the checkpoint.
     Formula(f64),
 }
 
@@ -164,7 +165,7 @@ impl Settings {
             "locality",
             0.95,
             0.0..=0.9999,
-            "part of the paused reduces that should resume on their own node (L in the formula for D)",
+            "fraction of the paused reduces that should resume on their own node (L in the formula for D)",
         );
         Self {
             literal,

@@ -1,11 +1,11 @@
 //! First in, first out: slots go to the job with the highest priority, then to the oldest one.
 //!
-//! A free map slot gets the map of the first job whose input is nearest, without waiting for
-//! locality. A free reduce slot gets the next reduce of the first job. Exception: if the maps of a
-//! job have to wait behind those of a job ahead of it, its reduces are not launched, because they
-//! would only hold their slots. If no task is pending, a slot may get a duplicate of a straggler.
+//! A free map slot gets the nearest map of the first job, without waiting for locality. A free
+//! reduce slot gets the next reduce of the first job. Exception: if the maps of a job have to wait
+//! behind those of a job ahead of it, its reduces are not launched, because they would only hold
+//! their slots. If no task is pending, a slot may get a duplicate of a straggler.
 //!
-//! Deliberately absent: preemption, shares, users, queues.
+//! Not used: preemption, shares, users, queues.
 
 use crate::fill::{fill, locality_reason};
 use mrcore::{
@@ -17,7 +17,7 @@ use mrcore::{
 };
 use std::{cmp::Reverse, collections::BTreeSet};
 
-/// The texts of its rules.
+/// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("first-in-queue", "its job is the first in the queue that can use the slot"),
     (
@@ -26,7 +26,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
 ];
 
-/// The policy.
+/// The `fifo` policy.
 #[derive(Debug, Default)]
 pub struct Fifo {
     /// Running jobs in the order in which they get slots.

@@ -13,7 +13,7 @@
 //! splits and pauses (`preempt = kill` is the paper's), and also happens at once when a job
 //! arrives. README.md explains how ambiguous parts of the paper are read.
 //!
-//! Deliberately absent: users, queues, priorities.
+//! Not used: users, queues, priorities.
 
 mod estimator;
 pub mod formulas;
@@ -39,7 +39,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-/// The texts of its rules.
+/// The texts of the rules of these policies.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ("remaining-time", "its job has about {remaining:s} left[, and a share of {share slot|slots}]"),
     (
@@ -81,7 +81,7 @@ pub enum Mode {
     PrP,
 }
 
-/// The policy.
+/// The four `hsrtf` policies: [`Mode`] selects one.
 #[derive(Debug)]
 pub struct Hsrtf {
     mode: Mode,
@@ -139,8 +139,8 @@ impl Hsrtf {
         matches!(self.mode, Mode::PuP | Mode::PrP)
     }
 
-    /// Returns the position of a job: by its remaining time, or by the part of its share that it
-    /// would hold with one more slot.
+    /// Returns the position of a job: by its remaining time, or by the fraction of its share that
+    /// it would hold with one more slot.
     fn job_rank(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
         let Estimate { remaining, share, .. } = self.estimator.estimate_of(job.id);
         if self.is_pure() {

@@ -36,7 +36,7 @@ use std::collections::BTreeSet;
 pub struct Policy {
     /// The name in the configuration.
     pub name: &'static str,
-    /// The section of its parameters.
+    /// The configuration section with its parameters.
     pub section: &'static str,
     /// A description in one line.
     pub about: &'static str,
@@ -190,7 +190,7 @@ pub struct Description {
     pub name: &'static str,
     /// A description in one line.
     pub about: &'static str,
-    /// The section of its parameters.
+    /// The configuration section with its parameters.
     pub section: &'static str,
     /// Its parameters and their values.
     pub parameters: Vec<Parameter>,

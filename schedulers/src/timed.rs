@@ -27,7 +27,7 @@ pub struct DecisionTimes {
     longest: AtomicU64,
 }
 
-/// A copy of [`DecisionTimes`].
+/// The values of [`DecisionTimes`] at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DecisionStats {
     /// Number of rounds.

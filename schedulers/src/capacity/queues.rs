@@ -19,11 +19,11 @@ pub(super) struct Queue {
     pub(super) name: String,
     parent: Option<usize>,
     children: Vec<usize>,
-    /// The part of the whole cluster that the queue is guaranteed.
+    /// The fraction of all slots of the cluster that the queue is guaranteed.
     guaranteed_part: f64,
-    /// The maximum part of the whole cluster that the queue may hold.
+    /// The maximum fraction of all slots of the cluster that the queue may hold.
     max_part: f64,
-    /// The part of the queue that each user may hold even if there are many users.
+    /// The fraction of the queue's slots that each user may hold even if there are many users.
     user_limit: f64,
     /// The maximum slots of a user, in multiples of the guarantee of the queue.
     user_factor: f64,
@@ -139,13 +139,13 @@ impl Queues {
             &key("capacity"),
             remainder,
             0.0..=100.0,
-            "guaranteed percentage of the guarantee of its parent",
+            "guarantee of the queue, as a percentage of its parent's guarantee",
         );
         let max = section.number(
             &key("max_capacity"),
             100.0,
             0.0..=100.0,
-            "maximum percentage of the maximum of its parent",
+            "maximum of the queue, as a percentage of its parent's maximum",
         );
         let about = "percentage of the queue that each user may hold even if there are many users";
         let user_limit = section.number(&key("user_limit"), 100.0, 1.0..=100.0, about);
@@ -186,8 +186,8 @@ impl Queues {
         self.queues.iter().enumerate().skip(1).filter(|(_, queue)| queue.is_leaf())
     }
 
-    /// Returns the leaves that may get another slot. At each level of the tree, the queue with the
-    /// smallest part of its guarantee comes first.
+    /// Returns the leaves that may get another slot. At each level of the tree, the queue that
+    /// holds the smallest fraction of its guarantee comes first.
     pub(super) fn leaves_in_order(&self, phase: Phase, cluster: &Cluster) -> Vec<&Queue> {
         let mut leaves = Vec::new();
         self.collect_leaves(0, phase, cluster, &mut leaves);

@@ -13,7 +13,8 @@ use super::{
 use mrcore::compute::{Numbers, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The smallest part of a node that counts. A smaller part counts as none.
+/// A node is suggested for a class only if the class should get more than this fraction of the
+/// node.
 pub(super) const PART_MIN: f64 = 1e-9;
 
 /// Nodes are merged in the linear program if the logarithms of their rates differ by less than
@@ -42,7 +43,8 @@ pub(super) fn features(times: &[f64]) -> Vec<f64> {
     times.iter().map(|seconds| if *seconds > 0.0 { seconds.ln() } else { 0.0 }).collect()
 }
 
-/// Returns the distance of two kinds; 0.5 means that times differ by a factor of 1.6.
+/// Returns the distance between the [`features`] of two kinds; 0.5 means that their times differ by
+/// a factor of 1.6.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     distance2(a, b).sqrt()
 }
@@ -50,13 +52,13 @@ pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
 /// One classification.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Classes {
-    /// The class of each kind, in the order of the problem.
+    /// The class of each kind, in the order of the kinds in the problem.
     pub(super) class_of_kind: Vec<Option<usize>>,
     /// The centre of each class.
     pub(super) centres: Vec<Vec<f64>>,
-    /// The part of each node that each class should get, by class and node.
+    /// The fraction of each node that each class should get, by class and node.
     pub(super) delta: Vec<Vec<f64>>,
-    /// The factor by which arrival rates could grow.
+    /// The factor by which all arrival rates could grow before the cluster is saturated.
     pub(super) lambda: f64,
 }
 

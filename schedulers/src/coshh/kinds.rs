@@ -54,7 +54,7 @@ struct Solution {
     ranks: [Vec<Rank>; 2],
     /// For each class: whether any node that is suggested for the class has slots of a phase.
     has_slots: [Vec<PerPhase<bool>>; 2],
-    /// The index of each node in the lists.
+    /// The index of each node in `nodes`, and in the lists by node.
     node_index: BTreeMap<TrackerId, usize>,
 }
 
@@ -314,7 +314,7 @@ impl Kinds {
     }
 
     /// Returns the nodes that are suggested for a kind in either classification, ordered by the
-    /// part that the kind gets, the greatest first.
+    /// fraction of the node that the kind should get, the greatest first.
     pub(super) fn suggested_nodes(&self, number: usize) -> Vec<TrackerId> {
         let Some(solution) = &self.solution else { return Vec::new() };
         let part = |stage: usize, at: usize| {

@@ -1,5 +1,5 @@
-//! Solves the linear program of section 3.2 of the paper: which part of each resource each class
-//! should get, so that all arrival rates could grow by the greatest common factor.
+//! Solves the linear program of section 3.2 of the paper: which fraction of each resource each
+//! class should get, so that all arrival rates could grow by the greatest common factor.
 
 use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem, Variable};
 
@@ -11,9 +11,9 @@ const RELATIVE_RATE_MIN: f64 = 1e-6;
 /// The solution.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Allocation {
-    /// The factor by which arrival rates could grow.
+    /// The factor by which all arrival rates could grow.
     pub(super) lambda: f64,
-    /// The part of resource j for class i, by class and resource.
+    /// The fraction of resource j for class i, by class and resource.
     pub(super) delta: Vec<Vec<f64>>,
 }
 

@@ -14,8 +14,8 @@ use mrcore::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The position of a pool. Pools below their minimum share come first, ordered by the part of the
-/// minimum share that they hold. The other pools are ordered by slots relative to weight.
+/// The position of a pool. Pools below their minimum share come first, ordered by the fraction of
+/// the minimum share that they hold. The other pools are ordered by slots relative to weight.
 type PoolRank = (bool, Real);
 
 #[derive(Debug)]

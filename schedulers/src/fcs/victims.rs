@@ -60,8 +60,8 @@ impl Fcs {
             |index: u32| job.tasks.reduce[index as usize].checkpoint.map(|checkpoint| checkpoint.tracker);
         let homes: Vec<TrackerId> = self.paused.tasks_of(id).filter_map(home).collect();
         let fresh = demand.saturating_sub(homes.len());
-        // Slots that are available go to new reduces first, then to paused ones. The others need a
-        // victim.
+        // Slots that are available go to new reduces first, then to paused reduces. The remaining
+        // reduces need a victim.
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
         let tolerance = self.settings.tolerance;

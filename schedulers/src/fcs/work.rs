@@ -43,7 +43,7 @@ pub(super) fn slack(form: SlackForm, total: f64, service: f64, estimate: f64) ->
 }
 
 /// Returns D, the number of offers that a paused reduce skips before it migrates. `locality` is the
-/// part of the paused reduces that should resume on their own node.
+/// fraction of the paused reduces that should resume on their own node.
 pub(super) fn skips_for(nodes: f64, locality: f64) -> f64 {
     let remote = 1.0 - locality;
     -nodes * (remote / (1.0 + remote)).ln()
@@ -186,8 +186,8 @@ fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
     if done > 0.0 && since > 0.0 { done / since } else { one_at_a_time }
 }
 
-/// Returns the part of its data that a reduce has reduced. The reduce stage is the last third of
-/// the progress.
+/// Returns the fraction of its data that a reduce has reduced. The reduce stage is the last third
+/// of the progress.
 fn reduced_part(progress: Progress) -> f64 {
     let done = f64::from(progress.done);
     if progress.stage == Stage::Reduce { (3.0 * done - 2.0).clamp(0.0, 1.0) } else { 0.0 }
@@ -254,7 +254,7 @@ mod tests {
         assert!(!takes(left(5.01, 20.0), left(4.99, 10.0)));
         // A difference of more than the tolerance counts.
         assert!(takes(left(4.0, 20.0), left(9.01, 10.0)) && !takes(left(4.0, 20.0), left(8.99, 10.0)));
-        // As printed: only the order counts.
+        // Without a tolerance, as printed in the paper: only the order counts.
         let takes = |one: RemainingWork, other: RemainingWork| one.is_less_than(other, Span(0));
         assert!(takes(large, small) && takes(left(0.0, 9.0), left(0.0, 10.0)) && !takes(small, large));
     }

@@ -50,7 +50,7 @@ fn by_weight(total: f64, jobs: Vec<(f64, f64)>) -> Vec<f64> {
     divide(total, &jobs.into_iter().map(claim).collect::<Vec<_>>())
 }
 
-/// Returns how much longer a job takes on its share than alone (equation 5).
+/// Returns how many times longer a job takes on its share than alone (equation 5).
 pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64 {
     (since_launch + remaining_on_share) / alone.max(1e-3)
 }

@@ -64,7 +64,7 @@ fn why_explains_waiting_and_preemptions() {
     let row = jobs.lines().find(|line| line.starts_with(&format!("{bob} "))).expect("a row of the job");
     assert!(row.contains("waiting") && !row.contains("running"), "{jobs}");
     let text = cluster.mrctl(&["why", &format!("{ann}.m0")]);
-    assert!(text.contains("it runs on node"), "{text}");
+    assert!(text.contains("it is running on node"), "{text}");
     assert!(text.contains("m0.0 started on node"), "{text}");
     assert!(text.contains("pool ann held no slot of its fair share of 2"), "{text}");
     // The JobTracker is killed. Policy, parameters and reasons must be the same after a restart.
