@@ -1,4 +1,4 @@
-//! Tests of the output formats, and of pieces on a local disk.
+//! Tests the output formats, and pieces on a local disk.
 
 use super::*;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Tests of streaming programs: their input, their output, and how they end.
+//! Tests streaming programs: their input, their output, and how they end.
 
 use super::*;
 use mrlib_api::{Liveness, TaskControl};

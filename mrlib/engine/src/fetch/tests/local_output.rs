@@ -1,4 +1,4 @@
-//! Tests of outputs on the disks of this node.
+//! Tests map outputs on the disks of this node.
 
 use super::*;
 use crate::segment::{Index, SegmentWriter};

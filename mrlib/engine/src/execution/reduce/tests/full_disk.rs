@@ -1,4 +1,4 @@
-//! Tests of full disks when a reduce saves its checkpoint.
+//! Tests a reduce whose disk is full when it saves its checkpoint.
 
 use super::*;
 use std::os::unix::fs::symlink;

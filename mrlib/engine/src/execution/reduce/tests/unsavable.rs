@@ -1,5 +1,4 @@
-//! Tests of reducers whose state cannot be saved, and of checkpoints that disappear while they are
-//! read.
+//! Tests reducers whose state cannot be saved, and checkpoints that disappear while they are read.
 
 use super::*;
 
