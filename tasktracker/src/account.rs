@@ -76,7 +76,7 @@ impl Account {
             Some(step) => {
                 let file = fs::File::open(&program).map_err(crate::error::folder_error("open", &program))?;
                 let (program, step) = (program.display(), step.display());
-                tracing::info!(%program, %step, "tasks cannot enter this folder: the program is started by a descriptor");
+                tracing::info!(%program, %step, "tasks cannot enter this folder: the program is started through a file descriptor");
                 Ok(format!("/proc/self/fd/{}", file.into_raw_fd()).into())
             }
         }

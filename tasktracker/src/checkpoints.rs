@@ -2,7 +2,7 @@
 //! from one, verifies saved checkpoints and makes them durable.
 //!
 //! A checkpoint belongs to the attempt that made it. Its folders stay after the attempt has ended,
-//! also after restarts of the tracker, until the JobTracker orders to delete it or its job has
+//! also after restarts of the tracker, until the JobTracker orders its deletion or its job has
 //! ended.
 
 use crate::{

@@ -27,8 +27,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use types::{AttemptId, Phase};
 
 impl TaskRunner {
-    /// Starts a copy. It waits until the tasks in `after`, which free the names of its folders,
-    /// have ended. The returned sender passes commands to the copy.
+    /// Starts a copy. It first waits for the tasks in `after`, which rename old folders with the
+    /// names that the copy needs. The returned sender passes commands to the copy.
     pub(crate) fn start_copy(
         self: &Arc<Self>,
         attempt: AttemptId,

@@ -21,8 +21,8 @@
 //! has failed gets no new attempts for a while. A folder that cannot be used at the start is
 //! skipped if another folder can be used. Files of tasks cannot prevent the start of the tracker.
 //!
-//! Deliberately absent: fsync, except for the incarnation, checkpoints and copies. If other map
-//! outputs are lost in a power failure, the maps run again.
+//! Only the incarnation, checkpoints and copies are synced. If other map outputs are lost in a
+//! power failure, their maps run again.
 
 mod copy_targets;
 mod free_space;
@@ -75,7 +75,7 @@ const FULL_BELOW_BYTES: u64 = 1 << 20;
 
 /// A checkpoint that is being deleted is named with its attempt, this text and a number.
 const DROPPED_INFIX: &str = ".dropped-";
-/// How many checkpoints were deleted, for unique names.
+/// Number of deletions so far, which makes the names of deleted checkpoints unique.
 static DELETIONS: AtomicU64 = AtomicU64::new(0);
 
 /// How often the deletion of the folder of a job is tried. An escaped process may still write to
@@ -252,7 +252,7 @@ impl Disks {
         let order = (0..count).map(|step| (next_disk + step) % count).filter(|disk| !excluded.contains(disk));
         let order = order.filter(|disk| self.is_usable(*disk));
         let best = order.rev().max_by_key(|disk| share(*disk));
-        // If there is no other, use a folder that was full or has failed recently.
+        // As a last resort, use a folder that was recently full, failing or unresponsive.
         let has_space = |disk: &usize| !excluded.contains(disk) && self.has_space(*disk);
         best.or_else(|| (0..count).find(has_space)).ok_or_else(|| {
             let names: Vec<String> = self.roots().map(|root| root.display().to_string()).collect();

@@ -118,7 +118,7 @@ impl Driver {
                 let event = wire::event(message);
                 match &event {
                     Some(Event::Registered { .. }) => {
-                        tracing::info!(jobtracker = self.jobtracker, "registered at the jobtracker");
+                        tracing::info!(jobtracker = self.jobtracker, "registered with the jobtracker");
                         self.ready.send_replace(true);
                     }
                     Some(Event::RegisterAgain) => {

@@ -243,9 +243,9 @@ async fn fetch_file(
     Ok((from.name().into(), to))
 }
 
-/// Makes a file readable and executable for tasks (side files may be scripts). If tasks have
-/// another account than the tracker, all accounts can enter the folder, so the file is made
-/// readable only for the group of the tasks' account.
+/// Makes a file readable and executable for tasks (side files may be scripts). If tasks have their
+/// own account, all accounts can enter the folder, so the file is made readable only for the group
+/// of that account.
 fn make_readable_for_tasks(file: &Path, account: Option<Account>) -> io::Result<()> {
     if let Some(account) = account {
         chown(file, None, Some(account.group))?;

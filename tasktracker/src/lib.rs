@@ -20,7 +20,7 @@
 //! Killing the tracker kills its tasks and all their child processes. Only attempts that the
 //! JobTracker has ordered run. A message of a task can end at most its own attempt.
 //!
-//! Deliberately absent: decisions about what should run.
+//! The JobTracker decides what runs.
 
 mod account;
 mod cgroup;
@@ -398,8 +398,7 @@ enum ConfinementCheck {
 }
 
 /// Checks the setting for confinement. `closed` says whether the cluster is closed, `own_account`
-/// whether tasks have another account than the tracker, and `landlock` whether the kernel has
-/// Landlock.
+/// whether tasks have an account of their own, and `landlock` whether the kernel has Landlock.
 fn check_confinement(choice: Choice, closed: bool, own_account: bool, landlock: bool) -> ConfinementCheck {
     if !choice.is_on(closed) || landlock {
         return ConfinementCheck::AsConfigured;

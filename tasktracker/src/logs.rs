@@ -110,7 +110,9 @@ impl TrackerLogs for Logs {
             .parse()
             .map_err(|error: types::ids::IdError| Status::invalid_argument(error.to_string()))?;
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| {
-            Status::unavailable(format!("{LOG_READERS_MAX} logs are being read on this tracker: try later"))
+            Status::unavailable(format!(
+                "{LOG_READERS_MAX} logs are being read on this tracker: try again later"
+            ))
         })?;
         let disks = self.disks.clone();
         let name = if stderr { "stderr" } else { "stdout" };

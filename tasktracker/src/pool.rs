@@ -93,8 +93,8 @@ impl Pool {
         Self { disks, spawner, program, limits, new_processes, used_processes, process_taken: Notify::new() }
     }
 
-    /// Returns a process that can run a built-in program: one that has run attempts of the job, one
-    /// from the pool, or one that is started now.
+    /// Returns a process that can run a built-in program: one that has run attempts of the same
+    /// job, a new one from the pool, or one that is started now.
     pub(crate) async fn take(&self, job: JobId) -> Result<UnassignedProcess, StartError> {
         while let Some((IdleProcess { process, to_task }, process_logs)) = self.used_processes.take(job) {
             let disks = self.disks.clone();

@@ -46,7 +46,7 @@ use tokio::sync::{mpsc, oneshot};
 const MESSAGES_MAX: usize = 8;
 /// Maximum number of processes that wait to be started. If there are more, the callers wait.
 const REQUESTS_MAX: usize = 64;
-/// PATH of tasks that have another account than the tracker.
+/// PATH of tasks that have an account of their own, not that of the tracker.
 const TASK_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Stack size of a thread that only waits for a process.
 const WAITER_STACK_BYTES: usize = 64 << 10;

@@ -3,10 +3,11 @@
 //!
 //! The protocol is defined in mrlib (`fetch::wire`). Stored bytes are sent with sendfile. Each
 //! connection has a thread and may send several requests. The number of connections is limited; a
-//! valid request on a connection beyond the limit is answered with "busy". So is a request that
-//! fails because this tracker lacks file descriptors or memory, because the map output is not
-//! damaged then. Connections that have not sent a valid token have a short timeout, and few of them
-//! are allowed. The server verifies the index; the reader verifies the data by its CRC.
+//! valid request on a connection beyond the limit is answered with "busy". A request that fails
+//! because this tracker lacks file descriptors or memory is also answered with "busy", so that the
+//! map output does not count as damaged. Connections that have not sent a valid token have a short
+//! timeout, and few of them are allowed. The server verifies the index; the reader verifies the
+//! data by its CRC.
 
 use crate::shuffle_store::ShuffleStore;
 use engine::{
@@ -92,7 +93,7 @@ impl Shuffle {
                 return stream.write_all(&refusal(REFUSED, "the request is too long"));
             };
             stream.read_exact(body)?;
-            let request = Request::parse(body).ok_or((REFUSED, "not a request of this protocol".into()));
+            let request = Request::parse(body).ok_or((REFUSED, "malformed request".into()));
             let found = request.and_then(|request| {
                 let attempt = self.check_token(&request)?;
                 if !slot.authenticate() {
@@ -145,7 +146,7 @@ impl Shuffle {
             let extent = extents.get(partition as usize).copied().ok_or_else(|| {
                 (
                     NOT_FOUND,
-                    format!("the map output of {attempt} has {} partitions, not {partition}", extents.len()),
+                    format!("the map output of {attempt} has {} partitions, numbered from 0: there is no partition {partition}", extents.len()),
                 )
             })?;
             (path, extent)

@@ -19,8 +19,8 @@ use std::{
 };
 use types::{AttemptId, JobId, Secret};
 
-/// Maximum number of entries in each cache. A partition of a map output has about 50 bytes, a part
-/// of a checkpoint about 80.
+/// Maximum number of entries in each cache. An entry takes about 50 bytes for a partition of a map
+/// output, and about 80 bytes for a part of a checkpoint.
 const CACHED_ENTRIES_MAX: usize = 128 << 10;
 
 /// The files that the shuffle server serves.

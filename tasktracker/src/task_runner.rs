@@ -141,7 +141,7 @@ impl TaskRunner {
                     Some(Command::MapEvents(more)) => early.map_events.push(more),
                     Some(Command::Preempt(kind, why)) => early.preemption = Some((kind, why)),
                     Some(Command::Kill(why)) => return Err(AttemptEnd::Killed(why)),
-                    None => return Err(AttemptEnd::Killed("the tracker stops".into())),
+                    None => return Err(AttemptEnd::Killed("the tracker is stopping".into())),
                 },
             }
         };
@@ -194,9 +194,9 @@ impl TaskRunner {
         start
     }
 
-    /// Finds a process for the attempt, and turns the folders of the process into the folders of
-    /// the attempt. The executable of a job is started after the folders exist, because it is
-    /// confined to them from the beginning.
+    /// Takes an idle process from the pool and makes its folders the folders of the attempt. A job
+    /// with its own executable gets a new process instead, which is started only after the folders
+    /// exist, because it is confined to them from the start.
     async fn assign_process(
         self: &Arc<Self>,
         attempt: AttemptId,
@@ -278,7 +278,7 @@ impl TaskRunner {
         let pool = self.pool.clone();
         let log_max = self.log_max;
         let makes_output = session.makes_output();
-        let (outcome, idle) = session.outcome();
+        let (outcome, idle) = session.into_outcome();
         let concluding = tokio::task::spawn_blocking(move || {
             let (ending, output) = match outcome {
                 Outcome::Done(result) => find_output(result, makes_output, &work),

@@ -328,7 +328,7 @@ impl TaskSession {
     }
 
     /// Returns how the session ended, and the process if it is idle.
-    pub(crate) fn outcome(self) -> (Outcome, Option<IdleProcess>) {
+    pub(crate) fn into_outcome(self) -> (Outcome, Option<IdleProcess>) {
         let fork_refusal = self.process.handle.fork_refusal();
         let violation = self
             .protocol_error

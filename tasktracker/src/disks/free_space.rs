@@ -15,8 +15,7 @@ const MEASUREMENT_INTERVAL: Duration = Duration::from_millis(500);
 /// A disk that has not answered for this long counts as hanging.
 const HANG_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A function that returns the free bytes of a folder. Tests use other functions than
-/// [`measure_free_bytes`].
+/// A function that returns the free bytes of a folder: [`measure_free_bytes`], except in tests.
 pub(super) type FreeSpaceFn = fn(&Path) -> io::Result<u64>;
 
 /// Returns the free bytes of a folder according to the local file system.

@@ -98,8 +98,7 @@ impl Disks {
         let mut checkpoint_dirs = BTreeMap::<AttemptId, Vec<PathBuf>>::new();
         for folder in self.job_folders(job) {
             for (name, path) in list_or_warn(&folder.join("checkpoints")) {
-                // The JobTracker ordered to delete this checkpoint, but the deletion was not
-                // finished.
+                // The JobTracker ordered the deletion of this checkpoint, but it was not finished.
                 if name.split_once(DROPPED_INFIX).is_some_and(|(name, _)| name.parse::<AttemptId>().is_ok()) {
                     log_failure(&path, "remove", remove_tree(&path));
                 }

@@ -1,5 +1,4 @@
-//! Tests of the contents of the folders, of the files that a restart keeps, and of the choice of a
-//! disk.
+//! Tests the contents of the folders, which files a restart keeps, and which disk is chosen.
 
 use super::{free_space::measure_free_bytes, *};
 use engine::{

@@ -1,4 +1,4 @@
-//! Tests of starting and killing processes.
+//! Tests that processes are started, and are killed when they exceed a limit.
 
 use super::*;
 

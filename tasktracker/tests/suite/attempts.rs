@@ -1,4 +1,4 @@
-//! Tests of attempts that succeed, fail or are killed, and of how they are reported.
+//! Tests attempts that succeed, fail or are killed, and how they are reported.
 
 use super::*;
 use proto::mr::{MapAvailable, MapEvent, MapEvents, Preempt, attempt_report::Status as Report, map_event};

@@ -1,5 +1,5 @@
-//! Tests of the tracker as a separate process: escaped processes, and processes that outlive a
-//! tracker that was killed.
+//! Tests the tracker as a separate process: escaped processes, and processes that outlive a tracker
+//! that was killed.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
@@ -177,7 +177,7 @@ async fn stopped_tracker_leaves_no_process() {
     kill_process(pid, Signal::TERM).unwrap();
     let status = daemon.child.wait().unwrap();
     assert!(status.success(), "{status}");
-    // The reaper has ended and was reaped.
+    // The reaper has exited and has itself been reaped.
     assert!(state_of(reaper.cast_unsigned()).is_none());
     until_true("the escaped process to end", || is_dead(escaped)).await;
 }

@@ -1,4 +1,4 @@
-//! Tests of a real tracker with real processes and a fake JobTracker.
+//! Tests a real tracker with real processes and a fake JobTracker.
 
 mod attempts;
 mod daemon_process;

@@ -1,4 +1,4 @@
-//! Tests of the side files of a job, with a DFS whose daemons run in this process.
+//! Tests the side files of a job, with a DFS whose daemons run in this process.
 
 use super::*;
 use daemon::{Period, lifecycle::DaemonArgs};

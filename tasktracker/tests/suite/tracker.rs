@@ -1,4 +1,4 @@
-//! Tests of restarts, lost connections, unknown connections, and of what a tracker leaves behind.
+//! Tests restarts, lost connections, unknown connections, and what a tracker leaves behind.
 
 use super::*;
 use proto::mr::attempt_report::Status as Report;
@@ -163,7 +163,7 @@ async fn two_hundred_attempts_leave_no_processes_and_only_expected_files() {
         world.launch(&attempt, if index % 10 == 9 { "exit:1" } else { "ok" });
         world.jobtracker.end_of(&attempt).await;
     }
-    println!("{:?} an attempt", begin.elapsed() / 200);
+    println!("{:?} per attempt", begin.elapsed() / 200);
     until_true("a full pool", || world.tracker().idle() == 1).await;
     until_true("no more processes than the idle one", || world.tracker().processes() == 1).await;
     until_true("no zombie", || zombies() == 0).await;
