@@ -14,8 +14,8 @@ use std::{sync::Arc, time::Duration};
 /// Time between two reports if no job ends.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sends reports until this JobTracker is fenced. Returns at once in an open cluster, which has no
-/// tokens.
+/// Sends reports until this JobTracker is fenced, because a newer one has taken over. Returns at
+/// once in an open cluster, which has no tokens.
 pub(crate) async fn report_loop(driver: Arc<Driver>) {
     if !driver.files().is_closed() {
         return;

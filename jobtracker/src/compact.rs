@@ -95,7 +95,7 @@ impl NewestFacts {
             }
             // The copy at the front is enough if the JobTracker started after this registration. If
             // it started before, the replay of the start after the copy would make the tracker
-            // awaited, so the registration is also kept at its place.
+            // awaited (expected to register again), so the registration is also kept at its place.
             Fact::TrackerJoined { tracker, .. } => {
                 self.tracker_joined.get(tracker) == Some(&index)
                     && self.jobtracker_started.is_none_or(|start| start < index)

@@ -42,7 +42,7 @@ impl Refusal {
         Self { code: Code::PermissionDenied, message: message.into() }
     }
 
-    /// Refuses because a limit is reached. The caller may try later.
+    /// Refuses because a limit is reached. The caller may try again later.
     pub(crate) fn overloaded(message: impl Into<String>) -> Self {
         Self { code: Code::ResourceExhausted, message: message.into() }
     }

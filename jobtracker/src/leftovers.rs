@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(take_staging(&mut BTreeMap::new()).unwrap(), None);
         let mut settings = conf("/tmp/fermata/staging/1b2c");
         let folder = take_staging(&mut settings).unwrap().unwrap();
-        assert!(settings.is_empty(), "the staging setting is removed from the settings of the job");
+        assert!(settings.is_empty(), "the staging setting was not removed from the job's settings");
         assert_eq!(folder.as_str(), "/tmp/fermata/staging/1b2c");
         for bad in
             ["/", "/home", STAGING, "/tmp/fermata/staging/a/b", "relative", "/tmp/fermata/staging/../x", ""]

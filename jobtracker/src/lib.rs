@@ -7,8 +7,8 @@
 //! the file system), `history` (job histories), `storage` and `compact` (the journal), `writable`
 //! (whether the NameNode accepts changes).
 //!
-//! Deliberately absent: scheduling (in `schedulers`), the rules of tasks (in `core`), web pages (in
-//! `gateway`).
+//! Other crates have the scheduling policies (`schedulers`), the rules of tasks (`core`) and the
+//! web pages (`gateway`).
 
 mod active_jobs;
 mod clock;

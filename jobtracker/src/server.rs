@@ -26,10 +26,10 @@ use tonic::{Request, Response, Status};
 /// once.
 const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// The time between two messages of a watch is also at least this many times the time that it takes
-/// to build a status, up to [`WATCH_PERIOD_MAX`].
+/// to build a status, up to [`WATCH_MIN_PERIOD_MAX`].
 const WATCH_COST_FACTOR: u32 = 10;
 /// Upper bound for the minimum time between two messages of a watch.
-const WATCH_PERIOD_MAX: Duration = Duration::from_secs(5);
+const WATCH_MIN_PERIOD_MAX: Duration = Duration::from_secs(5);
 /// Approximate size of a message with a part of a history.
 const HISTORY_CHUNK_BYTES: usize = 1 << 20;
 /// Maximum number of histories that are read at the same time.
@@ -132,8 +132,8 @@ impl ClientService {
             let over = !matches!(status, Ok((_, false)));
             // The status of a job with very many tasks takes long to build, and meanwhile trackers
             // wait for the lock.
-            let next =
-                Instant::now() + (began.elapsed() * WATCH_COST_FACTOR).clamp(WATCH_PERIOD, WATCH_PERIOD_MAX);
+            let next = Instant::now()
+                + (began.elapsed() * WATCH_COST_FACTOR).clamp(WATCH_PERIOD, WATCH_MIN_PERIOD_MAX);
             let message = status.map(|(status, _)| status).map_err(Status::from);
             if to.send(message).await.is_err() || over {
                 return;
@@ -160,7 +160,7 @@ impl JobTracker for ClientService {
     async fn submit(&self, request: Request<pb::SubmitRequest>) -> Answer<pb::SubmitReply> {
         let submission = wire::submission(request)?;
         let _permit = self.submission_permits.try_acquire().map_err(|_| {
-            Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being submitted: try later"))
+            Refusal::overloaded(format!("{SUBMISSIONS_MAX} jobs are being submitted: try again later"))
         })?;
         self.check_queue(&submission.queue)?;
         let job = submit::submit(&self.driver, submission).await?;
@@ -233,11 +233,9 @@ impl JobTracker for ClientService {
         let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
         self.read_job(id, |_, _| ()).await?;
-        let permit = self
-            .watch_permits
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| Refusal::overloaded(format!("{WATCHERS_MAX} streams follow jobs: try later")))?;
+        let permit = self.watch_permits.clone().try_acquire_owned().map_err(|_| {
+            Refusal::overloaded(format!("{WATCHERS_MAX} streams are following jobs: try again later"))
+        })?;
         let (sender, receiver) = mpsc::channel(1);
         let watching = self.clone().watch_job(who, id, sender);
         tokio::spawn(async move {
@@ -285,7 +283,7 @@ impl JobTracker for ClientService {
     async fn shadow(&self, _: Request<pb::ShadowRequest>) -> Answer<pb::ShadowReply> {
         let reply = self.driver.read_core(|core| wire::shadow(core, &self.params)).await?;
         let message =
-            "no shadow policy runs: start the jobtracker with --shadow NAME, or set scheduler.shadow";
+            "no shadow policy is running: start the jobtracker with --shadow NAME, or set scheduler.shadow";
         Ok(Response::new(reply.ok_or_else(|| Refusal::refused(message))?))
     }
 
@@ -308,7 +306,7 @@ impl JobTracker for ClientService {
             Err(error) => return Err(unreadable_history(id, &error)),
         };
         let permit = self.history_permits.clone().try_acquire_owned().map_err(|_| {
-            Refusal::unavailable(format!("{HISTORY_READERS_MAX} histories are being read: try later"))
+            Refusal::unavailable(format!("{HISTORY_READERS_MAX} histories are being read: try again later"))
         })?;
         let (sender, receiver) = mpsc::channel(2);
         let mut lines = LineChunks { file, buffer: Vec::new(), at_end: false };

@@ -324,7 +324,7 @@ fn check_inputs_complete(
         };
         if let Some(named) = input.named.iter().find(reads) {
             return Err(Refusal::refused(format!(
-                "input {named}: {job} still writes to {output}; wait for it (`mrctl job --follow {job}`)"
+                "input {named}: {job} is still writing to {output}; wait for it (`mrctl job --follow {job}`)"
             )));
         }
     }

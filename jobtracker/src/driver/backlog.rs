@@ -3,7 +3,7 @@
 //!
 //! Queued outputs are never dropped, so the limit applies to new events. From [`BACKLOG_MAX`] on,
 //! the driver reads nothing from trackers, handles no clock ticks, and refuses clients with "try
-//! later". An event that was accepted below the limit may still add all its effects.
+//! again later". An event that was accepted below the limit may still add all its effects.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;

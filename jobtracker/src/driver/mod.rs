@@ -248,8 +248,10 @@ impl Driver {
     /// Refuses a request of a client while the backlog is full.
     fn check_backlog(&self) -> Result<(), Refusal> {
         if self.backlog.is_full() {
-            let message =
-                format!("{} outputs wait for the JobTracker's disk: try later", backlog::BACKLOG_MAX);
+            let message = format!(
+                "{} outputs are waiting for the JobTracker's disk: try again later",
+                backlog::BACKLOG_MAX
+            );
             return Err(Refusal::overloaded(message));
         }
         Ok(())

@@ -146,7 +146,7 @@ fn check_load(
             user_tasks += task_count(&job.spec);
         }
     }
-    let refuse = |why: String| Err(Refusal::overloaded(format!("{why}: try later")));
+    let refuse = |why: String| Err(Refusal::overloaded(format!("{why}: try again later")));
     if all_jobs >= limits.jobs_max {
         let jobs = daemon::count(all_jobs as u64, "job");
         return refuse(format!("the cluster has {jobs} active (jobtracker.jobs_max)"));
@@ -172,7 +172,7 @@ fn check_output_unused(cluster: &Cluster, request_id: RequestId, output: &str) -
     }
     let Some(job) = cluster.jobs().find(|job| shares_output(job, output)) else { return Ok(()) };
     let (id, output) = (job.id, &job.spec.output);
-    Err(Refusal::exists(format!("{id} writes to {output}: wait until it ends, or choose another output")))
+    Err(Refusal::exists(format!("{id} is writing to {output}: wait until it ends, or choose another output")))
 }
 
 /// Returns whether the job is active and its output folder is `output`, inside it or around it.

@@ -47,11 +47,14 @@ async fn invalid_inputs_and_outputs_are_refused() {
     // The refused submissions were assigned no job ID, so the first valid submission is job_1.
     cluster.client().await.submit(submission("/in", "/out", 1)).await.unwrap();
     let (code, message) = submit_refused(&cluster, submission("/in", "/out/below", 1)).await;
-    assert!(code == Code::AlreadyExists && message.contains("job_1 writes to /out"), "{message}");
+    assert!(code == Code::AlreadyExists && message.contains("job_1 is writing to /out"), "{message}");
     // The output folder of the job exists now, but cannot be an input before the job ends.
     cluster.put("/out/_temporary/job_1/half", b"half").await;
     let (code, message) = submit_refused(&cluster, submission("/out", "/other", 1)).await;
-    assert!(code == Code::FailedPrecondition && message.contains("job_1 still writes to /out"), "{message}");
+    assert!(
+        code == Code::FailedPrecondition && message.contains("job_1 is still writing to /out"),
+        "{message}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

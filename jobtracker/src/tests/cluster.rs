@@ -14,9 +14,9 @@ use tonic::{Status, Streaming, transport::Channel};
 /// Time limit for every wait. A longer wait means that there is a bug.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Waits for a future. Panics with the name `what` if it takes longer than [`TIMEOUT`].
+/// Waits for a future. Panics if it takes longer than [`TIMEOUT`]; `what` names it in the message.
 pub(super) async fn with_timeout<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("{what} takes too long"))
+    tokio::time::timeout(TIMEOUT, future).await.unwrap_or_else(|_| panic!("timeout while waiting for {what}"))
 }
 
 /// Repeats the check until it returns true, with the time limit of [`with_timeout`].
@@ -127,7 +127,7 @@ impl Cluster {
         format!("http://{}", self.daemon.as_ref().unwrap().1.addr())
     }
 
-    /// The cluster ID of the JobTracker's journal.
+    /// Returns the cluster ID of the JobTracker's journal.
     pub(super) fn cluster_id(&self) -> String {
         let text = std::fs::read_to_string(self.config.jobtracker.dir.join("VERSION")).unwrap();
         text.split('"').nth(1).unwrap().to_owned()
@@ -138,7 +138,7 @@ impl Cluster {
         self.daemon.as_ref().unwrap().1.driver().failed().await
     }
 
-    /// Number of events that the JobTracker has handled.
+    /// Returns the number of events that the JobTracker has handled.
     pub(super) fn events_handled(&self) -> u64 {
         self.daemon.as_ref().unwrap().1.driver().events_handled()
     }

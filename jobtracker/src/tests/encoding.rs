@@ -1,4 +1,4 @@
-//! The encoding of facts in the journal, compared with the bytes in `facts.golden`.
+//! Compares the encoding of facts in the journal with the bytes in `facts.golden`.
 
 use crate::storage::{self, Storage};
 use journal::{Recovery, codec, crash::CrashDisk};

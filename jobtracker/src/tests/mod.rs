@@ -1,5 +1,5 @@
-//! Tests of the daemon with a real distributed file system, and with simulated trackers that use
-//! real gRPC streams.
+//! Tests the daemon with a real distributed file system, and with simulated trackers that use real
+//! gRPC streams.
 
 mod bad_jobs;
 mod cluster;

@@ -16,7 +16,7 @@ async fn full_backlog_delays_trackers_and_refuses_clients() {
     let driver = Arc::new(driver);
     let kill = || driver.kill(RequestId(1), JobId(1), "ann".into());
     let refused = kill().await.unwrap_err().to_string();
-    assert!(!refused.contains("try later"), "{refused}");
+    assert!(!refused.contains("try again later"), "{refused}");
     // Outputs are not delivered yet, so each registration adds at least one to the backlog.
     let mut registrations = 0;
     while tokio::time::timeout(Duration::ZERO, driver.wait_for_backlog()).await.is_ok() {
@@ -26,7 +26,7 @@ async fn full_backlog_delays_trackers_and_refuses_clients() {
         driver.handle(Event::Registration { request, tracker: registration("t", registrations as u64) });
     }
     let refused = kill().await.unwrap_err().to_string();
-    assert!(refused.contains("try later"), "{refused}");
+    assert!(refused.contains("try again later"), "{refused}");
     let waiting = tokio::spawn({
         let driver = driver.clone();
         async move { driver.wait_for_backlog().await }
@@ -37,6 +37,6 @@ async fn full_backlog_delays_trackers_and_refuses_clients() {
         "the backlog was full"
     );
     let refused = kill().await.unwrap_err().to_string();
-    assert!(!refused.contains("try later"), "{refused}");
+    assert!(!refused.contains("try again later"), "{refused}");
     delivering.abort();
 }

@@ -46,7 +46,7 @@ pub(crate) fn register_again() -> pb::ToTracker {
 }
 
 /// Encodes orders with the data that the tracker needs to carry them out, as one or more messages.
-/// The last message answers the heartbeat with the number `answer`.
+/// The last message acknowledges heartbeat number `answer`.
 pub(crate) fn orders(
     cluster: &Cluster,
     files: &Files,

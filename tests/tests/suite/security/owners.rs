@@ -106,7 +106,7 @@ fn check_jobs_are_limited(lab: &Lab, text: &str) {
         lab.run(user, &["submit", "wordcount", "--input", input, "--output", output])
     };
     let ran = submit("ann", "/home/ann/a", "/home/ann/out4");
-    assert!(ran.code != 0 && ran.stderr.contains("try later"), "{}", ran.stderr);
+    assert!(ran.code != 0 && ran.stderr.contains("try again later"), "{}", ran.stderr);
     lab.done("bob", &["fs", "put", text, "/home/bob/b"]);
     assert_eq!(submit("bob", "/home/bob/b", "/home/bob/out").code, 0);
 }
