@@ -84,10 +84,9 @@ impl Authority {
     /// Saves the private key in `folder` and the certificate in `public`.
     pub fn save(&self, folder: &Path, public: &Path) -> Result<(), AuthorityError> {
         write_private(&folder.join(KEY_FILE), self.key.as_bytes())?;
-        for (path, text) in [
-            (folder.join(NAME_FILE), &self.name),
-            (public.join(crate::tls::AUTHORITY_FILE), &self.certificate),
-        ] {
+        for (path, text) in
+            [(folder.join(NAME_FILE), &self.name), (public.join(crate::tls::CA_CERT_FILE), &self.certificate)]
+        {
             fs::write(&path, text).map_err(|source| SecurityError::Write { path, source })?;
         }
         Ok(())
@@ -101,11 +100,11 @@ impl Authority {
         let key = read_private(&folder.join(KEY_FILE))?;
         let key = KeyPair::from_pem(&String::from_utf8_lossy(&key))?;
         let (name, certificate) =
-            (read(folder.join(NAME_FILE))?, read(public.join(crate::tls::AUTHORITY_FILE))?);
+            (read(folder.join(NAME_FILE))?, read(public.join(crate::tls::CA_CERT_FILE))?);
         Ok(Self::from_parts(name.trim(), key, certificate))
     }
 
-    /// Returns the certificate of the authority.
+    /// Returns the certificate of the authority, as PEM.
     pub fn certificate(&self) -> &str {
         &self.certificate
     }

@@ -1,11 +1,12 @@
 //! Bodies of calls. The body of a request is checked as it arrives. The body of a response holds
 //! the resources of its call until it has been sent.
 //!
-//! gRPC messages have a prefix of five bytes: a flag and the length. The gate uses the length to
-//! charge a long message before memory is allocated for it, and to detect late bodies. A unary
-//! request must arrive completely in time. A stream may be silent between messages, but not before
-//! the first message and not within a message. A unary request is charged until its call ends, a
-//! message of a stream until the service asks for the next message.
+//! Each gRPC message has a five-byte prefix: a flag and the length. From the length, the gate
+//! reserves bytes in the pool of the caller (see `limits.rs`) before memory is allocated for a long
+//! message, and detects bodies that arrive too slowly. A unary request must arrive completely in
+//! time. A stream may be silent between messages, but not before the first message and not within a
+//! message. A unary request holds its reservation until its call ends, a message of a stream until
+//! the service asks for the next message.
 
 use crate::{
     health::{self, HealthSlot},
@@ -65,8 +66,7 @@ impl Framing {
                 self.length = u32::from_be_bytes(length) as usize;
                 if self.length > max {
                     let length = self.length;
-                    let why =
-                        format!("a request of {length} bytes is too long: the maximum here is {max} bytes");
+                    let why = format!("the request has {length} bytes, more than the limit of {max}");
                     return Err(Status::out_of_range(why));
                 }
                 self.missing = self.length;
@@ -95,15 +95,15 @@ struct Timer {
 /// The body of a request, checked by the gate.
 pub struct RequestBody<B> {
     inner: B,
-    /// The call that is charged; `None` for health calls, which have other limits.
+    /// The call that reserves bytes; `None` for health calls, which have other limits.
     call: Option<Arc<Call>>,
     streams: bool,
     message_max: usize,
     framing: Framing,
-    /// A piece that has arrived but is not charged yet.
+    /// A piece that has arrived, and whose message waits for a reservation of bytes.
     pending_frame: Option<Frame<Bytes>>,
-    /// The future that charges the pending piece.
-    charging: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// The future that waits for this reservation.
+    reserving: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// The deadline of the body; set when a poll first has to wait.
     timer: Option<Timer>,
     ended: bool,
@@ -119,7 +119,7 @@ impl<B> RequestBody<B> {
             message_max,
             framing,
             pending_frame: None,
-            charging: None,
+            reserving: None,
             timer: None,
             ended: false,
         }
@@ -133,8 +133,8 @@ impl<B> RequestBody<B> {
         Self::new(inner, None, false, health::MESSAGE_BYTES_MAX)
     }
 
-    /// Handles a piece of the body. Returns the piece, or keeps it as `pending_frame` if it cannot
-    /// be charged now.
+    /// Handles a piece of the body. Returns the piece, or keeps it as `pending_frame` if the bytes
+    /// of its message cannot be reserved now.
     fn handle_frame(&mut self, frame: Frame<Bytes>) -> Result<Option<Frame<Bytes>>, (Kind, Status)> {
         let Some(data) = frame.data_ref() else { return Ok(Some(frame)) };
         let longest = self
@@ -149,9 +149,9 @@ impl<B> RequestBody<B> {
             timer.last_received = Instant::now();
         }
         if let Some(call) = self.call.as_ref().filter(|_| longest > FREE_BYTES)
-            && !call.charge(longest)
+            && !call.reserve(longest)
         {
-            self.charging = Some(Box::pin(call.clone().wait_and_charge(longest)));
+            self.reserving = Some(Box::pin(call.clone().wait_and_reserve(longest)));
             self.pending_frame = Some(frame);
             return Ok(None);
         }
@@ -178,7 +178,7 @@ impl<B> RequestBody<B> {
             ready!(timer.sleep.as_mut().poll(context));
             let now = Instant::now();
             if now >= timer.due + more {
-                if self.charging.is_some() {
+                if self.reserving.is_some() {
                     return Poll::Ready((Kind::Bytes, call.no_bytes_error()));
                 }
                 let within = (BODY_TIMEOUT + more).as_secs();
@@ -186,7 +186,8 @@ impl<B> RequestBody<B> {
                     format!("the request was incomplete after {within} s: check the network, then retry");
                 return Poll::Ready((Kind::Body, Status::deadline_exceeded(why)));
             }
-            if self.charging.is_none() && now >= timer.last_received + STALL_TIMEOUT && call.blocks_others() {
+            if self.reserving.is_none() && now >= timer.last_received + STALL_TIMEOUT && call.blocks_others()
+            {
                 let why = "no data of the request arrived for 1 s, and other requests wait for its memory: try again later";
                 return Poll::Ready((Kind::Body, Status::unavailable(why)));
             }
@@ -197,7 +198,7 @@ impl<B> RequestBody<B> {
     /// Ends the body with an error: nothing more is read, and its resources are released.
     fn fail(&mut self, (kind, status): (Kind, Status)) -> Status {
         self.ended = true;
-        (self.pending_frame, self.charging, self.timer) = (None, None, None);
+        (self.pending_frame, self.reserving, self.timer) = (None, None, None);
         if let Some(call) = &self.call {
             if kind == Kind::Body {
                 call.refuse_late_body(kind, &status);
@@ -225,14 +226,14 @@ where
         if this.ended {
             return Poll::Ready(None);
         }
-        if this.streams && this.framing.prefix_received == 0 && this.charging.is_none() {
+        if this.streams && this.framing.prefix_received == 0 && this.reserving.is_none() {
             // The service has consumed all messages so far, so the stream releases their bytes.
             this.call.iter().for_each(|call| call.release());
         }
         loop {
-            if let Some(charging) = &mut this.charging {
-                if charging.as_mut().poll(context).is_ready() {
-                    this.charging = None;
+            if let Some(reserving) = &mut this.reserving {
+                if reserving.as_mut().poll(context).is_ready() {
+                    this.reserving = None;
                     return Poll::Ready(this.pending_frame.take().map(Ok));
                 }
             } else {

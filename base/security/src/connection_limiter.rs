@@ -21,7 +21,7 @@ pub(crate) const UNAUTHENTICATED_MAX: usize = 256;
 /// An unauthenticated connection without data for this long is closed.
 pub const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All connections of a server.
+/// Tracks and limits the connections of a server.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     /// Maximum number of authenticated connections.

@@ -151,7 +151,7 @@ impl Credentials {
         })))
     }
 
-    /// Returns the proven name; `None` in an open cluster.
+    /// Returns the name that these credentials prove; `None` in an open cluster.
     pub fn name(&self) -> Option<&str> {
         self.0.as_deref().map(|credentials| credentials.name.as_str())
     }
@@ -272,7 +272,8 @@ impl Credentials {
     }
 }
 
-/// Makes the client side of bulk connections. Cheap to clone.
+/// Makes the client side of bulk connections, which transfer blocks and map outputs. Cheap to
+/// clone.
 #[derive(Debug, Clone, Default)]
 pub struct Connector {
     tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn open_cluster_trusts_root_and_the_own_account() {
+    fn open_cluster_trusts_root_and_own_account() {
         as_ordinary_account(|own| assert_eq!(trusted(&Credentials::default()), [ROOT, own].into()));
     }
 
@@ -398,7 +399,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         let authority = Authority::new("test").unwrap();
-        fs::write(at(tls::AUTHORITY_FILE), authority.certificate()).unwrap();
+        fs::write(at(tls::CA_CERT_FILE), authority.certificate()).unwrap();
         let role = Role::DataNode;
         let keys = Keyring::from_secret(SECRET).key_file_for(role);
         for (name, text) in [

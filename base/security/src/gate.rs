@@ -226,7 +226,7 @@ where
 }
 
 fn refusal<R: Default>(status: Option<Status>) -> Response<ResponseBody<R>> {
-    let status = status.unwrap_or_else(|| Status::internal("the answer has been given already"));
+    let status = status.unwrap_or_else(|| Status::internal("the call has already been answered"));
     status.into_http::<R>().map(|body| ResponseBody::new(body, None, None))
 }
 

@@ -32,7 +32,7 @@ const CONNECTIONS_MAX: u64 = 16_384;
 const CONNECTIONS_MIN: u64 = 64;
 /// If the limit of open files is lower than this, a warning is logged.
 const OPEN_FILES_MIN: u64 = 4096;
-/// One address may have at most this fraction of the connections.
+/// One address may have at most one in this many of the connections.
 const ADDRESS_DIVISOR: usize = 4;
 /// Pause after `accept` has failed, for example because too many files are open.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -135,7 +135,8 @@ pub(crate) struct Connection {
     late_requests: AtomicUsize,
     /// Whether reads and writes fail from now on.
     ended: AtomicBool,
-    /// The share of the first caller of this connection. Usually a connection has only one caller.
+    /// The share of resources of the first caller of this connection. Usually a connection has only
+    /// one caller.
     pub(crate) share: OnceLock<Arc<Share>>,
 }
 

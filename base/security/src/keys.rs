@@ -113,7 +113,7 @@ impl Keyring {
                 Some((purpose, Key(from_hex(hex.trim())?.try_into().ok()?)))
             });
             let Some((purpose, key)) = parsed else {
-                let why = format!("line {} is not PURPOSE HEX", at + 1);
+                let why = format!("line {}: expected PURPOSE HEX", at + 1);
                 return Err(SecurityError::Content { path: path.into(), why });
             };
             keys.insert(purpose, key);
@@ -281,6 +281,8 @@ mod tests {
         }
         let bad = dir.path().join("bad");
         write_private(&bad, b"block 12zz\n").unwrap();
-        assert!(Keyring::of_key_file(&bad).unwrap_err().to_string().ends_with("line 1 is not PURPOSE HEX"));
+        assert!(
+            Keyring::of_key_file(&bad).unwrap_err().to_string().ends_with("line 1: expected PURPOSE HEX")
+        );
     }
 }

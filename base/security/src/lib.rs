@@ -16,7 +16,7 @@
 //! The feature `server` (default) adds everything that only a daemon needs: the gate, limits,
 //! revocation and the cluster's authority. Clients and jobs are built without it.
 //!
-//! Deliberately absent: any knowledge of files, jobs and tasks except their IDs.
+//! This crate knows files, jobs and tasks only by their IDs.
 
 #[cfg(feature = "server")]
 mod authority;

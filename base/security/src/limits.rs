@@ -5,10 +5,10 @@
 //! [`GUARANTEED_CALLS`] calls in progress, so that a full pool does not delay heartbeats or lock
 //! out an admin.
 //!
-//! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. A longer message is
-//! charged with its declared length before its bytes are read. Until the pool has that many bytes,
-//! the body is not read, and HTTP/2 flow control stops the sender. A [`Call`] owns all that it
-//! uses; dropping it releases everything.
+//! A request body of up to [`FREE_BYTES`] is covered by the limit on calls. For a longer message,
+//! its declared length is reserved in the pool before its bytes are read. Until the pool has that
+//! many free bytes, the body is not read, and HTTP/2 flow control stops the sender. A [`Call`] owns
+//! all that it uses; dropping it releases everything.
 //!
 //! Counters are atomics: a typical call takes no lock.
 
@@ -48,13 +48,13 @@ pub(crate) const IDENTITY_BYTES_MAX: usize = CLIENT_BYTES_MAX / 2;
 pub(crate) const DAEMON_BYTES_MAX: usize = 16 << 20;
 /// Maximum length of a message of any call; services have lower limits for most methods.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// A message up to this length is not charged.
+/// A message up to this length needs no reservation of bytes.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
 /// Timeout of a request body. A long body gets one more second per MiB.
 pub(crate) const BODY_TIMEOUT: Duration =
     if cfg!(test) { Duration::from_millis(400) } else { Duration::from_secs(10) };
-/// While other bodies wait for bytes, a charged body without new data for this long releases its
-/// bytes.
+/// While other bodies wait for bytes, a body with a reservation and without new data for this long
+/// releases its bytes.
 pub(crate) const STALL_TIMEOUT: Duration =
     if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
@@ -200,11 +200,11 @@ pub(crate) struct Call {
     pub(crate) identity: Identity,
     pub(crate) connection: Option<Arc<Connection>>,
     share: Option<Arc<Share>>,
-    bytes: Mutex<Option<Charge>>,
+    bytes: Mutex<Option<Reservation>>,
 }
 
-/// Bytes of the pool, and of the share of the caller if it has one.
-type Charge = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+/// Bytes reserved in the pool, and in the share of the caller if it has one.
+type Reservation = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 impl Drop for Call {
     fn drop(&mut self) {
@@ -223,9 +223,9 @@ impl Call {
         self.share.as_deref().map(|share| &share.bytes)
     }
 
-    /// Charges the bytes of a message, and releases those of the previous message. Returns false if
-    /// the bytes are not available now.
-    pub(crate) fn charge(&self, bytes: usize) -> bool {
+    /// Reserves the bytes of a message, and releases those of the previous message. Returns false
+    /// if the bytes are not available now.
+    pub(crate) fn reserve(&self, bytes: usize) -> bool {
         let mut held = self.bytes.lock();
         *held = None;
         let of_share = match self.share_bytes().map(|share| share.try_take(bytes)) {
@@ -237,8 +237,8 @@ impl Call {
         held.is_some()
     }
 
-    /// Like [`Self::charge`], but waits for the bytes.
-    pub(crate) async fn wait_and_charge(self: Arc<Self>, bytes: usize) {
+    /// Like [`Self::reserve`], but waits for the bytes.
+    pub(crate) async fn wait_and_reserve(self: Arc<Self>, bytes: usize) {
         let of_share = match self.share_bytes() {
             Some(share) => share.take(bytes).await,
             None => None,

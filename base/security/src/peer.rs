@@ -6,8 +6,8 @@
 //! can read the credential anyway. The check uses the established connection, so the port cannot
 //! change its owner between check and use. If the owner cannot be found, the connection is refused.
 //!
-//! Deliberately absent: connections to other machines, for which the kernel has no information. Use
-//! certificates there.
+//! Connections to other machines are not checked, because the kernel has no information about their
+//! peers. Use certificates there.
 
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
 use rustix::net::{

@@ -1,5 +1,5 @@
-//! A bulk connection, plain or with TLS. It is blocking, and can be used from two threads, one per
-//! direction, like a socket.
+//! A bulk connection, which transfers blocks or map outputs, plain or with TLS. It is blocking, and
+//! can be used from two threads, one per direction, like a socket.
 //!
 //! A plain stream adds nothing: it makes the same system calls, including sendfile. A TLS stream
 //! locks its session only while bytes are encrypted or decrypted, never while it waits for the

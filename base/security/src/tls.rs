@@ -16,8 +16,8 @@ use rustls::{
 };
 use std::{fs, path::Path, sync::Arc};
 
-/// Name of the file with the certificate of the authority.
-pub(crate) const AUTHORITY_FILE: &str = "ca.pem";
+/// Name of the file with the certificate of the cluster's authority.
+pub(crate) const CA_CERT_FILE: &str = "ca.pem";
 
 /// Contents of certificate files.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ impl Pem {
     }
 
     pub(crate) fn authority_in(dir: &Path) -> Result<Self, SecurityError> {
-        let path = dir.join(AUTHORITY_FILE);
+        let path = dir.join(CA_CERT_FILE);
         let read = fs::read(&path);
         let authority = read.map_err(|source| SecurityError::Read { path: path.clone(), source })?;
         let pem = Self { authority, own: Vec::new() };
@@ -76,8 +76,8 @@ impl Pem {
     pub(crate) fn roots(&self, path: &Path) -> Result<Arc<RootCertStore>, SecurityError> {
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&self.authority) {
-            let certificate = certificate.map_err(|error| content_error(path, AUTHORITY_FILE, error))?;
-            roots.add(certificate).map_err(|error| content_error(path, AUTHORITY_FILE, error))?;
+            let certificate = certificate.map_err(|error| content_error(path, CA_CERT_FILE, error))?;
+            roots.add(certificate).map_err(|error| content_error(path, CA_CERT_FILE, error))?;
         }
         Ok(Arc::new(roots))
     }
@@ -106,7 +106,7 @@ fn content_error(path: &Path, what: &str, why: impl std::fmt::Display) -> Securi
 pub(crate) fn server_config(pem: &Pem, path: &Path) -> Result<Arc<rustls::ServerConfig>, SecurityError> {
     let verifier =
         rustls::server::WebPkiClientVerifier::builder(pem.roots(path)?).allow_unauthenticated().build();
-    let verifier = verifier.map_err(|error| content_error(path, AUTHORITY_FILE, error))?;
+    let verifier = verifier.map_err(|error| content_error(path, CA_CERT_FILE, error))?;
     let (chain, key) = pem.chain(path)?;
     let config =
         rustls::ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key);

@@ -147,7 +147,7 @@ async fn long_message_waits_until_other_requests_release_their_bytes() {
     let (pieces, mut late, _) = sender.request(false);
     pieces.send(message(half, half)).unwrap();
     assert!(tokio::time::timeout(STALL_TIMEOUT / 2, next(&mut late)).await.is_err());
-    // A short message is not charged, and does not wait.
+    // A short message needs no reservation, and does not wait.
     let (short, mut quick, _) = sender.request(false);
     short.send(message(FREE_BYTES, FREE_BYTES)).unwrap();
     assert!(next(&mut quick).await.unwrap().is_ok());

@@ -95,7 +95,7 @@ fn open_cluster_counts_by_address_except_guaranteed_calls() {
 #[derive(Debug, Clone)]
 enum Step {
     Begin { daemon: bool, connection: usize, name: usize },
-    Charge { call: usize, bytes: usize },
+    Reserve { call: usize, bytes: usize },
     Wait { call: usize, bytes: usize },
     Poll { waiting: usize },
     Abandon { waiting: usize },
@@ -110,7 +110,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             connection,
             name
         }),
-        (0..8_usize, bytes.clone()).prop_map(|(call, bytes)| Step::Charge { call, bytes }),
+        (0..8_usize, bytes.clone()).prop_map(|(call, bytes)| Step::Reserve { call, bytes }),
         (0..8_usize, bytes).prop_map(|(call, bytes)| Step::Wait { call, bytes }),
         (0..8_usize).prop_map(|waiting| Step::Poll { waiting }),
         (0..8_usize).prop_map(|waiting| Step::Abandon { waiting }),
@@ -135,14 +135,14 @@ proptest! {
                     let call = limits.begin_call(class, "/m", who, Some(connections[connection].clone()));
                     calls.push(Arc::new(call.unwrap()));
                 }
-                Step::Charge { call, bytes } => {
+                Step::Reserve { call, bytes } => {
                     if let Some(call) = calls.get(call) {
-                        call.charge(bytes);
+                        call.reserve(bytes);
                     }
                 }
                 Step::Wait { call, bytes } => {
                     if let Some(call) = calls.get(call) {
-                        waiting.push(Box::pin(call.clone().wait_and_charge(bytes)));
+                        waiting.push(Box::pin(call.clone().wait_and_reserve(bytes)));
                     }
                 }
                 Step::Poll { waiting: at } => {
