@@ -419,7 +419,8 @@ pub enum ConfigError {
     Setting {
         /// Key as in the file, `section.key`.
         key: String,
-        /// Value, if it may have been given by a flag.
+        /// The invalid value, if a flag may have set it: then a line of the file is reported only
+        /// if it has this value.
         value: Option<String>,
         /// Complete description of the error.
         why: String,
@@ -427,7 +428,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// Adds the line of the setting, if the file contains it.
+    /// Adds the line that sets the setting in the configuration file at `path`, if there is one.
     #[must_use]
     pub fn found_in(self, path: Option<&Path>) -> Self {
         with_line_in(self, path)

@@ -7,8 +7,8 @@
 //! the list of another folder, and has no such file itself, is [vanished](vanished_dirs). After
 //! replacing a disk, the operator creates a file `NEW` in its folder, to declare the folder new.
 //!
-//! Deliberately absent: the case that all folders are empty, which looks like a first start. `mrctl
-//! cluster up` detects that case, and so does the NameNode for a DataNode that it knows.
+//! Not detected here: the case that all folders are empty, which looks like a first start. `mrctl
+//! cluster up` detects it, and so does the NameNode for a DataNode that it knows.
 
 use crate::files::{USUAL, replace};
 use std::{

@@ -1,7 +1,7 @@
 //! Code shared by all Fermata processes: `fermata.toml`, sizes and durations, logging, the lock on
 //! a data folder, startup and shutdown.
 //!
-//! Deliberately absent: anything specific to one daemon.
+//! Code that only one daemon needs does not belong here.
 
 pub mod account;
 mod client;

@@ -102,7 +102,7 @@ impl Removal {
             self.last_number += 1;
             let new = CString::new(format!(".removed-{}", self.last_number)).expect("no zero byte");
             match renameat(self.current_dir()?, name, self.levels[0].dir.fd()?, &new) {
-                // The name is in use already.
+                // The name is already in use.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
                 Err(error) => return Err(error),
                 Ok(()) => {
