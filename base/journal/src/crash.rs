@@ -18,7 +18,7 @@
 //! [`CrashDisk::fail_reads`] makes bad sectors: reads of these sectors, and writes in place to
 //! them, fail with EIO.
 //!
-//! Deliberately absent: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
+//! Not simulated: time, and bit rot (tests flip bits with [`CrashDisk::set_file`]).
 
 use crate::{
     disk::{Disk, ReadFile, WriteFile},

@@ -5,7 +5,7 @@
 //! a cluster without files or jobs. A file `NEW` exists next to `VERSION` until the journal is
 //! created, so that a crash before that is not reported as a lost journal.
 //!
-//! Deliberately absent: the lock on the folder, which the daemon takes, and the meaning of records.
+//! The daemon locks the folder, and only the daemon knows the meaning of records.
 
 use crate::{
     Log, LogError, Opened, Recovery, Replay,

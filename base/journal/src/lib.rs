@@ -30,8 +30,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Deliberately absent: replication, compression, random access by sequence number, and a lock on
-//! the folder, which the daemon takes.
+//! Not provided: replication, compression, and random access by sequence number. The daemon locks
+//! the folder.
 
 pub mod codec;
 mod commit;

@@ -283,7 +283,7 @@ impl Log {
     /// Reads the newest snapshot and the closed segments up to `upto` (from [`Self::rotate`]),
     /// while the log is in use.
     pub fn replay_closed(&self, upto: Seq) -> Result<Replay, LogError> {
-        assert!(upto <= self.durable(), "only what is durable can be replayed");
+        assert!(upto <= self.durable(), "cannot replay up to record {upto}: it is not durable");
         let files = self.shared.files();
         let base = files.snapshots.iter().copied().rfind(|seq| *seq <= upto).unwrap_or(0);
         let segments = &files.segments[files.first_segment_after(base)..];
@@ -293,7 +293,10 @@ impl Log {
 
     /// Starts a snapshot of the state after record `seq` (from [`Self::rotate`]).
     pub fn snapshot_writer(&self, seq: Seq) -> Result<SnapshotWriter, LogError> {
-        assert!(0 < seq && seq <= self.durable(), "a snapshot of what is durable");
+        assert!(
+            0 < seq && seq <= self.durable(),
+            "cannot make a snapshot at record {seq}: it is not durable"
+        );
         SnapshotWriter::start(Arc::clone(&self.disk), seq)
     }
 

@@ -208,7 +208,7 @@ fn an_unreadable_tail_is_damage_where_a_torn_tail_would_be_cut() {
 }
 
 #[test]
-fn a_crash_while_a_damaged_segment_is_cut_loses_neither_its_sound_part_nor_the_file() {
+fn a_crash_while_a_damaged_segment_is_cut_loses_neither_its_valid_start_nor_the_file() {
     let segment = FileKind::Segment.name(1);
     let recover = |disk: &CrashDisk| -> Result<u64, LogError> {
         let mut opened = open(disk, Recovery::DropDamaged)?;

@@ -68,7 +68,7 @@ impl SnapshotWriter {
 
     /// Appends a record of at most [`crate::log::RECORD_BYTES_MAX`] bytes.
     pub fn push(&mut self, record: &[u8]) -> Result<(), LogError> {
-        assert!(record.len() <= RECORD_BYTES_MAX, "a snapshot record within its limit");
+        assert!(record.len() <= RECORD_BYTES_MAX, "a snapshot record is too long");
         let len = (record.len() as u32).to_le_bytes();
         let crc = crc32c::crc32c_append(crc32c::crc32c_append(self.header.salt, &len), record);
         self.buffer.extend_from_slice(&len);
