@@ -9,7 +9,7 @@
 //! Invariants: no node is chosen twice, and chosen nodes are usable, not excluded, have no replica
 //! of the block, and have enough free space. If there are too few nodes, fewer replicas are placed.
 //!
-//! Deliberately absent: a random number generator of its own. The caller provides the seed.
+//! The caller provides the seed of all random choices.
 
 use std::collections::BTreeMap;
 use types::split_mix;
@@ -100,8 +100,8 @@ pub fn shortage(candidates: &[Candidate<'_>], request: &PlacementRequest<'_>) ->
     shortage
 }
 
-/// Returns the part of `remaining` that the next replica should be chosen from. Returns at least
-/// one node unless `remaining` is empty.
+/// Returns the nodes in `remaining` that the next replica should be chosen from; at least one
+/// unless `remaining` is empty.
 fn preferred_nodes(
     candidates: &[Candidate<'_>],
     request: &PlacementRequest<'_>,
