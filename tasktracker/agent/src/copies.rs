@@ -4,8 +4,8 @@ use crate::{Action, Agent, AttemptReport, AttemptStatus, Copied, DriverTypes};
 use types::{AttemptId, JobId, Time};
 
 impl<T: DriverTypes> Agent<T> {
-    /// Starts a copy. An order to make a copy that is in progress is ignored. If the files are here
-    /// already, the driver reports the copy as done.
+    /// Starts a copy. An order to make a copy that is in progress is ignored. If the files are
+    /// already here, the driver reports the copy as done.
     pub(super) fn start_copy(
         &mut self,
         now: Time,

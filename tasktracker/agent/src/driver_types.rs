@@ -10,7 +10,7 @@ impl<T: Clone + Debug + PartialEq> Data for T {}
 
 /// The types of the data that the agent passes on between the JobTracker and the attempts. The
 /// daemon uses protobuf messages, the simulator uses the types of its model. The functions that
-/// return sizes give an upper estimate of the bytes in a message. The default size is 0, so that
+/// return sizes give an upper estimate of the bytes in a message. The default size is 0: then
 /// messages have no maximum length.
 pub trait DriverTypes: Data {
     /// What an attempt runs, and the checkpoint that it resumes from.
@@ -29,7 +29,7 @@ pub trait DriverTypes: Data {
     /// Returns the progress of an attempt that has reported none.
     fn no_progress(attempt: AttemptId) -> Self::Progress;
 
-    /// Returns the size of a progress in a heartbeat, in bytes.
+    /// Returns the size of a progress report in a heartbeat, in bytes.
     fn progress_bytes(_: &Self::Progress) -> usize {
         0
     }
@@ -44,6 +44,7 @@ pub trait DriverTypes: Data {
         0
     }
 
-    /// Removes the status text from a progress. Called if the message would be too long with it.
+    /// Removes the status text from a progress report. Called if the message would be too long with
+    /// it.
     fn clear_text(_: &mut Self::Progress) {}
 }

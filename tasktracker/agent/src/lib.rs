@@ -22,7 +22,7 @@
 //! runs twice. After a registration the JobTracker orders the tracker to kill the attempts that
 //! must not run any more, and the tracker reports when each has ended.
 //!
-//! Deliberately absent: connections to the JobTracker, and processes. These belong to the driver.
+//! The driver owns the connection to the JobTracker and the processes.
 
 mod copies;
 mod driver_types;
@@ -43,7 +43,7 @@ use std::{
 };
 use types::{AttemptId, JobId, PerPhase, Phase, PreemptKind, Span, Time, ids::Incarnation};
 
-/// Delay of a heartbeat that reports an event, so that further events in this time are in the same
+/// Delay before a heartbeat that reports an event, so that events close together share one
 /// heartbeat.
 pub const HEARTBEAT_GAP: Span = Span::millis(2);
 /// How long to wait before the agent tries again to delete files that could not be deleted.
@@ -51,7 +51,7 @@ const CLEAN_RETRY_DELAY: Span = Span::secs(60);
 /// Heartbeat interval until the JobTracker has set one.
 const DEFAULT_INTERVAL: Span = Span::secs(1);
 
-/// An attempt whose process runs.
+/// An attempt whose process is running.
 #[derive(Debug)]
 struct RunningAttempt<T: DriverTypes> {
     progress: T::Progress,
@@ -143,7 +143,7 @@ pub struct Agent<T: DriverTypes> {
     request_sent_at: Option<Time>,
     /// When the newest answered message was sent. The JobTracker has received it then or later.
     last_answered_sent_at: Option<Time>,
-    /// Tasks run at most this long without an answer of the JobTracker. If `None`, only the limit
+    /// Tasks run at most this long without an answer from the JobTracker. If `None`, only the limit
     /// that follows from `lost_after` applies.
     isolation_timeout: Option<Span>,
     /// Time without a heartbeat after which the JobTracker declares the tracker lost.
@@ -197,7 +197,7 @@ impl<T: DriverTypes> Agent<T> {
         [self.next_heartbeat, isolated_at].into_iter().flatten().chain(retries).min()
     }
 
-    /// Returns how long tasks may run without an answer of the JobTracker.
+    /// Returns how long tasks may run without an answer from the JobTracker.
     fn isolation_limit(&self) -> Option<Span> {
         // The last tenth of the time is needed to end the processes.
         let lost = self.lost_after.map(|lost| Span(lost.0 - lost.0 / 10));
@@ -302,7 +302,7 @@ impl<T: DriverTypes> Agent<T> {
         }
         for (attempt, running) in &mut self.running {
             if running.kill_reason.is_none() {
-                let why = format!("isolated from the jobtracker for {:.1} s", silence.as_secs_f64());
+                let why = format!("isolated from the JobTracker for {:.1} s", silence.as_secs_f64());
                 running.kill_reason = Some(why.clone());
                 out.push(Action::Kill(*attempt, why));
             }
@@ -421,7 +421,7 @@ impl<T: DriverTypes> Agent<T> {
         }
         self.jobs.insert(job);
         let known = self.map_event_lists.entry(job).or_default();
-        // Events that are known already are skipped: an event never changes. A batch that leaves a
+        // Events that are already known are skipped: an event never changes. A batch that leaves a
         // gap is ignored, because the missing events cannot be added later.
         let Some(skip) = known.events.len().checked_sub(map_events.first as usize) else { return };
         known.events.extend(map_events.events.into_iter().skip(skip));

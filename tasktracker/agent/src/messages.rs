@@ -37,7 +37,8 @@ pub enum Event<T: DriverTypes> {
     Progressed(AttemptId, T::Progress),
     /// A reduce could not fetch a map output.
     FetchFailed(FetchFailure),
-    /// The process of an attempt has ended or is idle, and the folder of the attempt is removed.
+    /// The process of an attempt has ended or is idle again, and the folder of the attempt has been
+    /// removed.
     Ended(AttemptId, AttemptEnd<T>),
     /// Result of a copy from another tracker, or why it failed.
     Copied(AttemptId, Result<Copied<T>, String>),
@@ -133,7 +134,7 @@ pub enum Action<T: DriverTypes> {
     Register {
         /// Incarnation that the JobTracker has assigned to this process; 0 if it has assigned none.
         incarnation: Incarnation,
-        /// Attempts that run, or that have ended and whose report was not acknowledged.
+        /// Attempts that are running, or that have ended and whose report was not acknowledged.
         attempts: Vec<AttemptReport<T>>,
         /// Attempts of maps whose output is on this tracker.
         outputs: Vec<AttemptId>,
@@ -174,7 +175,7 @@ pub struct AttemptReport<T: DriverTypes> {
 /// slot.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptStatus<T: DriverTypes> {
-    /// The attempt runs, with this progress.
+    /// The attempt is running, with this progress.
     Running(T::Progress),
     /// The attempt has ended.
     Ended(AttemptEnd<T>),

@@ -46,7 +46,7 @@ fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
     let tasks = cluster.json(&["tasks", &job]);
     let first = &tasks[0]["attempts"][0];
     let why = first["error"].as_str().unwrap();
-    assert!(why.contains("isolated from the jobtracker"), "{tasks}");
+    assert!(why.contains("isolated from the JobTracker"), "{tasks}");
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
     assert!(!log.contains("tracker is lost"), "the attempt ended before its tracker was lost: {log}");
     cluster.mrctl(&["kill", &job]);

@@ -244,7 +244,7 @@ fn isolated_tracker_stops_and_reports_its_tasks() {
     world.handle(Event::Disconnected);
     assert_eq!(world.agent.next_deadline(), Some(world.now + ISOLATION_TIMEOUT));
     assert_eq!(world.tick_after(Span(ISOLATION_TIMEOUT.0 - HEARTBEAT_GAP.0)), []);
-    let why = "isolated from the jobtracker for 600.0 s".to_string();
+    let why = "isolated from the JobTracker for 600.0 s".to_string();
     assert_eq!(world.tick_after(HEARTBEAT_GAP), [Action::Kill(id, why.clone())]);
     assert_eq!(world.tick_after(ISOLATION_TIMEOUT), []);
     assert_eq!(world.agent.next_deadline(), None);
