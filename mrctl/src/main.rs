@@ -1,8 +1,8 @@
 //! `mrctl`, the command line of Fermata: local and remote clusters, the file system, jobs, nodes,
 //! faults, benchmarks.
 //!
-//! Exit codes: 0 success; 1 failure; 2 usage error (`output::Usage`), which no state of the cluster
-//! can make valid. An error is one line on standard error: what, where, why, what to do. mrctl
+//! Exit codes: 0 success; 1 failure; 2 usage error (`output::Usage`): the command would be invalid
+//! in any cluster. An error is one line on standard error: what, where, why, what to do. mrctl
 //! stores no state except in the cluster folder that `mrctl up` or `mrctl cluster` creates.
 
 mod command;
@@ -129,8 +129,8 @@ impl Command {
     }
 }
 
-// The commands under the heading "Lab". `mrctl NAME` and `mrctl lab NAME` are the same. A doc comment
-// here would be the help text of `mrctl`.
+// The commands under the heading "Lab". `mrctl NAME` and `mrctl lab NAME` are the same. A doc
+// comment here would be the help text of `mrctl`.
 #[derive(Debug, Subcommand)]
 enum LabCommand {
     /// Run benchmarks and compare each value with its limit
@@ -255,10 +255,23 @@ mod tests {
         assert!(begin < 6, "{help}");
         let wide: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
         assert!(wide.is_empty() && help.lines().count() <= 57, "{wide:#?}\n{help}");
-        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
-            let own = below.has_subcommands() || below.get_name() == "help";
-            assert!(own || below.get_after_help().is_some(), "{} has no examples", below.get_name());
+    }
+
+    #[test]
+    fn each_command_has_examples() {
+        fn check(command: &clap::Command, path: &str, without: &mut Vec<String>) {
+            for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+                let path = format!("{path} {}", below.get_name());
+                if below.has_subcommands() {
+                    check(below, &path, without);
+                } else if below.get_name() != "help" && below.get_after_help().is_none() {
+                    without.push(path);
+                }
+            }
         }
+        let mut without = Vec::new();
+        check(&Cli::command(), "mrctl", &mut without);
+        assert!(without.is_empty(), "no examples: {without:#?}");
     }
 
     #[test]
@@ -312,8 +325,8 @@ mod tests {
         }
     }
 
-    /// Checks which commands use the target of the global flags. For other commands, an error
-    /// message with advice about that target would be about the wrong cluster.
+    /// Checks which commands act on the cluster that the global flags select. For other commands,
+    /// advice about that cluster in an error message would be wrong.
     #[test]
     fn commands_for_other_clusters_do_not_use_the_target() {
         let uses_target = |line: &str| {

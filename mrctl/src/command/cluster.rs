@@ -4,7 +4,7 @@
 //! ```text
 //! DIR/fermata.toml       settings for all daemons, and for the admin
 //! DIR/hosts              the machines and their roles
-//! DIR/formatted          the daemons that had data on each machine (`mrctl cluster up`)
+//! DIR/formatted          which daemons have stored data on each machine (`mrctl cluster up`)
 //! DIR/id                 identifies the folders of this cluster on the machines
 //! DIR/secret             all keys of the cluster derive from it; copied only without TLS
 //! DIR/ca/                the private key of the certificate authority; not copied
@@ -200,7 +200,7 @@ fn hosts_text(args: &Init) -> String {
     [about.to_owned()].into_iter().chain([&master].into_iter().chain(&args.node).map(Host::line)).collect()
 }
 
-/// Settings that `init` determines. The file of `--settings` must not contain them.
+/// Settings that `init` computes. The file of `--settings` must not contain them.
 const FIXED_SETTINGS: [&str; 5] =
     ["cluster.namenode", "cluster.jobtracker", "security.dir", "security.identity", "security.secret"];
 
@@ -229,7 +229,7 @@ fn settings(args: &Init) -> Result<String> {
 
 const GROUPS_EXAMPLE: &str = "\n# The users of each group, for file permissions.\n# [security.groups]\n# research = [\"ann\", \"bob\"]\n";
 
-/// Returns those settings of `init` that differ from the defaults. A cluster on one machine listens
+/// Returns the settings that `init` computes from its arguments. A cluster on one machine listens
 /// on loopback only.
 fn settings_of_init(args: &Init) -> String {
     let master = &args.master.addr;

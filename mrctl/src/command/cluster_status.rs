@@ -1,7 +1,7 @@
-//! `mrctl cluster status`: which daemons run on which machine, and whether they work.
+//! `mrctl cluster status`: shows which daemons are running on which machine, and whether they work.
 //!
-//! A running process may still not work. Therefore this command also queries the masters, with a
-//! short timeout, and shows the state that they report for each node.
+//! A process may be running and still not work. Therefore this command also queries the masters,
+//! with a short timeout, and shows the state that they report for each node.
 
 use super::{
     machines::{describe_daemons, exit_code_for},
@@ -12,7 +12,7 @@ use anyhow::Result;
 use clusters::remote::{DaemonStatus, Fleet, Machine, MachineRole, Reach, on_all};
 use std::process::ExitCode;
 
-/// Show which daemons run on which machine, and the state their masters report
+/// Show which daemons are running on which machine, and the state their masters report
 #[derive(Debug, clap::Args)]
 pub(crate) struct Status {
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `mrctl demo`: stores a text, counts its words, kills a DataNode, reads all bytes back, and waits
-//! for the repair. It removes its folder and processes at the end, also after an error or an
+//! `mrctl demo`: stores a text, counts its words, kills a DataNode, reads the text again, and waits
+//! for the repair. At the end it removes its folder and processes, also after an error or an
 //! interrupt.
 
 use crate::{
@@ -34,8 +34,8 @@ const TEXT_WORDS: [&str; 16] = [
 
 /// Run a demonstration of less than a minute, then remove all of it
 ///
-/// Starts three nodes, counts the words of a text, kills a DataNode, reads all bytes back, and
-/// waits until the cluster has repaired the lost replicas.
+/// Starts three nodes, counts the words of a text, kills a DataNode, reads the text again, and
+/// waits until the cluster has replaced the lost replicas.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl demo")]
 pub(crate) struct Args {}
@@ -109,7 +109,7 @@ async fn run_steps(folder: &Path) -> Result<()> {
     let since = Instant::now();
     let after = hash(&client, &path).await?;
     ensure!(before == after, "the content of the file has changed: its sha256 is {after}, expected {before}");
-    steps.done(since, "read it back from the other nodes: the same sha256")?;
+    steps.done(since, "read it again, from the other nodes: the same sha256")?;
 
     let since = Instant::now();
     await_repair(&client).await?;

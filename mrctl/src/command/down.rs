@@ -1,4 +1,4 @@
-//! `mrctl down`: stops all daemons of a local cluster. The data stays, except with `--purge`.
+//! `mrctl down`: stops all daemons of a local cluster. Keeps the data, except with `--purge`.
 
 use crate::output;
 use anyhow::{Context, Result};
@@ -72,8 +72,8 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
         output::json(&report)?;
     }
     if args.purge {
-        // This call fails if the folder contains files that mrctl has not created. These files
-        // stay.
+        // Removing the folder fails if it still contains files that mrctl has not created. They are
+        // kept.
         let _ = fs::remove_file(folder.join("LOCK"));
         let _ = fs::remove_dir(&folder);
     }
@@ -104,14 +104,15 @@ fn stop(
     Ok(ended)
 }
 
-/// Removes only what `mrctl up` has created, by name: `--dir` may be the wrong folder.
+/// Removes the files that `mrctl up` creates, by their names. Keeps all other files, because
+/// `--dir` may be the wrong folder.
 fn purge(folder: &Path) -> Result<()> {
     remove_outside_folder(folder)?;
     for part in ["data", "tasks", "logs", "run"] {
         let path = folder.join(part);
         if path.is_dir() {
-            // Tasks may have left files and folders without permissions there. `tree::remove` can
-            // delete these too.
+            // Tasks may have left folders without permissions, which `fs::remove_dir_all` could not
+            // delete.
             daemon::tree::remove(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }

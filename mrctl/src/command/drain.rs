@@ -75,8 +75,8 @@ impl DrainProgress<'_> {
         self.datanode_is(&[NodeState::Drained]) && self.tracker_is(&["drained", "lost"])
     }
 
-    /// Returns whether there is nothing left to wait for. This includes a dead DataNode, because no
-    /// block can be copied from it.
+    /// Returns whether there is nothing left to wait for. A dead DataNode is not waited for,
+    /// because no block can be copied from it.
     fn is_over(&self) -> bool {
         self.datanode_is(&[NodeState::Drained, NodeState::Dead]) && self.tracker_is(&["drained", "lost"])
     }
@@ -207,8 +207,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Measures for how long every poll has found too few nodes. A node that restarts ends the
-/// shortage.
+/// Measures how long there have been too few other nodes for the drain to finish. A poll that finds
+/// enough nodes resets the timer.
 #[derive(Debug, Default)]
 struct ShortageTimer {
     since: Option<Instant>,

@@ -1,4 +1,5 @@
-//! `mrctl health`: whether a master serves, as an exit code for process supervisors.
+//! `mrctl health`: checks whether a master serves requests. The exit code is for process
+//! supervisors.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
@@ -16,7 +17,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-/// Check whether a master serves
+/// Check whether a master serves requests
 ///
 /// Calls the gRPC health service of the master. In a closed cluster, the call uses the keys of the
 /// master's role if they are in the security folder (as in the pod of the master), else your
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The daemons with a gRPC service.
+/// The masters that can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Master {
     Namenode,
@@ -103,7 +104,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(if serves { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the error for a check that has failed: no answer, or a refusal.
+/// Returns the error for a failed check: the master did not answer, or it refused.
 fn failure(status: &Status, role: Role, addr: &str, target: &Target) -> anyhow::Error {
     let why = security::call_failure(status);
     if status.source().is_some() {

@@ -1,5 +1,5 @@
-//! `mrctl cluster up`, `down`, `restart`, `logs` and `upgrade`: the daemons of a cluster on its
-//! machines.
+//! `mrctl cluster up`, `down`, `restart`, `logs` and `upgrade`: commands for the daemons of a
+//! cluster on several machines.
 //!
 //! Every command can be repeated: steps that are already done are skipped.
 
@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it may take after a restart until a node is live for both masters.
+/// How long a restarted node may take until both masters report it as live.
 const RESTART_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Runs `action` on all machines in parallel and prints one line per machine, in their order.
@@ -81,7 +81,7 @@ pub(super) fn describe_daemons(machine: &Machine, statuses: &[DaemonStatus]) -> 
     all
 }
 
-/// Copies missing files and starts daemons that do not run.
+/// Copies missing files and starts the daemons that are not running.
 pub(super) fn install_and_start(
     programs: Option<&Programs>,
     package: &Package,
@@ -202,7 +202,7 @@ pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
     let fleet = Fleet::of(&args.reach)?;
     let (machine, package) = (fleet.find(&args.node)?, fleet.package()?);
     if machine.host.role == MachineRole::Node {
-        // The start of a node waits for its masters; print why it takes long.
+        // A node waits for its masters when it starts. Explain why that takes long.
         for (master, why) in MasterReports::query(&fleet.target()).await.unreachable() {
             eprintln!("mrctl: the {master} does not answer ({why}): {} will serve when it is up", args.node);
         }
@@ -248,11 +248,11 @@ pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Install the programs beside this mrctl and the current settings on all machines, one after
-/// another
+/// Install the programs in the folder of this mrctl, and the current settings, on all machines, one
+/// after another
 ///
-/// The master is first, then the nodes. Each node must be live for both masters before the next is
-/// restarted. Jobs continue.
+/// The master is first, then the nodes. Both masters must report a node as live before the next
+/// node is restarted. Jobs continue.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Upgrade {
     #[command(flatten)]
@@ -287,7 +287,7 @@ pub(crate) async fn upgrade(args: &Upgrade) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits until the node is live for both masters.
+/// Waits until both masters report the node as live.
 async fn wait_until_live(target: &Target, node: &str) -> Result<()> {
     let deadline = Instant::now() + RESTART_TIMEOUT;
     loop {

@@ -1,4 +1,4 @@
-//! The state of each node as the masters report it. A running process may still not work.
+//! Queries both masters for the state of each node, because a running process may still not work.
 
 use crate::output;
 use anyhow::Result;

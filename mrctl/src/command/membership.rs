@@ -1,6 +1,6 @@
-//! `mrctl cluster add`, `drain` and `remove`: the machines of a cluster. `add` changes the hosts
-//! file before it starts daemons, and `remove` after it has stopped them, so that every running
-//! daemon is on a machine in the file.
+//! `mrctl cluster add`, `drain` and `remove`: add and remove machines. `add` changes the hosts file
+//! before it starts daemons, and `remove` after it has stopped them, so that the file lists every
+//! machine with a running daemon.
 
 use super::machines::{describe_installation, exit_code_for, install_and_start, on_each, stop_all};
 use crate::output::{self, Usage};
@@ -55,7 +55,7 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
     }
     let mut fleet = Fleet::of(&args.reach)?;
     for machine in fleet.machines.iter_mut().filter(|machine| machine.host.name == args.node) {
-        // The NameNode may know a removed machine with this name.
+        // The NameNode may remember a machine of this name that was removed, and that had blocks.
         machine.format = machine.formatted.is_empty();
     }
     let (programs, package) = (fleet.programs()?, fleet.package()?);
@@ -95,8 +95,8 @@ pub(crate) async fn drain(args: Drain) -> Result<ExitCode> {
 
 /// Remove a machine from the hosts file
 ///
-/// The command refuses to remove a machine whose daemons run: drain it first, so that no data is
-/// lost.
+/// The command refuses to remove a machine whose daemons are running: drain it first, so that no
+/// data is lost.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl cluster drain n5 --cluster mycluster
@@ -108,7 +108,7 @@ pub(crate) struct Remove {
     /// Delete the cluster's folders on it
     #[arg(long)]
     purge: bool,
-    /// Also remove a machine that runs (its daemons are stopped) or cannot be reached
+    /// Also remove a machine that is running (its daemons are stopped) or cannot be reached
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `mrctl nodes`: the nodes, the data they store and the attempts they run.
+//! `mrctl nodes`: lists the nodes, the data they store and the attempts they run.
 
 use crate::{fs::print_nodes, output};
 use anyhow::Result;
@@ -96,7 +96,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     }
     let Some(error) = missing else { return Ok(ExitCode::SUCCESS) };
     eprintln!("mrctl: TaskTrackers are not shown: {}", output::chain(&error));
-    // A missing JobTracker is an error only if the cluster is known to have one.
+    // An unreachable JobTracker is an error only if the cluster is known to have one.
     Ok(if target.has_jobtracker()? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Revoke) -> Result<ExitCode> {
     all.write(&file)?;
     let done = match (args.undo, changed) {
         (false, true) => "is revoked",
-        (false, false) => "was revoked already",
+        (false, false) => "was already revoked",
         (true, true) => "is accepted again",
         (true, false) => "was not revoked",
     };

@@ -1,4 +1,4 @@
-//! `mrctl schedulers`: the policies and their parameters.
+//! `mrctl schedulers`: describes the policies and their parameters.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 

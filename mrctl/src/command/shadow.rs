@@ -1,4 +1,5 @@
-//! `mrctl shadow`: how the decisions of a shadow policy differ from those of the policy in use.
+//! `mrctl shadow`: shows how the decisions of a shadow policy differ from those of the policy in
+//! use.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
@@ -8,7 +9,7 @@ use client::scheduling::{Choice, Comparison, Difference};
 use clusters::locate::Target;
 use std::process::ExitCode;
 
-/// Compare the decisions of the shadow policy with the real ones
+/// Compare the decisions of the shadow policy with those of the policy in use
 ///
 /// A shadow policy gets all events and decides without effect. It is chosen by --shadow NAME of
 /// `mrctl up` or of the jobtracker, or by `shadow` in the scheduler table of fermata.toml. Counts

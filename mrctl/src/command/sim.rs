@@ -1,5 +1,5 @@
-//! `mrctl sim`: compares policies in a simulated cluster; also random simulations and program
-//! profiles.
+//! `mrctl sim`: compares policies in a simulated cluster. Also runs random simulations, and
+//! computes profiles of programs.
 
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result};
@@ -164,7 +164,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         alone: case.groups_identical,
     };
     let runs = SimulationProgress::new();
-    let comparison = experiment.watched(&|step| runs.count_run("", step))?;
+    let comparison = experiment.run_watched(&|step| runs.count_run("", step))?;
     drop(runs);
     let elapsed_s = started.elapsed().as_secs_f64();
     let shown = ComparisonReport {
@@ -242,8 +242,8 @@ impl ComparisonReport {
     }
 }
 
-/// Returns the paragraphs that tell how to reproduce a page: these lines, the command line and the
-/// version.
+/// Returns the paragraphs of a report that say how to reproduce it: `lines`, the command line and
+/// the version.
 fn reproduction_info(lines: &[&str]) -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let command = format!("mrctl {} (version {})", command.join(" "), env!("CARGO_PKG_VERSION"));
@@ -260,10 +260,7 @@ fn describe_faults(comparison: &Comparison, planned: usize) -> Option<String> {
     });
     let arrived: Vec<String> = arrived.collect();
     (planned > 0).then(|| {
-        format!(
-            "faults injected in each run (the file has {planned} steps and faults): {}",
-            arrived.join("; ")
-        )
+        format!("faults injected in each run, of {planned} in the scenario file: {}", arrived.join("; "))
     })
 }
 
@@ -272,7 +269,7 @@ pub(super) fn parse_policies(list: &str) -> Result<Vec<Variant>> {
     Variant::list(list).map_err(|error: ExperimentError| Usage(error.to_string()).into())
 }
 
-/// Checks that a report can be written to `path`. Called before the simulation, which takes long.
+/// Checks that a report can be written to `path`. Call this before a simulation, which takes long.
 pub(crate) fn can_write(path: &Path) -> Result<()> {
     let was_there = path.exists();
     let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
@@ -287,8 +284,8 @@ pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Describes the speed of the simulation, with the trace hash, which is equal for all runs with the
-/// same input.
+/// Describes the speed of the simulation, with a hash of all events, which is the same whenever the
+/// input is the same.
 fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
     let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);

@@ -1,4 +1,5 @@
-//! A comparison as JSON: all figures of the tables as numbers, and all jobs of all seeds.
+//! Returns a comparison of policies as JSON: all values of the tables as numbers, and all jobs of
+//! all seeds.
 
 use serde_json::{Map, Value, json};
 use sim::{
@@ -8,8 +9,8 @@ use sim::{
 };
 
 /// Returns all results of `mrctl sim`, one row per policy. `completion_s` is the mean over jobs, in
-/// the row, in its groups and in its figures. `makespan_s` is the duration of all jobs together and
-/// is only in the figures.
+/// the row, in its `groups` and in its `figures`. `makespan_s` is the time from the first
+/// submission to the end of the last job, and only `figures` has it.
 pub(crate) fn comparison(comparison: &Comparison) -> Value {
     let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
     let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
@@ -38,7 +39,7 @@ pub(crate) fn comparison(comparison: &Comparison) -> Value {
     rows.collect()
 }
 
-/// Returns the figures and jobs of every policy.
+/// Returns the metrics and the jobs of every policy.
 pub(crate) fn policies(comparison: &Comparison) -> Value {
     let one = |at: usize| {
         json!({

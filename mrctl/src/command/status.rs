@@ -1,5 +1,5 @@
-//! `mrctl status`: the cluster of a folder, which accounts may use it, and which of its daemons
-//! run.
+//! `mrctl status`: shows the cluster in a folder, which accounts may use it, and which of its
+//! daemons are running.
 
 use crate::output;
 use anyhow::{Result, bail};
@@ -15,11 +15,11 @@ use std::{
     process::ExitCode,
 };
 
-/// Show the local cluster: who may use it, and which daemons run
+/// Show the local cluster: who may use it, and which daemons are running
 ///
-/// This command checks only that the processes run and are not frozen by a signal; `mrctl nodes` and
-/// `mrctl health` query the masters. The exit code is 0 if all daemons run. For a cluster on several
-/// machines use `mrctl cluster status`.
+/// This command checks only that the processes are running and not frozen by a signal; `mrctl
+/// nodes` and `mrctl health` query the masters. The exit code is 0 if all daemons are running. For
+/// a cluster on several machines use `mrctl cluster status`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl status\n  mrctl status --json")]
 pub(crate) struct Args {
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The state of a local cluster, from its folder; printed by `up --json` and `status --json`.
+/// The state of a local cluster, as `up --json` and `status --json` print it.
 #[derive(Debug, Serialize)]
 pub(crate) struct ClusterStatus {
     folder: PathBuf,

@@ -1,5 +1,5 @@
-//! `mrctl token`: creates a token with the identity of the caller, for clients without access to
-//! its credentials.
+//! `mrctl token`: creates a token with the identity of the caller, for clients that do not have the
+//! caller's credentials.
 
 use crate::output::{self, Usage};
 use anyhow::{Result, bail};

@@ -1,4 +1,4 @@
-//! `mrctl top`: jobs, slots and nodes on a terminal, refreshed regularly.
+//! `mrctl top`: shows jobs, slots and nodes on a terminal, refreshed regularly.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
@@ -22,7 +22,7 @@ use view::{
 
 /// The shortest interval between queries of the masters.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// The number of ended jobs that are shown, newest first.
+/// The maximum number of ended jobs that are shown, newest first.
 const ENDED_JOBS_MAX: usize = 5;
 /// Rows and columns to assume if the size of the terminal is unknown.
 const SIZE_DEFAULT: (u16, u16) = (40, 120);
@@ -123,7 +123,7 @@ struct Snapshot<'a> {
     slots: Option<Slots>,
     /// The active jobs.
     jobs: Option<Vec<&'a Job>>,
-    /// Why each waiting job has no slot.
+    /// Why each waiting job has no slot, by job ID.
     waiting_for: &'a std::collections::BTreeMap<String, String>,
     trackers: Option<&'a [Tracker]>,
     files: Option<&'a Report>,
@@ -213,7 +213,7 @@ fn frame(all: &Overview, now_ms: u64) -> ScreenLines {
 }
 
 /// Returns the summary line, such as
-/// `chronos(fair)  2 jobs run, 1 waits  maps 7 of 8 slots, reduces 3 of 4`.
+/// `chronos(fair)  2 jobs running, 1 waiting  maps 7 of 8 slots, reduces 3 of 4`.
 fn summary(all: &Overview, jobs: &[Job]) -> String {
     let waiting = jobs.iter().filter(|job| job.is_waiting()).count();
     let running = jobs.iter().filter(|job| !job.has_ended()).count() - waiting;
@@ -223,9 +223,7 @@ fn summary(all: &Overview, jobs: &[Job]) -> String {
         parts.extend(policy.scheduler.as_ref().map(|name| format!("{name}{shadow}")));
     }
     if all.jobs.is_ok() {
-        let run = if running == 1 { "runs" } else { "run" };
-        let wait = if waiting == 1 { "waits" } else { "wait" };
-        parts.push(format!("{} {run}, {waiting} {wait}", output::count(running as u64, "job")));
+        parts.push(format!("{} running, {waiting} waiting", output::count(running as u64, "job")));
     }
     if all.trackers.is_ok() {
         let Slots { maps, reduces } = all.slots();
@@ -308,7 +306,7 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
         let on = |what: fn(&NodeReport) -> String| datanode.map_or_else(|| "-".into(), what);
         let ages =
             [tracker.map(|own| own.last_heartbeat_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
-        // Show the older one of the heartbeats of the tracker and the DataNode.
+        // Show the age of the older heartbeat: that of the tracker or that of the DataNode.
         let oldest = ages.into_iter().flatten().max().unwrap_or(0);
         table.add_row([
             name.to_owned(),
@@ -353,7 +351,10 @@ mod tests {
     fn waiting_reasons_and_unreachable_masters_are_shown() {
         let all = overview(vec![job("job_1", "running", 2), job("job_2", "running", 0)]);
         let lines = frame(&all, 1000).all().join("\n");
-        assert!(lines.contains("1 job runs, 1 waits") && lines.contains("the master is down"), "{lines}");
+        assert!(
+            lines.contains("1 job running, 1 waiting") && lines.contains("the master is down"),
+            "{lines}"
+        );
         let waiting = lines.lines().find(|line| line.starts_with("job_2")).unwrap();
         assert!(waiting.contains("waiting") && waiting.ends_with("a free map slot"), "{lines}");
         assert!(lines.contains("41% 3/8"), "{lines}");

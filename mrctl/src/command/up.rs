@@ -31,9 +31,9 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// A later start in the same folder, after `mrctl down`, has the same files, layout, ports and
 /// access. While the cluster runs, `mrctl up` restarts daemons that have died and waits until the
-/// file system is ready. Settings come from --config, else from ./fermata.toml, else from the copy in
-/// the folder; flags override them. The addresses and folders of the daemons are always determined by
-/// mrctl.
+/// file system is ready. Settings come from --config, else from ./fermata.toml, else from the copy
+/// in the folder; flags override them. The addresses and folders of the daemons are always
+/// determined by mrctl.
 ///
 /// If the cluster has run before and its masters start, but another daemon does not or safemode
 /// stays on, the running daemons are kept: a warning names the problem, the state is "degraded",
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Admit every account of this machine without authentication
     #[arg(long)]
     open: bool,
-    /// Close a cluster again that was started with --open
+    /// Require authentication again, after a start with --open
     #[arg(long, conflicts_with = "open")]
     closed: bool,
     /// Start without the old jobs if the folder of the jobtracker is missing or empty
@@ -96,8 +96,8 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Returns whether a flag is given that sets a property of the cluster. Such a property cannot
-    /// be changed while the cluster runs.
+    /// Returns whether any flag sets a property that cannot be changed while the cluster is
+    /// running.
     fn has_layout_flags(&self) -> bool {
         let Self { nodes, racks, map_slots, reduce_slots, replication, .. } = self;
         let numbers = [nodes, racks, map_slots, reduce_slots, replication];
@@ -218,8 +218,8 @@ fn note_access(layout: &Layout) {
     }
 }
 
-/// Returns the warning for `--open`. `tasks` is the account that tasks run as, if it is not `own`,
-/// the account of the cluster.
+/// Returns the warning for `--open`. `own` is the account that runs the cluster. `tasks` is the
+/// account that runs tasks, or None if that is also `own`.
 fn open_warning(tasks: Option<&str>, own: &str) -> String {
     let reach = match tasks {
         Some(tasks) => format!("run programs as account {tasks}"),
@@ -233,28 +233,29 @@ fn open_warning(tasks: Option<&str>, own: &str) -> String {
     )
 }
 
-/// Returns the cluster of this folder, if at least one of its daemons runs.
+/// Returns the cluster in this folder if at least one of its daemons is running.
 fn running_cluster(folder: &Path) -> Result<Option<ClusterState>> {
     Ok(ClusterState::load(folder)?.filter(|state| state.running().next().is_some()))
 }
 
-/// Refuses to start a cluster that runs completely, and to change a running cluster by flags.
+/// Fails if all daemons of the cluster are already running, or if flags would change the layout of
+/// a running cluster.
 fn refuse_second_start(folder: &Path, state: &ClusterState, has_layout_flags: bool) -> Result<()> {
     let dead = state.daemons.iter().any(|daemon| !daemon.is_running());
     let running = state.describe_running().unwrap_or_default();
     let (at, dir) = (folder.display(), dir_flag(Some(folder)));
     if dead && has_layout_flags {
         bail!(
-            "a cluster runs in {at} ({running}), and flags cannot change a running cluster: `mrctl up{dir}` without them restarts the dead \
+            "a cluster is running in {at} ({running}), and flags cannot change a running cluster: `mrctl up{dir}` without them restarts the dead \
              daemons"
         );
     }
     if !dead {
         if let Some(frozen) = state.daemons.iter().find(|daemon| daemon.is_frozen()) {
-            bail!("a cluster runs in {at}, but {}", frozen.frozen_advice(&dir));
+            bail!("a cluster is running in {at}, but {}", frozen.frozen_advice(&dir));
         }
         bail!(
-            "a cluster already runs in {at} ({running}): stop it with `mrctl down{dir}`, or choose another --dir"
+            "a cluster is already running in {at} ({running}): stop it with `mrctl down{dir}`, or choose another --dir"
         );
     }
     Ok(())
@@ -321,8 +322,8 @@ fn ready_message(launch: &Launch) -> String {
 }
 
 /// Waits until the user stops the cluster, or until another process has stopped it with `mrctl
-/// down`. Prints which daemons die in the meantime, but does not restart them: the user decides
-/// that with another `mrctl up`. `quiet`: prints nothing to standard output.
+/// down`. Reports daemons that die in the meantime, but does not restart them: the user can do that
+/// with another `mrctl up`. If `quiet`, prints nothing to standard output.
 async fn watch(
     launch: &mut Launch,
     mut stop: impl Future<Output = ()> + Unpin,

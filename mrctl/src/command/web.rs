@@ -1,4 +1,4 @@
-//! `mrctl web`: read-only pages on loopback (crate `gateway`).
+//! `mrctl web`: serves read-only pages on loopback (crate `gateway`).
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
@@ -46,8 +46,9 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let gateway = gateway.map_err(|error| port_in_use(error, args.port))?;
     let addresses = gateway.addresses();
     output::line(addresses.make())?;
-    let fresh = if addresses.are_valid_once() { " (it is valid once); Enter prints a new one," } else { ";" };
-    eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C ends it");
+    let fresh =
+        if addresses.are_valid_once() { " (it works only once); press Enter for a new one," } else { ";" };
+    eprintln!("mrctl: open this address in a browser{fresh} Ctrl-C to stop");
     if addresses.are_valid_once() {
         std::thread::spawn(move || print_at_enter(&addresses));
     }
@@ -68,7 +69,7 @@ fn port_in_use(error: anyhow::Error, port: u16) -> anyhow::Error {
     }
 }
 
-/// Prints a new address for each line on standard input, until it ends.
+/// Prints a new address for each line on standard input, until the end of the input.
 fn print_at_enter(addresses: &Addresses) {
     let mut line = String::new();
     while await_line() {
@@ -80,8 +81,8 @@ fn print_at_enter(addresses: &Addresses) {
     }
 }
 
-/// Waits until standard input has data. If mrctl runs in the background of a terminal, it does not
-/// read: that would stop the process.
+/// Waits until standard input has data and can be read. Does not return while mrctl is in the
+/// background of a terminal, because reading would stop the process.
 fn await_line() -> bool {
     let stdin = rustix::stdio::stdin();
     loop {

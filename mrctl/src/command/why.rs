@@ -1,4 +1,4 @@
-//! `mrctl why`: why a job or a task waits, as text.
+//! `mrctl why`: explains why a job or a task waits.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 
@@ -51,11 +51,12 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a cause that the JobTracker does not know: no DataNode is live, so tasks wait for files.
+/// Returns a cause that the JobTracker does not know: tasks wait for files, because no DataNode is
+/// live.
 fn without_datanodes(mut states: impl Iterator<Item = NodeState>) -> Option<&'static str> {
     let alive = states.any(|state| state != NodeState::Dead);
     (!alive).then_some(
-        "no DataNode is live, so tasks can neither read nor write files: start the DataNodes (`mrctl health` lists them)",
+        "no DataNode is live, so tasks can neither read nor write files: start the DataNodes (`mrctl nodes` lists them)",
     )
 }
 

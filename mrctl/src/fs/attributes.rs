@@ -34,7 +34,7 @@ pub(crate) struct Setrep {
 /// The value of `--wait`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Wait {
-    /// A time.
+    /// How long to wait.
     For(Period),
     /// A path that follows `--wait` without a time. A path begins with `/`, a time never does.
     Path(String),
@@ -86,7 +86,7 @@ struct Ownership {
     group: Option<String>,
 }
 
-/// Parses a number of replicas. The NameNode refuses a number larger than that of its DataNodes.
+/// Parses a number of replicas. The NameNode refuses more replicas than it has DataNodes.
 pub(super) fn parse_replicas(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| "write a number from 1 to the number of DataNodes".into())

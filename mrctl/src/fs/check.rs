@@ -41,7 +41,7 @@ pub(crate) struct Fsck {
     /// read
     #[arg(long, value_name = "TIME")]
     wait: Option<Period>,
-    /// First let all DataNodes read and check the replicas, and wait for that
+    /// First have all DataNodes read and check their replicas, and wait for the results
     #[arg(long)]
     verify: bool,
     /// Print JSON
@@ -159,8 +159,8 @@ struct VerifyResult {
     /// Bytes of the replicas that were read and are correct.
     bytes_verified: u64,
     replicas_bad: u64,
-    /// Number of replicas that were not read: they were deleted in the meantime, were read for
-    /// another request within the last minute, or their DataNode stopped.
+    /// Number of replicas that were not read, because they were deleted in the meantime, were read
+    /// for another request within the last minute, or their DataNode stopped.
     replicas_not_read: u64,
 }
 
@@ -195,7 +195,7 @@ impl std::fmt::Display for VerifyResult {
     }
 }
 
-/// Lets the DataNodes read all replicas of all files below the roots, and waits for their reports.
+/// Has the DataNodes read all replicas of all files below the roots, and waits for their reports.
 async fn verify(client: &Client, roots: &[FileStatus]) -> Result<VerifyResult> {
     let before = client.report().await?;
     let mut asked = BTreeSet::new();
@@ -254,7 +254,7 @@ pub(super) fn files_with_missing_replicas(fsck: &dfs_client::Fsck) -> Vec<&FsckF
     fsck.problems.iter().filter(|file| file.status != Health::Healthy).collect()
 }
 
-/// Describes whether the cluster can create the missing replicas.
+/// Describes whether the cluster has enough live DataNodes to create the missing replicas.
 async fn repair_outlook(client: &Client, fsck: &dfs_client::Fsck) -> Result<String> {
     let report = client.report().await?;
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();

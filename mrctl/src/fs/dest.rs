@@ -1,5 +1,5 @@
-//! Determines the destination of each copied source by the rules of `cp` and `mv`, for local paths
-//! and for paths in the cluster. Does no input or output.
+//! Determines whether a destination is a file or a folder, by the rules of `cp` and `mv`, for local
+//! paths and for paths in the cluster. Does no input or output.
 
 use anyhow::{Result, bail};
 
@@ -14,7 +14,7 @@ pub(super) enum Existing {
 /// How the destination path is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dest {
-    /// The destination is the path of the only copy.
+    /// There is one source, and the destination is the path of its copy.
     Exact,
     /// The destination is an existing folder. Each source keeps its name in this folder.
     Into,
@@ -23,7 +23,8 @@ pub(super) enum Dest {
     IntoNew,
 }
 
-/// Returns how `dest` is used for this number of sources. Refuses a destination that does not fit.
+/// Returns how `dest` is used for this number of sources. Fails if the sources need a folder and
+/// `dest` is none.
 pub(super) fn plan(sources: usize, dest: &str, existing: Existing) -> Result<Dest> {
     let slash = dest.ends_with('/');
     match existing {

@@ -99,7 +99,7 @@ pub(crate) async fn run(args: Get, client: &Client) -> Result<ExitCode> {
             refuse_dir(&root, "only files can go to standard output")?;
             let mut reader = client.open(&root.path).await?;
             if args.skip_lost {
-                reader.skip_lost();
+                reader.zero_fill_lost_blocks();
             }
             let copied = copy_out(&mut reader).await;
             if report_lost(&root.path, reader.lost()) {

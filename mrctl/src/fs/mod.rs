@@ -24,7 +24,7 @@ use clusters::locate::Target;
 use dfs_client::{Client, ClientError, FileReader, FileStatus, LostRange, error::Kind, path::DfsPath};
 use std::{fmt::Display, io::Write, process::ExitCode, time::Duration};
 
-/// How long a command waits, before it ends, for the removal of unfinished files.
+/// How long a command waits for the removal of unfinished files before it exits.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Subcommand)]
@@ -137,8 +137,7 @@ fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '[', '{'])
 }
 
-/// Returns the file or folder at a path, or all matches of a pattern. It is an error if there is
-/// none.
+/// Returns the file or folder at a path, or all matches of a pattern. Fails if nothing matches.
 async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     if !is_pattern(text) {
         return Ok(vec![client.stat(&DfsPath::parse(text)?).await?]);
@@ -155,8 +154,8 @@ async fn expand(client: &Client, text: &str) -> Result<Vec<FileStatus>> {
     }
 }
 
-/// Returns all files and folders of the paths and patterns, in order. Prints an error for each path
-/// that fails, and omits this path.
+/// Returns all files and folders that match the paths and patterns, in order. Prints an error for
+/// each path that fails, and omits that path.
 async fn expand_all(client: &Client, texts: &[String], outcome: &mut Outcome) -> Result<Vec<FileStatus>> {
     let mut all = Vec::new();
     let mut missing = MissingPaths::default();
@@ -246,7 +245,7 @@ async fn copy_out(reader: &mut FileReader) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a folder, because the command needs a file.
+/// Fails if `status` is a folder. The error says `what_to_do`.
 fn refuse_dir(status: &FileStatus, what_to_do: impl Display) -> Result<()> {
     if status.is_dir {
         bail!("{} is a folder: {what_to_do}", status.path);

@@ -142,8 +142,8 @@ pub(crate) async fn mv(args: Mv, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Refuses a destination that is the source or below it, whether it exists or not. Patterns are
-/// checked after their expansion.
+/// Fails if the destination is the source or lies below it, whether it exists or not. Ignores
+/// patterns, which are checked after their expansion.
 fn refuse_into_itself(source: &str, to: &DfsPath) -> Result<()> {
     if is_pattern(source) {
         return Ok(());

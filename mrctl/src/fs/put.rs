@@ -55,7 +55,7 @@ pub(crate) struct Put {
     /// Replace existing files
     #[arg(short, long)]
     force: bool,
-    /// Append to an existing file; if interrupted, the complete blocks written so far stay
+    /// Append to an existing file; if interrupted, the complete blocks written so far are kept
     #[arg(long, conflicts_with_all = ["force", "recursive", "replication", "block_size"])]
     append: bool,
     /// Number of replicas of each block
@@ -113,7 +113,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     if args.append {
         return tokio::select! {
             result = append(plan, client, &meter) => result,
-            // Dropping the writer abandons the current block. Completed blocks stay.
+            // Dropping the writer abandons the current block. Completed blocks are kept.
             () = end_signal() => bail!("interrupted; the file keeps the complete blocks written so far"),
         };
     }
@@ -137,7 +137,7 @@ pub(crate) async fn run(args: Put, client: &Client) -> Result<ExitCode> {
     Ok(outcome.code())
 }
 
-/// Refuses sources that cannot be copied.
+/// Fails if the source cannot be copied.
 fn check_source(source: &str, recursive: bool) -> Result<()> {
     let refuse = |why: String| Err(Usage(format!("{source}{why}")).into());
     let path = Path::new(source);
@@ -222,7 +222,7 @@ fn add(plan: &mut CopyPlan, path: &Path, to: DfsPath) -> Result<()> {
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
         let path = entry.path();
-        // A link to a folder may lead to a parent folder; the copy would never end.
+        // A link may point to a parent folder. The copy would then never end.
         if path.is_symlink() && path.is_dir() {
             let why = "is a link to a folder: copy that folder by its own path";
             bail!(Usage(format!("{} {why}", path.display())));
@@ -309,8 +309,8 @@ fn standard_input() -> Result<tokio::fs::File> {
     Ok(tokio::fs::File::from_std(owned.into()))
 }
 
-/// Returns whether this is the descriptor that Rust opens at its start in place of a closed one:
-/// `/dev/null`, open for reading and writing. A redirection with `<` opens it only for reading.
+/// Returns whether standard input was closed. The Rust runtime then opens `/dev/null` in its place,
+/// for reading and writing. A redirection with `<` opens `/dev/null` only for reading.
 fn is_stdin_placeholder(file: &OwnedFd) -> bool {
     let writable = rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR));
     let null = || {

@@ -24,7 +24,7 @@ pub(crate) struct Cat {
     skip_lost: bool,
 }
 
-/// Returns advice to append to the message of this error, or an empty text.
+/// Returns advice to append to the message of this error; empty if there is none.
 pub(super) fn advice(error: &anyhow::Error) -> &'static str {
     match error.downcast_ref() {
         Some(ClientError::Read { .. }) => {
@@ -74,7 +74,7 @@ pub(crate) async fn cat(args: Cat, client: &Client) -> Result<ExitCode> {
             }
         };
         if args.skip_lost {
-            reader.skip_lost();
+            reader.zero_fill_lost_blocks();
         }
         let copied = copy_out(&mut reader).await;
         // Report the skipped bytes also if the copy failed.
@@ -132,8 +132,8 @@ impl LineFinder {
         Self { left: lines }
     }
 
-    /// Searches `piece`, which begins at `offset`. `last` tells that `piece` is the end of the
-    /// file, where a newline ends the last line and starts no new line.
+    /// Searches `piece`, which begins at `offset` of the file. `last` means that `piece` is the end
+    /// of the file, where a newline ends the last line and does not start another.
     fn search(&mut self, piece: &[u8], offset: u64, last: bool) -> Option<u64> {
         if self.left == 0 {
             return Some(offset + piece.len() as u64);

@@ -55,7 +55,7 @@ pub(crate) struct Quota {
     json: bool,
 }
 
-/// The value of a flag; None removes the limit.
+/// The limit that a flag sets; None removes the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Limit(Option<u64>);
 
@@ -166,7 +166,7 @@ pub(crate) async fn quota(args: Quota, client: &Client) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the current limits, with those replaced that the flags set.
+/// Returns the new limits: those of the flags, otherwise the current ones.
 fn with_limits(now: dfs_client::Quota, files: Option<Limit>, space: Option<Limit>) -> dfs_client::Quota {
     dfs_client::Quota {
         files: files.map_or(now.files, |limit| limit.0),

@@ -15,7 +15,7 @@ use view::preempted;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl jobs\n  mrctl jobs --running --json")]
 pub(crate) struct Jobs {
-    /// Only active jobs
+    /// List only active jobs
     #[arg(long)]
     running: bool,
     /// Print JSON: one array
@@ -51,7 +51,7 @@ pub(crate) struct Counters {
     job_args: JobArgs,
 }
 
-/// Print the history of a job, or figures computed from it
+/// Print the history of a job, or metrics computed from it
 ///
 /// The history has one JSON object per line, as the JobTracker stores it
 /// (docs/research/history-format.md); with --json, it is one array.
@@ -65,7 +65,7 @@ pub(crate) struct History {
     /// Print JSON; times are in seconds
     #[arg(long)]
     json: bool,
-    /// Print figures instead: times, locality, preemption, lost work; without a job, of all ended
+    /// Print metrics instead: times, locality, preemption, lost work; without a job, for all ended
     /// jobs
     ///
     /// Without a job, prints a table with one row per group of jobs. The group is the setting
@@ -75,9 +75,9 @@ pub(crate) struct History {
     /// `waiting s` from submission to the first map, `execution s` the remainder, `reduce wait s`
     /// the time that a reduce waits for a slot after the last map. `worst slowdown` compares with a
     /// simulation of the same job alone. `maps local` is the share of node-local maps. Sums:
-    /// `preempted` attempts, `lost slot-seconds` of attempts whose work was lost, `preemption latency
-    /// slot-seconds` from the request until the slot was free. docs/research/schedulers.md explains
-    /// dissatisfaction and fairness.
+    /// `preempted` attempts, `lost slot-seconds` of attempts whose work was lost, `preemption
+    /// latency slot-seconds` from the request until the slot was free. docs/research/schedulers.md
+    /// explains dissatisfaction and fairness.
     #[arg(long)]
     figures: bool,
 }

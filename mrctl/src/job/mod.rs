@@ -1,4 +1,4 @@
-//! Jobs: commands that submit, follow, show, preempt and kill them.
+//! Commands that submit, follow, show, preempt and kill jobs.
 
 pub(crate) mod inspect;
 pub(crate) mod preempt;

@@ -19,12 +19,12 @@ use view::preempted;
 const POLL_MIN: Duration = Duration::from_millis(50);
 /// The longest interval between polls.
 const POLL_MAX: Duration = Duration::from_secs(1);
-/// How long the command waits for the result if `--wait` is not given. A refusal usually arrives
-/// earlier.
+/// How long the command waits for the result without `--wait`. A refusal by the program usually
+/// arrives earlier.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a command waits before it prints that it is still waiting.
 const FIRST_NOTICE_AFTER: Duration = Duration::from_secs(2);
-/// The interval between later messages of a command that waits.
+/// The interval between later messages that the command is still waiting.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The kind of preemption.
@@ -80,12 +80,12 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         let what = match args.how {
             How::Split => {
-                "still splits, at its next record; use --wait to wait for it. The work done is kept"
+                "is still running and will split at its next record; use --wait to wait for it. The work done is kept"
             }
             How::Pause => {
-                "still saves a checkpoint; use --wait to wait for it. `mrctl resume` continues its task"
+                "is still saving a checkpoint; use --wait to wait for it. `mrctl resume` resumes its task"
             }
-            How::Kill => "is killed; its task will run again",
+            How::Kill => "is being killed; its task will run again",
         };
         output::line(format!("{attempt} {what}"))?;
     }
@@ -106,7 +106,7 @@ impl From<How> for PreemptKind {
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
     state: String,
-    /// What happened, or a sentence why the attempt continues.
+    /// What happened, or why the attempt refused and continues.
     text: String,
     refused: bool,
 }
@@ -137,7 +137,7 @@ async fn find_running_attempt(tracker: &JobTracker, id: &str) -> Result<String> 
     match running[..] {
         [one] => Ok(one.to_owned()),
         [] => bail!("no attempt of {id} is running: the state of the task is {}", found.state),
-        _ => bail!("{} run {id}: name one of these attempts", running.join(" and ")),
+        _ => bail!("{id} has several running attempts: name one of {}", running.join(", ")),
     }
 }
 
@@ -164,8 +164,10 @@ async fn await_outcome(tracker: &JobTracker, id: &str, limit: Option<Duration>) 
                 let recent_events = tracker.why(task).await?.recent_events;
                 let refusal =
                     recent_events.iter().rfind(|one| one.what == "preemption-refused" && one.attempt == id);
-                let text = refusal
-                    .map_or(format!("{id} continues, and gave no reason"), |refusal| refusal.text.clone());
+                let text = refusal.map_or(
+                    format!("{id} refused the preemption, and continues; it gave no reason"),
+                    |refusal| refusal.text.clone(),
+                );
                 return Ok(Some(Outcome { state: attempt.state.clone(), text, refused: true }));
             }
             _ => {

@@ -30,8 +30,8 @@ pub(super) fn short_name(program: &str) -> String {
 pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
     if let Some(builtin) = registry::find(program) {
         let conf: mrlib_api::Conf = conf.clone().into_iter().collect();
-        // Check the names of settings first: with a misspelt name the program would report a
-        // missing setting instead.
+        // Check the names of settings first: if a name is misspelt, the program would report that a
+        // setting is missing.
         let described = settings::check(conf.iter(), builtin.settings)
             .map_err(Into::into)
             .and_then(|()| registry::job(program, &conf))
@@ -61,7 +61,7 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
     let words = String::from_utf8_lossy(&asked.stderr);
     let printed = words.lines().next().unwrap_or("it printed no description");
     bail!(Usage(format!(
-        "{program} does not answer --describe as a job built on mrlib does ({printed}){}",
+        "{program} is not a job built on mrlib: unexpected answer to --describe ({printed}){}",
         streaming_advice(program)
     )))
 }
@@ -101,7 +101,7 @@ fn is_script(program: &str) -> bool {
     read.is_ok() && &start == b"#!"
 }
 
-/// Returns advice on how to run a program that is not built on mrlib.
+/// Returns advice on how to run a program that is not built on mrlib, as the end of a message.
 fn streaming_advice(program: &str) -> String {
     let name = short_name(program);
     let kind = if is_script(program) { "a script runs" } else { "other programs run" };

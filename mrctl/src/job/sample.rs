@@ -1,5 +1,5 @@
-//! Samples the input of a job with total order and computes the key ranges of its reduces. mrctl
-//! samples for built-in programs; an executable samples its own input.
+//! Samples the input of a job whose output must be in total order, and computes the range of keys
+//! of each reduce. mrctl samples for built-in programs; an executable samples its own input.
 
 use anyhow::{Context, Result, ensure};
 use client::Submission;
@@ -16,7 +16,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Returns the contents of the file with the keys at which the ranges of the reduces begin.
+/// Returns the contents of the file that lists the first key of each reduce.
 pub(super) async fn split_key_file(
     client: &Client,
     target: &Target,

@@ -1,6 +1,6 @@
-//! `mrctl history --figures`: figures of one job or of all ended jobs, computed from histories by
-//! the code that the simulator also uses. Fairness compares the slots of each user with the shares
-//! that the policy in use recorded in each history.
+//! `mrctl history --figures`: metrics of one job or of all ended jobs, computed from histories by
+//! the same code as in the simulator. Fairness compares the slots of each user with the fair shares
+//! in the histories, which the policy recorded when the jobs ran.
 
 use crate::output;
 use anyhow::{Context, Result};
@@ -20,7 +20,7 @@ async fn read_history(tracker: &JobTracker, id: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Prints the figures of all ended jobs that the JobTracker remembers.
+/// Prints the metrics of all ended jobs that the JobTracker remembers.
 pub(crate) async fn print_all_jobs(tracker: &JobTracker, as_json: bool) -> Result<ExitCode> {
     let mut jobs = tracker.jobs(true).await?;
     jobs.retain(client::model::Job::has_ended);
@@ -77,8 +77,8 @@ fn with_underscores_in_keys(rows: Value) -> Value {
     rows.into_iter().map(plain).collect()
 }
 
-/// Returns dissatisfaction and fairness, or why they are unknown. If there is only one user, whose
-/// share was always met, both are 0 and mean nothing.
+/// Returns `shares`, the dissatisfaction and fairness, or why they are omitted. They are omitted
+/// for a single user who always had the fair share, because both are always 0 then.
 fn shares_of(
     shares: (f64, f64),
     users: usize,

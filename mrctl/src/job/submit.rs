@@ -131,7 +131,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
     let client = target.connect().await?;
     let mut staging = StagingFolder::new(&client);
-    // Whether the job was sent to the JobTracker.
+    // Whether the request may have reached the JobTracker.
     let mut sent = false;
     // Use one future for the complete run: a signal that arrives between two futures would be lost.
     let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
@@ -147,8 +147,8 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let id = match submitted {
         Ok(id) => id,
         Err(error) => {
-            // Without a reply, it is unknown whether the JobTracker has accepted the job. If so, it
-            // needs the staged files and removes them itself.
+            // Without a reply, the JobTracker may have accepted the job. Then it needs the staged
+            // files, and removes them itself.
             let no_reply = matches!(error.downcast_ref(), Some(Error::NoReply { .. }));
             if !(sent && (no_reply || error.is::<Interrupted>())) {
                 staging.discard().await;
@@ -202,7 +202,7 @@ struct SubmissionPlan {
     submission: Submission,
     /// Whether each reduce gets a range of keys, so that the output is in total order.
     total_order: bool,
-    /// How to make the maps divisible, if they are not.
+    /// How to make the maps divisible (a preempted map can then be split), if they are not.
     advice: Option<String>,
 }
 

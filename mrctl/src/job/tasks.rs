@@ -1,4 +1,4 @@
-//! `mrctl tasks`: one line per attempt, and the totals.
+//! `mrctl tasks`: prints one line per attempt, and the number of tasks in each state.
 
 #![allow(clippy::doc_markdown, reason = "doc comments here are help text, where backticks would be printed")]
 

@@ -1,4 +1,4 @@
-//! The input of teragen: small files that describe which records each map generates.
+//! Writes the input of teragen: one small file per map, which says which records to generate.
 
 use crate::output::Usage;
 use anyhow::{Result, bail};

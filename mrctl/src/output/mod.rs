@@ -1,4 +1,4 @@
-//! Output for users and programs, with progress bars and exit codes.
+//! Output of the commands, progress bars, and exit codes.
 
 mod progress;
 

@@ -12,7 +12,7 @@ use std::{
 
 /// A transfer that takes at least this long prints a summary line.
 const SUMMARY_AFTER: Duration = Duration::from_secs(1);
-/// A transfer of at least this many bytes prints a summary line, however short it was.
+/// A transfer of at least this many bytes prints a summary line, however little time it took.
 const SUMMARY_FROM_BYTES: u64 = 64 << 20;
 
 /// The progress of a transfer. The bar is removed when this is dropped.
@@ -50,7 +50,7 @@ impl Meter {
         if self.0.is_hidden() || small {
             return;
         }
-        // Read the values before `suspend`: a call of the bar inside it would deadlock.
+        // Format the text before `suspend`: its closure would deadlock if it called the bar.
         let text = summary(&self.0.message(), self.0.position(), took);
         self.0.suspend(|| eprintln!("{text}"));
     }
@@ -66,8 +66,7 @@ impl Meter {
         Self(bar)
     }
 
-    /// Sets how many blocks remain to be moved. If this is more than the total, the total is
-    /// raised.
+    /// Sets how many blocks remain to be moved. Raises the total if it is smaller than that.
     pub(crate) fn set_remaining_blocks(&self, left: u64) {
         let total = self.0.length().unwrap_or(0).max(left);
         self.0.set_length(total);

@@ -1,5 +1,4 @@
-//! Texts of `mrctl drain`: the work to do, the work done, and the reasons why a node is not
-//! drained.
+//! The messages of `mrctl drain`: the work to do, the work done, and why a node is not drained.
 
 use super::DrainProgress;
 use crate::output;
@@ -62,11 +61,10 @@ pub(super) fn describe_cost(cost: &DrainCost) -> String {
     }
     let lost = std::time::Duration::from_millis(cost.ms_lost);
     format!(
-        "{done}; lost: {} killed after {} of work, {} could not be moved and {} computed again",
+        "{done}; lost: {} killed after {} of work, {} could not be moved and must be recomputed",
         count(cost.kills, "attempt"),
         output::millis(lost),
-        count(cost.redone, "output"),
-        if cost.redone == 1 { "is" } else { "are" }
+        count(cost.redone, "output")
     )
 }
 
@@ -125,7 +123,7 @@ fn describe_stuck_blocks(node: &str, status: &DrainStatus) -> Option<String> {
     }
     status.stuck.then(|| {
         format!(
-            "{node} is not drained, because too few nodes stay: {} cannot hold all replicas of {}{}; start more, lower the \
+            "{node} is not drained, because too few nodes remain: {} cannot hold all replicas of {}{}; start more, lower the \
              replication with `mrctl fs setrep`, or --cancel",
             output::count(status.staying.into(), "DataNode"),
             output::count(status.blocks_left, "block"),
@@ -161,7 +159,7 @@ mod tests {
             path: DfsPath::parse("/a").unwrap(),
             wanted: 2,
             have: 1,
-            why: "datanodes that stay: 1".into(),
+            why: "datanodes that remain: 1".into(),
         };
         let datanode = DrainStatus {
             state: NodeState::Draining,
@@ -173,7 +171,7 @@ mod tests {
         let mut status = DrainProgress { node: "n1", datanode: Some(datanode), tracker: None };
         let text = not_drained_message(&status, &Period::secs(5));
         assert!(
-            text.contains("too few nodes stay: 1 DataNode cannot hold all replicas of 3 blocks"),
+            text.contains("too few nodes remain: 1 DataNode cannot hold all replicas of 3 blocks"),
             "{text}"
         );
         assert!(text.contains("of /a has 1 of 2 elsewhere") && text.contains("; ..."), "{text}");
