@@ -76,7 +76,7 @@ pub enum DataNodeError {
         second_has: String,
     },
     /// The same folder is configured twice.
-    #[error("folder {0} is given twice")]
+    #[error("folder {0} is configured twice")]
     Twice(PathBuf),
     /// All folders have failed.
     #[error("all data folders have failed: {0}")]

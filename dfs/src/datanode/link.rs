@@ -3,7 +3,7 @@
 //!
 //! The data path never waits for this connection. While the NameNode is unreachable, reports are
 //! collected and sent later. A restarted NameNode does not know the node, and the node then
-//! registers again. If the NameNode refuses the registration, the DataNode ends.
+//! registers again. If the NameNode refuses the registration permanently, the DataNode exits.
 
 use super::{
     error::{DataNodeError, Refusal, RefusalKind},
@@ -34,17 +34,18 @@ use tonic::{Code, Request, Status, metadata::MetadataValue, transport::Channel};
 const REPORT_REPLICAS_MAX: usize = 50_000;
 /// Minimum time between two heartbeats. Reports within this time share a heartbeat.
 const HEARTBEAT_GAP: Duration = Duration::from_millis(5);
-/// Number of heartbeats that a node sends at short intervals after its last copy has ended, to get
-/// more copies. The NameNode may get the report of the target of that copy a little later.
+/// Number of heartbeats that a node sends at short intervals after its last queued copy has ended,
+/// to get commands for more copies. One heartbeat is not enough, because the target of the copy may
+/// report it to the NameNode a little later.
 const COPY_POLLS: u32 = 10;
-/// Interval of these heartbeats.
+/// Interval between these `COPY_POLLS` heartbeats.
 const COPY_POLL_GAP: Duration = Duration::from_millis(20);
 /// The timeout for a query to the NameNode during a write is `transfer_timeout` divided by this
 /// number.
 const QUERY_TIMEOUT_DIVISOR: u32 = 6;
 /// How long a stopping node waits for the reply to its last message.
 const STOP_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Wait before the first retry.
+/// Wait before the first retry of a call to the NameNode.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Maximum wait before a retry.
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -93,7 +94,8 @@ impl Link {
                     retry.pause().await;
                 }
                 Err(RegistrationError::Older(why)) => {
-                    // Do not end the DataNode: it can register when the newest NameNode runs.
+                    // Do not end the DataNode: it can register when the NameNode runs from its
+                    // newest folder.
                     if refused.replace(why.clone()).as_ref() != Some(&why) {
                         tracing::error!(
                             namenode = self.namenode,
@@ -152,7 +154,9 @@ impl Link {
             let (node, cluster) = (self.node.clone(), reply.cluster_id.clone());
             let stored = tokio::task::spawn_blocking(move || node.store.join_cluster(&cluster, now)).await;
             let not_stored = |why: String| {
-                RegistrationError::Transient(format!("cannot store the NameNode's start: {why}"))
+                RegistrationError::Transient(format!(
+                    "cannot write the start of the NameNode to VERSION: {why}"
+                ))
             };
             stored
                 .map_err(|error| not_stored(error.to_string()))?
@@ -189,8 +193,8 @@ impl Link {
     }
 
     /// Reports the quarantined replicas, because the NameNode orders the deletion only of replicas
-    /// that it knows. A block that also has a replica in the map is not reported. That replica is
-    /// checked; if it is good, the quarantined replica is deleted.
+    /// that it knows. A block that also has a replica in the map of the store is not reported. That
+    /// replica is checked; if it is good, the quarantined replica is deleted.
     async fn report_quarantined(&self) {
         let node = self.node.clone();
         let duplicates = tokio::task::spawn_blocking(move || node.store.post_quarantined()).await;
@@ -357,8 +361,8 @@ pub(super) async fn report_stop(node: &Node, namenode: &str, uuid: &str) {
 }
 
 /// Returns whether the NameNode has refused a heartbeat or cannot decode it, so that sending it
-/// again has the same result. The reply to a new registration shows the reason, for example another
-/// version.
+/// again has the same result. The reply to a new registration shows the reason, for example a
+/// different version.
 fn refuses_heartbeat(status: &Status) -> bool {
     match from_status(status) {
         Some(error) => !error.is_transient(),

@@ -95,7 +95,7 @@ fn make_own_folder(folder: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = File::from(rustix::fs::open(folder, flags, Mode::empty())?);
     if opened.metadata()?.uid() != rustix::process::geteuid().as_raw() {
-        let message = format!("{} is not a folder of this user", folder.display());
+        let message = format!("{} is owned by another user", folder.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
     opened.set_permissions(Permissions::from_mode(FOLDER_MODE))

@@ -32,7 +32,7 @@ pub(super) struct MirrorRequest {
     pub(super) nonce: Nonce,
     pub(super) resume_at: u64,
     pub(super) expected_length: u64,
-    /// A connection that is silent for longer has failed.
+    /// A connection that is silent for longer than this has failed.
     pub(super) timeout: Duration,
     /// The token to send to the mirrors.
     pub(super) token: BlockToken,
@@ -67,7 +67,7 @@ struct State {
     sent: u64,
     /// Whether the last packet was sent, so that a status with `done` is expected.
     last_sent: bool,
-    /// Since when a status has been expected.
+    /// Since when a status has been expected. `None` if none is expected.
     waiting_since: Option<Instant>,
 }
 

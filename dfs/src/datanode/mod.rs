@@ -16,7 +16,7 @@
 //! durable. A replica that is known to be damaged is never served. A folder that has failed is not
 //! used again. Foreign files are not touched.
 //!
-//! Deliberately absent: decisions on where replicas are stored. The NameNode makes them.
+//! The NameNode, and not the DataNode, decides on which nodes replicas are stored.
 
 mod commands;
 mod disk;

@@ -4,9 +4,10 @@
 //! its cluster. A folder with blocks but without `VERSION` is refused.
 //!
 //! If the process lacks a resource (memory, descriptors), the start fails. A folder with an error
-//! is retired, unless no other folder identifies the node. This includes a folder that cannot be
-//! locked or written, and a folder that was in use and is now empty, because its disk is probably
-//! not mounted. If a block cannot be read, only its replica is lost.
+//! is retired, that is, not used any more, unless no other folder identifies the node. This
+//! includes a folder that cannot be locked or written, and a folder that was in use and is now
+//! empty, because its disk is probably not mounted. If a block cannot be read, only its replica is
+//! lost.
 
 use super::{
     disk::{Disk, DiskFault, classify},
@@ -181,7 +182,7 @@ impl Store {
         let count = state.replicas.len();
         drop(state);
         for block in duplicates {
-            tracing::warn!(%block, folder = %volume.paths.root.display(), "another folder has a replica of this block: quarantined");
+            tracing::warn!(%block, folder = %volume.paths.root.display(), "another folder has a replica of this block: this one is quarantined");
             self.or_retire(index, volume.move_to_bad(block)).ok();
         }
         for (block, why) in scan.damaged {
@@ -253,8 +254,8 @@ fn first_version() -> Version {
     }
 }
 
-/// Returns the time in microseconds or, if the clock was set back, one more than the last
-/// incarnation.
+/// Returns the current time in microseconds since the Unix epoch or, if the clock was set back, one
+/// more than the last incarnation.
 fn next_incarnation(last: u64) -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     (now.as_micros() as u64).max(last + 1)
@@ -330,7 +331,7 @@ mod tests {
         store.join_cluster("c1", NameNodeStart::default()).unwrap();
         assert!(!data_dirs::is_declared_new(&dirs[0]));
         drop(store);
-        // The node has joined: a start removes the file of a replaced disk.
+        // The node has joined a cluster: a start removes the file `NEW` of a replaced disk.
         data_dirs::declare_new(&dirs[0]).unwrap();
         drop(open(&dirs));
         assert!(!data_dirs::is_declared_new(&dirs[0]));
@@ -350,11 +351,11 @@ mod tests {
             std::fs::remove_dir_all(&absent).ok();
             assert_ne!(open(std::slice::from_ref(&absent)).uuid, id);
             assert_eq!(open(&order).uuid, id);
-            assert_eq!(open(std::slice::from_ref(&absent)).uuid, id, "it is written to the folder");
+            assert_eq!(open(std::slice::from_ref(&absent)).uuid, id, "the ID was not written to the folder");
         }
         join(&other);
         let (fatal_error, _) = tokio::sync::mpsc::unbounded_channel();
         let opened = Store::open(&[kept, other], &Settings::default(), Arc::new(RealDisk), fatal_error);
-        assert!(matches!(opened, Err(DataNodeError::Mismatch { .. })), "both have joined");
+        assert!(matches!(opened, Err(DataNodeError::Mismatch { .. })), "folders of two nodes were accepted");
     }
 }

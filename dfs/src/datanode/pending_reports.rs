@@ -1,6 +1,6 @@
-//! Reports that the NameNode has not received yet. There is at most one report per block, the
-//! newest. A report is kept until a heartbeat that contains it has succeeded. The number of reports
-//! is bounded by the number of blocks on the disks.
+//! Reports about replicas that the NameNode has not received yet. There is at most one report per
+//! block, the newest. A report is kept until a heartbeat that contains it has succeeded. The number
+//! of reports is bounded by the number of blocks on the disks.
 
 use dfs_client::ids::{BlockId, Nonce};
 use parking_lot::Mutex;

@@ -52,7 +52,8 @@ pub(super) struct CommandQueues {
     checks: Mutex<HashSet<BlockId>>,
     /// The number of the current registration. Deletions of an older registration are dropped.
     registration: AtomicU64,
-    /// Whether the last copy has ended since [`Self::take_copies_ran_out`] was called.
+    /// Whether a copy has ended and no other was waiting, since [`Self::take_copies_ran_out`] was
+    /// last called.
     copies_ran_out: AtomicBool,
 }
 
@@ -114,7 +115,7 @@ impl CommandQueues {
         last
     }
 
-    /// Returns whether the last waiting copy has ended since the previous call.
+    /// Returns whether, since the previous call, a copy has ended and no other was waiting.
     pub(super) fn take_copies_ran_out(&self) -> bool {
         self.copies_ran_out.swap(false, Ordering::SeqCst)
     }

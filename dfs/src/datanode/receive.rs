@@ -209,11 +209,12 @@ impl Upstream {
 
     fn downstream_changed(&self, downstream: Downstream) {
         let mut state = self.state.lock();
-        // `done` sends the last status, when the local replica is durable too.
+        // `send_done` sends the last status, when the local replica is durable too.
         let report = downstream.done.is_none();
         self.merge(&mut state, downstream);
         if report {
-            // The thread that reads from the upstream connection notices if it is lost.
+            // Ignore an error: the thread that reads from the upstream connection notices that it
+            // is lost.
             self.send(&mut state, false).ok();
         }
     }

@@ -96,7 +96,7 @@ pub(super) fn check_length(store: &Store, opened: &OpenReplica, wanted: u64) -> 
         return Ok(());
     }
     store.report_again(opened.block, opened.replica);
-    let message = format!("replica of {} has {length} bytes, {wanted} are expected", opened.block);
+    let message = format!("replica of {} has {length} bytes, expected {wanted}", opened.block);
     Err(Refusal::new(RefusalKind::Damaged, message))
 }
 
@@ -105,7 +105,7 @@ fn check_file_length(store: &Store, opened: &OpenReplica) -> Result<(), Refusal>
     match found {
         Ok(found) if found == opened.replica.length => Ok(()),
         Ok(found) => {
-            let why = format!("has {found} bytes, {} were written", opened.replica.length);
+            let why = format!("has {found} bytes, but {} were written", opened.replica.length);
             Err(store.quarantine_replica(opened.block, opened.replica, why))
         }
         Err(error) => Err(store.handle_read_error(opened.block, opened.replica, error.into())),

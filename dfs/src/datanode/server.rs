@@ -148,7 +148,8 @@ fn serve(
             )?;
             if request.expected_length > max {
                 let (block, length) = (request.block_id, request.expected_length);
-                let message = format!("block {block} of {length} bytes: its token allows {max}");
+                let message =
+                    format!("block {block} would have {length} bytes, but its token allows only {max}");
                 return Err(TransferFailure::Refused(Refusal::new(RefusalKind::Denied, message)));
             }
             receive(node, stream, request, token, !copied)
@@ -157,7 +158,7 @@ fn serve(
             authorise(request.block_id, request.nonce, Access::Read)?;
             send(&node.store, stream, request, last)
         }
-        Some(Op::OpenLocal(_)) => Err(not_served("open files are passed over the Unix socket only")),
+        Some(Op::OpenLocal(_)) => Err(not_served("OpenLocal is served only on the Unix socket")),
         None => Err(not_served("empty request")),
     }
 }

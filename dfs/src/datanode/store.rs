@@ -91,7 +91,8 @@ impl Drop for BlockLock<'_> {
     }
 }
 
-/// The map of replicas. `replicas` is ordered, so that the scrubber can iterate over it.
+/// The replicas of the node, and the state of its data folders. `replicas` (called the map) is
+/// ordered, so that the scrubber can iterate over it.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) replicas: BTreeMap<BlockId, Replica>,
@@ -100,7 +101,9 @@ pub(super) struct State {
     pub(super) cluster_id: String,
     /// The start of the NameNode that the node last registered with.
     pub(super) namenode_start: NameNodeStart,
+    /// The folder at which the next search for free space starts.
     pub(super) next_volume: usize,
+    /// The serial number of the newest replica.
     pub(super) serial: u64,
 }
 
@@ -216,7 +219,7 @@ impl Store {
             }
             Ok((_, sums)) => {
                 let why = format!(
-                    "has {} bytes and nonce {}, {} bytes with nonce {} were written",
+                    "has {} bytes and nonce {}, expected {} bytes and nonce {}",
                     sums.length, sums.nonce, replica.length, replica.nonce
                 );
                 Err(self.quarantine_replica(block, replica, why))
@@ -305,7 +308,7 @@ impl Store {
         tracing::error!(
             folder = %dir,
             why,
-            "the last folder fails: it takes no new blocks and serves what it can read; replace its disk"
+            "the last working folder fails: it takes no new blocks and serves what it can read; replace its disk"
         );
     }
 

@@ -218,8 +218,8 @@ impl Store {
 }
 
 /// Returns the refusal for a block whose ID is in use by another block on this node, which has the
-/// nonce `found`. The other block is kept, because it may be the only copy from another history of
-/// the namespace.
+/// nonce `found`. The other block is kept, because it may be the only copy of data that was written
+/// before the NameNode was restored from an older copy of its folder.
 fn other_block_refusal(block: BlockId, found: Nonce) -> Refusal {
     let message =
         format!("this node has another block with the ID {block} (nonce {found}): use another node");
@@ -322,7 +322,7 @@ mod tests {
         };
         let pending = || store.state.lock().volumes[0].reserved_bytes;
         let ClaimOutcome::Write(first) = store.begin(&claim(1)).unwrap() else {
-            panic!("the block does not exist yet")
+            panic!("expected ClaimOutcome::Write for a new block")
         };
         for expected_length in [1 << 63, u64::MAX] {
             assert_eq!(store.begin(&claim(expected_length)).unwrap_err().kind, RefusalKind::NoSpace);
@@ -331,7 +331,7 @@ mod tests {
         // The first writer still owns the partial replica, and a claim that fits is granted.
         first.check_owner(&first.partial.inner.lock()).unwrap();
         let ClaimOutcome::Write(_second) = store.begin(&claim(4096)).unwrap() else {
-            panic!("not finalised")
+            panic!("expected ClaimOutcome::Write for a partial replica")
         };
         assert_eq!(pending(), 4096);
         assert!(store.state.lock().choose_volume(1).is_some());
@@ -345,10 +345,12 @@ mod tests {
         let (block, nonce, expected_length) = (BlockId(1), Nonce(1), CHUNK_BYTES as u64);
         let claim = Claim { block, nonce, resume_at: 0, expected_length, connection: &connection };
         let ClaimOutcome::Write(old) = store.begin(&claim).unwrap() else {
-            panic!("the block does not exist yet")
+            panic!("expected ClaimOutcome::Write for a new block")
         };
         store.retire(old.partial.volume, "for the test");
-        let ClaimOutcome::Write(new) = store.begin(&claim).unwrap() else { panic!("nothing is finalised") };
+        let ClaimOutcome::Write(new) = store.begin(&claim).unwrap() else {
+            panic!("expected ClaimOutcome::Write on the other folder")
+        };
         assert_ne!(old.partial.volume, new.partial.volume);
         store.drop_partial(&old.partial, &mut old.partial.inner.lock(), BlockId(1));
         assert!(

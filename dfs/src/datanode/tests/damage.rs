@@ -125,7 +125,10 @@ async fn damaged_blocks_are_found_by_checks() {
         bench.namenode.command(&node, Kind::Check(CheckBlock { block: Some(named_block(block)) }));
     }
     bench.namenode.until(&node, "lost blocks", |k| k.lost == [99]).await;
-    bench.namenode.until(&node, "it is bad again", |k| bad_blocks(k) == [2, 2, 3, 4, 5, 6, 7]).await;
+    bench
+        .namenode
+        .until(&node, "a second report of block 2", |k| bad_blocks(k) == [2, 2, 3, 4, 5, 6, 7])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -61,7 +61,7 @@ async fn restart_keeps_finalised_and_drops_partial_replicas() {
     assert!(tmp.exists());
     node.stop().await;
     let node = bench.node("n1").await;
-    assert_eq!(node.uuid(), uuid, "the ID stays the same as long as the folders exist");
+    assert_eq!(node.uuid(), uuid, "the node has a new ID, although its folder exists");
     assert!(!tmp.exists());
     let known = bench.namenode.requests_of(&node);
     assert_eq!(known.replicas.keys().copied().collect::<Vec<_>>(), [1, 256, 257, u64::MAX]);
@@ -109,7 +109,7 @@ async fn foreign_files_are_not_touched() {
         assert_eq!(fs::read_to_string(dir.join(file)).unwrap(), file);
     }
     assert!(dir.join("current/05/blk_5").is_dir());
-    assert!(dir.join("current/09/blk_9.crc").exists(), "it belongs to another block and is not deleted");
+    assert!(dir.join("current/09/blk_9.crc").exists(), "the checksum file of another block was deleted");
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
 }
 
@@ -206,11 +206,11 @@ async fn a_failed_sync_is_never_acknowledged_and_retires_the_folder() {
         (1..=6).filter(|block| block_file(&bench.dir(dir), *block, "").exists()).collect()
     };
     let (in_a, in_b) = (on("a"), on("b"));
-    assert_eq!((in_a.len(), in_b.len()), (3, 3), "folders of one disk take turns");
+    assert_eq!((in_a.len(), in_b.len()), (3, 3), "the blocks are not distributed evenly over the folders");
     disk.0.lock().push(fs::canonicalize(bench.dir("a")).unwrap());
     let results: Vec<_> = (11..=14).map(|block| put(&chain(&[&node]), block, b"hello")).collect();
     let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
-    assert_eq!(failed.len(), 1, "one write finds out, the others go to the good folder");
+    assert_eq!(failed.len(), 1, "only the first write to the broken folder should fail");
     assert!(failed[0].to_string().contains("failed and is retired"), "{}", failed[0]);
     bench
         .namenode
@@ -275,7 +275,7 @@ async fn a_disk_that_fills_up_during_a_write_fails_that_write_only() {
     disk.0.lock().push(fs::canonicalize(bench.dir("n1")).unwrap());
     let error = put(&chain(&[&node]), 2, b"hello").unwrap_err();
     assert!(error.to_string().starts_with("no space on /"), "{error}");
-    assert!(!bench.dir("n1").join("tmp/blk_2").exists(), "its space is released");
+    assert!(!bench.dir("n1").join("tmp/blk_2").exists(), "the file of the failed write was not deleted");
     disk.0.lock().clear();
     put(&chain(&[&node]), 2, b"hello").unwrap();
     assert_eq!(read(&node, 1, 5).unwrap().1, b"hello");
@@ -299,7 +299,7 @@ async fn node_reports_to_a_new_start_of_the_namenode_only_when_a_folder_has_stor
     // The node retries the registration. It has stored only the first start.
     bench.namenode.until(&node, "two more registrations", |known| known.registrations.len() >= 3).await;
     let known = bench.namenode.requests_of(&node);
-    assert_eq!(known.full_reports, 1, "nothing is reported to the second start");
+    assert_eq!(known.full_reports, 1, "replicas were reported to the second start");
     assert!(known.registrations[1..].iter().all(|register| register.seen_epoch == 1));
     assert!(!fs::read_to_string(b.join("VERSION")).unwrap().contains("epoch = 2"));
     // One successful write is enough.
@@ -361,7 +361,7 @@ async fn start_with_an_unreadable_block_quarantines_it_and_serves_the_others() {
         let node = bench.node_on(&bench.config("n1"), Arc::new(UnreadableFile(name))).await.unwrap();
         bench.namenode.until(&node, "the bad block", |known| known.bad.iter().any(|b| b.block_id == 1)).await;
         assert_eq!(refusal_kind(read(&node, 1, 1000)), "not-found", "{name}");
-        assert!(read(&node, 2, 500).unwrap().1 == bytes(500, 2), "{name}: the other block is served");
+        assert!(read(&node, 2, 500).unwrap().1 == bytes(500, 2), "{name}: the other block is not served");
         put(&chain(&[&node]), 3, b"hello").ok();
         node.stop().await;
         // Nothing is deleted: both files are in `bad/`.

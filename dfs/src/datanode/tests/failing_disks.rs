@@ -86,7 +86,11 @@ async fn transient_errors_fail_the_start_and_keep_all_replicas() {
     }
     *disk.open_error.lock() = None;
     let node = bench.node_on(&two_folders(&bench), disk.clone()).await.unwrap();
-    assert_eq!(bench.namenode.requests_of(&node).replicas.len(), 6, "all replicas were always good");
+    assert_eq!(
+        bench.namenode.requests_of(&node).replicas.len(),
+        6,
+        "replicas are lost after transient errors"
+    );
     assert!(is_nothing_quarantined(&bench));
 }
 
@@ -110,17 +114,20 @@ async fn read_error_quarantines_one_replica_and_keeps_the_folder() {
         }
         *disk.open_error.lock() = None;
         if error == Errno::MFILE {
-            assert!(read(&node, in_a[0], 100).is_ok() && is_nothing_quarantined(&bench), "it passed");
+            assert!(
+                read(&node, in_a[0], 100).is_ok() && is_nothing_quarantined(&bench),
+                "the replica is lost after a transient error"
+            );
             continue;
         }
         bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
         let known = bench.namenode.requests_of(&node);
         assert_eq!(known.bad[0].block_id, in_a[0]);
         assert!(known.lost.is_empty() && known.usages().all(|usage| usage.failed_volumes == 0));
-        assert!(a.join(format!("bad/blk_{}", in_a[0])).is_file(), "quarantined");
-        assert_eq!(refusal_kind(read(&node, in_a[0], 100)), "not-found", "and never served again");
+        assert!(a.join(format!("bad/blk_{}", in_a[0])).is_file(), "the replica is not quarantined");
+        assert_eq!(refusal_kind(read(&node, in_a[0], 100)), "not-found", "a quarantined replica is served");
         for block in in_a.iter().skip(1).chain(&blocks_in(&bench.dir("b"))) {
-            assert!(read(&node, *block, 100).unwrap().1 == bytes(100, *block), "the others are served");
+            assert!(read(&node, *block, 100).unwrap().1 == bytes(100, *block), "block {block} is not served");
         }
         put(&chain(&[&node]), 7, b"hello").unwrap();
     }
@@ -150,7 +157,11 @@ async fn folder_with_too_many_bad_blocks_is_retired_unless_it_is_the_last() {
     bench.namenode.until(&node, "one bad", |known| known.bad.len() == 1 && failed(known, 0)).await;
     damage_blocks("a", 1);
     bench.namenode.until(&node, "folder a retired", |known| failed(known, 1)).await;
-    assert_eq!(bench.namenode.requests_of(&node).lost.len(), 1, "the third block of the folder");
+    assert_eq!(
+        bench.namenode.requests_of(&node).lost.len(),
+        1,
+        "expected only the third block of folder a to be lost"
+    );
     // Folder b is the last one: it is not retired, but gets no new blocks.
     let in_b = blocks_in(&bench.dir("b"));
     damage_blocks("b", 2);
@@ -160,7 +171,10 @@ async fn folder_with_too_many_bad_blocks_is_retired_unless_it_is_the_last() {
             failed(known, 1) && known.usages().last().is_some_and(|usage| usage.free == 0)
         })
         .await;
-    assert!(read(&node, in_b[2], 100).unwrap().1 == bytes(100, in_b[2]), "what is good is served");
+    assert!(
+        read(&node, in_b[2], 100).unwrap().1 == bytes(100, in_b[2]),
+        "a good replica in the last folder is not served"
+    );
     assert_eq!(refusal_kind(put(&chain(&[&node]), 9, b"hello")), "no-space");
 }
 
@@ -191,7 +205,7 @@ async fn folder_whose_replica_cannot_be_moved_to_quarantine_is_retired() {
         })
         .await;
     for block in blocks_in(&bench.dir("b")) {
-        assert!(read(&node, block, 100).is_ok(), "the other folder is in service");
+        assert!(read(&node, block, 100).is_ok(), "the other folder is not in use");
     }
 }
 
@@ -207,11 +221,15 @@ async fn last_folder_whose_replica_cannot_be_moved_to_quarantine_serves_the_othe
     bench.namenode.until(&node, "one bad replica", |known| known.bad.len() == 1).await;
     assert!(bench.namenode.requests_of(&node).usages().all(|usage| usage.failed_volumes == 0));
     assert!(read(&node, 2, 100).unwrap().1 == bytes(100, 2));
-    assert_eq!(refusal_kind(put(&chain(&[&node]), 9, b"hello")), "no-space", "but takes no new blocks");
+    assert_eq!(
+        refusal_kind(put(&chain(&[&node]), 9, b"hello")),
+        "no-space",
+        "the last folder takes new blocks"
+    );
     bench.namenode.registrations.lock().nodes.values_mut().for_each(|known| known.forget = true);
     bench.namenode.until(&node, "a new registration", |known| known.registrations.len() == 2).await;
     bench.namenode.until(&node, "its report", |known| known.full_reports == 2).await;
-    assert_eq!(bench.namenode.requests_of(&node).replicas.len(), 5, "the damaged one is not reported again");
+    assert_eq!(bench.namenode.requests_of(&node).replicas.len(), 5, "the damaged replica is reported again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -225,7 +243,7 @@ async fn hung_disk_stops_neither_heartbeats_nor_writes() {
     put(&chain(&[&node]), 7, b"hello").unwrap();
     bench
         .namenode
-        .until(&node, "heartbeats with figures", |known| {
+        .until(&node, "heartbeats with the usage", |known| {
             known.replicas.contains_key(&7)
                 && known.heartbeats.len() > before + 5
                 && known.usages().last().is_some_and(|usage| usage.free > 0)
@@ -295,7 +313,7 @@ async fn quarantined_replicas_are_reported_again_and_duplicates_removed() {
     let mut config = bench.config("n1");
     config.datanode.dirs.push(bench.dir("other"));
     let node = bench.node_with(&config).await;
-    bench.namenode.until(&node, "the bad one again", |known| known.bad.len() == 2).await;
+    bench.namenode.until(&node, "a second report of the bad replica", |known| known.bad.len() == 2).await;
     assert!(bench.namenode.requests_of(&node).bad.iter().all(|bad| bad.block_id == 2));
     wait_for("the duplicate to be deleted", || !bench.dir("other/bad/blk_1").exists()).await;
     assert!(!block_file(&bench.dir("other"), 1, "").exists() && dir.join("bad/blk_2").exists());

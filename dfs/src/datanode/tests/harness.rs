@@ -163,7 +163,7 @@ impl BlockReports for FakeNameNode {
             return Ok(Response::new(HeartbeatReply { register_again: true, commands: vec![] }));
         }
         if let Some(code) = known.refuse_heartbeats {
-            return Err(Status::new(code, "no heartbeats"));
+            return Err(Status::new(code, "heartbeats are refused"));
         }
         if let Some((_, commands)) = known.last.clone().filter(|(seq, _)| *seq == request.seq) {
             return Ok(Response::new(HeartbeatReply { register_again: false, commands }));

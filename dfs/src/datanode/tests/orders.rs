@@ -236,9 +236,9 @@ async fn stopping_node_sends_a_last_heartbeat() {
     node.stop().await;
     let heartbeats = bench.namenode.registrations.lock().nodes[&uuid].heartbeats.clone();
     let (last, before) = heartbeats.split_last().unwrap();
-    assert!(last.leaving && last.usage.is_some(), "the last heartbeat arrives before the node ends");
+    assert!(last.leaving && last.usage.is_some(), "the last heartbeat did not arrive before the node ended");
     assert!(before.iter().all(|heartbeat| !heartbeat.leaving));
     let acknowledged =
         before.iter().any(|heartbeat| heartbeat.received.iter().any(|block| block.block_id == 1));
-    assert!(acknowledged, "it is the last message");
+    assert!(acknowledged, "the replica was not reported before the last heartbeat");
 }

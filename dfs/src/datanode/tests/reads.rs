@@ -93,7 +93,7 @@ async fn a_local_reader_gets_the_files_and_can_map_them() {
     let mut sums = Vec::new();
     files[1].read_to_end(&mut sums).unwrap();
     let sums = Checksums::decode(&sums, BlockId(1)).unwrap();
-    assert!(reply.checksums.is_empty(), "they are in the second file");
+    assert!(reply.checksums.is_empty(), "the reply has checksums, which belong in the second file");
     #[allow(unsafe_code, reason = "mapping the descriptor is what is tested")]
     // SAFETY: no thread changes a finalised block while the test runs.
     let map = unsafe { memmap2::Mmap::map(&files[0]) }.unwrap();
@@ -128,5 +128,5 @@ async fn socket_is_in_another_folder_if_set_or_if_its_path_is_too_long() {
         node.stop().await;
         assert!(!folder.exists(), "{socket}");
     }
-    assert!(sockets.exists(), "only the created folder is removed");
+    assert!(sockets.exists(), "a folder that the node did not create was removed");
 }

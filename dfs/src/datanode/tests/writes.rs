@@ -122,7 +122,7 @@ async fn mirror_that_becomes_silent_mid_block_is_removed_in_time() {
     let begin = std::time::Instant::now();
     put.packet(&bytes(CHUNK, 1), false);
     let status = put.wait_acked(CHUNK as u64);
-    assert!(begin.elapsed().as_secs_f64() < 2.0, "the writer has a longer timeout and still waits");
+    assert!(begin.elapsed().as_secs_f64() < 2.0, "the mirror was removed later than the writer can wait");
     assert_eq!((status.nodes, status.faults[0].node.as_str()), (uuids(&[&first]), "n2"));
     assert!(status.faults[0].reason.starts_with("no answer for"), "{}", status.faults[0].reason);
     put.packet(&[], true);
@@ -211,7 +211,7 @@ async fn newer_connection_takes_over_from_a_live_one() {
     old.wait_acked(2 * CHUNK as u64);
     let (mut new, _) = Put::open(&chain(&[&node]), 3, CHUNK as u64).unwrap();
     old.packet(&bytes(CHUNK, 1000), true);
-    assert!(old.wait_done().is_err(), "the superseded writer gets no acknowledgement");
+    assert!(old.wait_done().is_err(), "the superseded writer got an acknowledgement");
     new.packet(&data[CHUNK..], true);
     assert_eq!(new.wait_done().unwrap().acked, data.len() as u64);
     assert!(read(&node, 3, data.len() as u64).unwrap().1 == data);
@@ -338,7 +338,7 @@ async fn a_slow_writer_is_kept_alive_through_the_whole_pipeline() {
     let nodes: Vec<_> = nodes.iter().collect();
     let data = bytes(3 * CHUNK, 1);
     let (mut put, ready) = Put::open(&chain(&nodes), 3, 0).unwrap();
-    assert_eq!(ready.timeout_ms, 1500, "the shortest timeout of the three nodes");
+    assert_eq!(ready.timeout_ms, 1500, "not the shortest timeout of the three nodes");
     put.packet(&data[..CHUNK], false);
     put.wait_acked(CHUNK as u64);
     let begin = std::time::Instant::now();
@@ -366,7 +366,7 @@ async fn block_with_the_same_id_and_another_nonce_is_another_block() {
     let other = WriteBlock { block_id: 1, expected_length: 5, nonce: NONCE + 1, ..WriteBlock::default() };
     request(&mut stream, Op::Write(other));
     let answer = read_frame(&mut stream, BytesMut::new()).unwrap().expect::<WriteStatus>(FrameKind::Status);
-    assert!(refusal_kind(answer) == "failed", "refused, and the first block stays");
+    assert!(refusal_kind(answer) == "failed", "a writer with another nonce was not refused");
     // A reader with another nonce does not get the block.
     let mut stream = connect(node.data_addr());
     let ask = ReadBlock { block_id: 1, offset: 0, length: 5, block_length: 5, nonce: NONCE + 1 };
@@ -399,9 +399,9 @@ async fn node_refuses_a_namenode_older_than_the_last_one_it_registered_with() {
     assert_eq!(
         known.registrations.last().unwrap().seen_epoch,
         7,
-        "it sends the last start that it has registered with"
+        "the node does not send the last start that it has registered with"
     );
-    assert_eq!(known.full_reports, 1, "nothing is reported to the older one");
+    assert_eq!(known.full_reports, 1, "replicas were reported to the older NameNode");
     // The node has not ended: it registers when the newer NameNode runs.
     bench.namenode.registrations.lock().epoch = 8;
     bench.namenode.until(&node, "a report", |known| known.full_reports == 2).await;
