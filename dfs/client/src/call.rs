@@ -94,7 +94,7 @@ impl Client {
             Box::pin(async { Ok(Box::new(reply.await?.into_inner()) as AnyReply) })
         };
         let reply = self.retry(what, &attempt).await?;
-        reply.downcast().map(|reply| *reply).map_err(|_| what.bad_reply("it has another type"))
+        reply.downcast().map(|reply| *reply).map_err(|_| what.bad_reply("the reply has another type"))
     }
 
     /// Makes attempts until one is answered or refused finally, or the deadline has passed. Has no
@@ -108,8 +108,8 @@ impl Client {
             let deadline = self.inner.options.config.deadline.0;
             let started = Instant::now();
             let end = started + deadline;
-            // The timeout of one attempt is a part of the deadline, so that a call that hangs can be
-            // retried.
+            // The timeout of one attempt is a fraction of the deadline, so that a call that hangs
+            // can be retried.
             let one = (deadline / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
             let mut backoff = Backoff::new();
             let namenode = format!("the NameNode at {}", self.inner.options.namenode);
@@ -153,8 +153,8 @@ impl Client {
         })
     }
 
-    /// Returns whether to fail instead of retrying: the client has a listener, so a person waits
-    /// for the result, and only an operator can end this safemode.
+    /// Returns whether to fail instead of retrying: the client has a listener, so a person is
+    /// waiting for the result, and only an operator can end this safemode.
     fn is_final(&self, error: &Error) -> bool {
         self.inner.options.listener.is_some() && error.kind == Kind::ManualSafemode
     }
@@ -176,7 +176,9 @@ impl Client {
             _ if security::tls_mismatch(&cause).is_some() => {
                 return CallFailure::Final(self.tls_mismatch(&cause));
             }
-            _ if WRONG_PROTOCOL.iter().any(|text| cause.contains(text)) => return self.wrong_peer(&cause),
+            _ if WRONG_PROTOCOL_ERRORS.iter().any(|text| cause.contains(text)) => {
+                return self.wrong_peer(&cause);
+            }
             _ => {}
         }
         match status.code() {
@@ -226,7 +228,7 @@ pub(super) fn tls_mismatch(addr: &str, cause: &str) -> ClientError {
 }
 
 /// Error texts of the transport for a peer that does not use HTTP/2 or gRPC.
-const WRONG_PROTOCOL: [&str; 3] =
+const WRONG_PROTOCOL_ERRORS: [&str; 3] =
     ["frame with invalid size", "unspecific protocol error", "invalid compression flag"];
 
 /// Returns the innermost cause, for example "connection refused" instead of "transport error".

@@ -3,8 +3,8 @@
 //! Layout of a checksum file, little endian: magic `FMTC`, version u16, log2(chunk size) u16, block
 //! ID u64, nonce u64, data length u64, CRC32C of the table of chunk checksums u32, CRC32C of the 36
 //! bytes before it u32, then the table: one u32 per chunk. The header contains the block ID to
-//! detect two swapped files, the nonce to detect a block with the same ID from another history of
-//! the namespace (see [`BlockId`]), and the length to detect a truncated block.
+//! detect two swapped files, the nonce to detect another block with the same ID (see [`BlockId`]),
+//! and the length to detect a truncated block.
 
 use crate::ids::{BlockId, Nonce};
 
@@ -36,7 +36,7 @@ pub enum ChecksumError {
         /// The block ID in the checksum file.
         found: BlockId,
     },
-    /// The checksum file belongs to a block with the same ID from another history of the namespace.
+    /// The checksum file belongs to another block with the same ID (see [`BlockId`]).
     #[error("checksum file has nonce {found}, not {wanted}")]
     WrongNonce {
         /// The nonce of the block that was opened.

@@ -49,7 +49,7 @@ impl Hangup {
         let mut state = self.0.lock();
         state.cancelled = true;
         if let Some(stream) = state.stream.take() {
-            // An error means that the connection is closed already.
+            // An error means that the connection is already closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -59,7 +59,7 @@ impl Hangup {
 #[derive(Debug, Clone)]
 pub(super) struct Timeouts {
     pub(super) connect: Duration,
-    /// A peer that is silent for this long is given up.
+    /// A peer that is silent for this long is considered dead.
     pub(super) silence: Duration,
     pub(super) connector: Connector,
 }

@@ -16,7 +16,7 @@ pub enum Kind {
     Invalid,
     /// The file, folder, block or node does not exist.
     NotFound,
-    /// The file or folder exists already.
+    /// The file or folder already exists.
     Exists,
     /// The path is a file, but the operation needs a folder.
     NotDirectory,

@@ -119,7 +119,7 @@ impl Target {
 }
 
 fn exists_error() -> io::Error {
-    io::Error::other("exists already: overwrite it or choose another name")
+    io::Error::other("already exists: overwrite it or choose another name")
 }
 
 fn write_all(mut file: File, mut packets: mpsc::Receiver<Bytes>) -> io::Result<()> {
@@ -170,7 +170,7 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // The removal fails if the file has been renamed, as it should be.
+        // Ignore an error: after a successful rename the temporary file does not exist.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -206,7 +206,7 @@ mod tests {
         std::fs::write(&real, "old").unwrap();
         std::fs::set_permissions(&real, Permissions::from_mode(0o626)).unwrap();
         symlink(&real, &link).unwrap();
-        assert!(Target::find(&link, false).unwrap_err().to_string().starts_with("exists already"));
+        assert!(Target::find(&link, false).unwrap_err().to_string().starts_with("already exists"));
 
         let target = Target::find(&link, true).unwrap();
         assert_eq!(target.path, real);
@@ -216,6 +216,6 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(std::fs::read(&link).unwrap(), b"new");
         assert_eq!(std::fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o626);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "a temporary file is left");
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn parse(pattern: &str) -> Result<Vec<Vec<Segment>>, ClientError> {
 
 fn expand(done: String, rest: &str, out: &mut Vec<String>) -> Result<(), &'static str> {
     if out.len() >= ALTERNATIVES_MAX {
-        return Err("the braces have too many combinations");
+        return Err("the braces expand to too many paths");
     }
     let Some(open) = find_open(rest) else {
         if has_stray_close(rest) {

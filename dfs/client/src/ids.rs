@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The ID of a block. The bytes of a block never change after its replicas are finalised. An ID is
-/// not reused within one history of the namespace. A NameNode that is restored from an older copy
-/// of its folder continues with another history, and assigns IDs again that were assigned after the
-/// copy. A [`Nonce`] distinguishes blocks of two histories.
+/// never reused, with one exception: a NameNode that is restored from an older copy of its folder
+/// may assign IDs again that were assigned after the copy was made. A [`Nonce`] distinguishes
+/// blocks with the same ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BlockId(pub u64);
 
@@ -42,8 +42,8 @@ pub struct NodeUuid(pub uuid::Uuid);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// Identifies one start of the NameNode. The ID is random, so that two starts with the same epoch
-/// in different histories of the namespace can be distinguished.
+/// Identifies one start of the NameNode. The ID is random, because a NameNode that is restored from
+/// an older copy of its folder starts again with an epoch that was already used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StartId(pub u64);
 

@@ -4,8 +4,8 @@
 //! ID until the configured deadline. Data is transferred directly to and from DataNodes with the
 //! bulk protocol.
 //!
-//! Deliberately absent: caching of metadata or data. Every call goes to the NameNode, and every
-//! byte is verified.
+//! Neither metadata nor data is cached: every call goes to the NameNode, and every byte is
+//! verified.
 //!
 //! [`bulk`], [`checksum`], [`error`], [`ids`] and [`path`] are also used by the NameNode and the
 //! DataNode.

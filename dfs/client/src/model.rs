@@ -1,4 +1,4 @@
-//! The data types of the client API. `--json` prints them as they are.
+//! The data types of the client API. `mrctl --json` prints them as they are.
 //!
 //! Invariant: none of them is a wire type. `wire.rs` validates the messages of a server before it
 //! converts them.
@@ -158,7 +158,7 @@ pub struct LocatedBlock {
     pub damaged_on: Vec<String>,
 }
 
-/// The result of a check.
+/// The result of an fsck, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
@@ -174,12 +174,12 @@ pub enum Health {
 }
 
 impl Fsck {
-    /// Creates the result of a check of no files.
+    /// Creates the result of an fsck of no files.
     pub fn new() -> Self {
         Self { status: Health::Healthy, files: 0, blocks: 0, bytes: 0, problems: Vec::new() }
     }
 
-    /// Adds the result of another check.
+    /// Adds the result of an fsck of other files.
     pub fn add(&mut self, other: Self) {
         self.status = self.status.max(other.status);
         self.files = self.files.saturating_add(other.files);
@@ -195,7 +195,7 @@ impl Default for Fsck {
     }
 }
 
-/// The result of a check.
+/// The result of an fsck.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fsck {
     /// The worst status of all files.
@@ -354,7 +354,7 @@ pub enum NodeState {
     Live,
     /// Heartbeats are late. The node gets no new blocks.
     Suspect,
-    /// Heartbeats have been missing for too long. The node is given up.
+    /// Heartbeats have been missing for too long. The replicas of the node do not count any more.
     Dead,
     /// The blocks of the node are being copied to other nodes.
     Draining,
@@ -389,8 +389,8 @@ pub struct DrainStatus {
     pub state: NodeState,
     /// Number of blocks that need more replicas on the staying nodes.
     pub blocks_left: u64,
-    /// Whether the drain cannot continue: all of these blocks have as many replicas as the staying
-    /// nodes can store.
+    /// Whether the drain cannot continue: each of the blocks left has as many replicas as the
+    /// staying nodes can store.
     pub stuck: bool,
     /// Number of DataNodes that are neither dead nor draining.
     pub staying: u32,

@@ -155,8 +155,8 @@ impl Client {
         Ok(files)
     }
 
-    /// Creates a folder. With `parents`, also creates missing parents, and accepts a folder that
-    /// exists.
+    /// Creates a folder. With `parents`, also creates missing parents, and succeeds if the folder
+    /// already exists.
     pub async fn mkdir(&self, path: &DfsPath, parents: bool) -> Result<()> {
         self.mkdir_with(path, parents, 0).await
     }
@@ -260,7 +260,7 @@ impl Client {
         Ok(())
     }
 
-    /// Does an atomic commit. Returns whether the commit had been done already.
+    /// Does an atomic commit. Returns whether the commit had already been done.
     pub async fn commit(&self, commit: Commit) -> Result<bool> {
         let texts = |paths: &[DfsPath]| paths.iter().map(ToString::to_string).collect();
         let moves = commit.moves.iter();

@@ -1,7 +1,7 @@
 //! A path in the file system: absolute and normalised. It is checked once, when it is parsed.
 //!
-//! Deliberately absent: relative paths and a working folder. `.` and `..` are refused and not
-//! resolved, so that every file has exactly one path.
+//! There are no relative paths and no working folder. `.` and `..` are refused and not resolved, so
+//! that every file has exactly one path.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

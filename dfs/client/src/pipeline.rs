@@ -9,8 +9,7 @@
 //! thread sends. While the source has no data, empty packets keep the pipeline alive and show that
 //! it works.
 //!
-//! Deliberately absent: calls to the NameNode. When all targets have failed, the caller decides
-//! what to do.
+//! This module never calls the NameNode: if all targets fail, the caller decides what to do.
 
 use super::connection::{BufferPool, Hangup, Timeouts, connect, describe_socket_error, send_frame};
 use super::{ClientError, LocatedBlock, NodeAddress, NodeFault, wire};

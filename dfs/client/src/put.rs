@@ -93,7 +93,7 @@ impl Client {
                     .into())
             }
             Some(_) if !overwrite => {
-                let message = format!("{to} exists already: overwrite it or choose another name");
+                let message = format!("{to} already exists: overwrite it or choose another name");
                 Err(Error::new(Kind::Exists, message).into())
             }
             _ => Ok(()),

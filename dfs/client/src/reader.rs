@@ -81,11 +81,11 @@ impl FileReader {
 
     /// Makes [`Self::next`] return zeros in place of a block without a good replica, instead of an
     /// error.
-    pub fn skip_lost(&mut self) {
+    pub fn zero_fill_lost_blocks(&mut self) {
         self.file.skip_lost = true;
     }
 
-    /// Returns the ranges that were skipped so far.
+    /// Returns the ranges for which zeros were returned so far.
     pub fn lost(&self) -> &[LostRange] {
         &self.file.lost
     }

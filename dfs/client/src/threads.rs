@@ -23,7 +23,7 @@ impl Default for Threads {
     }
 }
 
-/// Counts one running thread. Dropping it ends the count.
+/// Counts as one running thread until dropped.
 struct ThreadPermit(Arc<Threads>);
 
 impl Drop for ThreadPermit {
@@ -51,7 +51,7 @@ impl Threads {
         let before = self.running.fetch_add(1, Ordering::SeqCst);
         let permit = ThreadPermit(self.clone());
         if before >= self.max {
-            return Err(refused(format!("{before} are open already")));
+            return Err(refused(format!("{before} are already open")));
         }
         let (result, receiver) = oneshot::channel();
         let builder = std::thread::Builder::new().name(name.into()).stack_size(Self::STACK_BYTES);
@@ -77,14 +77,14 @@ mod tests {
         let (go, wait) = crossbeam::channel::bounded::<()>(0);
         let one = threads.start("one", move || wait.recv().is_err()).unwrap();
         let two = threads.start("two", || panic!("a bug")).map(|two: oneshot::Receiver<()>| two).unwrap();
-        assert!(two.await.is_err(), "a panic is reported");
+        assert!(two.await.is_err(), "the panic was not reported");
         while threads.running.load(Ordering::SeqCst) > 1 {
             tokio::task::yield_now().await;
         }
         let (stay, hold) = crossbeam::channel::bounded::<()>(0);
         let three = threads.start("three", move || hold.recv().is_err()).unwrap();
         let refused = threads.start("four", || ()).unwrap_err().to_string();
-        assert!(refused.contains("2 are open already"), "{refused}");
+        assert!(refused.contains("2 are already open"), "{refused}");
         drop((go, stay));
         assert!(one.await.unwrap() && three.await.unwrap());
         threads.start("five", || ()).unwrap().await.unwrap();

@@ -106,7 +106,7 @@ pub fn encode_frame(kind: FrameKind, body: &impl Message, data_len: usize, out: 
     let body_len = body.encoded_len();
     debug_assert!(
         body_len <= body_bytes_max(kind) && data_len <= DATA_BYTES_MAX,
-        "the frame is within its limits"
+        "the frame exceeds its limits"
     );
     let start = out.len();
     out.extend_from_slice(&MAGIC);
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn invalid_request_is_refused_after_its_header() {
-        // Sends only the header of a packet, and a request whose header gives a too long body.
-        // Checks that both are refused without reading a body.
+        // Sends only the header of a packet, and a request whose header announces a body that is
+        // too long. Checks that both are refused without reading a body.
         let packet = packet_frame(&[0; 100]);
         let read = read_request(&mut &packet[..FRAME_HEADER_BYTES]);
         assert!(matches!(read, Err(FrameError::Unexpected(FrameKind::Packet))), "{read:?}");
@@ -309,7 +309,10 @@ mod tests {
 
     impl Read for CountingReader<'_> {
         fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            assert!(into.len() <= BODY_BYTES_MAX.max(DATA_BYTES_MAX), "requests more than the largest frame");
+            assert!(
+                into.len() <= BODY_BYTES_MAX.max(DATA_BYTES_MAX),
+                "the reader requests more than the largest frame"
+            );
             let read = self.0.read(into)?;
             self.1 += read;
             Ok(read)

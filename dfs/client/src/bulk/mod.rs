@@ -14,7 +14,6 @@
 //!        16  body, then data
 //! ```
 //!
-//!
 //! **Write.** The client sends `Request(WriteBlock)` to the first node. Each node connects to the
 //! next node of the pipeline (its mirror) and forwards the remaining list; then a `Status` with the
 //! nodes that are ready returns to the client. `Packet`s follow in order, each with complete chunks
@@ -44,7 +43,7 @@
 //! and no bytes follow.
 //!
 //! Any request may be answered with `Error`. A connection may be used for several requests, one
-//! after the other. Deliberately absent: compression and multiplexing; each transfer has its own
+//! after the other. There is no compression and no multiplexing: each transfer has its own
 //! connection.
 
 mod connect;

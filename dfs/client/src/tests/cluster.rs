@@ -104,7 +104,7 @@ impl Cluster {
         for (block, length, _) in &file.blocks {
             let nodes = self.nodes.lock().clone();
             let found = nodes.iter().find_map(|node| node.state.lock().blocks.get(block).cloned()).unwrap();
-            assert_eq!(Some(found.len() as u64), *length, "committed with its length");
+            assert_eq!(Some(found.len() as u64), *length, "the block was committed with a wrong length");
             content.extend(found);
         }
         content
@@ -264,7 +264,7 @@ impl NameNode for FakeNameNode {
         assert_eq!(
             (last.0, last.1),
             (request.block_id, None),
-            "abandons the newest block, which is not committed"
+            "the abandoned block is not the newest, or is committed"
         );
         namespace.files.insert(path, file);
         Ok(Response::new(pb::AbandonBlockReply {}))
@@ -276,7 +276,10 @@ impl NameNode for FakeNameNode {
         let mut namespace = self.namespace.lock();
         let (path, mut file) = find_by_id(&mut namespace, request.file_id)?;
         commit(namespace.quota_exceeded, &mut file, &request.commits)?;
-        assert!(file.blocks.iter().all(|block| block.1.is_some()), "every block is committed");
+        assert!(
+            file.blocks.iter().all(|block| block.1.is_some()),
+            "the file is closed with an uncommitted block"
+        );
         file.open = false;
         let to = if request.rename_to.is_empty() { path.clone() } else { request.rename_to };
         if to != path && namespace.files.contains_key(&to) && !request.overwrite {

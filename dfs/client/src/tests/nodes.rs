@@ -156,14 +156,14 @@ impl Node {
             checksum::verify(&frame.data, packet.offset, &checksum::from_bytes(&packet.checksums)).unwrap();
             assert!(
                 packet.last || frame.data.len() % CHUNK_BYTES == 0,
-                "complete chunks except in the last packet"
+                "an incomplete chunk before the last packet"
             );
             if frame.data.is_empty() && !packet.last {
                 self.state.lock().keep_alives += 1;
                 send(stream, FrameKind::Status, &pipeline.status(packet.offset, false))?;
                 continue;
             }
-            assert!(!frame.data.is_empty(), "only a keep-alive is empty");
+            assert!(!frame.data.is_empty(), "an empty packet that is not a keep-alive");
             pipeline.packets += 1;
             if matches!(self.misbehaviour(), Some(Misbehaviour::StallAfterPackets(after)) if pipeline.packets > after)
             {
@@ -205,9 +205,9 @@ impl Node {
         let Some(mut content) = content.filter(|_| misbehaviour != Some(Misbehaviour::Missing)) else {
             return refuse(stream, "not-found", "this node has no such replica");
         };
-        assert_eq!(content.len() as u64, read.block_length, "the client knows the block's length");
+        assert_eq!(content.len() as u64, read.block_length, "the client expects another block length");
         let (start, end) = (read.offset as usize, (read.offset + read.length) as usize);
-        assert!(start % CHUNK_BYTES == 0, "the requested range starts at a chunk boundary");
+        assert!(start % CHUNK_BYTES == 0, "the requested range does not start at a chunk boundary");
         let mut reply = pb::ReadReply {
             offset: read.offset,
             length: read.length,
@@ -276,7 +276,7 @@ impl Pipeline {
                 return false;
             }
             let partial = state.partial.entry(block).or_default();
-            assert_eq!(partial.len() as u64, offset, "packets come in order");
+            assert_eq!(partial.len() as u64, offset, "a packet is out of order");
             partial.extend_from_slice(data);
             if last {
                 let content = state.partial.remove(&block).unwrap();

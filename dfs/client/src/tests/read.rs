@@ -80,7 +80,7 @@ async fn reader_continues_on_another_replica_after_any_damage() {
         assert!(bad.iter().all(|(_, node)| node == "uuid-of-n1"));
         let mut once = bad.clone();
         once.dedup();
-        assert_eq!(once, bad, "each replica is reported once");
+        assert_eq!(once, bad, "a replica was reported twice");
     }
 }
 
@@ -93,8 +93,11 @@ async fn dead_node_is_skipped_and_then_avoided() {
     cluster.node(1).state.lock().dead = true;
     let mut reader = client.open(&path("/f")).await.unwrap();
     assert!(read_all(&mut reader).await.unwrap() == data);
-    assert_eq!(reader.faults().len(), 1, "the dead node got one request: {:?}", reader.faults());
-    assert!(cluster.namespace.lock().bad_replica_reports.is_empty(), "its replicas are not reported as bad");
+    assert_eq!(reader.faults().len(), 1, "expected one fault, of the dead node: {:?}", reader.faults());
+    assert!(
+        cluster.namespace.lock().bad_replica_reports.is_empty(),
+        "replicas of the dead node were reported as bad"
+    );
 }
 
 #[tokio::test]
@@ -113,8 +116,15 @@ async fn stalled_node_is_abandoned_and_avoided() {
         let mut reader = client.open(&path("/f")).await.unwrap();
         assert!(read_all(&mut reader).await.unwrap() == data);
         let took = started.elapsed();
-        assert!(took < Duration::from_secs(8), "{took:?} of the 15 s that a last replica is given");
-        assert_eq!((reader.faults().len(), cluster.node(1).state.lock().reads), (1, 1), "asked once");
+        assert!(
+            took < Duration::from_secs(8),
+            "the read took {took:?}: the reader waited for the stalled node"
+        );
+        assert_eq!(
+            (reader.faults().len(), cluster.node(1).state.lock().reads),
+            (1, 1),
+            "the stalled node was asked more than once"
+        );
     }
 }
 
@@ -130,7 +140,11 @@ async fn slow_node_with_the_only_replica_is_waited_for() {
         (1..=2).for_each(|number| cluster.node(number).set_misbehaviour(Misbehaviour::Slow(1500)));
         let mut reader = client.open(&path(&name)).await.unwrap();
         assert!(read_all(&mut reader).await.unwrap() == data);
-        assert_eq!(reader.faults().len(), replication as usize - 1, "the last one is waited for");
+        assert_eq!(
+            reader.faults().len(),
+            replication as usize - 1,
+            "the reader did not wait for the last replica"
+        );
         (1..=2).for_each(|number| cluster.node(number).state.lock().misbehaviour = None);
     }
 }
@@ -149,7 +163,7 @@ async fn block_with_all_replicas_corrupt_is_not_waited_for() {
     for skip in [false, true] {
         let mut reader = client.open(&path("/f")).await.unwrap();
         if skip {
-            reader.skip_lost();
+            reader.zero_fill_lost_blocks();
             assert!(read_all(&mut reader).await.unwrap() == [0; 1000]);
             assert_eq!(reader.lost()[0].why, "the replica on n1 is damaged");
         } else {
@@ -160,7 +174,7 @@ async fn block_with_all_replicas_corrupt_is_not_waited_for() {
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     assert!(
         !client.inner.has_given_up.load(std::sync::atomic::Ordering::Relaxed),
-        "other nodes may be temporarily unreachable"
+        "later waits will be short, although no wait has reached the deadline"
     );
 }
 
@@ -222,12 +236,12 @@ async fn get_writes_the_complete_file_or_nothing() {
     assert_eq!((report.status.length, progress.total()), (data.len() as u64, data.len() as u64));
     assert!(std::fs::read(&to).unwrap() == data);
     let again = client.get(&path("/f"), &to, GetOptions::default(), &()).await.unwrap_err().to_string();
-    assert!(again.contains("exists already"), "{again}");
+    assert!(again.contains("already exists"), "{again}");
     client.get(&path("/f"), &to, GetOptions { overwrite: true }, &()).await.unwrap();
     cluster.node(1).set_misbehaviour(Misbehaviour::CutAt(PACKET_BYTES as u64 / 2));
     let other = folder.path().join("g");
     client.get(&path("/f"), &other, GetOptions::default(), &()).await.unwrap_err();
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file is left");
 }
 
 /// Serves one block over a Unix socket. The returned channel gets, for each connection, whether a
@@ -284,7 +298,10 @@ async fn a_local_block_is_mapped_and_verified() {
     let local = client.open_local_block(&with("good.sock")).await.unwrap().unwrap();
     assert!(local.bytes() == content);
     local.verify(0..u64::MAX).unwrap();
-    assert!(client.open_local_block(&with("bad.sock")).await.unwrap().is_none(), "another block's sums");
+    assert!(
+        client.open_local_block(&with("bad.sock")).await.unwrap().is_none(),
+        "a block with the checksums of another block was mapped"
+    );
     assert!(client.open_local_block(&with("none.sock")).await.unwrap().is_none());
     // Fetch the same block through the socket. Later, a changed byte must be reported as damage.
     let run = |socket| {
@@ -306,7 +323,7 @@ async fn a_local_block_is_mapped_and_verified() {
         fetched.extend_from_slice(&bytes);
     }
     assert!(fetched == content);
-    assert_eq!(cluster.node(1).state.lock().reads, reads, "nothing went over TCP");
+    assert_eq!(cluster.node(1).state.lock().reads, reads, "the block was read over TCP");
     let mut file = std::fs::OpenOptions::new().write(true).open(at("data")).unwrap();
     file.write_all(&[content[0] ^ 1]).unwrap();
     let found = local.verify(1..2);
@@ -419,7 +436,7 @@ async fn corrupt_chunk_ends_the_fetch_after_all_good_packets() {
         assert!(matches!(run.next().await, Some(Ok((at, _))) if at == packet * PACKET_BYTES as u64));
     }
     assert!(matches!(run.next().await, Some(Err(failure)) if failure.damaged));
-    assert!(run.next().await.is_none(), "nothing comes after a failure");
+    assert!(run.next().await.is_none(), "bytes were returned after a failure");
 }
 
 #[tokio::test]
@@ -469,7 +486,7 @@ async fn lost_block_is_reported_and_other_blocks_can_be_read() {
     let mut holed = data.clone();
     holed[size..2 * size].fill(0);
     let mut reader = client.open(&path("/f")).await.unwrap();
-    reader.skip_lost();
+    reader.zero_fill_lost_blocks();
     assert!(read_all(&mut reader).await.unwrap() == holed);
     let [hole] = reader.lost() else { panic!("{:?}", reader.lost()) };
     assert_eq!((hole.block, hole.offset, hole.length), (BlockId(lost), size as u64, size as u64));
@@ -498,7 +515,7 @@ async fn unreachable_block_is_waited_for_even_with_skip_lost() {
         node.state.lock().blocks.insert(block, away);
     };
     let mut reader = client.open(&path("/f")).await.unwrap();
-    reader.skip_lost();
+    reader.zero_fill_lost_blocks();
     let (read, ()) = tokio::join!(read_all(&mut reader), back);
     assert!(read.unwrap() == data);
     assert!(reader.lost().is_empty());

@@ -72,7 +72,7 @@ async fn files_of_every_size_are_written_completely() {
             }
         }
     }
-    assert!(cluster.paths().iter().all(|path| !path.contains("/.")), "no hidden file is left");
+    assert!(cluster.paths().iter().all(|path| !path.contains("/.")), "a hidden file is left");
 }
 
 #[tokio::test]
@@ -121,7 +121,11 @@ async fn second_node_takes_over_when_the_first_dies() {
         assert!(cluster.content("/f") == data, "dies after {after}");
         assert_eq!(report.faults.len(), 1);
         assert_eq!(report.faults[0].node, "n1");
-        assert_eq!(cluster.node(2).state.lock().resumed_at.len(), 1, "one take-over, no new block");
+        assert_eq!(
+            cluster.node(2).state.lock().resumed_at.len(),
+            1,
+            "expected one take-over and no new block"
+        );
     }
 }
 
@@ -187,7 +191,7 @@ async fn put_writes_the_block_again_when_the_only_replica_dies() {
         let put = options(1, WINDOW_BYTES as u64 * 5 / 4);
         client.put_with(&name, &data, put, &progress).await.unwrap();
         assert!(cluster.content(&name) == data, "parallel {parallel}");
-        assert_eq!(progress.total(), data.len() as u64, "each byte counts once");
+        assert_eq!(progress.total(), data.len() as u64, "a byte was counted twice or never");
     }
 }
 
@@ -224,7 +228,7 @@ async fn write_skips_faulty_nodes_and_fails_if_none_is_left() {
     cluster.node(2).set_misbehaviour(Misbehaviour::RefuseWrites);
     let text = client.put_bytes("/f", &bytes(1000)).await.unwrap_err().to_string();
     assert!(text.contains("no folder has free space"), "{text}");
-    assert_eq!(cluster.paths(), ["/"], "nothing is left");
+    assert_eq!(cluster.paths(), ["/"], "a file is left");
 }
 
 #[tokio::test]
@@ -236,7 +240,7 @@ async fn lease_is_renewed_while_a_file_is_open_and_not_after() {
     wait_until("three renewals", || cluster.namespace.lock().renewals >= 3).await;
     writer.close().await.unwrap();
     let is_idle = client.inner.leases.lock().is_idle();
-    assert!(is_idle, "the lease is not renewed any more");
+    assert!(is_idle, "the lease is still renewed");
 }
 
 #[tokio::test]
@@ -365,7 +369,7 @@ async fn slow_source_is_kept_alive_and_a_stalled_node_is_detected() {
     let mut writer = client.create(&path("/f"), stream_options(2, 1 << 30)).await.unwrap();
     writer.write(&data[..2 * PACKET_BYTES]).await.unwrap();
     wait_until("keep-alives", || cluster.node(1).state.lock().keep_alives > 8).await;
-    assert_eq!(cluster.node(1).state.lock().resumed_at.len(), 1, "over one connection");
+    assert_eq!(cluster.node(1).state.lock().resumed_at.len(), 1, "the writer opened another connection");
     cluster.node(1).set_misbehaviour(Misbehaviour::StallAfterPackets(1));
     writer.write(&data[2 * PACKET_BYTES..]).await.unwrap();
     // The other node takes over although the writer has no more data to send.
