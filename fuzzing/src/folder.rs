@@ -18,7 +18,7 @@ pub(crate) fn pack<N: AsRef<str>, C: AsRef<[u8]>>(files: impl IntoIterator<Item 
 }
 
 /// Unpacks what [`pack`] has packed. Accepts any bytes: a length beyond the end of the input is
-/// cut, so that every input is a folder.
+/// reduced, so that every input is a list of files.
 pub(crate) fn unpack(mut input: &[u8]) -> Files {
     let mut files = Files::new();
     let mut take = |length: usize| {

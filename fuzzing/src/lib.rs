@@ -42,7 +42,7 @@ pub struct Target {
 /// How a reader may treat a damaged valid input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Damage {
-    /// The reader may read other valid content, because the format has no checksum.
+    /// The reader may accept the input with different content, because the format has no checksum.
     Unnoticed,
     /// The reader refuses the input, or reads the content of a valid input.
     Refused,
@@ -53,9 +53,9 @@ pub enum Damage {
 /// A memory limit in bytes, depending on the length of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Bytes for any input.
+    /// Bytes that are allowed for any input.
     pub fixed: usize,
-    /// Additional bytes per byte of input.
+    /// Bytes that are allowed in addition, per byte of input.
     pub per_byte: usize,
 }
 

@@ -86,7 +86,7 @@ fn run(seconds: &str, names: &[&str]) -> Result<(), String> {
             tally.time.as_secs_f64()
         );
     }
-    if found == 0 { Ok(()) } else { Err(format!("{found} targets with a finding")) }
+    if found == 0 { Ok(()) } else { Err(format!("{found} of the targets have a finding")) }
 }
 
 /// Runs a target on files, such as findings of a fuzzer.

@@ -110,8 +110,9 @@ fn decode_body<M: Message + Default + PartialEq + std::fmt::Debug>(
 ) -> Result<M, FrameError> {
     let message: M = frame.expect(kind)?;
     let again = frame_bytes(kind, &message, b"");
-    let again = read_frame(&mut again.as_slice(), BytesMut::new()).expect("what we wrote");
-    assert_eq!(again.expect::<M>(kind).expect("what we wrote"), message);
+    let again =
+        read_frame(&mut again.as_slice(), BytesMut::new()).expect("a frame that was just encoded is valid");
+    assert_eq!(again.expect::<M>(kind).expect("a frame that was just encoded is valid"), message);
     Ok(message)
 }
 
@@ -172,7 +173,7 @@ fn check_frames(input: &[u8]) -> Option<Vec<u8>> {
 fn check_checksum_file(input: &[u8]) -> Option<Vec<u8>> {
     let read = |bytes: &[u8]| {
         let sums = Checksums::decode(bytes, BLOCK).ok()?;
-        assert_eq!(sums.encode(), bytes, "an accepted input encodes differently");
+        assert_eq!(sums.encode(), bytes, "encoding an accepted input again gives different bytes");
         assert_eq!(sums.sums.len() as u64, sums.length.div_ceil(CHUNK_BYTES as u64));
         let _mismatch = checksum::verify(&[0; 100], 0, &sums.sums);
         Some(bytes.to_vec())
@@ -194,7 +195,7 @@ fn check_path(input: &[u8]) -> Option<Vec<u8>> {
     assert_eq!(
         DfsPath::parse(text).as_ref(),
         Ok(&path),
-        "parsing a normalised path again gives another path"
+        "parsing a normalised path again gives a different path"
     );
     Some(text.as_bytes().to_vec())
 }

@@ -43,8 +43,9 @@ pub(super) const TARGETS: &[Target] = &[
         name: "shuffle_request",
         reads: "engine::fetch::wire::Request::parse, types::AttemptId",
         seeds: || {
-            let request =
-                |token: &[u8], attempt| wire::request(token, attempt, 9).expect("short")[4..].to_vec();
+            let request = |token: &[u8], attempt| {
+                wire::request(token, attempt, 9).expect("the request is within the limit")[4..].to_vec()
+            };
             vec![request(b"secret", "job_7.m3.0"), request(b"", "job_1.r2.11"), request(&[1; 255], "x")]
         },
         body: check_request,
@@ -110,10 +111,11 @@ fn read_all<M: Message + Default + PartialEq>(mut input: &[u8], mut each: impl F
         match read_frame::<M>(&mut input) {
             Ok(Some(message)) => {
                 let again = encode_frames(std::slice::from_ref(&message));
-                let read: Option<M> = read_frame(&mut again.as_slice()).expect("what we wrote");
+                let read: Option<M> =
+                    read_frame(&mut again.as_slice()).expect("a message that was just encoded is valid");
                 assert!(
                     read.is_some_and(|read| read == message),
-                    "encoding and decoding a message again gives another message"
+                    "encoding and decoding a message again gives a different message"
                 );
                 each(message);
             }
@@ -157,7 +159,8 @@ fn from_task_seeds() -> Vec<Vec<u8>> {
 
 fn check_from_task(input: &[u8]) -> Option<Vec<u8>> {
     let messages = tasktracker::fuzzing::messages_of_a_task(input).ok()?;
-    let again = tasktracker::fuzzing::messages_of_a_task(&encode_frames(&messages)).expect("what we wrote");
+    let again = tasktracker::fuzzing::messages_of_a_task(&encode_frames(&messages))
+        .expect("a message that was just encoded is valid");
     // NaN does not equal itself.
     assert!(
         again == messages || format!("{messages:?}").contains("NaN"),
@@ -168,7 +171,8 @@ fn check_from_task(input: &[u8]) -> Option<Vec<u8>> {
 
 fn check_request(input: &[u8]) -> Option<Vec<u8>> {
     let Request { token, attempt, partition } = Request::parse(input)?;
-    let again = wire::request(token, attempt, partition).expect("what was read is not too long");
+    let again =
+        wire::request(token, attempt, partition).expect("a request that was read is within the limit");
     assert_eq!(&again[4..], input, "encoding an accepted input again gives different bytes");
     assert!(input.len() <= wire::REQUEST_BYTES_MAX);
     if let Ok(parsed) = attempt.parse::<types::AttemptId>() {

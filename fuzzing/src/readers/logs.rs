@@ -72,19 +72,19 @@ fn record(seq: u64) -> Vec<u8> {
 
 fn append(log: &Log, count: u64) {
     for _ in 0..count {
-        let seq = log.append(&record(log.last_seq() + 1)).expect("a sound log");
-        log.sync(seq).expect("a sound log");
+        let seq = log.append(&record(log.last_seq() + 1)).expect("the log works");
+        log.sync(seq).expect("the log works");
     }
 }
 
 fn take_snapshot(log: &Log) {
-    let upto = log.rotate().expect("a sound log");
-    let mut writer = log.snapshot_writer(upto).expect("a sound log");
+    let upto = log.rotate().expect("the log works");
+    let mut writer = log.snapshot_writer(upto).expect("the log works");
     for seq in 1..=upto {
-        writer.push(&record(seq)).expect("space");
+        writer.push(&record(seq)).expect("the disk has space");
     }
-    writer.finish().expect("space");
-    log.snapshot_done(upto).expect("a sound log");
+    writer.finish().expect("the disk has space");
+    log.snapshot_done(upto).expect("the log works");
 }
 
 /// Returns logs that were closed, and logs as a crash leaves them. In all of them, a record with a
@@ -96,20 +96,20 @@ fn log_seeds() -> Vec<Vec<u8>> {
         write(&log);
         // The files are copied while the log is open, because closing or dropping it seals it.
         let crashed = crash.map(|survive| disk.survivor(survive));
-        log.close().expect("a sound log");
+        log.close().expect("the log works");
         pack(crashed.unwrap_or(disk).files())
     };
     let small = |log: &Log| append(log, 3);
     let rotated = |log: &Log| {
         append(log, 5);
-        log.rotate().expect("a sound log");
+        log.rotate().expect("the log works");
         append(log, 4);
     };
     let snapshots = |log: &Log| {
         append(log, 4);
         take_snapshot(log);
         append(log, 3);
-        log.rotate().expect("a sound log");
+        log.rotate().expect("the log works");
         append(log, 2);
     };
     vec![
@@ -150,8 +150,8 @@ fn check_log(input: &[u8]) -> Option<Vec<u8>> {
     let disk = || CrashDisk::with_files(files.iter().map(|(name, bytes)| (name.clone(), bytes.clone())));
     let recovered = disk();
     if let Ok(content) = read_log(&recovered, Recovery::DropDamaged) {
-        let again = read_log(&recovered, Recovery::Refuse).expect("what was recovered is sound");
-        assert_eq!(again, content, "a recovered log has other records when it is read again");
+        let again = read_log(&recovered, Recovery::Refuse).expect("a recovered log is valid");
+        assert_eq!(again, content, "a recovered log has different records when it is read again");
     }
     read_log(&disk(), Recovery::Refuse).ok()
 }
@@ -161,7 +161,7 @@ fn decode_and_check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debu
     bytes: &[u8],
 ) -> Option<T> {
     let value: T = codec::decode(bytes).ok()?;
-    let again: T = codec::decode(&codec::encode(&value)).expect("what we encoded");
+    let again: T = codec::decode(&codec::encode(&value)).expect("a value that was just encoded is valid");
     assert!(
         again == value || format!("{value:?}").contains("NaN"),
         "encoding and decoding {value:?} again gives {again:?}"
@@ -242,10 +242,11 @@ fn check_edit(input: &[u8]) -> Option<Vec<u8>> {
             let items: Vec<SnapshotItem> = namespace.items().collect();
             let mut loader = SnapshotLoader::default();
             for item in items.iter().cloned() {
-                loader.take(item).expect("a snapshot of what a record made");
+                loader.take(item).expect("a snapshot of a namespace is valid");
             }
-            let again: Vec<SnapshotItem> = loader.finish().expect("a complete snapshot").items().collect();
-            assert_eq!(again, items, "the snapshot is loaded as another namespace");
+            let again: Vec<SnapshotItem> =
+                loader.finish().expect("the snapshot is complete").items().collect();
+            assert_eq!(again, items, "loading the snapshot gives a different namespace");
         }
     }
     Some(Vec::new())

@@ -55,7 +55,7 @@ impl Scratch {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
         let file = file.expect("a temporary file");
         file.write_all_at(content, 0).expect("space for a temporary file");
-        file.set_len(content.len() as u64).expect("our own file");
+        file.set_len(content.len() as u64).expect("the size of a temporary file can be set");
         path
     }
 

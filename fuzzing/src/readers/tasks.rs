@@ -93,10 +93,10 @@ pub(super) fn sample_segment(records: u32, value: &[u8], compress: bool) -> (Vec
         let path = scratch.path().join("made");
         let mut writer = SegmentWriter::create(&path, 1, compress).expect("a file");
         for number in 0..records {
-            writer.append(0, format!("key{number:06}").as_bytes(), value).expect("space");
+            writer.append(0, format!("key{number:06}").as_bytes(), value).expect("the disk has space");
         }
-        let extent = writer.finish().expect("space").extents[0];
-        (fs::read(&path).expect("what was written"), extent)
+        let extent = writer.finish().expect("the disk has space").extents[0];
+        (fs::read(&path).expect("a file that was just written can be read"), extent)
     })
 }
 
@@ -127,19 +127,22 @@ pub(super) fn records_of(run: &Run) -> Result<Pairs, TaskError> {
     }
     if run.start.is_none() && !positions.is_empty() {
         let from = run.extent.crc as usize % positions.len();
-        let mut reader = run.open_at(positions[from]).expect("a position from a reader");
+        let mut reader = run.open_at(positions[from]).expect("the position of a record is valid");
         for (key, value) in &records[from..] {
             assert!(
-                reader.next().expect("what was read before"),
+                reader.next().expect("a record that was read before is valid"),
                 "reading from a position gives fewer records"
             );
             assert_eq!(
                 (reader.key(), reader.value()),
                 (&key[..], &value[..]),
-                "reading from a position gives other records"
+                "reading from a position gives different records"
             );
         }
-        assert!(!reader.next().expect("the same end"), "reading from a position gives more records");
+        assert!(
+            !reader.next().expect("the end is read as before"),
+            "reading from a position gives more records"
+        );
     }
     Ok(records)
 }
@@ -160,7 +163,7 @@ fn check_segment(input: &[u8]) -> Option<Vec<u8>> {
     let read = |extent: Extent| {
         let memory = records_of(&Run::in_memory("memory", Bytes::copy_from_slice(rest), extent));
         let file = Scratch::with(|scratch| scratch.file("segment", rest));
-        let open = Stored::Open(Arc::new(File::open(file).expect("our own file")));
+        let open = Stored::Open(Arc::new(File::open(file).expect("a temporary file can be opened")));
         let file = records_of(&Run::new(open, Extent { offset: 0, ..extent }, "file".into()));
         for error in [memory.as_ref().err(), file.as_ref().err()].into_iter().flatten() {
             assert_damaged(error);
@@ -216,9 +219,9 @@ fn checkpoint_seeds() -> Vec<Vec<u8>> {
     let memory = Run::in_memory("memory", Bytes::from(bytes), extent);
     let empty = Run::in_memory("nothing", Bytes::new(), Extent::default());
     let half = {
-        let mut reader = memory.open().expect("sound");
+        let mut reader = memory.open().expect("the segment is valid");
         for _ in 0..15 {
-            assert!(reader.next().expect("sound"));
+            assert!(reader.next().expect("the segment is valid"));
         }
         Run { start: Some(reader.position()), ..memory.clone() }
     };
@@ -242,7 +245,7 @@ fn checkpoint_seeds() -> Vec<Vec<u8>> {
         .map(|state| {
             let folder = tempfile::tempdir().expect("a folder");
             let dirs = [folder.path().join("checkpoint")];
-            checkpoint::save(&dirs, ATTEMPT, 2, state).expect("space");
+            checkpoint::save(&dirs, ATTEMPT, 2, state).expect("the disk has space");
             let content = |name: &str| fs::read(dirs[0].join(name)).unwrap_or_default();
             pack([("state", content("state")), ("memory", content("memory"))])
         })
@@ -268,12 +271,15 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         }
     };
     let (again, _) = (checkpoint::encode(&entry), checkpoint::info(&entry));
-    assert_eq!(checkpoint::decode(&again, Path::new("state")).expect("what we encoded"), entry);
+    assert_eq!(
+        checkpoint::decode(&again, Path::new("state")).expect("a checkpoint that was just encoded is valid"),
+        entry
+    );
     Scratch::with(|scratch| {
         scratch.file("state", state);
         scratch.file("memory", memory);
         let dirs = vec![scratch.path().to_owned()];
-        let parts = checkpoint::parts(&dirs).expect("it was just decoded");
+        let parts = checkpoint::parts(&dirs).expect("a decoded checkpoint has parts");
         assert_eq!(parts.len(), entry.runs.len() + 2);
         let source = CheckpointSource { attempt: entry.attempt.clone(), dirs, addr: String::new() };
         let nowhere = scratch::Scratch::new(vec!["/nowhere".into()]);
@@ -283,7 +289,7 @@ fn restore(state: &[u8], memory: &[u8]) -> Option<Vec<u8>> {
         let state = match state {
             Ok(state) => state,
             Err(TaskError::CheckpointCorrupt(_)) => return None,
-            Err(error) => panic!("not an error of kind Damaged: {error}"),
+            Err(error) => panic!("not an error of kind CheckpointCorrupt: {error}"),
         };
         let mut content = Vec::new();
         for run in state.runs.iter().flat_map(|run_of_map| run_of_map.run.parts()) {
@@ -318,7 +324,7 @@ fn check_split_keys(input: &[u8]) -> Option<Vec<u8>> {
     Some(input.to_vec())
 }
 
-/// A file in memory that is read in pieces of `stretch` bytes.
+/// A file in memory that is read in pieces of `piece_bytes` bytes.
 struct MemorySource {
     bytes: Vec<u8>,
     at: usize,
@@ -349,8 +355,8 @@ impl ByteSource for MemorySource {
 fn input_seeds() -> Vec<Vec<u8>> {
     let text = b"first line\r\nsecond\tline\n\nlast without an end".to_vec();
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
-    packer.write_all(&text.repeat(40)).expect("memory");
-    let packed = packer.finish().expect("memory");
+    packer.write_all(&text.repeat(40)).expect("writing to memory does not fail");
+    let packed = packer.finish().expect("writing to memory does not fail");
     let two_members = packed.repeat(2);
     vec![text, packed, two_members, vec![0; 3000]]
 }
@@ -397,9 +403,10 @@ fn check_input_records(input: &[u8]) -> Option<Vec<u8>> {
         }
         // Checks that each record is read once, for a split at any position.
         let middle = u64::from(crc32c::crc32c(input)) % (length + 1);
-        let mut parts = records_in(input, "/in", format, 0..middle).expect("it was readable as a whole");
-        parts.extend(records_in(input, "/in", format, middle..length).expect("it was readable as a whole"));
-        assert_eq!(parts, whole, "{format:?} split at {middle}");
+        let mut parts = records_in(input, "/in", format, 0..middle).expect("the unsplit input is readable");
+        parts
+            .extend(records_in(input, "/in", format, middle..length).expect("the unsplit input is readable"));
+        assert_eq!(parts, whole, "{format:?}: a split at {middle} gives different records");
     }
     let whole = records_in(input, "/in", InputFormat::WholeFile, 0..length);
     let unpacked = records_in(input, "/in.gz", InputFormat::Lines, 0..length).or(whole);

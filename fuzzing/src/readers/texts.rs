@@ -147,12 +147,12 @@ fn check_workload(workload: &sim::Workload) {
         assert!(job.maps.len() + job.reduces.len() <= 1_000_000, "a job with too many tasks");
         assert!(
             job.maps.iter().all(|map| map.work_s.is_finite() && map.work_s >= 0.0),
-            "a map that never ends"
+            "the work of a map is negative or not finite"
         );
         let sane = |fixed: f32| fixed.is_finite() && fixed >= 0.0;
         assert!(
             job.reduces.iter().all(|reduce| sane(reduce.fixed_s) && sane(reduce.share)),
-            "a reduce that never ends"
+            "the work of a reduce is negative or not finite"
         );
     }
 }
@@ -197,7 +197,7 @@ fn check_configuration(input: &[u8]) -> Option<Vec<u8>> {
     };
     let printed = config.print();
     let again = Config::parse(&printed, path).unwrap_or_else(|error| panic!("{error} in\n{printed}"));
-    assert_eq!(again, config, "parsing the printed settings gives other settings");
+    assert_eq!(again, config, "parsing the printed settings gives different settings");
     config.check().ok()?;
     Some(Vec::new())
 }
@@ -236,7 +236,7 @@ fn check_token(input: &[u8]) -> Option<Vec<u8>> {
         assert_eq!(
             Token::read(&signed).as_ref(),
             Ok(&token),
-            "signing and reading the token again gives another token"
+            "signing and reading the token again gives a different token"
         );
     }
     let token = Token::verify(text, &keys).ok()?;
@@ -247,9 +247,9 @@ fn check_revoked(input: &[u8]) -> Option<Vec<u8>> {
     let all = Scratch::with(|scratch| Revocations::read(&scratch.file("revoked", input))).ok()?;
     let again = Scratch::with(|scratch| {
         let path = scratch.path().join("again");
-        all.write(&path).expect("space");
-        Revocations::read(&path).expect("what we wrote")
+        all.write(&path).expect("the disk has space");
+        Revocations::read(&path).expect("a list that was just written is valid")
     });
-    assert_eq!(again, all, "writing and reading the list again gives another list");
+    assert_eq!(again, all, "writing and reading the list again gives a different list");
     Some(Vec::new())
 }
