@@ -1,7 +1,8 @@
 //! The types generated from the .proto files, and constants that both sides share.
 //!
-//! `tests/generated.rs` compares `generated/` with the .proto files and updates it.
-//! Each master converts them to its own types in its `wire` modules.
+//! `tests/generated.rs` compares `generated/` with the .proto files and, on request, updates it.
+//! The masters (JobTracker and NameNode) convert the generated types to their own types in their
+//! `wire` modules.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -23,7 +24,8 @@ pub mod mr {
     include!("generated/fermata.mr.v1.rs");
 }
 
-/// Implements `Debug` for a message with a token by these fields alone.
+/// Implements `Debug` for a message that contains a token. Only the given fields are printed, so
+/// that the token is never logged.
 macro_rules! debug_without_token {
     ($($message:ty: $($field:ident)*;)*) => {$(
         impl std::fmt::Debug for $message {
@@ -42,7 +44,7 @@ debug_without_token! {
     mr::TaskSpec: attempt job_name user program conf input reduces work_output namenode;
 }
 
-/// The reply to a call, when it has arrived.
+/// A future of the reply to a call.
 pub type Reply<T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send>>;
 
 /// Defines a function for each call of a client. Their futures are boxed, so that only the crate
@@ -62,12 +64,14 @@ macro_rules! boxed_calls {
     )*};
 }
 
-/// The version of the protocol between JobTracker and TaskTrackers. Both must have the same.
+/// The version of the protocol between JobTracker and TaskTrackers. Both sides must
+/// use the same version.
 pub const TRACKER_PROTOCOL: u32 = 7;
 
-/// The version of the protocol between the NameNode and DataNodes. Both must have the same.
+/// The version of the protocol between the NameNode and DataNodes. Both sides must use
+/// the same version.
 pub const DATANODE_PROTOCOL: u32 = 4;
 
-/// The folder of the file system for files that tasks need. Each job has a folder in it, which the
-/// JobTracker removes when the job has ended.
+/// The folder in the file system for files that tasks need, such as executables. Each job has a
+/// folder in it, which the JobTracker removes when the job has ended.
 pub const STAGING: &str = "/tmp/fermata/staging";

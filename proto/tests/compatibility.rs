@@ -1,4 +1,5 @@
-//! Messages of earlier builds can be decoded, so that the reply is a refusal with both versions.
+//! Checks that messages of earlier builds can be decoded, so that they are refused with a message
+//! that names both versions.
 
 use fermata_proto::dfs::HeartbeatRequest;
 use prost::Message as _;

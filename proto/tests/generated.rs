@@ -1,7 +1,8 @@
-//! The code in `src/generated` is what the .proto files give. It is committed, so that a build
-//! compiles neither a protobuf parser nor a code generator.
+//! Checks that the code in `src/generated` matches the .proto files. The generated code is
+//! committed, so that a build compiles neither a protobuf parser nor a code generator.
 //!
-//! After a change of a .proto file: `FERMATA_BLESS=1 cargo test -p fermata-proto`.
+//! To update the code after a change of a .proto file, run `FERMATA_BLESS=1 cargo test -p
+//! fermata-proto`.
 
 use std::{fs, path::Path};
 
@@ -12,7 +13,7 @@ const FILES: [&str; 4] = [
     "fermata/mr/v1/task.proto",
 ];
 
-/// Messages with a token. `src/lib.rs` implements `Debug` for them without it.
+/// Messages that contain a token. `src/lib.rs` implements `Debug` for them, without the token.
 const WITH_TOKEN: [&str; 5] = [
     "fermata.dfs.v1.BulkRequest",
     "fermata.dfs.v1.CopyBlock",
@@ -22,7 +23,7 @@ const WITH_TOKEN: [&str; 5] = [
 ];
 
 #[test]
-fn the_generated_code_is_up_to_date() {
+fn generated_code_matches_the_proto_files() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let fresh = tempfile::tempdir().unwrap();
     let descriptors = protox::compile(FILES, [root]).unwrap();
