@@ -12,8 +12,8 @@ use mrlib::{Conf, Context, Counter, Emit, Job, Mapper, Reducer, TaskError, Value
 
 /// Emits each word with the count 1.
 struct Words {
-    length: usize,
-    short: Option<Counter>,
+    min_length: usize,
+    short_words: Option<Counter>,
 }
 
 impl Mapper for Words {
@@ -28,12 +28,12 @@ impl Mapper for Words {
         out: &mut dyn Emit,
         context: &mut Context,
     ) -> Result<(), TaskError> {
-        let short = *self.short.get_or_insert_with(|| context.counter("SHORT_WORDS"));
+        let short_words = *self.short_words.get_or_insert_with(|| context.counter("SHORT_WORDS"));
         for word in line.split(|byte| !byte.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
-            if word.len() >= self.length {
+            if word.len() >= self.min_length {
                 out.emit(&word.to_ascii_lowercase(), b"1")?;
             } else {
-                context.add(short, 1);
+                context.add(short_words, 1);
             }
         }
         Ok(())
@@ -63,7 +63,7 @@ impl Reducer for Sum {
 
 /// Creates the job.
 pub fn job(_conf: &Conf) -> Job {
-    let words = |conf: &Conf| Ok(Words { length: conf.parse("word.length", 1)?, short: None });
+    let words = |conf: &Conf| Ok(Words { min_length: conf.parse("word.length", 1)?, short_words: None });
     let length = Kind::Count { min: 1, max: 1000 };
     let job = Job::map(words).declare_setting("word.length", length, "the shortest word that counts");
     job.combine(|_| Ok(Sum)).reduce(|_| Ok(Sum))

@@ -4,7 +4,7 @@ use crate::output::Usage;
 use anyhow::{Result, bail, ensure};
 use engine::{
     registry,
-    run::{Description, Undescribed},
+    run::{DescribeError, Description},
 };
 use mrlib_api::settings;
 use std::{
@@ -55,7 +55,7 @@ pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result
         return Ok(description);
     }
     // An error from the program itself is more precise than a guess.
-    if let Ok(Undescribed { error }) = serde_json::from_str(&text) {
+    if let Ok(DescribeError { error }) = serde_json::from_str(&text) {
         bail!(Usage(format!("{program}: {error}")));
     }
     let words = String::from_utf8_lossy(&asked.stderr);

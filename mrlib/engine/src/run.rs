@@ -96,7 +96,7 @@ impl Description {
 
 /// The JSON that `--describe` prints if the job is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Undescribed {
+pub struct DescribeError {
     /// The reason.
     pub error: String,
 }
@@ -158,7 +158,7 @@ fn run_locally(args: &Args, make: &dyn Fn(&Conf) -> Result<Job, TaskError>) -> i
         }
         Err(failure) => {
             if args.describe {
-                let error = Undescribed { error: failure.to_string() };
+                let error = DescribeError { error: failure.to_string() };
                 let _ = writeln!(std::io::stdout(), "{}", to_json(&error));
             }
             eprintln!("{}: {failure}", daemon::usage::program_name());
@@ -188,7 +188,7 @@ fn check_paths(inputs: &[PathBuf], output: &Path) -> Result<(), Failure> {
         return refuse(format!("{}: there is no such local file", input.display()));
     }
     if output.exists() {
-        return refuse(format!("output folder {} exists: name a new folder", output.display()));
+        return refuse(format!("output folder {} already exists: choose another folder", output.display()));
     }
     Ok(())
 }

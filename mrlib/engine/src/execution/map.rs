@@ -369,11 +369,11 @@ fn partitioning(
     let mut source = io.open_input(path)?;
     let mut bytes = Vec::new();
     loop {
-        let stretch = source.next()?;
-        if stretch.is_empty() {
+        let chunk = source.next()?;
+        if chunk.is_empty() {
             break;
         }
-        bytes.extend_from_slice(stretch);
+        bytes.extend_from_slice(chunk);
     }
     let ranges = RangePartitioner::decode(&bytes, job.order)?;
     if ranges.partitions() != task.reduces {

@@ -24,10 +24,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Number of records in the first part of the range that is tried.
-const FIRST_PART_RECORDS: u64 = 16;
-/// Each later part has this many times the records of the part before.
-const PART_GROWTH: u64 = 8;
+/// Number of records in the first range that [`find_crash`] tries.
+const FIRST_RANGE_RECORDS: u64 = 16;
+/// Each further range has this many times the records of the range before.
+const RANGE_GROWTH: u64 = 8;
 /// Lines are counted only up to this offset in the file.
 const LINES_BYTES_MAX: u64 = 256 << 20;
 /// Time limit for counting lines.
@@ -56,7 +56,7 @@ impl SkippedRecords {
     }
 
     /// Adds a record to skip because of `why`. Returns false if the limit is reached or the record
-    /// is skipped already.
+    /// is already skipped.
     pub(super) fn add(&mut self, offset: u64, why: &TaskError) -> bool {
         let below_max = (self.records.len() as u64) < self.max;
         if !below_max || !self.records.insert(offset) {
@@ -122,7 +122,7 @@ pub(super) fn find_crash(
 ) -> Result<Option<(u64, String)>, TaskError> {
     let mut crashes = |part: Range<u64>| probe(job, task, settings, skipped_records, part, io);
     // Programs read ahead only a little, so the last records are tried first.
-    let (mut high, mut width) = (records_read, FIRST_PART_RECORDS);
+    let (mut high, mut width) = (records_read, FIRST_RANGE_RECORDS);
     let mut low = loop {
         let low = high.saturating_sub(width);
         if crashes(low..high)?.is_some() {
@@ -131,7 +131,7 @@ pub(super) fn find_crash(
         if low == 0 {
             return Ok(None);
         }
-        (high, width) = (low, width.saturating_mul(PART_GROWTH));
+        (high, width) = (low, width.saturating_mul(RANGE_GROWTH));
     };
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -234,11 +234,11 @@ fn line_number_of(
     }
     let (mut at, mut line) = (0, 1);
     while at < offset {
-        let stretch = source.next()?;
-        if stretch.is_empty() || started.elapsed() > LINES_TIME_MAX {
+        let chunk = source.next()?;
+        if chunk.is_empty() || started.elapsed() > LINES_TIME_MAX {
             return Ok(None);
         }
-        let part = &stretch[..stretch.len().min((offset - at) as usize)];
+        let part = &chunk[..chunk.len().min((offset - at) as usize)];
         line += memchr::memchr_iter(b'\n', part).count() as u64;
         at += part.len() as u64;
         liveness.mark_alive();

@@ -58,9 +58,10 @@ impl MapFeed {
         Ok(())
     }
 
-    /// Wakes the follower without new events.
+    /// Wakes the follower, even if there are no new events.
     pub fn wake(&self) {
-        // If there is a wake-up already, the follower has not seen it yet.
+        // If the channel is full, the follower has not seen the last wake-up yet, so no other is
+        // needed.
         let _ = self.waker.try_send(());
     }
 

@@ -101,7 +101,7 @@ impl<'a> Fetchers<'a> {
         let mut state = self.state();
         state.has_ended = true;
         for socket in state.sockets.iter().flatten() {
-            // An error means that the socket is closed already, so no thread waits on it.
+            // An error means that the socket is already closed, so no thread waits on it.
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.changed.notify_all();

@@ -231,8 +231,9 @@ mod tests {
         remote
     }
 
-    /// Answers every connection with these bytes and closes it.
-    fn answering(bytes: Vec<u8>) -> String {
+    /// Starts a server that answers every connection with these bytes and closes it. Returns its
+    /// address.
+    fn serve_answer(bytes: Vec<u8>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let addr = listener.local_addr().expect("bound").to_string();
         thread::spawn(move || {
@@ -251,23 +252,23 @@ mod tests {
     fn unreachable_node_is_not_a_corrupt_checkpoint() {
         let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
         assert!(matches!(remote(&gone).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
-        let silent = answering(Vec::new());
+        let silent = serve_answer(Vec::new());
         assert!(matches!(remote(&silent).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
-        let busy = answering(wire::refusal(wire::BUSY, "later"));
+        let busy = serve_answer(wire::refusal(wire::BUSY, "later"));
         assert!(matches!(remote(&busy).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
     }
 
     #[test]
     fn missing_or_repeatedly_damaged_part_is_corrupt() {
-        let without = answering(wire::refusal(wire::NOT_FOUND, "no such checkpoint"));
+        let without = serve_answer(wire::refusal(wire::NOT_FOUND, "no such checkpoint"));
         assert!(matches!(remote(&without).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
         let extent = Extent { stored: 3, crc: 1, ..Extent::default() };
         let mut answer = wire::data_header(&extent);
         answer.extend_from_slice(b"abc");
-        let garbled = answering(answer.clone());
+        let garbled = serve_answer(answer.clone());
         assert!(matches!(remote(&garbled).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
         answer.pop();
-        let incomplete = answering(answer);
+        let incomplete = serve_answer(answer);
         assert!(matches!(remote(&incomplete).fetch_whole(0, 100), Err(TaskError::CheckpointCorrupt(_))));
     }
 }

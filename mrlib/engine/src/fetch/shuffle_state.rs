@@ -124,7 +124,7 @@ impl<T> ShuffleState<T> {
     }
 
     /// Adds an output that an earlier attempt has fetched. Returns false if its attempt is not a
-    /// map or the map has an output already.
+    /// map. An output that the map already has is replaced, which also returns false.
     pub(super) fn add_fetched(&mut self, arrival: Arrival<T>) -> bool {
         let Some(map) = map_index_of(&arrival.attempt) else { return false };
         let entry = Entry { sources: Vec::new(), state: OutputState::Fetched(arrival), failures: 0 };

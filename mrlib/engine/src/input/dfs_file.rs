@@ -177,7 +177,7 @@ impl DfsFile {
                     let Err(error) = block.verify(from..to) else { return Ok((to - from) as usize) };
                     let end = *offset + block.bytes().len() as u64;
                     let (path, at) = (&self.status.path, self.at);
-                    tracing::warn!(%path, at, %error, "the local replica is damaged: reading another replica");
+                    tracing::warn!(%path, at, %error, "cannot use the mapped local replica: reading the block through the client");
                     self.open_stream(end)?;
                 }
                 BlockReader::Stream { offset, bytes, .. }

@@ -11,8 +11,8 @@ use std::{
 
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// The decompressed bytes of another source. They can only be read forward: a seek moves forward,
-/// or back within the last chunk.
+/// The decompressed bytes of a gzip source. They can only be read forward: a seek moves forward, or
+/// back within the last chunk.
 pub struct Gunzip {
     /// The decoder of the current member, replaced between two members.
     decoder: GzDecoder<CompressedInput>,

@@ -47,16 +47,16 @@ impl LineRecords {
         let mut at = self.spec.range.start - 1;
         self.source.seek(at)?;
         while at < self.spec.range.end {
-            let stretch = self.source.next()?;
-            if let Some(newline) = memchr(b'\n', stretch) {
+            let chunk = self.source.next()?;
+            if let Some(newline) = memchr(b'\n', chunk) {
                 self.at = at + newline as u64 + 1;
                 self.at_end = self.at >= self.spec.range.end;
                 return Ok(());
             }
-            if stretch.is_empty() {
+            if chunk.is_empty() {
                 break;
             }
-            at += stretch.len() as u64;
+            at += chunk.len() as u64;
         }
         (self.at, self.at_end) = (self.spec.range.end, true);
         Ok(())
@@ -98,8 +98,8 @@ impl RecordSource for LineRecords {
             return Ok(false);
         }
         let limit = self.spec.record_bytes_max;
-        let stretch = self.source.next()?;
-        let mut rest = stretch;
+        let chunk = self.source.next()?;
+        let mut rest = chunk;
         while !rest.is_empty() {
             let Some(newline) = memchr(b'\n', rest) else { break };
             let (line, offset, length) = (&rest[..newline], self.at, self.bytes_seen + newline as u64);
@@ -130,7 +130,7 @@ impl RecordSource for LineRecords {
                 return Ok(false);
             }
         }
-        if !stretch.is_empty() {
+        if !chunk.is_empty() {
             self.bytes_seen += rest.len() as u64;
             // One more byte is allowed, for a `\r`, which does not count.
             if self.bytes_seen <= limit.saturating_add(1) {

@@ -9,7 +9,7 @@ use std::io::Write;
 struct Memory {
     bytes: Vec<u8>,
     at: usize,
-    stretch: usize,
+    chunk_bytes: usize,
 }
 
 impl ByteSource for Memory {
@@ -24,7 +24,7 @@ impl ByteSource for Memory {
 
     fn next(&mut self) -> Result<&[u8], TaskError> {
         let start = self.at;
-        self.at = self.bytes.len().min(start + self.stretch);
+        self.at = self.bytes.len().min(start + self.chunk_bytes);
         Ok(&self.bytes[start..self.at])
     }
 
@@ -46,8 +46,8 @@ fn spec(range: Range<u64>, format: InputFormat) -> SplitSpec {
     }
 }
 
-fn open(bytes: &[u8], stretch: usize, spec: SplitSpec) -> Box<dyn RecordSource> {
-    open_split(spec, Box::new(Memory { bytes: bytes.to_vec(), at: 0, stretch })).unwrap()
+fn open(bytes: &[u8], chunk_bytes: usize, spec: SplitSpec) -> Box<dyn RecordSource> {
+    open_split(spec, Box::new(Memory { bytes: bytes.to_vec(), at: 0, chunk_bytes })).unwrap()
 }
 
 fn drain(records: &mut dyn RecordSource) -> Result<Vec<Found>, TaskError> {
@@ -59,8 +59,8 @@ fn drain(records: &mut dyn RecordSource) -> Result<Vec<Found>, TaskError> {
     Ok(found)
 }
 
-fn read_all(bytes: &[u8], stretch: usize, spec: SplitSpec) -> Vec<Found> {
-    drain(&mut *open(bytes, stretch, spec)).unwrap()
+fn read_all(bytes: &[u8], chunk_bytes: usize, spec: SplitSpec) -> Vec<Found> {
+    drain(&mut *open(bytes, chunk_bytes, spec)).unwrap()
 }
 
 /// Reads all records of a file with a simple implementation of the formats.
@@ -108,32 +108,32 @@ fn file(format: InputFormat) -> impl Strategy<Value = (InputFormat, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn all_splits_together_have_the_records_of_the_file((format, bytes) in format().prop_flat_map(file), stretch in 1usize..50, cuts in prop::collection::vec(0u64..41, 0..8)) {
+    fn all_splits_together_have_the_records_of_the_file((format, bytes) in format().prop_flat_map(file), chunk_bytes in 1usize..50, cuts in prop::collection::vec(0u64..41, 0..8)) {
         let length = bytes.len() as u64;
-        let whole = read_all(&bytes, stretch, spec(0..length, format));
+        let whole = read_all(&bytes, chunk_bytes, spec(0..length, format));
         prop_assert_eq!(&whole, &model(&bytes, format));
         for point in 0..=length {
-            let mut parts = read_all(&bytes, stretch, spec(0..point, format));
-            parts.extend(read_all(&bytes, stretch, spec(point..length, format)));
+            let mut parts = read_all(&bytes, chunk_bytes, spec(0..point, format));
+            parts.extend(read_all(&bytes, chunk_bytes, spec(point..length, format)));
             prop_assert_eq!(&parts, &whole, "split at {}", point);
         }
         let mut cuts: Vec<u64> = cuts.into_iter().map(|cut| cut.min(length)).chain([0, length]).collect();
         cuts.sort_unstable();
         let parts: Vec<Found> =
-            cuts.windows(2).flat_map(|cut| read_all(&bytes, stretch, spec(cut[0]..cut[1], format))).collect();
+            cuts.windows(2).flat_map(|cut| read_all(&bytes, chunk_bytes, spec(cut[0]..cut[1], format))).collect();
         prop_assert_eq!(&parts, &whole, "cut at {:?}", cuts);
     }
 
     #[test]
     fn stopped_split_and_its_remainder_have_all_records(
         (format, bytes) in format().prop_flat_map(file),
-        stretch in 1usize..50,
+        chunk_bytes in 1usize..50,
         range in (0u64..41, 0u64..41),
         stop in 0usize..20,
     ) {
         let range = range.0.min(range.1)..range.0.max(range.1).min(bytes.len() as u64);
-        let wanted = read_all(&bytes, stretch, spec(range.clone(), format));
-        let mut records = open(&bytes, stretch, spec(range.clone(), format));
+        let wanted = read_all(&bytes, chunk_bytes, spec(range.clone(), format));
+        let mut records = open(&bytes, chunk_bytes, spec(range.clone(), format));
         let mut found = Vec::new();
         let mut stopped = false;
         while !stopped && records.pump(&mut |record| {
@@ -142,8 +142,8 @@ proptest! {
             Ok(if stopped { Flow::Stop } else { Flow::Go })
         }).unwrap() {}
         let position = records.position();
-        prop_assert_eq!(&read_all(&bytes, stretch, spec(range.start..position.max(range.start), format)), &found);
-        let rest = read_all(&bytes, stretch, spec(position..range.end, format));
+        prop_assert_eq!(&read_all(&bytes, chunk_bytes, spec(range.start..position.max(range.start), format)), &found);
+        let rest = read_all(&bytes, chunk_bytes, spec(position..range.end, format));
         prop_assert_eq!(&drain(&mut *records).unwrap(), &rest, "the same reader can continue");
         found.extend(rest);
         prop_assert_eq!(found, wanted);
@@ -151,14 +151,14 @@ proptest! {
 
     #[test]
     fn long_lines_are_reported_or_skipped(
-        (_, bytes) in file(InputFormat::Lines), stretch in 1usize..50, limit in 1u64..6, start in 0u64..20,
+        (_, bytes) in file(InputFormat::Lines), chunk_bytes in 1usize..50, limit in 1u64..6, start in 0u64..20,
     ) {
         let range = start..(bytes.len() as u64).max(start);
         let mut limited = spec(range.clone(), InputFormat::Lines);
         limited.record_bytes_max = limit;
-        let all = read_all(&bytes, stretch, spec(range, InputFormat::Lines));
+        let all = read_all(&bytes, chunk_bytes, spec(range, InputFormat::Lines));
         let long = all.iter().filter(|record| record.2.len() as u64 > limit);
-        match drain(&mut *open(&bytes, stretch, limited.clone())) {
+        match drain(&mut *open(&bytes, chunk_bytes, limited.clone())) {
             Ok(found) => prop_assert_eq!(&found, &all),
             Err(TaskError::Record { source_path, offset, .. }) => {
                 prop_assert_eq!(source_path, "/file");
@@ -167,7 +167,7 @@ proptest! {
             Err(other) => panic!("{other}"),
         }
         limited.skip_bad = true;
-        let mut records = open(&bytes, stretch, limited);
+        let mut records = open(&bytes, chunk_bytes, limited);
         let found = drain(&mut *records).unwrap();
         prop_assert_eq!(records.unreadable().records, long.clone().count() as u64);
         prop_assert_eq!(found.len() as u64 + records.unreadable().records, all.len() as u64);
@@ -178,7 +178,7 @@ proptest! {
     fn gzip_members_are_concatenated_and_truncation_is_an_error(
         (_, bytes) in file(InputFormat::Lines),
         cut in any::<prop::sample::Index>(),
-        stretch in 1usize..50,
+        chunk_bytes in 1usize..50,
         damage in any::<prop::sample::Index>(),
     ) {
         let mut stored = Vec::new();
@@ -192,17 +192,17 @@ proptest! {
         }
         let named = |range| SplitSpec { path: "/file.gz".into(), ..spec(range, InputFormat::Lines) };
         let length = stored.len() as u64;
-        prop_assert_eq!(read_all(&stored, stretch, named(0..length)), model(&bytes, InputFormat::Lines));
+        prop_assert_eq!(read_all(&stored, chunk_bytes, named(0..length)), model(&bytes, InputFormat::Lines));
         let padded = [stored.as_slice(), &[0; 700]].concat();
-        prop_assert_eq!(read_all(&padded, stretch, named(0..length + 700)), model(&bytes, InputFormat::Lines));
+        prop_assert_eq!(read_all(&padded, chunk_bytes, named(0..length + 700)), model(&bytes, InputFormat::Lines));
         let garbage = [stored.as_slice(), &[0, 7, 7]].concat();
-        let error = drain(&mut *open(&garbage, stretch, named(0..length + 3))).unwrap_err().to_string();
+        let error = drain(&mut *open(&garbage, chunk_bytes, named(0..length + 3))).unwrap_err().to_string();
         prop_assert!(error.contains("bytes that are not gzip follow the last member"), "{}", error);
-        let source = Memory { bytes: Vec::new(), at: 0, stretch };
+        let source = Memory { bytes: Vec::new(), at: 0, chunk_bytes };
         let tail = open_split(named(1..2), Box::new(source));
         prop_assert!(tail.is_err());
         stored.truncate(1 + damage.index(stored.len() - 1));
-        match drain(&mut *open(&stored, stretch, named(0..length))) {
+        match drain(&mut *open(&stored, chunk_bytes, named(0..length))) {
             Ok(found) => {
                 prop_assert!(ends.contains(&stored.len()), "cut at {}", stored.len());
                 prop_assert_eq!(found, model(&bytes[..cut], InputFormat::Lines));
@@ -271,7 +271,7 @@ fn incomplete_last_record_is_an_error_or_is_skipped() {
     let mut records = open(b"abcdefgh", 5, SplitSpec { skip_bad: true, ..fixed(3, 1) });
     assert_eq!((drain(&mut *records).unwrap().len(), records.unreadable().records), (2, 1));
     for (record, key) in [(0, 0), (3, 4)] {
-        let source = Box::new(Memory { bytes: Vec::new(), at: 0, stretch: 1 });
+        let source = Box::new(Memory { bytes: Vec::new(), at: 0, chunk_bytes: 1 });
         assert!(open_split(fixed(record, key), source).is_err());
     }
 }

@@ -23,16 +23,16 @@ impl RecordSource for WholeFileRecords {
         if self.is_done {
             return Ok(false);
         }
-        let stretch = self.source.next()?;
-        if stretch.is_empty() {
+        let chunk = self.source.next()?;
+        if chunk.is_empty() {
             self.is_done = true;
             each(Record { offset: 0, key: self.spec.path.as_bytes(), value: &self.contents })?;
             self.contents = Vec::new();
-        } else if (self.contents.len() + stretch.len()) as u64 > self.spec.record_bytes_max {
+        } else if (self.contents.len() + chunk.len()) as u64 > self.spec.record_bytes_max {
             self.is_done = true;
             self.spec.skip_or_fail(0, self.spec.too_long(), &mut self.unreadable)?;
         } else {
-            self.contents.extend_from_slice(stretch);
+            self.contents.extend_from_slice(chunk);
         }
         Ok(!self.is_done)
     }

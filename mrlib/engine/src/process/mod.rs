@@ -53,8 +53,8 @@ pub(crate) fn change_account() -> Result<(), TaskError> {
         .map_err(|error| TaskError::io(format!("change to account {text}"))(error.into()))
 }
 
-/// Has the kernel kill this process when its parent ends. Returns false if the parent has ended
-/// already.
+/// Has the kernel kill this process when its parent ends. Returns false if the parent has already
+/// ended.
 pub(crate) fn die_with_tracker() -> Result<bool, TaskError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
         TaskError::io("request the signal that kills this process when the tracker ends")(error.into())

@@ -100,7 +100,7 @@ impl SegmentWriter {
         Ok(Index { extents: self.extents })
     }
 
-    /// Ends the current partition and starts another.
+    /// Ends the current partition and starts `partition`.
     fn start_partition(&mut self, partition: usize) -> Result<(), TaskError> {
         assert!(partition > self.partition || self.extents.is_empty(), "partitions come in order");
         self.end_block()?;

@@ -314,7 +314,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if !self.has_ended {
-            // The task does not need the program any more. If it has ended already, the kill fails.
+            // The task does not need the program any more. If it has already ended, the kill fails.
             let _ = self.child.kill();
             let _ = self.child.wait();
             // Threads may wait for pipes that a background process keeps open, so they are not

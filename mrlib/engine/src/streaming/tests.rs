@@ -212,7 +212,8 @@ fn task_does_not_wait_for_a_background_process_with_open_stdin() {
     let started = std::time::Instant::now();
     let line = vec![b'x'; 1000];
     let lines = || (0..3000).map(|_| line.as_slice());
-    // A shell gives background processes another stdin, so the test passes stdin as descriptor 3.
+    // A shell gives background processes a different stdin, so the test passes stdin as descriptor
+    // 3.
     let script = "sh -c 'exec 3<&0; sleep 60 & read x; echo done'";
     let (out, _, _) = run_mapper(&conf(&[(MAPPER, script)]), lines()).expect("sh");
     assert_eq!(out.0, pairs(&[("done", "")]));

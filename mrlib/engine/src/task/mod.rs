@@ -126,7 +126,7 @@ struct AttemptRun {
     /// CPU time of the process when it began to wait for this attempt, in milliseconds. 0 for the
     /// first attempt, whose CPU time includes the start of the process.
     cpu_before: u64,
-    /// Whether this is the first attempt, whose folder is the current folder already.
+    /// Whether this is the first attempt, whose folder is already the current folder.
     is_first: bool,
     started: Instant,
 }

@@ -94,10 +94,10 @@ impl<'a> ReduceProgress<'a> {
 
     #[cold]
     fn report(&mut self) {
-        let part = (self.byte_progress.bytes_before + self.read) as f64
+        let fraction = (self.byte_progress.bytes_before + self.read) as f64
             / self.byte_progress.bytes_total.max(1) as f64;
         self.io.progress(&Progress {
-            done: (STAGES - 1.0 + part.min(1.0)) / STAGES,
+            done: (STAGES - 1.0 + fraction.min(1.0)) / STAGES,
             stage: Stage::Reduce,
             bytes_in: self.byte_progress.bytes_shuffled,
             bytes_out: self.bytes_out,

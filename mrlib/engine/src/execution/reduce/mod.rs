@@ -210,8 +210,8 @@ fn run_stages(
     final_stage::reduce(job, task, settings.pace_reduce, state, io)
 }
 
-fn fraction_of(memory: u64, part: f64) -> u64 {
-    (memory as f64 * part) as u64
+fn fraction_of(memory: u64, fraction: f64) -> u64 {
+    (memory as f64 * fraction) as u64
 }
 
 /// Returns whether a checkpoint is requested and possible.
@@ -288,8 +288,8 @@ struct ShuffleListener<'a> {
 impl FetchListener for ShuffleListener<'_> {
     fn progress(&mut self, progress: FetchProgress) {
         self.bytes = progress.bytes;
-        let part = f64::from(progress.fetched_count) / f64::from(progress.maps.max(1));
-        let done = part.min(1.0) / STAGES;
+        let fraction = f64::from(progress.fetched_count) / f64::from(progress.maps.max(1));
+        let done = fraction.min(1.0) / STAGES;
         self.io.progress(&Progress {
             done,
             stage: Stage::Shuffle,
