@@ -86,7 +86,7 @@ fn copied_checkpoint(info: CheckpointInfo) -> Copied {
     Copied { bytes: info.bytes, checkpoint: Some(info) }
 }
 
-/// Copies the files of an attempt, unless this tracker has them already.
+/// Copies the files of an attempt, unless this tracker already has them.
 fn copy_from(
     attempt: AttemptId,
     source: &CopySource,

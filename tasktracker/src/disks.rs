@@ -297,7 +297,7 @@ impl Disks {
         Ok(ProcessFolders { disk, folder, process_logs })
     }
 
-    /// Same as [`Self::make_process_folders`], for a process that has log files already.
+    /// Same as [`Self::make_process_folders`], for a process that already has log files.
     pub(crate) fn make_process_folders_with(
         &self,
         process_logs: ProcessLogs,

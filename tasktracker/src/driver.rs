@@ -177,7 +177,7 @@ impl Driver {
 
     fn send_command(&self, attempt: AttemptId, command: Command) {
         if let Some(commands) = self.commands.get(&attempt) {
-            // An error means that the attempt is ending already.
+            // An error means that the attempt is already ending.
             commands.send(command).ok();
         }
     }

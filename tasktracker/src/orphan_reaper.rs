@@ -46,8 +46,8 @@ pub fn run_if_reaper() -> bool {
     let Some(root) = std::env::var_os(REAPER_VAR).map(PathBuf::from) else { return false };
     let mut unused = [0; 64];
     while matches!(io::stdin().read(&mut unused), Ok(1..)) {}
-    // Kill only processes of this incarnation, because the next incarnation of the tracker may be
-    // running already.
+    // Kill only processes of this incarnation, because the next incarnation of the tracker may
+    // already be running.
     if let Some(incarnation) = std::env::var(INCARNATION_VAR).ok().and_then(|text| text.parse().ok()) {
         system::kill_marked(&root, Some(incarnation), KILL_TIMEOUT);
     }

@@ -191,7 +191,7 @@ impl ShuffleStore {
         }
     }
 
-    /// Stores the token of a job on disk, unless it is there already. Returns the path of the file.
+    /// Stores the token of a job on disk, unless it is already there. Returns the path of the file.
     pub(crate) fn ensure_token_stored(&self, job: JobId, disks: &Disks) -> io::Result<PathBuf> {
         let known = self.inner.read().tokens.get(&job).cloned();
         let Some(Token { secret, is_stored }) = known else {

@@ -104,7 +104,7 @@ impl ProcessMonitor {
         let of_process = |(_, number): &&(Pid, u64)| *number == process.handle.process_number();
         tree.extend(escaped.iter().filter(of_process).map(|(pid, _)| *pid));
         let sum = |measure: fn(Pid) -> u64| tree.iter().map(|pid| measure(*pid)).sum::<u64>();
-        // If there are control groups, the kernel enforces this limit already.
+        // If there are control groups, the kernel already enforces this limit.
         let max = self.limits.processes;
         if max > 0 && sum(system::thread_count) > max {
             process.handle.kill_with_reason(process_limit_message(max));

@@ -97,7 +97,7 @@ async fn escaped_process_dies_after_its_attempt() {
     let of_ended = daemon.grandchild("job_1.m1.0").await;
     // The escaped process of the ended attempt is killed and reaped.
     until_true("the escaped process to end", || state_of(of_ended).is_none()).await;
-    assert!(!is_dead(of_running), "the process of an attempt that runs was killed");
+    assert!(!is_dead(of_running), "the escaped process of a running attempt was killed");
     jobtracker.order(kill_order("job_1.m0.0"));
     assert_eq!(jobtracker.end_of("job_1.m0.0").await, Report::Killed("enough".into()));
     until_true("the escaped process to end", || state_of(of_running).is_none()).await;

@@ -74,7 +74,7 @@ async fn side_files_are_readable_and_removed_with_the_job() {
     assert!(matches!(world.jobtracker.end_of("job_1.m0.0").await, Report::Succeeded(_)));
     let log = world.log("job_1.m0.0", false, 0).await.unwrap();
     assert!(log.contains("some words with mode 555"), "{log}");
-    // The stdout of a task is written to another folder, so a side file may have this name.
+    // The stdout of a task is written to a different folder, so a side file may have this name.
     dfs.write("/stdout", b"mine").await;
     world.launch_spec(dfs.spec("job_2.m0.0", "side:stdout", &["/stdout"]));
     assert!(matches!(world.jobtracker.end_of("job_2.m0.0").await, Report::Succeeded(_)));
