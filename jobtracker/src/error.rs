@@ -27,7 +27,7 @@ impl Refusal {
         Self::not_found(format!("there is no node {name}: `mrctl nodes` lists the nodes"))
     }
 
-    /// Refuses because the file, folder or output exists already.
+    /// Refuses because the file, folder or output already exists.
     pub(crate) fn exists(message: impl Into<String>) -> Self {
         Self { code: Code::AlreadyExists, message: message.into() }
     }

@@ -52,7 +52,8 @@ pub enum StorageError {
         /// Why it cannot be decoded.
         source: CodecError,
     },
-    /// A record can be decoded but is inconsistent: another version or another cluster wrote it.
+    /// A record can be decoded but is inconsistent: it was written by a different version or for a
+    /// different cluster.
     #[error("journal: record {seq} is inconsistent with the records before it: {why}")]
     Record {
         /// Number of the record; 0 for the snapshot.

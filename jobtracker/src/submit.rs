@@ -235,7 +235,7 @@ struct ProgramDeclaration {
     /// Whether maps may be split. A mapper that, for example, numbers its lines is not divisible:
     /// splitting it would change the output.
     divisible: bool,
-    /// The input format, unless the user sets another one.
+    /// The input format, unless the user sets a different one.
     format: InputFormat,
 }
 
@@ -350,9 +350,9 @@ async fn check_output(client: &Client, text: &str, input: &Inputs, parts: u64) -
     }
     // The quota must allow the parts, the folder itself and `_SUCCESS`.
     match client.stat_for_create(&output, parts + 2).await {
-        Ok(_) => {
-            Err(Refusal::exists(format!("output {output} exists: choose another folder, or delete it first")))
-        }
+        Ok(_) => Err(Refusal::exists(format!(
+            "output {output} already exists: choose another folder, or delete it first"
+        ))),
         Err(error) if error.is(Kind::NotFound) => Ok(output.to_string()),
         Err(error) => Err(Refusal::dfs(&format!("output {output}"), &error)),
     }

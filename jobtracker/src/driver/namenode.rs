@@ -54,7 +54,7 @@ impl Driver {
                 match output::commit(&self.files, &user, commit).await {
                     Err(error) if error.is(Kind::Fenced) => return self.fail(output::fenced_message(&error)),
                     Ok(true) => {
-                        tracing::info!(job = %id, "the NameNode has this commit already: the output does not change");
+                        tracing::info!(job = %id, "the NameNode already has this commit: the output does not change");
                         superseded_pieces = Some(leftovers);
                         Ok(())
                     }

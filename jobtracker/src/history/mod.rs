@@ -181,8 +181,8 @@ impl Histories {
         let Some(history_file) = self.open_files.get_mut(&job) else { return Ok(()) };
         history_file.add(line)?;
         match entry.fact {
-            // If this line is in the file already, it is skipped. So it keeps the policy that was
-            // configured at the submission, even if a later start uses another policy.
+            // If this line is already in the file, it is skipped. So it keeps the policy that was
+            // configured at the submission, even if a later start uses a different policy.
             Fact::JobSubmitted { .. } => {
                 history_file.add(&record::submitted_to_line(entry.at, &self.policy, &self.trackers))?;
             }

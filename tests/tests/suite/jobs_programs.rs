@@ -40,7 +40,7 @@ fn executable_sorts_in_total_order_with_its_side_file() {
     // Nothing is left either if the job is refused after the upload, during the upload, or while
     // sampling.
     let again = cluster.refused(1, &[&["submit", &program, "--output", "/out"], &common[..]].concat());
-    assert!(again.contains("/out exists"), "{again}");
+    assert!(again.contains("/out already exists"), "{again}");
     let missing = [
         "submit",
         &program,

@@ -239,7 +239,7 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     });
     assert_eq!(job["state"], "succeeded", "{job}");
     assert_eq!(cluster.output("/mine"), b"word\t20000\n");
-    cluster.log("jobtracker").contains("the NameNode has this commit already")
+    cluster.log("jobtracker").contains("the NameNode already has this commit")
 }
 
 /// Restores an older copy of the JobTracker folder. New jobs get IDs that were assigned before, and
