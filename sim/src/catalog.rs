@@ -44,11 +44,11 @@ pub struct Request {
     pub jobs: Option<u32>,
     /// Mean seconds between submissions, for generated workloads.
     pub gap_s: Option<f64>,
-    /// Factor for the bytes of a SWIM trace.
+    /// Factor by which the bytes of a SWIM trace are multiplied.
     pub scale: Option<f64>,
     /// File with profiles of programs.
     pub profiles: Option<PathBuf>,
-    /// File with faults.
+    /// Scenario file with faults.
     pub faults: Option<PathBuf>,
 }
 
@@ -96,10 +96,10 @@ pub struct Case {
     /// Policy parameters with the minimum shares and weights of the users. Parameters of a variant
     /// override them.
     pub params: Params,
-    /// Whether the jobs of a group are identical. Then the run time of one job alone is the base of
-    /// the slowdown of the whole group.
+    /// Whether the jobs of a group are identical. If so, their slowdowns are relative to the run
+    /// time of one of them alone on the cluster.
     pub groups_identical: bool,
-    /// Message about jobs that the reader skipped.
+    /// Message about jobs that were skipped while the workload was read, if any.
     pub skipped_jobs: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl Case {
     }
 }
 
-/// Returns the built-in profiles, overridden by those of the file, if any.
+/// Returns the built-in profiles. Profiles in the file `path`, if any, override them.
 pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
     let mut profiles = profile::built_in();
     if let Some(path) = path {
@@ -262,7 +262,7 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
         _ => return None,
     };
     let groups_identical = !matches!(request.workload.as_str(), "mixed");
-    let params = clusters::with_params(&users);
+    let params = clusters::share_params(&users);
     Some(Case { setup, workload, users, params, groups_identical, skipped_jobs: None })
 }
 
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn every_workload_opens_and_unknown_names_are_refused() {
+    fn every_workload_opens_and_unknown_names_or_options_are_refused() {
         for (name, _) in WORKLOADS {
             let case = open(&request(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert!(!(case.workload)(1).jobs.is_empty());

@@ -1,7 +1,7 @@
 //! The clusters of the papers, for `mrctl repro`, `mrctl sim --workload` and measurements.
 //!
-//! They use the timing of Hadoop 1: a heartbeat every three seconds, and a tracker reports a free
-//! slot with its next heartbeat.
+//! They use the timing of Hadoop 1: a tracker sends a heartbeat every three seconds, and reports a
+//! free slot only with its next heartbeat.
 
 use crate::{Setup, workload::coshh};
 use mrcore::{PerPhase, Span, metrics::shares::MinShare};
@@ -45,9 +45,9 @@ pub fn coshh_growing(resources: u32) -> Setup {
     coshh::resources_of_two_slots(resources, "fifo")
 }
 
-/// Returns policy parameters with the weights and minimum shares of the users. Minimum shares are
-/// divided between map and reduce slots as on the six machines of COSHH.
-pub fn with_params(users: &[(String, MinShare)]) -> Params {
+/// Returns policy parameters with the weights and minimum shares of the users. A minimum share is
+/// divided into map and reduce slots in the ratio 31 to 23, that of the six machines of COSHH.
+pub fn share_params(users: &[(String, MinShare)]) -> Params {
     let mut params = Params::new();
     for (user, min_share_of) in users {
         let (maps, reduces) = (min_share_of.min_share * 31.0 / 54.0, min_share_of.min_share * 23.0 / 54.0);

@@ -18,7 +18,7 @@ use mrcore::{PerPhase, Span, job::Priority};
 use schedulers::{Params, PolicyError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Maximum time from the end of all faults to the end of all jobs.
+/// Simulated time within which all jobs of a run must end. Faults end in the first minutes.
 const JOBS_END_WITHIN: Span = Span::secs(40_000);
 
 /// How often each kind of event occurred, over many runs.
@@ -199,7 +199,8 @@ fn random_params(rng: &mut Rng) -> Params {
         .collect()
 }
 
-/// Parameters that make every preempting policy kill.
+/// Returns parameters that make every policy that preempts kill attempts instead of pausing or
+/// splitting them.
 fn kill_params() -> Params {
     let described = schedulers::describe(&Params::new()).unwrap_or_default();
     let can = described.into_iter().filter(|policy| policy.parameters.iter().any(|one| one.key == "preempt"));
@@ -260,7 +261,7 @@ pub fn run_seed(seed: u64) -> Result<Outcome, FailedRun> {
     run(setup, workload).map_err(|broken| FailedRun { seed, scheduler, broken })
 }
 
-/// Runs a cluster until every job has ended and nothing runs any more.
+/// Runs a cluster until every job has ended and nothing is running.
 pub fn run(setup: Setup, workload: Workload) -> Result<Outcome, RuleViolation> {
     report_panic(|| {
         let bad = |error: PolicyError| RuleViolation { at: "0".into(), what: error.to_string() };

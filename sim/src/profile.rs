@@ -1,4 +1,5 @@
-//! Profiles of programs: rates and selectivities, measured or taken from a paper.
+//! Profiles of programs: rates and selectivities (bytes of output per byte of input), measured or
+//! taken from a paper.
 //!
 //! The run time of a task is computed from its bytes and a profile. The built-in profiles are in
 //! `profiles.toml`. A profile file of the user has the same form and overrides them by name.
@@ -33,7 +34,7 @@ pub type Profiles = BTreeMap<String, Profile>;
 #[error("profiles: {0}")]
 pub struct ProfileError(String);
 
-/// A profile as written in a file. Missing fields are taken from the built-in profile.
+/// A profile as written in a file. Missing fields are taken from the built-in profile of that name.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProfileRecord {
@@ -47,7 +48,7 @@ struct ProfileRecord {
 }
 
 impl ProfileRecord {
-    /// Completes the record with the fields of `base`.
+    /// Takes the missing fields of the record from `base`.
     fn complete_with(self, base: Option<&Profile>) -> Result<Profile, String> {
         let of = |given: Option<f64>, field: &str, built_in: fn(&Profile) -> f64| {
             let missing = || format!("{field} is missing, and no profile of that name is built in");
@@ -67,7 +68,7 @@ impl ProfileRecord {
 
 /// Returns the built-in profiles.
 pub fn built_in() -> Profiles {
-    parse_over(include_str!("profiles.toml"), &Profiles::new()).expect("a test reads it")
+    parse_over(include_str!("profiles.toml"), &Profiles::new()).expect("a test parses the built-in profiles")
 }
 
 /// Parses TOML with one table per program. Missing fields are taken from the built-in profiles.

@@ -1,4 +1,4 @@
-//! Replays the histories of finished jobs under other policies. First simulates the policy that
+//! Replays the histories of finished jobs under different policies. First simulates the policy that
 //! really ran, to measure the error of the model.
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     trial::Fidelity,
     workload::{
         Workload,
-        history::{History, Ran, TrackerRow},
+        history::{History, PolicyUse, TrackerRow},
     },
 };
 use mrcore::{PerPhase, Span, ids::JobId};
@@ -23,8 +23,8 @@ pub struct ReplayRequest {
     pub ran: Variant,
     /// Policies to try instead.
     pub others: Vec<Variant>,
-    /// Slots per node that the user requests. If the history does not record slots, the real
-    /// cluster is assumed to have had these.
+    /// Slots per node that the user requests. If the history does not record the slots of the real
+    /// cluster, the real cluster is assumed to have had the requested slots.
     pub slots: PerPhase<Option<u32>>,
     /// Nodes to add (positive) or remove (negative).
     pub nodes: i32,
@@ -47,7 +47,7 @@ pub struct Replay {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum NoPolicy {
-    #[error("the history of an older version does not contain the policy: give it with --ran")]
+    #[error("the history is of an older version and does not record the policy: give it with --ran")]
     NotRecorded,
     #[error(
         "jobs ran under different policies ({0}): replay only histories of one policy, or give a policy with --ran"
@@ -65,13 +65,13 @@ pub fn as_it_ran(variant: Variant) -> Variant {
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
         [] => Err(NoPolicy::NotRecorded),
-        [Ran { policy, params, .. }] => Ok(as_it_ran(Variant {
+        [PolicyUse { policy, params, .. }] => Ok(as_it_ran(Variant {
             label: policy.clone(),
             scheduler: policy.clone(),
             params: params.clone().into_iter().collect(),
         })),
         several => {
-            let one = |Ran { policy, params, jobs }: &Ran| {
+            let one = |PolicyUse { policy, params, jobs }: &PolicyUse| {
                 let tuned = if params.is_empty() { "" } else { ", tuned" };
                 let last = jobs.last().filter(|_| jobs.len() > 1);
                 let last = last.map_or_else(String::new, |job| format!(" to {job}"));
@@ -116,7 +116,7 @@ impl ReplayRequest {
         }
     }
 
-    /// Returns the slots requested by the user if the history does not record them, else none.
+    /// Returns the requested slots if the history does not record the real slots, else none.
     fn real_slots(&self, history: &History) -> PerPhase<Option<u32>> {
         if history.environment.is_none() { self.slots } else { PerPhase::default() }
     }
@@ -178,7 +178,7 @@ pub fn replay(
     let as_it_was = machines(history, what.real_slots(history), 0);
     let before = run_experiment(
         &workload,
-        replay_setup(slots, as_it_was, losses(history)),
+        replay_setup(slots, as_it_was, tracker_loss_faults(history)),
         vec![what.ran.clone()],
         watch,
     )?;
@@ -189,14 +189,14 @@ pub fn replay(
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
     let machines = machines(history, what.slots, what.nodes);
     // Trackers that were lost in the history are lost again, if the changed cluster has them.
-    let lost = losses(history).into_iter().chain(what.faults.iter().cloned()).collect();
+    let lost = tracker_loss_faults(history).into_iter().chain(what.faults.iter().cloned()).collect();
     let comparison = run_experiment(&workload, replay_setup(slots, machines, lost), variants, watch)?;
     Ok(Replay { fidelity, before, comparison })
 }
 
 /// Returns the machines of a history, ordered by name. If `more` is positive, adds copies of the
 /// last machine; if negative, removes the last machines. The slots are those in `slots`, else those
-/// recorded in the history, else the largest number that was in use at a time.
+/// recorded in the history, else the largest number of slots that was in use at the same time.
 pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i32) -> Vec<Machine> {
     let usual = Setup::even(1, history.slots, "fifo").machines[0].clone();
     let places: &[TrackerRow] = history.environment.as_ref().map_or(&[], |environment| &environment.trackers);
@@ -222,8 +222,8 @@ pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i3
     machines
 }
 
-/// Returns a fault for each tracker that was lost, from the time of its last heartbeat.
-fn losses(history: &History) -> Vec<Fault> {
+/// Returns a fault for each tracker that was lost. It begins at the last heartbeat of the tracker.
+fn tracker_loss_faults(history: &History) -> Vec<Fault> {
     let silent = mrcore::Config::default().lost_after.as_secs_f64();
     let fault = |(node, at, back): &(u32, Span, Option<Span>)| {
         let at_s = (at.as_secs_f64() - silent).max(0.0);
@@ -233,7 +233,8 @@ fn losses(history: &History) -> Vec<Fault> {
     history.losses.iter().map(fault).collect()
 }
 
-/// Returns a setup without start time, because task times of the history include it.
+/// Returns a setup in which starting a task takes no time, because the task times in a history
+/// include the start.
 fn replay_setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>) -> Setup {
     let mut setup = Setup::even(machines.len() as u32, slots, "fifo");
     (setup.machines, setup.faults) = (machines, faults);
@@ -257,12 +258,12 @@ fn run_experiment(
         limit: None,
         alone: false,
     };
-    experiment.watched(watch)
+    experiment.run_watched(watch)
 }
 
 impl Replay {
-    /// Describes the mean completion under the policy that ran, on the changed cluster and on the
-    /// cluster of the history.
+    /// Describes the mean completion time under the policy that ran, on the changed cluster and on
+    /// the cluster of the history.
     pub fn against_before(&self) -> String {
         let mean =
             |comparison: &Comparison| show(comparison.mean_over(0, None, crate::experiment::makespan_s));
@@ -274,8 +275,8 @@ impl Replay {
         )
     }
 
-    /// Describes the policy with the lowest mean completion, its gain over the policy that ran, and
-    /// the cost of changing the policy.
+    /// Describes the policy with the lowest mean completion time, its gain over the policy that
+    /// ran, and which group of jobs would take longer.
     pub fn advice(&self) -> String {
         let mean = |at: usize| self.comparison.mean_over(at, None, crate::experiment::makespan_s);
         // A policy under which more jobs fail or do not end is not considered.
@@ -328,8 +329,8 @@ mod tests {
     }
 
     #[test]
-    fn modified_policy_is_not_reported_as_the_original() {
-        let one = |policy: &str, jobs: &[u32]| Ran {
+    fn policy_is_unknown_if_none_or_several_are_recorded() {
+        let one = |policy: &str, jobs: &[u32]| PolicyUse {
             policy: policy.into(),
             params: BTreeMap::new(),
             jobs: jobs.iter().copied().map(JobId).collect(),
@@ -394,7 +395,7 @@ mod tests {
             environment: Some(environment),
             trackers: vec!["a".into(), "b".into()],
             slots: PerPhase { map: 1, reduce: 1 },
-            policies: vec![Ran { policy: "fair".into(), params: tuned.clone(), jobs: vec![JobId(1)] }],
+            policies: vec![PolicyUse { policy: "fair".into(), params: tuned.clone(), jobs: vec![JobId(1)] }],
             losses: vec![(1, Span::secs(100), Some(Span::secs(160)))],
             ..History::default()
         };
@@ -410,12 +411,12 @@ mod tests {
         let silent = mrcore::Config::default().lost_after.as_secs_f64();
         let lost =
             Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: FaultKind::Node { node: 1 } };
-        assert_eq!(losses(&history), [lost]);
+        assert_eq!(tracker_loss_faults(&history), [lost]);
         let asked = PerPhase { map: Some(4), reduce: None };
         let slots = |history: &History, asked| machines(history, asked, 0).pop().map(|machine| machine.slots);
         assert_eq!(slots(&History::default(), asked), Some(PerPhase { map: 4, reduce: 0 }));
-        let reduces = "only the reduce slots change";
-        assert_eq!(slots(&history, asked), Some(PerPhase { map: 4, reduce: 1 }), "{reduces}");
+        let maps = "only the map slots change";
+        assert_eq!(slots(&history, asked), Some(PerPhase { map: 4, reduce: 1 }), "{maps}");
     }
 
     /// Returns the history of two maps of 10 s on a node with one map slot.
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn replay_without_changes_uses_the_real_slots() {
+    fn model_error_is_measured_with_the_recorded_slots() {
         let history = two_maps_on_one_slot();
         let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..empty_request() };
         let replay = replay(&history, &what, &|_| {}).expect("it runs");

@@ -2,8 +2,7 @@
 //! version of the dependencies.
 //!
 //! Results are compared over years and seeds are kept as tests, so the generator must never change.
-//! It is `SplitMix64`, with distributions by inversion or Box-Muller. Deliberately absent:
-//! cryptographic security.
+//! It is `SplitMix64`, with distributions by inversion or Box-Muller. It is not for cryptography.
 
 use mrcore::split_mix;
 pub use mrcore::split_mix::mix;
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distribution_means_match() {
+    fn exponential_and_log_normal_numbers_have_the_expected_mean() {
         let mut rng = Rng::new(1);
         let mean = |mut draw: Box<dyn FnMut() -> f64>| (0..20_000).map(|_| draw()).sum::<f64>() / 20_000.0;
         let mut other = rng.clone();

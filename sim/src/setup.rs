@@ -112,13 +112,13 @@ pub struct Setup {
     pub faults: Vec<Fault>,
     /// Steps of a scenario.
     pub steps: Vec<Step>,
-    /// One of this many attempts fails; 0 if no attempt fails.
+    /// One of this many attempts fails, at random; 0 if no attempt fails.
     pub failing: u64,
     /// Whether to check every invariant after every event.
     pub checked: bool,
     /// Whether attempts, users and trackers behave at random for a while.
     pub random_events: bool,
-    /// A second policy, which decides without effect.
+    /// Name of a second policy that decides in every round, but whose decisions have no effect.
     pub shadow: Option<String>,
 }
 
@@ -160,8 +160,8 @@ impl Setup {
     }
 
     /// Sets the heartbeat interval and the timeouts that depend on it. A tracker is suspect after
-    /// three intervals and lost after ten. An attempt that is missing in reports for three
-    /// intervals counts as not started or stuck. Timeouts are never below their defaults.
+    /// three intervals without a heartbeat, and lost after ten. An attempt without reports for
+    /// three intervals counts as not started or stuck. Timeouts are never below their defaults.
     pub fn set_heartbeat_interval(&mut self, heartbeat: Span) {
         let usual = Config::default();
         self.heartbeat = heartbeat;
@@ -180,7 +180,7 @@ impl Setup {
         })
     }
 
-    /// Creates the policy, with measurement of its run time.
+    /// Creates the policy. Adds the time that its decisions take to `spent`.
     fn policy(&self, spent: &Arc<DecisionTimes>) -> Result<Box<dyn Scheduler>, PolicyError> {
         if self.scheduler == RANDOM {
             return Ok(Box::new(RandomPolicy(Rng::of(self.seed, "policy"))));

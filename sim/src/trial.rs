@@ -144,8 +144,8 @@ impl Trial {
         Self { name: name.to_owned(), setup, workload, tasks: Tasks::Paced }
     }
 
-    /// Returns the same trial with scripts as tasks. The time of reduces then does not depend on
-    /// their bytes, and they write almost nothing.
+    /// Returns the same trial with scripts as tasks. The duration of a reduce then does not depend
+    /// on its bytes, and reduces write almost nothing.
     #[must_use]
     fn scripted(mut self, copies: u32) -> Self {
         for job in &mut self.workload.jobs {
@@ -292,7 +292,7 @@ fn slow_node() -> Trial {
     trial
 }
 
-/// Returns a trial that is limited by the network: every shuffle uses one link with this rate,
+/// Returns a trial that is limited by the network: all shuffles share one link of `bytes_per_s`,
 /// which the caller has to provide. The output of a map is sixteen times its input.
 pub fn narrow_link(bytes_per_s: f64) -> Trial {
     let jobs = [
@@ -327,7 +327,7 @@ mod tests {
     use crate::World;
 
     #[test]
-    fn every_trial_ends_within_its_limit() {
+    fn every_trial_ends_within_90_seconds() {
         let trials = all().into_iter().chain([short(), narrow_link(4e6)]);
         for Trial { name, setup, workload, .. } in trials {
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");

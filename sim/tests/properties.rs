@@ -107,7 +107,7 @@ fn shadow_has_no_effect_and_agrees_with_an_equal_policy() {
 
 /// Checks variants that leave slots free on purpose: no decision is refused, and every job ends.
 #[test]
-fn idle_slots_on_purpose_starve_no_job() {
+fn policies_that_leave_slots_free_on_purpose_starve_no_job() {
     let variants =
         [("coshh", "coshh.literal", "true"), ("fcs", "fcs.skips", "60"), ("fcs", "fcs.literal", "true")];
     for (spec, key, value) in variants {

@@ -53,7 +53,7 @@ fn measure(name: &str, setup: Setup, workload: Workload, limit_s: f64) {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
-fn speed_of_the_fcs_workload() {
+fn fcs_workload_takes_less_than_20_cpu_seconds() {
     for (name, kinds) in [("map-heavy", papers::FCS_MAP_HEAVY), ("reduce-heavy", papers::FCS_REDUCE_HEAVY)] {
         let setup = Setup::even(45, PerPhase { map: 8, reduce: 4 }, &scheduler());
         measure(name, setup, papers::fcs(&profile::built_in(), &kinds, 30.0, 171, 1), 20.0);
@@ -62,7 +62,7 @@ fn speed_of_the_fcs_workload() {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
-fn speed_of_the_facebook_trace() {
+fn facebook_trace_takes_less_than_60_cpu_seconds() {
     let Some(traces) = std::env::var_os("FERMATA_TRACES").map(PathBuf::from) else {
         return skip::skip("traces", "FERMATA_TRACES names no folder of traces");
     };
@@ -74,7 +74,7 @@ fn speed_of_the_facebook_trace() {
 
 #[test]
 #[ignore = "a measurement, for release builds"]
-fn speed_with_ten_thousand_nodes() {
+fn ten_thousand_nodes_take_less_than_600_cpu_seconds() {
     let (profiles, mut rng) = (profile::built_in(), Rng::new(1));
     let job = |number: u32, rng: &mut Rng| {
         Outline {

@@ -61,7 +61,7 @@ fn assert_near(value: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn local_map_time_follows_its_bytes() {
+fn node_local_map_takes_time_in_proportion_to_its_bytes() {
     // Two nodes have all the data and four slots. Eight maps of 10 s with a start of 1 s run in two
     // waves.
     let outcome = play(setup(2), workload(vec![job(5.0, 8, 0)]));
@@ -129,7 +129,7 @@ fn restarted_jobtracker_resumes_its_state() {
 }
 
 #[test]
-fn jobs_survive_a_partition() {
+fn jobs_survive_partitions_an_unreachable_rack_and_a_dead_tracker() {
     let mut setup = setup(3);
     setup.faults = vec![
         Fault { at_s: 8.0, for_s: Some(30.0), what: FaultKind::Partition { node: 0 } },
@@ -185,7 +185,7 @@ fn split_costs_the_write_and_a_new_start() {
 }
 
 #[test]
-fn pause_writes_and_reads_the_data_in_memory() {
+fn pause_costs_the_write_and_read_of_the_data_in_memory() {
     // Four maps run one after the other and are done after 44.1 s. After 40 s the reduce has 150
     // MB, of which 134 MB are in memory.
     let calm = run_with_preemption(vec![job(0.0, 4, 1)], 500.0);
@@ -202,7 +202,7 @@ fn pause_writes_and_reads_the_data_in_memory() {
 }
 
 #[test]
-fn checkpoint_transfer_shares_the_link() {
+fn checkpoint_transfer_takes_longer_over_a_narrow_link() {
     // The only reduce of a long job is paused for small jobs that take both reduce slots. The nodes
     // have different speeds, so that the other node is sometimes free first. The checkpoint is then
     // transferred to that node, over a link of 20 MB/s or 125 MB/s.

@@ -24,7 +24,8 @@ use std::{
     mrctl sim --workload hsrtf --scheduler fair,fifo --report hsrtf.html\n  \
     mrctl sim --workload trace.tsv --nodes 100 --scheduler 'chronos(fair)'\n  \
     mrctl sim --workload fcs-map-heavy --scheduler 'fcs,fcs[preempt=kill]'\n  \
-    mrctl sim fuzz --seeds 500\n\n\
+    mrctl sim fuzz --seeds 500\n  \
+    mrctl sim profiles\n\n\
     Workloads by name: hsrtf, chronos-wordcount, chronos-sort, fcs-map-heavy,\n\
     fcs-reduce-heavy, coshh-facebook, coshh-yahoo, gridmix, bursty, mixed.\n\
     Files: .tsv (SWIM), .json (Rumen), .jsonl or a folder (job history).")]

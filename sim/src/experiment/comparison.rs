@@ -1,4 +1,4 @@
-//! Results of an experiment: figures over seeds, and comparisons of policies.
+//! Results of an experiment: means over seeds, and comparisons of policies.
 
 use super::Variant;
 use crate::Outcome;
@@ -22,7 +22,7 @@ pub struct Comparison {
     pub runs: Vec<Vec<Outcome>>,
     /// For each seed, how long jobs take when they run alone; empty if not measured.
     pub alone: Vec<TimesAlone>,
-    /// Groups of jobs, in the order of the workload or by number.
+    /// Names of the groups of jobs, in the order of [`Workload::groups`](crate::Workload::groups).
     pub groups: Vec<String>,
     /// Slots of the cluster.
     pub slots: mrcore::PerPhase<u32>,
@@ -32,10 +32,11 @@ pub struct Comparison {
 /// slowdowns.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TimesAlone {
-    /// The first job of each group. Other jobs of the group may be shorter; their slowdown can be
-    /// below 1.
+    /// By group: how long its first job takes. Other jobs of the group may be shorter, so their
+    /// slowdown can be below 1.
     Groups(BTreeMap<String, Span>),
-    /// Each job, simulated from its own history. A slowdown below 1 is then an error of the model.
+    /// By job: how long it takes, simulated from its own history. A slowdown below 1 can then only
+    /// be an error of the model, and is raised to 1.
     Jobs(BTreeMap<JobId, Span>),
 }
 
@@ -57,7 +58,7 @@ pub struct Figure {
     pub mean: f64,
     /// Half the width of the confidence interval; 0 for one seed.
     pub around: f64,
-    /// True if some jobs had not ended: the mean is then a lower bound.
+    /// Whether some jobs had not ended. If so, the mean is a lower bound.
     pub at_least: bool,
     /// Number of seeds. With one seed there is no interval; with none there is no value.
     pub seeds: usize,
@@ -80,15 +81,15 @@ impl Figure {
         self.seeds > 1 && self.mean.abs() <= self.around
     }
 
-    /// Returns the relative difference by which this mean is smaller than the other: 0.2 means a
-    /// fifth less.
+    /// Returns by which fraction this mean is smaller than the mean of `other`: 0.2 means a fifth
+    /// less.
     pub fn less_than(self, other: Self) -> f64 {
         if other.mean == 0.0 { 0.0 } else { 1.0 - self.mean / other.mean }
     }
 }
 
 impl Comparison {
-    /// Returns a figure over the runs of a variant.
+    /// Returns the mean of `of` over the runs of a variant.
     pub fn figure(&self, variant: usize, of: impl Fn(&Outcome) -> f64) -> Figure {
         Figure::of(&self.runs[variant].iter().map(of).collect::<Vec<_>>())
     }
@@ -98,7 +99,7 @@ impl Comparison {
         Figure::of(&self.runs[variant].iter().filter_map(of).collect::<Vec<_>>())
     }
 
-    /// Returns the mean of a value over the jobs of a group (or all jobs).
+    /// Returns the mean of `of` over the jobs of a group (all jobs if `None`), averaged over seeds.
     pub fn mean_over(
         &self,
         variant: usize,
@@ -186,14 +187,14 @@ impl Comparison {
     }
 }
 
-/// Returns the seconds that a reduce of the job waited for a slot after the maps were done; `None`
-/// for a job without reduces.
+/// Returns the mean seconds that a reduce of the job waited for a slot after the maps were done;
+/// `None` for a job without reduces.
 pub fn reduce_wait_s(job: &JobFigures) -> Option<f64> {
     job.reduce_wait().map(Span::as_secs_f64)
 }
 
-/// Returns the seconds from submission to end. For an active job this is a lower bound, up to the
-/// last observation. `None` for a failed job.
+/// Returns the seconds from submission to the end of a job; `None` for a failed job. For a job that
+/// was active when the run stopped, returns a lower bound: the seconds until then.
 pub fn makespan_s(job: &JobFigures) -> Option<f64> {
     let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.observed_until };
     Some(until?.since(job.submitted).as_secs_f64())

@@ -44,9 +44,9 @@ pub struct Experiment<'a> {
     pub variants: Vec<Variant>,
     /// Number of seeds, counted from 1.
     pub seeds: u64,
-    /// Simulated time after which a run stops although jobs are active; `None` for no limit.
+    /// Simulated time after which a run stops even if jobs are active; `None` for no limit.
     pub limit: Option<Span>,
-    /// Whether to simulate a job of each group alone, for slowdowns.
+    /// Whether to also simulate the first job of each group alone, to compute slowdowns.
     pub alone: bool,
 }
 
@@ -66,11 +66,11 @@ pub struct Step<'a> {
 impl Experiment<'_> {
     /// Runs all variants and seeds on all cores.
     pub fn run(&self) -> Result<Comparison, ExperimentError> {
-        self.watched(&|_| {})
+        self.run_watched(&|_| {})
     }
 
     /// Like [`Self::run`], but also calls `watch` after every run.
-    pub fn watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
+    pub fn run_watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
         let seeds: Vec<u64> = (1..=self.seeds.max(1)).collect();
         let groups = (self.workload)(1).groups();
         let cases: Vec<(usize, u64)> = (0..self.variants.len())
@@ -135,8 +135,8 @@ impl Experiment<'_> {
     }
 }
 
-/// Simulates a job alone on a cluster without faults, and returns how long it takes. `None` if it
-/// cannot end, for example because the cluster has no slots of a kind.
+/// Simulates a job alone on a cluster without faults, and returns how long it takes; `None` if the
+/// job cannot end, for example because it has reduces and the cluster has no reduce slots.
 fn time_alone(
     setup: &Setup,
     workload: &Workload,
@@ -169,7 +169,7 @@ pub(crate) fn job_times_alone(
     Ok(TimesAlone::Jobs(jobs))
 }
 
-/// Calls `one` for `0..count` on all cores. The results are in the order of the index.
+/// Calls `one` for each index in `0..count`, on all cores. Returns the results in index order.
 fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
     let (queue, tasks) = channel::unbounded();

@@ -20,8 +20,8 @@ impl Variant {
         Self { label: scheduler.to_owned(), scheduler: scheduler.to_owned(), params: Params::new() }
     }
 
-    /// Creates a variant with parameters. A key without a section name belongs to the section of
-    /// the policy.
+    /// Creates a variant with parameters. A key that names no section, such as `node_wait`, belongs
+    /// to the section of the policy, such as `fair`.
     pub fn tuned(label: &str, scheduler: &str, params: &[(&str, &str)]) -> Self {
         let outer = scheduler.split('(').next().unwrap_or(scheduler);
         let found = schedulers::POLICIES.iter().find(|policy| policy.name.split('(').next() == Some(outer));
@@ -47,7 +47,7 @@ impl Variant {
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
         let bad = || ExperimentError::NoList(text.to_owned());
         let mut variants = Vec::new();
-        for part in split_outside(text).ok_or_else(bad)? {
+        for part in split_outside_brackets(text).ok_or_else(bad)? {
             let (scheduler, given) = match part.split_once('[') {
                 None => (part, ""),
                 Some((scheduler, rest)) => (scheduler, rest.strip_suffix(']').ok_or_else(bad)?),
@@ -64,7 +64,7 @@ impl Variant {
 
 /// Splits a text at the commas that are not inside brackets. Returns `None` if a part is empty or
 /// a bracket has no counterpart.
-fn split_outside(text: &str) -> Option<Vec<&str>> {
+fn split_outside_brackets(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut open, mut from) = (Vec::new(), Vec::new(), 0);
     for (at, letter) in text.char_indices() {
         match letter {
@@ -89,12 +89,12 @@ mod tests {
     #[test]
     fn policy_lists_are_parsed_and_invalid_lists_are_rejected() {
         assert_eq!(
-            split_outside("fifo, chronos(fair),fcs[a=1;b=2]"),
+            split_outside_brackets("fifo, chronos(fair),fcs[a=1;b=2]"),
             Some(vec!["fifo", "chronos(fair)", "fcs[a=1;b=2]"])
         );
-        assert_eq!(split_outside("fifo,"), None);
+        assert_eq!(split_outside_brackets("fifo,"), None);
         for bad in ["chronos(fifo", "chronos)fifo(", "fcs[a=1),fifo(b=2]", "fcs[a=(1]2)"] {
-            assert_eq!(split_outside(bad), None, "{bad}");
+            assert_eq!(split_outside_brackets(bad), None, "{bad}");
         }
         assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
         let tuned = Variant::list("fair[pools.a.weight=2;fair.node_wait=5s]").expect("a list");

@@ -2,8 +2,8 @@
 //! which escapes every argument that is not `Html` itself.
 //!
 //! The format literal cannot contain variables (`{x}` does not compile). Each argument follows the
-//! literal, and its type determines the escaping. Attributes may use either kind of quotes.
-//! Deliberately absent: a check that tags are closed.
+//! literal, and its type determines the escaping. Attributes may use either kind of quotes. Nothing
+//! checks that tags are closed.
 
 use std::fmt::{self, Write};
 
@@ -27,7 +27,7 @@ impl ToHtml for str {
                 '"' => out.write_str("&quot;")?,
                 '\'' => out.write_str("&#39;")?,
                 '\n' | '\t' => out.write_char(letter)?,
-                // Control characters (terminal escapes, NUL) are not text.
+                // Replace control characters, such as terminal escapes and NUL.
                 letter if letter.is_control() => out.write_char('\u{fffd}')?,
                 letter => out.write_char(letter)?,
             }
@@ -66,7 +66,7 @@ macro_rules! numbers {
 
 numbers!(u16, u32, u64, usize);
 
-/// Shows a coordinate with one decimal; 0 if it is not finite.
+/// Writes a number with one decimal, which is enough for coordinates; 0 if it is not finite.
 impl ToHtml for f64 {
     fn show(&self, out: &mut dyn Write) -> fmt::Result {
         write!(out, "{:.1}", if self.is_finite() { *self } else { 0.0 })
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn html_is_escaped() {
+    fn text_and_attributes_are_escaped() {
         let evil = "<script>alert('1')</script> & \"x\"\0\u{1b}[31m\nnext";
         let mut page = Html::new();
         crate::html!(page, "<p title='{}'>{}</p>", evil, evil.to_owned());

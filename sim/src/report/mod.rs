@@ -16,8 +16,8 @@ use mrcore::{
 use std::fmt::Write as _;
 pub use table::{Cell, Table, change_cell, percent, show, show_change};
 
-/// Compares the mean completion of each policy with that of the first policy, and shows whether the
-/// difference is significant.
+/// Returns a table that compares the mean completion time of each policy with that of the first
+/// policy, and shows whether the difference is significant.
 pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
     let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
@@ -70,7 +70,7 @@ pub fn summary(comparison: &Comparison) -> Table {
             comparison.mean_over(at, None, |job| seconds(job.waiting())).into(),
             comparison.mean_over(at, None, reduce_wait_s).into(),
             comparison.worst_slowdown(at, None).into(),
-            Cell::part(comparison.figure_of(at, locality)),
+            Cell::fraction(comparison.figure_of(at, locality)),
             total(|job| f64::from(job.preemption.preemptions())).into(),
             total(|job| job.lost.as_secs_f64()).into(),
             total(|job| job.overhead().as_secs_f64()).into(),
@@ -83,7 +83,7 @@ pub fn summary(comparison: &Comparison) -> Table {
     table
 }
 
-/// Returns the 95th percentile of completion.
+/// Returns the 95th percentile of the completion times of jobs, as a mean over seeds.
 pub fn p95(comparison: &Comparison, at: usize) -> Figure {
     let of_seed = |outcome: &Outcome| {
         let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
@@ -92,8 +92,8 @@ pub fn p95(comparison: &Comparison, at: usize) -> Figure {
     Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
-/// Returns the time from the first submission to the last end, or to the end of the run if jobs are
-/// still active then.
+/// Returns the seconds from the submission of the first job to the end of the last job, or to the
+/// end of the run if jobs are still active then. The result is a mean over seeds.
 pub fn makespan(comparison: &Comparison, at: usize) -> Figure {
     let of_seed = |outcome: &Outcome| {
         let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
@@ -122,7 +122,7 @@ pub fn locality(outcome: &Outcome) -> Option<f64> {
     (all > 0).then(|| f64::from(sum[0]) / f64::from(all))
 }
 
-/// Returns a table of a value by group and policy.
+/// Returns a table of the mean of `of` by group and policy.
 pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
     group_table(comparison, |at, group| comparison.mean_over(at, Some(group), &of))
 }
@@ -143,9 +143,9 @@ fn group_table(comparison: &Comparison, of: impl Fn(usize, &str) -> Figure) -> T
     table
 }
 
-/// Returns the figures of each group and of all jobs under one policy. Times are means over jobs
-/// that succeeded, so that a job that failed early does not count as fast. Locality and sums
-/// include all jobs.
+/// Returns a table of the figures of each group and of all jobs under policy `at`. Times are means
+/// over jobs that succeeded, so that a job that failed early does not count as fast. Locality and
+/// sums include all jobs.
 pub fn of_groups(comparison: &Comparison, at: usize) -> Table {
     let mut table = Table::new(&[
         "group",
@@ -220,7 +220,7 @@ pub fn charts(comparison: &Comparison) -> String {
         ),
         (
             "Locality of maps, by group",
-            svg::bars("node-local part", &comparison.groups, &groups(JobFigures::locality)),
+            svg::bars("node-local fraction", &comparison.groups, &groups(JobFigures::locality)),
         ),
     ];
     for (title, chart) in parts {
@@ -278,7 +278,7 @@ mod tests {
     };
     use mrcore::PerPhase;
 
-    /// Two small jobs, submitted after 49 and 59 s; the second has no reduces.
+    /// Runs two small jobs, submitted after 49 and 59 s; the second has no reduces.
     fn two_jobs(limit_s: u64) -> Comparison {
         let profiles = profile::built_in();
         let experiment = Experiment {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_without_reduces_do_not_shorten_the_wait_of_others() {
+    fn mean_reduce_wait_ignores_jobs_without_reduces() {
         let comparison = two_jobs(100_000);
         let first = |outcome: &Outcome| {
             let (_, job) = outcome.metrics.jobs().next().expect("the first");

@@ -21,7 +21,7 @@ pub fn colour(at: usize) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// Formats a number for a chart.
+/// Formats a number with few digits: `12k`, `345`, `67.8`, `0.12`.
 pub fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 10_000.0 => format!("{:.0}k", value / 1000.0),
@@ -128,7 +128,7 @@ impl Chart {
 /// Returns a chart of the cumulative distribution of each series.
 pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     let x_max = series.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
-    let mut chart = Chart::new(x_max, 1.0, x_label, "part of jobs", true);
+    let mut chart = Chart::new(x_max, 1.0, x_label, "fraction of jobs", true);
     for (at, (_, values)) in series.iter().enumerate() {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -150,7 +150,8 @@ pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     chart.finish()
 }
 
-/// Returns a chart of stacked areas over time, in steps of `step_s`.
+/// Returns a chart of stacked areas over time, with one value per `step_s` seconds. Areas above
+/// `capacity` are cut off.
 pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity: f64) -> String {
     let steps = series.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
     let mut chart = Chart::new(steps as f64 * step_s, capacity, "time, s", y_label, true);
@@ -174,12 +175,13 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
     chart.finish()
 }
 
-/// Returns a chart with one bar per group and series, with confidence intervals.
+/// Returns a chart with one bar per group and series. Each value is a mean and half the width of
+/// its confidence interval.
 pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
     let y_max =
         series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
-    // A confidence interval may exceed 1 although a fraction cannot, so the axis is limited.
-    let y_max = if y_label.ends_with(" part") { y_max.min(1.0) } else { y_max };
+    // The axis of a fraction ends at 1, even if a confidence interval exceeds it.
+    let y_max = if y_label.ends_with(" fraction") { y_max.min(1.0) } else { y_max };
     let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {

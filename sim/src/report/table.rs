@@ -18,7 +18,7 @@ pub enum Cell {
 
 impl Cell {
     /// Creates a cell with a fraction over seeds, shown as a percentage.
-    pub fn part(figure: Figure) -> Self {
+    pub fn fraction(figure: Figure) -> Self {
         Self::Figure(figure, figure.known().map_or_else(no_value, |known| percent(known.mean)))
     }
 
@@ -186,7 +186,7 @@ pub fn percent(part: f64) -> String {
     format!("{:.1}%", percent_of(part))
 }
 
-/// Formats a change with its interval: -12.7% ±4.1.
+/// Formats a relative change with its confidence interval: -12.7% ±4.1.
 pub fn show_change(change: Figure) -> String {
     let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
     format!("{:+.1}%{around}", percent_of(change.mean))
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_has_no_sign_and_missing_values_no_number() {
+    fn negative_zero_is_shown_as_zero_and_a_missing_value_as_a_dash() {
         let none: f64 = [].iter().sum();
         assert_eq!(
             (percent(none), percent(-0.0001), percent(-0.123)),

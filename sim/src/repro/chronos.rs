@@ -11,16 +11,16 @@ use crate::{
 };
 use mrcore::{Phase, Span, Time, ids::JobId, metrics::JobFigures};
 
-/// When the node dies: at this fraction of the map phase of the first job, or of the time from then
-/// to its end.
+/// When the node dies.
 #[derive(Clone, Copy)]
 enum FailureTime {
+    /// When this fraction of the first job's map phase has passed.
     InMaps(f64),
+    /// When this fraction of the time from the end of the first job's maps to its end has passed.
     InReduces(f64),
 }
 
-/// Returns the time of the failure in seconds, computed from a run of the first job without a
-/// failure.
+/// Returns the time of the failure in seconds, computed from a run without a failure.
 fn failure_time_s(profiles: &Profiles, program: &str, scheduler: &str, at: FailureTime, seed: u64) -> f64 {
     let mut undisturbed = clusters::chronos();
     scheduler.clone_into(&mut undisturbed.scheduler);
@@ -75,8 +75,8 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
     Ok(comparison)
 }
 
-/// An experiment that is not in the paper: jobs allow duplicates, and Chronos acts when the node is
-/// suspect instead of when it is lost.
+/// Runs an experiment that is not in the paper: jobs allow speculative attempts (duplicates), and
+/// Chronos acts when heartbeats of the node are late (suspect) instead of when the node is lost.
 fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let Lab { profiles, seeds, .. } = *lab;
     let at = FailureTime::InMaps(0.45);
@@ -199,8 +199,8 @@ pub(super) fn first_job_map_wait(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.mean_map_wait().map(Span::as_secs_f64)
 }
 
-/// Returns the fraction of the lost maps of the first job that ran node-local when they ran again.
-pub(super) fn first_job_locality(outcome: &Outcome) -> Option<f64> {
+/// Returns the fraction of the first job's lost maps that were node-local when they ran again.
+pub(super) fn first_job_rerun_locality(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.locality()
 }
 
@@ -252,7 +252,7 @@ pub fn recovery(comparison: &Comparison) -> Table {
             comparison.figure_of(at, first_job_wait).into(),
             comparison.figure_of(at, |outcome| wait_of(outcome, 2)).into(),
             comparison.figure_of(at, longest_wait).into(),
-            comparison.figure_of(at, first_job_locality).into(),
+            comparison.figure_of(at, first_job_rerun_locality).into(),
             comparison.figure_of(at, unfair_s).into(),
             comparison.figure(at, sum(|job| job.lost)).into(),
             comparison.figure(at, sum(JobFigures::overhead)).into(),
@@ -286,12 +286,12 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     out.claim(
         "recovery maps local under Fifo",
         Number::Part(0.125),
-        of(&wordcount, "fifo", first_job_locality),
+        of(&wordcount, "fifo", first_job_rerun_locality),
     );
     out.claim(
         "recovery maps local with Chronos",
         Number::Part(1.0),
-        of(&wordcount, "chronos", first_job_locality),
+        of(&wordcount, "chronos", first_job_rerun_locality),
     );
     let fair = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..fifo };
     let fair = compare(&mut out, lab, &fair)?;
@@ -305,8 +305,8 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         Number::Change(-0.02),
         versus(&fair, "large", "fair"),
     );
-    out.claim("away from shares under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
-    out.claim("away from shares with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
+    out.claim("time off fair share, under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
+    out.claim("time off fair share, with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
     lose_each_node(&mut out, lab)?;
     on_suspicion(&mut out, lab)?;
     let sort = Case {
@@ -320,10 +320,9 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     out.claim("Fifo, sort: second job", Number::Change(-0.11), versus(&sort, "large", "fifo"));
     out.claim("recovery wait under Fifo, sort", Number::Seconds(325.0), of(&sort, "fifo", first_job_wait));
     out.claim("recovery wait with Chronos, sort", Number::Seconds(2.0), of(&sort, "chronos", first_job_wait));
-    let well =
-        Case { title: "Nothing goes wrong (figure 4b)", program: "wordcount", inner: "fifo", at: None };
-    let well = compare(&mut out, lab, &well)?;
-    out.claim("no failure: all jobs", Number::Change(0.0), change(&well, None, "chronos", "fifo"));
+    let calm = Case { title: "No failure (figure 4b)", program: "wordcount", inner: "fifo", at: None };
+    let calm = compare(&mut out, lab, &calm)?;
+    out.claim("no failure: all jobs", Number::Change(0.0), change(&calm, None, "chronos", "fifo"));
     Ok(out)
 }
 
@@ -335,7 +334,7 @@ mod tests {
     /// A node dies in only one of two seeds. The other seed has no wait, which must not count as a
     /// wait of 0.
     #[test]
-    fn job_without_losses_has_no_recovery_wait() {
+    fn run_without_lost_tasks_has_no_recovery_wait() {
         let profiles = profile::built_in();
         let died = |seed| {
             let fault = Fault { at_s: 60.0, for_s: None, what: FaultKind::Node { node: 3 } };

@@ -18,33 +18,34 @@ const GAP_S: f64 = 60.0;
 /// The policies that the paper compares.
 const PAPER_POLICIES: [&str; 3] = ["fifo", "fair", "coshh"];
 
-/// Label of our variant that avoids slow nodes.
+/// Label of our variant of COSHH that avoids slow nodes, which is not in the paper.
 const AVOIDS_SLOW_NODES: &str = "coshh, no slow nodes";
 
 /// Network rate of a resource with slow storage, bytes per second for all its slots.
 const SLOW_BYTES_PER_S: f64 = 0.5e6;
 
-/// Numbers of two figures in the paper: the figure with completion times, and the one with
+/// The numbers of two figures in the paper: the one with completion times, and the one with
 /// scheduling times.
-type Figures = [u32; 2];
+type FigureNumbers = [u32; 2];
 
 /// Results of the paper for a workload. Arrays of three are for FIFO, Fair and COSHH.
 struct PaperFigures {
     name: &'static str,
     classes: &'static [Class],
-    /// Change of the completion under COSHH compared with FIFO and with Fair.
+    /// Relative change of the mean completion time: COSHH compared with FIFO, and with Fair.
     changes: [f64; 2],
-    /// The same with identical users: COSHH compared with Fair, and Fair compared with FIFO.
+    /// Relative change of the mean completion time with identical users: COSHH compared with Fair,
+    /// and Fair compared with FIFO.
     identical: [f64; 2],
     /// Rows of table 6 or 7: dissatisfaction, fairness, locality.
     metrics: [[f64; 3]; 3],
     /// Rows of table 8 or 9, with identical users: fairness, locality.
     identical_metrics: [[f64; 3]; 2],
-    with_shares: Figures,
-    with_identical_users: Figures,
-    by_jobs: Figures,
-    by_resources: Figures,
-    by_error: Figures,
+    with_shares: FigureNumbers,
+    with_identical_users: FigureNumbers,
+    by_jobs: FigureNumbers,
+    by_resources: FigureNumbers,
+    by_error: FigureNumbers,
 }
 
 const PAPER_FIGURES: [PaperFigures; 2] = [
@@ -108,16 +109,16 @@ impl PaperFigures {
             ("node_wait", "0s"),
             ("rack_wait", "0s"),
         ];
-        let with_params = clusters::with_params(&coshh::min_shares(self.classes, identical));
+        let share_params = clusters::share_params(&coshh::min_shares(self.classes, identical));
         let all = [
             Variant::plain("fifo"),
             Variant::tuned("fair", "fair", &naive),
             Variant::plain("coshh"),
             Variant::tuned("coshh, literal", "coshh", &[("literal", "true")]),
-            // Our variant avoids nodes on which a task takes ten times as long.
+            // Avoids nodes on which a task takes ten times as long as on others.
             Variant::tuned(AVOIDS_SLOW_NODES, "coshh", &[("slowest", "10")]),
         ];
-        all.into_iter().map(|variant| variant.with_params(&with_params)).collect()
+        all.into_iter().map(|variant| variant.with_params(&share_params)).collect()
     }
 
     /// Returns the policies that the paper compares.
@@ -168,7 +169,7 @@ fn metrics(comparison: &Comparison) -> Table {
             variant.label.as_str().into(),
             dissatisfaction(comparison, at).into(),
             fairness(comparison, at).into(),
-            Cell::part(comparison.figure_of(at, locality)),
+            Cell::fraction(comparison.figure_of(at, locality)),
         ]);
     }
     table
@@ -252,10 +253,10 @@ fn extra_decision_time(comparison: &Comparison, one: &str, other: &str) -> Optio
     Some(Figure::of(&pairs.map(|(one, other)| deciding_s(one) - deciding_s(other)).collect::<Vec<_>>()))
 }
 
-/// Also makes transfers from a resource with slow storage slow. Otherwise resources differ only in
-/// speed, every class is slowed down equally, and no assignment of classes to resources is better
-/// than another. Table 3 has 40 kbit/s, at which a run would take years. At the rate used here,
-/// reading takes most of the run time of classes with much input.
+/// Runs the jobs again with slow transfers from resources with slow storage. Otherwise resources
+/// differ only in speed, every class is slowed down equally, and no assignment of classes to
+/// resources is better than another. Table 3 has 40 kbit/s, at which a run would take years. At the
+/// rate used here, reading takes most of the run time of classes with much input.
 fn slow_storage(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
@@ -308,7 +309,7 @@ impl Curves {
         self.deciding.row(row(&|at| comparison.figure(at, deciding_s)));
     }
 
-    fn report(self, out: &mut Reproduction, title: &str, [completion, deciding]: Figures) {
+    fn report(self, out: &mut Reproduction, title: &str, [completion, deciding]: FigureNumbers) {
         let of = format!("{title}: mean completion, s (figure {completion})");
         out.part(of, self.completion, String::new());
         let of = format!("{title}: scheduling time, wall-clock s (figure {deciding})");
@@ -316,8 +317,9 @@ impl Curves {
     }
 }
 
-/// Varies the number of jobs from 5 to 100. The run with 100 jobs exists already.
-fn by_jobs(
+/// Varies the number of jobs from 5 to 100. `hundred` is the run with 100 jobs, which is already
+/// done.
+fn vary_job_count(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     hundred: &Comparison,
@@ -340,7 +342,7 @@ fn by_jobs(
 }
 
 /// Varies the number of resources, of the types of table 10, from 6 to 102.
-fn by_resources(
+fn vary_resource_count(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
@@ -367,13 +369,13 @@ fn by_resources(
 }
 
 /// Varies the maximum error of predicted task times.
-fn by_error(
+fn vary_prediction_error(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
-    let with_params = clusters::with_params(&coshh::min_shares(paper_figures.classes, false));
-    let off = |error: &str| Variant::tuned(error, "coshh", &[("error", error)]).with_params(&with_params);
+    let share_params = clusters::share_params(&coshh::min_shares(paper_figures.classes, false));
+    let off = |error: &str| Variant::tuned(error, "coshh", &[("error", error)]).with_params(&share_params);
     let variants = ["0", "0.1", "0.2", "0.3", "0.4"].map(off).to_vec();
     let what = "prediction errors";
     let comparison = paper_figures.run(lab, what, (clusters::coshh(6), 100), (variants, false))?;
@@ -413,9 +415,9 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let [_, facebook] = &PAPER_FIGURES;
     slow_storage(&mut out, facebook, lab)?;
     for (paper_figures, shares) in PAPER_FIGURES.iter().zip(&shares) {
-        by_error(&mut out, paper_figures, lab)?;
-        by_jobs(&mut out, paper_figures, shares, lab)?;
-        by_resources(&mut out, paper_figures, lab)?;
+        vary_prediction_error(&mut out, paper_figures, lab)?;
+        vary_job_count(&mut out, paper_figures, shares, lab)?;
+        vary_resource_count(&mut out, paper_figures, lab)?;
     }
     Ok(out)
 }
@@ -463,8 +465,8 @@ mod tests {
         }
     }
 
-    /// Runs are long and sampled every twenty minutes. Tasks must not be taken for stuck because of
-    /// that.
+    /// In these long runs a heartbeat comes only every hour. Tasks must not be considered stuck
+    /// because of that.
     #[test]
     fn no_work_is_lost_without_faults() {
         for variant in PAPER_FIGURES[0].variants(false) {
@@ -484,9 +486,10 @@ mod tests {
     /// days.
     #[test]
     fn slow_resources_are_detected_and_avoided() {
-        let with_params = clusters::with_params(&coshh::min_shares(&FACEBOOK, false));
+        let share_params = clusters::share_params(&coshh::min_shares(&FACEBOOK, false));
         let mean_s = |slowest: &str, seed: u64| {
-            let variant = Variant::tuned("coshh", "coshh", &[("slowest", slowest)]).with_params(&with_params);
+            let variant =
+                Variant::tuned("coshh", "coshh", &[("slowest", slowest)]).with_params(&share_params);
             let mut setup = clusters::coshh(6);
             (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
             let workload = coshh::workload("Facebook", &FACEBOOK, 30, GAP_S, seed);

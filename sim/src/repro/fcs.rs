@@ -52,8 +52,8 @@ fn run_heavy(
     Ok(comparison)
 }
 
-/// Returns the relative change of the worst slowdown from Fair to FCS, per seed: for the group that
-/// gains most, and as the mean over groups.
+/// Returns the relative change of the worst slowdown from Fair to FCS: for the group that gains
+/// most, and as the mean over groups. Both are computed per seed and averaged over seeds.
 fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
     let groups = comparison.groups.iter().map(|group| {
@@ -90,8 +90,8 @@ fn run_gridmix(
     lab.run(&format!("{what}, {jobs} jobs"), &experiment)
 }
 
-/// Adds a row to a table: the number of jobs, the mean under each of two policies, and the change
-/// per seed.
+/// Adds a row to a table: the number of jobs, the mean completion time under each of two policies,
+/// and the relative change from the second to the first.
 fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison) {
     if comparison.variants.len() == 2 {
         let mean = |at| comparison.mean_over(at, None, makespan_s);
@@ -115,7 +115,7 @@ fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
     Ok(())
 }
 
-/// Varies the number of skips before a paused reduce migrates.
+/// Varies D, the number of offers that a paused reduce skips before it migrates to another node.
 fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["D", "mean completion, s", "moved"]);
     let counts = ["0", "20", "60", "100", "140", "100000"];

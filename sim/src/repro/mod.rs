@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::fmt::Write as _;
 use verdict::{Claim, Number};
 
-/// A paper.
+/// A paper about a scheduler, whose experiments can be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Paper {
@@ -78,7 +78,7 @@ pub struct Lab<'a> {
 impl Lab<'_> {
     /// Runs an experiment, and reports its progress.
     fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
-        experiment.watched(&|step| (self.watch)(title, step))
+        experiment.run_watched(&|step| (self.watch)(title, step))
     }
 }
 
@@ -86,14 +86,16 @@ impl Lab<'_> {
 #[derive(Debug, Default)]
 pub struct Reproduction {
     title: String,
-    setting: String,
+    /// How the experiments were set up, in a few sentences.
+    setup_description: String,
     claims: Vec<Claim>,
+    /// Title, table and charts (SVG) of each section.
     parts: Vec<(String, Table, String)>,
 }
 
 impl Reproduction {
-    fn new(title: &str, setting: &str) -> Self {
-        Self { title: title.into(), setting: setting.into(), ..Self::default() }
+    fn new(title: &str, setup_description: &str) -> Self {
+        Self { title: title.into(), setup_description: setup_description.into(), ..Self::default() }
     }
 
     fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Figure>) {
@@ -125,7 +127,7 @@ impl Reproduction {
             |(title, table, _): &(String, Table, String)| json!({ "title": title, "rows": table.json() });
         json!({
             "title": self.title,
-            "setting": self.setting,
+            "setting": self.setup_description,
             "claims": self.claims.iter().map(Claim::json).collect::<Vec<_>>(),
             "tables": self.parts.iter().map(table).collect::<Vec<_>>(),
         })
@@ -133,7 +135,7 @@ impl Reproduction {
 
     /// Returns an HTML page.
     pub fn html(&self) -> String {
-        let mut body = format!("<p>{}</p>", report::html::escape(&self.setting));
+        let mut body = format!("<p>{}</p>", report::html::escape(&self.setup_description));
         let _ = write!(body, "<h2>The paper's figures and ours</h2>{}", self.claims().html());
         for (title, table, charts) in &self.parts {
             let _ = write!(body, "<h2>{}</h2>{}{charts}", report::html::escape(title), table.html());
@@ -143,7 +145,7 @@ impl Reproduction {
 
     /// Returns Markdown for a page of documentation, without charts.
     pub fn markdown(&self) -> String {
-        let mut out = format!("{}\n\n{}\n", self.setting, self.claims().markdown());
+        let mut out = format!("{}\n\n{}\n", self.setup_description, self.claims().markdown());
         for (title, table, _) in &self.parts {
             let _ = write!(out, "\n### {title}\n{}", table.markdown());
         }
@@ -152,7 +154,7 @@ impl Reproduction {
 
     /// Returns text for a terminal.
     pub fn text(&self) -> String {
-        let mut out = format!("{}\n{}\n\n{}", self.title, self.setting, self.claims().text());
+        let mut out = format!("{}\n{}\n\n{}", self.title, self.setup_description, self.claims().text());
         for (title, table, _) in &self.parts {
             let _ = write!(out, "\n{title}\n{}", table.text());
         }
@@ -172,10 +174,10 @@ mod tests {
 
     #[test]
     fn every_output_format_contains_the_relative_difference() {
-        let mut out = Reproduction::new("A paper", "a setting");
+        let mut out = Reproduction::new("A paper", "its setup");
         let ours = Figure { mean: -0.22, around: 0.03, at_least: false, seeds: 5 };
         out.claim("small jobs", Number::Change(-0.44), Some(ours));
-        out.claim("nothing goes wrong", Number::Change(0.0), Some(ours));
+        out.claim("no failure", Number::Change(0.0), Some(ours));
         out.claim("a wait", Number::Seconds(51.0), Some(Figure::of(&[])));
         let table = out.claims();
         let column: Vec<&str> = table.rows.iter().map(|row| row[3].text()).collect();

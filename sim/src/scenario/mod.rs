@@ -3,8 +3,8 @@
 //! applies it to real daemons.
 //!
 //! A step is due at a time after the start, or when a job has made some progress. Actions and nodes
-//! are written as in the arguments of `mrctl chaos`. Deliberately absent: the execution of steps on
-//! real daemons.
+//! are written as in the arguments of `mrctl chaos`. This module does not execute steps:
+//! `world/steps.rs` does in the simulator, `lab/src/chaos/` on real daemons.
 
 mod read;
 #[cfg(test)]
@@ -35,11 +35,11 @@ pub struct Step {
     pub line: usize,
     /// Condition that the step waits for.
     pub when: When,
-    /// Delay after the condition.
+    /// Delay after the condition is met.
     pub after: Span,
     /// The action.
     pub action: ScenarioAction,
-    /// Time after which the action is undone; `None` if it stays until a later step undoes it.
+    /// Time after which the action is undone; `None` if it lasts until a later step undoes it.
     pub lasts: Option<Span>,
 }
 
@@ -52,7 +52,7 @@ pub enum When {
     Job(JobRef, JobMark),
 }
 
-/// A job in a condition.
+/// How a scenario refers to a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobRef {
     /// The nth job, counted from 1 and including jobs that are active when the scenario starts.
@@ -155,7 +155,7 @@ impl ScenarioAction {
         }
     }
 
-    /// Returns why the simulator does not support the action; `None` if it supports it.
+    /// Returns why the simulator skips the action; `None` if it executes it.
     pub fn not_simulated(&self) -> Option<&'static str> {
         let master =
             |who: &NodeRef| matches!(who, NodeRef::Named(name) if name == "jobtracker" || name == "master");

@@ -17,7 +17,7 @@ use mrcore::{PerPhase, Span, job::Priority, metrics::shares::MinShare};
 /// summary would have 231,000 maps on 31 slots.
 pub const TASKS_MAX: u32 = 240;
 
-/// Heartbeat interval.
+/// Heartbeat interval. It is long because runs take years ([`interleaved`]).
 const HEARTBEAT: Span = Span::secs(3600);
 
 /// A class of jobs: a row of table 4.
@@ -230,8 +230,8 @@ pub fn resources_of_two_slots(count: u32, scheduler: &str) -> Setup {
     interleaved(fast, count, scheduler)
 }
 
-/// Returns a cluster that repeats the six types in order. Three of them are slow. The network has
-/// 100 Mbit/s.
+/// Returns a cluster that repeats the six types of machines in order. The arguments are types 2, 3
+/// and 5; the others are slow. The network has 100 Mbit/s.
 fn interleaved([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
     let six = [slow_machine(true), two, three, slow_machine(true), five, slow_machine(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);

@@ -30,7 +30,7 @@ pub struct MapPlan {
 pub struct ReducePlan {
     /// Its fraction of the map output.
     pub share: f32,
-    /// Factor for its computing time, relative to other reduces.
+    /// Factor for the computing time of its bytes; 0 if only `fixed_s` counts.
     pub factor: f32,
     /// Seconds of computing in addition to those for its bytes.
     pub fixed_s: f32,
@@ -43,7 +43,7 @@ pub struct JobPlan {
     pub at: Span,
     /// Name of the job.
     pub name: String,
-    /// Group in reports: jobs of a size, or of a user.
+    /// Group in reports, for example all jobs of a size or of a user.
     pub group: String,
     /// User of the job.
     pub user: String,
@@ -170,8 +170,8 @@ impl Workload {
         self.jobs.iter().map(|job| job.maps.len() + job.reduces.len()).sum()
     }
 
-    /// Returns a workload with only one of the jobs, submitted at the start. Its duration is the
-    /// base of slowdowns.
+    /// Returns a workload with only the job `index`, submitted at the start. Slowdowns are relative
+    /// to the duration of such a run.
     #[must_use]
     pub fn only_job(&self, index: usize) -> Self {
         let mut job = self.jobs[index].clone();

@@ -189,7 +189,7 @@ impl Task {
     fn check(&self) -> Result<(), String> {
         for bytes in [self.input_bytes, self.output_bytes] {
             if bytes < -1 {
-                return Err(format!("{}: {bytes} bytes", self.id));
+                return Err(format!("{}: {bytes} bytes; only -1 (unknown) may be below 0", self.id));
             }
         }
         let backwards =
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn times_come_from_successful_attempts_or_from_other_tasks() {
+    fn task_times_come_from_successful_attempts_or_from_other_tasks() {
         let later = JOB.replace("job_1", "job_2").replace("\"submitTime\": 1000", "\"submitTime\": 500");
         let killed = r#"{"jobID": "job_3", "submitTime": 500, "finishTime": 550, "outcome": "KILLED"}"#;
         let Trace { workload, hosts, without_tasks } =
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_traces_name_the_line() {
+    fn error_of_a_bad_trace_names_the_job_or_line() {
         let cases = [
             (format!("{JOB}{}", JOB.replace("\"submitTime\": 1000,", "")), "submitTime"),
             (JOB.replace("\"inputBytes\": 100", "\"inputBytes\": -100"), "m0: -100 bytes"),

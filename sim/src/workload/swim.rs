@@ -22,7 +22,8 @@ use std::{
 /// How to scale a trace to a cluster.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scaling {
-    /// Number of nodes of the cluster divided by that of the trace.
+    /// Factor for all bytes, usually the number of nodes of the cluster divided by that of the
+    /// trace.
     pub bytes: f64,
     /// Bytes of a block.
     pub block: u64,
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_traces_name_the_line() {
+    fn error_of_a_bad_trace_names_the_line() {
         let good = "job0\t49\t49\t740773\t2339561\t627471\n";
         let cases = [
             (format!("{good}job1\t60\t11\t3\t4\n"), ":2: 5 columns, not 6"),

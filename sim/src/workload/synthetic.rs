@@ -103,7 +103,7 @@ mod tests {
     use crate::profile;
 
     #[test]
-    fn number_of_jobs_is_exact_and_seeds_are_reproducible() {
+    fn workload_has_the_requested_number_of_jobs_and_depends_only_on_the_seed() {
         for arrivals in [Arrivals::Poisson, Arrivals::Bursty] {
             let one = gridmix(&profile::built_in(), arrivals, 80, 30.0, 7);
             assert_eq!(one.jobs.len(), 80);

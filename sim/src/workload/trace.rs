@@ -48,8 +48,8 @@ pub(super) fn check_time_range(at_s: f64) -> Result<(), String> {
 /// Default bytes per second of one reader of a disk.
 const DISK_BYTES_PER_S: f64 = 80e6;
 
-/// Checks that no task takes longer than can be simulated. With times or bytes in a wrong unit the
-/// simulation would practically never end.
+/// Checks that no task takes longer than can be simulated. A trace with times or bytes in a wrong
+/// unit would practically never end.
 pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     let shuffled = job.maps.iter().map(|map| map.bytes as f64).sum::<f64>() * job.map_out;
     let map = |map: &MapPlan| f64::from(map.work_s) + map.bytes as f64 / DISK_BYTES_PER_S;
@@ -101,7 +101,7 @@ pub(super) struct Source {
     line: Rc<Cell<u64>>,
 }
 
-/// A reader that counts lines.
+/// A reader that counts lines, and fails on a line that is too long.
 pub(super) struct LineCounter {
     inner: Box<dyn Read>,
     line: Rc<Cell<u64>>,
@@ -159,7 +159,7 @@ impl Source {
         self.bad(self.line.get() + 1, what)
     }
 
-    /// Returns a read error of the disk, or an error because the line is not text.
+    /// Returns the error for a line that is not text, or that could not be read from disk.
     pub(super) fn unreadable(&self, line: u64, source: io::Error) -> TraceError {
         if source.kind() == io::ErrorKind::InvalidData {
             return self.bad(line, format!("not text: {source}"));

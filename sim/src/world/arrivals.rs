@@ -134,7 +134,8 @@ impl World {
     }
 }
 
-/// Returns `copies` hosts per map, as the trace gives them.
+/// Returns `copies` machines per map: those of the trace that exist in this cluster. If there are
+/// too few, the last one is repeated.
 fn spread_hosts(hosts: &[Vec<u32>], copies: usize, nodes: usize) -> Vec<u32> {
     let fits = |at: &u32| (*at as usize) < nodes;
     let some = |map: (usize, &Vec<u32>)| {

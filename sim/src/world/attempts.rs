@@ -44,13 +44,14 @@ impl World {
     }
 
     /// Returns the report of a successful attempt. Maps of jobs with reduces have an output.
+    /// `position` is where a map was split, if it was.
     fn success_report(&self, id: AttemptId, bytes_out: u64, position: Option<u64>) -> AttemptEnd {
         let job = self.jobs_known.get(&id.job()).map(|known_job| &self.workload.jobs[known_job.plan]);
         let output = id.phase() == Phase::Map && job.is_some_and(|job| !job.reduces.is_empty());
         let mut result = AttemptResult { bytes_out, ..AttemptResult::default() };
         if self.checks.is_some() {
-            // Each attempt of a task has another value, so that a sum over the wrong attempts is
-            // noticed.
+            // Each attempt of a task has a different value, so that a sum over the wrong attempts
+            // is noticed.
             result.counters.push(("RECORDS".to_owned(), 1 + bytes_out % 7 + u64::from(id.number)));
         }
         AttemptEnd::Succeeded { result: (result, position), output }
@@ -158,7 +159,7 @@ impl World {
         self.follow_map_events(at, key);
     }
 
-    /// Makes the reduces fail whose checkpoint was being transferred from an unreachable machine.
+    /// Makes reduces fail that were copying their checkpoint from the machine `gone`.
     pub(super) fn drop_transfers_from(&mut self, gone: usize) {
         let comes = |run: &Run| matches!(&run.work, Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) if transfer.source as usize == gone);
         let mut stranded: Vec<(usize, u64)> = Vec::new();
@@ -267,7 +268,7 @@ impl World {
         }
     }
 
-    /// Changes the speed of a machine.
+    /// Divides the speed of a machine by `slow`.
     pub(super) fn set_speed(&mut self, at: usize, slow: f64) {
         let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
         let now = self.now;
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn reduce_demands_the_last_byte_of_its_share() {
+    fn reduce_demands_bandwidth_until_less_than_half_a_byte_is_missing() {
         let (mut world, at, _, key) = until_a_reduce_runs();
         let setup = world.setup.clone();
         let Some(Work::Reduce(reduce)) = world.nodes[at].run(key).map(|run| &mut run.work) else {

@@ -19,7 +19,7 @@ pub(super) struct Before {
     resumes_pausing: bool,
     /// Attempts that were being paused.
     pausing: BTreeSet<AttemptId>,
-    /// Reduces with two viable attempts.
+    /// Reduces with more than one viable attempt, that is, one whose result may still count.
     duplicated_reduces: BTreeSet<TaskId>,
     /// Whether a tracker registers with an attempt that the JobTracker no longer expects to run.
     pub(super) reports_given_up_attempt: bool,

@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// Lets the JobTracker detect that the connection of a tracker is closed.
+    /// Notifies the JobTracker that the connection of a tracker is closed, if the network works.
     pub(super) fn close_connection(&mut self, at: usize) {
         let node = &self.nodes[at];
         if let Some(tracker) =

@@ -5,8 +5,8 @@
 //! fetches its share of them. Outputs are fetched in the order of the list. Outputs on unreachable
 //! machines are skipped until the machine is reachable again.
 //!
-//! Deliberately absent: a separate flow per map and reduce. Fifty million flows would not be more
-//! accurate than one per reduce.
+//! There is one network flow per reduce, not one per map and reduce. Fifty million flows would not
+//! be more accurate.
 
 use mrcore::ids::AttemptId;
 use std::collections::BTreeMap;
@@ -105,7 +105,8 @@ pub(super) struct Fetch {
     pub(super) maps: u32,
     /// Number of entries of the list that were processed.
     cursor: usize,
-    /// Bytes of the list before the current position that need not be fetched.
+    /// Bytes of the processed entries that this reduce need not fetch, because the output was
+    /// withdrawn or had been fetched from an earlier attempt.
     skipped: f64,
     /// Maps whose output was withdrawn after this reduce had fetched it, with the bytes.
     withdrawn_after_fetch: BTreeMap<u32, f64>,
@@ -205,7 +206,7 @@ impl Fetch {
     }
 
     /// Counts this number of bytes as fetched.
-    pub(super) fn run(&mut self, bytes: f64) {
+    pub(super) fn add_fetched(&mut self, bytes: f64) {
         self.fetched = (self.fetched + bytes).min(self.available);
     }
 
@@ -260,11 +261,11 @@ mod tests {
         let (log, mut fetch) = (log(), Fetch::default());
         fetch.follow(&log, 3, |_| true, true);
         assert_eq!((fetch.available, fetch.maps), (300.0, 3));
-        fetch.run(1000.0);
+        fetch.add_fetched(1000.0);
         assert!(!fetch.has_all(4));
         fetch.follow(&log, 9, |_| true, true);
         assert!(fetch.backlog() > 99.0 && fetch.knows_all_maps(4));
-        fetch.run(100.0);
+        fetch.add_fetched(100.0);
         assert!(fetch.has_all(4));
     }
 
@@ -272,7 +273,7 @@ mod tests {
     fn fetched_outputs_survive_withdrawal() {
         let (mut log, mut fetch) = (log(), Fetch::default());
         fetch.follow(&log, 4, |_| true, true);
-        fetch.run(150.0);
+        fetch.add_fetched(150.0);
         log.withdrawn(map(0, 0));
         log.withdrawn(map(3, 0));
         fetch.follow(&log, 6, |_| true, true);
@@ -281,7 +282,7 @@ mod tests {
         log.available(map(3, 1), 100.0, 2);
         fetch.follow(&log, 8, |_| true, true);
         assert_eq!((fetch.available, fetch.maps), (400.0, 4));
-        fetch.run(250.0);
+        fetch.add_fetched(250.0);
         assert!(fetch.has_all(4));
     }
 
@@ -289,17 +290,17 @@ mod tests {
     fn unreachable_machines_block_only_their_outputs() {
         let (mut log, mut fetch) = (log(), Fetch::default());
         fetch.follow(&log, 4, |_| true, true);
-        fetch.run(100.0);
+        fetch.add_fetched(100.0);
         fetch.block(&log, 0);
         fetch.block(&log, 2);
         assert_eq!(fetch.blocked.len(), 1, "map 0 was fetched before");
-        fetch.run(1000.0);
+        fetch.add_fetched(1000.0);
         assert!(!fetch.has_all(4) && fetch.backlog() < 0.5);
         log.withdrawn(map(2, 0));
         log.available(map(2, 1), 100.0, 1);
         fetch.follow(&log, 6, |node| node != 2, false);
         assert_eq!((fetch.blocked.len(), fetch.maps), (0, 4));
-        fetch.run(100.0);
+        fetch.add_fetched(100.0);
         assert!(fetch.has_all(4));
         fetch.unblock(2);
         assert!(fetch.has_all(4));

@@ -70,7 +70,7 @@ impl World {
     }
 
     /// Whether this attempt exists only because of a preemption: it runs the remainder of a split
-    /// map, or another attempt was preempted.
+    /// map, or an attempt of its task was preempted.
     fn is_restart(&self, id: AttemptId) -> bool {
         let task = self.core.as_ref().and_then(|core| core.cluster().task(id.task));
         let planned = self
@@ -224,8 +224,8 @@ impl World {
         let Some(saved) = saved.filter(|_| !damaged) else {
             return Some((Work::Failing("the checkpoint does not exist"), Span::secs(1)));
         };
-        // The part in memory is read from disk before the reduce continues. A remote checkpoint is
-        // transferred first.
+        // Before the reduce continues, it reads the part of the checkpoint that it had in memory. A
+        // remote checkpoint is transferred first.
         let read_s = (saved.checkpoint.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
         reduce.transfer = there.filter(|holder| *holder != at).map(|holder| Transfer {
             source: holder as u32,

@@ -109,12 +109,16 @@ pub struct World {
     /// Number of machines whose tracker or network is down.
     unreachable: u32,
     jobs_known: BTreeMap<JobId, KnownJob>,
+    /// Index of the next job to submit.
     next_arrival: usize,
     /// Jobs that arrived while the JobTracker was unavailable.
     unsubmitted: Vec<usize>,
+    /// Number of jobs that have not ended, including those that are not submitted yet.
     jobs_open: usize,
     running_attempts: usize,
+    /// Key of the attempt that was launched last.
     newest_key: u64,
+    /// Number of requests so far.
     requests: u128,
     /// Registrations without a reply, with the machine.
     registrations: BTreeMap<RequestId, usize>,
@@ -136,6 +140,8 @@ pub struct World {
     checks: Option<Checks>,
     /// The newest reply of the core.
     last_reply: Option<Reply>,
+    /// Number of faults that have not ended. Random events count as one fault. A permanent fault
+    /// counts until it begins.
     faults_open: usize,
     faults_started: u32,
     stall_detector: stall::StallDetector,
@@ -144,6 +150,7 @@ pub struct World {
     trace: Trace,
     metrics: Metrics,
     events: u64,
+    /// When the last job ended.
     end: Time,
     violation: Option<String>,
     effects: Vec<Effect>,
@@ -267,11 +274,11 @@ impl World {
             if self.setup.checked && self.violation.is_none() {
                 self.check();
             }
-            self.run_to_end()?;
+            self.fail_on_violation()?;
         }
         if self.setup.checked {
             self.check_end();
-            self.run_to_end()?;
+            self.fail_on_violation()?;
         }
         Ok(Outcome {
             scheduler: self.setup.scheduler,
@@ -301,7 +308,7 @@ impl World {
         self.jobs_open == 0 && (!self.setup.checked || at_rest())
     }
 
-    fn run_to_end(&mut self) -> Result<(), RuleViolation> {
+    fn fail_on_violation(&mut self) -> Result<(), RuleViolation> {
         match self.violation.take() {
             Some(what) => Err(RuleViolation { at: self.now.to_string(), what }),
             None => Ok(()),
@@ -369,7 +376,7 @@ impl World {
     }
 
     /// Returns whether heartbeats can be skipped because nothing runs, waits or is faulty. The core
-    /// treats the gap like an absence of its own.
+    /// treats the gap as if its own process had been paused.
     fn may_skip_idle_time(&self) -> bool {
         const SKIPPED_MIN: Span = Span::secs(30);
         let idle = self.running_attempts == 0
@@ -394,8 +401,8 @@ impl World {
         }
     }
 
-    /// Passes an event to the core and executes its effects, then delivers messages to trackers.
-    /// Events are lost while the core is dead, and delivered later while it is frozen.
+    /// Passes an event to the core and executes its effects, then delivers messages to trackers. If
+    /// the core is dead, the event is lost. If the core is frozen, it gets the event later.
     fn send_event(&mut self, event: Event) {
         let Some(core) = self.core.as_mut() else { return self.jobtracker_faults.handle_missed_event(event) };
         let mut effects = std::mem::take(&mut self.effects);

@@ -5,8 +5,8 @@
 //! Rates are computed by progressive filling: the most loaded link is divided evenly among its
 //! unsatisfied flows, then the next one.
 //!
-//! Deliberately absent: packets, latency, TCP. Rates are computed at most once per epoch and not at
-//! every change. Until then a new flow gets the rate that it would have if no other rate changed.
+//! Packets, latency and TCP are not modelled. Rates are computed at most once per epoch, not at
+//! every change. Until then a new flow gets an even share of each link on its path.
 
 use smallvec::SmallVec;
 use std::{cmp::Reverse, collections::BinaryHeap};
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn bandwidth_is_max_min_fair() {
-        // Flows a and b end at node 1. Node 0, which sends one of them, also sends to node 2.
+        // Flows a and b end at node 1. Node 0, the source of a, also sends flow c to node 2.
         let mut net = Net::new(&[100.0; 3], vec![0; 3], 1e9, 1e9);
         let a = net.add_transfer(0, 1, 1e9, (0, 0));
         let b = net.add_transfer(2, 1, 1e9, (0, 1));
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_exceeds_its_capacity() {
+    fn no_link_exceeds_its_capacity_and_slow_flows_have_a_full_link() {
         let mut rng = crate::rng::Rng::new(3);
         for _ in 0..50 {
             let mut net = Net::new(&[100.0; 9], (0..9).map(|node| node / 3).collect(), 150.0, 400.0);
@@ -346,11 +346,11 @@ mod tests {
                 flow.path
                     .iter()
                     .for_each(|(link, part)| used[*link as usize] += f64::from(*part) * flow.rate);
-                // Max-min: a flow below its demand has a full link on its path.
             }
             for (link, used) in used.iter().enumerate() {
                 assert!(*used <= net.capacity[link] + 1e-6, "link {link}: {used}");
             }
+            // Max-min fairness: a flow below its demand has a full link on its path.
             for id in paths {
                 let flow = net.flows[id].as_ref().expect("it is there");
                 let full =

@@ -19,11 +19,11 @@ pub(super) struct NodeFaults {
     pub(super) wiped: u32,
     /// The process of the tracker is frozen.
     pub(super) frozen: u32,
-    /// The process of the DataNode is dead or frozen; its blocks exist.
+    /// The process of the DataNode is dead or frozen; its blocks are intact.
     pub(super) datanode_down: u32,
-    /// The machine is unreachable for all others.
+    /// No other machine can reach this machine.
     pub(super) unreachable: u32,
-    /// The machine is unreachable for the JobTracker.
+    /// The JobTracker cannot reach this machine, but other machines can.
     pub(super) partitioned: u32,
     /// Messages of the JobTracker do not arrive.
     pub(super) no_orders: u32,
@@ -43,7 +43,8 @@ pub(super) struct Node {
     pub(super) blocks_replaced: bool,
     /// How often its DataNode came back after a fault.
     pub(super) returns: u32,
-    /// How often the process of its tracker was started. Each process has another shuffle address.
+    /// How often the process of its tracker was started. Each process has a different shuffle
+    /// address.
     pub(super) starts: u32,
     /// The state machine of the tracker process.
     pub(super) agent: Agent,
@@ -73,7 +74,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Whether the process of the tracker runs.
+    /// Whether the process of the tracker exists. It may be frozen.
     pub(super) fn is_up(&self) -> bool {
         self.faults.dead == 0
     }

@@ -128,7 +128,8 @@ impl World {
         let Some(core) = &self.core else { return };
         let tasks = || core.cluster().jobs().filter(|job| !job.has_ended()).flat_map(|job| &job.tasks.reduce);
         let on_hold = tasks().find(|task| task.on_hold).map(|task| task.id);
-        // Its other attempt has been paused, so this attempt competes with a checkpoint.
+        // One attempt of the task has been paused while another, which started without a
+        // checkpoint, still runs.
         let is_behind = |task: &Task| {
             task.checkpoint.is_some() && task.viable_attempts().any(|attempt| attempt.resumed_from.is_none())
         };
@@ -185,7 +186,7 @@ impl World {
         }
         self.send_event(event);
         if first != self.last_reply {
-            self.violation = Some(format!("a repeated request has another reply than {first:?}"));
+            self.violation = Some(format!("a repeated request has a different reply than {first:?}"));
         }
         first
     }

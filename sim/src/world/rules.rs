@@ -32,7 +32,7 @@ impl World {
             self.violation = Some(format!("not idle: {} jobs are active\n{waits}\n{runs:?}", self.jobs_open));
             return;
         }
-        // Slots of a draining tracker are not free.
+        // Slots of a draining tracker never count as free, so drains end before the check of slots.
         self.end_drains();
         if self.violation.is_some() {
             return;
@@ -79,7 +79,7 @@ impl World {
         self.restart_jobtracker();
     }
 
-    /// Checks that a shadow with the same policy decides the same.
+    /// Checks that a shadow policy that equals the real policy makes the same decisions.
     fn check_shadow(&mut self) {
         if self.setup.shadow.as_ref() != Some(&self.setup.scheduler) {
             return;
@@ -87,7 +87,7 @@ impl World {
         let Some(shadow) = self.core.as_ref().and_then(JobTracker::shadow) else { return };
         let tally = shadow.tally();
         if shadow.differences().next().is_some() || tally.policy_preempted != tally.both_preempted {
-            self.violation = Some(format!("the shadow decides otherwise: {tally:?}"));
+            self.violation = Some(format!("the shadow decides differently: {tally:?}"));
         }
     }
 }

@@ -23,11 +23,11 @@ pub(super) struct Run {
     pub(super) preempting: Option<PreemptKind>,
     /// Whether the attempt has stopped working, to write its output or checkpoint.
     pub(super) is_frozen: bool,
-    /// Progress at which `mishap` happens.
+    /// Progress at which `mishap` happens; `None` if nothing goes wrong.
     pub(super) fails_at: Option<f64>,
-    /// What happens then.
+    /// What happens at the progress `fails_at`.
     pub(super) mishap: Mishap,
-    /// Whether the attempt makes no progress any more.
+    /// Whether the attempt makes no further progress.
     pub(super) hangs: bool,
     /// How often the attempt refused a preemption.
     pub(super) refusals: u32,
@@ -35,18 +35,18 @@ pub(super) struct Run {
     pub(super) since: Time,
     pub(super) flow: Option<FlowId>,
     pub(super) work: Work,
-    /// Number of progress reports.
+    /// Number of progress reports, from which the core sees that the attempt is alive.
     pub(super) activity: u64,
 }
 
-/// What goes wrong with an attempt, if anything.
+/// What goes wrong with an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mishap {
     /// The attempt fails.
     Fails,
     /// The process of the attempt is killed by another process.
     IsKilled,
-    /// The attempt makes no progress any more.
+    /// The attempt makes no further progress.
     Hangs,
 }
 
@@ -128,8 +128,9 @@ pub(super) struct Transfer {
 pub(super) struct FinalStages {
     pub(super) merge_s: f64,
     pub(super) reduce_s: f64,
+    /// Fraction of both stages together that is done.
     pub(super) done: f64,
-    /// Fraction per second.
+    /// Fraction of both stages together that is done per second.
     pub(super) rate: f64,
 }
 
@@ -167,7 +168,7 @@ impl Run {
                 (None, Some(final_stages)) => {
                     final_stages.done = (final_stages.done + passed * final_stages.rate).min(1.0);
                 }
-                (None, None) => reduce.fetch.run(passed * reduce.rate),
+                (None, None) => reduce.fetch.add_fetched(passed * reduce.rate),
             },
             Work::Failing(_) | Work::CheckpointUnreachable => {}
         }

@@ -1,4 +1,4 @@
-//! Detection of stalls: runs in which no job can make progress any more.
+//! Detects stalls: runs in which no job can make further progress.
 //!
 //! A run has stalled if for an hour only periodic events have occurred and no other event is
 //! pending. A run has also stalled if attempts start and end without progress: for an hour, no task
@@ -28,7 +28,7 @@ pub(super) struct StallDetector {
     last_event: Time,
     /// Time of the last progress or external event.
     last_progress: Time,
-    /// Attempts launched since then.
+    /// Attempts launched since `last_progress`.
     launched: u64,
     /// How often the output of each map was lost.
     outputs_lost: BTreeMap<TaskId, u32>,
@@ -69,8 +69,8 @@ impl StallDetector {
         }
     }
 
-    /// Records that a reduce has saved a checkpoint or a map was split. Counts as progress if it is
-    /// further than before.
+    /// Records that a reduce has saved a checkpoint or that a map was split, and how far it got.
+    /// Counts as progress if no earlier attempt of the task got as far.
     pub(super) fn record_checkpoint_or_split(&mut self, at: Time, id: AttemptId, reached: (u64, u64)) {
         let before = self.last_checkpoint.insert(id.task, reached).unwrap_or_default();
         if reached > before {
@@ -180,7 +180,7 @@ mod tests {
     fn endless_kills_are_a_stall() {
         let never = Time(u64::MAX);
         let killed = run_with_kills(Span::millis(500), never);
-        assert!(killed.unfinished > 0, "a task has ended although all are killed");
+        assert!(killed.unfinished > 0, "all jobs ended although their attempts are killed");
         let left = killed
             .metrics
             .jobs()
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(
             run_with_kills(Span::secs(600), never).unfinished,
             0,
-            "a task was killed although all end earlier"
+            "jobs did not end although their attempts end before they would be killed"
         );
     }
 
@@ -203,7 +203,7 @@ mod tests {
         progress.record_checkpoint_or_split(Time(10), task.attempt(0), (100, 0));
         assert_eq!(progress.last_progress, Time(10));
         progress.record_checkpoint_or_split(Time(20), task.attempt(1), (100, 0));
-        assert_eq!(progress.last_progress, Time(10), "the second checkpoint has no more progress");
+        assert_eq!(progress.last_progress, Time(10), "the second checkpoint is no further than the first");
         progress.record_checkpoint_or_split(Time(30), task.attempt(2), (100, 1));
         assert_eq!(progress.last_progress, Time(30));
         let map = TaskId { phase: Phase::Map, ..task }.attempt(0);

@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Restores the links of a machine; for the JobTracker, all links.
+    /// Restores the links of a machine; for the JobTracker or `None`, all links.
     fn heal_links(&mut self, target: Option<Target>) {
         self.end_faults(|kind| match *kind {
             FaultKind::Partition { node } | FaultKind::NoOrders { node } => match target {

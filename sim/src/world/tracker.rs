@@ -2,9 +2,10 @@
 //! carries out the actions of the agents on the simulated machines.
 //!
 //! Agents and core are the real code. A message arrives at once or not at all, and in order. Agents
-//! repeat heartbeats that were not answered, and this driver sends orders again that did not reach the
-//! tracker. A connection breaks when one of its two processes dies, or when a registration cannot be
-//! sent. The agent then connects again as soon as it can.
+//! repeat heartbeats that were not answered. The core repeats orders until they are acknowledged;
+//! this driver drops those that have already reached the tracker. A connection breaks when one of
+//! its two processes dies, or when a registration cannot be sent. The agent then connects again as
+//! soon as it can.
 //!
 //! Agents get the progress of attempts when a heartbeat is due, not when it changes. Their clocks
 //! stand still while the simulation skips idle time.
@@ -367,7 +368,7 @@ impl World {
         self.send_to_agent(at, AgentEvent::Cleaned(job, true));
     }
 
-    /// Schedules an attempt of a tracker to connect, which replaces an attempt scheduled before.
+    /// Schedules the time at which a tracker tries to connect. Replaces an earlier schedule.
     pub(super) fn connect_at(&mut self, at: usize, when: Time) {
         let node = &mut self.nodes[at];
         node.connections += 1;

@@ -6,8 +6,8 @@
 //! include waiting; CPU time does not, and is used on request. Bytes are those on disk and network,
 //! that is, after compression.
 //!
-//! Deliberately absent: the rate of merging. Histories do not separate it from reducing, so it is
-//! part of the rate of reduces. Values that were not measured are omitted, with a comment.
+//! The rate of merging is not measured: histories do not separate merging from reducing, so merging
+//! is part of the rate of reduces. Values that were not measured are omitted, with a comment.
 
 use super::History;
 use crate::profile;
@@ -174,8 +174,9 @@ impl ProgramSamples {
     }
 }
 
-/// Fits a line through the maps: seconds as a function of bytes. Returns the seconds at zero bytes,
-/// if they can be determined, and the seconds per byte. The line must not start below 0 or fall.
+/// Fits a line through the maps: seconds as a function of bytes. Returns the seconds at zero bytes
+/// and the seconds per byte. If the line would start below 0 or not rise, returns `None` and the
+/// total seconds divided by the total bytes.
 fn fit_line(maps: &[(f64, f64)]) -> (Option<f64>, f64) {
     let count = maps.len().max(1) as f64;
     let (bytes, seconds) = maps.iter().fold((0.0, 0.0), |sum, map| (sum.0 + map.0, sum.1 + map.1));
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_maps_give_only_a_rate() {
+    fn maps_of_equal_size_give_a_rate_but_no_start_time() {
         // 10 and 40 s for the same size: 25 s on average, and both deviate by a factor.
         let seen = ProgramSamples { maps: vec![(100e6, 10.0), (100e6, 40.0)], ..ProgramSamples::default() };
         let one = seen.calibrated("grep");
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn calibrated_profile_round_trips_with_its_source() {
+    fn rendered_profile_states_its_samples_and_parses_again() {
         let text = samples().calibrated("wordcount").render();
         assert!(
             text.starts_with("# wordcount: 1 job, 3 maps, 2 reduces, 130 MB of input\n# few samples"),

@@ -1,6 +1,6 @@
-//! Merges the facts of all jobs in order of time. Each job has its own history file, but jobs run
-//! concurrently, so the slots of a user and the concurrent attempts of a tracker are visible only
-//! in the merged list.
+//! Merges the facts of all jobs in chronological order. Each job has its own history file, but jobs
+//! run concurrently, so the slots of a user and the concurrent attempts of a tracker are visible
+//! only in the merged list.
 
 use mrcore::{
     Fact, PerPhase, Phase, Time,
@@ -30,7 +30,7 @@ impl FactLog {
     }
 
     /// Sorts the facts by time, and computes the figures.
-    pub(super) fn count(mut self, users: Vec<(String, MinShare)>) -> FactFigures {
+    pub(super) fn into_figures(mut self, users: Vec<(String, MinShare)>) -> FactFigures {
         self.0.sort_by_key(|(at, _)| *at);
         let (mut metrics, mut busy) = (Metrics::with_users(users), ConcurrentAttempts::default());
         for (at, fact) in &self.0 {

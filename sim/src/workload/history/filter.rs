@@ -40,9 +40,10 @@ pub fn skipped_jobs(jobs: &[SkippedJob]) -> Option<String> {
     (!jobs.is_empty()).then(|| format!("skipped {all}: {}{more}", named.join(", ")))
 }
 
-/// A policy with its parameters, and the jobs that were submitted while it was in use.
+/// A policy with its parameters, and the jobs that were submitted while it was in use. A history
+/// has one for each policy that its jobs ran under.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ran {
+pub struct PolicyUse {
     /// Name for `schedulers::make`.
     pub policy: String,
     /// Its parameters.
@@ -57,13 +58,13 @@ pub(super) struct HistoryFilter {
     cluster: Option<String>,
     seen: BTreeSet<JobId>,
     pub(super) skipped_jobs: Vec<SkippedJob>,
-    pub(super) policies: Vec<Ran>,
+    pub(super) policies: Vec<PolicyUse>,
 }
 
 impl HistoryFilter {
-    /// Starts to read the history of a job. Returns whether to read it. Returns an error for a
-    /// history of another cluster, because nodes of different clusters have the same names and jobs
-    /// the same IDs.
+    /// Starts the history of a job. Returns false if a history of the job was read before. Returns
+    /// an error if the job is of another cluster than earlier jobs, because nodes of different
+    /// clusters have the same names and jobs the same IDs.
     pub(super) fn begin(&mut self, cluster: &str, job: JobId) -> Result<bool, String> {
         let first = self.cluster.get_or_insert_with(|| cluster.to_owned());
         if first != cluster {
@@ -86,12 +87,12 @@ impl HistoryFilter {
             (Some(_), true) => {}
         }
         let Some(Environment { policy, params, .. }) = environment else { return };
-        let same = |ran: &&mut Ran| (&ran.policy, &ran.params) == (policy, params);
+        let same = |ran: &&mut PolicyUse| (&ran.policy, &ran.params) == (policy, params);
         if let Some(ran) = self.policies.iter_mut().find(same) {
             ran.jobs.push(job.id);
         } else {
             let jobs = vec![job.id];
-            self.policies.push(Ran { policy: policy.clone(), params: params.clone(), jobs });
+            self.policies.push(PolicyUse { policy: policy.clone(), params: params.clone(), jobs });
         }
     }
 }
@@ -107,7 +108,8 @@ impl History {
         (Workload { name: self.workload.name.clone(), jobs }, real.collect())
     }
 
-    /// Returns whether a skipped job occupied slots for longer than its history shows.
+    /// Returns whether a job was skipped because it was still active. Such a job occupied slots for
+    /// longer than its history shows.
     pub fn is_truncated(&self) -> bool {
         self.skipped_jobs.iter().any(|job| matches!(job, SkippedJob::Unfinished(_)))
     }

@@ -1,7 +1,7 @@
 //! Minimum shares of users under the policies recorded in the histories, not under the current
 //! policy.
 
-use super::Ran;
+use super::PolicyUse;
 use mrcore::metrics::shares::MinShare;
 use std::{collections::BTreeMap, fmt};
 
@@ -29,7 +29,7 @@ impl fmt::Display for UnknownShares {
 /// Returns the minimum share of each user under the policies recorded in the histories.
 pub(super) fn min_shares<'a>(
     users: impl Iterator<Item = &'a str>,
-    ran: &[Ran],
+    ran: &[PolicyUse],
 ) -> Result<Vec<(String, MinShare)>, UnknownShares> {
     let users: Vec<&str> = users.collect();
     let mut by_policy = ran.iter().map(|ran| min_shares_under(&users, ran));
@@ -44,7 +44,7 @@ pub(super) fn min_shares<'a>(
 
 /// Returns the minimum shares under one policy, from parameters such as `fair.pools.NAME.min_maps`
 /// and `coshh.users.NAME.weight`. A minimum share is the sum over map and reduce slots.
-fn min_shares_under(users: &[&str], ran: &Ran) -> Result<BTreeMap<String, MinShare>, UnknownShares> {
+fn min_shares_under(users: &[&str], ran: &PolicyUse) -> Result<BTreeMap<String, MinShare>, UnknownShares> {
     let sections = ran.policy.split(['(', ')']).filter(|name| !name.is_empty());
     let param = |key: &str| sections.clone().find_map(|section| ran.params.get(&format!("{section}.{key}")));
     if param("pool_by").is_some_and(|by| by == "queue") {
@@ -66,12 +66,12 @@ fn min_shares_under(users: &[&str], ran: &Ran) -> Result<BTreeMap<String, MinSha
 mod tests {
     use super::*;
 
-    fn ran(policy: &str, params: &[(&str, &str)]) -> Ran {
+    fn ran(policy: &str, params: &[(&str, &str)]) -> PolicyUse {
         let params = params.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        Ran { policy: policy.into(), params: params.collect(), jobs: Vec::new() }
+        PolicyUse { policy: policy.into(), params: params.collect(), jobs: Vec::new() }
     }
 
-    fn of(ran: &[Ran]) -> Result<Vec<(String, MinShare)>, UnknownShares> {
+    fn of(ran: &[PolicyUse]) -> Result<Vec<(String, MinShare)>, UnknownShares> {
         min_shares(["bob", "ann", "bob"].into_iter(), ran)
     }
 
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_shares_are_omitted() {
+    fn min_shares_are_unknown_if_policies_are_missing_differ_or_use_queues() {
         let owed = ran("coshh", &[("coshh.users.ann.min_maps", "4")]);
         assert_eq!(of(&[]), Err(UnknownShares::NoPolicy));
         assert_eq!(of(&[owed, ran("fifo", &[])]), Err(UnknownShares::Several));

@@ -1,9 +1,9 @@
 //! Reads job histories (docs/research/history-format.md). The result contains the real jobs as a
 //! workload to replay, and their figures.
 //!
-//! The work of a map is the duration of the attempts that count. The work of a reduce is its
-//! duration after the end of the maps, or after its launch if that was later. The input is one file
-//! per job, a folder of such files, or several histories in one file.
+//! The work of a map is the duration of the attempts whose output was used. The work of a reduce is
+//! its duration after the end of the maps, or after its launch if that was later. The input is one
+//! file per job, a folder of such files, or several histories in one file.
 
 mod calibrate;
 mod facts;
@@ -20,7 +20,7 @@ use crate::Outcome;
 pub use calibrate::Calibrated;
 use facts::{FactFigures, FactLog};
 use filter::HistoryFilter;
-pub use filter::{Ran, SkippedJob, skipped_jobs};
+pub use filter::{PolicyUse, SkippedJob, skipped_jobs};
 use job::{FinishedJob, Job};
 pub use min_shares::UnknownShares;
 pub use mrcore::history::{Environment, TrackerRow};
@@ -61,12 +61,12 @@ pub struct Real {
 pub struct History {
     /// The jobs, to be replayed.
     pub workload: Workload,
-    /// How each job really ran, in the same order.
+    /// How each job really ran, in the order of `workload`.
     pub real: Vec<Real>,
-    /// Program of each job, in the same order.
+    /// Program of each job, in the order of `workload`.
     pub programs: Vec<Program>,
-    /// CPU seconds of the splits and reduces of each job, in the same order; 0 if a history has
-    /// none.
+    /// CPU seconds of the splits and reduces of each job, in the order of `workload`; 0 if the
+    /// history does not record them.
     pub cpu_s: Vec<PerPhase<Vec<f64>>>,
     /// Names of the trackers that ran attempts.
     pub trackers: Vec<String>,
@@ -81,12 +81,12 @@ pub struct History {
     pub losses: Vec<(u32, Span, Option<Span>)>,
     /// Figures of all jobs, relative to the first submission.
     pub metrics: Metrics,
-    /// Why the figures do not contain dissatisfaction and fairness, if they do not.
+    /// Why `metrics` has no dissatisfaction and fairness; `None` if it has them.
     pub unknown_shares: Option<UnknownShares>,
     /// Jobs that cannot be replayed.
     pub skipped_jobs: Vec<SkippedJob>,
     /// The policies that jobs were submitted to.
-    pub policies: Vec<Ran>,
+    pub policies: Vec<PolicyUse>,
 }
 
 /// State while the files of a history are read.
@@ -123,7 +123,7 @@ pub fn read_texts(texts: &[(String, String)]) -> Result<History, TraceError> {
 pub fn figures(name: &str, text: &str) -> Result<Metrics, TraceError> {
     let mut reading = HistoryReader::default();
     reading.read_lines(&Source::named(name), text.as_bytes())?;
-    Ok(reading.facts.count(Vec::new()).metrics)
+    Ok(reading.facts.into_figures(Vec::new()).metrics)
 }
 
 impl HistoryReader {
@@ -151,7 +151,7 @@ impl HistoryReader {
         let number = |name: &String| names.iter().position(|known| known == name).map(|at| at as u32);
         let minimum = min_shares::min_shares(jobs.iter().map(|job| job.plan.user.as_str()), &policies);
         let unknown_shares = minimum.as_ref().err().copied();
-        let FactFigures { metrics, slots, lost } = facts.count(minimum.unwrap_or_default());
+        let FactFigures { metrics, slots, lost } = facts.into_figures(minimum.unwrap_or_default());
         let lost = lost.into_iter().filter_map(|(tracker, at, back)| {
             let node = number(by_number.get(tracker.0 as usize)?)?;
             Some((node, at.since(BEGINNING), back.map(|back| back.since(BEGINNING))))

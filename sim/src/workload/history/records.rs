@@ -43,7 +43,7 @@ impl Trackers {
         names.into_iter().map(|(_, name)| name.clone()).collect()
     }
 
-    /// Resets the state for the history of another job, which starts at an earlier time.
+    /// Resets the state before the history of another job is read, whose times may be earlier.
     pub(super) fn reset(&mut self) {
         self.registered.clear();
         self.tracker_of.clear();

@@ -128,7 +128,7 @@ fn concurrent_jobs_are_merged_by_time() {
 }
 
 #[test]
-fn reduce_on_hold_is_recognised_by_its_release() {
+fn reduce_wait_excludes_the_time_on_hold() {
     let hold =
         r#"{"preemption-requested":{"attempt":"job_7.r0.0","kind":"pause","why":"by ann","hold":true}}"#;
     let paused = r#"{"attempt-paused":{"attempt":"job_7.r0.0","stage":"reduce","bytes":1,"bytes_in":1}}"#;
@@ -149,7 +149,7 @@ fn reduce_on_hold_is_recognised_by_its_release() {
 }
 
 #[test]
-fn bad_histories_name_the_line() {
+fn error_of_a_bad_history_names_the_line() {
     let cases = [
         (
             sample_history().replace("\"format\":3", "\"format\":2"),
@@ -240,9 +240,9 @@ fn repeated_work_in_a_history_counts_once() {
     assert!((job.reduce_out - 20.0 / 50.0).abs() < 1e-9);
 }
 
-/// Checks that lines of a damaged file, in any order, are read or rejected without a panic.
+/// Reads files whose lines are in random order.
 #[test]
-fn damaged_histories_are_read_or_refused() {
+fn damaged_histories_are_read_or_rejected_without_a_panic() {
     let no_splits = HEAD.replace(r#"{"source":"/i","start":0,"end":100,"hosts":[0]}"#, "");
     let ended = line(9_000_000, r#"{"job-ended":{"outcome":"succeeded"}}"#);
     let split = line(4_000_000, r#"{"map-split":{"attempt":"job_7.m0.0","position":50,"bytes_out":30}}"#);
