@@ -85,6 +85,7 @@ pub struct Coshh {
     predictor: Predictor,
     /// The slots of each tracker that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
+    /// Whether a slot stays free if no suggested class has a task, as in the paper.
     literal: bool,
     slowdown_max: f64,
     recheck_interval: Span,

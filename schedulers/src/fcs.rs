@@ -100,6 +100,7 @@ pub struct Fcs {
 
 #[derive(Debug, Clone, Copy)]
 struct Settings {
+    /// Whether the formulas are used as the paper prints them.
     literal: bool,
     form: SlackForm,
     slack_max: f64,

@@ -73,6 +73,7 @@ pub struct LocalityDelay {
     pub node_wait: Span,
     /// How long it then waits for a rack-local slot.
     pub rack_wait: Span,
+    /// Since when each job has been waiting.
     since: BTreeMap<JobId, Time>,
 }
 

@@ -19,6 +19,7 @@ const LARGE: JobId = JobId(1);
 struct World {
     core: JobTracker,
     now: Time,
+    /// Running attempts, and how each is being preempted.
     running: BTreeMap<AttemptId, Option<PreemptKind>>,
     /// Work done for each task, in units of half a second.
     worked: BTreeMap<TaskId, u32>,

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, ops};
 
-/// A point in time, in microseconds since an origin that the driver chooses. Differences come from
-/// a monotonic clock.
+/// A point in time, in microseconds since an origin that the driver chooses: the Unix epoch in the
+/// JobTracker, the start of the process in a TaskTracker. Differences come from a monotonic clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct Time(pub u64);
 

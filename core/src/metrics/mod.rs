@@ -65,7 +65,7 @@ struct RunningJob {
 #[derive(Debug, Clone, Copy)]
 struct ReduceProgress {
     /// Since when it waits for a slot, if no attempt is running and it is not on hold.
-    since: Time,
+    waiting_since: Time,
     /// Number of running attempts.
     running: u32,
     is_done: bool,
@@ -78,9 +78,9 @@ struct ReduceProgress {
 }
 
 impl ReduceProgress {
-    fn new(since: Time) -> Self {
+    fn new(waiting_since: Time) -> Self {
         Self {
-            since,
+            waiting_since,
             running: 0,
             is_done: false,
             is_on_hold: false,
@@ -189,7 +189,7 @@ impl Metrics {
             Fact::PreemptionRefused { attempt, .. } => self.preemption_refused(*attempt),
             Fact::TaskReleased { task } => {
                 if let Some(reduce) = self.reduce(*task) {
-                    (reduce.is_on_hold, reduce.since) = (false, at);
+                    (reduce.is_on_hold, reduce.waiting_since) = (false, at);
                 }
             }
             Fact::AttemptSucceeded { attempt, .. } => self.attempt_succeeded(at, *attempt),
@@ -289,7 +289,7 @@ impl Metrics {
                     u32::from(reduce.paused_on.is_some_and(|before| before != on));
             }
             if let Some(done) = figures.maps_done.filter(|_| reduce.waits()) {
-                figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
+                figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.waiting_since));
             }
             reduce.running += 1;
         }
@@ -338,7 +338,7 @@ impl Metrics {
         let held = self.held_slots.remove(&id)?;
         if let Some(reduce) = self.reduce(id.task) {
             reduce.running = reduce.running.saturating_sub(1);
-            reduce.since = at;
+            reduce.waiting_since = at;
         }
         let figures = self.figures.get_mut(&id.job())?;
         figures.held[id.phase()] = figures.held[id.phase()] + at.since(held.since);
@@ -459,7 +459,7 @@ impl Metrics {
         if let Some(done) = figures.maps_done.take() {
             // From now on the reduces wait for a map. Their waiting time for a slot ends here.
             for reduce in live.reduces.iter().filter(|reduce| reduce.waits()) {
-                figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.since));
+                figures.reduce_waited = figures.reduce_waited + at.since(done.max(reduce.waiting_since));
             }
         }
     }

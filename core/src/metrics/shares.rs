@@ -31,7 +31,8 @@ struct User {
 #[derive(Debug, Clone, Default)]
 pub struct Shares {
     users: BTreeMap<String, User>,
-    since: Time,
+    /// The time up to which `sums` are computed.
+    summed_until: Time,
     /// The seconds in which any user had work, and the sums of dissatisfaction and fairness over
     /// these seconds.
     sums: [f64; 3],
@@ -58,8 +59,8 @@ impl Shares {
         if !self.users.contains_key(user) {
             return;
         }
-        let passed = at.since(self.since).as_secs_f64();
-        self.since = self.since.max(at);
+        let passed = at.since(self.summed_until).as_secs_f64();
+        self.summed_until = self.summed_until.max(at);
         if passed > 0.0 && self.users.values().any(|user| user.jobs > 0) {
             let (dissatisfaction, fairness) = self.now();
             let more = [passed, passed * dissatisfaction, passed * fairness];

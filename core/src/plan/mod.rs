@@ -291,7 +291,7 @@ impl<'a> Plan<'a> {
             return 0;
         }
         let all = phase == Phase::Map || job.reduces_may_start();
-        let pending = if all { job.pending[phase].len() } else { with_all_map_output(job) };
+        let pending = if all { job.pending[phase].len() } else { reduces_with_all_map_output(job) };
         pending.saturating_sub(self.granted_to(job, phase).pending as usize)
     }
 
@@ -460,7 +460,7 @@ impl<'a> Plan<'a> {
 }
 
 /// Returns the number of pending reduces of a job that need no more map output.
-fn with_all_map_output(job: &Job) -> usize {
+fn reduces_with_all_map_output(job: &Job) -> usize {
     let waiting = job.pending.reduce.iter().map(|index| &job.tasks.reduce[index as usize]);
     waiting.filter(|task| job.may_start_task(task)).count()
 }

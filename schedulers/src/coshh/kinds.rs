@@ -61,7 +61,10 @@ struct Solution {
 #[derive(Debug)]
 pub(super) struct Kinds {
     window: Span,
+    /// The maximum distance between a kind and the centre of a class that it may join.
     radius: f64,
+    /// A kind may run only on nodes where it takes at most this many times as long as on its best
+    /// node; 0 for no limit.
     slowdown_max: f64,
     seed: u64,
     number_of_kind: BTreeMap<(Scope, Priority), usize>,

@@ -8,14 +8,15 @@ use crate::{
 use mrcore::{Phase, Plan, Span, Time, Why, ids::JobId, plan::PreemptMode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Preemption timeouts for pools below their share, and the time since when each pool has been
-/// below it.
+/// When attempts are preempted for pools below their shares.
 #[derive(Debug)]
 pub(super) struct Reclaim {
     preempt_mode: PreemptMode,
     min_share_timeout: Option<Span>,
     fair_share_timeout: Option<Span>,
+    /// Since when pools have been below their minimum share.
     below_min: HeldConditions<(usize, Phase)>,
+    /// Since when pools have been below half their fair share.
     below_half: HeldConditions<(usize, Phase)>,
     /// Pools for which map slots are being preempted.
     reclaiming_pools: BTreeSet<usize>,

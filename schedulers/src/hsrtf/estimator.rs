@@ -31,8 +31,10 @@ impl Estimate {
 #[derive(Debug)]
 pub(super) struct Estimator {
     pub(super) interval: Span,
+    /// Whether equation 2 is used as the paper prints it.
     literal: bool,
     adjusts_for_starvation: bool,
+    /// The assumed seconds of a task before any was measured.
     default: PerPhase<f64>,
     flow: DataFlow,
     jobs: BTreeMap<JobId, Estimate>,
