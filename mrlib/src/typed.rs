@@ -541,6 +541,6 @@ mod tests {
         assert!(add.fold(&mut into, &[50]));
         assert_eq!(into, [250]);
         assert!(!add.fold(&mut into, &[50]), "300 takes three bytes");
-        assert_eq!(into, [250], "the value is unchanged");
+        assert_eq!(into, [250], "the value has changed");
     }
 }

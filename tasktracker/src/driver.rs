@@ -262,7 +262,7 @@ mod tests {
         let mut to_jobtracker = Some(sender);
         for _ in 0..2 {
             send_registration(&mut to_jobtracker, FromTracker::default());
-            assert!(to_jobtracker.is_some(), "the channel has room");
+            assert!(to_jobtracker.is_some(), "closed although the channel has room");
         }
         send_registration(&mut to_jobtracker, FromTracker::default());
         assert!(to_jobtracker.is_none());

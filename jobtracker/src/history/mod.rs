@@ -455,8 +455,8 @@ mod tests {
         }
         histories.flush();
         let written = fs::metadata(path_of(folder.path(), JobId(2))).unwrap().len();
-        assert_eq!(histories.on_disk[&JobId(2)].bytes, written, "an open history counts");
-        assert!(written > 50_000 && !old.exists(), "the old history is deleted");
+        assert_eq!(histories.on_disk[&JobId(2)].bytes, written, "an open history does not count");
+        assert!(written > 50_000 && !old.exists(), "the old history was not deleted");
     }
 
     #[test]

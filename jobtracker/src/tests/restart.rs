@@ -34,7 +34,7 @@ async fn job_continues_after_a_restart_of_the_jobtracker() {
         }
     };
     let third_again = next_map(&mut tracker).await;
-    assert_eq!(third_again.shuffle_token, third.shuffle_token, "the journal has the token");
+    assert_eq!(third_again.shuffle_token, third.shuffle_token, "the token differs after the restart");
     assert_eq!(third_again.attempt, third.attempt.trim_end_matches('0').to_owned() + "1");
     tracker.heartbeat(vec![succeeded(&second.attempt, pb::TaskResult::default())]).await;
     tracker.heartbeat(vec![succeeded(&third_again.attempt, pb::TaskResult::default())]).await;
@@ -163,7 +163,7 @@ async fn job_that_runs_again_after_recovery_keeps_its_first_output() {
     assert_ne!(first.attempt, second.attempt);
     tracker.succeed(&cluster, &second, b"the same again").await;
     until("the second end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
-    assert_eq!(cluster.length("/out/part-m-00000").await, 5, "the output of the first run stays");
+    assert_eq!(cluster.length("/out/part-m-00000").await, 5, "the output of the first run was replaced");
     until("what the second run wrote is gone", || async { !cluster.exists("/out/_temporary").await }).await;
 }
 
@@ -224,7 +224,7 @@ async fn leftovers_of_ended_jobs_are_deleted_after_a_restart() {
         .await;
     cluster.start_jobtracker();
     until("the leftovers of the last job are deleted", || async { !cluster.exists(folders[2]).await }).await;
-    assert!(cluster.exists("/killed").await, "the new folder is not a leftover");
+    assert!(cluster.exists("/killed").await, "the new folder was deleted as a leftover");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -178,7 +178,10 @@ mod tests {
             context.add(counter, 1);
         }
         assert!(context.check().expect_err("too many").to_string().contains("counters"));
-        assert!(context.counters().len() <= PROGRAM_COUNTERS_MAX + 1, "memory is bounded");
+        assert!(
+            context.counters().len() <= PROGRAM_COUNTERS_MAX + 1,
+            "the number of counters is not bounded"
+        );
         context.count("ENGINE", 3);
         assert_eq!(context.counters()["ENGINE"], 3);
     }

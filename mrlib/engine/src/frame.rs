@@ -53,11 +53,11 @@ mod tests {
     fn frames_round_trip() {
         let mut bytes = Vec::new();
         let hello = TaskHello { protocol: 1, version: "x".into() };
-        write_frame(&mut bytes, &hello).expect("memory");
-        write_frame(&mut bytes, &TaskPreempt::default()).expect("memory");
+        write_frame(&mut bytes, &hello).expect("writes to memory succeed");
+        write_frame(&mut bytes, &TaskPreempt::default()).expect("writes to memory succeed");
         let mut from = bytes.as_slice();
-        assert_eq!(read_frame(&mut from).expect("whole"), Some(hello));
-        assert_eq!(read_frame(&mut from).expect("whole"), Some(TaskPreempt::default()));
+        assert_eq!(read_frame(&mut from).expect("a complete message"), Some(hello));
+        assert_eq!(read_frame(&mut from).expect("a complete message"), Some(TaskPreempt::default()));
         assert_eq!(read_frame::<TaskPreempt>(&mut from).expect("the end"), None);
     }
 
@@ -75,16 +75,17 @@ mod tests {
     fn interrupted_reads_are_retried() {
         let mut bytes = Vec::new();
         let hello = TaskHello { protocol: 1, version: "x".into() };
-        write_frame(&mut bytes, &hello).expect("memory");
+        write_frame(&mut bytes, &hello).expect("writes to memory succeed");
         let mut from = Interrupted(&bytes, false);
-        assert_eq!(read_frame(&mut from).expect("whole"), Some(hello));
+        assert_eq!(read_frame(&mut from).expect("a complete message"), Some(hello));
         assert_eq!(read_frame::<TaskHello>(&mut from).expect("the end"), None);
     }
 
     #[test]
     fn a_cut_or_oversized_frame_is_an_error() {
         let mut bytes = Vec::new();
-        write_frame(&mut bytes, &TaskHello { protocol: 1, version: "x".into() }).expect("memory");
+        write_frame(&mut bytes, &TaskHello { protocol: 1, version: "x".into() })
+            .expect("writes to memory succeed");
         for cut in 1..bytes.len() {
             assert!(read_frame::<TaskHello>(&mut &bytes[..cut]).is_err(), "cut at {cut}");
         }

@@ -266,8 +266,8 @@ mod tests {
     fn local_option_runs_the_job_on_local_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
-        std::fs::write(at("a"), "x y x\n").expect("a disk");
-        std::fs::write(at("b"), "y x\n").expect("a disk");
+        std::fs::write(at("a"), "x y x\n").expect("a working disk");
+        std::fs::write(at("b"), "y x\n").expect("a working disk");
         let text =
             output_of(&["--local", &at("a"), &at("b"), &at("out"), "--threads", "2"]).expect("a good job");
         assert!(text.lines().any(|line| line.split_whitespace().eq(["MAP_INPUT_RECORDS", "2"])), "{text}");
@@ -279,7 +279,7 @@ mod tests {
     fn usage_errors_exit_with_2_and_failures_with_1() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name).display().to_string();
-        std::fs::write(at("a"), "x\n").expect("a disk");
+        std::fs::write(at("a"), "x\n").expect("a working disk");
         let code_of = |program: &str, args: &[&str]| {
             let args = Args::try_parse_from([&["job"], args].concat()).expect("valid arguments");
             run_locally(&args, &|conf| registry::job(program, conf))

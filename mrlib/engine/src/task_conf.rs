@@ -73,10 +73,10 @@ mod tests {
 
     #[test]
     fn attempt_ids_are_parsed_and_malformed_ids_are_refused() {
-        assert_eq!(parse_attempt("job_7.m3.0").expect("sound"), ("job_7.m3", "job_7", "3"));
-        assert_eq!(parse_attempt("job_7.r12.4").expect("sound"), ("job_7.r12", "job_7", "12"));
-        assert_eq!(part_name_of("job_7.m3.0").expect("sound"), "part-m-00003");
-        assert_eq!(part_name_of("job_7.r12.4").expect("sound"), "part-r-00012");
+        assert_eq!(parse_attempt("job_7.m3.0").expect("a valid attempt ID"), ("job_7.m3", "job_7", "3"));
+        assert_eq!(parse_attempt("job_7.r12.4").expect("a valid attempt ID"), ("job_7.r12", "job_7", "12"));
+        assert_eq!(part_name_of("job_7.m3.0").expect("a valid attempt ID"), "part-m-00003");
+        assert_eq!(part_name_of("job_7.r12.4").expect("a valid attempt ID"), "part-r-00012");
         for bad in ["", "job_7", "job_7.m3", "a.b.c"] {
             assert!(parse_attempt(bad).is_err() && part_name_of(bad).is_err(), "{bad}");
             assert_eq!(map_index_of(bad), None);

@@ -44,7 +44,7 @@ impl LocalJobs {
         let folder = tempfile::tempdir().expect("a folder");
         let write = |(number, text): (usize, &String)| {
             let path = folder.path().join(format!("in{number}"));
-            fs::write(&path, text).expect("a disk");
+            fs::write(&path, text).expect("a working disk");
             path
         };
         let inputs = texts.iter().enumerate().map(write).collect();
@@ -231,7 +231,7 @@ fn failed_jobs_report_the_error_and_leave_no_output() {
     assert!(error.to_string().contains("exit status 7") && error.to_string().contains("why"), "{error}");
     assert!(!jobs.folder.path().join("out1").exists());
     let there = jobs.folder.path().join("out2");
-    fs::create_dir(&there).expect("a disk");
+    fs::create_dir(&there).expect("a working disk");
     let error = jobs.run(|conf| registry::job("wordcount", conf), 1, &[]).expect_err("the output exists");
     assert!(error.to_string().contains("out2"), "{error}");
     jobs.inputs.push(Path::new("/no/such/input").into());
@@ -289,7 +289,7 @@ fn streaming_job_with_python_counts_words() {
     let mut jobs = LocalJobs::new(&texts);
     let script = |name: &str, code: &str| {
         let path = jobs.folder.path().join(name);
-        fs::write(&path, code).expect("a disk");
+        fs::write(&path, code).expect("a working disk");
         format!("python3 {}", path.display())
     };
     let mapper = script(

@@ -284,7 +284,7 @@ fn full_disk_is_skipped_and_is_an_error_if_it_is_the_only_disk() {
         fill(name);
         let error = save(&dirs[..1], "job_1.r2.0", 2, &state).unwrap_err();
         assert!(crate::scratch::disk_failed(&error) && error.to_string().contains("full"), "{error}");
-        assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "only the folder is left");
+        assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "the folder is not empty");
     }
 }
 
@@ -298,7 +298,7 @@ fn oversized_state_is_not_saved() {
     assert!(matches!(&error, TaskError::Io { source, .. } if source.kind() == io::ErrorKind::FileTooLarge));
     assert!(error.to_string().contains("the state of the reducer; the maximum is 1048576"), "{error}");
     assert_eq!(crate::execution::reduce::refusal(&error), Some(mrlib_api::PreemptRefusal::ReducerNotSavable));
-    assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "no file is left");
+    assert_eq!(fs::read_dir(&dirs[0]).unwrap().count(), 0, "a file is left");
     let fits = ReduceState { reducer: vec![7; super::STATE_BYTES_MAX as usize / 2], ..state(dir.path()) };
     save(&dirs, "job_1.r2.0", 2, &fits).unwrap();
     assert_eq!(read(&dirs).unwrap().reducer, fits.reducer);

@@ -235,7 +235,7 @@ mod tests {
     /// address.
     fn serve_answer(bytes: Vec<u8>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let addr = listener.local_addr().expect("bound").to_string();
+        let addr = listener.local_addr().expect("a bound listener").to_string();
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.expect("a connection");
@@ -250,7 +250,11 @@ mod tests {
     /// corrupt.
     #[test]
     fn unreachable_node_is_not_a_corrupt_checkpoint() {
-        let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound").to_string();
+        let gone = TcpListener::bind("127.0.0.1:0")
+            .expect("a port")
+            .local_addr()
+            .expect("a bound listener")
+            .to_string();
         assert!(matches!(remote(&gone).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));
         let silent = serve_answer(Vec::new());
         assert!(matches!(remote(&silent).fetch_whole(0, 100), Err(TaskError::CheckpointUnreachable(_))));

@@ -49,7 +49,7 @@ fn contents(attempt: &str) -> Vec<u8> {
 impl Server {
     fn start(script: impl Fn(&str, usize) -> Behaviour + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let addr = listener.local_addr().expect("bound").to_string();
+        let addr = listener.local_addr().expect("a bound listener").to_string();
         let (served, script): (_, Script) = (Arc::new(AtomicUsize::new(0)), Arc::new(script));
         let requested = Arc::new(Mutex::new(BTreeMap::new()));
         let count = served.clone();
@@ -274,7 +274,7 @@ fn outputs_stay_in_memory_only_within_the_budget() {
             .expect("a good server")
             .outputs;
         let names: Vec<&str> = runs.iter().map(|fetched| fetched.attempt.as_str()).collect();
-        assert_eq!(names, attempts, "outputs are in the order of the maps");
+        assert_eq!(names, attempts, "the outputs are not in the order of their maps");
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), on_disk);
         drop(runs);
         assert_eq!(std::fs::read_dir(shuffle.folder.path()).expect("a folder").count(), 0);
@@ -286,7 +286,7 @@ fn dead_host_is_reported_and_the_shuffle_continues() {
     let server = Server::start(|_, _| Behaviour::Correct);
     let dead = {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        listener.local_addr().expect("bound").to_string()
+        listener.local_addr().expect("a bound listener").to_string()
     };
     let attempts = attempts(6);
     let event =
@@ -337,7 +337,7 @@ fn outputs_that_move_are_fetched_at_the_new_address_at_once() {
     drop(done);
     reporter.join().expect("no panic");
     assert_eq!(fetched.expect("all outputs are fetched from the new address"), expected(&attempts));
-    assert!(shuffle.fetch_failures.is_empty(), "no map has to run again: {:?}", shuffle.fetch_failures);
+    assert!(shuffle.fetch_failures.is_empty(), "unexpected fetch failures: {:?}", shuffle.fetch_failures);
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn kill_ends_a_fetch_from_a_silent_server() {
     let error = shuffle.run().expect_err("the task was killed");
     reporter.join().expect("no panic");
     assert_eq!(error.to_string(), "killed: preempted");
-    assert!(shuffle.beats > 0, "a waiting shuffle marks the task alive");
+    assert!(shuffle.beats > 0, "a waiting shuffle did not mark the task alive");
 }
 
 #[test]

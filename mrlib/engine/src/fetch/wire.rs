@@ -147,8 +147,8 @@ mod tests {
         }
         let extent = Extent { offset: 0, stored: 5, raw: 9, records: 2, block_max: 7, crc: 0xdead };
         let answer = read_answer(&mut data_header(&Extent { offset: 77, ..extent }).as_slice());
-        assert_eq!(answer.expect("whole"), Answer::Data(extent));
-        let answer = read_answer(&mut refusal(BUSY, "later").as_slice()).expect("whole");
+        assert_eq!(answer.expect("a complete message"), Answer::Data(extent));
+        let answer = read_answer(&mut refusal(BUSY, "later").as_slice()).expect("a complete message");
         assert_eq!(answer, Answer::Refused(BUSY, "later".into()));
         for hostile in [
             Extent { block_max: u64::MAX, ..extent },

@@ -144,7 +144,7 @@ proptest! {
         let position = records.position();
         prop_assert_eq!(&read_all(&bytes, chunk_bytes, spec(range.start..position.max(range.start), format)), &found);
         let rest = read_all(&bytes, chunk_bytes, spec(position..range.end, format));
-        prop_assert_eq!(&drain(&mut *records).unwrap(), &rest, "the same reader can continue");
+        prop_assert_eq!(&drain(&mut *records).unwrap(), &rest, "the stopped reader did not continue");
         found.extend(rest);
         prop_assert_eq!(found, wanted);
     }

@@ -50,7 +50,7 @@ fn read_all(mut cursor: impl Cursor) -> Vec<Pair> {
     while cursor.next().unwrap() {
         found.push((cursor.key().to_vec(), cursor.value().to_vec()));
     }
-    assert!(!cursor.next().unwrap(), "next returns false again at the end");
+    assert!(!cursor.next().unwrap(), "next returned true after the end");
     found
 }
 
@@ -102,7 +102,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(vec![dir.path().into()]);
         for round in 0.. {
-            prop_assert!(round < 1000, "the merge ends");
+            prop_assert!(round < 1000, "the merge does not end");
             let mut left = steps;
             let mut step = || {
                 left = left.saturating_sub(1);

@@ -8,10 +8,10 @@ fn write_records(format: OutputFormat, records: &[(&str, &str)]) -> (Vec<u8>, Ve
     let path = folder.path().join("piece");
     let mut writer = Box::new(RecordWriter::new(format, PieceWriter::new(Target::Local(path.clone()))));
     for (key, value) in records {
-        writer.write(key.as_bytes(), value.as_bytes()).expect("a sound disk");
+        writer.write(key.as_bytes(), value.as_bytes()).expect("a working disk");
     }
     let bytes = writer.bytes();
-    let pieces = writer.finish().expect("a sound disk");
+    let pieces = writer.finish().expect("a working disk");
     let file = fs::read(path).unwrap_or_default();
     assert_eq!(file.len() as u64, bytes);
     (file, pieces)
@@ -65,8 +65,8 @@ fn writer_continues_after_existing_pieces() {
     let there = vec!["/out/part-r-00000.0".to_owned()];
     let mut writer = PieceWriter::continue_after(there.clone(), Target::Local(path.clone().into()));
     assert!(writer.is_empty(), "earlier pieces do not count");
-    writer.write(b"more").expect("a sound disk");
-    assert_eq!(writer.finish().expect("a sound disk"), [there[0].clone(), path]);
+    writer.write(b"more").expect("a working disk");
+    assert_eq!(writer.finish().expect("a working disk"), [there[0].clone(), path]);
     assert_eq!(
         PieceWriter::continue_after(there.clone(), Target::None).finish().expect("nothing can fail"),
         there

@@ -99,7 +99,7 @@ proptest! {
             prop_assert!(again.next().unwrap());
             prop_assert_eq!((again.key(), again.value()), (key.as_slice(), value.as_slice()));
         }
-        prop_assert!(!again.next().unwrap(), "no more records than expected");
+        prop_assert!(!again.next().unwrap(), "more records than expected");
         // A wrong position gives an error at once or at the end.
         let place = RunPosition { block: place.block + wrong, ..place };
         if let Ok(mut reader) = run.open_at(place) {

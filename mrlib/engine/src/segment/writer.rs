@@ -102,7 +102,7 @@ impl SegmentWriter {
 
     /// Ends the current partition and starts `partition`.
     fn start_partition(&mut self, partition: usize) -> Result<(), TaskError> {
-        assert!(partition > self.partition || self.extents.is_empty(), "partitions come in order");
+        assert!(partition > self.partition || self.extents.is_empty(), "partitions must come in order");
         self.end_block()?;
         let end = self.offset + self.block_start as u64;
         for extent in self.extents.iter_mut().take(partition + 1).skip(self.partition + 1) {

@@ -112,9 +112,9 @@ fn sort(case: Case, pairs: &[Pair]) -> (Vec<Vec<Pair>>, SortCounts, Vec<u8>) {
     let places = if pairs.is_empty() { vec![path.clone()] } else { vec![full.clone(), path.clone()] };
     let (index, counts) = buffer.finish(&places, &mut || Ok(())).unwrap();
     assert_eq!(Index::read(&path).unwrap(), index);
-    assert!(pairs.is_empty() || full.symlink_metadata().is_err(), "the partial file is removed");
+    assert!(pairs.is_empty() || full.symlink_metadata().is_err(), "the partial file was not removed");
     for disk in disks {
-        assert_eq!(std::fs::read_dir(disk).unwrap().count(), 0, "spills are removed");
+        assert_eq!(std::fs::read_dir(disk).unwrap().count(), 0, "spills were not removed");
     }
     let read = |partition| {
         let mut reader = Run::of_file(path.clone(), partition).unwrap().open().unwrap();

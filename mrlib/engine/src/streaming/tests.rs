@@ -40,7 +40,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn command_is_split_like_a_shell() {
-    let cut = |command| split_command(command).expect("sound");
+    let cut = |command| split_command(command).expect("a valid command");
     assert_eq!(cut("awk -f  x.awk"), ["awk", "-f", "x.awk"]);
     assert_eq!(
         cut(r#"sed 's/a b/"c"/' "d 'e' \"f\" \g" h\ i '' j"k"l"#),

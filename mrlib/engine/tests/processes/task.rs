@@ -113,11 +113,11 @@ impl Tracker {
     /// Creates a map output with these words on this node and sends it as entry `map` of the list.
     fn add_map_output(&mut self, map: u32, words: &[&str]) {
         let path: PathBuf = self.folder.path().join(format!("map{map}"));
-        let mut writer = SegmentWriter::create(&path, 1, true).expect("a disk");
+        let mut writer = SegmentWriter::create(&path, 1, true).expect("a working disk");
         for word in words {
-            writer.append(0, word.as_bytes(), &1_u64.to_le_bytes()).expect("a disk");
+            writer.append(0, word.as_bytes(), &1_u64.to_le_bytes()).expect("a working disk");
         }
-        writer.finish().expect("a disk").write(&path).expect("a disk");
+        writer.finish().expect("a working disk").write(&path).expect("a working disk");
         let available = MapAvailable {
             attempt: format!("job_3.m{map}.0"),
             local_path: path.display().to_string(),
@@ -173,7 +173,7 @@ pub(crate) fn expect_fatal(end: ProcessEnd) -> String {
 }
 
 pub(crate) fn expect_failed(end: ProcessEnd) -> String {
-    assert!(end.1.success(), "the process of a failed task exits with 0");
+    assert!(end.1.success(), "the process of a failed task did not exit with 0");
     match end.0 {
         Some(from_task::Kind::Failed(why)) => why,
         other => panic!("{other:?}"),
@@ -201,7 +201,7 @@ fn reused_process_runs_independent_attempts() {
     let mut tracker = Tracker::with_mrtask();
     tracker.reuse = true;
     for log in ["stdout", "stderr"] {
-        std::fs::write(tracker.folder.path().join(log), "").expect("a disk");
+        std::fs::write(tracker.folder.path().join(log), "").expect("a working disk");
     }
     for round in 1..=3_u64 {
         tracker.start("wordcount", 1);
@@ -227,7 +227,7 @@ fn missing_work_folder_fails_the_attempt() {
     tracker.reuse = true;
     tracker.start("wordcount", 0);
     tracker.wait_for_done();
-    std::fs::remove_dir_all(tracker.folder.path()).expect("a disk");
+    std::fs::remove_dir_all(tracker.folder.path()).expect("a working disk");
     tracker.start("wordcount", 0);
     let why = expect_failed(tracker.wait_for_end());
     assert!(why.contains("change to folder"), "{why}");

@@ -162,7 +162,7 @@ impl OutputSink for Sink {
     fn finish(mut self: Box<Self>) -> Result<Vec<String>, TaskError> {
         if !self.bytes.is_empty() {
             let before = self.written.lock().unwrap().insert(self.name.clone(), self.bytes);
-            assert!(before.is_none(), "{} is written once", self.name);
+            assert!(before.is_none(), "{} was written twice", self.name);
             self.pieces.push(self.name);
         }
         Ok(self.pieces)
@@ -465,7 +465,7 @@ fn reduce_paused_repeatedly_gives_the_same_output() {
                     Case::new(&maps, memory, state_between_keys).run(&steps);
                 assert!(output == paused, "every {every}");
                 assert_eq!(stable_counters(&counters), stable_counters(&again), "every {every}");
-                assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "no output is fetched twice");
+                assert_eq!(counters["SHUFFLE_BYTES"], again["SHUFFLE_BYTES"], "an output was fetched twice");
                 let paused = [in_shuffle, in_reduce];
                 assert!(
                     in_shuffle >= 4 && in_reduce >= 20 / every && corrupt == 0,
