@@ -60,7 +60,8 @@ impl NameNodeStart {
     }
 }
 
-/// The layout version in `VERSION`. It is parsed first, because another layout may have other keys.
+/// The layout version in `VERSION`. It is parsed first, because a file of another layout may have
+/// different keys.
 #[derive(Debug, Deserialize)]
 struct LayoutOnly {
     layout: u32,

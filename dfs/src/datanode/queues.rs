@@ -72,7 +72,7 @@ impl Default for CommandQueues {
 impl CommandQueues {
     pub(super) fn add(&self, command: BlockCommand) {
         let check = if let BlockCommand::Check(block) = command { Some(block) } else { None };
-        // Ignore a check that is queued already: the NameNode sends a check again if it gets no
+        // Ignore a check that is already queued: the NameNode sends a check again if it gets no
         // report.
         if check.is_some_and(|block| !self.checks.lock().insert(block)) {
             return;

@@ -87,7 +87,7 @@ fn open<'a>(store: &Store, request: ReadBlock, last: &'a mut LastRead) -> Result
     Ok(opened)
 }
 
-/// Refuses a replica with another length than the reader expects, and reports the replica again to
+/// Refuses a replica whose length is not what the reader expects, and reports the replica again to
 /// the NameNode, which knows the correct length. The replica is kept, because the reader may be
 /// wrong.
 pub(super) fn check_length(store: &Store, opened: &OpenReplica, wanted: u64) -> Result<(), Refusal> {

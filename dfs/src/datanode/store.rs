@@ -239,8 +239,8 @@ impl Store {
         }
     }
 
-    /// Removes a damaged replica from the map, quarantines it and reports it, unless it has been
-    /// removed already. Returns the refusal for the reader.
+    /// Removes a damaged replica from the map, quarantines it and reports it, unless it has already
+    /// been removed. Returns the refusal for the reader.
     pub(super) fn quarantine_replica(&self, block: BlockId, replica: Replica, why: String) -> Refusal {
         let _lock = self.locks.lock(block);
         let mut state = self.state.lock();

@@ -29,7 +29,7 @@ pub(super) struct Volume {
     _lock: Option<FolderLock>,
 }
 
-/// The result of a scan.
+/// The result of the scan of a data folder.
 #[derive(Debug, Default)]
 pub(super) struct ScanResult {
     /// Replicas with a valid name, size and checksum file.

@@ -31,7 +31,8 @@ const HOMES_MAX: usize = 100_000;
 /// must retry.
 const REPLICA_WAIT: Duration = Duration::from_secs(3);
 
-/// The reply to a registration.
+/// The reply to the registration of a DataNode. `epoch` and `start` identify the start of the
+/// NameNode.
 pub(crate) struct RegistrationReply {
     pub(crate) cluster_id: String,
     pub(crate) epoch: u64,

@@ -206,7 +206,7 @@ pub struct Registration {
     pub version: String,
     /// The ID of the cluster that its data folders belong to; empty if they belong to none yet.
     pub cluster_id: String,
-    /// Whether an operator has declared its data folders new.
+    /// Whether an operator has declared its data folders new, with a file `NEW` in each of them.
     pub declared_new: bool,
     /// The epoch of the NameNode start that the DataNode last registered with; 0 if there is none.
     pub seen_epoch: u64,

@@ -31,16 +31,16 @@ pub enum StorageError {
     /// The log failed while it was in use.
     #[error(transparent)]
     Failed(#[from] LogFailed),
-    /// A record can be read but does not fit the namespace: another build or another cluster has
+    /// A record can be read but not applied to the namespace: another build or another cluster has
     /// written it.
     #[error(
-        "edit log: record {seq} does not fit: {why}; the files are not damaged, so another build or another cluster \
+        "edit log: record {seq} cannot be applied: {why}; the files are not damaged, so another build or another cluster \
          has written them: use that build, or restore the folder from a copy"
     )]
     Record {
         /// The sequence number of the record; 0 for the snapshot.
         seq: u64,
-        /// What does not fit.
+        /// Why the record cannot be applied.
         why: String,
     },
 }

@@ -27,7 +27,7 @@ pub struct NodeAddress {
     pub host: String,
 }
 
-/// A block and its nodes.
+/// A block of a file, and the nodes with its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocatedBlock {
     /// The ID of the block.
@@ -81,7 +81,7 @@ pub struct FsckBlock {
     pub length: u64,
     /// Wanted number of replicas.
     pub wanted: u32,
-    /// Number of good replicas on staying nodes.
+    /// Number of good replicas on nodes that are neither dead nor draining.
     pub live: u32,
     /// Number of damaged replicas.
     pub corrupt: u32,
@@ -163,21 +163,21 @@ pub struct Report {
     pub corrupt: u64,
     /// Number of damaged replicas that are not replaced yet.
     pub corrupt_replicas: u64,
-    /// Number of damaged replicas found since the start.
+    /// Number of damaged replicas found since the start of the NameNode.
     pub corrupt_found_total: u64,
-    /// Number of damaged replicas replaced since the start.
+    /// Number of damaged replicas replaced since the start of the NameNode.
     pub corrupt_replaced_total: u64,
     /// Number of copies that were ordered and are not complete.
     pub copies_pending: u64,
-    /// Number of copies completed since the start.
+    /// Number of copies completed since the start of the NameNode.
     pub copies_done_total: u64,
     /// Number of files that are open for writing.
     pub open_files: u64,
     /// Number of records that were ever applied to this namespace.
     pub last_edit: u64,
-    /// Wall clock time of the start.
+    /// Wall clock time of the start of the NameNode, in milliseconds since the Unix epoch.
     pub started_ms: u64,
-    /// All nodes that have registered since the start, sorted by name.
+    /// All nodes that have registered since the start of the NameNode, sorted by name.
     pub nodes: Vec<NodeReport>,
     /// Number of replicas of blocks that this NameNode never assigned.
     pub future_replicas: u64,
@@ -187,8 +187,8 @@ pub struct Report {
     pub refused_nodes: Vec<String>,
     /// Number of requested checks without a result.
     pub checks_pending: u64,
-    /// Results of the requested checks since the start.
+    /// Results of the requested checks since the start of the NameNode.
     pub checks: Checked,
-    /// The epoch of this start.
+    /// The epoch of this start of the NameNode.
     pub epoch: u64,
 }

@@ -17,7 +17,8 @@ const RETAIN_MIN: usize = 1000;
 /// Maximum number of commits that are kept. Each needs about 150 bytes of memory.
 const COMMITS_MAX: usize = 100_000;
 
-/// The scope and ID of a commit, shared by the set and the queue.
+/// The scope of a commit, which names what a fence protects, and its ID. Shared by the set and the
+/// queue.
 type Key = Arc<(String, String)>;
 
 /// The scopes and IDs of the latest commits.

@@ -23,7 +23,7 @@ pub struct Record {
 pub enum Edit {
     /// A folder was created.
     FolderCreated { id: FileId, parent: FileId, name: String, owner: String, group: String, mode: u32 },
-    /// A file was created and is open for writing by its holder.
+    /// A file was created and is open for writing by `holder`, which identifies a client.
     FileCreated {
         id: FileId,
         parent: FileId,
@@ -64,7 +64,8 @@ pub enum Edit {
     QuotaSet { id: FileId, quota: Quota },
     /// The blocks of the source were appended to the target, and the source was deleted.
     Concatenated { target: FileId, source: FileId },
-    /// A fenced commit was done.
+    /// The fenced commit with this ID was done. The edits that move its files are in the same
+    /// record.
     Committed { scope: String, commit_id: String },
     /// Commits of the scope with a lower epoch are refused from now on.
     Fenced { scope: String, epoch: u64 },

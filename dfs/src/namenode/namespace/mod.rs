@@ -36,7 +36,8 @@ use std::{
     sync::Arc,
 };
 
-/// Why a record or snapshot item does not fit: the log is damaged or belongs to another cluster.
+/// Why a record or snapshot item cannot be applied. The log is damaged or belongs to another
+/// cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ApplyError(pub(crate) String);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub enum SnapshotItem {
-    /// The first item.
+    /// The first item: the cluster ID, the next IDs and the starts of the namespace.
     Header {
         cluster_id: String,
         next_file: u64,
@@ -34,7 +34,7 @@ pub enum SnapshotItem {
         blocks: Vec<(BlockId, Nonce, Option<u64>)>,
         open: Option<(String, OnAbandon)>,
     },
-    /// The fence of a scope.
+    /// The fence of a scope: the lowest epoch that may commit.
     Fence { scope: String, epoch: u64 },
     /// A completed commit. The oldest commit is first.
     Commit { scope: String, commit_id: String, at_ms: u64 },

@@ -113,8 +113,8 @@ impl State {
 
     fn check_orders(&self) -> Result<(), String> {
         let staying = self.nodes.iter().filter(|(_, node)| node.is_staying()).count();
-        require(staying == self.nodes.staying(), || {
-            format!("{staying} nodes are staying, the stored count is {}", self.nodes.staying())
+        require(staying == self.nodes.staying_count(), || {
+            format!("{staying} nodes are staying, the stored count is {}", self.nodes.staying_count())
         })?;
         let all = Self::traffic(self.copies.values());
         require(all == self.copying, || format!("copying {:?}, should be {all:?}", self.copying))?;

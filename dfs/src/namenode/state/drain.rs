@@ -45,7 +45,7 @@ impl State {
             let why = format!("{name} is dead, so its replicas cannot be copied: start it again first");
             return Err(Error::new(Kind::Refused, why));
         }
-        let staying = self.nodes.staying().saturating_sub(usize::from(node.is_staying())) as u32;
+        let staying = self.nodes.staying_count().saturating_sub(usize::from(node.is_staying())) as u32;
         let leaving = self.nodes.iter().filter(|(other, node)| *other == ix || node.draining);
         let blocks = leaving.flat_map(|(other, node)| node.blocks.iter().map(move |block| (other, *block)));
         let mut lacking = blocks.filter_map(|(other, block)| {
@@ -91,7 +91,7 @@ impl State {
     /// Returns the progress of a drain. A node that has not registered since the start of the
     /// NameNode counts as dead; its drain can be cancelled.
     pub fn drain_status(&self, node: &str) -> DrainStatus {
-        let staying = self.nodes.staying() as u32;
+        let staying = self.nodes.staying_count() as u32;
         let Some(ix) = self.nodes.find_name(node) else {
             return DrainStatus {
                 state: NodeState::Dead,
@@ -117,14 +117,14 @@ impl State {
 
     /// Returns whether the block has too few replicas although every staying node has one.
     fn is_stuck(&self, block: BlockId) -> bool {
-        let staying = self.nodes.staying() as u32;
+        let staying = self.nodes.staying_count() as u32;
         self.tally(block).is_some_and(|tally| tally.wanted > staying && tally.confirmed >= staying)
     }
 
     fn drain_block(&self, block: BlockId) -> Option<DrainBlock> {
         let file = self.namespace.block(block)?.file;
         let path = self.namespace.path_of(file)?;
-        let staying = self.nodes.staying() as u32;
+        let staying = self.nodes.staying_count() as u32;
         let Some(tally) = self.tally(block) else {
             let why = "the block is being written".into();
             return Some(DrainBlock { block, path, wanted: 0, have: 0, why });

@@ -20,7 +20,7 @@ impl State {
         incarnation: Incarnation,
         heartbeat: Heartbeat,
     ) -> HeartbeatAnswer {
-        let Some(ix) = self.current(node, incarnation) else { return HeartbeatAnswer::RegisterAgain };
+        let Some(ix) = self.find_current(node, incarnation) else { return HeartbeatAnswer::RegisterAgain };
         let node = self.nodes.get_mut(ix);
         node.last_heartbeat_ms = now.mono_ms;
         if heartbeat.leaving {

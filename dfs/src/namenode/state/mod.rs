@@ -94,7 +94,7 @@ pub struct State {
     surplus_after: BlockId,
     /// Running copies, by block and target.
     copies: BTreeMap<(BlockId, NodeIx), RunningCopy>,
-    /// The sum of all running copies.
+    /// The capacity that all running copies use.
     copying: Traffic,
     /// Whether a copy has ended, so that its source can send another one before the next tick.
     slot_freed: bool,
@@ -120,7 +120,7 @@ pub struct State {
     checks: Checks,
 }
 
-/// Counters since the start.
+/// Counters since the start of the NameNode.
 #[derive(Debug, Default)]
 struct Counters {
     corrupt_found: u64,

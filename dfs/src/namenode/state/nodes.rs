@@ -17,7 +17,7 @@ pub(super) const SLOT_BYTES: u64 = 4 << 20;
 /// The index of a node in the table.
 pub(super) type NodeIx = u32;
 
-/// All DataNodes that have registered since the start.
+/// All DataNodes that have registered since the start of the NameNode.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     slots: Vec<Node>,
@@ -282,7 +282,7 @@ impl Nodes {
         self.slots.len() as NodeIx
     }
 
-    pub(super) fn staying(&self) -> usize {
+    pub(super) fn staying_count(&self) -> usize {
         self.staying
     }
 

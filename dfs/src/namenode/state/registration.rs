@@ -194,7 +194,7 @@ impl State {
         last: bool,
         replicas: Vec<Replica>,
     ) -> Result<(), Error> {
-        let Some(ix) = self.current(node, incarnation) else {
+        let Some(ix) = self.find_current(node, incarnation) else {
             return Err(Error::new(
                 Kind::NotFound,
                 format!("DataNode {node} is not registered: register first"),
@@ -279,7 +279,7 @@ impl State {
 
     /// Returns the index of the node, if this incarnation is the current one and the node is not
     /// dead.
-    pub(super) fn current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<NodeIx> {
+    pub(super) fn find_current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<NodeIx> {
         let ix = self.nodes.find(uuid)?;
         let node = self.nodes.get(ix);
         (node.registration.incarnation == incarnation && node.liveness != Liveness::Dead).then_some(ix)

@@ -32,10 +32,11 @@ const PASS_BLOCKS_MAX: usize = 1024;
 /// a connection.
 const SHARE_BYTES_MIN: u64 = 64 << 10;
 
-/// A running copy.
+/// A copy that was ordered and that its target has not reported yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RunningCopy {
     pub(super) source: NodeIx,
+    /// When the copy times out, in monotonic time.
     pub(super) until_ms: u64,
     /// The capacity in bytes that the copy uses of a slot.
     pub(super) share: u64,
@@ -94,7 +95,7 @@ impl State {
         if self.queue.len() == 0 || !self.copying.has_slot(all) {
             return;
         }
-        if self.has_waited(now, self.settings.dead_after_ms) {
+        if self.has_run_for(now, self.settings.dead_after_ms) {
             self.known_missing.clear();
         }
         for block in self.queue.next_pass() {
@@ -108,36 +109,39 @@ impl State {
         }
     }
 
-    fn has_waited(&self, now: Now, ms: u64) -> bool {
+    /// Returns whether the NameNode has been running for `ms` milliseconds.
+    fn has_run_for(&self, now: Now, ms: u64) -> bool {
         now.mono_ms.saturating_sub(self.started.mono_ms) >= ms
     }
 
     /// Records that replicas of a block are known to be missing: no DataNode that registers later
     /// has them.
     pub(super) fn add_known_missing(&mut self, block: BlockId, replicas: u32) {
-        let in_grace = !self.has_waited_at_tick();
+        let in_grace = !self.is_start_grace_over();
         if in_grace && replicas > 0 && block < self.first_block {
             *self.known_missing.entry(block).or_default() += replicas;
         }
     }
 
-    pub(super) fn has_waited_at_tick(&self) -> bool {
+    /// Returns whether, at the last tick, the NameNode had been running for `dead_after`. A DataNode
+    /// that has not registered by then is considered dead.
+    pub(super) fn is_start_grace_over(&self) -> bool {
         self.last_tick_ms.saturating_sub(self.started.mono_ms) >= self.settings.dead_after_ms
     }
 
-    /// Returns how many of the `short` missing replicas to create now. Soon after a start, the
+    /// Returns how many of the `missing` replicas to create now. Soon after a start, the
     /// others are not created yet, because they may be on a DataNode that has not registered yet. A
     /// block with only one replica waits for a shorter time.
-    fn copies_due(&self, now: Now, block: BlockId, tally: Tally, short: u32) -> u32 {
+    fn copies_due(&self, now: Now, block: BlockId, tally: Tally, missing: u32) -> u32 {
         let last_one = tally.live + tally.draining == 1;
         let short_grace_ms =
             self.settings.dead_after_ms.min(ENDANGERED_WAIT_FACTOR * self.settings.suspect_after_ms);
         let grace_ms = if last_one { short_grace_ms } else { self.settings.dead_after_ms };
-        if block >= self.first_block || self.has_waited(now, grace_ms) {
-            return short;
+        if block >= self.first_block || self.has_run_for(now, grace_ms) {
+            return missing;
         }
         let bad = self.bad_holders(block).count() as u32;
-        short.min(bad + tally.draining + self.known_missing.get(&block).copied().unwrap_or(0))
+        missing.min(bad + tally.draining + self.known_missing.get(&block).copied().unwrap_or(0))
     }
 
     /// Orders more copies if copies have ended since the last pass, so that they do not wait for
@@ -176,7 +180,7 @@ impl State {
             self.copies.range((block, 0)..=(block, NodeIx::MAX)).map(|((_, target), _)| *target).collect();
         let short = self.copies_due(now, block, tally, tally.wanted.saturating_sub(tally.live)) as usize;
         let short = short.saturating_sub(pending.len());
-        if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying() {
+        if short == 0 || tally.live as usize + pending.len() >= self.nodes.staying_count() {
             return;
         }
         let share = length.clamp(SHARE_BYTES_MIN, SLOT_BYTES);

@@ -288,7 +288,7 @@ impl State {
         }
         let Some(tally) = self.tally(block) else { return false };
         let corrupt = bad.filter(|ix| self.nodes.get(*ix).is_staying()).count();
-        let possible = (self.nodes.staying() - corrupt) as u32;
+        let possible = (self.nodes.staying_count() - corrupt) as u32;
         tally.confirmed > 0 && tally.confirmed >= tally.wanted.min(possible)
     }
 

@@ -105,7 +105,7 @@ impl State {
         let dead: Vec<&str> = dead.map(|(_, node)| node.registration.node.as_str()).collect();
         let more = if dead.len() > NAMED_NODES_MAX { ", ..." } else { "" };
         match &dead[..dead.len().min(NAMED_NODES_MAX)] {
-            [] if self.has_waited_at_tick() => "start the DataNodes that are not running".into(),
+            [] if self.is_start_grace_over() => "start the DataNodes that are not running".into(),
             [] => "wait for the DataNodes".into(),
             named => format!("start the dead DataNodes again ({}{more})", named.join(", ")),
         }
