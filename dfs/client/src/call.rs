@@ -94,7 +94,7 @@ impl Client {
             Box::pin(async { Ok(Box::new(reply.await?.into_inner()) as AnyReply) })
         };
         let reply = self.retry(what, &attempt).await?;
-        reply.downcast().map(|reply| *reply).map_err(|_| what.bad_reply("the reply has another type"))
+        reply.downcast().map(|reply| *reply).map_err(|_| what.bad_reply("the reply has the wrong type"))
     }
 
     /// Makes attempts until one is answered or refused finally, or the deadline has passed. Has no
@@ -204,8 +204,8 @@ impl Client {
 }
 
 impl Client {
-    /// Returns the error for a NameNode that is reachable, but has another TLS setting than this
-    /// client.
+    /// Returns the error for a NameNode that is reachable, but has a different TLS setting from
+    /// this client.
     fn tls_mismatch(&self, cause: &str) -> ClientError {
         tls_mismatch(&self.inner.options.namenode, cause)
     }
@@ -220,7 +220,8 @@ impl Client {
     }
 }
 
-/// Returns the error for the NameNode at `addr`, which has another TLS setting than this client.
+/// Returns the error for the NameNode at `addr`, which has a different TLS setting from this
+/// client.
 pub(super) fn tls_mismatch(addr: &str, cause: &str) -> ClientError {
     let meaning = security::tls_mismatch(cause).unwrap_or("client and server have different TLS settings");
     let message = format!("cannot use TLS with the NameNode at {addr} ({cause}): {meaning}");

@@ -44,7 +44,7 @@ pub enum ChecksumError {
         /// The nonce in the checksum file.
         found: Nonce,
     },
-    /// The block file has another length than its checksum file records.
+    /// The block file does not have the length that its checksum file records.
     #[error("block has {found} bytes, but its checksum file records {wanted}")]
     Length {
         /// The length in the checksum file.

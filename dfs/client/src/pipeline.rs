@@ -409,7 +409,7 @@ impl BlockWriter {
             return Err(FrameError::Malformed("the node reports the block as done before its last packet"));
         }
         if status.done && status.acked != self.produced {
-            return Err(FrameError::Malformed("the node reports the block as done with another length"));
+            return Err(FrameError::Malformed("the node reports the block as done with a wrong length"));
         }
         link.apply_timeout(&status)?;
         link.reply_due_since = (status.acked < sent_to).then(Instant::now);
@@ -456,7 +456,7 @@ impl BlockWriter {
     }
 }
 
-/// Returns whether at least a part of a reply has arrived.
+/// Returns whether a reply, or the start of one, has arrived.
 fn has_reply(link: &Link) -> io::Result<bool> {
     if !link.replies.buffer().is_empty() {
         return Ok(true);

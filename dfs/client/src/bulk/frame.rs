@@ -46,7 +46,7 @@ pub enum FrameError {
     /// The bytes are damaged or not of this protocol.
     #[error("not a valid frame: {0}")]
     Malformed(&'static str),
-    /// The peer uses another version of the protocol.
+    /// The peer uses a different version of the protocol.
     #[error("the peer uses bulk protocol version {0}, this build uses {VERSION}")]
     Version(u8),
     /// The peer refused the request.
@@ -57,7 +57,7 @@ pub enum FrameError {
         /// The message for the user.
         message: String,
     },
-    /// The peer sent a frame of another kind than the expected one.
+    /// The peer sent a frame of an unexpected kind.
     #[error("unexpected frame: {0:?}")]
     Unexpected(FrameKind),
 }
