@@ -1,4 +1,4 @@
-//! The certificates and keys of a new closed cluster, and the names in them.
+//! Creates the certificates and keys of a new closed cluster.
 
 use anyhow::{Context, Result};
 use security::{Authority, Keyring, Role, write_private};
@@ -27,8 +27,8 @@ pub fn certify(dir: &Path, name: &str, secret: &str, days: i64) -> Result<()> {
     Ok(write_private(&public.join("admin.pem"), admin.as_bytes())?)
 }
 
-/// Returns whether this name is reserved, so that no user may have it: daemons are identified by
-/// the name of their role, `fermata` and `root` own files, and `admin` is the first admin.
+/// Returns whether a user may not have this name: daemons are identified by the name of their role,
+/// `fermata` and `root` own files, and only an admin may be called `admin`.
 pub fn is_reserved(name: &str, admin: bool) -> bool {
     let of_cluster =
         ["fermata", "root"].contains(&name) || Role::DAEMONS.iter().any(|role| role.name() == name);

@@ -1,4 +1,4 @@
-//! The folder of a local cluster, and how a suggested command names it.
+//! The default folder of a local cluster, and the `--dir` flag of commands that mrctl suggests.
 
 use std::path::Path;
 use view::output;

@@ -1,5 +1,5 @@
-//! Clusters as `mrctl` and the lab use them: on this machine, on other machines, and how to find
-//! one.
+//! Starts, stops and finds clusters, on this machine and on other machines, for `mrctl` and the
+//! lab.
 
 pub mod certificates;
 pub mod folder;

@@ -85,7 +85,7 @@ impl Origin {
             Ok(daemon) if daemon.is_running() => {
                 let (pid, log) = (daemon.identity.pid, daemon.log.display());
                 format!(
-                    "it runs (pid {pid}): see {log}, or restart it with `mrctl chaos restart {name}{dir}`"
+                    "it is running (pid {pid}): see {log}, or restart it with `mrctl chaos restart {name}{dir}`"
                 )
             }
             Ok(daemon) => {
@@ -275,7 +275,7 @@ impl Target {
             .filter(|file| self.config_file().is_some() || trust::check_file(file).is_ok())
     }
 
-    /// Returns the settings of the file, with those replaced that flags set.
+    /// Returns the security settings, in which flags override the values of the file.
     fn with_flags(&self, mut security: SecurityConfig) -> SecurityConfig {
         let set = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
         security.dir = set(&self.security_dir).unwrap_or(security.dir);
@@ -412,8 +412,8 @@ fn stopped_cluster_error(folder: &Path) -> anyhow::Error {
     anyhow::anyhow!("the cluster in {} is stopped: start it again with `mrctl up{dir}`", folder.display())
 }
 
-/// Returns whether a daemon of the cluster in `folder` runs. The state file alone proves nothing:
-/// it survives a crash of the machine.
+/// Returns whether a daemon of the cluster in `folder` is running. The state file alone proves
+/// nothing: it survives a crash of the machine.
 fn is_up(folder: &Path) -> bool {
     let state = ClusterState::load(folder).ok().flatten();
     state.is_some_and(|state| state.daemons.iter().any(Daemon::is_running))
@@ -433,7 +433,7 @@ fn possible_state_folders(from: &Path) -> impl Iterator<Item = PathBuf> {
     from.ancestors().map(|folder| folder.join(DEFAULT_FOLDER))
 }
 
-/// Returns the state folder for a local command: `named`, else the nearest, else the default.
+/// Returns the cluster folder for a local command: `named`, else the nearest, else the default.
 pub fn state_folder(named: Option<&Path>) -> Result<PathBuf> {
     let folder = if let Some(named) = named {
         named.to_owned()

@@ -70,8 +70,8 @@ impl Caller {
     }
 }
 
-/// Refuses a path that the caller has no permission to read. mrctl reads `file`, which is `path`
-/// itself or a file in the folder `path`.
+/// Fails if the caller has no permission to read `file`, which is `path` itself or a file in the
+/// folder `path`.
 fn check_readable(path: &Path, file: &Path) -> Result<()> {
     // Use `access`, do not open the file before its owner is known: opening a named pipe of another
     // account would block.
@@ -99,8 +99,8 @@ fn closed_folder_message(path: &Path, owner: u32, own: u32) -> String {
     )
 }
 
-/// Refuses a configuration file that another account owns or can change, or that the caller cannot
-/// read. A file that does not exist is accepted.
+/// Fails if another account owns or can change the configuration file, or if the caller cannot read
+/// it. A file that does not exist is accepted.
 pub fn check_file(path: &Path) -> Result<()> {
     check_readable(path, path)?;
     Caller::current().check(path)

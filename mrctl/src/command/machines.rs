@@ -151,6 +151,7 @@ pub(crate) fn up(args: &Up) -> Result<ExitCode> {
 
 /// Stop all daemons; the data stays
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  mrctl cluster down --cluster mycluster")]
 pub(crate) struct Down {
     #[command(flatten)]
     reach: Reach,
@@ -186,6 +187,7 @@ pub(crate) fn down(args: &Down) -> Result<ExitCode> {
 
 /// Stop and start the daemons of a machine, with the current settings
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  mrctl cluster restart n2 --cluster mycluster")]
 pub(crate) struct Restart {
     /// Name of the machine
     node: String,
@@ -217,6 +219,7 @@ pub(crate) async fn restart(args: &Restart) -> Result<ExitCode> {
 
 /// Show the end of the logs of a machine
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  mrctl cluster logs n2 --cluster mycluster --daemon datanode")]
 pub(crate) struct Logs {
     /// Name of the machine
     node: String,
@@ -254,6 +257,7 @@ pub(crate) fn logs(args: &Logs) -> Result<ExitCode> {
 /// The master is first, then the nodes. Both masters must report a node as live before the next
 /// node is restarted. Jobs continue.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  mrctl cluster upgrade --cluster mycluster")]
 pub(crate) struct Upgrade {
     #[command(flatten)]
     reach: Reach,
@@ -306,7 +310,7 @@ async fn wait_until_live(target: &Target, node: &str) -> Result<()> {
         }
         if Instant::now() > deadline {
             bail!(
-                "{node} runs but is not live for both masters after {} s: see `mrctl cluster logs {node}`",
+                "{node} is running but not live for both masters after {} s: see `mrctl cluster logs {node}`",
                 RESTART_TIMEOUT.as_secs()
             );
         }

@@ -1,6 +1,6 @@
-//! The folders of a local cluster: their permissions, and where tasks run.
+//! Creates the folders of a local cluster with their permissions, and chooses where tasks run.
 //!
-//! All folders belong to the account that started the cluster. If tasks run as another account,
+//! All folders belong to the account that started the cluster. If tasks run as a different account,
 //! that account may traverse, but not list, the folders on the path to its files. If it cannot
 //! reach the cluster folder at all (for example below a home folder), the folders of the trackers
 //! and the sockets of the DataNodes are below `/var/tmp`; `layout.json` records the path.
@@ -51,7 +51,7 @@ impl Layout {
         Ok(())
     }
 
-    /// Returns the parent of the folders of the trackers, which tasks can reach. Creates it if
+    /// Returns a folder that tasks can reach, for the folders of the trackers. Creates it if
     /// necessary.
     fn choose_tasks_folder(&self) -> Result<PathBuf> {
         let own = self.folder.join("tasks");
@@ -90,7 +90,7 @@ impl Layout {
     }
 }
 
-/// Returns the first folder on the path that tasks cannot enter, or None if they can enter all.
+/// Returns the first folder on the path that tasks cannot enter; None if they can enter all.
 fn first_blocked_folder(path: &Path, account: &TaskAccount) -> Result<Option<PathBuf>> {
     daemon::account::blocked_at(path, account.ids)
         .with_context(|| format!("cannot read the permissions of {}", path.display()))
@@ -126,8 +126,8 @@ pub fn remove_outside_folder(folder: &Path) -> Result<()> {
     }
 }
 
-/// Creates a folder for a temporary cluster, which is removed when it is dropped. Tasks of another
-/// account can traverse it.
+/// Creates a folder for a temporary cluster. Dropping the result removes the folder. Tasks of
+/// another account can traverse it.
 pub fn temporary_folder(within: &Path, prefix: &str) -> Result<tempfile::TempDir> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir_in(within);
     let folder = made.with_context(|| format!("cannot create a folder in {}", within.display()))?;

@@ -44,11 +44,11 @@ pub struct Launch {
     pub layout: Layout,
     /// The daemons that have been started.
     pub state: ClusterState,
-    /// One line for each daemon that did not start.
+    /// One line for each failure that did not stop the launch.
     pub warnings: Vec<String>,
     children: Vec<Child>,
     keep: bool,
-    /// If set, a failure of a daemon that is not a master is only a warning.
+    /// Whether a failure of a daemon that is not a master is only a warning.
     tolerant: bool,
 }
 
@@ -214,8 +214,8 @@ impl Launch {
         if self.layout.temporary { super::remove_outside_folder(&self.layout.folder) } else { Ok(()) }
     }
 
-    /// Gives the root folder of a closed cluster to the account that started it, so that its jobs
-    /// can write there: jobs run without superuser rights.
+    /// Makes the account that started a closed cluster the owner of `/` in the file system, so that
+    /// its jobs, which have no superuser rights, can write there.
     async fn give_root_to_caller(&self) -> Result<()> {
         let credentials = self.credentials()?;
         let Some(name) = credentials.name().filter(|_| self.layout.has_own_secret()) else { return Ok(()) };
@@ -252,7 +252,7 @@ impl Launch {
         self.state.save(&self.layout.folder)
     }
 
-    /// Waits until daemon `at` is ready and returns its address.
+    /// Waits until the daemon with index `at` is ready. Returns its address.
     async fn await_daemon(&mut self, at: usize, deadline: Instant) -> Result<String> {
         let addr = await_ready(&self.state.daemons[at], deadline).await?;
         self.state.daemons[at].addr.clone_from(&addr);
@@ -380,8 +380,8 @@ pub(super) fn program_path(kind: Kind) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Returns a note about masters that got another port, because their port of the last start is in
-/// use. `asked` is the port of `--namenode-port`.
+/// Returns a note about masters whose port has changed since the last start, because the old port
+/// is in use. `asked` is the port of `--namenode-port`.
 fn moved_ports_note(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Option<String> {
     let masters = ["namenode", "jobtracker"].into_iter().zip(before.into_iter().zip(now));
     let moved =
@@ -447,7 +447,7 @@ async fn await_ready(daemon: &Daemon, deadline: Instant) -> Result<String> {
     }
 }
 
-/// Returns the part of the log since the last start of the daemon.
+/// Returns what the daemon has logged since its last start.
 fn log_of_start(daemon: &Daemon) -> String {
     let log = fs::read(&daemon.log).unwrap_or_default();
     let own = log.get(daemon.log_before as usize..).unwrap_or(&log);
@@ -480,8 +480,7 @@ fn start_error(daemon: &Daemon) -> anyhow::Error {
     anyhow!("{title} died while starting; the end of {log}:\n{tail}{advice}")
 }
 
-/// Returns advice with the command that starts the daemon once with `--recover`, which its log
-/// recommends.
+/// Returns advice that contains the complete command to start the daemon once with `--recover`.
 fn recovery_advice(daemon: &Daemon) -> String {
     let program = program_path(daemon.kind).unwrap_or_else(|_| daemon.kind.program().into());
     let words = std::iter::once(program.to_string_lossy().into_owned());

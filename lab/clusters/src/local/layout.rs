@@ -63,7 +63,8 @@ pub(super) struct StoredLayout {
     pub(super) tasks: Option<PathBuf>,
     /// Whether the complete cluster has started once, so that its masters have data.
     pub(super) formatted: bool,
-    /// The configured replication, if `fermata.toml` has a lower one because of the number of nodes.
+    /// The configured replication, if `fermata.toml` has a lower one because of the number of
+    /// nodes.
     pub(super) replication_wanted: Option<u32>,
 }
 
@@ -139,7 +140,7 @@ pub struct Role {
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
-    /// Empty for the NameNode and the JobTracker.
+    /// The rack; empty for the NameNode and the JobTracker.
     pub rack: String,
 }
 
@@ -162,7 +163,7 @@ pub fn lost_data(node: &str, dir: &Path) -> Option<String> {
     is_empty(dir).then(|| {
         format!(
             "{} is missing or empty: {node}'s datanode starts empty, and its replicas are copied from other nodes; if \
-             its disk is only not mounted, run `mrctl down` and mount it",
+             its disk is just not mounted, run `mrctl down` and mount it",
             dir.display()
         )
     })
@@ -172,7 +173,7 @@ fn ensure_usage(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     if holds { Ok(()) } else { Err(Usage(what()).into()) }
 }
 
-/// Refuses an unknown policy and bad parameters, before the settings are written to the folder.
+/// Fails if a policy is unknown or has bad parameters. Called before the settings are written.
 pub fn check_scheduler(config: &SchedulerConfig) -> Result<(), ConfigError> {
     let params = config.parameters()?;
     let shadow = Some(("shadow", &config.shadow)).filter(|(_, name)| !name.trim().is_empty());
@@ -194,10 +195,10 @@ const TASK_USER: &str = "nobody";
 pub(super) const SECRET: &str = "secret";
 
 /// Closes the cluster with the secret in its folder, unless it is to be open or the settings close
-/// it in another way.
+/// it in another way. `of_folder` means that the settings are from the cluster folder.
 fn set_access(config: &mut Config, secret: &Path, of_folder: bool, open: bool) -> Result<()> {
     let security = &mut config.security;
-    // After the folder was moved, its settings have the old path of the secret.
+    // If the folder was moved, its settings still have the old path of the secret.
     let moved = of_folder && security.secret.file_name() == secret.file_name() && !security.secret.exists();
     let own = security.secret.as_os_str().is_empty() || security.secret == secret || moved;
     if !security.dir.as_os_str().is_empty() || !own {
@@ -246,8 +247,8 @@ fn relax_confinement(config: &mut Config, own_secret: bool, own_account: bool, l
 const NODES_DEFAULT: u32 = 3;
 const NODES_MAX: u32 = 200;
 
-/// Refuses a path that cannot be the folder of a cluster. Its configuration contains the path, and
-/// is UTF-8.
+/// Fails if the path cannot be the folder of a cluster: it is a file, or the configuration, which
+/// is UTF-8, cannot contain it.
 fn check_folder(folder: &Path) -> Result<(), Usage> {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {
@@ -336,7 +337,7 @@ impl Layout {
         self.store()
     }
 
-    /// Refuses to start if the folder of a master had data and is empty now: its disk may not be
+    /// Fails if the folder of a master had data and is empty now, because its disk may not be
     /// mounted. With `renew_jobs`, the folder of the JobTracker may be empty.
     pub fn check_masters(&self, renew_jobs: bool) -> Result<()> {
         let flag = crate::folder::dir_flag(Some(&self.folder));

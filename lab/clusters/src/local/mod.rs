@@ -1,8 +1,8 @@
-//! A cluster of real processes on this machine: its layout, its start, its state.
+//! Local clusters, made of real processes on this machine.
 //!
-//! Its folder contains `fermata.toml`, `secret` (closes the cluster), `cluster.json` (the running
-//! daemons), `layout.json` (nodes, racks, ports), `logs/`, `run/` (ready files), `data/` and
-//! `tasks/`. Clusters on other machines are in `remote`.
+//! The folder of a cluster contains `fermata.toml`, `secret` (only who can read it may use the
+//! cluster), `cluster.json` (the running daemons), `layout.json` (nodes, racks, ports), `logs/`,
+//! `run/` (ready files), `data/` and `tasks/`. Clusters on other machines are in `remote`.
 
 mod folders;
 mod launch;

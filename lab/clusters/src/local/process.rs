@@ -1,4 +1,4 @@
-//! Finds and signals processes by PID, and recognises if another process has reused the PID.
+//! Finds and signals processes by PID, and recognises if the PID now belongs to another process.
 //!
 //! A process is the recorded one only if its start time and its command line match the record. All
 //! signals are sent after this check. A zombie counts as ended.
@@ -14,7 +14,7 @@ use std::{
 const TICKS_PER_SECOND: f64 = 100.0;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Identifies one process, also after its PID was reused.
+/// Identifies one process, even if another process gets its PID later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The process ID.
@@ -78,8 +78,8 @@ impl Identity {
         Some(Self { pid, started_ticks: stat(pid)?.started_ticks })
     }
 
-    /// Returns whether the process still runs and its arguments, after the program name, are
-    /// `args`.
+    /// Returns whether the process is still running and has the arguments `args` (without the name
+    /// of the program).
     pub fn is_running(&self, args: &[String]) -> bool {
         let Some(stat) = stat(self.pid) else { return false };
         if stat.started_ticks != self.started_ticks {
@@ -91,7 +91,7 @@ impl Identity {
         }
         let Ok(cmdline) = fs::read(format!("/proc/{}/cmdline", self.pid)) else { return false };
         // Directly after its start and while it exits, a process has no command line, but may have
-        // its files and ports. PID and start time are enough then.
+        // files and ports open. PID and start time are enough then.
         cmdline.is_empty() || parse_cmdline(&cmdline).get(1..).is_some_and(|words| words == args)
     }
 
@@ -101,7 +101,7 @@ impl Identity {
         own.is_some_and(|stat| matches!(stat.state, 'T' | 't'))
     }
 
-    /// Sends `signal` if this process still runs. Returns false if it does not.
+    /// Sends `signal` if this process is still running. Returns false if it is not.
     pub fn signal(&self, args: &[String], signal: Signal) -> io::Result<bool> {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else { return Ok(false) };
         if !self.is_running(args) {

@@ -1,5 +1,5 @@
-//! `cluster.json`: the daemons that run in a cluster folder. Every change replaces the file
-//! atomically, so that `mrctl down` can clean up however `mrctl up` ended.
+//! `cluster.json`: the daemons that `mrctl up` has started in a cluster folder. Every change
+//! replaces the file atomically, so that `mrctl down` can stop them however `mrctl up` ended.
 
 use super::process::{ExitKind, Identity, end_processes};
 use anyhow::{Context, Result, bail};
@@ -77,7 +77,7 @@ impl Daemon {
         if self.name == program { self.name.clone() } else { format!("{}'s {program}", self.name) }
     }
 
-    /// Returns whether its process runs.
+    /// Returns whether its process is running.
     pub fn is_running(&self) -> bool {
         self.identity.is_running(&self.args)
     }
@@ -103,7 +103,7 @@ impl Daemon {
         format!("{title} is frozen (pid {pid}): continue it with `mrctl chaos cont {name}{dir}`")
     }
 
-    /// Sends a signal. Returns false if the process does not run.
+    /// Sends a signal. Returns false if the process is not running.
     pub fn signal(&self, signal: Signal) -> Result<bool> {
         let pid = self.identity.pid;
         self.identity
@@ -131,7 +131,7 @@ impl ClusterState {
         folder.join("cluster.json")
     }
 
-    /// Returns the state of the cluster in `folder`; None if there is no file.
+    /// Reads the state file in `folder`; None if there is no such file.
     pub fn load(folder: &Path) -> Result<Option<Self>> {
         let path = Self::path(folder);
         let text = match fs::read_to_string(&path) {
@@ -152,11 +152,11 @@ impl ClusterState {
     pub fn require(folder: &Path) -> Result<Self> {
         match Self::load(folder)? {
             Some(state) => Ok(state),
-            None => bail!("no cluster runs in {}: start one with `mrctl up`", folder.display()),
+            None => bail!("no cluster is running in {}: start one with `mrctl up`", folder.display()),
         }
     }
 
-    /// Replaces the file atomically.
+    /// Replaces the state file in `folder` atomically.
     pub fn save(&self, folder: &Path) -> Result<()> {
         let path = Self::path(folder);
         let text = serde_json::to_string_pretty(self).expect("the state is plain data");
@@ -215,7 +215,7 @@ impl ClusterState {
     }
 }
 
-/// Locks the folder, so that no other mrctl process changes the running cluster.
+/// Locks the folder, so that no other mrctl process changes the cluster at the same time.
 pub fn lock(folder: &Path) -> Result<FolderLock> {
     let notify = |holder: &str| {
         let seconds = LOCK_TIMEOUT.as_secs();

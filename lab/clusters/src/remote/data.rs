@@ -19,13 +19,13 @@ pub struct DataDirs(Vec<(&'static str, Vec<String>)>);
 const MARK_FILE: &str = "CLUSTER";
 
 /// For a master: the file that exists in every data folder in use, and the names of all files that
-/// the daemon may create in a data folder.
+/// the daemon may create in a data folder, separated by spaces.
 const MASTER_FILES: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp NEW NEW.tmp RECOVERING RECOVERING.tmp edits journal history");
-/// The same for a DataNode.
+/// Like [`MASTER_FILES`], for a DataNode.
 const DATANODE_FILES: (&str, &str) =
     ("VERSION", "LOCK VERSION VERSION.tmp VOLUMES NEW local.sock current tmp bad");
-/// The same for a TaskTracker.
+/// Like [`MASTER_FILES`], for a TaskTracker.
 const TASKTRACKER_FILES: (&str, &str) =
     ("incarnation", "LOCK incarnation VOLUMES NEW warm process-logs jobs logs");
 
@@ -87,8 +87,9 @@ impl DataDirs {
         tests.join(" && ")
     }
 
-    /// Returns a shell test that succeeds if none of the folders of a DataNode belongs to a cluster. A
-    /// DataNode that no NameNode has accepted yet has a `VERSION` file with an empty cluster ID.
+    /// Returns a shell test that succeeds if none of the folders of a DataNode belongs to a
+    /// cluster. A DataNode that no NameNode has accepted yet has a `VERSION` file with an empty
+    /// cluster ID.
     pub(super) fn unjoined_test(&self) -> String {
         let tests: Vec<String> = self
             .of_daemon("datanode")

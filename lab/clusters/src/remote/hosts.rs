@@ -52,7 +52,7 @@ impl Host {
 /// The machines of a cluster: one master, and nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
-    /// All of them, in the order of the file.
+    /// All machines, in the order of the hosts file.
     pub all: Vec<Host>,
 }
 

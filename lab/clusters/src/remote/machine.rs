@@ -1,4 +1,4 @@
-//! The daemons of one machine: install, start, stop, inspect.
+//! Installs, starts, stops and inspects the daemons of one machine.
 //!
 //! The remote folder belongs to one cluster, whose ID is in its file `CLUSTER`; scripts refuse to
 //! work in the folder of another cluster. A daemon is found by its PID file. PIDs are reused, so a
@@ -20,11 +20,11 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::{path::PathBuf, time::Duration};
 
-/// Seconds until a started daemon must be ready.
+/// How many seconds a started daemon may take until it is ready.
 const READY_TIMEOUT: u32 = 60;
-/// Seconds until a daemon that should stop is killed.
+/// A daemon that has not stopped after this many seconds is killed.
 const KILL_TIMEOUT: u32 = 15;
-/// Seconds until a daemon that should stop must have ended.
+/// Stopping fails if the daemon has not ended after this many seconds, although it was killed.
 const EXIT_TIMEOUT: u32 = 20;
 
 /// Shell functions that precede every script. `ours` sets `c` to the cluster ID in the folder, and
@@ -42,9 +42,10 @@ ours() {
 ours
 ";
 
-/// Shell functions for scripts in the remote folder. `alive` succeeds if a daemon runs, and sets
-/// `p` to its PID. `from` prints the stamps of the current settings and programs. `latest` prints
-/// the stamps that a restart of all daemons would use. `print_state` prints the state of a daemon.
+/// Shell functions for scripts in the remote folder. `alive` succeeds if a daemon is running, and
+/// sets `p` to its PID. `from` prints the stamps of the current settings and programs. `latest`
+/// prints the stamps that a restart of all daemons would use. `print_state` prints the state of a
+/// daemon.
 const STATE_FUNCTIONS: &str = "\
 alive() { p=$(cat \"run/$1.pid\" 2>/dev/null) && [ -n \"$p\" ] && grep -qaF -- \"$dir/run/$1.ready\" \"/proc/$p/cmdline\" 2>/dev/null; }
 from() { cat SETTINGS bin/STAMP 2>/dev/null; }
@@ -92,7 +93,7 @@ pub struct DaemonStatus {
     pub daemon: String,
     /// `running`, `frozen` (by a signal), `dead` (only its PID file exists) or `absent`.
     pub state: String,
-    /// Its process, if it runs.
+    /// Its PID, if it is running.
     pub pid: Option<u32>,
     /// The address that it listens on, once it is ready.
     pub addr: Option<String>,
@@ -103,14 +104,16 @@ pub struct DaemonStatus {
 }
 
 impl DaemonStatus {
-    /// Returns whether the daemon runs, and its master, if it was queried, reports a healthy state.
+    /// Returns whether the daemon is running and its master, if it was queried, reports a healthy
+    /// state.
     pub fn is_healthy(&self) -> bool {
         let reported = self.reported.as_deref();
         self.state == "running" && reported.is_none_or(|reported| HEALTHY_STATES.contains(&reported))
     }
 }
 
-/// Creates the folder, and prints the stamps of the settings and programs in it.
+/// Shell commands that create the remote folder, and print the stamps of the settings and programs
+/// in it.
 const MAKE_FOLDER: &str = "umask 066
 mkdir -p $dir || exit 1
 if [ -L $dir ] || [ ! -O $dir ] || [ -n \"$(find $dir -prune \\( -perm -020 -o -perm -002 \\))\" ]; then
@@ -128,7 +131,7 @@ echo \"programs $(cat $dir/bin/STAMP 2>/dev/null)\"
 echo \"brought $(cat $dir/bin.new/STAMP 2>/dev/null)\"
 ";
 
-/// Shell commands for a script that fails if the remote folder does not exist.
+/// Shell commands that report that the remote folder does not exist, and fail.
 const FAIL_WITHOUT_FOLDER: &str = "echo \"$dir does not exist: 'mrctl cluster up' creates it\" >&2; exit 1";
 
 impl Machine {
@@ -274,8 +277,8 @@ impl Machine {
         Ok(daemons.into_iter().filter(|daemon| output.lines().any(|line| line == *daemon)).collect())
     }
 
-    /// Starts daemons that do not run, and waits until all are ready. A failure of one does not
-    /// affect the others.
+    /// Starts the daemons that are not running, and waits until all are ready. If one daemon fails,
+    /// the others are still started.
     pub fn start(&self, daemons: &[&str]) -> Result<Vec<DaemonStatus>> {
         let (bin, name) = (&self.bin, self.name());
         let begin = |daemon: &&str| {
@@ -317,7 +320,7 @@ for x in {all}; do
   while alive $x && [ ! -e run/$x.ready ] && [ $i -lt {ticks} ]; do i=$((i+1)); sleep 0.1; done
   if ! alive $x; then bad=1; echo \"$x did not start: $(tail -n 1 logs/$x.log)\" >&2
   elif [ ! -e run/$x.ready ]; then
-    bad=1; echo \"$x runs but is not ready after {READY_TIMEOUT} s: $(tail -n 1 logs/$x.log)\" >&2
+    bad=1; echo \"$x is running but not ready after {READY_TIMEOUT} s: $(tail -n 1 logs/$x.log)\" >&2
   else
     case $x in
 {marks}    esac
@@ -357,7 +360,7 @@ echo stopped
         Ok(output.with_context(|| format!("cannot stop {daemon}"))?.contains("stopped"))
     }
 
-    /// Sends a signal to a daemon. Returns its PID if it runs.
+    /// Sends a signal to a daemon. Returns its PID if it is running.
     pub fn signal(&self, daemon: &str, signal: &str) -> Result<Option<u32>> {
         let output = self.script(&format!("alive {daemon} || exit 0\nkill -{signal} $p && echo $p\n"))?;
         Ok(output.trim().parse().ok())

@@ -72,7 +72,7 @@ impl StoredFlags {
         match fs::read_to_string(&path) {
             Ok(text) => serde_json::from_str(&text).map_err(|error| {
                 Usage(format!(
-                    "{}: {error}: delete it, and use --shell, --hosts and --remote-dir again",
+                    "{}: {error}: delete this file and pass --shell, --hosts and --remote-dir again",
                     path.display()
                 ))
                 .into()

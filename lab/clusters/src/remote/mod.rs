@@ -28,8 +28,8 @@ pub use shell::Shell;
 
 use anyhow::Result;
 
-/// Runs `action` on all machines in parallel. Returns the results in the order of the machines, and
-/// calls `report` for each in this order.
+/// Runs `action` on all machines in parallel. Calls `report` for each result, and returns all
+/// results, in the order of the machines.
 pub fn on_all<'a, T: Send>(
     machines: impl IntoIterator<Item = &'a Machine>,
     action: impl Fn(&Machine) -> Result<T> + Sync,

@@ -31,7 +31,7 @@ const PRINT_START_MARKER: &str = "printf '%s\\n' \"fermata-\"\"is-here\"\n";
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long to wait for the remaining output after a command has ended.
 const REMAINING_OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The number of lines of error output in a message.
+/// The maximum number of lines of error output in a message.
 const ERROR_LINES: usize = 3;
 
 /// How long a machine may be silent.
@@ -114,7 +114,7 @@ impl Shell {
         self.script_with_timeout(ScriptTimeouts::SCRIPT, host, script)
     }
 
-    /// Runs a script with other timeouts.
+    /// Runs a script with these timeouts.
     pub(super) fn script_with_timeout(
         &self,
         timeout: ScriptTimeouts,
