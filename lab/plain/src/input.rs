@@ -1,4 +1,4 @@
-//! Memory-mapped input files.
+//! Maps input files into memory.
 
 use anyhow::{Context, Result};
 use memmap2::Mmap;

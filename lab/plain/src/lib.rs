@@ -2,8 +2,8 @@
 //! all data in memory. They are what a programmer would write for one input on one machine. The
 //! difference in run time is the cost of a distributed job.
 //!
-//! The crate also generates the inputs. It uses no code of Fermata, so that both sides cannot share
-//! an error. Deliberately absent: inputs larger than memory, other numbers of threads.
+//! The crate also generates the inputs. It uses no code of Fermata, so that the jobs and the plain
+//! programs cannot share an error. Inputs larger than memory are not supported.
 
 mod count;
 mod input;

@@ -1,4 +1,4 @@
-//! Word counts: a hash table with open addressing whose slots contain short words inline.
+//! Counts words in a hash table with open addressing, whose slots contain short words inline.
 //!
 //! The key of a slot is the word, zero padding, and the length of the word in the last byte.
 //! Different words therefore have different keys, and no key is all zeros. Longer words are rare
