@@ -1,5 +1,5 @@
 //! Experiments on real clusters: benchmarks, faults and soak tests, and trials that compare the
-//! simulator with a cluster. `mrctl bench`, `mrctl chaos` and `mrctl verify` are its commands.
+//! simulator with a cluster. The commands are `mrctl bench`, `mrctl chaos` and `mrctl verify`.
 
 pub mod bench;
 pub mod chaos;

@@ -27,7 +27,7 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The timeout of a trial. It is longer than any planned trial.
+/// The timeout of a trial, longer than any planned trial takes.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The result of a trial on a real cluster.

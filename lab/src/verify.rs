@@ -1,5 +1,5 @@
-//! `mrctl verify`: runs the same jobs on a real cluster and in the simulator, and compares
-//! them.
+//! `mrctl verify`: runs the same jobs on a real cluster and in the simulator, and compares the
+//! results.
 
 use crate::trial;
 use anyhow::{Result, anyhow};

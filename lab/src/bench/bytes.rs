@@ -1,5 +1,5 @@
-//! Reads and writes of bytes on a one-node cluster, each compared with a plain program that moves
-//! the same bytes on the same disk.
+//! Measures reads and writes on a one-node cluster. Each is compared with a plain program that
+//! moves the same bytes on the same disk.
 
 use super::{
     CpuMeter,

@@ -186,7 +186,7 @@ fn check_disk(args: &Dfs) -> Result<()> {
     check_free_space(&args.dir, args.size, 5)
 }
 
-/// Refuses a size of which `copies` copies do not fit on the disk of the folder.
+/// Fails if `copies` copies of `size` bytes do not fit on the disk of the folder.
 fn check_free_space(dir: &Path, size: Bytes, copies: u64) -> Result<()> {
     let stat = rustix::fs::statvfs(dir)
         .with_context(|| format!("cannot determine the free space of {}", dir.display()))?;

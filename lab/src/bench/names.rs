@@ -1,4 +1,4 @@
-//! The NameNode under 64 concurrent clients: stat calls and durable creates.
+//! Measures the stat calls and durable creates of a NameNode with 64 concurrent clients.
 
 use super::{
     CpuMeter,

@@ -1,5 +1,5 @@
-//! A NameNode with many files and blocks: memory per file and per block, and the time to restart
-//! from its edit log.
+//! Measures a NameNode with many files and blocks: its memory per file and per block, and the time
+//! to restart from its edit log.
 //!
 //! The blocks are created by the RPCs of clients and DataNodes, with simulated DataNodes. Snapshots
 //! are off, so that every edit is replayed. The retry cache is small, so that its memory does not

@@ -1,5 +1,5 @@
-//! `mrctl bench schedulers`: the cost of policies on a large cluster that exists only in memory
-//! (`bench_cluster`).
+//! `mrctl bench schedulers`: measures the cost of policies on a large cluster that exists only in
+//! memory (`bench_cluster`).
 //!
 //! No process is started: the core of the JobTracker and the policies are pure code. Medians are
 //! wall time, because a decision is shorter than a tick of the CPU clock. Values per second are CPU

@@ -49,7 +49,7 @@ pub struct Corrupt {
     at: ClusterFlags,
 }
 
-/// Let the daemons of a node run only for a part of the time
+/// Let the daemons of a node run only for a fraction of the time
 ///
 /// After the given time, or after Ctrl-C, they run at full speed again.
 #[derive(Debug, clap::Args)]
@@ -120,7 +120,10 @@ pub(crate) fn corrupt(args: &Corrupt) -> Result<ExitCode> {
 
 pub(crate) async fn slow(args: &Slow) -> Result<ExitCode> {
     if !(0.0..1.0).contains(&args.share) {
-        bail!(Usage(format!("--share {}: must be a part of the time, from 0 to less than 1", args.share)));
+        bail!(Usage(format!(
+            "--share {}: must be a fraction of the time, from 0 to less than 1",
+            args.share
+        )));
     }
     let target = args.at.target()?;
     let part = (args.share * 100.0).round();
@@ -134,7 +137,7 @@ pub(crate) async fn slow(args: &Slow) -> Result<ExitCode> {
             _ => {}
         },
     }
-    print_result(vec![format!("{} runs freely again", args.node)])
+    print_result(vec![format!("{} runs at full speed again", args.node)])
 }
 
 pub(crate) fn fill_disk(args: &FillDisk) -> Result<ExitCode> {

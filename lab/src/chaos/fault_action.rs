@@ -13,7 +13,7 @@ use std::time::Duration;
 /// A fault, its target and its duration.
 #[derive(Debug, Clone)]
 pub(super) struct FaultAction {
-    /// A number that the fault and the action that ends it have in common.
+    /// Identifies the fault. The action that ends a fault has the same number.
     pub(super) number: usize,
     /// The line in the scenario file.
     pub(super) line: usize,
@@ -26,7 +26,7 @@ pub(super) struct FaultAction {
     pub(super) lasts: Option<Duration>,
     /// Selects one of several blocks to damage.
     pub(super) random_number: u64,
-    /// Whether this action ends the fault with this number.
+    /// Whether this action ends the fault instead of injecting it.
     pub(super) is_end: bool,
 }
 

@@ -10,7 +10,7 @@ use view::output;
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct TimelineEntry {
     pub(crate) at_s: f64,
-    /// `done`, `undone`, `seen` or `recovered`.
+    /// The kind of entry: `done`, `undone`, `seen` or `recovered`.
     pub(crate) what: &'static str,
     pub(crate) text: String,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Impact {
     pub(crate) needs_no_detection: bool,
 }
 
-/// The timeline and the faults.
+/// The timeline of a run, and its faults.
 #[derive(Debug, Serialize)]
 pub(crate) struct FaultLog {
     #[serde(skip)]

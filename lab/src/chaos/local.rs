@@ -1,4 +1,4 @@
-//! Faults in a local cluster of `mrctl up`.
+//! Injects faults into a local cluster that `mrctl up` started.
 
 use super::node::{Damage, FILL_BYTES_MAX, FILL_FILE, FaultSignal, ResourceUsage, too_much_space_message};
 use anyhow::{Context, Result, bail};

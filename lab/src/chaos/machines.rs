@@ -1,5 +1,5 @@
-//! Faults on the machines of a cluster that `mrctl cluster up` started: signals to daemons, disks,
-//! network partitions.
+//! Injects faults on the machines of a cluster that `mrctl cluster up` started: signals to daemons,
+//! damaged and full disks, network partitions.
 //!
 //! A partition sets a wrong hardware (MAC) address for the other machine in the neighbour table.
 //! Packets are then dropped silently, as in a broken network, instead of being refused. This needs

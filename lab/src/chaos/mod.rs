@@ -1,6 +1,5 @@
-//! `mrctl chaos`: faults on the daemons of a local cluster of `mrctl up`, or on those of the
-//! machines of a cluster: one at a time (`target`), from a scenario file (`run`), or at
-//! random (`soak`).
+//! `mrctl chaos`: injects faults into a local cluster or a cluster on several machines: one at a
+//! time (`target`), from a scenario file (`run`), or at random (`soak`).
 
 mod args;
 mod fault_action;
@@ -31,7 +30,12 @@ use view::output;
 #[command(after_help = "Examples:\n  \
     mrctl chaos kill node2\n  \
     mrctl chaos restart node2\n  \
-    mrctl chaos stop namenode        freeze it; `cont` continues it\n  \
+    mrctl chaos stop namenode        freeze it\n  \
+    mrctl chaos cont namenode        continue it\n  \
+    mrctl chaos heal                 restore all network links\n  \
+    mrctl chaos corrupt blk_12       flip a byte of one replica\n  \
+    mrctl chaos slow node2           run its daemons part of the time\n  \
+    mrctl chaos fill-disk node2      leave no space for its data\n  \
     mrctl chaos run faults.toml      run a scenario and report its effects\n  \
     mrctl chaos soak --minutes 5     random faults on a cluster of its own")]
 pub enum ChaosCommand {
@@ -41,7 +45,7 @@ pub enum ChaosCommand {
     Stop(Args),
     /// Continue a frozen daemon (SIGCONT)
     Cont(Args),
-    /// Start a daemon with the same arguments; if it runs, it is stopped first
+    /// Start a daemon with the same arguments; if it is running, it is stopped first
     Restart(Args),
     Partition(args::Partition),
     Heal(args::Heal),

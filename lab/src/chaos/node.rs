@@ -1,8 +1,8 @@
-//! What faults do to a node and what is measured on it, in local clusters and on other machines.
+//! Signals, kinds of damage and measurements of a node, for local clusters and for other machines.
 
 use daemon::Bytes;
 
-/// The maximum number of bytes that are filled without `--force`.
+/// The maximum size in bytes of the file that fills a disk, unless `--force` is given.
 pub(super) const FILL_BYTES_MAX: u64 = 1 << 30;
 /// The name of the file that fills a disk.
 pub(super) const FILL_FILE: &str = "chaos.fill";

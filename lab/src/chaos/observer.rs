@@ -1,4 +1,4 @@
-//! The state of a cluster as both masters report it, and the changes since the last query.
+//! Queries both masters for the state of a cluster, and finds the changes since the last query.
 
 use anyhow::{Result, bail};
 use client::{

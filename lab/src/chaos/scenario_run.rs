@@ -1,5 +1,5 @@
-//! Runs a scenario. Starts due steps while it observes the cluster, undoes their faults, and
-//! records what the masters report.
+//! Runs a scenario: starts each step when it is due, undoes its faults, observes the cluster all
+//! the time, and records what the masters report.
 
 use super::{
     fault_action::{FaultAction, perform},
@@ -444,7 +444,7 @@ impl ScenarioRun {
                     impact.healed_s.get_or_insert(now);
                 }
             }
-            return self.fault_log.note("undone", format!("{} runs freely again", fault_action.node));
+            return self.fault_log.note("undone", format!("{} runs at full speed again", fault_action.node));
         }
         self.record_impact(&fault_action)?;
         if let Some(lasts) = fault_action.lasts {

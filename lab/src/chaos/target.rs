@@ -95,8 +95,8 @@ impl ChaosTarget {
         Ok(if is_datanode { Some(self.config()?.namenode.dead_after) } else { None })
     }
 
-    /// Sends a signal to the daemons of a node: those of these kinds, or all. Returns no lines if the
-    /// signal had no effect.
+    /// Sends a signal to the daemons of a node: those of these kinds, or all if `kinds` is empty.
+    /// Returns no lines if the signal had no effect.
     pub(crate) fn signal(&self, node: &str, kinds: &[Kind], sign: FaultSignal) -> Result<Vec<String>> {
         match self {
             Self::Local(folder) => local::signal(folder, node, kinds, sign),
@@ -153,8 +153,8 @@ impl ChaosTarget {
         }
     }
 
-    /// Lets the daemons of a node run for a part of the time, until `time` is over or the future is
-    /// dropped.
+    /// Lets the daemons of a node run only for the fraction `share` of the time, until `time` is
+    /// over or the future is dropped.
     pub(crate) async fn slow(&self, node: &str, share: f64, time: Duration) -> Result<()> {
         match self {
             Self::Local(folder) => local::slow(folder, node, share, time).await,

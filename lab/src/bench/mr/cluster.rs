@@ -1,4 +1,4 @@
-//! The measured cluster, and runs of jobs and plain programs with their cost.
+//! Starts the measured cluster. Runs jobs and plain programs, and measures their cost.
 
 use super::usage::Usage;
 use crate::bench::layout;

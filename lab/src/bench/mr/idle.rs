@@ -1,4 +1,4 @@
-//! The CPU time and memory of an idle cluster.
+//! Measures the CPU time and memory of an idle cluster.
 
 use super::{cluster::Cluster, usage::Usage, usage::children};
 use crate::bench::measurement::{Limit, Measurement};

@@ -1,5 +1,5 @@
-//! `mrctl bench load`: a JobTracker under the heartbeats of thousands of trackers, each with its
-//! own connection, also after a restart, when all of them reconnect at once.
+//! `mrctl bench load`: measures a JobTracker under the heartbeats of thousands of trackers, each
+//! with its own connection, also after a restart, when all of them reconnect at once.
 
 use super::{
     super::{layout, measurement::Measurement, note_build},

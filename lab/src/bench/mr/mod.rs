@@ -1,5 +1,5 @@
-//! `mrctl bench mr`: the cost of jobs on a local cluster, compared with a plain program that does
-//! the same.
+//! `mrctl bench mr`: measures the cost of jobs on a local cluster, compared with a plain program
+//! that does the same work.
 //!
 //! CPU time includes everything that Fermata runs: daemons, task processes, the client. A plain
 //! program is also a process started by this one, so both are read from the same counters of the
@@ -23,7 +23,7 @@ use cluster::Cluster;
 use daemon::Bytes;
 use std::path::{Path, PathBuf};
 
-/// Measure jobs: CPU time against a plain program, latency, tasks per second, an idle cluster
+/// Measure jobs: CPU time compared with a plain program, latency, tasks per second, an idle cluster
 ///
 /// Starts a cluster of its own in a temporary folder and removes it.
 #[derive(Debug, clap::Args)]

@@ -245,9 +245,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Returns how long each preempted attempt took to free its slot. `scratch` is set only if the
-    /// attempts were preempted one at a time. It is a folder for measuring how long plain writes
-    /// take. Limits apply only then.
+    /// Returns how long the preempted attempts took to free their slots. `scratch` is a folder in
+    /// which plain writes are timed for comparison. It is None if the attempts were preempted all
+    /// at once; then no limits apply.
     async fn latencies(&self, job: &Job, scratch: Option<&Path>) -> Result<Vec<Measurement>> {
         let tasks = self.cluster.tracker.tasks(&job.job).await?;
         let of = |how: &str, stage: &str| -> Vec<f64> {
@@ -261,7 +261,7 @@ impl Bench<'_> {
         let mean = |counter: &str, times: u32| {
             job.counters.get(counter).copied().unwrap_or(0) as f64 / f64::from(times.max(1))
         };
-        // A pause may take longer by the time to write the data that the reduce has in memory.
+        // The limit of a pause includes the time to write the data that the reduce has in memory.
         let memory_bytes = mean("CHECKPOINT_MEMORY_BYTES", pauses) as u64;
         let flush = scratch
             .map(|folder| write_milliseconds(&folder.join("plain"), memory_bytes))

@@ -1,4 +1,4 @@
-//! The latency of a job with one map, one reduce and one kilobyte of input.
+//! Measures the latency of a job with one map, one reduce and one kilobyte of input.
 
 use super::cluster::Cluster;
 use crate::bench::measurement::{Limit, Measurement, median};

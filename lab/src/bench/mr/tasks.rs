@@ -1,4 +1,5 @@
-//! Empty tasks per second: with real trackers and task processes, and with simulated trackers.
+//! Measures empty tasks per second: with real trackers and task processes, and with simulated
+//! trackers.
 
 use super::{cluster::Cluster, fake_tracker, usage::Usage};
 use crate::bench::{

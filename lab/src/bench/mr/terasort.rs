@@ -1,4 +1,4 @@
-//! Terasort, compared with the plain program and with GNU sort of the same file.
+//! Measures terasort, compared with the plain program and with GNU sort of the same file.
 
 use super::{Args, cluster::Cluster, comparison::Comparison};
 use crate::bench::measurement::{Limit, Measurement, median};

@@ -1,4 +1,4 @@
-//! CPU time of a cluster by kind of process, including ended children.
+//! Reads the CPU time of a cluster by kind of process, including ended children.
 //!
 //! The CPU time of an ended task process is in the counter for reaped children of its tracker; that
 //! of a running task process is read directly. A process that ends during a reading could be
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use clusters::local::{CpuTimes, Kind, Launch, cpu_times};
 use std::{collections::BTreeMap, fs, time::Duration};
 
-/// How often the times are read at most, until no process starts or ends during a reading.
+/// The maximum number of readings until no process starts or ends during a reading.
 const READINGS_MAX: usize = 200;
 const READING_INTERVAL: Duration = Duration::from_millis(10);
 

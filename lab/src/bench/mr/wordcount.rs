@@ -1,4 +1,4 @@
-//! Wordcount, compared with the plain program.
+//! Measures wordcount, compared with the plain program.
 
 use super::{Args, cluster::Cluster, comparison::Comparison};
 use crate::bench::measurement::Measurement;

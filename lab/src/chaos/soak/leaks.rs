@@ -67,8 +67,8 @@ fn find_leftovers(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> 
     );
     let usage = target.resource_usage()?;
     let settings = target.config()?.tasktracker;
-    // Allowed: idle processes for the next tasks, one process per slot that has run a task, and the
-    // reaper.
+    // A tracker may have these processes: idle processes for the next tasks, one process per slot
+    // that has run a task, and the reaper.
     let most = settings.warm_tasks + settings.map_slots + settings.reduce_slots + 1;
     let many =
         usage.iter().filter(|daemon| daemon.tasks > if daemon.program == "tasktracker" { most } else { 0 });
@@ -77,7 +77,7 @@ fn find_leftovers(target: &ChaosTarget, jobs: &SoakJobs, view: &ClusterView) -> 
     }));
     let expected = target.nodes()?.len() * 2 + 2;
     if usage.len() != expected {
-        left.push(format!("daemons that run: {} of {expected}", usage.len()));
+        left.push(format!("running daemons: {} of {expected}", usage.len()));
     }
     Ok(left)
 }
@@ -90,7 +90,7 @@ pub(super) struct UsageHistory {
     rounds: Vec<BTreeMap<String, (u64, u64)>>,
 }
 
-/// The growth of a program.
+/// The memory and open files of a program in the first and in the last rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Growth {
     pub(super) program: String,

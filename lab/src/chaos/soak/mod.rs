@@ -41,7 +41,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Starts a cluster of its own in a temporary folder and removes it at the end. With --cluster, it
 /// uses a running cluster on several machines, which must have no other users; then it also
 /// partitions links. If an output is wrong or anything is left over (slots, files, processes,
-/// memory), the exit code is 1, and the folder of the own cluster is kept for inspection.
+/// memory), the exit code is 1, and the temporary folder is kept for inspection.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   mrctl chaos soak --minutes 2
@@ -54,10 +54,10 @@ pub struct Args {
     /// Seed for random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Number of nodes of the own cluster
+    /// Number of nodes of the temporary cluster
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(3..=50))]
     nodes: u32,
-    /// Folder for the data of the own cluster [default: the current folder]
+    /// Folder for the data of the temporary cluster [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
     /// Use this running cluster on several machines, as created by `mrctl cluster init`
