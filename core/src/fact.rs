@@ -97,7 +97,7 @@ pub enum Fact {
     /// The output of a map is gone and the map runs again. With `unfetched`, reduces have reported
     /// that they cannot fetch it, and the tracker may be at fault.
     MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },
-    /// The tracker of a map output now serves it at another address.
+    /// The tracker of a map output now serves it at a different address.
     MapOutputMoved { attempt: AttemptId },
     /// A job no longer uses a tracker.
     TrackerBlacklisted { job: JobId, tracker: TrackerId },

@@ -87,7 +87,7 @@ pub struct Spec {
 
 /// Consecutive splits of one file with the same length and the same hosts, which keeps the history
 /// of a job with many maps short. The range is that of the first split. A field that is left out
-/// follows from the run before: the same file, and a start where that run ended.
+/// follows from the previous run: the same file, and a start where that run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are those of Split")]
 pub struct SplitRun {

@@ -158,7 +158,7 @@ pub struct Preemption {
     pub splits: u32,
     pub pauses: u32,
     pub resumes: u32,
-    /// Number of resumes on another tracker than the one where the reduce was paused.
+    /// Number of resumes on a different tracker than the one where the reduce was paused.
     pub migrations: u32,
     pub kills: u32,
     /// Number of checkpoints that were missing or damaged when they were needed.

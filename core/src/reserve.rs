@@ -121,7 +121,7 @@ impl Reservations {
         self.by_tracker.get(&tracker).into_iter().flatten().map(|(task, why)| (*task, why))
     }
 
-    /// Returns the tasks that have a reservation on another tracker than this one, with the
+    /// Returns the tasks that have a reservation on a tracker other than this one, with the
     /// reasons.
     pub(crate) fn tasks_elsewhere(&self, tracker: TrackerId) -> impl Iterator<Item = (TaskId, &Why)> + '_ {
         let others = self.by_tracker.iter().filter(move |(on, _)| **on != tracker);

@@ -27,7 +27,7 @@ pub struct Drain {
     pub by: String,
     /// When it was requested.
     pub since: Time,
-    /// The deadline. Attempts that still run then are killed.
+    /// The deadline. Attempts that are still running then are killed.
     pub until: Time,
     /// The cost so far.
     pub cost: DrainCost,

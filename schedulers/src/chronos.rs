@@ -249,7 +249,7 @@ fn candidate_trackers(task: TaskId, plan: &Plan<'_>) -> (Vec<TrackerId>, bool) {
     let cluster = plan.cluster();
     let hosts = cluster.task(task).map_or(&[][..], |task| &task.hosts);
     let near = hosts.iter().flat_map(|host| cluster.trackers_on(*host));
-    let near: BTreeSet<TrackerId> = near.filter(|tracker| plan.is_live(*tracker)).collect();
+    let near: BTreeSet<TrackerId> = near.filter(|tracker| plan.accepts_work(*tracker)).collect();
     if !near.is_empty() {
         return (near.into_iter().collect(), false);
     }

@@ -34,7 +34,7 @@ impl Victims {
         let held = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
         let (preempted, mut candidates): (Vec<_>, Vec<_>) =
             held.partition(|(attempt, _)| plan.is_preempted(attempt.id));
-        candidates.retain(|(attempt, _)| plan.is_live(attempt.tracker));
+        candidates.retain(|(attempt, _)| plan.accepts_work(attempt.tracker));
         candidates.sort_by_cached_key(|(attempt, progress)| key(attempt, progress.unwrap_or_default().done));
         let mut being_freed: BTreeMap<TrackerId, u32> =
             plan.free_trackers(phase).map(|tracker| (tracker, plan.free_slots(tracker, phase))).collect();

@@ -21,7 +21,7 @@ pub const USUAL: u32 = 0o666;
 /// must be only one writer at a time.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32, durable: bool) -> io::Result<()> {
     let temporary = temporary_path(path);
-    // A temporary file that an interrupted write has left may have another mode, or be a link.
+    // A temporary file that an interrupted write has left may have a different mode, or be a link.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -161,7 +161,7 @@ impl Shared {
         self.durable.store(seq, Ordering::Release);
         self.progress.send_modify(|progress| progress.durable = seq);
         // Taking the lock ensures that a caller of `Log::sync` that has read the old value of
-        // `durable` already waits, and does not miss the notification.
+        // `durable` is already waiting, and does not miss the notification.
         drop(self.pending());
         self.progressed.notify_all();
     }

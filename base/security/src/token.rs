@@ -34,7 +34,7 @@ pub enum TokenError {
     /// The text is not a token.
     #[error("the token cannot be read")]
     Malformed,
-    /// The token is signed with another key, or was changed.
+    /// The token is signed with a different key, or was changed.
     #[error("the token was not issued by this cluster, or was changed")]
     Foreign,
     /// The token has expired.
@@ -152,7 +152,7 @@ impl BlockToken {
         self.0.map_or_else(Vec::new, |bytes| bytes.to_vec())
     }
 
-    /// Decodes a token. Bytes of another length give an empty token, which a closed cluster
+    /// Decodes a token. Bytes of a different length give an empty token, which a closed cluster
     /// refuses.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self(bytes.try_into().ok())
@@ -303,7 +303,7 @@ mod tests {
             text.replace(":user:", ":admin:"),
             text.replace(":ann:", ":bob:"),
             text.replace(":-:", ":job_1:"),
-            // The token of a task is signed with another key.
+            // The token of a task is signed with a different key.
             text.replace(":user:", ":task:"),
         ];
         for bad in changed {

@@ -9,7 +9,7 @@ pub struct FetchFailure {
     pub reduce: AttemptId,
     /// The attempt of the map whose output could not be fetched.
     pub map: AttemptId,
-    /// The shuffle address that the reduce used. If the tracker of the map has another address now,
-    /// the failure does not count.
+    /// The shuffle address that the reduce used. If the tracker of the map has a different address
+    /// now, the failure does not count.
     pub addr: String,
 }

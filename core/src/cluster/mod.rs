@@ -229,7 +229,7 @@ impl Cluster {
     }
 
     /// Returns whether a slow map should be split instead of duplicated.
-    pub fn is_better_split(&self, job: &Job, slow: &Attempt) -> bool {
+    pub fn should_split(&self, job: &Job, slow: &Attempt) -> bool {
         job.spec.speculation
             && job.spec.split_slow
             && self.may_preempt(slow.id, PreemptKind::Split).is_ok()

@@ -94,8 +94,8 @@ impl JobTracker {
         }
     }
 
-    /// Removes unknown attempts that have ended. A heartbeat lists all attempts that run on the
-    /// tracker, so the unknown attempts that it does not list have ended.
+    /// Removes unknown attempts that have ended. A heartbeat lists all attempts that are running on
+    /// the tracker, so the unknown attempts that it does not list have ended.
     pub(super) fn forget_unknown_attempts(&mut self, from: TrackerId, reports: &[AttemptReport]) {
         let runs = |unknown: &AttemptId| {
             reports.iter().any(|report| report.attempt == *unknown && !Self::is_final(&report.status))
@@ -278,7 +278,7 @@ impl JobTracker {
         let tracker = self.cluster.tracker(on);
         let state = tracker.map(|tracker| tracker.state);
         // The failure does not count if the reduce used an outdated address. An awaited tracker may
-        // register with another address, and the reduce then gets the new address.
+        // register with a different address, which the reduce then gets.
         let outdated = tracker.is_some_and(|tracker| tracker.shuffle_addr != addr);
         if outdated || state == Some(TrackerState::Awaited) {
             return;

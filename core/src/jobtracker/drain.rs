@@ -2,10 +2,10 @@
 //! continue elsewhere, and other trackers copy the map outputs and checkpoints that jobs still
 //! need.
 //!
-//! A copy belongs to the same attempt: reduces get another address, and a paused reduce resumes
-//! from another tracker. A file that cannot be copied after several attempts is given up: the map
-//! runs again, or the reduce starts over. Copies in progress are not durable. After a restart they
-//! are ordered again, and a tracker that already has the copy reports it at once.
+//! A copy belongs to the same attempt: reduces get the new address, and a paused reduce resumes
+//! from the copy. A file that cannot be copied after several attempts is given up: the map runs
+//! again, or the reduce starts over. Copies in progress are not durable. After a restart they are
+//! ordered again, and a tracker that already has the copy reports it at once.
 
 use super::JobTracker;
 use crate::{

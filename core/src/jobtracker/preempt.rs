@@ -372,7 +372,7 @@ impl JobTracker {
             }
             Some(attempt) => return Err(format!("{id} is not paused: {} is running", attempt.id)),
             None if !task.on_hold && task.checkpoint.is_none() => {
-                return Err(format!("{id} is not paused: it waits for a slot"));
+                return Err(format!("{id} is not paused: it is waiting for a slot"));
             }
             None => {}
         }

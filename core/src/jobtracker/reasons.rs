@@ -38,8 +38,8 @@ impl JobTracker {
 
     /// Explains how unreachable trackers delay the job. Its attempts on such a tracker wait until
     /// the tracker returns or is declared lost. Unreachable trackers that run none of its attempts
-    /// only reduce the number of slots, so they are mentioned only if the job already waits for
-    /// something.
+    /// only reduce the number of slots, so they are mentioned only if the job is already waiting
+    /// for something.
     fn explain_trackers(&self, now: Time, job: &Job, reasons: &[Why]) -> Vec<Why> {
         if reasons.iter().any(|why| why.rule == "no-tracker") {
             return self.explain_down_trackers(now);

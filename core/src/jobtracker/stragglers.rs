@@ -90,7 +90,7 @@ impl JobTracker {
             for attempt in tasks.filter_map(|task| task.viable_attempts().next()) {
                 let fits = |on: &TrackerId| *on != attempt.tracker && plan.may_use(job, *on);
                 let elsewhere = free.iter().copied().find(fits);
-                if let Some(on) = elsewhere.filter(|_| self.cluster.is_better_split(job, attempt)) {
+                if let Some(on) = elsewhere.filter(|_| self.cluster.should_split(job, attempt)) {
                     free.remove(&on);
                     slow.push(attempt.id);
                 }

@@ -127,7 +127,7 @@ impl JobTracker {
     }
 
     /// Records new addresses of map outputs, so that reduces get them: the tracker now serves its
-    /// map outputs at another address.
+    /// map outputs at a different address.
     fn reannounce_outputs(&mut self, now: Time, id: TrackerId, out: &mut Vec<Effect>) {
         let cluster = &self.cluster;
         let is_output_on = |map: &AttemptId| cluster.attempt(*map).is_some_and(|map| map.output_on == id);

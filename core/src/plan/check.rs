@@ -109,7 +109,7 @@ impl Plan<'_> {
         };
         self.cluster.is_straggler(task.id)
             && task.viable_attempts().all(runs)
-            && !task.viable_attempts().any(|at| self.cluster.is_better_split(job, at))
+            && !task.viable_attempts().any(|at| self.cluster.should_split(job, at))
             && self.duplicate_count(job, phase) < self.duplicates_max(job, phase)
     }
 

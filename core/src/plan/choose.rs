@@ -73,7 +73,7 @@ impl Plan<'_> {
     /// useless.
     pub fn best_possible_locality(&self, job: &Job) -> Locality {
         let pending = &job.pending.map;
-        let usable = |id: &TrackerId| self.is_live(*id) && self.may_use(job, *id);
+        let usable = |id: &TrackerId| self.accepts_work(*id) && self.may_use(job, *id);
         let on = |host| {
             let mut trackers = self.cluster.trackers_on(host).filter(usable);
             trackers.any(|id| self.first_runnable(job, Phase::Map, id, pending.on_host(host)).is_some())
@@ -187,8 +187,8 @@ impl Plan<'_> {
         self.cluster.free_trackers(phase).filter(move |id| self.free_slots(*id, phase) > 0)
     }
 
-    /// Returns whether a tracker is live and not being drained.
-    pub fn is_live(&self, tracker: TrackerId) -> bool {
+    /// Returns whether a tracker accepts work: it is live and not being drained.
+    pub fn accepts_work(&self, tracker: TrackerId) -> bool {
         self.cluster.tracker(tracker).is_some_and(Tracker::accepts_work)
     }
 }

@@ -266,7 +266,7 @@ impl<'a> Plan<'a> {
         let late = |preempt_requested_at: Time| {
             self.now.since(preempt_requested_at) >= self.config.preemption_timeout
         };
-        self.is_live(attempt.tracker)
+        self.accepts_work(attempt.tracker)
             && !attempt.preempt_request.is_some_and(|(_, preempt_requested_at)| late(preempt_requested_at))
     }
 

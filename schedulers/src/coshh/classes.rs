@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn kinds_of_different_ranks_are_in_different_classes() {
         // A small version of the first example of the paper: users 0 and 2 are similar, user 1 has
-        // another rank, user 3 is much slower.
+        // a different rank, user 3 is much slower.
         let kinds = [
             kind(0, 0, true, 1.0, &[10.0, 20.0]),
             kind(1, 1, true, 1.0, &[10.0, 20.0]),

@@ -330,7 +330,8 @@ mod tests {
         assert_close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
         // Another user: the program at the same size is used.
         assert_close(all.predict(&of("sort", "bob", 30), MAP, FAST), 10.0);
-        // With another size a task takes 40 s. For a third size, the mean of the program is used.
+        // With a different size, a task takes 40 s. For a third size, the mean of the program is
+        // used.
         all.observe_duration(&of("sort", "ann", 20), MAP, FAST, 40.0, Time(0));
         assert_close(all.predict(&of("sort", "ann", 30), MAP, FAST), 10.0);
         assert_close(all.predict(&of("sort", "bob", 20), MAP, FAST), 40.0);

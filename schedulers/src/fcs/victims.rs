@@ -110,7 +110,7 @@ impl Fcs {
                 (cluster.running(job, Phase::Reduce), cluster.reports(id, Phase::Reduce));
             let mut attempts: Vec<(&Attempt, f32)> = running
                 .filter_map(|(attempt, progress)| Some((attempt, progress?.done)))
-                .filter(|(attempt, _)| plan.is_live(attempt.tracker) && !plan.is_preempted(attempt.id))
+                .filter(|(attempt, _)| plan.accepts_work(attempt.tracker) && !plan.is_preempted(attempt.id))
                 .filter(|(attempt, done)| self.is_preemptable(job, (attempt, *done), reports, plan.now()))
                 .collect();
             attempts.sort_by(|(a, done_a), (b, done_b)| {

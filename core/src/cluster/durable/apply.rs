@@ -339,8 +339,8 @@ impl Durable {
         if checkpoint.is_some() != resumed_from.is_some() {
             return apply_error(format!("{id} resumes from a checkpoint that does not exist"));
         }
-        // The resume is a migration if it is on another tracker than the pause. The checkpoint may
-        // have been copied to another tracker since.
+        // The resume is a migration if it is on a different tracker than the pause, even if the
+        // checkpoint has been copied to that tracker since.
         let paused = resumed_from.and_then(|paused| task.attempts.get(paused.number as usize));
         let paused_on = paused.map(|attempt| attempt.tracker);
         let stage = match id.phase() {

@@ -1,4 +1,4 @@
-//! Applies the facts about map outputs (lost, served at another address, copied to another
+//! Applies the facts about map outputs (lost, served at a different address, copied to another
 //! tracker), copied checkpoints and drains.
 
 use super::{
