@@ -26,14 +26,14 @@ fn space() -> PathBuf {
     space
 }
 
-/// Runs a script with the programs under test. Prints a message and returns `None` if it cannot be
-/// run.
+/// Runs a script with the programs under test. Prints a message and returns `None` if the machine
+/// lacks the capability that the script needs.
 #[track_caller]
-fn run(command: &mut Command) -> Option<Ran> {
+fn run(capability: &str, command: &mut Command) -> Option<Ran> {
     let ran: Ran =
         command.env("PROGRAMS", stripped_binaries()).env("SPACE", space()).output().unwrap().into();
     if ran.code == EXIT_SKIPPED {
-        skip("packages", ran.stderr.trim());
+        skip(capability, ran.stderr.trim());
         return None;
     }
     assert_eq!(ran.code, 0, "{command:?}: {}{}", ran.stdout, ran.stderr);
@@ -47,7 +47,7 @@ fn the_demo_of_machines_runs_whole() {
     }
     let mut demo = Command::new(script("netns/demo"));
     demo.env("NAME", "fda").env("SUBNET", "26").env("ROWS", "100000");
-    let ran = run(&mut demo).unwrap();
+    let ran = run("namespaces", &mut demo).unwrap();
     for words in ["== fda3 dies", "succeeded", "== fda3 comes back", "tasktracker running"] {
         assert!(ran.stdout.contains(words), "{}{}", ran.stdout, ran.stderr);
     }
@@ -60,7 +60,7 @@ fn machine_soak_runs_one_round() {
     }
     let mut soak = Command::new(script("netns/soak"));
     soak.arg("0.01").env("NAME", "fsa").env("SUBNET", "27").env("NODES", "3");
-    run(&mut soak);
+    run("namespaces", &mut soak);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn the_chronos_experiment_compares_policies() {
     }
     let mut chronos = Command::new(script("netns/chronos"));
     chronos.env("NAME", "fka").env("SUBNET", "28").env("POLICIES", "fifo").env("SCALE", "16");
-    let ran = run(&mut chronos).unwrap();
+    let ran = run("namespaces", &mut chronos).unwrap();
     assert!(ran.stdout.contains("== how long the lost work waited"), "{}", ran.stdout);
 }
 
@@ -157,7 +157,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
 #[ignore = "takes ten minutes; needs OAR and PostgreSQL: see deploy/grid5000/test/oar"]
 fn results_are_collected_however_an_oar_job_ends() {
     let mut oar = Command::new(script("grid5000/test/oar"));
-    if let Some(ran) = run(oar.arg(script("grid5000/test/launch"))) {
+    if let Some(ran) = run("oar", oar.arg(script("grid5000/test/launch"))) {
         println!("{}", ran.stdout);
     }
 }
@@ -166,7 +166,7 @@ fn results_are_collected_however_an_oar_job_ends() {
 #[ignore = "takes minutes; needs Docker: see deploy/container/test/docker"]
 fn a_cluster_of_containers_survives_a_kill() {
     let mut docker = Command::new(script("container/test/docker"));
-    if let Some(ran) = run(docker.arg(script("container/test/cluster"))) {
+    if let Some(ran) = run("docker", docker.arg(script("container/test/cluster"))) {
         assert!(ran.stdout.contains("== done"), "{}{}", ran.stdout, ran.stderr);
     }
 }

@@ -280,3 +280,25 @@ fn prose_is_wrapped_at_100_columns() {
     }
     report("lines of prose with more than 100 columns", &broken);
 }
+
+/// What a test may need beyond the capabilities of a machine that `scripts/capabilities` can find.
+const OTHER_REQUIREMENTS: [&str; 5] =
+    ["Linux 5.14", "a free port", "a shorter path", "an open path", "sock_diag"];
+
+#[test]
+fn capabilities_that_tests_need_are_found_by_the_script() {
+    let script = fs::read_to_string(root().join("scripts/capabilities")).expect("a readable script");
+    let found = |name: &str| script.lines().any(|line| line.starts_with(&format!("can {name} ")));
+    // The text is composed here, so that this file does not contain it.
+    let call = ["skip", "(\""].concat();
+    let mut broken = String::new();
+    for (file, text) in sources() {
+        for (at, _) in text.match_indices(&call) {
+            let name = text[at + call.len()..].split('"').next().unwrap_or_default();
+            if !OTHER_REQUIREMENTS.contains(&name) && !found(name) {
+                let _ = writeln!(broken, "{file}: {name}");
+            }
+        }
+    }
+    report("capabilities that scripts/capabilities does not know", &broken);
+}

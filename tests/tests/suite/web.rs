@@ -1,7 +1,7 @@
 //! `mrctl web`: pages with the same information as the commands, and their protection.
 
 use crate::{jobs_pause, security::Lab};
-use fermata_tests::{Cluster, QUICK, Ran, Up, eventually};
+use fermata_tests::{Cluster, QUICK, Ran, Up, eventually, skip};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -185,6 +185,51 @@ fn pages_show_what_commands_show() {
         assert!(page.body.contains(part), "no {part} in history: {}", page.body);
     }
     check_web_ends_by_a_signal(pages);
+}
+
+/// Opens pages in a real browser: they are complete, and the console has no error, for example a
+/// violation of the content security policy.
+#[test]
+#[ignore = "needs Chromium: see scripts/nightly"]
+fn pages_work_in_a_browser() {
+    let is_installed = Command::new("chromium").arg("--version").stdout(Stdio::null()).status().is_ok();
+    if !is_installed {
+        return skip("chromium", "chromium is not installed");
+    }
+    let cluster = Cluster::up(Up { nodes: 2, block_size: "256KiB", settings: QUICK, ..Up::default() });
+    fs::write(cluster.path("text"), jobs_pause::lines(15_000)).unwrap();
+    cluster.mrctl(&["fs", "put", "text", "/text"]);
+    let job = job_with_preemptions(&cluster);
+    let job_page = format!("/job/{job}");
+    for (path, words) in
+        [("/", job.as_str()), ("/jobs", &job), (&job_page, "class=\"pause\""), ("/nodes", "node2")]
+    {
+        for size in ["390,844", "1280,800"] {
+            // The token in the address is valid once, so each visit has its own server.
+            let pages = pages(&cluster);
+            let profile = cluster.path("browser");
+            let mut browser = Command::new("chromium");
+            browser.args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--enable-logging=stderr",
+                "--dump-dom",
+            ]);
+            // Virtual time, in ms: the script of the page loads it again after 2 s.
+            browser.args([&format!("--window-size={size}"), "--virtual-time-budget=5000"]);
+            browser.arg(format!("--user-data-dir={}", profile.display()));
+            browser.arg(format!("http://127.0.0.1:{}{path}?token={}", pages.port, pages.token));
+            let ran: Ran = browser.output().expect("chromium starts").into();
+            assert!(
+                ran.code == 0 && ran.stdout.contains(words),
+                "{path}: no {words}: {}{}",
+                ran.stdout,
+                ran.stderr
+            );
+            assert!(!ran.stderr.contains("CONSOLE"), "{path}: {}", ran.stderr);
+        }
+    }
 }
 
 fn check_top_shows_the_job(cluster: &Cluster, job: &str) {
