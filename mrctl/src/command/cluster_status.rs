@@ -14,6 +14,9 @@ use std::process::ExitCode;
 
 /// Show which daemons are running on which machine, and the state their masters report
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  mrctl cluster status --cluster mycluster\n  mrctl cluster status --cluster mycluster --json"
+)]
 pub(crate) struct Status {
     #[command(flatten)]
     reach: Reach,

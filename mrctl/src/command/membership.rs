@@ -11,6 +11,7 @@ use std::{fs, path::Path, process::ExitCode};
 
 /// Add a machine to the hosts file and start its daemons
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  mrctl cluster add n7 --rack r2 --cluster mycluster")]
 pub(crate) struct Add {
     /// Name of the machine
     node: String,

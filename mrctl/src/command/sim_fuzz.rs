@@ -11,6 +11,7 @@ use std::{
 };
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  mrctl sim fuzz --from 1000 --seeds 500\n  mrctl sim fuzz --seed 7")]
 pub(crate) struct Args {
     /// Number of runs, each with its own seed
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
