@@ -4,10 +4,9 @@
 //! its cluster. A folder with blocks but without `VERSION` is refused.
 //!
 //! If the process lacks a resource (memory, descriptors), the start fails. A folder with an error
-//! is retired, that is, not used any more, unless no other folder identifies the node. This
-//! includes a folder that cannot be locked or written, and a folder that was in use and is now
-//! empty, because its disk is probably not mounted. If a block cannot be read, only its replica is
-//! lost.
+//! is retired, that is, not used any more, unless no other folder identifies the node. It is also
+//! an error if a folder cannot be locked or written, or if it was in use and is now empty, because
+//! its disk is probably not mounted. If a block cannot be read, only its replica is lost.
 
 use super::{
     disk::{Disk, DiskFault, classify},

@@ -41,6 +41,7 @@ fn script() -> Vec<Step> {
     let rename =
         |from: &str, to: &str| Step::Do(Op::Rename { from: path(from), to: path(to), overwrite: false });
     let delete = |at: &str| Step::Do(Op::Delete { path: path(at), recursive: true });
+    let start = Start { epoch: 3, id: StartId(1) };
     vec![
         mkdir("/a/b/c"),
         Step::Touch("/a/one"),
@@ -53,10 +54,10 @@ fn script() -> Vec<Step> {
         mkdir("/out/_temporary/t1"),
         Step::Touch("/out/_temporary/t1/piece1"),
         Step::Touch("/out/_temporary/t1/piece2"),
-        Step::Do(Op::Fence { scope: "job".into(), epoch: 3 }),
+        Step::Do(Op::Fence { scope: "job".into(), start, earlier: Vec::new() }),
         Step::Do(Op::Commit {
             scope: "job".into(),
-            epoch: 3,
+            start,
             commit_id: "job/1".into(),
             moves: vec![CommitMove {
                 pieces: vec![path("/out/_temporary/t1/piece1"), path("/out/_temporary/t1/piece2")],

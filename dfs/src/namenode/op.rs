@@ -4,7 +4,7 @@
 pub use dfs_client::Quota;
 
 use dfs_client::{
-    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, Start, StartId},
     path::DfsPath,
 };
 use serde::{Deserialize, Serialize};
@@ -146,11 +146,12 @@ pub enum Op {
     },
     Fence {
         scope: String,
-        epoch: u64,
+        start: Start,
+        earlier: Vec<Start>,
     },
     Commit {
         scope: String,
-        epoch: u64,
+        start: Start,
         commit_id: String,
         moves: Vec<CommitMove>,
         deletes: Vec<DfsPath>,

@@ -252,7 +252,9 @@ impl NameNode for ClientService {
         &self,
         request: Request<pb::ReportActiveJobsRequest>,
     ) -> Answer<pb::ReportActiveJobsReply> {
-        let pb::ReportActiveJobsRequest { scope, epoch, next, live } = request.into_inner();
+        let pb::ReportActiveJobsRequest { scope, epoch, next, live, start_id } = request.into_inner();
+        let start = wire::start(epoch, start_id);
+        self.query(|state| state.namespace().check_fence(&scope, start)).await?;
         if !self.jobs.update(&scope, ActiveJobs { epoch, next, live: live.into_iter().collect() }) {
             let message = format!(
                 "{scope}: epoch {epoch} has ended: a newer process has taken over, and this one must stop"

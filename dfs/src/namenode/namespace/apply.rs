@@ -73,8 +73,8 @@ impl Namespace {
                 self.commits.insert(scope, commit_id, at_ms);
                 Ok(())
             }
-            Edit::Fenced { scope, epoch } => {
-                self.fences.insert(scope.clone(), *epoch);
+            Edit::Fenced { scope, start } => {
+                self.fences.insert(scope.clone(), *start);
                 Ok(())
             }
             Edit::DrainSet { node, on } => {

@@ -1,7 +1,7 @@
 //! The edits of the namespace. One [`Record`] is one atomic step.
 
 use crate::namenode::op::{OnAbandon, Outcome, Quota};
-use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
+use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, Start, StartId};
 use serde::{Deserialize, Serialize};
 
 /// A record of the edit log: the changes of one request, or of one step of the NameNode itself, for
@@ -67,8 +67,9 @@ pub enum Edit {
     /// The fenced commit with this ID was done. The edits that move its files are in the same
     /// record.
     Committed { scope: String, commit_id: String },
-    /// Commits of the scope with a lower epoch are refused from now on.
-    Fenced { scope: String, epoch: u64 },
+    /// Commits of the scope by an earlier start, or by another one with this epoch, are refused
+    /// from now on.
+    Fenced { scope: String, start: Start },
     /// The drain of a DataNode was started or cancelled.
     DrainSet { node: String, on: bool },
     /// A NameNode started. IDs below `next_file` and `next_block` may have been used by records

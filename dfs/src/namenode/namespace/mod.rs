@@ -15,6 +15,7 @@ mod apply;
 mod check;
 mod commits;
 mod edit;
+mod fences;
 mod inode;
 mod retry_cache;
 mod snapshot;
@@ -29,7 +30,7 @@ pub(super) use start::StartMismatch;
 
 use super::op::Outcome;
 use commits::Commits;
-use dfs_client::ids::{BlockId, FileId, RequestId, StartId};
+use dfs_client::ids::{BlockId, FileId, RequestId, Start, StartId};
 use retry_cache::RetryCache;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -54,8 +55,8 @@ pub struct Namespace {
     /// Files that are open for writing.
     open: BTreeSet<FileId>,
     retry_cache: RetryCache,
-    /// The fence of each scope: the lowest epoch that may commit.
-    fences: BTreeMap<String, u64>,
+    /// The fence of each scope: the newest start that may commit.
+    fences: BTreeMap<String, Start>,
     commits: Commits,
     /// Names of nodes that are being drained.
     draining: BTreeSet<String>,
@@ -67,7 +68,8 @@ pub struct Namespace {
     skipped: Vec<(u64, u64)>,
     /// The epoch of the current start. It increases with every start of the NameNode.
     epoch: u64,
-    /// Epochs and IDs of the latest starts since an operator last accepted the namespace.
+    /// Epochs and IDs of the latest starts of the NameNode, since an operator last accepted the
+    /// namespace.
     starts: VecDeque<(u64, StartId)>,
     /// Whether an operator accepted this namespace after a restore or a loss of records.
     accepted: bool,
@@ -213,11 +215,6 @@ impl Namespace {
             let open = self.file(*id).and_then(|file| file.open.as_deref());
             (*id, open.expect("the set of open files contains only open files"))
         })
-    }
-
-    /// Returns the fence of a scope: the lowest epoch that may commit.
-    pub(super) fn fence(&self, scope: &str) -> u64 {
-        self.fences.get(scope).copied().unwrap_or(0)
     }
 
     /// Returns whether a commit was done. Commits that are too old are not remembered.

@@ -6,7 +6,7 @@
 
 use super::{ApplyError, Block, Body, File, Folder, Inode, Interner, Namespace, OpenWriter, ROOT};
 use crate::namenode::op::{OnAbandon, Outcome, Quota};
-use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, StartId};
+use dfs_client::ids::{BlockId, FileId, Nonce, RequestId, Start, StartId};
 use serde::{Deserialize, Serialize};
 
 /// An item of a snapshot.
@@ -35,7 +35,7 @@ pub enum SnapshotItem {
         open: Option<(String, OnAbandon)>,
     },
     /// The fence of a scope: the lowest epoch that may commit.
-    Fence { scope: String, epoch: u64 },
+    Fence { scope: String, start: Start },
     /// A completed commit. The oldest commit is first.
     Commit { scope: String, commit_id: String, at_ms: u64 },
     /// A node that is being drained.
@@ -73,9 +73,9 @@ impl Namespace {
             records: self.records,
         };
         let inodes = self.inodes.iter().map(|(id, inode)| self.inode_item(*id, inode));
-        let fences = self.fences.iter().map(|(scope, epoch)| {
+        let fences = self.fences.iter().map(|(scope, start)| {
             let scope = scope.clone();
-            SnapshotItem::Fence { scope, epoch: *epoch }
+            SnapshotItem::Fence { scope, start: *start }
         });
         let commits = self.commits.iter().map(|(scope, commit_id, at_ms)| {
             let (scope, commit_id) = (scope.to_owned(), commit_id.to_owned());
@@ -241,7 +241,7 @@ impl Namespace {
                 self.load_blocks(entry.id, &mut file, &blocks)?;
                 return self.load_inode(entry, Body::File(Box::new(file)));
             }
-            SnapshotItem::Fence { scope, epoch } => drop(self.fences.insert(scope, epoch)),
+            SnapshotItem::Fence { scope, start } => drop(self.fences.insert(scope, start)),
             SnapshotItem::Commit { scope, commit_id, at_ms } => {
                 self.commits.insert(&scope, &commit_id, at_ms);
             }

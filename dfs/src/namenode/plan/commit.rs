@@ -1,5 +1,5 @@
-//! Plans fenced commits: the output of a job appears completely and once, and never from an older
-//! epoch.
+//! Plans fenced commits, which make the output of a job appear completely and only once. A commit
+//! is refused if its epoch is lower than the fence of its scope.
 
 use super::{FILE_MODE, Plan, check_label, refuse};
 use crate::namenode::{
@@ -8,7 +8,7 @@ use crate::namenode::{
 };
 use dfs_client::{
     error::{Error, Kind},
-    ids::FileId,
+    ids::{FileId, Start},
     path::DfsPath,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,24 +17,24 @@ use std::collections::{BTreeMap, BTreeSet};
 const FENCES_MAX: usize = 100_000;
 
 impl Plan<'_> {
-    /// Plans to set the fence of a scope: lower epochs are refused from now on.
-    pub(in crate::namenode) fn fence(&mut self, scope: &str, epoch: u64) -> Result<Outcome, Error> {
+    /// Plans to set the fence of a scope: earlier starts, and other ones with the same epoch, are
+    /// refused from now on.
+    pub(in crate::namenode) fn fence(
+        &mut self,
+        scope: &str,
+        start: Start,
+        earlier: &[Start],
+    ) -> Result<Outcome, Error> {
         check_label("scope", scope)?;
-        self.raise_fence(scope, epoch)?;
+        self.namespace.check_fence(scope, start)?;
+        self.namespace.check_earlier_starts(scope, start, earlier)?;
+        self.raise_fence(scope, start)?;
         Ok(Outcome::Done)
     }
 
-    fn raise_fence(&mut self, scope: &str, epoch: u64) -> Result<(), Error> {
+    fn raise_fence(&mut self, scope: &str, start: Start) -> Result<(), Error> {
         let fence = self.namespace.fence(scope);
-        if epoch < fence {
-            return refuse(
-                Kind::Fenced,
-                format!(
-                    "{scope}: epoch {epoch} is fenced by epoch {fence}: a newer process has taken over, and this one must stop"
-                ),
-            );
-        }
-        if epoch > fence && fence == 0 && self.namespace.fences_len() >= FENCES_MAX {
+        if fence.is_none() && self.namespace.fences_len() >= FENCES_MAX {
             return refuse(
                 Kind::Quota,
                 format!(
@@ -42,8 +42,8 @@ impl Plan<'_> {
                 ),
             );
         }
-        if epoch > fence {
-            self.edits.push(Edit::Fenced { scope: scope.to_owned(), epoch });
+        if fence != Some(start) {
+            self.edits.push(Edit::Fenced { scope: scope.to_owned(), start });
         }
         Ok(())
     }
@@ -53,14 +53,15 @@ impl Plan<'_> {
     pub(in crate::namenode) fn commit(
         &mut self,
         scope: &str,
-        epoch: u64,
+        start: Start,
         commit_id: &str,
         moves: &[CommitMove],
         deletes: &[DfsPath],
     ) -> Result<Outcome, Error> {
         check_label("scope", scope)?;
         check_label("commit id", commit_id)?;
-        self.raise_fence(scope, epoch)?;
+        self.namespace.check_fence(scope, start)?;
+        self.raise_fence(scope, start)?;
         if self.namespace.is_committed(scope, commit_id) {
             return Ok(Outcome::Committed { already_done: true });
         }

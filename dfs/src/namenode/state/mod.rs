@@ -45,7 +45,7 @@ use safemode::Safemode;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The result of a request.
+/// The result of [`State::handle`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handled {
     /// The outcome of the operation.
@@ -334,9 +334,9 @@ fn plan_in_namespace(plan: &mut Plan<'_>, op: &Op) -> Result<Outcome, Error> {
         }
         Op::SetQuota { path, quota } => plan.set_quota(path, *quota),
         Op::Concat { target, sources } => plan.concat(target, sources),
-        Op::Fence { scope, epoch } => plan.fence(scope, *epoch),
-        Op::Commit { scope, epoch, commit_id, moves, deletes } => {
-            plan.commit(scope, *epoch, commit_id, moves, deletes)
+        Op::Fence { scope, start, earlier } => plan.fence(scope, *start, earlier),
+        Op::Commit { scope, start, commit_id, moves, deletes } => {
+            plan.commit(scope, *start, commit_id, moves, deletes)
         }
         Op::AddBlock { .. } | Op::Close { .. } | Op::Drain { .. } => {
             unreachable!("planned by State, because they depend on DataNodes")

@@ -35,7 +35,7 @@ pub(super) enum Liveness {
     Dead,
 }
 
-/// A DataNode.
+/// What the NameNode knows about a DataNode.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) registration: Registration,

@@ -45,9 +45,9 @@ pub(super) struct RunningCopy {
 /// Blocks with too few replicas, the most endangered first.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Queue {
-    /// The urgency of each block, most urgent first.
+    /// The blocks with their urgency, the most urgent (lowest number) first.
     order: BTreeSet<(u8, BlockId)>,
-    /// The urgency of each block, by block.
+    /// The urgency of each block in `order`.
     urgency: BTreeMap<BlockId, u8>,
     /// The last entry that the previous pass processed.
     after: Option<(u8, BlockId)>,

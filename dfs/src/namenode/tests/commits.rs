@@ -2,15 +2,31 @@
 
 use super::bench::{Bench, path};
 use crate::namenode::op::{CommitMove, Op, Outcome, Quota};
-use dfs_client::error::{Error, Kind};
+use dfs_client::{
+    error::{Error, Kind},
+    ids::{Start, StartId},
+};
 
 /// Pieces, and the path of the resulting file.
 type Move<'a> = (&'a [&'a str], &'a str);
 
+/// Returns the start of a process. All starts with the same history have the same ID here.
+fn start(epoch: u64, history: u64) -> Start {
+    Start { epoch, id: StartId(history) }
+}
+
+fn fence(start: Start, earlier: &[Start]) -> Op {
+    Op::Fence { scope: "job1".into(), start, earlier: earlier.to_vec() }
+}
+
 fn commit(epoch: u64, id: &str, moves: &[Move], deletes: &[&str]) -> Op {
+    commit_of(start(epoch, 1), id, moves, deletes)
+}
+
+fn commit_of(start: Start, id: &str, moves: &[Move], deletes: &[&str]) -> Op {
     Op::Commit {
         scope: "job1".into(),
-        epoch,
+        start,
         commit_id: id.into(),
         moves: moves
             .iter()
@@ -59,16 +75,55 @@ fn commit_is_atomic_and_done_once() {
 #[test]
 fn old_epoch_is_fenced_after_a_restart() {
     let mut bench = bench_with_pieces();
-    let fence = |epoch| Op::Fence { scope: "job1".into(), epoch };
-    bench.ask(fence(5)).unwrap();
-    bench.ask(fence(5)).unwrap();
-    assert_eq!(bench.refusal_kind(fence(4)), Kind::Fenced);
+    bench.ask(fence(start(5, 1), &[])).unwrap();
+    bench.ask(fence(start(5, 1), &[])).unwrap();
+    let refused = bench.ask(fence(start(4, 1), &[])).unwrap_err();
+    assert_eq!(refused.kind, Kind::Fenced);
+    for words in ["epoch 4 is fenced by epoch 5", "a newer process has taken over", "older copy of its folder"] {
+        assert!(refused.message.contains(words), "{refused}");
+    }
     bench.restart();
     bench.beat_all();
     bench.tick();
     assert_eq!(bench.refusal_kind(commit(4, "c1", MOVES, &[])), Kind::Fenced);
     assert_eq!(bench.ask(commit(5, "c1", MOVES, &[])), DONE);
-    bench.ask(Op::Fence { scope: "job2".into(), epoch: 1 }).unwrap();
+    bench.ask(Op::Fence { scope: "job2".into(), start: start(1, 1), earlier: Vec::new() }).unwrap();
+}
+
+/// A JobTracker is started from an older copy of its folder, and so uses an epoch again.
+#[test]
+fn other_start_with_the_same_epoch_is_refused() {
+    let mut bench = bench_with_pieces();
+    bench.ask(fence(start(5, 1), &[start(4, 1)])).unwrap();
+    for restarted in [false, true] {
+        if restarted {
+            bench.restart();
+            bench.beat_all();
+            bench.tick();
+        }
+        let refused = bench.ask(fence(start(5, 2), &[start(4, 1)])).unwrap_err();
+        assert_eq!(refused.kind, Kind::Fenced);
+        for words in ["another start of the JobTracker used the same epoch 5", "an older copy of its folder"] {
+            assert!(refused.message.contains(words), "{refused}");
+        }
+        assert_eq!(bench.refusal_kind(commit_of(start(5, 2), "c1", MOVES, &[])), Kind::Fenced);
+    }
+    assert_eq!(bench.ask(commit(5, "c1", MOVES, &[])), DONE);
+}
+
+/// The start from an older copy is refused also when it is repeated, which increases its epoch.
+#[test]
+fn repeated_start_from_an_older_copy_is_refused_until_it_is_accepted() {
+    let mut bench = Bench::with_nodes(1);
+    bench.ask(fence(start(5, 1), &[start(4, 1)])).unwrap();
+    let earlier = [start(4, 1), start(5, 2), start(6, 2)];
+    let refused = bench.ask(fence(start(7, 2), &earlier)).unwrap_err();
+    assert_eq!(refused.kind, Kind::Fenced);
+    // The earlier starts of the newest folder contain the fence. Not all of them were announced.
+    bench.ask(fence(start(8, 1), &[start(4, 1), start(5, 1), start(6, 1)])).unwrap();
+    // An operator accepts the older copy: its list of starts begins again, with a high epoch.
+    bench.ask(fence(start(1001, 2), &[start(1000, 2)])).unwrap();
+    assert_eq!(bench.refusal_kind(fence(start(9, 1), &[start(8, 1)])), Kind::Fenced);
 }
 
 #[test]

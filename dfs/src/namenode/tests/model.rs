@@ -159,9 +159,9 @@ impl Model {
                 let sources: Vec<&str> = sources.iter().map(dfs_client::path::DfsPath::as_str).collect();
                 self.concat(target.as_str(), &sources)
             }
-            Op::Commit { epoch, commit_id, moves, deletes, .. } => {
+            Op::Commit { start, commit_id, moves, deletes, .. } => {
                 let deletes: Vec<&str> = deletes.iter().map(dfs_client::path::DfsPath::as_str).collect();
-                self.commit(*epoch, commit_id, moves, &deletes)
+                self.commit(start.epoch, commit_id, moves, &deletes)
             }
             other => panic!("not modelled: {other:?}"),
         }
@@ -394,7 +394,8 @@ impl RandomModel {
         let deletes = (0..self.random.below(2)).map(|_| path(&self.path())).collect();
         let commit_id = format!("c{}", self.random.below(400));
         let epoch = self.model.epoch.saturating_sub(1) + self.random.below(3) as u64;
-        Op::Commit { scope: "s".into(), epoch, commit_id, moves, deletes }
+        let start = Start { epoch, id: StartId(7) };
+        Op::Commit { scope: "s".into(), start, commit_id, moves, deletes }
     }
 
     fn step(&mut self) {

@@ -159,7 +159,7 @@ fn only_the_owner_sets_attributes_and_only_an_admin_the_owner() {
     test.may(&ann, set("/home/ann/a", Some(0o640), Some("ann"), Some("lab")));
     test.may_not(&ann, Op::SetQuota { path: path("/home/ann"), quota: Quota::default() });
     test.may_not(&ann, Op::Drain { node: "n1".into(), cancel: false });
-    test.may_not(&ann, Op::Fence { scope: "s".into(), epoch: 1 });
+    test.may_not(&ann, Op::Fence { scope: "s".into(), start: START, earlier: Vec::new() });
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn commit_needs_the_permissions_of_its_operations() {
     let mut test = PermissionTest::new();
     let commit = |id: &str, piece: &str, to: &str, deletes: &[&str]| Op::Commit {
         scope: "s".into(),
-        epoch: 1,
+        start: START,
         commit_id: id.into(),
         moves: vec![CommitMove { pieces: vec![path(piece)], to: path(to) }],
         deletes: deletes.iter().map(|at| path(at)).collect(),

@@ -25,7 +25,7 @@ fn bench_with_records() -> Bench {
     bench.write(open, 30);
     bench.file("/c", 1, &[5]);
     bench.ask(Op::Rename { from: path("/a/b"), to: path("/d"), overwrite: false }).unwrap();
-    bench.ask(Op::Fence { scope: "s".into(), epoch: 4 }).unwrap();
+    bench.ask(Op::Fence { scope: "s".into(), start: start(4), earlier: Vec::new() }).unwrap();
     bench.ask(Op::Drain { node: "n3".into(), cancel: false }).unwrap();
     bench
 }
@@ -139,9 +139,9 @@ fn refusal(state: &mut crate::namenode::State, op: Op) -> Option<dfs_client::err
 
 #[test]
 fn fence_limit_is_enforced() {
-    let fence = |scope: String, epoch| Op::Fence { scope, epoch };
+    let fence = |scope: String, epoch| Op::Fence { scope, start: start(epoch), earlier: Vec::new() };
     let mut state =
-        state_with((0..100_000).map(|n| Edit::Fenced { scope: format!("s{n}"), epoch: 1 }).collect());
+        state_with((0..100_000).map(|n| Edit::Fenced { scope: format!("s{n}"), start: start(1) }).collect());
     let error = refusal(&mut state, fence("one more".into(), 1)).unwrap();
     assert!(error.message.contains("100000 scopes have fences"), "{error}");
     assert_eq!(

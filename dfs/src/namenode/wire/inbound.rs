@@ -5,7 +5,7 @@ use crate::namenode::op::{
 };
 use dfs_client::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
+    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, Start, StartId},
     path::DfsPath,
 };
 use proto::dfs as pb;
@@ -171,15 +171,23 @@ mutations! {
     };
     pb::SetQuotaRequest: |m| Op::SetQuota { path: path(&m.path)?, quota: quota(m.quota) };
     pb::ConcatRequest: |m| Op::Concat { target: path(&m.target)?, sources: paths(&m.sources)? };
-    pb::FenceRequest: |m| Op::Fence { scope: short_name("scope", &m.scope, TEXT_BYTES_MAX)?, epoch: m.epoch };
+    pb::FenceRequest: |m| Op::Fence {
+        scope: short_name("scope", &m.scope, TEXT_BYTES_MAX)?,
+        start: start(m.epoch, m.start_id),
+        earlier: m.earlier.iter().map(|one| start(one.epoch, one.start_id)).collect(),
+    };
     pb::CommitRequest: |m| Op::Commit {
         scope: short_name("scope", &m.scope, TEXT_BYTES_MAX)?,
-        epoch: m.epoch,
+        start: start(m.epoch, m.start_id),
         commit_id: short_name("commit_id", &m.commit_id, TEXT_BYTES_MAX)?,
         moves: moves(&m.moves)?,
         deletes: paths(&m.deletes)?,
     };
     pb::DrainRequest: |m| Op::Drain { node: short_name("node", &m.node, TEXT_BYTES_MAX)?, cancel: m.cancel };
+}
+
+pub(crate) fn start(epoch: u64, start_id: u64) -> Start {
+    Start { epoch, id: StartId(start_id) }
 }
 
 fn moves(moves: &[pb::CommitMove]) -> Result<Vec<CommitMove>, Error> {
