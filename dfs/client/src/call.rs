@@ -74,8 +74,8 @@ type AnyReply = Box<dyn Any + Send>;
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 impl Client {
-    /// Sends `request` with `send`. Retries until the NameNode answers it, refuses it finally, or
-    /// the deadline has passed.
+    /// Sends `request` with `send`. Retries until the NameNode answers it, refuses it permanently,
+    /// or the deadline has passed.
     pub(super) async fn call<Req, Rep>(
         &self,
         what: Operation<'_>,
@@ -97,8 +97,8 @@ impl Client {
         reply.downcast().map(|reply| *reply).map_err(|_| what.bad_reply("the reply has the wrong type"))
     }
 
-    /// Makes attempts until one is answered or refused finally, or the deadline has passed. Has no
-    /// type parameters, so that only this crate compiles it.
+    /// Makes attempts until one is answered or permanently refused, or the deadline has passed. Has
+    /// no type parameters, so that only this crate compiles it.
     fn retry<'a>(
         &'a self,
         what: Operation<'a>,

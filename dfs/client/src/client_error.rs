@@ -36,7 +36,7 @@ pub enum ClientError {
         /// The message of the DataNode.
         reason: String,
     },
-    /// The operation was retried until the deadline.
+    /// The operation was retried until the deadline, without success.
     #[error("{what} did not succeed within {seconds:.1} s: {last}")]
     Deadline {
         /// The operation.

@@ -36,7 +36,7 @@ impl Hangup {
         Ok(())
     }
 
-    /// Forgets the connection, which [`Self::hang_up`] does not close from now on.
+    /// Forgets the connection: [`Self::hang_up`] no longer closes it.
     pub(super) fn release(&self) {
         self.0.lock().stream = None;
     }

@@ -39,7 +39,8 @@ pub enum Kind {
     /// The NameNode is in a safemode that only an operator can end. A retry succeeds only after
     /// that.
     ManualSafemode,
-    /// The epoch of the request is lower than the fence of its scope.
+    /// The epoch of the request is lower than the fence of its scope, or the same with another
+    /// start ID.
     Fenced,
     /// The file, folder, block or node is in a state that does not allow the operation.
     Refused,

@@ -42,10 +42,19 @@ pub struct NodeUuid(pub uuid::Uuid);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u64);
 
-/// Identifies one start of the NameNode. The ID is random, because a NameNode that is restored from
-/// an older copy of its folder starts again with an epoch that was already used.
+/// Identifies one start of the NameNode or the JobTracker. The ID is random, because a master that
+/// is restored from an older copy of its folder starts again with an epoch that was already used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StartId(pub u64);
+
+/// One start of a daemon with a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The number of the start. It increases with every start of the same journal.
+    pub epoch: u64,
+    /// The random ID of the start.
+    pub id: StartId,
+}
 
 impl StartId {
     /// Returns a new random ID.

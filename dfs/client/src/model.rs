@@ -97,8 +97,9 @@ pub struct Usage {
 pub struct Commit {
     /// Names what the fence protects, for example a job ID.
     pub scope: String,
-    /// The epoch of the caller. A commit with a lower epoch than the fence is refused.
-    pub epoch: u64,
+    /// The start of the caller. A commit is refused if its epoch is lower than that of the fence,
+    /// or the same with another ID.
+    pub start: Start,
     /// Identifies the commit. A repeated commit has no effect.
     pub commit_id: String,
     /// The moves, done first.

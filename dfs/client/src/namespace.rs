@@ -244,18 +244,34 @@ impl Client {
         wire::file_status(reply.status).map_err(|reason| what.bad_reply(reason))
     }
 
-    /// Sets the fence of `scope` to `epoch`: commits of the scope with a lower epoch are refused
-    /// from now on.
-    pub async fn fence(&self, scope: &str, epoch: u64) -> Result<()> {
-        let request = pb::FenceRequest { request_id: request_id(), scope: scope.to_owned(), epoch };
+    /// Sets the fence of `scope` to `start`: commits of the scope with a lower epoch, or with the
+    /// same epoch and another ID, are refused from now on. `earlier` are the starts of the same
+    /// journal before `start`, ordered by epoch. The call is refused if they show that the caller
+    /// uses an older copy of the journal.
+    pub async fn fence(&self, scope: &str, start: Start, earlier: &[Start]) -> Result<()> {
+        let earlier = earlier.iter().map(|one| pb::EarlierStart { epoch: one.epoch, start_id: one.id.0 });
+        let request = pb::FenceRequest {
+            request_id: request_id(),
+            scope: scope.to_owned(),
+            epoch: start.epoch,
+            start_id: start.id.0,
+            earlier: earlier.collect(),
+        };
         self.call(Operation("fence", scope), request, rpc::fence).await?;
         Ok(())
     }
 
     /// Reports the active jobs of a scope: the IDs in `live`, and all IDs from `next` on, which are
     /// not assigned yet. The tokens of tasks of other jobs become invalid.
-    pub async fn report_active_jobs(&self, scope: &str, epoch: u64, next: u64, live: Vec<u64>) -> Result<()> {
-        let request = pb::ReportActiveJobsRequest { scope: scope.to_owned(), epoch, next, live };
+    pub async fn report_active_jobs(
+        &self,
+        scope: &str,
+        start: Start,
+        next: u64,
+        live: Vec<u64>,
+    ) -> Result<()> {
+        let (epoch, start_id) = (start.epoch, start.id.0);
+        let request = pb::ReportActiveJobsRequest { scope: scope.to_owned(), epoch, next, live, start_id };
         self.call(Operation("report the active jobs of", scope), request, rpc::report_active_jobs).await?;
         Ok(())
     }
@@ -267,7 +283,8 @@ impl Client {
         let request = pb::CommitRequest {
             request_id: request_id(),
             scope: commit.scope,
-            epoch: commit.epoch,
+            epoch: commit.start.epoch,
+            start_id: commit.start.id.0,
             commit_id: commit.commit_id.clone(),
             moves: moves
                 .map(|one| pb::CommitMove { pieces: texts(&one.pieces), to: one.to.to_string() })

@@ -43,8 +43,7 @@
 //! and no bytes follow.
 //!
 //! Any request may be answered with `Error`. A connection may be used for several requests, one
-//! after the other. There is no compression and no multiplexing: each transfer has its own
-//! connection.
+//! after the other. Transfers at the same time use separate connections. Data is not compressed.
 
 mod connect;
 mod frame;

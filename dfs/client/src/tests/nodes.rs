@@ -11,7 +11,7 @@ use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// A fault of a node.
+/// A fault that a test injects into a fake DataNode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Misbehaviour {
     /// The node dies permanently after this many packets.
