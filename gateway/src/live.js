@@ -1,4 +1,5 @@
-// Loads the page again and replaces its <main>. Without JavaScript the page reloads itself.
+// Loads a live page again every two seconds and replaces its <main>. Without JavaScript, the
+// browser reloads the page.
 "use strict";
 (() => {
   const EVERY_MS = 2000;
@@ -9,7 +10,7 @@
     return chosen && !chosen.isCollapsed;
   };
 
-  // Keep open boxes, the focus and the scroll positions.
+  // Replaces <main>. Keeps open boxes, the focus and the scroll positions.
   const swap = (old, fresh) => {
     for (const box of old.querySelectorAll("details[id]")) {
       const same = fresh.querySelector(`details[id="${box.id}"]`);

@@ -1,5 +1,5 @@
 //! Texts and tables about a cluster and its jobs, tasks, nodes and files. `mrctl` and the gateway
-//! both use this crate, so that commands and web pages show the same.
+//! both use this crate, so that commands and web pages show the same texts.
 
 pub mod figures;
 pub mod files;

@@ -508,7 +508,7 @@ mod tests {
         // A running cluster in the current folder has precedence over the `fermata.toml` beside it.
         let local = deep.join(DEFAULT_FOLDER);
         write_config(&local, "local:5");
-        assert_eq!(namenode_of(&none, &deep), "here:2", "it does not run");
+        assert_eq!(namenode_of(&none, &deep), "here:2", "it is not running");
         ClusterState::default().save(&local).unwrap();
         assert_eq!(namenode_of(&none, &deep), "here:2", "it has run");
         ClusterState { daemons: vec![this_process()], ..ClusterState::default() }.save(&local).unwrap();

@@ -123,7 +123,7 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
 }
 
 const RATES_HELP: &str = "
-MAPS, REDUCES: attempts measured. MAP INPUT, REDUCE OUTPUT: mean rate of one attempt, with its start.
+MAPS, REDUCES: attempts measured. MAP INPUT, REDUCE OUTPUT: mean rate of one attempt, including its start.
 SPEED: 1.00 is the mean of all attempts of the same jobs, 2.00 is twice as fast; - is unknown.";
 
 fn print_rates(trackers: &[Tracker]) -> Result<ExitCode> {

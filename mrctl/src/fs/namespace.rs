@@ -18,7 +18,7 @@ pub(crate) struct Mkdir {
     /// Folders
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<String>,
-    /// Also create parent folders; an existing folder is no error
+    /// Also create missing parent folders; succeed if a folder already exists
     #[arg(short, long)]
     parents: bool,
 }
@@ -102,7 +102,7 @@ async fn rm_one(args: &Rm, client: &Client, text: &str) -> Result<()> {
         if !args.recursive {
             refuse_dir(&status, "use -r to delete it and everything in it")?;
         }
-        // It is no error if the path was deleted in the meantime.
+        // It is not an error if the path was deleted in the meantime.
         client.delete(&status.path, args.recursive).await?;
     }
     Ok(())

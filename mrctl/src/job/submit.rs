@@ -110,7 +110,7 @@ bytes.
 
 skip.bad.records=N allows up to N records that cannot be read, that make the
 mapper return an error or panic, or that crash a streaming mapper (found by
-bisection). Skipping uses up no attempts: the map starts over without them.
+bisection). Skipped records use up no attempts; the map restarts without them.
 The counter SKIPPED_RECORDS counts them, and the log of the task names them.
 
 The limits of a task are settings of its node (docs/guide/jobs.md), not of the

@@ -375,7 +375,10 @@ pub(super) fn program_path(kind: Kind) -> Result<PathBuf> {
     let own = std::env::current_exe().context("cannot determine the path of mrctl")?;
     let path = own.with_file_name(kind.program());
     if !path.is_file() {
-        bail!("{} is missing beside mrctl: build it with `cargo build --workspace`", path.display());
+        bail!(
+            "{} is missing in the folder of mrctl: build it with `cargo build --workspace`",
+            path.display()
+        );
     }
     Ok(path)
 }
