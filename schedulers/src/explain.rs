@@ -42,7 +42,10 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ("being-preempted", "its slot on {on_tracker:node} is being preempted"),
     ("on-hold", "[{tasks task is|tasks are}][!tasks it is] paused by a user until `mrctl resume`"),
     ("slot-reserved", "the next free slot of {on_tracker:node} is reserved for it"),
-    ("slots-reserved", "{tasks task waits|tasks wait} for a reserved slot, whose attempt is being preempted"),
+    (
+        "slots-reserved",
+        "{tasks task waits|tasks wait} for a reserved slot that a preempted attempt still holds",
+    ),
     ("paused", "it is paused, and its checkpoint is on {checkpoint_on_tracker:node}"),
     (
         "checkpoint-unreachable",
@@ -50,7 +53,7 @@ pub const RULE_TEXTS: &[RuleText] = &[
     ),
     (
         "checkpoint-on-lost-tracker",
-        "its checkpoint is on {checkpoint_on_tracker:node}, which is lost: it resumes if that node comes back, and starts over if it is resumed before",
+        "its checkpoint is on {checkpoint_on_tracker:node}, which is lost: if a user resumes it before that node comes back, it starts over",
     ),
     (
         "suspect-tracker",

@@ -72,7 +72,7 @@ fn connection_limits(files: u64) -> (usize, usize) {
 /// Returns the message for a caller that gets no connection slot.
 fn no_slot_message((slots, each): (usize, usize)) -> String {
     let why = if (slots as u64) < CONNECTIONS_MAX {
-        ": the limit of open files (nofile) allows no more, which the operator can raise"
+        ": the limit of open files (nofile), which the operator can raise, allows no more"
     } else {
         ""
     };

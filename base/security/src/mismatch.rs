@@ -8,7 +8,10 @@ const TRANSPORT_ERRORS: [(&str, &str); 8] = [
     ("NotValidForName", "another daemon listens at this address: check the address"),
     ("Expired", "the certificate of the server has expired: renew it with `mrctl cluster renew`"),
     ("NotValidYet", "the certificate of the server is not valid yet: check the clocks"),
-    ("received fatal alert", "the server rejects your certificate: it is of another cluster, or has expired"),
+    (
+        "received fatal alert",
+        "the server rejects your certificate: it belongs to another cluster, or has expired",
+    ),
     ("InvalidContentType", NO_TLS),
     ("corrupt message", NO_TLS),
 ];
