@@ -1,4 +1,5 @@
-//! The time that the core gets: the wall clock at the start of the process, then monotonic.
+//! The time that the driver passes to the core: the wall clock at the start of the process, then
+//! monotonic.
 //!
 //! The time is never before the newest entry of the journal. Facts stay in order even if the wall
 //! clock was set back between two starts.

@@ -1,8 +1,8 @@
 //! The output of a job in the file system. The commit publishes all of the output or nothing.
 //!
-//! Every commit contains the epoch of this process. At the start this epoch is sent to the NameNode
-//! as a fence. An older JobTracker process with the same journal that was suspended and continues
-//! later is then refused at its next commit, and ends.
+//! Every commit contains the epoch of this process, which is the number of its start. At the start
+//! this epoch is sent to the NameNode as a fence. An older JobTracker process with the same journal
+//! that was suspended and continues later is then refused at its next commit, and ends.
 
 use crate::files::{Backoff, Files, is_transient};
 use dfs_client::{
@@ -67,8 +67,9 @@ fn commit_id(job: &Job) -> String {
     format!("{}-{:032x}", job.id, job.request.0)
 }
 
-/// Returns the commit of a job: the pieces of each task become the part of this task, `_SUCCESS` is
-/// created, and the work folder is deleted. None if the job has no output.
+/// Returns the commit of a job: the pieces (output files of attempts) of each task become its part
+/// of the output, `_SUCCESS` is created, and the work folder is deleted. None if the job has no
+/// output.
 pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
     if job.spec.output.is_empty() {
         return Ok(None);

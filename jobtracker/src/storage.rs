@@ -103,9 +103,9 @@ impl Storage {
 /// contains fewer submissions.
 const JOB_IDS_SKIPPED: u32 = 10_000;
 
-/// Skips epochs and job IDs that lost records may have assigned. New ones must be higher, because
-/// the NameNode keeps the highest epoch that it has seen, and trackers and output folders use job
-/// IDs as names.
+/// Skips epochs (numbers of starts) and job IDs that lost records may have assigned. New ones must
+/// be higher, because the NameNode keeps the highest epoch that it has seen, and trackers and
+/// output folders use job IDs as names.
 ///
 /// An incomplete batch that was cut contained a limited number of submissions, so a fixed number of
 /// job IDs is skipped. If the operator dropped damaged records, any number of submissions may be

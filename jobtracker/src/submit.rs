@@ -41,7 +41,8 @@ const OUTPUT_CHECK_AGE_MAX: Duration = Duration::from_millis(100);
 const SPLIT_SLOW: &str = "speculation.split";
 /// Name of the setting with the number of replicas of the output.
 const REPLICATION: &str = "output.replication";
-/// Approximate length of the path of a piece, not counting the path of the output folder.
+/// Approximate length of the path of a piece (an output file of an attempt), not counting the path
+/// of the output folder.
 const PIECE_NAME_BYTES: usize = 48;
 
 /// The settings of a job that the JobTracker reads.

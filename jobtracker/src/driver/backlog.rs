@@ -1,5 +1,5 @@
-//! Counts the outputs that wait for the journal, and defines the limit at which the driver accepts
-//! no more events.
+//! Counts the outputs of the driver (messages, commits, history lines) that wait for the journal,
+//! and defines the limit at which the driver accepts no more events.
 //!
 //! Queued outputs are never dropped, so the limit applies to new events. From [`BACKLOG_MAX`] on,
 //! the driver reads nothing from trackers, handles no clock ticks, and refuses clients with "try

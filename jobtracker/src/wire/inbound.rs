@@ -44,7 +44,7 @@ fn or_if_empty(text: String, default: &str) -> String {
     if text.is_empty() { default.to_owned() } else { text }
 }
 
-/// Returns the caller, as the gate has authenticated it.
+/// Returns the caller, as authenticated by the gate (the security layer before every service).
 pub(crate) fn caller<M>(request: &tonic::Request<M>) -> Result<Identity, Refusal> {
     Identity::of(request.extensions()).cloned().map_err(|status| Refusal::denied(status.message()))
 }
