@@ -3,7 +3,7 @@
 //! logs this once, and only the process monitor enforces the limits.
 //!
 //! There is one group per task process, next to the group of the tracker. Its name contains the
-//! incarnation of the tracker and the number of the process.
+//! incarnation of the tracker (the number of its start) and the number of the process.
 
 use rustix::process::Pid;
 use std::{

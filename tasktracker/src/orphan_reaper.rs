@@ -3,8 +3,8 @@
 //!
 //! The kernel kills task processes when the tracker dies, because they request this, but it does
 //! not kill their children. The reaper waits until a pipe that only the tracker has open is closed,
-//! then kills all processes with the mark of this tracker, and exits. If the reaper is killed too,
-//! the next start of the tracker kills the processes.
+//! then kills all processes whose environment has the mark of this tracker (see `system`), and
+//! exits. If the reaper is killed too, the next start of the tracker kills the processes.
 
 use crate::system;
 use std::{
@@ -18,7 +18,7 @@ use std::{
 /// Environment variable with the first folder of the tracker. A process with this variable is a
 /// reaper.
 const REAPER_VAR: &str = "FERMATA_REAPER_OF";
-/// Environment variable with the incarnation of the tracker.
+/// Environment variable with the incarnation of the tracker, the number of its start.
 const INCARNATION_VAR: &str = "FERMATA_REAPER_OF_INCARNATION";
 /// How long to wait for killed processes to end.
 pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(10);

@@ -65,9 +65,10 @@ pub(crate) struct ProcessStart {
 /// Common settings of all processes.
 #[derive(Debug, Clone)]
 pub(crate) struct ProcessEnvironment {
-    /// Path of the socket of the umbilical.
+    /// Path of the umbilical, the Unix socket that task processes connect to.
     pub(crate) umbilical: PathBuf,
-    /// First folder of the tracker, which is part of the mark of its processes.
+    /// First folder of the tracker. It is part of the environment variable that marks the processes
+    /// of the tracker.
     pub(crate) root: PathBuf,
     /// Incarnation of the tracker.
     pub(crate) incarnation: u64,
@@ -86,7 +87,7 @@ pub(crate) struct ProcessEnvironment {
     pub(crate) other_children: Option<Vec<Pid>>,
 }
 
-/// A message that a process sent over its umbilical.
+/// A message that a process sent to the tracker.
 #[derive(Debug)]
 pub(crate) enum ProcessMessage {
     /// The process has connected. Messages to it are sent over this channel.

@@ -164,7 +164,7 @@ impl TaskSession {
                 Some(command) = commands.recv() => self.handle_command(command),
                 () = timeout => {
                     if self.exit_status.is_some() {
-                        // The task process has ended, but an escaped process has the umbilical
+                        // The task process has ended, but an escaped process keeps the connection
                         // open. No more messages will come.
                         return;
                     }

@@ -5,8 +5,8 @@
 //! that exceeds a limit is killed, with a message that becomes the error of the attempt. Checks are
 //! periodic, so a limit can be exceeded for one period; the kernel enforces the limit of the
 //! address space immediately. An escaped process is a descendant that became a child of the tracker
-//! when its parent died. It belongs to the task process that is named in its mark, and is killed
-//! when that process has ended.
+//! when its parent died. It belongs to the task process that is named in its mark (an environment
+//! variable, see `system`), and is killed when that process has ended.
 
 use super::{ProcessHandle, ProcessTable};
 use crate::system::{self, Mark};

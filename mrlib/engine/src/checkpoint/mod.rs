@@ -87,7 +87,7 @@ pub struct ReduceState {
     pub runs: Vec<SourceRun>,
     /// The counters so far.
     pub counters: BTreeMap<String, u64>,
-    /// The paths of the output pieces so far.
+    /// The paths of the output files (pieces) so far.
     pub pieces: Vec<String>,
     /// The saved state of the reducer.
     pub reducer: Vec<u8>,

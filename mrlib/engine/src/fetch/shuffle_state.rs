@@ -30,7 +30,8 @@ pub(super) struct FetchItem {
     /// The announced shuffle address.
     pub(super) addr: String,
     pub(super) local_path: String,
-    /// The root of the map, and the offset at which its range begins.
+    /// The root of the map (the index of the submitted split that its range is a part of), and the
+    /// offset at which its range begins.
     pub(super) root_and_start: (u32, u64),
 }
 
@@ -38,7 +39,7 @@ pub(super) struct FetchItem {
 #[derive(Debug)]
 pub(super) struct Arrival<T> {
     pub(super) attempt: String,
-    /// The root of the map, and where its range begins.
+    /// See [`FetchItem::root_and_start`].
     pub(super) root_and_start: (u32, u64),
     pub(super) output: T,
 }

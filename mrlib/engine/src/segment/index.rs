@@ -24,7 +24,7 @@ const INDEX_BYTES_MAX: u64 = 64 << 20;
 /// u64.
 const EXTENT_BYTES_MAX: u64 = 8 << 40;
 
-/// The extent of one partition in a segment file.
+/// Where one partition is in a segment file, with its sizes and checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Extent {
     /// Offset in the file of the first byte of the partition.

@@ -1,4 +1,5 @@
-//! The environment of a task in a task process: file system, scratch folders and umbilical.
+//! The environment of a task in a task process: file system, scratch folders and the connection to
+//! the tracker.
 
 use super::{AttemptRun, umbilical::Umbilical};
 use crate::{

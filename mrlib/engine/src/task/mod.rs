@@ -43,7 +43,7 @@ use umbilical::{Received, Umbilical};
 
 /// The path of the Unix socket of the tracker. If it is set, this is a task process.
 pub const UMBILICAL_VAR: &str = "FERMATA_UMBILICAL";
-/// Version of the protocol on the umbilical.
+/// Version of the protocol between a tracker and its task processes.
 pub const PROTOCOL: u32 = 7;
 
 /// Minimum time between two progress messages.
@@ -56,7 +56,7 @@ pub type MakeJob = dyn Fn(&Program, &Conf) -> Result<Job, TaskError> + Send + Sy
 
 type ResultReceiver = Receiver<Result<ReduceEnd, TaskError>>;
 
-/// Returns the path of the umbilical, if this process is a task process.
+/// Returns the path of the tracker's socket, if this process is a task process.
 pub fn umbilical_path() -> Option<PathBuf> {
     env::var_os(UMBILICAL_VAR).map(PathBuf::from)
 }
