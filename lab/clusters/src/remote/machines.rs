@@ -40,7 +40,8 @@ pub struct Reach {
     /// Folder on each machine [default: as before, or /var/tmp/fermata]
     #[arg(long, value_name = "DIR")]
     remote_dir: Option<String>,
-    /// Folder with the programs on each machine, to copy none [default: copy those in the folder of mrctl]
+    /// Folder with the programs on each machine, to copy none [default: copy those in the folder of
+    /// mrctl]
     #[arg(long, value_name = "DIR")]
     programs: Option<String>,
 }
