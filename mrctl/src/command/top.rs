@@ -65,7 +65,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if args.every.0 < INTERVAL_MIN {
         bail!(Usage("--every: the interval must be at least 1s".into()));
     }
-    let status_cache = StatusCache::new(Box::new(target.clone()), target.proved_name()?);
+    let status_cache = StatusCache::new(Box::new(target.clone()), target.authenticated_name()?);
     if args.once || args.json || !std::io::stdout().is_terminal() {
         return once(&*status_cache.overview().await, args.json);
     }
