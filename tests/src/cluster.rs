@@ -25,7 +25,7 @@ pub struct Up<'a> {
     pub block_size: &'a str,
     /// Additional contents of `fermata.toml`.
     pub settings: &'a str,
-    /// Whether every local account may use it (`--open`), for clients without credentials.
+    /// Whether every local account may use the cluster (`--open`), for clients without credentials.
     pub open: bool,
 }
 
@@ -64,7 +64,7 @@ impl From<Output> for Ran {
 }
 
 /// Returns the setting with which tasks of a tracker that runs as root get another account. That
-/// account must be able to reach the folders of the tracker, but not its programs.
+/// account needs access to the folders of the tracker, but not to its programs.
 pub fn task_account() -> &'static str {
     "task_user = \"nobody\""
 }
@@ -154,8 +154,8 @@ impl Cluster {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("mrctl {args:?} --json: {error}: {out}"))
     }
 
-    /// Runs `mrctl ARGS`, which must fail with `code` and one line on standard error, and returns
-    /// that line.
+    /// Runs `mrctl ARGS`, which must fail with `code`, and returns its standard error. Checks that
+    /// it is one line, except for usage errors (code 2).
     #[track_caller]
     pub fn refused(&self, code: i32, args: &[&str]) -> String {
         let ran = self.try_mrctl(args);
@@ -196,8 +196,8 @@ impl Cluster {
         ran.stdout
     }
 
-    /// Returns the processes whose working folder is in a folder of the cluster: tasks and their
-    /// children.
+    /// Returns the PIDs of the processes whose working folder is in `folder` of the cluster: tasks
+    /// and their children.
     pub fn processes_in(&self, folder: &str) -> Vec<u32> {
         let folder = fs::canonicalize(self.folder.path()).expect("our folder").join(folder);
         let pids = fs::read_dir("/proc").expect("proc").flatten();

@@ -30,7 +30,8 @@ fn net() -> PathBuf {
 }
 
 impl Machines {
-    /// Creates machines with a running cluster. `None` if namespaces cannot be created.
+    /// Creates a master and one node per entry of `racks`, and starts a cluster on them. Returns
+    /// `None` if namespaces cannot be created.
     pub fn make(name: &'static str, subnet: u8, racks: &[&str]) -> Option<Self> {
         let machines = Self::prepare(name, subnet, racks, racks.len())?;
         machines.up();
@@ -114,7 +115,7 @@ impl Machines {
         self.folder.path().join(name)
     }
 
-    /// Adds settings to a section.
+    /// Adds settings to a section of `fermata.toml`.
     pub fn set(&self, section: &str, settings: &str) {
         let file = self.folder.path().join("mycluster/fermata.toml");
         let text = fs::read_to_string(&file).unwrap();

@@ -20,8 +20,8 @@ pub const READS: &str = "pread64,preadv,preadv2,read,readv,sendfile";
 pub struct Strace(Child);
 
 impl Strace {
-    /// Injects `what` into every fsync and fdatasync of a daemon. Prints a message and returns
-    /// `None` if strace cannot be used.
+    /// Injects `what` (in the syntax of strace, such as `error=EIO`) into every fsync and fdatasync
+    /// of a daemon. Prints a message and returns `None` if strace cannot be used.
     pub fn hold(cluster: &Cluster, name: &str, kind: &str, what: &str) -> Option<Self> {
         Self::hold_at(cluster, &cluster.pid_of(name, kind), &[], SYNCS, what)
     }

@@ -100,7 +100,7 @@ fn dead_jobtracker_error_says_what_to_do() {
 }
 
 #[test]
-fn lab_commands_have_two_names() {
+fn lab_commands_work_with_and_without_the_word_lab() {
     let mrctl = |args: &[&str]| {
         let ran = Command::new(binaries().join("mrctl")).args(args).output().unwrap();
         String::from_utf8(ran.stdout).unwrap()
@@ -143,7 +143,7 @@ fn addresses_of_the_local_cluster_use_its_credentials() {
 }
 
 #[test]
-fn job_commands_show_jobs() {
+fn job_commands_show_tasks_history_and_discarded_output() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), ["a b", "c d", "e f"].map(|words| format!("{words:63}\n")).concat())
         .unwrap();

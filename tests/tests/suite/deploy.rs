@@ -85,7 +85,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate").join(name)).unwrap()
 }
 
-/// Runs the commands of the page with a fake ssh that records what would be sent.
+/// Runs the commands of docs/operate/systemd.md with a fake ssh that records what would be sent.
 #[test]
 fn systemd_machine_gets_only_the_keys_of_its_roles() {
     let page = page("systemd.md");
@@ -227,7 +227,7 @@ fn pod_gets_only_the_keys_of_its_role() {
         let mounted = "mountPath: /etc/fermata";
         assert!(container.contains(&format!("{{ name: {role}, {mounted}")), "{container}");
         assert_eq!(container.matches(mounted).count(), 1);
-        // Kubernetes sets this mode with fsGroup.
+        // 288 is 0440, the mode that Kubernetes gives to files of a pod with fsGroup.
         assert!(body.contains(&format!("secretName: fermata-{role}, defaultMode: 288")));
     }
 }

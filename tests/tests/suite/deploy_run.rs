@@ -41,7 +41,7 @@ fn run(capability: &str, command: &mut Command) -> Option<Ran> {
 }
 
 #[test]
-fn the_demo_of_machines_runs_whole() {
+fn demo_on_machines_runs_to_its_end() {
     if !namespaces() {
         return;
     }
@@ -65,7 +65,7 @@ fn machine_soak_runs_one_round() {
 
 #[test]
 #[ignore = "takes half a minute"]
-fn the_chronos_experiment_compares_policies() {
+fn chronos_experiment_reports_how_long_lost_work_waited() {
     if !namespaces() {
         return;
     }
@@ -171,7 +171,7 @@ fn a_cluster_of_containers_survives_a_kill() {
     }
 }
 
-/// Daemons that end with the test.
+/// Daemons that are killed when dropped.
 struct RunningDaemons(Vec<Child>);
 
 impl Drop for RunningDaemons {
@@ -184,9 +184,9 @@ impl Drop for RunningDaemons {
 }
 
 /// Starts each daemon with the command line of the systemd unit and the files of its machine, then
-/// runs the first job of the page.
+/// runs the first job of docs/operate/systemd.md.
 #[test]
-fn the_daemons_of_the_unit_run_a_job() {
+fn daemons_of_the_systemd_unit_run_a_job() {
     let dir = tempfile::Builder::new().prefix("systemd-").tempdir_in(space()).unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
     let mrctl = |args: &[&str]| -> Ran {

@@ -131,7 +131,7 @@ fn daemons_refuse_bad_configuration_with_file_and_line() {
 }
 
 #[test]
-fn a_data_folder_has_one_daemon() {
+fn second_daemon_on_a_data_folder_is_refused() {
     let cluster = tiny();
     let state = cluster.path(".fermata/data/namenode");
     let (code, line) = daemon("namenode", &["--listen", "127.0.0.1:0", "--dir", state.to_str().unwrap()]);
@@ -148,7 +148,8 @@ async fn namenode(cluster: &Cluster) -> NameNodeClient<Channel> {
     NameNodeClient::connect(address(cluster)).await.unwrap()
 }
 
-/// Checks that the message contains both versions and both protocols.
+/// Registers a DataNode of another version. Checks that the refusal contains both versions and both
+/// protocols.
 async fn check_datanode_of_another_version_is_refused(cluster: &Cluster) {
     let mut client = BlockReportsClient::connect(address(cluster)).await.unwrap();
     let address = pb::DataNodeAddress { node: "old".into(), ..Default::default() };
@@ -166,7 +167,7 @@ async fn check_datanode_of_another_version_is_refused(cluster: &Cluster) {
 }
 
 #[tokio::test]
-async fn malformed_requests_are_refused_by_kind() {
+async fn malformed_requests_are_refused_with_a_matching_code() {
     let cluster = tokio::task::spawn_blocking(tiny_open).await.unwrap();
     let mut client = namenode(&cluster).await;
     check_datanode_of_another_version_is_refused(&cluster).await;

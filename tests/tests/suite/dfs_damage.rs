@@ -25,6 +25,7 @@ fn swap(a: &Path, b: &Path) {
     fs::rename(&moved, b).unwrap();
 }
 
+/// Flips a byte of one replica, truncates another, and swaps the checksum files of two more.
 fn damage_four_replicas_on_node1(cluster: &Cluster) {
     let blocks = cluster.replicas_on("node1");
     assert!(blocks.len() >= 4, "node1 holds {} blocks", blocks.len());

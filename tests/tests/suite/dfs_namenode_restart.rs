@@ -21,7 +21,7 @@ pub(crate) async fn connect(cluster: &Cluster) -> Client {
     Client::connect(ClientOptions::new(address, config).with(cluster.credentials())).await.unwrap()
 }
 
-/// An operation of a worker on a file. The last operation may not have been acknowledged.
+/// An operation of a worker on a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum FileOperation {
     Created,
@@ -29,7 +29,8 @@ enum FileOperation {
     Deleted,
 }
 
-/// Creates, renames and deletes files until it is stopped or an operation is not acknowledged.
+/// Creates, renames and deletes files until `stop` is set or an operation is not acknowledged.
+/// Returns each operation with the number of its file and whether it was acknowledged.
 async fn work(
     client: Client,
     worker: usize,

@@ -14,8 +14,8 @@
 //! <!-- fails -->                the exit code must not be 0
 //! ```
 //!
-//! A page with executed blocks has a test here. Deliberately absent: a check of configuration files
-//! and outputs, which are fenced with a language (`toml`, `text`, ...).
+//! A page with executed blocks has a test here. Configuration files and outputs, which are fenced
+//! with a language (`toml`, `text`, ...), are not checked.
 
 use fermata_tests::{binaries, skip, stripped_binaries};
 use std::{
@@ -341,7 +341,7 @@ fn run_page(page: &str, before: &str) {
 /// Runs a page with the machines `node1` to `node4`, whose names resolve and which the fake ssh
 /// reaches. Skipped with a message if they cannot be created.
 fn run_page_on_machines(page: &str) {
-    // Only this run can resolve the names of the machines.
+    // The mount namespace makes the names of the machines resolve only in this run.
     let before = r#"
 [ -n "$INSIDE" ] || INSIDE=1 exec ~/fermata/deploy/netns/net alone node unshare --mount --propagation private bash "$0"
 for i in 1 2 3 4 5; do echo "10.77.21.$i node$i"; done | cat /etc/hosts - > ~/.hosts
@@ -370,42 +370,42 @@ pub(crate) fn namespaces() -> bool {
 }
 
 #[test]
-fn commands_of_the_readme() {
+fn commands_of_the_readme_run() {
     run_page("README.md", "");
 }
 
 #[test]
-fn commands_of_the_tutorial() {
+fn commands_of_the_tutorial_run() {
     run_page("docs/guide/tutorial.md", "");
 }
 
 #[test]
-fn commands_of_by_hand_page() {
+fn commands_of_the_by_hand_page_run() {
     run_page("docs/operate/by-hand.md", "");
 }
 
 #[test]
-fn commands_of_schedulers() {
+fn commands_of_the_schedulers_page_run() {
     run_page("docs/research/schedulers.md", "");
 }
 
 #[test]
-fn commands_of_sim() {
+fn commands_of_the_simulator_page_run() {
     run_page("docs/research/simulator.md", "");
 }
 
 #[test]
-fn commands_of_security() {
+fn commands_of_the_security_page_run() {
     run_page_on_machines("docs/operate/security.md");
 }
 
 #[test]
-fn commands_of_machines() {
+fn commands_of_the_machines_page_run() {
     run_page_on_machines("docs/operate/machines.md");
 }
 
 #[test]
-fn commands_of_namespaces() {
+fn commands_of_the_namespaces_page_run() {
     if namespaces() {
         run_page("docs/operate/namespaces.md", "");
     }

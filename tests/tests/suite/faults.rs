@@ -23,6 +23,7 @@ struct Row {
     detected: bool,
 }
 
+/// Beginning of the scenario of every row: its fault starts when a tenth of the maps is done.
 const CONDITION: &str = "[[step]]\nwhen = \"job 1 maps reach 10%\"\n";
 
 const SHORT_MATRIX: [Row; 3] = [
@@ -186,7 +187,7 @@ fn faults_on_machines_are_detected_and_recovered() {
 
 #[test]
 #[ignore = "two minutes: scripts/long-tests the_whole_fault_matrix"]
-fn the_whole_fault_matrix() {
+fn the_whole_fault_matrix_is_detected_and_recovered() {
     let Some((machines, calm)) = machines_with_records("fd", 14) else { return };
     for (number, row) in SHORT_MATRIX.iter().chain(&REMAINING_MATRIX).enumerate() {
         run_row(&machines, &calm, number, row);

@@ -9,7 +9,7 @@ use std::{fs, time::Duration};
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// System calls that send data.
 const SEND_CALLS: &str = "write,writev,sendto,sendmsg";
-/// System calls on names and disks that a tracker or a task makes when it saves a checkpoint.
+/// System calls with which a tracker or a task saves a checkpoint: renames, deletes and syncs.
 const CHECKPOINT_CALLS: &str = "rename,renameat,renameat2,unlink,unlinkat,mkdir,fsync,fdatasync";
 
 fn cluster() -> Cluster {
@@ -81,6 +81,7 @@ fn data_that_is_not_durable_is_not_acknowledged() {
 }
 
 /// Kills the NameNode at its nth sync. Checks that the acknowledged folders exist after a restart.
+/// Returns `None` if strace cannot be used.
 fn kill_namenode_at_sync(cluster: &Cluster, point: u32) -> Option<()> {
     let held = Strace::hold(cluster, "namenode", "namenode", &format!("signal=KILL:when={point}"))?;
     let mut acknowledged = Vec::new();
@@ -102,7 +103,8 @@ fn kill_namenode_at_sync(cluster: &Cluster, point: u32) -> Option<()> {
 }
 
 /// Kills the JobTracker at the nth of `calls` after the submission of a job. Checks the output of
-/// the job after a restart. Returns false if the job ended before the kill.
+/// the job after a restart. Returns false if the job ended before the kill, and `None` if strace
+/// cannot be used.
 fn kill_jobtracker_at_call(cluster: &Cluster, calls: &str, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/counted-{}-{point}", calls.len());
     let pid = cluster.pid_of("jobtracker", "jobtracker");
@@ -136,7 +138,7 @@ fn kill_jobtracker_at_call(cluster: &Cluster, calls: &str, point: u32, wanted: &
         assert_ne!(job["state"], "failed", "{job}");
         (job["state"] == "succeeded").then_some(())
     });
-    assert_eq!(cluster.output(&output), wanted, "died at sync {point}");
+    assert_eq!(cluster.output(&output), wanted, "the JobTracker died at call {point} of {calls}");
     cluster.wait_clean();
     println!("the jobtracker dies at call {point} of {calls}: {died}");
     Some(died)
@@ -161,7 +163,7 @@ fn masters_killed_at_a_sync_lose_nothing_acknowledged() {
 
 #[test]
 #[ignore = "minutes: scripts/long-tests masters_die_at_every"]
-fn masters_die_at_every_point_of_a_job() {
+fn masters_die_at_every_point_of_a_job_and_lose_nothing() {
     let (cluster, wanted) = cluster_with_counted_words();
     for (calls, step) in [(SYNCS, 1), (SEND_CALLS, 3)] {
         let mut deaths = 0;
@@ -180,7 +182,8 @@ fn masters_die_at_every_point_of_a_job() {
 }
 
 /// Kills a tracker, or its task, at the nth disk operation after a reduce was preempted. Checks the
-/// output of the job. Returns false if there are fewer operations.
+/// output of the job. Returns false if there are fewer operations, and `None` if strace cannot be
+/// used.
 fn kill_during_pause(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<bool> {
     let output = format!("/paused-{point}");
     let conf = ["--conf", "pace.reduce=6KiB", "--conf", "slow.start=0", "--reduces", "1"];
@@ -227,7 +230,7 @@ fn kill_during_pause(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<boo
         assert_ne!(job["state"], "failed", "{job}");
         (job["state"] == "succeeded").then_some(())
     });
-    assert_eq!(cluster.output(&output), wanted, "died at {point}");
+    assert_eq!(cluster.output(&output), wanted, "killed at call {point}");
     cluster.wait_clean();
     println!("dies at call {point} while a reduce saves its checkpoint: {died}");
     Some(died)
@@ -235,7 +238,7 @@ fn kill_during_pause(cluster: &Cluster, point: u32, wanted: &[u8]) -> Option<boo
 
 #[test]
 #[ignore = "minutes: scripts/long-tests trackers_die_at_every"]
-fn trackers_die_at_every_point_of_a_pause() {
+fn trackers_die_at_every_point_of_a_pause_and_change_no_byte() {
     let cluster = cluster();
     let words: Vec<String> = (0..3000).map(|number| format!("word{number:05}\n")).collect();
     fs::write(cluster.path("words"), words.concat()).unwrap();

@@ -20,7 +20,7 @@ fn cluster() -> Cluster {
     Cluster::up(Up { nodes: 4, racks: 2, settings: &settings, ..Up::default() })
 }
 
-/// Puts a file of three blocks on all nodes except one, and returns its checksum.
+/// Puts a file with three blocks and three replicas of each block, and returns its checksum.
 fn put(cluster: &Cluster) -> String {
     let source = cluster.path("source");
     random_file(&source, 3 << 20, 9);

@@ -73,7 +73,7 @@ fn wordcount_equals_an_independent_count() {
 }
 
 #[test]
-fn terasort_validates() {
+fn terasort_output_validates() {
     let cluster = Cluster::up(Up { block_size: "1MiB", replication: 1, ..Up::default() });
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=100000", "--conf", "maps=3"]);
     cluster.mrctl(&["submit", "terasort", "--input", "/gen", "--output", "/sorted", "--reduces", "4"]);
@@ -138,7 +138,7 @@ fn streaming_runs_any_program() {
 }
 
 #[test]
-fn bad_jobs_are_refused_in_one_line() {
+fn invalid_jobs_are_refused_in_one_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     fs::write(cluster.path("f"), "x\n").unwrap();
     fs::write(cluster.path("not-a-job"), "#!/bin/sh\nexit 3\n").unwrap();

@@ -98,7 +98,7 @@ fn node_is_drained_and_removed_while_a_reduce_runs() {
 }
 
 #[test]
-fn cancelled_drain_stays_cancelled_and_late_drain_kills() {
+fn cancelled_drain_stays_cancelled_and_drain_kills_at_its_deadline() {
     let cluster = cluster();
     let sleep =
         ["streaming", "--mapper", "sleep 60", "--reduces", "0", "--input", "/text", "--output", "/slow"];

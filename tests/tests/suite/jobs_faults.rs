@@ -42,7 +42,7 @@ fn sums(cluster: &Cluster, folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// When a sort is disturbed: in which phase, which is then slow.
+/// The phase in which a sort is disturbed. Its tasks are paced, so that there is time for a fault.
 #[derive(Clone, Copy)]
 enum DisturbedPhase {
     Mapping,
@@ -198,7 +198,7 @@ fn restart_while_reducing(
     cluster.wait_clean();
 }
 
-/// After the restart each tracker has another port, and its earlier map outputs are on its disks.
+/// After the restart each tracker has a different port, and its map outputs are still on its disks.
 #[test]
 fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
     // The timeout is longer than the test takes, because maps of a lost tracker would run again.
@@ -260,7 +260,7 @@ fn unreachable_namenode_fails_no_attempt() {
 }
 
 #[test]
-fn tracker_frozen_past_its_expiry_recovers() {
+fn output_is_the_same_when_a_tracker_is_frozen_until_it_is_lost() {
     check_sort_with_fault(|cluster| {
         cluster.mrctl(&["chaos", "stop", "node4", "--daemon", "tasktracker"]);
         wait_lost(cluster, "node4");
@@ -269,7 +269,7 @@ fn tracker_frozen_past_its_expiry_recovers() {
 }
 
 #[test]
-fn daemon_deaths_during_reduce_output_change_nothing() {
+fn output_is_the_same_when_daemons_die_or_freeze_while_reduces_write() {
     let (cluster, calm) = cluster();
     disturb_sort(&cluster, &calm, "/tracker", DisturbedPhase::Reducing, |cluster| {
         cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
@@ -316,7 +316,7 @@ fn tracker_that_was_down_when_a_job_ended_is_ordered_to_clean_up() {
     fs::write(go, "").unwrap();
     let over = cluster.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
-    assert!(!cluster.leftovers().is_empty(), "the side file on the dead tracker still exists");
+    assert!(!cluster.leftovers().is_empty(), "the side file was deleted although its tracker was down");
     cluster.mrctl(&["chaos", "cont", "node1", "--daemon", "tasktracker"]);
     cluster.wait_clean();
 }

@@ -145,7 +145,7 @@ fn compressed_input_that_cannot_be_decoded_is_refused_by_name() {
     ];
     for (path, bytes, words) in cases {
         put(&cluster, path, bytes);
-        // The file is given itself, or found in a folder.
+        // The input is the file itself, or the folder that contains it.
         for input in [path, "/c"] {
             let args = ["submit", "wordcount", "--input", "/in", input, "--output", "/out"];
             let message = cluster.refused(2, &args);
@@ -283,7 +283,8 @@ fn bad_records_are_skipped_up_to_a_bound_and_named_by_line() {
     }
 }
 
-/// The partial output of the first run is deleted, and the second run writes all records again.
+/// The map reads its input again without the bad record. Checks that the output it had written
+/// before is deleted, so that no record is written twice.
 #[test]
 fn map_only_job_with_a_skipped_record_writes_all_others_once() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
@@ -315,8 +316,8 @@ fn map_only_job_with_a_skipped_record_writes_all_others_once() {
     assert_eq!(found, (0..40_000).filter(|n| *n != 39_000).collect::<Vec<_>>());
 }
 
-/// Regression: lists truncated the exception, the failed task was `unfinished`, and teragen was
-/// shown with input.
+/// Regression: lists truncated the exception, the state of the failed task was `unfinished`, and
+/// teragen was shown as if it had input.
 #[test]
 fn failures_are_shown_by_their_cause_and_last_line() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });

@@ -65,7 +65,7 @@ fn unusual_lines_are_sorted_and_copied_completely() {
     assert_eq!(job["counters"]["MAP_INPUT_RECORDS"], records, "{job}");
     // Reduces get ranges of keys, so the concatenated parts are sorted.
     let sorted = cluster.output("/sorted");
-    assert!(sorted.strip_suffix(b"\n") == Some(&wanted[..]), "{} bytes came", sorted.len());
+    assert!(sorted.strip_suffix(b"\n") == Some(&wanted[..]), "the {} bytes of output differ", sorted.len());
 
     // A job without reduces writes the same lines in the order of the files, one part per map.
     let job = cluster.succeed(&["identity", "--input", "/in", "--output", "/mapped"]);
@@ -73,7 +73,7 @@ fn unusual_lines_are_sorted_and_copied_completely() {
     let mapped = cluster.output("/mapped");
     let mut mapped: Vec<&[u8]> = mapped.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n').collect();
     mapped.sort_unstable();
-    assert!(mapped.join(&b'\n') == wanted, "{} lines came", mapped.len());
+    assert!(mapped.join(&b'\n') == wanted, "the {} lines of output differ", mapped.len());
     cluster.wait_clean();
 }
 
@@ -150,5 +150,5 @@ fn terasort_of_64_mib_spills_and_merges() {
     });
     let job = terasort(&cluster, 671_089, "5");
     let spilled = job["counters"]["SPILLED_RECORDS"].as_u64();
-    assert!(spilled >= Some(671_089), "every record went to disk before the merge: {spilled:?}");
+    assert!(spilled >= Some(671_089), "not every record was spilled: {spilled:?}");
 }

@@ -99,7 +99,7 @@ fn waiting_job_explains_why() {
 }
 
 #[test]
-fn a_job_in_safemode_says_so() {
+fn job_says_that_it_waits_for_the_end_of_safemode() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
     put(&cluster, "in", "a b\n");
     let sleeper = ["submit", "streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"];

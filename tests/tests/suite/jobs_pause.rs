@@ -42,8 +42,8 @@ fn newest_attempt(task: &Value) -> Value {
 pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
     eventually(&format!("{name} in {stage}"), TIMEOUT, || {
         let attempt = newest_attempt(&task(cluster, name));
-        let existing = attempt["state"] == "running" && attempt["stage"] == stage;
-        existing.then(|| attempt["attempt"].as_str().unwrap().to_owned())
+        let is_there = attempt["state"] == "running" && attempt["stage"] == stage;
+        is_there.then(|| attempt["attempt"].as_str().unwrap().to_owned())
     })
 }
 
@@ -164,7 +164,7 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     cluster.mrctl(&["resume", &reduce, "--on", node]);
     let paused = pause(&cluster, &reduce, "reduce");
     assert_eq!(paused["resumed_from"], format!("{reduce}.0").as_str());
-    // Damages the last byte of a run that is still to be read.
+    // Damages the last byte of a sorted run in the checkpoint, which has not been read yet.
     let files = fs::read_dir(checkpoint_dir(&cluster, &paused)).unwrap().map(|entry| entry.unwrap().path());
     let run = files.filter(|path| !path.ends_with("state")).max_by_key(|path| path.metadata().unwrap().len());
     let run = run.expect("there is one");

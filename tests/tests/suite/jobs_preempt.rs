@@ -63,16 +63,16 @@ fn repeatedly_split_maps_give_the_same_output() {
     ];
     for (name, program) in programs {
         let (plain, disturbed) = (format!("/plain-{name}"), format!("/split-{name}"));
-        let recovered = cluster.succeed(&[program, &["--input", "/text", "--output", &plain]].concat());
+        let undisturbed = cluster.succeed(&[program, &["--input", "/text", "--output", &plain]].concat());
         let job =
             cluster.detach(&[program, &slow[..], &["--input", "/text", "--output", &disturbed]].concat());
         let splits = split_all(&cluster, &job);
         let split = cluster.json(&["job", &job]);
         let maps = split["maps"]["total"].as_u64().unwrap();
-        assert!(splits > 0 && maps > recovered["maps"]["total"].as_u64().unwrap(), "{name}: {split}");
+        assert!(splits > 0 && maps > undisturbed["maps"]["total"].as_u64().unwrap(), "{name}: {split}");
         assert_eq!(split["maps"]["done"], split["maps"]["total"], "{name}: {split}");
         for counter in ["MAP_INPUT_RECORDS", "MAP_OUTPUT_RECORDS", "REDUCE_OUTPUT_RECORDS"] {
-            assert_eq!(split["counters"][counter], recovered["counters"][counter], "{name}: {counter}");
+            assert_eq!(split["counters"][counter], undisturbed["counters"][counter], "{name}: {counter}");
         }
         assert!(
             cluster.output(&plain) == cluster.output(&disturbed),

@@ -25,6 +25,7 @@ impl Rng {
 
 #[derive(Clone, Copy, Default)]
 struct Disturbances {
+    /// Whether attempts are also killed.
     kills: bool,
     /// Whether the JobTracker is killed and restarted from time to time.
     jobtracker_dies: bool,
@@ -151,7 +152,7 @@ impl Preemptions {
     /// Checks that jobs were really disturbed.
     fn check(&self, disturbances: Disturbances) {
         let a_second = (self.splits + self.pauses + self.kills) as f64 / self.time.as_secs_f64();
-        println!("{self:?}: {a_second:.1} slots a second");
+        println!("{self:?}: {a_second:.1} preemptions per second");
         assert!(self.splits > 0 && self.pauses > 0 && self.migrations > 0, "too few preemptions: {self:?}");
         assert_eq!(self.kills > 0, disturbances.kills, "{self:?}");
     }
@@ -168,7 +169,7 @@ fn check_disturbed_jobs(seeds: std::ops::Range<u64>, disturbances: Disturbances)
     let mut done = Preemptions::default();
     for seed in seeds {
         for ((name, program, paces), (bytes, job)) in PROGRAMS.iter().zip(&plain) {
-            let output = format!("/disturb_job-{name}-{seed}");
+            let output = format!("/disturbed-{name}-{seed}");
             // In half of the runs the reducer is declared not restartable: it is paused too, but
             // not in its last stage.
             let restartable = format!("stream.reducer.restartable={}", seed % 2 == 0);
@@ -225,7 +226,7 @@ fn tasktracker_deaths_during_random_preemption_change_nothing() {
 
 #[test]
 #[ignore = "two hundred runs, half of them without kills: run scripts/long-tests"]
-fn two_hundred_random_preemption_runs() {
+fn two_hundred_random_preemption_runs_change_no_byte() {
     let died = Disturbances { jobtracker_dies: true, ..PREEMPTIONS_ONLY };
     check_disturbed_jobs(1000..1013, PREEMPTIONS_ONLY);
     check_disturbed_jobs(2000..2012, died);

@@ -12,7 +12,7 @@ use std::{
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[test]
-fn old_jobs_are_forgotten_and_lost_trackers_named() {
+fn old_jobs_are_forgotten_and_errors_about_logs_name_the_unreachable_tracker() {
     let settings = "[jobtracker]\njobs_kept = 2\nhistories_kept = 4\nheartbeat = \"200ms\"\n\
                     suspect_after = \"1s\"\nlost_after = \"2s\"\n";
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
@@ -25,7 +25,7 @@ fn old_jobs_are_forgotten_and_lost_trackers_named() {
     let kept: Vec<&str> = jobs.as_array().unwrap().iter().map(|job| job["job"].as_str().unwrap()).collect();
     // Old jobs are removed when a new one is submitted.
     assert_eq!(kept, ["job_5", "job_6", "job_7"]);
-    // The job is only in the history. Commands that need the job refer to it.
+    // The job is only in the history. Commands that need the job in memory refer to the history.
     for command in ["job", "tasks", "counters", "kill"] {
         let line = cluster.refused(1, &[command, "job_4"]);
         assert!(line.contains("job_4") && line.contains("mrctl history job_4"), "{command}: {line}");
@@ -60,7 +60,7 @@ fn lines_of(history: &Path) -> Vec<(u128, String)> {
 }
 
 /// strace makes writes to the history slow. The JobTracker is stopped while lines of a killed job
-/// wait to be written.
+/// wait to be written. Checks that it writes them before it ends.
 #[test]
 fn history_is_complete_after_a_clean_stop() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });

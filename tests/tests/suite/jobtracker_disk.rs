@@ -137,7 +137,11 @@ fn jobtracker_with_an_almost_full_disk_starts_no_attempt_and_stays_up() {
         idle = if running(&bad) || running(&good) { 0 } else { idle + 1 };
         (idle >= 10).then_some(())
     });
-    assert_eq!(cluster.json(&["job", &good])["state"], "running", "its reduce waits");
+    assert_eq!(
+        cluster.json(&["job", &good])["state"],
+        "running",
+        "the job has ended although its reduce may not start"
+    );
     let nodes = cluster.try_mrctl(&["nodes"]);
     assert!(nodes.code == 0 && nodes.stderr.contains("no attempt is started"), "{}", nodes.stderr);
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();

@@ -237,7 +237,7 @@ fn a_missing_newest_segment_of_the_edit_log_is_refused() {
 }
 
 #[test]
-fn job_numbers_are_not_reused_after_a_missing_segment() {
+fn job_ids_are_not_reused_after_a_missing_segment() {
     let cluster = check_missing_segment_is_refused(JOBTRACKER);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
     let job = cluster.succeed(&["wordcount", "--input", "/text", "--output", "/counts-again"]);

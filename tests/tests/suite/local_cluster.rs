@@ -354,7 +354,7 @@ fn a_foreground_cluster_ends_with_its_signal() {
 }
 
 #[test]
-fn the_demo_works_and_leaves_nothing_behind() {
+fn demo_works_and_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(binaries().join("mrctl"))
         .arg("demo")

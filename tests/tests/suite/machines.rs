@@ -8,7 +8,7 @@ use std::{process::Command, time::Duration};
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 #[test]
-fn machines_of_a_closed_cluster_are_killed_and_partitioned() {
+fn closed_cluster_survives_killed_and_partitioned_machines() {
     let Some(machines) = Machines::make("fa", 11, &["r1", "r1", "r2"]) else { return };
     let [second, third, fourth] = [2, 3, 4].map(|at| machines.node(at));
     // A second `up` must change nothing.
@@ -106,7 +106,7 @@ fn check_job_survives_the_death_of(machines: &Machines, node: &str) {
 
 /// A cluster is extended, upgraded while a job runs, has full disks, and is reduced.
 #[test]
-fn machines_are_added_filled_upgraded_and_drained() {
+fn cluster_works_while_machines_are_added_filled_upgraded_and_drained() {
     let Some(machines) = Machines::prepare("fc", 13, &["r1", "r2", "r1"], 2) else { return };
     let [first, second, third, fourth] = [1, 2, 3, 4].map(|at| machines.node(at));
     machines.set("namenode", "disk_reserve = \"16MiB\"");

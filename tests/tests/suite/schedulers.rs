@@ -6,8 +6,8 @@ use std::{fs, process::Command, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Fair with fifo as its shadow. Each of two nodes has one map slot, and there is no waiting for
-/// locality.
+/// Settings: Fair, with fifo as its shadow, a second policy whose decisions have no effect. A node
+/// has one map slot, and jobs do not wait for locality.
 const FAIR: &str = "[jobtracker]\nheartbeat = \"200ms\"\n[tasktracker]\nmap_slots = 1\n\
     [scheduler]\nname = \"fair\"\nshadow = \"fifo\"\n\
     [scheduler.fair]\nnode_wait = \"0s\"\nrack_wait = \"0s\"\nfair_share_timeout = \"2s\"\n\
@@ -133,7 +133,7 @@ fn preemptions_are_explained_and_the_shadow_is_compared() {
     assert!(text.starts_with("fifo in the shadow of fair\n"), "{text}");
     assert!(text.contains(&format!("{ann} rather than {bob}")), "{text}");
     let history = cluster.mrctl(&["history", &ann]);
-    assert!(history.contains("pool-below-share"), "reasons are in history: {history}");
+    assert!(history.contains("pool-below-share"), "the history has no reasons: {history}");
     for job in [&ann, &bob] {
         cluster.mrctl(&["kill", job]);
     }
@@ -172,7 +172,7 @@ fn unknown_policy_is_rejected_before_any_change() {
     assert!(code == Some(2) && message.contains("choose one of"), "{message}");
     let (code, message) = run("mrctl", &["up", "--scheduler", "fare", "--detach", "--dir", "up"]);
     assert!(code == Some(2) && message.contains("there is no scheduler \"fare\""), "{message}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "something was created");
     let slip = "[cluster]\ninsecure = false\n\n[scheduler]\nname = \"fair\"\n\n[scheduler.fair]\nnod_wait = \"5s\"\n";
     fs::write(folder.path().join("slip.toml"), slip).unwrap();
     let (code, message) = run("jobtracker", &["--config", "slip.toml", "--dir", "data"]);
@@ -183,9 +183,9 @@ fn unknown_policy_is_rejected_before_any_change() {
     );
     let (code, message) = run("mrctl", &["up", "--config", "slip.toml", "--detach", "--dir", "up"]);
     assert!(code == Some(2) && message.contains("slip.toml:8: there is no scheduler parameter"), "{message}");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "something was created");
     let (code, _) = run("jobtracker", &["--config", "slip.toml", "--scheduler", "fifo", "--print-config"]);
-    assert_eq!(code, Some(2), "parameters of policies that were not chosen are checked too");
+    assert_eq!(code, Some(2), "parameters of a policy that is not in use were not checked");
 }
 
 #[test]

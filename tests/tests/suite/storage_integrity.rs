@@ -124,7 +124,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
             read += 1;
         } else {
             assert!(ran.code == 1 && ran.stdout.is_empty(), "{}{}", ran.stdout, ran.stderr);
-            assert!(ran.stderr.contains("blk_"), "a clear error: {}", ran.stderr);
+            assert!(ran.stderr.contains("blk_"), "the error does not name the block: {}", ran.stderr);
         }
     }
     eprintln!("{read} of 4 could be read");
@@ -198,8 +198,9 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     );
 }
 
-/// Tests the same as a user sees it. The JobTracker dies after a commit and before the commit is
-/// recorded, which strace makes slow. The user moves the output before the JobTracker is back.
+/// The JobTracker dies after the NameNode has committed the output of a job, and before it has
+/// recorded the commit, which strace makes slow. The user moves the output before the JobTracker is
+/// back.
 #[test]
 fn job_succeeds_although_its_output_was_moved_before_the_commit_was_recorded() {
     // On a slow machine the record may be written before the JobTracker is killed, so the test is
@@ -364,7 +365,7 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     ] {
         assert!(log.contains(line), "{line:?} is not in {log}");
     }
-    assert!(!log.contains("fsck --verify"), "no line for each replica: {log}");
+    assert!(!log.contains("fsck --verify"), "the log has a line for each replica: {log}");
 }
 
 /// Checks that the health check reports that the NameNode is in safemode, but also that it is up,

@@ -58,7 +58,7 @@ fn files_start_with_a_module_doc() {
 
 fn read_manifest(folder: &Path) -> toml::Table {
     let text = fs::read_to_string(folder.join("Cargo.toml")).expect("a manifest");
-    text.parse().expect("a sound manifest")
+    text.parse().expect("a valid manifest")
 }
 
 /// The dependencies of a crate on other crates of the workspace, by folder.
@@ -135,7 +135,7 @@ pub(super) fn workspace_members() -> BTreeSet<String> {
 }
 
 #[test]
-fn pure_crates_are_pure() {
+fn pure_code_uses_no_clock_file_socket_or_thread() {
     let mut broken = String::new();
     let pure = [
         "core/",
@@ -162,7 +162,7 @@ fn pure_crates_are_pure() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_source_file_contains_unfinished_code() {
     // The marks are composed here, so that this file does not contain them.
     let marks = [("todo", "!("), ("unimplemented", "!("), ("dbg", "!("), ("FIX", "ME"), ("XX", "X")]
         .map(|(head, tail)| format!("{head}{tail}"));

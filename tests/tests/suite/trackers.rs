@@ -26,7 +26,8 @@ fn sleepers(cluster: &Cluster) -> usize {
 
 #[test]
 fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
-    // Long enough for the JobTracker to recognise its own absence when it continues.
+    // The timeout is long enough for the JobTracker to notice, when it continues, that it was
+    // frozen itself.
     let settings = SETTINGS.replace("lost_after = \"3s\"", "lost_after = \"12s\"");
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "word\n").unwrap();
@@ -48,7 +49,7 @@ fn tracker_without_replies_stops_its_tasks_before_it_is_lost() {
     let why = first["error"].as_str().unwrap();
     assert!(why.contains("isolated from the JobTracker"), "{tasks}");
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
-    assert!(!log.contains("tracker is lost"), "the attempt ended before its tracker was lost: {log}");
+    assert!(!log.contains("tracker is lost"), "the tracker was lost before it stopped its tasks: {log}");
     cluster.mrctl(&["kill", &job]);
 }
 
@@ -138,7 +139,7 @@ fn sighup_ends_no_daemon() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings: SETTINGS, ..Up::default() });
     for daemon in ["namenode", "jobtracker", "datanode", "tasktracker"] {
         let pids = cluster.processes_named(daemon);
-        assert!(!pids.is_empty(), "{daemon} runs");
+        assert!(!pids.is_empty(), "{daemon} is not running");
         signal(&pids, "-HUP");
         let printed = || {
             let logs = fs::read_dir(cluster.path(".fermata/logs")).unwrap().flatten();
@@ -149,7 +150,7 @@ fn sighup_ends_no_daemon() {
             texts.any(|text| text.contains("SIGHUP")).then_some(())
         };
         eventually(&format!("{daemon} logs the signal"), TIMEOUT, printed);
-        assert_eq!(cluster.processes_named(daemon), pids, "{daemon} lives");
+        assert_eq!(cluster.processes_named(daemon), pids, "{daemon} has ended");
     }
 }
 
@@ -205,7 +206,7 @@ fn a_mapper_that_numbers_its_lines_is_never_split() {
     eventually("the job has ended", TIMEOUT, || {
         (cluster.json(&["job", &job])["state"] == "succeeded").then_some(())
     });
-    assert!(cluster.output("/disturbed") == cluster.output("/plain"), "a map was split: other line numbers");
+    assert!(cluster.output("/disturbed") == cluster.output("/plain"), "a map was split: line numbers differ");
     let divisible = "stream.mapper.divisible=true";
     assert!(refused.code == 1 && refused.stderr.contains(divisible), "{}{}", refused.stdout, refused.stderr);
     assert_eq!(ran.stderr.matches(divisible).count(), 1, "the advice must be printed once: {}", ran.stderr);

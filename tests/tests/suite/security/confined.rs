@@ -45,7 +45,7 @@ impl Trial {
 
     /// Returns a script of forbidden and permitted actions of a task. Each prints its result after
     /// a label.
-    fn attempts(&self) -> String {
+    fn action_script(&self) -> String {
         format!(
             "id -u | sed 's/^/uid\\t/'\n\
              grep NoNewPrivs /proc/self/status | tr -s '\\t' ' ' | sed 's/^/privs\\t/'\n\
@@ -68,7 +68,7 @@ fn check(out: &str, log: &str) {
     assert!(out.contains("own\tmine") && out.contains("env\t0"), "{out}");
     assert!(log.contains("reported"), "{log}");
     if log.contains("no Landlock") {
-        skip("landlock", "the kernel has no Landlock: folders were not tried");
+        skip("landlock", "the kernel has no Landlock: access to folders was not tested");
     } else {
         assert!(!out.contains("hidden words") && !out.contains("outside\t0"), "{out}");
         assert!(!out.contains("devices\t0"), "{out}");
@@ -83,7 +83,7 @@ fn task_can_access_only_its_own_folders() {
     let account = account();
     let root = account.contains("nobody");
     let trial = Trial::new(&account);
-    let mapper = format!("cat > /dev/null\n{}", trial.attempts());
+    let mapper = format!("cat > /dev/null\n{}", trial.action_script());
     let file = trial.script("mapper.sh", &mapper);
     let ran = trial
         .submit(&["streaming", "--mapper", "./mapper.sh", "--file", file.to_str().unwrap()], "of-streaming");
@@ -93,7 +93,7 @@ fn task_can_access_only_its_own_folders() {
     check(&out, &log);
     assert!(!root || !out.contains("uid\t0\n"), "{out}");
     // This program of the user does not confine itself.
-    let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
+    let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.action_script());
     let program = trial.script("own-program", &text);
     let ran = trial.submit(&[program.to_str().unwrap()], "of-own");
     assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
@@ -107,7 +107,7 @@ fn task_can_access_only_its_own_folders() {
 fn program_with_the_tracker_account_is_still_confined() {
     // Tasks of a tracker that runs as root have its account only if that is configured.
     let trial = Trial::new(if is_root() { "[tasktracker]\ntasks_as_root = true\n" } else { "" });
-    let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.attempts());
+    let text = format!("[ \"$1\" = --describe ] && echo '{DESCRIPTION}' && exit\n{}", trial.action_script());
     let program = trial.script("own-program", &text);
     trial.submit(&[program.to_str().unwrap()], "of-own");
     let out = trial.lab.done("ann", &["logs", "--stdout", "job_1.m0"]);

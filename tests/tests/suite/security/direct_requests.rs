@@ -2,7 +2,7 @@
 //! without a valid token.
 
 use super::{
-    Good, Lab,
+    Lab, Validity,
     gate::{Caller, create_protected_items, uuid_bytes},
     paths::TRAVERSALS,
 };
@@ -146,7 +146,7 @@ fn servers_reject_path_traversal() {
     };
     let before = listing();
     runtime().block_on(async {
-        let caller = Caller::new(&lab, &logs, lab.credentials(Role::Admin, "boss", Good::Yes));
+        let caller = Caller::new(&lab, &logs, lab.credentials(Role::Admin, "boss", Validity::Valid));
         for name in TRAVERSALS {
             let mut codes = request_files(&caller, name).await;
             codes.extend(submit_with(&caller, name).await);
@@ -157,7 +157,7 @@ fn servers_reject_path_traversal() {
             }
         }
     });
-    assert_eq!(listing(), before, "nothing has changed");
+    assert_eq!(listing(), before, "a refused request changed something");
 }
 
 /// Returns the block key of a cluster.
@@ -191,7 +191,7 @@ pub(super) fn block_of(lab: &Lab, kind: &[&str]) -> fs::LocatedBlock {
 /// Returns the current location of the block of `/in`.
 pub(super) fn locate(lab: &Lab) -> fs::LocatedBlock {
     runtime().block_on(async {
-        let boss = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
+        let boss = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Validity::Valid));
         let about = fs::LocateRequest { path: "/in".into(), length: 6000, ..Default::default() };
         let found: fs::LocateReply = boss.ask("/fermata.dfs.v1.NameNode/Locate", about).await.unwrap();
         found.blocks[0].clone()

@@ -2,7 +2,7 @@
 //! writer whose block is closed.
 
 use super::{
-    Good, Lab,
+    Lab, Validity,
     direct_requests::{block_of, key_of, locate, runtime},
     gate::Caller,
 };
@@ -177,7 +177,7 @@ fn a_closed_block_is_not_written_again() {
     // The writer of the block still has this token.
     let token = key_of(&lab.path("ours/secret")).write_token(id, nonce, length).to_bytes();
     let report: fs::ReportReply = runtime().block_on(async {
-        let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Good::Yes));
+        let boss = Caller::new(&lab, "127.0.0.1:1", lab.credentials(Role::Admin, "boss", Validity::Valid));
         boss.ask("/fermata.dfs.v1.NameNode/Report", fs::ReportRequest::default()).await.unwrap()
     });
     let nodes = report.nodes.into_iter().filter_map(|node| node.address);

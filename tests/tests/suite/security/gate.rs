@@ -1,7 +1,7 @@
 //! Calls every method of every service with every kind of invalid credential. The list of methods
 //! comes from the .proto files, so that a method without a rule fails here.
 
-use super::{Good, Lab};
+use super::{Lab, Validity};
 use prost::Message;
 use proto::{dfs, mr};
 use security::{Credentials, Role, rule_of};
@@ -145,7 +145,7 @@ pub(super) async fn create_protected_items(lab: &Lab) -> ProtectedItems {
     let job: serde_json::Value = serde_json::from_str(&lab.done("ann", &run)).unwrap();
     assert_eq!(job["state"], "succeeded", "{job}");
     let job = job["job"].as_str().unwrap().to_owned();
-    let ann = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::User, "ann", Good::Yes));
+    let ann = Caller::new(lab, "127.0.0.1:1", lab.credentials(Role::User, "ann", Validity::Valid));
     let about = mr::TasksRequest { job: job.clone(), ..Default::default() };
     let tasks: mr::TasksReply = ann.ask("/fermata.mr.v1.JobTracker/Tasks", about).await.unwrap();
     let mr::AttemptInfo { attempt, logs_addr: logs, .. } = tasks.tasks[0].attempts[0].clone();
@@ -226,16 +226,17 @@ pub(super) fn uuid_bytes() -> Vec<u8> {
 /// Calls all methods with all credentials, and returns the number of refused calls.
 async fn call_all_methods(lab: &Lab) -> usize {
     let stage = create_protected_items(lab).await;
-    let who = |role, name, good| Caller::new(lab, &stage.logs, lab.credentials(role, name, good));
+    let who = |role, name, validity| Caller::new(lab, &stage.logs, lab.credentials(role, name, validity));
     let nobody = Caller::nobody(lab, &stage.logs);
     let other_client = Caller::new(lab, &stage.logs, lab.other_client());
     let roles: Vec<(Role, [Caller; 3])> = Role::ALL
         .iter()
         .map(|role| {
-            (*role, [Good::Yes, Good::OfAnotherCluster, Good::Expired].map(|good| who(*role, "bob", good)))
+            let all = [Validity::Valid, Validity::OfAnotherCluster, Validity::Expired];
+            (*role, all.map(|validity| who(*role, "bob", validity)))
         })
         .collect();
-    let bob = who(Role::User, "bob", Good::Yes);
+    let bob = who(Role::User, "bob", Validity::Valid);
     let mut refused = 0;
     let mut is = |what: &str, code: Code, right: Code| {
         assert_eq!(code, right, "{what}");
@@ -249,7 +250,7 @@ async fn call_all_methods(lab: &Lab) -> usize {
             other_client.call(&method, ()).await,
             Code::Unauthenticated,
         );
-        for (role, [good, foreign, expired]) in &roles {
+        for (role, [valid, foreign, expired]) in &roles {
             for (what, caller) in [("another cluster's", foreign), ("an expired", expired)] {
                 // Certificates are refused before a method is called: see `check_handshakes`.
                 if !lab.tls {
@@ -257,7 +258,7 @@ async fn call_all_methods(lab: &Lab) -> usize {
                     is(&what, caller.call(&method, ()).await, Code::Unauthenticated);
                 }
             }
-            let code = good.call(&method, ()).await;
+            let code = valid.call(&method, ()).await;
             if rule.allows(*role) {
                 assert!(is_accepted(code), "{method} as {role}: {code:?}");
             } else {
@@ -274,7 +275,7 @@ async fn call_all_methods(lab: &Lab) -> usize {
         refused += check_handshakes(lab, &stage.logs);
     }
     // The owner may call these methods.
-    let ann = who(Role::User, "ann", Good::Yes);
+    let ann = who(Role::User, "ann", Validity::Valid);
     for method in
         ["/fermata.dfs.v1.NameNode/Stat", "/fermata.mr.v1.JobTracker/Why", "/fermata.mr.v1.TrackerLogs/Log"]
     {
@@ -293,9 +294,9 @@ fn check_handshakes(lab: &Lab, logs: &str) -> usize {
     let mut refused = 0;
     for (addr, server) in servers {
         for role in Role::ALL {
-            for good in [Good::OfAnotherCluster, Good::Expired] {
-                let shown = lab.credentials(role, "bob", good);
-                assert!(is_refused_at_handshake(&shown, addr, server), "{server}: {role}, {good:?}");
+            for validity in [Validity::OfAnotherCluster, Validity::Expired] {
+                let shown = lab.credentials(role, "bob", validity);
+                assert!(is_refused_at_handshake(&shown, addr, server), "{server}: {role}, {validity:?}");
                 refused += 1;
             }
         }

@@ -2,7 +2,7 @@
 //! connections beyond the limit get the error "busy".
 
 use super::{
-    Good, Lab,
+    Lab, Validity,
     direct_requests::{block_of, send_request},
 };
 use fermata_tests::{Cluster, QUICK, Up, may_inspect_daemons};
@@ -79,14 +79,14 @@ fn idle_connections_do_not_block_clients_of_a_closed_cluster() {
     check_idle_connections(&Lab::up(true, "").cluster);
 }
 
-/// Uses all transfers of the DataNodes. Checks that the next client gets a message, also over TLS,
-/// and that it is served later.
+/// Uses all transfers that a DataNode permits at a time. Checks that the next client gets the error
+/// "busy", and that clients are served again later.
 fn check_busy_message(tls: bool) {
     let lab = Lab::up(tls, "[datanode]\ntransfers_max = 2\n");
     let block = block_of(&lab, &[]);
     let (id, length, nonce, node) = (block.block_id, block.length, block.nonce, &block.nodes[0]);
     let read = || Op::Read(ReadBlock { block_id: id, offset: 0, length, block_length: length, nonce });
-    let boss = lab.credentials(Role::Admin, "boss", Good::Yes);
+    let boss = lab.credentials(Role::Admin, "boss", Validity::Valid);
     let connect = || {
         let socket = TcpStream::connect(&node.data_addr).unwrap();
         boss.connector(Role::DataNode).secure(socket, Duration::from_secs(10)).unwrap()
@@ -109,11 +109,11 @@ fn check_busy_message(tls: bool) {
 }
 
 #[test]
-fn reader_beyond_the_limit_gets_busy() {
+fn reader_beyond_the_limit_gets_the_error_busy() {
     check_busy_message(false);
 }
 
 #[test]
-fn reader_beyond_the_limit_gets_busy_over_tls() {
+fn reader_beyond_the_limit_gets_the_error_busy_over_tls() {
     check_busy_message(true);
 }

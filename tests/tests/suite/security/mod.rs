@@ -1,4 +1,4 @@
-//! Tests of security: which calls, files and jobs each role may access, and which ports a default
+//! Security tests: which calls, files and jobs each role may access, and which ports a default
 //! cluster opens.
 
 mod confined;
@@ -32,8 +32,8 @@ pub(super) struct Lab {
 
 /// Whether a credential is valid, and if not, why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Good {
-    Yes,
+pub(super) enum Validity {
+    Valid,
     OfAnotherCluster,
     Expired,
 }
@@ -73,14 +73,14 @@ impl Lab {
     }
 
     /// Creates credentials for a role and name.
-    pub(super) fn credentials(&self, role: Role, name: &str, good: Good) -> Credentials {
-        let of = if good == Good::OfAnotherCluster { "theirs" } else { "ours" };
+    pub(super) fn credentials(&self, role: Role, name: &str, validity: Validity) -> Credentials {
+        let of = if validity == Validity::OfAnotherCluster { "theirs" } else { "ours" };
         let dir = tempfile::tempdir_in(self.folder.path()).unwrap().keep();
         let mut settings = SecurityConfig::default();
         if self.tls {
             let authority =
                 Authority::load(&self.path(of).join("ca"), &self.path(of).join("security")).unwrap();
-            let days = if good == Good::Expired { -1 } else { 1 };
+            let days = if validity == Validity::Expired { -1 } else { 1 };
             let own = authority.person(role, name, days).unwrap();
             write_private(&dir.join(format!("{name}.pem")), own.as_bytes()).unwrap();
             // Every client trusts our servers, so that only the servers can refuse.
@@ -88,7 +88,7 @@ impl Lab {
             (settings.dir, settings.identity) = (dir, name.into());
         } else {
             let keys = Keyring::of_secret_file(&self.path(of).join("secret")).unwrap();
-            let lifetime = Duration::from_secs(if good == Good::Expired { 0 } else { 3600 });
+            let lifetime = Duration::from_secs(if validity == Validity::Expired { 0 } else { 3600 });
             let job = (role == Role::Task).then_some("job_1");
             let token = Token::new(role, name, job, lifetime).sign(&keys).unwrap();
             settings.token = dir.join("token");
@@ -112,10 +112,10 @@ impl Lab {
         Credentials::of_task(&token, &authority, own_account()).unwrap()
     }
 
-    /// Creates credentials of a task of a job.
-    pub(super) fn task(&self, user: &str, word: &str) -> Credentials {
+    /// Creates the credentials of a task of `user` in the job named `job`.
+    pub(super) fn task(&self, user: &str, job: &str) -> Credentials {
         let keys = Keyring::of_secret_file(&self.path("ours/secret")).unwrap();
-        let token = Token::new(Role::Task, user, Some(word), Duration::from_hours(1)).sign(&keys).unwrap();
+        let token = Token::new(Role::Task, user, Some(job), Duration::from_hours(1)).sign(&keys).unwrap();
         Credentials::of_task(&token, &[], own_account()).unwrap()
     }
 

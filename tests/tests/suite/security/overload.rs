@@ -11,7 +11,7 @@
 
 mod attack;
 
-use super::{Good, Lab};
+use super::{Lab, Validity};
 use attack::Attack;
 use fermata_tests::{Cluster, Up};
 use proto::{dfs::ReportRequest, mr::JobsRequest};
@@ -65,11 +65,11 @@ impl Subject {
     /// Creates a subject from a closed cluster. The returned folder must exist as long as the
     /// cluster.
     fn closed(lab: Lab) -> (Self, tempfile::TempDir) {
-        let (admin, attacker) = (lab.credentials(Role::Admin, "boss", Good::Yes), lab.nobody());
+        let (admin, attacker) = (lab.credentials(Role::Admin, "boss", Validity::Valid), lab.nobody());
         lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
         lab.cluster.mrctl(&["fs", "chown", "ann", "/home/ann"]);
         let user = vec!["--config".to_owned(), lab.config_of("ann", false)];
-        let mallory = Some(lab.credentials(Role::User, ABUSIVE_USER, Good::Yes));
+        let mallory = Some(lab.credentials(Role::User, ABUSIVE_USER, Validity::Valid));
         (Self { cluster: lab.cluster, admin, attacker, mallory, user }, lab.folder)
     }
 

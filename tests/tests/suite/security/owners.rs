@@ -1,6 +1,6 @@
 //! Ownership of files and jobs: owner, group, mode and superuser, as shown by `mrctl`. Uses TLS.
 
-use super::{Good, Lab};
+use super::{Lab, Validity};
 use dfs_client::{Client, ClientOptions, path::DfsPath};
 use fermata_tests::{Cluster, QUICK, Ran, Up};
 use security::Role;
@@ -174,7 +174,7 @@ fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let client = |role, name| {
         let options = ClientOptions::new(lab.masters().0, daemon::config::ClientConfig::default());
-        let options = options.with(lab.credentials(role, name, Good::Yes));
+        let options = options.with(lab.credentials(role, name, Validity::Valid));
         runtime.block_on(Client::connect(options)).unwrap()
     };
     let (admin, bob) = (client(Role::Admin, "boss"), client(Role::User, "bob"));

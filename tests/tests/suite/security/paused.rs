@@ -53,8 +53,8 @@ fn confined_reduce_resumes_locally_and_remotely() {
         let here = first["tracker"].as_str().unwrap();
         cluster.mrctl(&["resume", &reduce, "--on", here]);
         pause(cluster, &reduce, "reduce");
-        let existing = if here == "node1" { "node2" } else { "node1" };
-        cluster.mrctl(&["resume", &reduce, "--on", existing]);
+        let other = if here == "node1" { "node2" } else { "node1" };
+        cluster.mrctl(&["resume", &reduce, "--on", other]);
         let cost = &await_success(cluster, &job)["preemption"];
         assert!(
             cluster.output(&plain) == cluster.output(&paused),

@@ -92,7 +92,6 @@ fn daemons_need_authentication_to_listen_beyond_loopback() {
     }
 }
 
-/// With a secret a daemon may listen on all addresses.
 #[test]
 fn daemon_with_a_secret_may_listen_on_all_addresses() {
     let folder = tempfile::tempdir().unwrap();

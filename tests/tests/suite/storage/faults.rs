@@ -217,7 +217,7 @@ fn known_block(cluster: &Cluster, known: &Known, number: u32, used: &mut BTreeSe
     let replicas = cluster.replicas_on(&node);
     let replica =
         replicas.iter().find(|path| id_of(path) == id).expect("the replica that the NameNode knows");
-    // Returns the path as strace sees it.
+    // strace compares files by their canonical path.
     fs::canonicalize(replica).unwrap()
 }
 

@@ -35,7 +35,7 @@ fn cluster(nodes: u32, replication: u32) -> (Arc<Cluster>, Known) {
     (Arc::new(cluster), known)
 }
 
-/// How a fault was detected.
+/// When a fault was detected, and the log line about it.
 struct Detection {
     detected: Duration,
     message: String,
@@ -223,7 +223,7 @@ const STARTING_MASTER_FAULTS: [Fault; 4] =
 
 /// Injects a different fault on every machine at once.
 #[test]
-fn a_different_storage_fault_on_every_machine_at_once() {
+fn different_storage_faults_on_all_machines_lose_no_data() {
     let (cluster, known) = cluster(4, 3);
     let node_faults =
         [(Fault::ReadError, 1), (Fault::RotInData, 2), (Fault::RotInChecksums, 3), (Fault::SyncError, 4)];
@@ -276,7 +276,7 @@ fn a_different_storage_fault_on_every_machine_at_once() {
 /// Tests the part of the matrix that runs with every build: one row for each way in which a fault
 /// appears.
 #[test]
-fn storage_faults_of_one_machine_at_a_time() {
+fn storage_fault_of_one_machine_at_a_time_loses_no_data() {
     let (cluster, known) = cluster(3, 2);
     // These rows need no strace.
     starting_master_row(&cluster, &known, Fault::JournalTail, Master::NameNode);
@@ -290,7 +290,7 @@ fn storage_faults_of_one_machine_at_a_time() {
 /// Tests every row on every machine.
 #[test]
 #[ignore = "minutes: scripts/long-tests the_whole_storage_matrix"]
-fn the_whole_storage_matrix() {
+fn the_whole_storage_matrix_loses_no_data() {
     let (cluster, known) = cluster(3, 2);
     for fault in NODE_FAULTS {
         for number in 1..=3 {

@@ -14,14 +14,16 @@ use std::{
 };
 
 const TIMEOUT: Duration = Duration::from_mins(1);
+/// Number of known files.
 const FILES: u64 = 6;
 /// A known file has three blocks; the last one is not full.
 const FILE_BYTES: u64 = (5 << 20) / 2;
+/// Bytes of a file that is put during a fault.
 const NEW_BYTES: u64 = 300 << 10;
 
 /// A file in the file system, and the local file with its content.
 #[derive(Debug, Clone)]
-pub(super) struct Copied {
+pub(super) struct StoredFile {
     path: String,
     source: PathBuf,
     sum: String,
@@ -29,7 +31,8 @@ pub(super) struct Copied {
 
 /// Data that was written before the faults.
 pub(super) struct Known {
-    files: Vec<Copied>,
+    files: Vec<StoredFile>,
+    /// Output of a wordcount of `/in`.
     counted: Vec<u8>,
 }
 
@@ -41,7 +44,7 @@ impl Known {
             random_file(&source, FILE_BYTES, 100 + number);
             let path = format!("/known/{number}");
             cluster.mrctl(&["fs", "put", source.to_str().unwrap(), &path]);
-            Copied { path, sum: sha256_of(&source), source }
+            StoredFile { path, sum: sha256_of(&source), source }
         };
         let files = (0..FILES).map(one).collect();
         fs::write(cluster.path("in"), "a b c\n".repeat(2000)).unwrap();
@@ -62,7 +65,7 @@ impl Known {
     }
 
     /// Checks that every known and every acknowledged file exists and has the right contents.
-    pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[Copied]) {
+    pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[StoredFile]) {
         for file in self.files.iter().chain(acknowledged) {
             let read = eventually(&format!("{} is served", file.path), TIMEOUT, || {
                 read(cluster, &file.path, "checked").ok()
@@ -73,7 +76,7 @@ impl Known {
 
     /// Checks that every file has the right contents or, if the operator has accepted a loss, is
     /// missing. Puts missing known files again.
-    pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[Copied], given_up: bool) {
+    pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[StoredFile], given_up: bool) {
         let mut missing = Vec::new();
         for file in self.files.iter().chain(acknowledged) {
             let found = eventually(&format!("{} is served or known to be gone", file.path), TIMEOUT, || {
@@ -121,7 +124,7 @@ pub(super) struct Served {
     /// Files that were read with wrong contents.
     wrong: Vec<String>,
     /// New files that were acknowledged.
-    pub(super) acknowledged: Vec<Copied>,
+    pub(super) acknowledged: Vec<StoredFile>,
     job: &'static str,
 }
 
@@ -142,7 +145,7 @@ pub(super) struct Work {
     thread: JoinHandle<Served>,
 }
 
-/// Number of works so far, for unique names.
+/// Number of [`Work`]s so far, for unique names.
 static WORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Work {
@@ -205,7 +208,7 @@ impl Work {
                 if given_up && !again && self.cluster.try_mrctl(&["fs", "ls", &parts]).code != 0 {
                     continue;
                 }
-                assert_eq!(self.cluster.output(&output), self.counted, "a wrong output");
+                assert_eq!(self.cluster.output(&output), self.counted, "the output of the job is wrong");
                 return served;
             }
         }
@@ -235,7 +238,7 @@ fn await_job(cluster: &Cluster, output: &str) -> bool {
     })
 }
 
-fn one_round(cluster: &Cluster, files: &[Copied], number: u32, round: u32, served: &mut Served) {
+fn one_round(cluster: &Cluster, files: &[StoredFile], number: u32, round: u32, served: &mut Served) {
     if round % 3 == 2 {
         let source = cluster.path(&format!("new-{number}-{round}"));
         random_file(&source, NEW_BYTES, u64::from(number * 1000 + round));
@@ -243,14 +246,14 @@ fn one_round(cluster: &Cluster, files: &[Copied], number: u32, round: u32, serve
         served.puts += 1;
         let ran = cluster.try_mrctl(&["fs", "put", source.to_str().unwrap(), &path]);
         if ran.code == 0 {
-            served.acknowledged.push(Copied { path, sum: sha256_of(&source), source });
+            served.acknowledged.push(StoredFile { path, sum: sha256_of(&source), source });
         } else {
             served.puts_failed += 1;
             served.text = ran.stderr;
         }
         return;
     }
-    let all: Vec<&Copied> = files.iter().chain(&served.acknowledged).collect();
+    let all: Vec<&StoredFile> = files.iter().chain(&served.acknowledged).collect();
     let file = all[round as usize % all.len()];
     served.gets += 1;
     match read(cluster, &file.path, "got") {
