@@ -68,6 +68,7 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::Pin,
     process::Child,
     sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -266,7 +267,17 @@ impl Drop for TaskTracker {
 
 /// Runs a TaskTracker until it gets SIGTERM or SIGINT, or cannot continue. Writes the ready file,
 /// with the shuffle address, after the registration.
-pub async fn run(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
+///
+/// The future is boxed here, so that it is compiled in this crate and not in the program.
+pub fn run<'a>(
+    config: &'a Config,
+    args: &'a DaemonArgs,
+    mrtask: Option<&'a Path>,
+) -> Pin<Box<dyn Future<Output = Result<(), TrackerError>> + Send + 'a>> {
+    Box::pin(serve(config, args, mrtask))
+}
+
+async fn serve(config: &Config, args: &DaemonArgs, mrtask: Option<&Path>) -> Result<(), TrackerError> {
     let tracker = TaskTracker::start_with(config, mrtask, true).await?;
     let serve = async {
         tracker.ready().await?;

@@ -109,7 +109,7 @@ pub(crate) struct Process {
     pub(crate) exit_status: oneshot::Receiver<ExitStatus>,
 }
 
-/// Kills a process, and knows why it was killed.
+/// Kills a process, and remembers the reason.
 #[derive(Debug)]
 pub(crate) struct ProcessHandle {
     pid: Pid,
@@ -183,7 +183,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts task processes, and has a table of those that run.
+/// Starts task processes, and keeps a table of the running ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
     requests: mpsc::Sender<Request>,

@@ -79,7 +79,7 @@ pub(crate) fn kill_marked(root: &Path, incarnation: Option<u64>, timeout: Durati
     }
 }
 
-/// Returns the children of a process that `/proc` shows; none if it has ended.
+/// Returns the children of a process, according to `/proc`; none if the process has ended.
 pub(crate) fn children(pid: Pid) -> Vec<Pid> {
     let folder = proc_path(pid, "task");
     let mut found = Vec::new();

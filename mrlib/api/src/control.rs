@@ -132,7 +132,7 @@ impl TaskControl {
         if self.state() == KILL { Err(self.killed_error()) } else { Ok(()) }
     }
 
-    /// Returns the current request. Fails if the task was killed.
+    /// Returns the pending preemption request, if there is one. Fails if the task was killed.
     #[inline]
     pub fn preempt_request(&self) -> Result<Option<PreemptKind>, TaskError> {
         match self.state() {

@@ -31,7 +31,8 @@ pub const NAME_BYTES_MAX: usize = 256;
 pub const DECLARED_MAX: usize = 1000;
 /// Whether the mapper is divisible. Set at submission from the program ([`crate::Job::divisible`]).
 pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
-/// The staging folder of the job, which is deleted with the job. Set at submission.
+/// The staging folder: where the client puts the executable and side files of the job. It is
+/// deleted after the job has ended. Set at submission.
 pub const STAGING: &str = "staging";
 /// The path of the file with the split keys: the bounds of the key ranges that the reduces of a job
 /// with total order get.

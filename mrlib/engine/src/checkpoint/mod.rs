@@ -78,7 +78,7 @@ pub struct SourceRun {
     pub map: Option<(String, u32, u64)>,
 }
 
-/// The position of a reduce between two steps.
+/// The complete state of a reduce between two steps, which a checkpoint saves.
 #[derive(Debug, Clone)]
 pub struct ReduceState {
     /// The current stage.

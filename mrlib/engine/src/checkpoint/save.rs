@@ -43,7 +43,7 @@ fn io_error(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> TaskError {
 pub struct SavedRuns(Result<CheckpointWriter, TaskError>);
 
 impl SavedRuns {
-    /// Returns the bytes of the runs that were in memory.
+    /// Returns how many bytes of runs were in memory and had to be written.
     pub fn memory_bytes(&self) -> u64 {
         self.0.as_ref().map_or(0, |writer| writer.memory.0)
     }
@@ -89,7 +89,7 @@ pub fn save(dirs: &[PathBuf], attempt: &str, partition: u32, state: &ReduceState
 
 /// A checkpoint that is being written.
 struct CheckpointWriter {
-    /// Folders that could be created.
+    /// The folders of the checkpoint that could be created.
     dirs: Vec<PathBuf>,
     /// Parents of new folders. They must be synced too, so that the new folders survive a crash.
     parents: Vec<PathBuf>,

@@ -172,9 +172,9 @@ struct MapRun<'a> {
     task: &'a MapTask,
     settings: &'a Settings,
     skipped_records: &'a SkippedRecords,
-    /// The start of the range.
+    /// The offset in the input file at which the range begins.
     start: u64,
-    /// The length of the range.
+    /// The length of the range, in bytes.
     span: u64,
     gzip: bool,
     /// Whether the map may end before the end of its range.

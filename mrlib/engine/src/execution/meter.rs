@@ -29,7 +29,7 @@ pub struct Meter {
     records_left: u32,
     /// Maximum read rate, in bytes per second.
     pace: Option<u64>,
-    /// Whether a preemption request ends a wait, or only a kill.
+    /// Whether a preemption request ends a wait. A kill always does.
     preemptible: bool,
     liveness: Liveness,
 }
@@ -76,7 +76,7 @@ impl Meter {
         Ok(report)
     }
 
-    /// Waits until the pace allows `bytes`.
+    /// Waits until reading `bytes` in total does not exceed the maximum read rate.
     pub fn wait(&mut self, bytes: u64, control: &TaskControl) -> Result<(), TaskError> {
         let Some(pace) = self.pace else { return Ok(()) };
         let due = Duration::from_secs_f64(bytes as f64 / pace as f64);

@@ -36,7 +36,7 @@ pub trait ByteSource: Send {
         self.len() == 0
     }
 
-    /// Sets the position of `next`.
+    /// Sets the offset at which `next` continues.
     fn seek(&mut self, at: u64) -> Result<(), TaskError>;
 
     /// Returns the next chunk, verified. It is empty only at the end.

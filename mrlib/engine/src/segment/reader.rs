@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-/// Maximum expansion of a block by lz4.
+/// Maximum factor by which a block grows when lz4 decompresses it.
 const EXPANSION_MAX: u64 = 256;
 
 /// Where the stored bytes of a partition are.
@@ -21,7 +21,7 @@ const EXPANSION_MAX: u64 = 256;
 pub enum Stored {
     /// In memory. These bytes are the partition and nothing else.
     Memory(Bytes),
-    /// In a file, which is opened to read it.
+    /// In a file, which is opened for each reader.
     File(PathBuf),
     /// In a scratch file, which exists as long as this value.
     Scratch(ScratchFile),

@@ -51,8 +51,8 @@ impl Entry {
     }
 }
 
-/// Sorts by partition, then by the order. Equal records keep their order, so that a map gives the
-/// same output each time.
+/// Sorts by partition, then in `order`. Equal records stay in the order of their arrival, so that a
+/// map gives the same output each time.
 fn sort(entries: &mut [Entry], arena: &[u8], order: SortOrder, parallel: bool) {
     // Sort by the entries alone first, with a comparison that has no mispredicted branches.
     if parallel {

@@ -34,7 +34,7 @@ pub(super) struct ByteProgress {
     pub(super) bytes_total: u64,
     /// Bytes read by earlier attempts.
     pub(super) bytes_before: u64,
-    /// Bytes fetched by all attempts.
+    /// Bytes fetched by all attempts of the reduce.
     pub(super) bytes_shuffled: u64,
 }
 

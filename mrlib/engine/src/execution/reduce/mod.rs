@@ -335,8 +335,8 @@ fn shuffle(
     Ok(shuffled)
 }
 
-/// Merges runs until few enough are left to be merged at once. Any number of small runs that fit in
-/// memory is few enough.
+/// Merges runs until the last stage can merge the rest in one pass. Runs that fit in memory
+/// together are not merged here, whatever their number.
 fn merge(
     job: &Job,
     task: &ReduceTask,
