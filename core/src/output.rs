@@ -25,9 +25,9 @@ fn work_folder_of_job(job: &Job) -> String {
     format!("{}/{WORK_DIR}/{}", job.spec.output, job.id)
 }
 
-/// Returns the first piece in a result that is outside the folders that the attempt may write to: its
-/// own folder, and those of the paused attempts that it resumes. The commit would move this file.
-/// Pieces are normalised paths.
+/// Returns the first piece (output file) in a result that is outside the folders that the attempt
+/// may write to: its own folder, and those of the paused attempts that it resumes. The commit would
+/// move this file. Pieces are normalised paths.
 pub(crate) fn piece_outside_folders<'a>(
     job: &Job,
     attempt: AttemptId,
@@ -54,8 +54,9 @@ pub struct Leftovers {
 }
 
 impl Leftovers {
-    /// Returns the leftovers of a job. The commit of a successful job deletes its work folder, so the
-    /// work folder of such a job is included only if an attempt may have written to it since.
+    /// Returns the leftovers of a job. The commit of a successful job deletes its work folder, so
+    /// the work folder of such a job is included only if an attempt may have written to it since
+    /// then.
     pub fn of_job(job: &Job, written_since: bool) -> Self {
         let discard_output = job.state != JobState::Ended(JobOutcome::Succeeded);
         let may_exist = !job.spec.output.is_empty() && (discard_output || written_since);
