@@ -315,7 +315,7 @@ impl JobTracker {
 
     /// Checks whether map outputs that were lost while no reduce needed them are needed again,
     /// because a reduce has to start over. The maps are checked only if outputs may have been lost,
-    /// because a job with thousands of paused reduces calls this function often.
+    /// because this function can be called for each of thousands of paused reduces.
     pub(super) fn require_outputs(&mut self, now: Time, job: JobId, out: &mut Vec<Effect>) {
         if !self.lost_unneeded_outputs.contains(&job) {
             return;
