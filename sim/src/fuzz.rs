@@ -29,15 +29,19 @@ pub struct EventCounts {
     pub events: u64,
     pub facts: u64,
     pub jobs: u64,
+    /// Jobs that failed or were killed.
     pub failed: u64,
     pub splits: u64,
     pub pauses: u64,
     pub kills: u64,
     pub resumes: u64,
     pub migrations: u64,
+    /// Speculative attempts.
     pub duplicates: u64,
+    /// Tasks that ran again because their tracker was lost.
     pub recovered: u64,
     pub faults: u64,
+    /// Faults that kill the JobTracker.
     pub restarts: u64,
     /// How often rare cases occurred.
     pub cases: Cases,

@@ -95,7 +95,7 @@ fn remote_maps_share_the_link() {
     workload.jobs[0].hosts = vec![vec![0]; 4];
     let outcome = play(setup, workload);
     assert_near(makespan_s(&outcome, 1), 21.1, 0.5);
-    assert_eq!(figures(&outcome, 1).near, [0, 4, 0], "the same rack");
+    assert_eq!(figures(&outcome, 1).near, [0, 4, 0], "all maps must be rack-local");
 }
 
 #[test]

@@ -65,8 +65,8 @@ impl FaultAction {
 }
 
 /// Returns the kinds of daemon to act on; empty means all daemons of the node.
-pub(super) fn kinds(half: Daemons) -> Vec<Kind> {
-    match half {
+pub(super) fn kinds(daemons: Daemons) -> Vec<Kind> {
+    match daemons {
         Daemons::Both => Vec::new(),
         Daemons::Datanode => vec![Kind::Datanode],
         Daemons::Tasktracker => vec![Kind::Tasktracker],
@@ -78,15 +78,15 @@ pub(super) async fn perform(target: &ChaosTarget, fault_action: &FaultAction) ->
     let FaultAction { node, to, random_number, .. } = fault_action;
     let undo = fault_action.is_end;
     match &fault_action.action {
-        ScenarioAction::Kill { half, .. } if undo => target.restart(node, &kinds(*half)).await,
-        ScenarioAction::Kill { half, .. } => {
-            blocking(|| target.signal(node, &kinds(*half), FaultSignal::Kill))
+        ScenarioAction::Kill { daemons, .. } if undo => target.restart(node, &kinds(*daemons)).await,
+        ScenarioAction::Kill { daemons, .. } => {
+            blocking(|| target.signal(node, &kinds(*daemons), FaultSignal::Kill))
         }
-        ScenarioAction::Stop { half, .. } => blocking(|| {
-            target.signal(node, &kinds(*half), if undo { FaultSignal::Cont } else { FaultSignal::Stop })
+        ScenarioAction::Stop { daemons, .. } => blocking(|| {
+            target.signal(node, &kinds(*daemons), if undo { FaultSignal::Cont } else { FaultSignal::Stop })
         }),
-        ScenarioAction::Cont { half, .. } => blocking(|| target.cont(node, &kinds(*half))),
-        ScenarioAction::Restart { half, .. } => target.restart(node, &kinds(*half)).await,
+        ScenarioAction::Cont { daemons, .. } => blocking(|| target.cont(node, &kinds(*daemons))),
+        ScenarioAction::Restart { daemons, .. } => target.restart(node, &kinds(*daemons)).await,
         ScenarioAction::Partition { .. } if undo => {
             blocking(|| target.heal(Some(if is_master(node) { to } else { node })))
         }

@@ -85,8 +85,8 @@ impl ClusterView {
         if let Some(blocks) = self.block_problem() {
             return Some(blocks);
         }
-        let is_gone = |name: &str, half: Daemons| {
-            gone.iter().any(|(node, which)| node == name && (*which == half || *which == Daemons::Both))
+        let is_gone = |name: &str, daemon: Daemons| {
+            gone.iter().any(|(node, which)| node == name && (*which == daemon || *which == Daemons::Both))
         };
         for (name, status) in self.nodes() {
             let halves = [
@@ -127,7 +127,7 @@ pub(crate) fn changes(before: &ClusterView, now: &ClusterView) -> Vec<(Option<St
         let Some(was) = were.get(&name) else { continue };
         let halves = [("tracker", &was.tracker, &is.tracker), ("datanode", &was.datanode, &is.datanode)];
         let changed = halves.iter().filter(|(_, was, is)| was != is && *was != "?" && *is != "?");
-        let text: Vec<String> = changed.map(|(half, _, is)| format!("{half} {is}")).collect();
+        let text: Vec<String> = changed.map(|(daemon, _, is)| format!("{daemon} {is}")).collect();
         if !text.is_empty() {
             texts.push((Some(name.clone()), format!("{name}: {}", text.join(", "))));
         }

@@ -368,14 +368,14 @@ impl ScenarioRun {
         }
         let node = fault_action.affected_node().to_owned();
         match &fault_action.action {
-            ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
-                self.removed_nodes.push((node, *half));
+            ScenarioAction::Kill { daemons, .. } | ScenarioAction::Stop { daemons, .. } => {
+                self.removed_nodes.push((node, *daemons));
             }
             ScenarioAction::Partition { .. } if !fault_action.is_between_nodes() => {
                 self.removed_nodes.push((node, Daemons::Both));
             }
-            ScenarioAction::Cont { half, .. } | ScenarioAction::Restart { half, .. } => {
-                self.record_return(&node, *half);
+            ScenarioAction::Cont { daemons, .. } | ScenarioAction::Restart { daemons, .. } => {
+                self.record_return(&node, *daemons);
             }
             ScenarioAction::Heal { .. } => self.record_healed_links(&node),
             _ => {}
@@ -384,10 +384,10 @@ impl ScenarioRun {
     }
 
     /// Records that daemons of a node are up again.
-    fn record_return(&mut self, node: &str, half: Daemons) {
+    fn record_return(&mut self, node: &str, daemons: Daemons) {
         let now = self.fault_log.now_s();
         self.removed_nodes.retain(|(removed_nodes, which)| {
-            removed_nodes != node || (half != Daemons::Both && *which != half)
+            removed_nodes != node || (daemons != Daemons::Both && *which != daemons)
         });
         for impact in
             self.fault_log.steps.iter_mut().filter(|impact| impact.node == node && !impact.needs_no_detection)
@@ -424,8 +424,8 @@ impl ScenarioRun {
             self.faults_to_undo.retain(|open| open.number != fault_action.number);
             let now = self.fault_log.now_s();
             match &fault_action.action {
-                ScenarioAction::Kill { half, .. } | ScenarioAction::Stop { half, .. } => {
-                    self.record_return(&fault_action.node, *half);
+                ScenarioAction::Kill { daemons, .. } | ScenarioAction::Stop { daemons, .. } => {
+                    self.record_return(&fault_action.node, *daemons);
                 }
                 ScenarioAction::Partition { .. } => self.record_healed_links(fault_action.affected_node()),
                 _ => {

@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(whole, comparison.figure_of(0, of));
         assert!(
             whole.mean < comparison.runs[0][0].end.since(mrcore::Time(1_000_000)).as_secs_f64(),
-            "the makespan starts at the first submission, not at time 0"
+            "the makespan starts at time 0, not at the first submission"
         );
         assert!(!whole.at_least && !p95.at_least && p95.mean <= whole.mean);
     }

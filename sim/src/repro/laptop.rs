@@ -214,7 +214,7 @@ mod tests {
 
     /// Simulates the experiments, and checks that all of them together take less than 8 minutes.
     fn simulated(paper: Paper) -> Reproduction {
-        let laptop = Laptop::of(paper).expect("one for a laptop");
+        let laptop = Laptop::of(paper).expect("the paper has experiments for one machine");
         let run = |Trial { setup, workload, name, .. }: Trial| {
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
             assert_eq!(outcome.unfinished, 0, "{name}");
@@ -222,7 +222,7 @@ mod tests {
         };
         let outcomes: Vec<Outcome> = laptop.trials().into_iter().map(run).collect();
         let all: f64 = outcomes.iter().map(|outcome| outcome.end.since(Time(0)).as_secs_f64()).sum();
-        assert!(all < 480.0, "{} takes {all} s of ten minutes", paper.name());
+        assert!(all < 480.0, "{} takes {all} s, more than 8 minutes", paper.name());
         laptop.conclude(outcomes)
     }
 
@@ -235,14 +235,14 @@ mod tests {
     fn simulated_laptop_experiments_confirm_the_main_claims_of_the_papers() {
         let chronos = simulated(Paper::Chronos);
         println!("{}", chronos.text());
-        assert!(ours(&chronos, "Fifo: first job") < -0.05, "the first job gains");
+        assert!(ours(&chronos, "Fifo: first job") < -0.05, "the first job gains too little");
         assert!(ours(&chronos, "Fifo: recovery wait of maps with Chronos") < 2.0);
         assert!(ours(&chronos, "Fifo: recovery maps local with Chronos") > 0.99);
         let hsrtf = simulated(Paper::Hsrtf);
         println!("{}", hsrtf.text());
-        assert!(ours(&hsrtf, "small jobs, hsrtf-pu against fifo") < 0.0, "small jobs gain under pu");
+        assert!(ours(&hsrtf, "small jobs, hsrtf-pu against fifo") < 0.0, "small jobs do not gain under pu");
         let fcs = simulated(Paper::Fcs);
         println!("{}", fcs.text());
-        assert!(ours(&fcs, "all jobs, fcs against fair") < -0.1, "all gain");
+        assert!(ours(&fcs, "all jobs, fcs against fair") < -0.1, "jobs gain too little");
     }
 }

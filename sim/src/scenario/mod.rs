@@ -104,13 +104,13 @@ pub enum Daemons {
 #[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum ScenarioAction {
     /// Sends SIGKILL; undone by a restart.
-    Kill { node: NodeRef, half: Daemons },
+    Kill { node: NodeRef, daemons: Daemons },
     /// Sends SIGSTOP; undone by SIGCONT.
-    Stop { node: NodeRef, half: Daemons },
+    Stop { node: NodeRef, daemons: Daemons },
     /// Sends SIGCONT.
-    Cont { node: NodeRef, half: Daemons },
+    Cont { node: NodeRef, daemons: Daemons },
     /// Starts the daemon. A running daemon is killed first.
-    Restart { node: NodeRef, half: Daemons },
+    Restart { node: NodeRef, daemons: Daemons },
     /// Drops messages from `from` to `to`, and also the other direction unless `one_way` is set.
     Partition { from: NodeRef, to: NodeRef, one_way: bool },
     /// Restores all links of a node, or all links of the cluster.

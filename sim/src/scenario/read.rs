@@ -111,17 +111,17 @@ fn parse_action(record: &StepRecord) -> Result<ScenarioAction, String> {
             .ok_or_else(|| format!("{}: node is missing: write node = \"node2\"", record.verb))?;
         parse_node(text)
     };
-    let half = match record.daemon.as_deref() {
+    let daemons = match record.daemon.as_deref() {
         None => Daemons::Both,
         Some("datanode") => Daemons::Datanode,
         Some("tasktracker") => Daemons::Tasktracker,
         Some(other) => return Err(format!("daemon = {other:?}: must be datanode or tasktracker")),
     };
     let action = match record.verb.as_str() {
-        "kill" => ScenarioAction::Kill { node: node()?, half },
-        "stop" => ScenarioAction::Stop { node: node()?, half },
-        "cont" => ScenarioAction::Cont { node: node()?, half },
-        "restart" => ScenarioAction::Restart { node: node()?, half },
+        "kill" => ScenarioAction::Kill { node: node()?, daemons },
+        "stop" => ScenarioAction::Stop { node: node()?, daemons },
+        "cont" => ScenarioAction::Cont { node: node()?, daemons },
+        "restart" => ScenarioAction::Restart { node: node()?, daemons },
         "partition" => {
             let from =
                 record.from.as_deref().ok_or("partition: from is missing: write from = \"jobtracker\"")?;

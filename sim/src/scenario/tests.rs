@@ -41,7 +41,7 @@ fn valid_scenario_is_parsed() {
         line: 3,
         when: When::Job(JobRef::Nth(1), JobMark::Maps(0.4)),
         after: Span(0),
-        action: ScenarioAction::Kill { node: NodeRef::Running(JobRef::Nth(1)), half: Daemons::Both },
+        action: ScenarioAction::Kill { node: NodeRef::Running(JobRef::Nth(1)), daemons: Daemons::Both },
         lasts: Some(Span::secs(10)),
     };
     assert_eq!(steps[0], first);

@@ -154,7 +154,7 @@ impl World {
         self.schedule_next_change(at, key);
     }
 
-    /// Makes maps that read from an unreachable machine read from another one.
+    /// Makes maps that read from the machine `gone`, which is unreachable, read another replica.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
         let reads = |run: &Run| match &run.work {
             Work::Map(map) if !run.is_frozen && map.source == Some(gone as u32) => Some(map.root),

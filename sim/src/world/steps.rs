@@ -38,13 +38,13 @@ enum Target {
 impl Target {
     /// Returns a pair of faults for each daemon of the target: the daemon is dead, and the daemon
     /// is frozen.
-    fn daemons(self, half: Daemons) -> Vec<(FaultKind, FaultKind)> {
+    fn daemon_faults(self, daemons: Daemons) -> Vec<(FaultKind, FaultKind)> {
         let Self::Node(node) = self else {
             return vec![(FaultKind::JobTracker, FaultKind::FrozenJobTracker)];
         };
         let datanode = (FaultKind::Datanode { node }, FaultKind::FrozenDatanode { node });
         let tracker = (FaultKind::Tracker { node }, FaultKind::FrozenTracker { node });
-        match half {
+        match daemons {
             Daemons::Both => vec![datanode, tracker],
             Daemons::Datanode => vec![datanode],
             Daemons::Tasktracker => vec![tracker],
@@ -139,26 +139,26 @@ impl World {
         self.faults_open -= 1;
         let (action, target) = self.scenario.undos[index].clone();
         match action {
-            ScenarioAction::Kill { half, .. } => self.restart_daemons(target, half),
-            ScenarioAction::Stop { half, .. } => self.unfreeze(target, half),
+            ScenarioAction::Kill { daemons, .. } => self.restart_daemons(target, daemons),
+            ScenarioAction::Stop { daemons, .. } => self.unfreeze(target, daemons),
             _ => self.heal_links(Some(target)),
         }
     }
 
     fn action(&mut self, action: &ScenarioAction, target: Target, affected: Target, lasts: Option<Span>) {
         match (action, affected) {
-            (ScenarioAction::Kill { half, .. }, _) => {
-                for (dead, frozen) in target.daemons(*half) {
+            (ScenarioAction::Kill { daemons, .. }, _) => {
+                for (dead, frozen) in target.daemon_faults(*daemons) {
                     self.begin_fault(dead);
                     // A dead process is no longer frozen.
                     self.end_faults(|kind| *kind == frozen);
                 }
             }
-            (ScenarioAction::Stop { half, .. }, _) => {
-                target.daemons(*half).into_iter().for_each(|(_, frozen)| self.begin_fault(frozen));
+            (ScenarioAction::Stop { daemons, .. }, _) => {
+                target.daemon_faults(*daemons).into_iter().for_each(|(_, frozen)| self.begin_fault(frozen));
             }
-            (ScenarioAction::Cont { half, .. }, _) => self.unfreeze(target, *half),
-            (ScenarioAction::Restart { half, .. }, _) => self.restart_daemons(target, *half),
+            (ScenarioAction::Cont { daemons, .. }, _) => self.unfreeze(target, *daemons),
+            (ScenarioAction::Restart { daemons, .. }, _) => self.restart_daemons(target, *daemons),
             (ScenarioAction::Heal { .. }, _) => self.heal_links(Some(target)),
             (ScenarioAction::Slow { share, .. }, Target::Node(node)) => {
                 let slow = FaultKind::Slow { node, factor: 1.0 / share };
@@ -205,14 +205,14 @@ impl World {
     }
 
     /// Makes frozen daemons continue.
-    fn unfreeze(&mut self, target: Target, half: Daemons) {
-        let daemons = target.daemons(half);
-        self.end_faults(|kind| daemons.iter().any(|(_, frozen)| kind == frozen));
+    fn unfreeze(&mut self, target: Target, daemons: Daemons) {
+        let faults = target.daemon_faults(daemons);
+        self.end_faults(|kind| faults.iter().any(|(_, frozen)| kind == frozen));
     }
 
     /// Starts daemons as new processes. Running or frozen processes are killed first.
-    fn restart_daemons(&mut self, target: Target, half: Daemons) {
-        for (dead, frozen) in target.daemons(half) {
+    fn restart_daemons(&mut self, target: Target, daemons: Daemons) {
+        for (dead, frozen) in target.daemon_faults(daemons) {
             let open = &self.scenario.open_faults;
             if !open.iter().any(|index| self.setup.faults[*index].what == dead) {
                 self.inject_for(dead.clone(), RESTART);

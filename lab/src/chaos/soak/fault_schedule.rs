@@ -177,16 +177,16 @@ impl FaultSchedule {
         let node = nodes[self.rng.random_range(0..nodes.len())].clone();
         let node_ref = NodeRef::Named(node.clone());
         let lasts = Duration::from_millis(self.rng.random_range(500..7000));
-        let half = [Daemons::Both, Daemons::Datanode, Daemons::Tasktracker][self.rng.random_range(0..3)];
+        let daemons = [Daemons::Both, Daemons::Datanode, Daemons::Tasktracker][self.rng.random_range(0..3)];
         let machines = matches!(*self.target, ChaosTarget::Machines(_));
         let (action, node, to) = match self.rng.random_range(0..if machines { 10 } else { 8 }) {
             0..=2 => {
                 self.tally.kills += 1;
-                (ScenarioAction::Kill { node: node_ref, half }, node, String::new())
+                (ScenarioAction::Kill { node: node_ref, daemons }, node, String::new())
             }
             3 | 4 => {
                 self.tally.freezes += 1;
-                (ScenarioAction::Stop { node: node_ref, half }, node, String::new())
+                (ScenarioAction::Stop { node: node_ref, daemons }, node, String::new())
             }
             5 => {
                 // Damage a replica only while all other replicas are available.
@@ -207,7 +207,7 @@ impl FaultSchedule {
                 self.tally.restarts_of_masters += 1;
                 let name = if self.rng.random_bool(0.5) { "jobtracker" } else { "namenode" }.to_owned();
                 (
-                    ScenarioAction::Kill { node: NodeRef::Named(name.clone()), half: Daemons::Both },
+                    ScenarioAction::Kill { node: NodeRef::Named(name.clone()), daemons: Daemons::Both },
                     name,
                     String::new(),
                 )
