@@ -122,7 +122,7 @@ fn report_of_a_reader_triggers_repair() {
     });
 }
 
-/// No good replica can appear any more, so the error comes at once and says so.
+/// No good replica can appear later, so the error is returned at once and says so.
 #[test]
 fn block_with_all_replicas_corrupt_fails_at_once() {
     let settings = format!("{QUICK}[datanode]\nscrub_rate = \"0\"\n[client]\ndeadline = \"1m\"\n");

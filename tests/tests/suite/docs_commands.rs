@@ -227,7 +227,7 @@ fn every_command_block_runs_or_has_a_reason() {
         untested.join(", "),
         file!()
     );
-    assert_eq!(run, tested, "a page that is tested has no command block any more");
+    assert_eq!(run, tested, "a tested page no longer has a command block");
 }
 
 /// A fake cargo. Instead of building, it makes the programs under test available.

@@ -120,9 +120,7 @@ fn job_says_that_it_waits_for_the_end_of_safemode() {
     let refused = cluster.refused(1, &["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     assert!(refused.contains("in safemode") && refused.contains(remedy), "{refused}");
     cluster.mrctl(&["fs", "safemode", "off"]);
-    eventually("the job does not wait any more", TIMEOUT, || {
-        (state(&cluster, "job_1")["why"] == "").then_some(())
-    });
+    eventually("the job no longer waits", TIMEOUT, || (state(&cluster, "job_1")["why"] == "").then_some(()));
     cluster.mrctl(&["kill", "job_1"]);
     assert!(!follower.wait().unwrap().success());
 }
