@@ -16,7 +16,7 @@ use daemon::{
 use journal::{LogFailed, Recovery, SnapshotPolicy, log::RECORD_BYTES_MAX};
 use proto::dfs::{block_reports_server::BlockReportsServer, name_node_server::NameNodeServer};
 use security::{Guard, Role, SecurityError};
-use std::{io, sync::Arc, time::Instant};
+use std::{io, pin::Pin, sync::Arc, time::Instant};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// Why a NameNode ended.
@@ -46,7 +46,17 @@ pub enum NameNodeError {
 }
 
 /// Runs a NameNode until it is stopped or its log fails.
-pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), NameNodeError> {
+///
+/// The future is boxed here, so that it is compiled in this crate and not in those that await it.
+pub fn run<'a>(
+    config: &'a Config,
+    args: &'a DaemonArgs,
+    recovery: Recovery,
+) -> Pin<Box<dyn Future<Output = Result<(), NameNodeError>> + Send + 'a>> {
+    Box::pin(serve(config, args, recovery))
+}
+
+async fn serve(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), NameNodeError> {
     let started = Instant::now();
     let settings = &config.namenode;
     let listener = daemon::listen::bind(&settings.listen, config)?;
