@@ -39,7 +39,7 @@ impl Client {
         progress: &dyn Progress,
     ) -> Result<GetReport> {
         let mut reader = self.open(from).await?;
-        reader.skip_lost();
+        reader.zero_fill_lost_blocks();
         get_from(reader, to, options, progress).await
     }
 }
