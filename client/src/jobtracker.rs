@@ -185,6 +185,8 @@ impl JobTracker {
             output: submission.output,
             reduces: submission.reduces,
             conf: submission.conf.into_iter().collect(),
+            staging: submission.staging,
+            divisible: submission.divisible,
         };
         let began = Instant::now();
         loop {

@@ -55,7 +55,7 @@ impl<'a> StagingFolder<'a> {
     /// Adds the folder to a submission, so that the JobTracker removes it when the job ends.
     pub fn add_to(&self, submission: &mut Submission) {
         if self.may_exist {
-            submission.conf.insert(mrlib_api::settings::STAGING.into(), self.folder.to_string());
+            submission.staging = self.folder.to_string();
         }
     }
 

@@ -11,9 +11,7 @@ use crate::{
 };
 use dfs_client::{ClientError, error::Kind, path::DfsPath};
 use mrcore::{job::Job, output::Leftovers};
-use mrlib_api::settings::STAGING as STAGING_KEY;
 use proto::STAGING;
-use std::collections::BTreeMap;
 
 /// The folders to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,13 +54,14 @@ fn staging_path(text: &str) -> Option<DfsPath> {
     path.split_last().is_some_and(|(above, _)| above.as_str() == STAGING).then_some(path)
 }
 
-/// Removes the setting with the staging folder, which the client has added, from the settings of a
-/// submission, and returns the folder.
-pub(crate) fn take_staging(conf: &mut BTreeMap<String, String>) -> Result<Option<DfsPath>, Refusal> {
-    let Some(text) = conf.remove(STAGING_KEY) else { return Ok(None) };
-    staging_path(&text).map(Some).ok_or_else(|| {
+/// Checks the staging folder of a submission; empty for none.
+pub(crate) fn check_staging(text: &str) -> Result<Option<DfsPath>, Refusal> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    staging_path(text).map(Some).ok_or_else(|| {
         Refusal::invalid(format!(
-            "setting {STAGING_KEY} = {text:?}: it must be a folder in {STAGING}, which is deleted with the job"
+            "staging folder {text:?}: it must be directly in {STAGING}, because it is deleted with the job"
         ))
     })
 }
@@ -109,22 +108,16 @@ async fn try_clear(files: &Files, leftovers: &LeftoverFolders) -> Result<(), Cli
 mod tests {
     use super::*;
 
-    fn conf(staging: &str) -> BTreeMap<String, String> {
-        [(STAGING_KEY.to_owned(), staging.to_owned())].into()
-    }
-
     #[test]
-    fn staging_setting_must_name_a_folder_directly_in_the_staging_area() {
-        assert_eq!(take_staging(&mut BTreeMap::new()).unwrap(), None);
-        let mut settings = conf("/tmp/fermata/staging/1b2c");
-        let folder = take_staging(&mut settings).unwrap().unwrap();
-        assert!(settings.is_empty(), "the staging setting was not removed from the job's settings");
+    fn staging_folder_must_be_directly_in_the_staging_area() {
+        assert_eq!(check_staging("").unwrap(), None);
+        let folder = check_staging("/tmp/fermata/staging/1b2c").unwrap().unwrap();
         assert_eq!(folder.as_str(), "/tmp/fermata/staging/1b2c");
         for bad in
-            ["/", "/home", STAGING, "/tmp/fermata/staging/a/b", "relative", "/tmp/fermata/staging/../x", ""]
+            ["/", "/home", STAGING, "/tmp/fermata/staging/a/b", "relative", "/tmp/fermata/staging/../x", " "]
         {
-            let error = take_staging(&mut conf(bad)).unwrap_err().to_string();
-            assert!(error.starts_with("setting staging = "), "{error}");
+            let error = check_staging(bad).unwrap_err().to_string();
+            assert!(error.starts_with("staging folder \""), "{error}");
         }
     }
 }

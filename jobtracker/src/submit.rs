@@ -21,7 +21,7 @@ use mrcore::{
 use mrlib_api::{
     Conf, InputFormat,
     codec::Codec,
-    settings::{self, Kind as Values, MAPPER_DIVISIBLE, SPLIT_KEYS, Setting},
+    settings::{self, Kind as Values, SPLIT_KEYS, Setting},
 };
 use std::{
     borrow::Cow,
@@ -57,16 +57,16 @@ struct JobSettings {
 }
 
 /// Creates a job from a submission. Returns the existing job if the request was sent before.
-pub(crate) async fn submit(driver: &Driver, mut submission: Submission) -> Result<JobId, Refusal> {
+pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<JobId, Refusal> {
     if let Some(job) = driver.job_of_request(submission.request).await? {
         return Ok(job);
     }
     // The limits are checked again when the job is accepted. This first check avoids listing files
     // and computing splits for a job that is refused.
     driver.check_capacity(submission.request, &submission.user)?;
-    let declared = check_settings(&mut submission)?;
+    let declared = check_settings(&submission)?;
     let settings = JobSettings::of(&submission.conf, declared, driver.config())?;
-    let staging = leftovers::take_staging(&mut submission.conf)?;
+    let staging = leftovers::check_staging(&submission.staging)?;
     let client = driver.files().client().await;
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
     let client = client.acting_for(&submission.user);
@@ -242,7 +242,7 @@ struct ProgramDeclaration {
 
 /// Refuses unknown settings and invalid values. A built-in program defines its settings and whether
 /// it is divisible; an executable declares both in the submission.
-fn check_settings(submission: &mut Submission) -> Result<ProgramDeclaration, Refusal> {
+fn check_settings(submission: &Submission) -> Result<ProgramDeclaration, Refusal> {
     let declared =
         |name: &String| Setting { name: name.clone().into(), kind: Values::Text, help: Cow::default() };
     let mut known: Vec<Setting> = submission.declared.iter().map(declared).collect();
@@ -256,11 +256,8 @@ fn check_settings(submission: &mut Submission) -> Result<ProgramDeclaration, Ref
     let pairs = submission.conf.iter().map(|(key, value)| (key.as_str(), value.as_str()));
     settings::check(pairs, &known).map_err(Refusal::invalid)?;
     let conf: Conf = submission.conf.clone().into_iter().collect();
-    // The client has added this setting, so it is removed from the settings of the user.
-    submission.conf.remove(MAPPER_DIVISIBLE);
     let Some(builtin) = builtin else {
-        let divisible = setting(&conf, MAPPER_DIVISIBLE, false)?;
-        return Ok(ProgramDeclaration { divisible, format: InputFormat::Lines });
+        return Ok(ProgramDeclaration { divisible: submission.divisible, format: InputFormat::Lines });
     };
     let job = registry::job(builtin.name, &conf).map_err(|error| Refusal::invalid(error.to_string()))?;
     if submission.reduces == 0 && job.reducer.is_some() {
@@ -399,6 +396,8 @@ mod tests {
             output: String::new(),
             reduces: 1,
             conf: pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            staging: String::new(),
+            divisible: false,
         }
     }
 
@@ -418,7 +417,7 @@ mod tests {
         let with = |files: &[&str], pairs: &[(&str, &str)]| {
             let mut submission = submission(Program::Builtin("kmeans".into()), pairs);
             submission.files = files.iter().map(|file| (*file).to_owned()).collect();
-            check_settings(&mut submission).map(|_| ()).map_err(|refusal| refusal.to_string())
+            check_settings(&submission).map(|_| ()).map_err(|refusal| refusal.to_string())
         };
         let why = with(&[], &[]).unwrap_err();
         assert!(why.contains("--file centroids") && why.contains("kmeans.centroids"), "{why}");
@@ -433,7 +432,7 @@ mod tests {
         let without_reduces = |name: &str, pairs: &[(&str, &str)]| {
             let mut submission = submission(Program::Builtin(name.into()), pairs);
             submission.reduces = 0;
-            check_settings(&mut submission).map(|_| ()).map_err(|refusal| refusal.to_string())
+            check_settings(&submission).map(|_| ()).map_err(|refusal| refusal.to_string())
         };
         for name in ["wordcount", "sort", "terasort", "invertedindex"] {
             let why = without_reduces(name, &[]).unwrap_err();
@@ -446,26 +445,28 @@ mod tests {
 
     #[test]
     fn maps_may_be_split_only_if_the_program_is_divisible() {
-        let split_settings = |program: Program, pairs: &[(&str, &str)]| {
-            let mut submission = submission(program, pairs);
-            let declared = check_settings(&mut submission)?;
-            assert!(
-                !submission.conf.contains_key(MAPPER_DIVISIBLE),
-                "conf contains a setting that the user did not set"
-            );
+        let settings_of = |submission: Submission| {
+            let declared = check_settings(&submission)?;
             let settings = JobSettings::of(&submission.conf, declared, &JobTrackerConfig::default())?;
             Ok::<_, Refusal>((settings.split_slow, settings.split_options.divisible))
         };
-        let executable = || Program::Executable("/job".into());
-        assert_eq!(split_settings(executable(), &[]), Ok((false, false)));
-        assert_eq!(split_settings(executable(), &[(SPLIT_SLOW, "true")]), Ok((false, false)));
-        assert_eq!(split_settings(executable(), &[(MAPPER_DIVISIBLE, "true")]), Ok((true, true)));
-        assert_eq!(
-            split_settings(executable(), &[(MAPPER_DIVISIBLE, "true"), (SPLIT_SLOW, "false")]),
-            Ok((false, true))
-        );
-        assert!(split_settings(executable(), &[(MAPPER_DIVISIBLE, "perhaps")]).is_err());
+        let split_settings =
+            |program: Program, pairs: &[(&str, &str)]| settings_of(submission(program, pairs));
+        let executable = |divisible: bool, pairs: &[(&str, &str)]| {
+            let program = Program::Executable("/job".into());
+            settings_of(Submission { divisible, ..submission(program, pairs) })
+        };
+        assert_eq!(executable(false, &[]), Ok((false, false)));
+        assert_eq!(executable(false, &[(SPLIT_SLOW, "true")]), Ok((false, false)));
+        assert_eq!(executable(true, &[]), Ok((true, true)));
+        assert_eq!(executable(true, &[(SPLIT_SLOW, "false")]), Ok((false, true)));
         let builtin = |name: &str| Program::Builtin(name.into());
+        let claimed = submission(builtin("streaming"), &[("stream.mapper", "cat")]);
+        assert_eq!(
+            settings_of(Submission { divisible: true, ..claimed }),
+            Ok((false, false)),
+            "what a submission says about a built-in program counts"
+        );
         assert_eq!(
             split_settings(builtin("wordcount"), &[]),
             Ok((true, true)),

@@ -235,7 +235,6 @@ pub(super) fn submission(input: &str, output: &str, reduces: u32) -> pb::SubmitR
         inputs: vec![input.into()],
         output: output.into(),
         reduces,
-        conf: HashMap::from([("mapper.divisible".to_owned(), "true".to_owned())]),
         ..Default::default()
     }
 }

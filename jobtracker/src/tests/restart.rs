@@ -168,8 +168,7 @@ async fn job_that_runs_again_after_recovery_keeps_its_first_output() {
 }
 
 fn submission_with_staging(output: &str, staging: &str) -> pb::SubmitRequest {
-    let conf = [("staging".to_owned(), staging.to_owned())].into();
-    pb::SubmitRequest { conf, ..submission("/in", output, 0) }
+    pb::SubmitRequest { staging: staging.into(), ..submission("/in", output, 0) }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -196,6 +196,10 @@ pub(crate) struct Submission {
     pub(crate) output: String,
     pub(crate) reduces: u32,
     pub(crate) conf: BTreeMap<String, String>,
+    /// The staging folder; empty for none.
+    pub(crate) staging: String,
+    /// Whether an executable is divisible.
+    pub(crate) divisible: bool,
 }
 
 pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<Submission, Refusal> {
@@ -247,6 +251,8 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         output: message.output,
         reduces: message.reduces,
         conf: message.conf.into_iter().collect(),
+        staging: message.staging,
+        divisible: message.divisible,
     })
 }
 

@@ -9,7 +9,7 @@ use client::{Error, JobTracker, StagingFolder, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
 use engine::{registry, streaming};
-use mrlib_api::settings::{self, ENGINE_SETTINGS, MAPPER_DIVISIBLE, SPLIT_KEYS};
+use mrlib_api::settings::{self, ENGINE_SETTINGS, SPLIT_KEYS};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -235,7 +235,6 @@ fn plan(args: &Args) -> Result<SubmissionPlan> {
     if args.program == "teragen" && args.input.is_empty() {
         super::tera::rows_and_maps(&conf)?;
     }
-    conf.insert(MAPPER_DIVISIBLE.into(), description.divisible.to_string());
     let advised = !description.divisible && description.input != "whole" && !args.json;
     let advice = how_to_divide(&args.program).filter(|_| advised);
     if description.input != "lines" {
@@ -251,6 +250,7 @@ fn plan(args: &Args) -> Result<SubmissionPlan> {
         output: args.output.clone().unwrap_or_default(),
         reduces: args.reduces.unwrap_or(u32::from(description.reducer)),
         conf,
+        divisible: description.divisible,
         ..Submission::default()
     };
     check_paths(&submission, args)?;

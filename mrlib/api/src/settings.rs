@@ -29,11 +29,6 @@ pub const ATTEMPTS_MAX: u64 = 100;
 pub const NAME_BYTES_MAX: usize = 256;
 /// Maximum number of settings that a program may declare.
 pub const DECLARED_MAX: usize = 1000;
-/// Whether the mapper is divisible. Set at submission from the program ([`crate::Job::divisible`]).
-pub const MAPPER_DIVISIBLE: &str = "mapper.divisible";
-/// The staging folder: where the client puts the executable and side files of the job. It is
-/// deleted after the job has ended. Set at submission.
-pub const STAGING: &str = "staging";
 /// The path of the file with the split keys: the bounds of the key ranges that the reduces of a job
 /// with total order get.
 pub const SPLIT_KEYS: &str = "total.order.splits";
@@ -126,9 +121,6 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new(SPLIT_KEYS, Kind::Text, "file of split keys, for jobs with total order"),
     Setting::new("group", Kind::Text, "group of jobs in `mrctl history --figures`"),
 ];
-
-/// Settings that the client sets at submission.
-const INTERNAL: &[&str] = &[STAGING, MAPPER_DIVISIBLE];
 
 /// Names of Hadoop settings, and what to use instead.
 const HADOOP: &[(&[&str], &str)] = &[
@@ -252,7 +244,7 @@ pub fn check<'a>(conf: impl IntoIterator<Item = (&'a str, &'a str)>, own: &[Sett
     let known: HashMap<&str, Kind> =
         ENGINE_SETTINGS.iter().chain(own).rev().map(|setting| (&*setting.name, setting.kind)).collect();
     for (name, value) in conf {
-        if name.starts_with(USER_PREFIX) || INTERNAL.contains(&name) {
+        if name.starts_with(USER_PREFIX) {
             continue;
         }
         let Some(kind) = known.get(name) else {
@@ -327,7 +319,6 @@ mod tests {
             ("slow.start", " 0.5 "),
             ("word.length", "4"),
             ("user.anything", "at all"),
-            (STAGING, "/tmp/x"),
         ] {
             assert_eq!(refusal(name, value), None, "{name}={value}");
         }
@@ -382,6 +373,8 @@ mod tests {
             ("output.replication", "99"),
             ("merge.factor", "1"),
             ("fermata.token", "00"),
+            ("staging", "/tmp/x"),
+            ("mapper.divisible", "true"),
         ] {
             let why = refusal(name, value).expect(name);
             assert!(why.starts_with(&format!("setting {name}")) && !why.contains('\n'), "{why}");

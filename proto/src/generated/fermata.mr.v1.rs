@@ -856,6 +856,14 @@ pub struct SubmitRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// The folder with the files that the client has uploaded for the job, directly in the staging
+    /// area. It is deleted when the job has ended. Empty: none.
+    #[prost(string, tag = "10")]
+    pub staging: ::prost::alloc::string::String,
+    /// Whether an executable promises that its input may be divided at any record. Ignored for a
+    /// built-in program, which the JobTracker knows.
+    #[prost(bool, tag = "11")]
+    pub divisible: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SubmitReply {

@@ -15,7 +15,6 @@ use proto::{
 };
 use security::{BlockKey, Guard, Role};
 use std::{
-    collections::HashMap,
     io::{Read, Write},
     net::TcpStream,
     os::unix::net::UnixStream,
@@ -93,14 +92,13 @@ async fn submit_with(caller: &Caller, name: &str) -> Codes {
         ..Default::default()
     };
     let own = program(mr::program::Kind::Executable(path()), vec![]);
-    let staged = HashMap::from([("staging".to_owned(), path())]);
     let mut codes = Vec::new();
     for message in [
         mr::SubmitRequest { inputs: vec![path()], ..submit() },
         mr::SubmitRequest { output: path(), ..submit() },
         mr::SubmitRequest { program: own, ..submit() },
         mr::SubmitRequest { program: program(wordcount(), vec![path()]), ..submit() },
-        mr::SubmitRequest { conf: staged, ..submit() },
+        mr::SubmitRequest { staging: path(), ..submit() },
     ] {
         call!(codes, caller, "mr.v1.JobTracker/Submit", message);
     }
