@@ -40,6 +40,15 @@ pub struct Config {
     pub reduces_max: u32,
     /// Maximum number of maps of a job.
     pub maps_max: u32,
+    /// Maximum number of active jobs of all users.
+    pub jobs_max: usize,
+    /// Maximum number of active jobs of one user.
+    pub user_jobs_max: usize,
+    /// Maximum number of tasks in the active jobs of one user. It does not apply to the only job of
+    /// a user.
+    pub user_tasks_max: u64,
+    /// Free space to keep on the disk of the journal. Below a quarter of it no attempt is launched.
+    pub disk_reserve_bytes: u64,
     /// Maximum number of finished jobs that stay in memory. Older jobs are only in the history.
     pub jobs_kept: usize,
     /// Maximum number of tasks of finished jobs that stay in memory, over all jobs.
@@ -65,6 +74,10 @@ impl Default for Config {
             events_max: 32,
             reduces_max: 10_000,
             maps_max: 1_000_000,
+            jobs_max: usize::MAX,
+            user_jobs_max: usize::MAX,
+            user_tasks_max: u64::MAX,
+            disk_reserve_bytes: 256 << 20,
             jobs_kept: 1000,
             tasks_kept: 1_000_000,
         }

@@ -22,9 +22,8 @@ pub enum Event {
     Start,
     /// Time has passed.
     Tick,
-    /// The driver allows or suspends the launch of attempts. It suspends launches while the disk of
-    /// the journal is nearly full.
-    Launches { allowed: bool },
+    /// The free space on the disk of the journal. No attempt is launched while it is nearly full.
+    FreeSpace { bytes: u64 },
     /// A job was submitted. Its input has been divided into splits.
     Submission { request: RequestId, spec: Arc<JobSpec> },
     /// A user kills a job.
@@ -46,8 +45,9 @@ pub enum Event {
     Disconnection { tracker: TrackerId, incarnation: Incarnation },
     /// A computation has ended. `answer` is its solution, or empty if the computation failed.
     Computed { number: u64, answer: Numbers },
-    /// The output of a job was committed, or could not be.
-    CommitResult { job: JobId, result: Result<(), String> },
+    /// The output of a job was committed, or could not be. `repeated` says that the commit was
+    /// carried out before and has changed nothing now.
+    CommitResult { job: JobId, repeated: bool, result: Result<(), String> },
 }
 
 /// The registration of a tracker.
@@ -204,7 +204,7 @@ pub enum Effect {
     Compute { number: u64, problem: Problem },
     /// Delete what an ended job has left in the file system. This effect is sent again when an
     /// attempt that outlived the job has ended, because the attempt may have written files in
-    /// between.
+    /// between, and when the commit of the job was repeated.
     DeleteLeftovers { job: JobId, leftovers: Leftovers },
 }
 
@@ -226,4 +226,26 @@ pub enum Reply {
     },
     /// The request was refused, for this reason. One line, shown to the user.
     Refused(String),
+    /// The submitted job was refused.
+    JobRefused(JobRefusal),
+}
+
+/// Why a job is refused. One line, shown to the user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobRefusal {
+    /// The cluster or the user has too many active jobs or tasks.
+    #[error("{0}: try again later")]
+    Overloaded(String),
+    /// An active job writes to this folder, which is the output folder of the new job, or inside or
+    /// around it.
+    #[error("{job} is writing to {output}: wait until it ends, or choose another output")]
+    OutputInUse {
+        /// The active job.
+        job: JobId,
+        /// Its output folder.
+        output: String,
+    },
+    /// The job is invalid, or exceeds a limit for single jobs.
+    #[error("{0}")]
+    Invalid(String),
 }

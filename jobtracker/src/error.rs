@@ -1,6 +1,7 @@
 //! Refusals of requests: a one-line message for people, and a gRPC status code for programs.
 
 use dfs_client::{ClientError, error::Kind};
+use mrcore::event::JobRefusal;
 use tonic::{Code, Status};
 
 /// A refused request. It has changed nothing.
@@ -61,6 +62,17 @@ impl Refusal {
             Some(Kind::Denied) => Self::denied(message),
             Some(_) => Self::refused(message),
             None => Self::unavailable(message),
+        }
+    }
+}
+
+impl From<JobRefusal> for Refusal {
+    fn from(refusal: JobRefusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            JobRefusal::Overloaded(_) => Self::overloaded(message),
+            JobRefusal::OutputInUse { .. } => Self::exists(message),
+            JobRefusal::Invalid(_) => Self::refused(message),
         }
     }
 }

@@ -88,7 +88,7 @@ impl World {
                         }
                     }
                 }
-                Effect::CommitJob { job } => self.send(Event::CommitResult { job, result: Ok(()) }),
+                Effect::CommitJob { job } => self.send(Event::CommitResult { job, repeated: false, result: Ok(()) }),
                 _ => {}
             }
         }

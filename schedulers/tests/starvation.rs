@@ -105,7 +105,7 @@ impl FloodedCluster {
             }
         }
         for job in commits {
-            self.send(Event::CommitResult { job, result: Ok(()) });
+            self.send(Event::CommitResult { job, repeated: false, result: Ok(()) });
         }
     }
 

@@ -25,38 +25,14 @@ impl JobTracker {
         if let Some(job) = self.cluster.job_of_request(request) {
             return Self::reply(request, Reply::Submitted(job), out);
         }
-        if let Some(why) = self.refusal_of_spec(&spec) {
-            return Self::reply(request, Reply::Refused(why), out);
+        if let Err(why) = self.check_job(request, &spec) {
+            return Self::reply(request, Reply::JobRefused(why), out);
         }
         let job = JobId(self.cluster.newest_job().0 + 1);
         self.record(now, Fact::JobSubmitted { job, request, spec }, out);
         Self::reply(request, Reply::Submitted(job), out);
         self.commit_if_done(now, job, out);
         self.forget_old_jobs(now, out);
-    }
-
-    fn refusal_of_spec(&self, spec: &JobSpec) -> Option<String> {
-        if spec.reduces > self.config.reduces_max {
-            return Some(format!(
-                "job asks for {} reduces: the limit is {} (jobtracker.reduces_max)",
-                spec.reduces, self.config.reduces_max
-            ));
-        }
-        if spec.splits.len() > self.config.maps_max as usize {
-            return Some(format!(
-                "job has {} maps: the limit is {} (jobtracker.maps_max); use larger splits",
-                spec.splits.len(),
-                self.config.maps_max
-            ));
-        }
-        if !(0.0..=1.0).contains(&spec.slow_start) {
-            return Some(format!("slow start {} is not between 0 and 1", spec.slow_start));
-        }
-        if spec.attempts_max == 0 {
-            return Some("a task needs at least one attempt".into());
-        }
-        let backwards = spec.splits.iter().find(|split| split.end < split.start)?;
-        Some(format!("a split of {} ends at byte {}, before it starts", backwards.source, backwards.end))
     }
 
     pub(super) fn kill_job(
@@ -93,22 +69,26 @@ impl JobTracker {
         }
     }
 
+    /// Ends a job whose output was committed or could not be. `repeated` says that the commit was
+    /// carried out before: the journal had lost the record that the job ended, so the job ran again.
+    /// Its first output stays. The pieces of the second run are deleted, and the output folder if it
+    /// is empty then, because the user may have moved the first output.
     pub(super) fn commit_result(
         &mut self,
         now: Time,
         id: JobId,
+        repeated: bool,
         result: Result<(), String>,
         out: &mut Vec<Effect>,
     ) {
-        let committing = self.cluster.job(id).is_some_and(|job| job.state == JobState::Committing);
-        if !committing {
-            return;
-        }
+        let Some(job) = self.cluster.job(id).filter(|job| job.state == JobState::Committing) else { return };
+        let leftovers = repeated.then(|| Leftovers::of_job(job, true));
         let outcome = match result {
             Ok(()) => JobOutcome::Succeeded,
             Err(why) => JobOutcome::Failed(format!("its output could not be committed: {why}")),
         };
         self.end_job(now, id, outcome, out);
+        out.extend(leftovers.map(|leftovers| Effect::DeleteLeftovers { job: id, leftovers }));
     }
 
     /// Ends a job: orders trackers to kill its running attempts and to delete its files.

@@ -7,6 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `admission.rs` | which jobs are accepted |
 //! | `jobs.rs` | submission, completion, commit, kill |
 //! | `trackers.rs` | registration, heartbeats, suspicion, loss |
 //! | `attempts.rs` | reports about attempts; fetch failures; blacklists |
@@ -17,6 +18,7 @@
 //! | `stragglers.rs` | detection and splitting of slow tasks |
 //! | `timers.rs` | timeouts |
 
+mod admission;
 mod attempts;
 mod drain;
 mod jobs;
@@ -25,6 +27,8 @@ mod reasons;
 mod recent_facts;
 mod rounds;
 mod stragglers;
+#[cfg(test)]
+mod tests;
 mod timers;
 mod trackers;
 
@@ -51,6 +55,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const TICK_INTERVAL: Span = Span::secs(1);
 /// The minimum interval between two periodic rounds of a policy.
 const POLICY_TICK_INTERVAL_MIN: Span = Span::millis(100);
+/// No attempt is launched while less than `disk_reserve_bytes` divided by this number is free.
+const LAUNCH_RESERVE_DIVISOR: u64 = 4;
 
 /// Orders to one tracker that it has not acknowledged.
 #[derive(Debug, Default)]
@@ -173,9 +179,9 @@ impl JobTracker {
         match event {
             Event::Start => self.start_epoch(now, out),
             Event::Tick => self.tick(now, out),
-            Event::Launches { allowed } => {
-                self.launches_suspended = !allowed;
-                self.work_arrived |= allowed;
+            Event::FreeSpace { bytes } => {
+                self.launches_suspended = self.suspends_launches(bytes);
+                self.work_arrived |= !self.launches_suspended;
             }
             Event::Submission { request, spec } => self.submit_job(now, request, spec, out),
             Event::Kill { request, job, by } => self.kill_job(now, request, job, &by, out),
@@ -194,7 +200,9 @@ impl JobTracker {
             Event::Disconnection { tracker, incarnation } => {
                 self.disconnected(now, tracker, incarnation, out);
             }
-            Event::CommitResult { job, result } => self.commit_result(now, job, result, out),
+            Event::CommitResult { job, repeated, result } => {
+                self.commit_result(now, job, repeated, result, out);
+            }
             Event::Computed { number, answer } => self.pass_solution(now, number, &answer),
         }
         self.finish_event(now, out);
@@ -216,7 +224,14 @@ impl JobTracker {
         &self.cluster
     }
 
-    /// Returns whether launches are suspended, see [`Event::Launches`].
+    /// Returns whether launches are suspended while this many bytes are free on the disk of the
+    /// journal. The remaining space is kept for recording how the running attempts end: a JobTracker
+    /// that cannot write its journal ends.
+    pub fn suspends_launches(&self, free_bytes: u64) -> bool {
+        free_bytes < self.config.disk_reserve_bytes / LAUNCH_RESERVE_DIVISOR
+    }
+
+    /// Returns whether launches are suspended, see [`Event::FreeSpace`].
     pub fn launches_suspended(&self) -> bool {
         self.launches_suspended
     }

@@ -202,14 +202,18 @@ impl Player<'_> {
                 Ok(Vec::new())
             }
             "tick" => Ok(self.send(Event::Tick)),
-            "launches" => Ok(self.send(Event::Launches { allowed: arguments.subject()? == "on" })),
+            "launches" => {
+                let bytes = if arguments.subject()? == "on" { u64::MAX } else { 0 };
+                Ok(self.send(Event::FreeSpace { bytes }))
+            }
             "kill" => {
                 let (request, job) = (self.next_request(), parse_job(arguments.subject()?)?);
                 Ok(self.send(Event::Kill { request, job, by: "ann".into() }))
             }
             "commit" => {
                 let result = arguments.get("error").map_or(Ok(()), |why| Err(why.to_owned()));
-                Ok(self.send(Event::CommitResult { job: parse_job(arguments.subject()?)?, result }))
+                let job = parse_job(arguments.subject()?)?;
+                Ok(self.send(Event::CommitResult { job, repeated: false, result }))
             }
             "restart" => self.restart(),
             other => Err(format!("{other:?} is not a command")),
@@ -335,7 +339,7 @@ impl Player<'_> {
             program: Program::Builtin("test".into()),
             splits,
             reduces: arguments.number("reduces", 0)?,
-            output: "/output".into(),
+            output: format!("/output/{wanted}"),
             slow_start: arguments.number("slow_start", 0.05)?,
             speculation: arguments.get("speculation") == Some("on"),
             attempts_max: arguments.number("attempts", 4)?,

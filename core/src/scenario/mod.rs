@@ -31,7 +31,7 @@
 //! | `preempt ATTEMPT`, `resume TASK` | `kind=split`, `pause` or `kill`; `on=TRACKER` |
 //! | `drain TRACKER`, `undrain TRACKER`, `drained TRACKER` | `within=120s`; the last one shows the progress of the drain |
 //! | `why JOB`, `why TASK`, `cost JOB` | shows what it waits for; shows what preemption has cost |
-//! | `launches off`, `launches on` | suspends or allows launches, as a driver does whose disk is nearly full |
+//! | `launches off`, `launches on` | reports that the disk of the journal is full, or has free space |
 //! | `show map-events` | from here on, map events sent to reduces are shown too |
 //! | `disconnect TRACKER`, `tick`, `kill JOB`, `commit JOB [error=WHY]`, `restart` | `at=` |
 

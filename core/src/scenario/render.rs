@@ -225,5 +225,6 @@ fn reply_line(reply: &Reply) -> Option<String> {
     match reply {
         Reply::Submitted(_) | Reply::Registered { .. } | Reply::Accepted => None,
         Reply::Refused(why) => Some(format!("refused: {}", short_id(why))),
+        Reply::JobRefused(why) => Some(format!("refused: {}", short_id(why))),
     }
 }

@@ -41,8 +41,6 @@ use tokio::sync::{Notify, futures::Notified, mpsc, oneshot, watch};
 
 /// The reply to requests that were handled after the journal was sealed.
 const STOPPING: &str = "the JobTracker is stopping: try again when it is back";
-/// No attempt is launched while less than `disk_reserve` divided by this number is free.
-const LAUNCH_RESERVE_DIVISOR: u64 = 4;
 
 /// The current stream of a tracker. `generation` distinguishes it from later streams of the same
 /// tracker.
@@ -182,7 +180,7 @@ impl Driver {
         // If the free space is unknown, assume that there is enough; a write to the journal will
         // fail if not.
         let free = self.log.free_bytes().ok().filter(|free| *free < reserve.0)?;
-        let stopped = if free < self.launch_reserve_bytes() {
+        let stopped = if self.inner.lock().core.suspends_launches(free) {
             "no job is accepted, no attempt is started and no history is written"
         } else {
             "no job is accepted and no history is written"
@@ -195,27 +193,20 @@ impl Driver {
         ))
     }
 
-    /// Returns how many bytes must be free for attempts to be launched. With less, the remaining
-    /// space is kept for recording how the running attempts end.
-    fn launch_reserve_bytes(&self) -> u64 {
-        self.config.disk_reserve.0 / LAUNCH_RESERVE_DIVISOR
-    }
-
-    /// Suspends launches while the disk is nearly full, so that the facts about new attempts cannot
-    /// fill it. A JobTracker that cannot write its journal ends.
+    /// Reports the free space on the disk to the core, if it changes whether launches are suspended.
     fn check_disk_space(&self) {
         let Ok(free) = self.log.free_bytes() else { return };
-        let allowed = free >= self.launch_reserve_bytes();
         let mut inner = self.inner.lock();
-        if allowed != inner.core.launches_suspended() {
+        let suspends = inner.core.suspends_launches(free);
+        if suspends == inner.core.launches_suspended() {
             return;
         }
-        if allowed {
-            tracing::info!(free = %Bytes(free), "the JobTracker's disk has enough free space again: attempts are started");
-        } else {
+        if suspends {
             tracing::error!(free = %Bytes(free), "the JobTracker's disk is nearly full: no attempt is started; free some space");
+        } else {
+            tracing::info!(free = %Bytes(free), "the JobTracker's disk has enough free space again: attempts are started");
         }
-        self.handle_locked(&mut inner, Event::Launches { allowed }, None);
+        self.handle_locked(&mut inner, Event::FreeSpace { bytes: free }, None);
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -419,7 +410,7 @@ impl Driver {
                     Output::Message { to: None, sender: sender.clone(), message: wire::refused(why.clone()) };
                 self.queue_output(seq, output);
             }
-            Reply::Submitted(_) | Reply::Accepted => {}
+            Reply::Submitted(_) | Reply::Accepted | Reply::JobRefused(_) => {}
         }
     }
 

@@ -37,36 +37,25 @@ impl Driver {
         let scope = self.files.scope().to_owned();
         let plan = self.peek(|cluster| {
             let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-            Some((
-                job.spec.user.clone(),
-                Leftovers::of_job(job, true),
-                output::plan(job, scope, cluster.epoch()),
-            ))
+            Some((job.spec.user.clone(), output::plan(job, scope, cluster.epoch())))
         });
-        // If the journal had lost the record that the job ended, the job ran again. Its first
-        // output stays, and the pieces of the second run are deleted.
-        let mut superseded_pieces = None;
+        let mut repeated = false;
         let result = match plan {
             // The job is no longer committing.
             None => return,
-            Some((_, _, Ok(None))) => Ok(()),
-            Some((user, leftovers, Ok(Some(commit)))) => {
-                match output::commit(&self.files, &user, commit).await {
-                    Err(error) if error.is(Kind::Fenced) => return self.fail(output::fenced_message(&error)),
-                    Ok(true) => {
-                        tracing::info!(job = %id, "the NameNode already has this commit: the output does not change");
-                        superseded_pieces = Some(leftovers);
-                        Ok(())
-                    }
-                    result => result.map(drop).map_err(|error| error.to_string()),
+            Some((_, Ok(None))) => Ok(()),
+            Some((user, Ok(Some(commit)))) => match output::commit(&self.files, &user, commit).await {
+                Err(error) if error.is(Kind::Fenced) => return self.fail(output::fenced_message(&error)),
+                Ok(true) => {
+                    tracing::info!(job = %id, "the NameNode already has this commit: the output does not change");
+                    repeated = true;
+                    Ok(())
                 }
-            }
-            Some((_, _, Err(error))) => Err(error.to_string()),
+                result => result.map(drop).map_err(|error| error.to_string()),
+            },
+            Some((_, Err(error))) => Err(error.to_string()),
         };
-        self.handle(Event::CommitResult { job: id, result });
-        if let Some(leftovers) = superseded_pieces {
-            self.clear(leftovers).await;
-        }
+        self.handle(Event::CommitResult { job: id, repeated, result });
     }
 
     /// Deletes the leftovers of a job.

@@ -3,10 +3,9 @@
 
 use super::Driver;
 use crate::error::Refusal;
-use daemon::config::JobTrackerConfig;
 use dfs_client::path::DfsPath;
 use mrcore::{
-    Cluster, Event, Span,
+    Event, Span,
     event::Reply,
     ids::{AttemptId, JobId, RequestId, TaskId, TrackerId},
     job::{Job, JobSpec},
@@ -22,22 +21,10 @@ impl Driver {
 
     /// Submits a job.
     pub(crate) async fn submit(&self, request_id: RequestId, spec: JobSpec) -> Result<JobId, Refusal> {
-        self.check_backlog()?;
-        let (reply, seq) = {
-            let mut inner = self.inner.lock();
-            let cluster = inner.core.cluster();
-            check_output_unused(cluster, request_id, &spec.output)?;
-            check_load(cluster, request_id, &spec.user, task_count(&spec), self.config())?;
-            self.handle_locked(
-                &mut inner,
-                Event::Submission { request: request_id, spec: Arc::new(spec) },
-                None,
-            )
-        };
-        self.wait_durable(seq).await?;
-        match reply {
-            Some(Reply::Submitted(job)) => Ok(job),
-            Some(Reply::Refused(why)) => Err(Refusal::refused(why)),
+        let event = Event::Submission { request: request_id, spec: Arc::new(spec) };
+        match self.request_reply(event).await? {
+            Reply::Submitted(job) => Ok(job),
+            Reply::JobRefused(why) => Err(why.into()),
             _ => Err(Refusal::unavailable("internal error: the core did not reply to the submission")),
         }
     }
@@ -48,12 +35,12 @@ impl Driver {
         if let Some(why) = self.disk_low_message() {
             return Err(Refusal::overloaded(why));
         }
-        self.peek(|cluster| check_load(cluster, request_id, user, 0, self.config()))
+        Ok(self.inner.lock().core.check_load(request_id, user, 0)?)
     }
 
     /// Refuses an output folder that an active job writes to.
     pub(crate) fn check_output_unused(&self, request_id: RequestId, output: &str) -> Result<(), Refusal> {
-        self.peek(|cluster| check_output_unused(cluster, request_id, output))
+        Ok(self.inner.lock().core.check_output_unused(request_id, output)?)
     }
 
     /// Returns the output folders of all active jobs.
@@ -121,66 +108,4 @@ impl Driver {
             _ => Ok(()),
         }
     }
-}
-
-fn task_count(spec: &JobSpec) -> u64 {
-    spec.splits.len() as u64 + u64::from(spec.reduces)
-}
-
-/// Refuses a job that would exceed the limits of the cluster or of its user.
-fn check_load(
-    cluster: &Cluster,
-    request_id: RequestId,
-    user: &str,
-    new_tasks: u64,
-    limits: &JobTrackerConfig,
-) -> Result<(), Refusal> {
-    if cluster.job_of_request(request_id).is_some() {
-        return Ok(());
-    }
-    let (mut all_jobs, mut user_jobs, mut user_tasks) = (0_usize, 0_usize, new_tasks);
-    for job in cluster.jobs().filter(|job| !job.has_ended()) {
-        all_jobs += 1;
-        if job.spec.user == user {
-            user_jobs += 1;
-            user_tasks += task_count(&job.spec);
-        }
-    }
-    let refuse = |why: String| Err(Refusal::overloaded(format!("{why}: try again later")));
-    if all_jobs >= limits.jobs_max {
-        let jobs = daemon::count(all_jobs as u64, "job");
-        return refuse(format!("the cluster has {jobs} active (jobtracker.jobs_max)"));
-    }
-    if user_jobs >= limits.user_jobs_max {
-        let jobs = daemon::count(user_jobs as u64, "job");
-        return refuse(format!("user {user} has {jobs} active (jobtracker.user_jobs_max)"));
-    }
-    // This limit does not apply to the only job of a user. A single job has its own limits.
-    if user_jobs > 0 && user_tasks > limits.user_tasks_max {
-        return refuse(format!(
-            "user {user} would have {user_tasks} tasks in active jobs (jobtracker.user_tasks_max)"
-        ));
-    }
-    Ok(())
-}
-
-/// Refuses an output folder that an active job writes to, or that is inside or around such a
-/// folder.
-fn check_output_unused(cluster: &Cluster, request_id: RequestId, output: &str) -> Result<(), Refusal> {
-    if cluster.job_of_request(request_id).is_some() {
-        return Ok(());
-    }
-    let Some(job) = cluster.jobs().find(|job| shares_output(job, output)) else { return Ok(()) };
-    let (id, output) = (job.id, &job.spec.output);
-    Err(Refusal::exists(format!("{id} is writing to {output}: wait until it ends, or choose another output")))
-}
-
-/// Returns whether the job is active and its output folder is `output`, inside it or around it.
-fn shares_output(job: &Job, output: &str) -> bool {
-    let inside = |inner: &str, outer: &str| {
-        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let other = job.spec.output.as_str();
-    let both = !output.is_empty() && !other.is_empty() && !job.has_ended();
-    both && (inside(output, other) || inside(other, output))
 }

@@ -109,7 +109,7 @@ impl ScriptedRun {
                         }
                     }
                 }
-                Effect::CommitJob { job } => self.send(Event::CommitResult { job, result: Ok(()) }),
+                Effect::CommitJob { job } => self.send(Event::CommitResult { job, repeated: false, result: Ok(()) }),
                 _ => {}
             }
         }

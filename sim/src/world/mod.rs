@@ -335,7 +335,7 @@ impl World {
             SimEvent::UpdateRates => self.update_flow_rates(),
             SimEvent::Committed { job } => {
                 let result = if self.one_in(10) { Err("no space".into()) } else { Ok(()) };
-                self.send_event(Event::CommitResult { job, result });
+                self.send_event(Event::CommitResult { job, repeated: false, result });
             }
             SimEvent::Solved { number } => {
                 if let Some(answer) = self.solutions.remove(&number) {
@@ -466,6 +466,7 @@ impl World {
         match reply {
             Reply::Refused(_) if self.manual_requests.remove(&request) => {}
             Reply::Refused(why) => self.violation = Some(format!("request {} was refused: {why}", request.0)),
+            Reply::JobRefused(why) => self.violation = Some(format!("a job was refused: {why}")),
             Reply::Registered { tracker, incarnation, .. } => {
                 if let Some(at) = self.registrations.remove(&request) {
                     self.messages.push_back(Message::Registered { at, tracker, incarnation });
