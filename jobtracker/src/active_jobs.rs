@@ -7,6 +7,7 @@
 use crate::{
     driver::Driver,
     files::{Backoff, is_transient},
+    output,
 };
 use dfs_client::{ClientError, error::Kind};
 use std::{sync::Arc, time::Duration};
@@ -20,6 +21,7 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
     if !driver.files().is_closed() {
         return;
     }
+    driver.await_accepted().await;
     let mut backoff = Backoff::new();
     loop {
         // Subscribe before the report is made, so that a job that ends while the report is sent
@@ -30,8 +32,7 @@ pub(crate) async fn report_loop(driver: Arc<Driver>) {
                 backoff = Backoff::new();
                 let _ = tokio::time::timeout(REPORT_INTERVAL, job_ended).await;
             }
-            // A newer JobTracker has taken over. `Driver::fence` ends this process.
-            Err(error) if error.is(Kind::Fenced) => return,
+            Err(error) if error.is(Kind::Fenced) => return driver.fail(output::fenced_message(&error)),
             Err(error) => {
                 if !is_transient(&error) {
                     tracing::warn!(%error, "cannot report the active jobs to the NameNode");
@@ -52,5 +53,6 @@ async fn send_report(driver: &Driver) -> Result<(), ClientError> {
     // The journal has failed, so the process is about to end.
     let Ok((epoch, next, live)) = read.await else { return Ok(()) };
     let client = driver.files().client().await?;
-    client.report_active_jobs(driver.files().scope(), epoch, next, live).await
+    let start = driver.files().start(epoch);
+    client.report_active_jobs(driver.files().scope(), start, next, live).await
 }

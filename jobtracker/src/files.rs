@@ -1,6 +1,9 @@
 //! The client of the file system, and retries while the NameNode is unreachable.
 
-use dfs_client::{Client, ClientError, ClientOptions};
+use dfs_client::{
+    Client, ClientError, ClientOptions,
+    ids::{Start, StartId},
+};
 use mrcore::job::Job;
 use std::time::Duration;
 
@@ -25,6 +28,7 @@ impl Backoff {
 pub(crate) struct Files {
     options: ClientOptions,
     scope: String,
+    start_id: StartId,
     client: tokio::sync::Mutex<Option<Client>>,
 }
 
@@ -33,7 +37,12 @@ impl Files {
     /// count the starts of `JobTrackers` with this journal, so the NameNode compares them only within
     /// this scope.
     pub(crate) fn new(options: ClientOptions, cluster_id: &str) -> Self {
-        Self { options, scope: format!("jobtracker-{cluster_id}"), client: tokio::sync::Mutex::default() }
+        Self {
+            options,
+            scope: format!("jobtracker-{cluster_id}"),
+            start_id: StartId::random(),
+            client: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Returns the address of the NameNode, `host:port`.
@@ -49,6 +58,12 @@ impl Files {
     /// Returns the name under which the NameNode keeps the epochs and job IDs of this journal.
     pub(crate) fn scope(&self) -> &str {
         &self.scope
+    }
+
+    /// Returns this start of the JobTracker, as the NameNode compares it with others. `epoch` is its
+    /// number.
+    pub(crate) fn start(&self, epoch: u64) -> Start {
+        Start { epoch, id: self.start_id }
     }
 
     /// Returns the token with which a task of the job calls the file system; empty in an open

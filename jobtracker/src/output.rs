@@ -1,42 +1,73 @@
 //! The output of a job in the file system. The commit publishes all of the output or nothing.
 //!
-//! Every commit contains the epoch of this process, which is the number of its start. At the start
-//! this epoch is sent to the NameNode as a fence. An older JobTracker process with the same journal
-//! that was suspended and continues later is then refused at its next commit, and ends.
+//! Every commit contains the start of this process: its epoch, which is the number of the start, and
+//! a random ID. At the start it is sent to the NameNode as a fence. An older JobTracker process with
+//! the same journal that was suspended and continues later is then refused at its next commit, and
+//! ends. So does a JobTracker that was started from an older copy of its folder.
 
-use crate::files::{Backoff, Files, is_transient};
+use crate::{
+    files::{Backoff, Files, is_transient},
+    starts,
+};
 use dfs_client::{
     ClientError, Commit, CommitMove,
     error::Kind,
+    ids::Start,
     path::{DfsPath, PathError},
 };
+use journal::DataFolderError;
 use mrcore::{Phase, job::Job, output::WORK_DIR, task::Task};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 /// Empty file in the output folder which shows that the output is complete.
 const SUCCESS_FILE: &str = "_SUCCESS";
 
-/// Fences older JobTracker processes that use this journal. Returns an error if this process is
-/// itself fenced.
-pub(crate) async fn fence(files: &Files, epoch: u64) -> Result<(), String> {
+/// Fences older JobTracker processes that use this journal. `folder` is the folder of the
+/// JobTracker. Returns an error if this process is itself fenced.
+pub(crate) async fn fence(files: &Files, folder: &Path, epoch: u64) -> Result<(), String> {
+    let start = files.start(epoch);
     let mut backoff = Backoff::new();
+    let earlier = loop {
+        match starts::add(folder, start) {
+            Ok(earlier) => break earlier,
+            Err(error @ DataFolderError::Io { .. }) => tracing::warn!(%error, "cannot record this start yet"),
+            Err(error) => return Err(error.to_string()),
+        }
+        backoff.wait().await;
+    };
     loop {
         let fenced = match files.client().await {
-            Ok(client) => client.fence(files.scope(), epoch).await,
+            Ok(client) => client.fence(files.scope(), start, &earlier).await,
             Err(error) => Err(error),
         };
         match fenced {
-            Ok(()) => return Ok(()),
-            Err(error) if error.is(Kind::Fenced) => return Err(fenced_message(&error)),
+            Ok(()) => {
+                shorten(starts::accept(folder, start));
+                return Ok(());
+            }
+            Err(error) if error.is(Kind::Fenced) => {
+                shorten(starts::remove(folder, start));
+                return Err(fenced_message(&error));
+            }
             Err(error) => tracing::warn!(%error, "cannot fence older JobTrackers yet"),
         }
         backoff.wait().await;
     }
 }
 
-/// Returns the message with which this process ends when a newer one uses its journal.
+/// Logs an error of a change that only keeps the list of starts short.
+fn shorten(result: Result<(), DataFolderError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "cannot shorten the list of starts");
+    }
+}
+
+/// Returns the message with which this process ends when the NameNode refuses it.
 pub(crate) fn fenced_message(error: &ClientError) -> String {
-    format!("another JobTracker has taken over this journal, or this is an older copy of it: {error}")
+    format!(
+        "{error}; unless another JobTracker has taken over, restore the newest folder of the JobTracker, or start it \
+         once with --recover to accept that the jobs submitted since the copy are lost"
+    )
 }
 
 /// Commits the output of a job with the permissions of its user, and retries for as long as the
@@ -70,7 +101,7 @@ fn commit_id(job: &Job) -> String {
 /// Returns the commit of a job: the pieces (output files of attempts) of each task become its part
 /// of the output, `_SUCCESS` is created, and the work folder is deleted. None if the job has no
 /// output.
-pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit>, PathError> {
+pub(crate) fn plan(job: &Job, scope: String, start: Start) -> Result<Option<Commit>, PathError> {
     if job.spec.output.is_empty() {
         return Ok(None);
     }
@@ -93,5 +124,5 @@ pub(crate) fn plan(job: &Job, scope: String, epoch: u64) -> Result<Option<Commit
     }
     moves.push(CommitMove { pieces: Vec::new(), to: output.join(SUCCESS_FILE)? });
     let deletes = vec![output.join(WORK_DIR)?];
-    Ok(Some(Commit { scope, epoch, commit_id: commit_id(job), moves, deletes }))
+    Ok(Some(Commit { scope, start, commit_id: commit_id(job), moves, deletes }))
 }

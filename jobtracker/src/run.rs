@@ -9,6 +9,7 @@ use crate::{
     link::LinkService,
     policy::{Policies, make_policies},
     server::{ClientService, HISTORY_READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
+    starts,
     storage::{self, HISTORY_FOLDER, Storage, StorageError},
     sweep,
 };
@@ -36,6 +37,9 @@ use tokio::task::JoinHandle;
 const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// How long a clean stop waits for the histories to be written.
 const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a start waits until the NameNode has accepted it. It then continues without: jobs are
+/// neither accepted nor committed until the NameNode has answered.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two checks whether the journal has grown enough for a snapshot.
 const SNAPSHOT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -192,6 +196,12 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     let started = Instant::now();
     let mut daemon = Daemon::start(config, recovery)?;
     let addr = daemon.addr();
+    // If the NameNode answers soon and refuses this start, the start fails.
+    let driver = daemon.driver.clone();
+    tokio::select! {
+        failed = daemon.failed() => return Err(failed),
+        _ = tokio::time::timeout(ACCEPT_TIMEOUT, driver.await_accepted()) => {}
+    }
     args.write_ready(&addr.to_string())?;
     let seconds = started.elapsed().as_secs_f64();
     let (dir, scheduler) = (config.jobtracker.dir.display(), config.scheduler.name.as_str());
@@ -247,7 +257,8 @@ pub(crate) fn replay_journal(
         core.replay(&entry).map_err(|error| error.to_string())
     })?;
     histories.finish_replay();
-    let lost = lost.map(|lost| format!("{lost}: the last records may be lost"));
+    let accepted = || recovery_requested.then(|| "--recover accepts this journal as the newest".to_owned());
+    let lost = lost.or_else(accepted).map(|lost| format!("{lost}: the last records may be lost"));
     if let Some(lost) = &lost {
         tracing::error!("{lost}");
         let entry = storage::skip_ids(&log, core.cluster(), newest, recovery_requested)?;
@@ -255,6 +266,9 @@ pub(crate) fn replay_journal(
         let apply_error =
             |error: mrcore::cluster::ApplyError| StorageError::Record { seq: 0, why: error.to_string() };
         core.replay(&entry).map_err(apply_error)?;
+    }
+    if recovery_requested {
+        starts::clear(&settings.dir).map_err(StorageError::from)?;
     }
     if let Some(recovering) = recovering {
         recovering.done().map_err(StorageError::from)?;

@@ -68,9 +68,11 @@ pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) replay: Replay,
     pub(crate) cluster_id: String,
-    /// A message if records may be lost. Then [`skip_ids`] must be called after the replay.
+    /// A message if records may be lost. Then, and if a recovery was requested, [`skip_ids`] must be
+    /// called after the replay.
     pub(crate) lost: Option<String>,
-    /// The operator has asked to drop damaged records, so any number of records may be lost.
+    /// The operator has asked to drop damaged records or to accept an older copy, so any number of
+    /// records may be lost.
     pub(crate) recovery_requested: bool,
     /// The recovery in progress. `Recovering::done` must be called after the replay.
     pub(crate) recovering: Option<Recovering>,
@@ -108,9 +110,9 @@ const JOB_IDS_SKIPPED: u32 = 10_000;
 /// output folders use job IDs as names.
 ///
 /// An incomplete batch that was cut contained a limited number of submissions, so a fixed number of
-/// job IDs is skipped. If the operator dropped damaged records, any number of submissions may be
-/// missing, and the next job ID is taken from the wall clock, which is higher than every ID
-/// assigned before. The epoch is always taken from the clock, because users never see it.
+/// job IDs is skipped. If the operator dropped damaged records or accepted an older copy of the
+/// folder, any number of submissions may be missing, and the next job ID is taken from the wall
+/// clock, which is higher than every ID assigned before. The epoch is always taken from the clock, because users never see it.
 ///
 /// Returns the entry with the new numbers, which is durable.
 pub(crate) fn skip_ids(

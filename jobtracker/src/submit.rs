@@ -100,6 +100,7 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
         )));
     }
     check_commit_size(&spec)?;
+    driver.check_accepted().await?;
     driver.submit(request, spec).await
 }
 

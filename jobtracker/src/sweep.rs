@@ -26,6 +26,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
 /// Deletes the leftovers of all jobs that ended before this start, and then, at a fixed interval,
 /// old staging folders without a job. Never returns.
 pub(crate) async fn sweep_loop(driver: Arc<Driver>) {
+    // A JobTracker with an older copy of its folder does not know all jobs that use files.
+    driver.await_accepted().await;
     if driver.files().is_closed() {
         create_staging_area(&driver).await;
     }

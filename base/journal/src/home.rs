@@ -21,7 +21,7 @@ use std::{
 
 /// Version of the folder layout. Increase it when the encoding of any record of a daemon changes,
 /// so that a build refuses the folders that it cannot read.
-const LAYOUT: u32 = 4;
+const LAYOUT: u32 = 5;
 const VERSION_FILE: &str = "VERSION";
 const NEW_FILE: &str = "NEW";
 /// File that marks a loss of records. It is written before anything is cut or dropped, and removed
@@ -74,7 +74,7 @@ pub enum DataFolderError {
         /// Name of the journal.
         log: &'static str,
     },
-    /// `VERSION` cannot be parsed.
+    /// `VERSION`, or another file of text in the folder, cannot be parsed.
     #[error("{path} cannot be parsed: {why}")]
     Version {
         /// Path of the file.
@@ -343,7 +343,8 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
 }
 
-fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), DataFolderError> {
+/// Replaces a file of the folder: after a crash it has the old or the new text.
+pub fn write_durably(folder: &Path, name: &str, text: &str) -> Result<(), DataFolderError> {
     let temporary = folder.join(format!("{name}.tmp"));
     let write = || {
         let mut file = fs::File::create(&temporary)?;

@@ -3,7 +3,7 @@
 //! Invariant: none of them is a wire type. `wire.rs` validates the messages of a server before it
 //! converts them.
 
-use crate::ids::{BlockId, FileId, Nonce};
+use crate::ids::{BlockId, FileId, Nonce, Start};
 use crate::path::DfsPath;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

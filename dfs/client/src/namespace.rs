@@ -9,7 +9,7 @@ use super::{
     Attributes, Client, ClientError, Commit, FileStatus, ListPage, LocatedBlock, Quota, Result, Usage,
 };
 use crate::error::{Error, Kind};
-use crate::ids::RequestId;
+use crate::ids::{RequestId, Start};
 use crate::path::DfsPath;
 use proto::dfs as pb;
 

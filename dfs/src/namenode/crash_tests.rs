@@ -12,7 +12,7 @@ use super::{
 use daemon::config::NameNodeConfig;
 use dfs_client::{
     error::Error,
-    ids::{FileId, RequestId},
+    ids::{FileId, RequestId, Start, StartId},
     path::DfsPath,
 };
 use journal::{

@@ -27,7 +27,8 @@ struct Args {
     /// Second policy that decides on the same facts without effect, for comparison; empty for none
     #[arg(long, value_name = "NAME")]
     shadow: Option<String>,
-    /// Drop the damaged records of a journal, report them, and start; the damaged files are kept
+    /// Start with a damaged journal or an older copy: drop damaged records, report them, keep the
+    /// damaged files, and skip job IDs, so that none is used twice
     #[arg(long)]
     recover: bool,
 }

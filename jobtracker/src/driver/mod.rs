@@ -107,6 +107,8 @@ pub(crate) struct Driver {
     /// Notified when it is durable that a job has ended.
     job_end: Notify,
     fatal: Fatal,
+    /// Whether the NameNode has accepted this start.
+    accepted: watch::Sender<bool>,
     /// Set while jobs are active and the NameNode accepts no changes.
     not_writable: Mutex<Option<NotWritable>>,
 }
@@ -148,6 +150,7 @@ impl Driver {
             notice,
             job_end: Notify::new(),
             fatal: watch::Sender::new(None),
+            accepted: watch::Sender::new(false),
             not_writable: Mutex::default(),
         };
         (driver, outgoing)

@@ -3,6 +3,7 @@
 
 use super::{Driver, notify_watchers};
 use crate::{
+    error::Refusal,
     leftovers::{self, LeftoverFolders},
     output,
     writable::{self, NotWritable, Obstacle},
@@ -18,6 +19,8 @@ use std::{sync::Arc, time::Duration};
 
 /// Time between two checks whether the NameNode accepts changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a submission waits until the NameNode has accepted this start.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Driver {
     /// Fences older JobTracker processes that use this journal. If this process is itself fenced,
@@ -26,18 +29,42 @@ impl Driver {
         // `read` waits until the epoch is durable. Otherwise the process after a crash could get
         // the same epoch.
         let Ok(epoch) = self.read(|cluster| cluster.epoch()).await else { return };
-        match output::fence(&self.files, epoch).await {
-            Ok(()) => tracing::info!(epoch, "older JobTrackers are fenced"),
+        match output::fence(&self.files, &self.config.dir, epoch).await {
+            Ok(()) => {
+                tracing::info!(epoch, "older JobTrackers are fenced");
+                self.accepted.send_replace(true);
+            }
             Err(why) => self.fail(why),
+        }
+    }
+
+    /// Waits until the NameNode has accepted this start. A JobTracker that was started from an older
+    /// copy of its folder is never accepted.
+    pub(crate) async fn await_accepted(&self) {
+        let mut accepted = self.accepted.subscribe();
+        accepted.wait_for(|accepted| *accepted).await.expect("the sender is in `self`");
+    }
+
+    /// Refuses a submission if the NameNode does not accept this start soon. The newest folder of the
+    /// JobTracker would not contain a job that was acknowledged by a start from an older copy.
+    pub(crate) async fn check_accepted(&self) -> Result<(), Refusal> {
+        tokio::select! {
+            accepted = tokio::time::timeout(ACCEPT_TIMEOUT, self.await_accepted()) => accepted.map_err(|_| {
+                Refusal::unavailable(
+                    "job cannot be submitted: the NameNode has not accepted this start of the JobTracker yet; try again",
+                )
+            }),
+            why = self.failed() => Err(Refusal::unavailable(why)),
         }
     }
 
     /// Commits the output of a job and reports the result to the core.
     pub(super) async fn commit(self: Arc<Self>, id: JobId) {
+        self.await_accepted().await;
         let scope = self.files.scope().to_owned();
         let plan = self.peek(|cluster| {
             let job = cluster.job(id).filter(|job| job.state == JobState::Committing)?;
-            Some((job.spec.user.clone(), output::plan(job, scope, cluster.epoch())))
+            Some((job.spec.user.clone(), output::plan(job, scope, self.files.start(cluster.epoch()))))
         });
         let mut repeated = false;
         let result = match plan {

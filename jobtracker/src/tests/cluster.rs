@@ -133,6 +133,12 @@ impl Cluster {
         text.split('"').nth(1).unwrap().to_owned()
     }
 
+    /// Waits until the NameNode has accepted the start of the JobTracker.
+    pub(super) async fn await_accepted(&self) {
+        with_timeout("the NameNode accepts the start", self.daemon.as_ref().unwrap().1.driver().await_accepted())
+            .await;
+    }
+
     /// Waits until the JobTracker cannot continue. Returns the reason.
     pub(super) async fn failed(&self) -> String {
         self.daemon.as_ref().unwrap().1.driver().failed().await

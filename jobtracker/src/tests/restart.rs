@@ -1,8 +1,23 @@
 //! Tests that trackers and clients find the same state after a restart of the JobTracker.
 
 use super::cluster::*;
+use dfs_client::ids::{Start, StartId};
 use journal::Recovery;
 use proto::mr as pb;
+use std::path::{Path, PathBuf};
+
+/// Returns a start of another JobTracker.
+fn start(epoch: u64) -> Start {
+    Start { epoch, id: StartId(7) }
+}
+
+/// Copies the folder of the JobTracker. Returns the path of the copy.
+fn copy_folder(folder: &Path) -> PathBuf {
+    let copy = folder.with_file_name("copy");
+    let copied = std::process::Command::new("cp").arg("-a").arg(folder).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    copy
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn job_continues_after_a_restart_of_the_jobtracker() {
@@ -95,32 +110,30 @@ async fn commit_that_was_interrupted_is_completed_after_a_restart() {
 async fn jobtracker_fenced_by_a_newer_one_fails_and_commits_nothing() {
     let cluster = Cluster::start().await;
     let scope = format!("jobtracker-{}", cluster.cluster_id());
-    let fenced = || async { cluster.dfs.fence(&scope, 0).await.is_err() };
+    let fenced = || async { cluster.dfs.fence(&scope, start(0), &[]).await.is_err() };
     until("the fence", fenced).await;
-    cluster.dfs.fence(&scope, 2).await.unwrap();
+    cluster.dfs.fence(&scope, start(2), &[]).await.unwrap();
     cluster.put("/in/a", b"a\n").await;
     let mut tracker = cluster.tracker("node1").await;
     cluster.client().await.submit(submission("/in", "/out", 0)).await.unwrap();
     let map = tracker.next_launch().await;
     tracker.heartbeat(vec![succeeded(&map.attempt, pb::TaskResult::default())]).await;
     let why = with_timeout("its end", cluster.failed()).await;
-    assert!(why.contains("another JobTracker has taken over"), "{why}");
+    assert!(why.contains("a newer process has taken over"), "{why}");
     assert!(!cluster.exists("/out/_SUCCESS").await);
 }
 
-/// Runs a job, restores an older copy of the journal, and submits another job, which gets the same
-/// ID. Checks that this job commits its own output.
+/// Copies the folder of a JobTracker that runs, runs a job, restores the copy, and submits another
+/// job, which gets the same ID: the NameNode has not seen a start after the copy, and so does not
+/// recognise it. Checks that this job commits its own output.
 #[tokio::test(flavor = "multi_thread")]
 async fn job_whose_id_was_assigned_before_commits_its_own_output() {
     let mut cluster = Cluster::start().await;
     cluster.put("/in/a", b"a\n").await;
-    cluster.kill_jobtracker();
     let journal = cluster.config.jobtracker.dir.clone();
-    let (copy, newest) = (journal.with_file_name("copy"), journal.with_file_name("newest"));
-    let copied = std::process::Command::new("cp").arg("-a").arg(&journal).arg(&copy).status().unwrap();
-    assert!(copied.success());
+    cluster.await_accepted().await;
+    let (copy, newest) = (copy_folder(&journal), journal.with_file_name("newest"));
     for output in ["/first", "/second"] {
-        cluster.start_jobtracker();
         let mut tracker = cluster.tracker("node1").await;
         let submitted = cluster.client().await.submit(submission("/in", output, 0)).await.unwrap();
         assert_eq!(submitted.into_inner().job, "job_1");
@@ -129,12 +142,60 @@ async fn job_whose_id_was_assigned_before_commits_its_own_output() {
         until("the end", || async { cluster.status("job_1").await.state == "succeeded" }).await;
         assert_eq!(cluster.length(&format!("{output}/part-m-00000")).await, 5);
         assert!(cluster.exists(&format!("{output}/_SUCCESS")).await);
-        cluster.kill_jobtracker();
         if copy.exists() {
+            cluster.kill_jobtracker();
             std::fs::rename(&journal, &newest).unwrap();
             std::fs::rename(&copy, &journal).unwrap();
+            cluster.start_jobtracker();
         }
     }
+}
+
+/// Restores a copy that was made before the last start. Checks that no start with the copy accepts
+/// a job, that the newest folder still works, and that `--recover` accepts the copy and skips the
+/// IDs of the jobs that it does not contain.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobtracker_with_an_older_copy_of_its_folder_is_refused_until_recovery() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    cluster.client().await.submit(submission("/in", "/first", 0)).await.unwrap();
+    cluster.kill_jobtracker();
+    let folder = cluster.config.jobtracker.dir.clone();
+    let (copy, newest) = (copy_folder(&folder), folder.with_file_name("newest"));
+    cluster.start_jobtracker();
+    let submitted = cluster.client().await.submit(submission("/in", "/second", 0)).await.unwrap();
+    assert_eq!(submitted.into_inner().job, "job_2");
+    cluster.kill_jobtracker();
+    std::fs::rename(&folder, &newest).unwrap();
+    std::fs::rename(&copy, &folder).unwrap();
+    // Each start increases the epoch, so the second one has a higher epoch than the NameNode knows.
+    for _ in 0..2 {
+        cluster.start_jobtracker();
+        let refused = cluster.client().await.submit(submission("/in", "/lost", 0)).await;
+        assert!(refused.is_err(), "a JobTracker with an older copy accepted a job");
+        let why = with_timeout("its end", cluster.failed()).await;
+        let words = ["another start of the JobTracker used the same epoch", "older copy", "--recover"];
+        assert!(words.iter().all(|words| why.contains(words)) && !why.contains('\n'), "{why}");
+        cluster.kill_jobtracker();
+    }
+    std::fs::rename(&folder, &copy).unwrap();
+    std::fs::rename(&newest, &folder).unwrap();
+    cluster.start_jobtracker();
+    let submitted = cluster.client().await.submit(submission("/in", "/third", 0)).await.unwrap();
+    assert_eq!(submitted.into_inner().job, "job_3");
+    cluster.kill_jobtracker();
+    std::fs::rename(&folder, &newest).unwrap();
+    std::fs::rename(&copy, &folder).unwrap();
+    cluster.start_jobtracker_with(Recovery::DropDamaged);
+    let submitted = cluster.client().await.submit(submission("/in", "/fourth", 0)).await.unwrap();
+    let job = submitted.into_inner().job;
+    let number: u64 = job.strip_prefix("job_").unwrap().parse().unwrap();
+    assert!(number > 1_000_000_000, "{job} may have been assigned before");
+    cluster.kill_jobtracker();
+    cluster.start_jobtracker();
+    assert_eq!(cluster.status(&job).await.job, job);
+    let submitted = cluster.client().await.submit(submission("/in", "/fifth", 0)).await.unwrap();
+    assert_eq!(submitted.into_inner().job, format!("job_{}", number + 1));
 }
 
 /// Damages the journal so that `--recover` drops the record that a job ended. The job then runs
@@ -257,7 +318,10 @@ async fn jobtracker_that_lost_its_journal_assigns_new_job_ids() {
     cluster.kill_jobtracker();
     cluster.start_jobtracker();
     let scope = format!("jobtracker-{}", cluster.cluster_id());
-    let fenced = || async { cluster.dfs.fence(&scope, 1).await.is_err() };
+    let fenced = || async {
+        let refused = cluster.dfs.fence(&scope, start(1), &[]).await;
+        refused.is_err_and(|error| error.to_string().contains("fenced by epoch 2"))
+    };
     until("the fence of the second start", fenced).await;
     let mut seen = std::collections::BTreeSet::from(["job_1".to_owned()]);
     for round in 0..2 {

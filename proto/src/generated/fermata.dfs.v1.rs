@@ -381,8 +381,9 @@ pub struct ConcatReply {
     #[prost(message, optional, tag = "1")]
     pub status: ::core::option::Option<FileStatus>,
 }
-/// From now on, commits of `scope` with a lower epoch are refused.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+/// From now on, commits of `scope` with a lower epoch, or with this epoch and another start ID, are
+/// refused. Refused if the present fence shows that the caller uses an older copy of its journal.
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FenceRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub request_id: ::prost::alloc::vec::Vec<u8>,
@@ -390,6 +391,19 @@ pub struct FenceRequest {
     pub scope: ::prost::alloc::string::String,
     #[prost(uint64, tag = "3")]
     pub epoch: u64,
+    /// random, drawn at each start of the process
+    #[prost(uint64, tag = "4")]
+    pub start_id: u64,
+    /// starts of the same journal before this one, ordered by epoch
+    #[prost(message, repeated, tag = "5")]
+    pub earlier: ::prost::alloc::vec::Vec<EarlierStart>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EarlierStart {
+    #[prost(uint64, tag = "1")]
+    pub epoch: u64,
+    #[prost(uint64, tag = "2")]
+    pub start_id: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FenceReply {}
@@ -412,6 +426,9 @@ pub struct CommitRequest {
     pub moves: ::prost::alloc::vec::Vec<CommitMove>,
     #[prost(string, repeated, tag = "6")]
     pub deletes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// as in Fence
+    #[prost(uint64, tag = "7")]
+    pub start_id: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CommitMove {
@@ -437,6 +454,8 @@ pub struct ReportActiveJobsRequest {
     pub next: u64,
     #[prost(uint64, repeated, tag = "4")]
     pub live: ::prost::alloc::vec::Vec<u64>,
+    #[prost(uint64, tag = "5")]
+    pub start_id: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportActiveJobsReply {}

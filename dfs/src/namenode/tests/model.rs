@@ -7,7 +7,10 @@ use super::{
     random::Random,
 };
 use crate::namenode::op::{BlockLength, CommitMove, OnAbandon, Op, Outcome, Quota};
-use dfs_client::error::Kind;
+use dfs_client::{
+    error::Kind,
+    ids::{Start, StartId},
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, PartialEq)]

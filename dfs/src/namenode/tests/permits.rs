@@ -5,7 +5,13 @@ use crate::namenode::{
     op::{Caller, CommitMove, OnAbandon, Op, Outcome, Quota},
     permit::Need,
 };
-use dfs_client::{error::Kind, ids::FileId, path::DfsPath};
+use dfs_client::{
+    error::Kind,
+    ids::{FileId, Start, StartId},
+    path::DfsPath,
+};
+
+const START: Start = Start { epoch: 1, id: StartId(1) };
 
 fn path(text: &str) -> DfsPath {
     DfsPath::parse(text).unwrap()

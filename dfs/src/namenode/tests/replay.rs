@@ -3,7 +3,11 @@
 
 use super::bench::{Bench, path};
 use crate::namenode::{Edit, Namespace, Record, SnapshotItem, SnapshotLoader, op::Op};
-use dfs_client::ids::{BlockId, FileId, Nonce};
+use dfs_client::ids::{BlockId, FileId, Nonce, Start, StartId};
+
+fn start(epoch: u64) -> Start {
+    Start { epoch, id: StartId(epoch) }
+}
 
 pub(super) fn save_and_load_snapshot(namespace: &Namespace) -> Namespace {
     let mut loader = SnapshotLoader::default();

@@ -55,7 +55,11 @@ impl Fault {
             Self::JournalTail | Self::JournalMiddle => &[&["damaged"], &["mismatch"], &["may be lost"]],
             Self::Snapshot => &[&["snapshot", "damaged"], &["snapshot", "mismatch"], &["snapshot", "footer"]],
             Self::MissingSegment => &[&["acknowledged"], &["missing"], &["may be lost"], &["damaged"]],
-            Self::StaleRestore => &[&["datanode refused"], &["an older namenode runs"]],
+            Self::StaleRestore => &[
+                &["datanode refused"],
+                &["an older namenode runs"],
+                &["started from an older copy of its folder"],
+            ],
         }
     }
 }
@@ -312,6 +316,13 @@ pub(super) fn restart_daemons(cluster: &Cluster, machine: Machine) {
         }
         Machine::Master(master) => start(cluster, master),
     }
+}
+
+/// Starts a master, and checks that it refuses with these words and mentions `--recover`.
+pub(super) fn assert_start_refused(cluster: &Cluster, master: Master, words: &str) {
+    let ran = cluster.try_mrctl(&["chaos", "restart", master.name()]);
+    assert_ne!(ran.code, 0, "the {} started", master.name());
+    assert!(ran.stderr.contains(words) && ran.stderr.contains("--recover"), "{}", ran.stderr);
 }
 
 /// Starts a master. If it refuses, checks that its message mentions `--recover`, and starts it with

@@ -144,8 +144,9 @@ fn starting_master_row(cluster: &Arc<Cluster>, known: &Known, fault: Fault, mast
     print_row(fault, &format!("{machine} ({how})"), &seen, &served, begun.elapsed());
 }
 
-/// Restores an older copy of the JobTracker folder. New jobs then reuse the IDs of jobs that the
-/// copy does not contain. Checks that the output of the new jobs is complete and correct.
+/// Restores an older copy of the JobTracker folder. Checks that the JobTracker refuses to start
+/// with it, also at the second attempt, that it starts with `--recover`, and that new jobs have new
+/// IDs and their own output.
 fn restored_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     let folder = cluster.path(".fermata/data/jobtracker");
     let copy = cluster.path("jobtracker.copy");
@@ -153,18 +154,34 @@ fn restored_jobtracker_row(cluster: &Arc<Cluster>, known: &Known) {
     copy_folder(&folder, &copy);
     faults::start(cluster, Master::JobTracker);
     let written = Work::begin(cluster, known).end();
+    let job_ids = || -> BTreeSet<String> {
+        let jobs = cluster.json(&["jobs"]);
+        jobs.as_array().unwrap().iter().map(|job| job["job"].to_string()).collect()
+    };
+    let assigned = job_ids();
+    let before = faults::Logs::now(cluster);
     let begun = Instant::now();
     faults::kill(cluster, Master::JobTracker);
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::rename(&copy, &folder).unwrap();
+    for _ in 0..2 {
+        faults::assert_start_refused(cluster, Master::JobTracker, "an older copy of its folder");
+    }
+    let machine = Machine::Master(Master::JobTracker);
+    let seen = await_detection(cluster, Fault::StaleRestore, machine, &before, begun);
+    cluster.recover("jobtracker", |_| {});
     faults::start(cluster, Master::JobTracker);
+    let kept = job_ids();
+    assert!(kept.is_subset(&assigned) && kept != assigned, "not an older copy: {kept:?} of {assigned:?}");
     // Runs a job, and compares its output with the correct output.
     let served = Work::begin(cluster, known).end();
+    let new: BTreeSet<String> = job_ids().difference(&kept).cloned().collect();
+    assert!(!new.is_empty() && new.is_disjoint(&assigned), "an ID was assigned again: {new:?}");
     known.check(cluster, &written.acknowledged);
     known.check(cluster, &served.acknowledged);
     await_health(cluster);
-    let seen = Detection { detected: Duration::ZERO, message: "not detected: its epoch is not older".into() };
-    print_row(Fault::StaleRestore, "jobtracker", &seen, &served, begun.elapsed());
+    let how = "jobtracker (refused to start, then --recover)";
+    print_row(Fault::StaleRestore, how, &seen, &served, begun.elapsed());
 }
 
 /// Restores an older copy of the NameNode folder while a DataNode is down. Checks that newer data
