@@ -1,5 +1,5 @@
-//! Decides whether a submitted job is accepted: limits of the cluster, of a user and of one job, and
-//! the output folders of active jobs.
+//! Decides whether a submitted job is accepted: limits of the cluster, of a user and of one job,
+//! and the output folders of active jobs.
 //!
 //! [`JobTracker::check_load`] and [`JobTracker::check_output_unused`] are also called before the
 //! input of a job is listed, so that this work is not done for a job that is refused.

@@ -70,9 +70,9 @@ impl JobTracker {
     }
 
     /// Ends a job whose output was committed or could not be. `repeated` says that the commit was
-    /// carried out before: the journal had lost the record that the job ended, so the job ran again.
-    /// Its first output stays. The pieces of the second run are deleted, and the output folder if it
-    /// is empty then, because the user may have moved the first output.
+    /// carried out before: the journal had lost the record that the job ended, so the job ran
+    /// again. Its first output stays. The pieces of the second run are deleted, and the output
+    /// folder if it is empty then, because the user may have moved the first output.
     pub(super) fn commit_result(
         &mut self,
         now: Time,

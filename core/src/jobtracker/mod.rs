@@ -225,8 +225,8 @@ impl JobTracker {
     }
 
     /// Returns whether launches are suspended while this many bytes are free on the disk of the
-    /// journal. The remaining space is kept for recording how the running attempts end: a JobTracker
-    /// that cannot write its journal ends.
+    /// journal. The remaining space is kept for recording how the running attempts end: a
+    /// JobTracker that cannot write its journal ends.
     pub fn suspends_launches(&self, free_bytes: u64) -> bool {
         free_bytes < self.config.disk_reserve_bytes / LAUNCH_RESERVE_DIVISOR
     }

@@ -196,7 +196,8 @@ impl Driver {
         ))
     }
 
-    /// Reports the free space on the disk to the core, if it changes whether launches are suspended.
+    /// Reports the free space on the disk to the core, if it changes whether launches are
+    /// suspended.
     fn check_disk_space(&self) {
         let Ok(free) = self.log.free_bytes() else { return };
         let mut inner = self.inner.lock();
