@@ -60,8 +60,8 @@ impl Files {
         &self.scope
     }
 
-    /// Returns this start of the JobTracker, as the NameNode compares it with others. `epoch` is its
-    /// number.
+    /// Returns this start of the JobTracker, as the NameNode compares it with others. `epoch` is
+    /// its number.
     pub(crate) fn start(&self, epoch: u64) -> Start {
         Start { epoch, id: self.start_id }
     }

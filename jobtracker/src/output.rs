@@ -1,9 +1,9 @@
 //! The output of a job in the file system. The commit publishes all of the output or nothing.
 //!
-//! Every commit contains the start of this process: its epoch, which is the number of the start, and
-//! a random ID. At the start it is sent to the NameNode as a fence. An older JobTracker process with
-//! the same journal that was suspended and continues later is then refused at its next commit, and
-//! ends. So does a JobTracker that was started from an older copy of its folder.
+//! Every commit contains the start of this process: its epoch, which is the number of the start,
+//! and a random ID. At the start it is sent to the NameNode as a fence. An older JobTracker process
+//! with the same journal that was suspended and continues later is then refused at its next commit,
+//! and ends. So does a JobTracker that was started from an older copy of its folder.
 
 use crate::{
     files::{Backoff, Files, is_transient},

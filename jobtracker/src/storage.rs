@@ -68,8 +68,8 @@ pub(crate) struct Storage {
     pub(crate) log: Log,
     pub(crate) replay: Replay,
     pub(crate) cluster_id: String,
-    /// A message if records may be lost. Then, and if a recovery was requested, [`skip_ids`] must be
-    /// called after the replay.
+    /// A message if records may be lost. Then, and if a recovery was requested, [`skip_ids`] must
+    /// be called after the replay.
     pub(crate) lost: Option<String>,
     /// The operator has asked to drop damaged records or to accept an older copy, so any number of
     /// records may be lost.
@@ -112,7 +112,8 @@ const JOB_IDS_SKIPPED: u32 = 10_000;
 /// An incomplete batch that was cut contained a limited number of submissions, so a fixed number of
 /// job IDs is skipped. If the operator dropped damaged records or accepted an older copy of the
 /// folder, any number of submissions may be missing, and the next job ID is taken from the wall
-/// clock, which is higher than every ID assigned before. The epoch is always taken from the clock, because users never see it.
+/// clock, which is higher than every ID assigned before. The epoch is always taken from the clock,
+/// because users never see it.
 ///
 /// Returns the entry with the new numbers, which is durable.
 pub(crate) fn skip_ids(

@@ -200,7 +200,10 @@ fn records() -> Vec<Record> {
         vec![created],
         vec![Edit::FileClosed { file: FileId(4) }, Edit::QuotaSet { id: FileId(2), quota }],
         vec![Edit::Renamed { id: FileId(4), parent: FileId(3), name: "moved".into() }],
-        vec![Edit::Fenced { scope: "jobs".into(), start: Start { epoch: 3, id: StartId(9) } }, Edit::DrainSet { node: "n1".into(), on: true }],
+        vec![
+            Edit::Fenced { scope: "jobs".into(), start: Start { epoch: 3, id: StartId(9) } },
+            Edit::DrainSet { node: "n1".into(), on: true },
+        ],
         vec![started(2, 100, 1000)],
     ];
     let request =

@@ -38,15 +38,15 @@ impl Driver {
         }
     }
 
-    /// Waits until the NameNode has accepted this start. A JobTracker that was started from an older
-    /// copy of its folder is never accepted.
+    /// Waits until the NameNode has accepted this start. A JobTracker that was started from an
+    /// older copy of its folder is never accepted.
     pub(crate) async fn await_accepted(&self) {
         let mut accepted = self.accepted.subscribe();
         accepted.wait_for(|accepted| *accepted).await.expect("the sender is in `self`");
     }
 
-    /// Refuses a submission if the NameNode does not accept this start soon. The newest folder of the
-    /// JobTracker would not contain a job that was acknowledged by a start from an older copy.
+    /// Refuses a submission if the NameNode does not accept this start soon. The newest folder of
+    /// the JobTracker would not contain a job that was acknowledged by a start from an older copy.
     pub(crate) async fn check_accepted(&self) -> Result<(), Refusal> {
         tokio::select! {
             accepted = tokio::time::timeout(ACCEPT_TIMEOUT, self.await_accepted()) => accepted.map_err(|_| {

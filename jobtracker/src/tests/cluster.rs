@@ -135,8 +135,8 @@ impl Cluster {
 
     /// Waits until the NameNode has accepted the start of the JobTracker.
     pub(super) async fn await_accepted(&self) {
-        with_timeout("the NameNode accepts the start", self.daemon.as_ref().unwrap().1.driver().await_accepted())
-            .await;
+        let driver = self.daemon.as_ref().unwrap().1.driver();
+        with_timeout("the NameNode accepts the start", driver.await_accepted()).await;
     }
 
     /// Waits until the JobTracker cannot continue. Returns the reason.

@@ -79,7 +79,7 @@ fn old_epoch_is_fenced_after_a_restart() {
     bench.ask(fence(start(5, 1), &[])).unwrap();
     let refused = bench.ask(fence(start(4, 1), &[])).unwrap_err();
     assert_eq!(refused.kind, Kind::Fenced);
-    for words in ["epoch 4 is fenced by epoch 5", "a newer process has taken over", "older copy of its folder"] {
+    for words in ["epoch 4 is fenced by epoch 5", "a newer process has taken over", "older copy"] {
         assert!(refused.message.contains(words), "{refused}");
     }
     bench.restart();
@@ -103,7 +103,7 @@ fn other_start_with_the_same_epoch_is_refused() {
         }
         let refused = bench.ask(fence(start(5, 2), &[start(4, 1)])).unwrap_err();
         assert_eq!(refused.kind, Kind::Fenced);
-        for words in ["another start of the JobTracker used the same epoch 5", "an older copy of its folder"] {
+        for words in ["another start of the JobTracker used the same epoch 5", "older copy of its folder"] {
             assert!(refused.message.contains(words), "{refused}");
         }
         assert_eq!(bench.refusal_kind(commit_of(start(5, 2), "c1", MOVES, &[])), Kind::Fenced);
