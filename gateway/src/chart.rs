@@ -2,8 +2,10 @@
 //! maps.
 //!
 //! Each node has as many lines as it ran attempts at the same time. A resumed reduce keeps its line
-//! if the line is free. The chart shows at most [`ATTEMPTS_MAX`] attempts on [`LINES_MAX`] lines:
-//! the longest ones. The others are only counted. Colours are defined in the style sheet.
+//! if the line is free. The chart shows at most [`ATTEMPTS_MAX`] attempts, the longest ones. If their
+//! nodes need more than [`LINES_MAX`] lines, the last nodes in the order of their names are omitted;
+//! the first node is always shown. Omitted attempts are only counted. Colours are defined in the
+//! style sheet.
 
 use client::model::{Attempt, Task};
 use sim::{
@@ -18,7 +20,7 @@ use view::nodes::natural_sort_key;
 
 /// The largest number of attempts in the chart.
 pub(super) const ATTEMPTS_MAX: usize = 2000;
-/// The largest number of lines, over all nodes.
+/// The largest number of lines, over all nodes but the first. Space between nodes counts too.
 const LINES_MAX: usize = 400;
 
 /// The width of the chart. This and all sizes below are in SVG units.

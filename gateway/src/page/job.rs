@@ -145,9 +145,10 @@ fn timeline_section(out: &mut Html, job: &Job, tasks: &[Task]) {
     if chart.omitted > 0 {
         html!(
             out,
-            "<p class='soft'>Only the {} longest of {} attempts are shown.</p>",
+            "<p class='soft'>Only {} of {} attempts are shown: at most the {} longest, on the first nodes.</p>",
             chart.shown,
-            chart.shown + chart.omitted
+            chart.shown + chart.omitted,
+            chart::ATTEMPTS_MAX
         );
     }
 }
