@@ -5,7 +5,7 @@ use super::program::{self, is_builtin, short_name};
 use crate::output::{self, Usage};
 use anyhow::{Result, bail, ensure};
 use clap::builder::NonEmptyStringValueParser;
-use client::{Error, JobTracker, StagingFolder, Submission};
+use client::{Error, StagingFolder, Submission};
 use clusters::locate::Target;
 use dfs_client::{Client, path::DfsPath};
 use engine::{registry, streaming};
@@ -163,7 +163,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             output::line(&id)?;
             eprintln!("mrctl: {id} submitted; follow it with `mrctl job --follow {id}`");
         }
-        note_preemption(advice, &tracker).await;
+        note_divisible(advice);
         return Ok(ExitCode::SUCCESS);
     }
     if !args.json && !std::io::stderr().is_terminal() {
@@ -188,7 +188,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         follow::summary(&job)?;
     }
-    note_preemption(advice, &tracker).await;
+    note_divisible(advice);
     Ok(if job.state == "succeeded" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -220,10 +220,10 @@ fn how_to_divide(program: &str) -> Option<String> {
     ))
 }
 
-/// Prints the advice if the policy in use can preempt running maps. The policy `fifo` cannot.
-async fn note_preemption(advice: Option<String>, tracker: &JobTracker) {
-    let Some(advice) = advice else { return };
-    if tracker.schedulers().await.is_ok_and(|all| all.scheduler.is_some_and(|name| name != "fifo")) {
+/// Prints the advice. It applies under every policy: drains, users and the split of slow maps also
+/// preempt maps.
+fn note_divisible(advice: Option<String>) {
+    if let Some(advice) = advice {
         eprintln!("mrctl: note: {advice}");
     }
 }

@@ -179,8 +179,8 @@ fn sighup_ends_no_daemon_that_is_still_starting() {
 
 #[test]
 fn a_mapper_that_numbers_its_lines_is_never_split() {
-    // Fair can preempt, so `submit` prints advice. Under fifo it would not.
-    let settings = format!("{SETTINGS}[scheduler]\nname = \"fair\"\n");
+    // `submit` prints advice under every policy, also under fifo, which itself does not preempt.
+    let settings = format!("{SETTINGS}[scheduler]\nname = \"fifo\"\n");
     let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
     fs::write(cluster.path("text"), "line\n".repeat(60_000)).unwrap();
     cluster.mrctl(&["fs", "put", "text", "/text"]);
