@@ -57,8 +57,8 @@ pub fn warnings(report: &dfs_client::Report) -> Vec<(&'static str, String)> {
     if !report.lost_edits.is_empty() {
         rows.push(("lost_edits", format!("{}: the last changes before that may be lost", report.lost_edits)));
     }
-    if report.future_blocks > 0 {
-        let count = output::count(report.future_blocks, "replica");
+    if report.future_replicas > 0 {
+        let count = output::count(report.future_replicas, "replica");
         rows.push((
             "future_blocks",
             format!(

@@ -17,7 +17,6 @@ pub enum ClientError {
     /// A glob pattern cannot be parsed.
     #[error("pattern {pattern:?}: {reason}")]
     Pattern {
-        /// The pattern.
         pattern: String,
         /// What is wrong with the pattern.
         reason: &'static str,
@@ -59,7 +58,6 @@ pub enum ClientError {
     /// No replica of a block can be read.
     #[error("cannot read {path} at byte {offset}: no good replica of {block}: {tried}")]
     Read {
-        /// The file.
         path: DfsPath,
         /// The offset in the file where reading stopped.
         offset: u64,
@@ -71,9 +69,7 @@ pub enum ClientError {
     /// A block cannot be written.
     #[error("cannot write {path}: {block} on {node}: {reason}")]
     Write {
-        /// The file.
         path: DfsPath,
-        /// The block.
         block: BlockId,
         /// The node that failed last.
         node: String,
@@ -82,10 +78,7 @@ pub enum ClientError {
     },
     /// The writer failed earlier or was aborted.
     #[error("cannot write {path}: the writer has failed earlier or was aborted")]
-    WriterFailed {
-        /// The file.
-        path: DfsPath,
-    },
+    WriterFailed { path: DfsPath },
     /// This process has reached a limit on open transfers.
     #[error("cannot start another transfer: {reason}: close some files first")]
     TooManyTransfers {

@@ -52,8 +52,8 @@ pub(super) struct BlockRange {
     pub(super) has_other_replica: bool,
 }
 
-/// Why a range could not be fetched.
-pub(super) struct FetchFailure {
+/// Why a range could not be read from a node.
+pub(super) struct RangeFailure {
     pub(super) block: LocatedBlock,
     pub(super) node: NodeAddress,
     pub(super) reason: String,
@@ -63,7 +63,7 @@ pub(super) struct FetchFailure {
 
 /// Verified bytes and their offset in the file. The bytes start and end at chunk boundaries, so
 /// they may start before and end after the requested range.
-pub(super) type FetchedBytes = Result<(u64, Bytes), Box<FetchFailure>>;
+pub(super) type FetchedBytes = Result<(u64, Bytes), Box<RangeFailure>>;
 
 /// Fetches a list of block ranges in order. Dropping it closes its connection.
 pub(super) struct FetchRun {
@@ -123,7 +123,7 @@ impl FetchRun {
         // to this node.
         self.read_path.idle.forget(&block_range.node.data_addr);
         let (reason, damaged) = bad.classify();
-        Err(Box::new(FetchFailure {
+        Err(Box::new(RangeFailure {
             block: block_range.block.clone(),
             node: block_range.node.clone(),
             reason,

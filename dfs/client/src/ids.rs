@@ -37,10 +37,10 @@ pub struct FileId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NodeUuid(pub uuid::Uuid);
 
-/// Identifies one start of a daemon. A later start has a higher number. Messages of an older
+/// Identifies one start of a DataNode. A later start has a higher number. Messages of an older
 /// incarnation are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Incarnation(pub u64);
+pub struct NodeIncarnation(pub u64);
 
 /// Identifies one start of the NameNode or the JobTracker. The ID is random, because a master that
 /// is restored from an older copy of its folder starts again with an epoch that was already used.

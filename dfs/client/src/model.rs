@@ -293,8 +293,10 @@ pub struct Report {
     /// Sequence number of the newest edit.
     pub last_edit: u64,
     /// Number of replicas of blocks that this NameNode never assigned, which means that its log is
-    /// not the newest. The replicas are kept.
-    pub future_blocks: u64,
+    /// not the newest. The replicas are kept. JSON and messages use the documented key
+    /// `future_blocks`.
+    #[serde(rename = "future_blocks")]
+    pub future_replicas: u64,
     /// Number of replicas with the ID of a known block but another nonce. They are never served.
     pub stale_replicas: u64,
     /// DataNodes whose registration was refused, with the reason.
@@ -313,7 +315,6 @@ pub struct Report {
     pub checks_bad_total: u64,
     /// Describes the edits that the NameNode dropped from its log at this start; empty if none.
     pub lost_edits: String,
-    /// The DataNodes.
     pub nodes: Vec<NodeReport>,
 }
 

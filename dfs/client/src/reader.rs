@@ -8,7 +8,7 @@
 //! node has a replica, the reader waits. If all replicas are damaged, the reader does not wait.
 
 use super::call::{Backoff, Operation};
-use super::fetch::{self, BlockRange, FetchFailure, FetchRun};
+use super::fetch::{self, BlockRange, FetchRun, RangeFailure};
 use super::wait::WaitReport;
 use super::{Client, ClientError, FileStatus, LocatedBlock, NodeAddress, NodeFault, Result};
 use crate::error::{Error, Kind};
@@ -370,8 +370,8 @@ impl ReadFile {
         }
     }
 
-    async fn record_failure(&mut self, failure: FetchFailure) {
-        let FetchFailure { block, node, reason, damaged } = failure;
+    async fn record_failure(&mut self, failure: RangeFailure) {
+        let RangeFailure { block, node, reason, damaged } = failure;
         tracing::debug!(path = %self.path, block = %block.block, node = node.node, reason, "replica failed");
         let fresh = self.failed_block.take().filter(|failed_block| failed_block.block == block.block);
         let mut failed_block = fresh.unwrap_or_else(|| FailedBlock::new(block.block));

@@ -169,7 +169,7 @@ pub(super) fn report(reply: pb::ReportReply) -> WireResult<Report> {
         copies_done_total: reply.copies_done_total,
         open_files: reply.open_files,
         last_edit: reply.last_edit,
-        future_blocks: reply.future_replicas,
+        future_replicas: reply.future_replicas,
         stale_replicas: reply.stale_replicas,
         refused_nodes: reply.refused_nodes,
         epoch: reply.epoch,

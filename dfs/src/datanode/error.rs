@@ -33,7 +33,6 @@ pub enum DataNodeError {
         "folder {path} has layout {found}, this build supports {known}: use the version of Fermata that wrote it"
     )]
     Layout {
-        /// The folder.
         path: PathBuf,
         /// The layout in its `VERSION` file.
         found: u32,
@@ -43,7 +42,6 @@ pub enum DataNodeError {
     /// A `VERSION` file cannot be parsed.
     #[error("{path} is damaged: {why}; restore it from another data folder of this node")]
     Version {
-        /// The file.
         path: PathBuf,
         /// What is wrong with the file.
         why: String,
@@ -54,7 +52,6 @@ pub enum DataNodeError {
          another data folder of this node, or give an empty folder"
     )]
     NoVersion {
-        /// The folder.
         path: PathBuf,
         /// The path of one of its blocks.
         block: PathBuf,

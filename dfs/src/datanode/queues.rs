@@ -16,7 +16,6 @@ use std::{
 
 const QUEUE_COMMANDS_MAX: usize = 10_000;
 
-/// A command.
 #[derive(Debug)]
 pub(super) enum BlockCommand {
     /// Copy a replica to other nodes.

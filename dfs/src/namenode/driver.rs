@@ -12,7 +12,7 @@ use super::{
 use daemon::config::NameNodeConfig;
 use dfs_client::{
     error::{Error, Kind},
-    ids::{Incarnation, NodeUuid, StartId},
+    ids::{NodeIncarnation, NodeUuid, StartId},
 };
 use journal::{AppendError, Log, LogFailed, codec, log::RECORD_BYTES_MAX};
 use parking_lot::RwLock;
@@ -177,7 +177,7 @@ impl Driver {
     pub(crate) async fn full_report(
         &self,
         node: NodeUuid,
-        incarnation: Incarnation,
+        incarnation: NodeIncarnation,
         chunk: u32,
         last: bool,
         replicas: Vec<Replica>,
@@ -194,7 +194,7 @@ impl Driver {
     pub(crate) async fn heartbeat<T>(
         &self,
         node: NodeUuid,
-        incarnation: Incarnation,
+        incarnation: NodeIncarnation,
         heartbeat: Heartbeat,
         wire: impl FnOnce(&State, HeartbeatAnswer) -> T,
     ) -> Result<T, Error> {

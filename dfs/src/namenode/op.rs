@@ -4,7 +4,7 @@
 pub use dfs_client::Quota;
 
 use dfs_client::{
-    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, Start, StartId},
+    ids::{BlockId, FileId, NodeIncarnation, NodeUuid, Nonce, RequestId, Start, StartId},
     path::DfsPath,
 };
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,6 @@ pub struct CommitMove {
 
 /// A change that a client requests. `namenode.proto` documents the operations.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[allow(missing_docs, reason = "namenode.proto documents the fields")]
 pub enum Op {
     Create {
         path: DfsPath,
@@ -192,7 +191,7 @@ pub struct Registration {
     /// The ID of the DataNode, from its data folders.
     pub uuid: NodeUuid,
     /// Identifies this start of the DataNode.
-    pub incarnation: Incarnation,
+    pub incarnation: NodeIncarnation,
     /// The name of the node.
     pub node: String,
     /// Host name or address, for locality.
@@ -295,6 +294,5 @@ pub struct Request {
     pub id: RequestId,
     /// The caller of the operation.
     pub caller: Caller,
-    /// The operation.
     pub op: Op,
 }

@@ -12,7 +12,7 @@ use super::{
 };
 use daemon::config::NameNodeConfig;
 use dfs_client::{
-    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
+    ids::{BlockId, FileId, NodeIncarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };
 use journal::Recovery;
@@ -54,7 +54,7 @@ impl Bench {
     fn register(&mut self, number: u128) {
         let registration = Registration {
             uuid: node(number),
-            incarnation: Incarnation(1),
+            incarnation: NodeIncarnation(1),
             node: format!("n{number}"),
             host: "h".into(),
             rack: "r".into(),
@@ -74,7 +74,7 @@ impl Bench {
     fn report(&mut self, number: u128, blocks: &[BlockId]) {
         let replicas =
             blocks.iter().map(|block| Replica { block: *block, nonce: NONCE, length: 10 }).collect();
-        self.state.full_report(self.now, node(number), Incarnation(1), 0, true, replicas).unwrap();
+        self.state.full_report(self.now, node(number), NodeIncarnation(1), 0, true, replicas).unwrap();
     }
 
     /// Creates a closed file with one block of ten bytes on the only node.
@@ -105,7 +105,7 @@ impl Bench {
         let replica = Replica { block, nonce: NONCE, length: 10 };
         let usage = Usage { capacity: 1 << 40, free: 1 << 40, ..Usage::default() };
         let received = Heartbeat { seq: block.0, usage, received: vec![replica], ..Heartbeat::default() };
-        self.state.heartbeat(self.now, nodes[0], Incarnation(1), received);
+        self.state.heartbeat(self.now, nodes[0], NodeIncarnation(1), received);
         self.ask(Op::Close { file, holder: holder(), commits, rename_to: None, overwrite: false });
         (file, block)
     }

@@ -326,7 +326,7 @@ impl BlockReports for DataNodeService {
 
     async fn full_report(&self, request: Request<pb::FullReportRequest>) -> Answer<pb::FullReportReply> {
         let pb::FullReportRequest { uuid, incarnation, chunk, last, replicas } = request.into_inner();
-        let (node, incarnation) = (wire::node_uuid(&uuid)?, dfs_client::ids::Incarnation(incarnation));
+        let (node, incarnation) = (wire::node_uuid(&uuid)?, dfs_client::ids::NodeIncarnation(incarnation));
         self.driver.full_report(node, incarnation, chunk, last, wire::replicas(replicas)?).await?;
         Ok(Response::new(pb::FullReportReply {}))
     }

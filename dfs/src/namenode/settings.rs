@@ -5,7 +5,6 @@ use daemon::config::NameNodeConfig;
 
 /// Limits and periods from the section `[namenode]` of `fermata.toml`.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "daemon::config::NameNodeConfig documents the fields")]
 pub struct Settings {
     pub replication: u32,
     pub replication_max: u32,

@@ -19,7 +19,6 @@ pub struct Record {
 
 /// A change of the namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub enum Edit {
     /// A folder was created.
     FolderCreated { id: FileId, parent: FileId, name: String, owner: String, group: String, mode: u32 },

@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 /// An item of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub enum SnapshotItem {
     /// The first item: the cluster ID, the next IDs and the starts of the namespace.
     Header {
@@ -48,7 +47,6 @@ pub enum SnapshotItem {
 
 /// The common part of folders and files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names of the fields are sufficient")]
 pub struct Entry {
     pub id: FileId,
     pub parent: FileId,

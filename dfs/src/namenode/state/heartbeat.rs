@@ -5,7 +5,7 @@ use crate::namenode::{
     namespace::Block,
     op::{Command, Heartbeat, HeartbeatAnswer, Now},
 };
-use dfs_client::ids::{Incarnation, NodeUuid};
+use dfs_client::ids::{NodeIncarnation, NodeUuid};
 
 /// Maximum number of deletions per reply.
 const DELETES_MAX: usize = 1000;
@@ -17,7 +17,7 @@ impl State {
         &mut self,
         now: Now,
         node: NodeUuid,
-        incarnation: Incarnation,
+        incarnation: NodeIncarnation,
         heartbeat: Heartbeat,
     ) -> HeartbeatAnswer {
         let Some(ix) = self.find_current(node, incarnation) else { return HeartbeatAnswer::RegisterAgain };

@@ -57,7 +57,6 @@ pub struct Handled {
 /// A record that has been applied, and its encoding for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The record.
     pub record: Record,
     /// The encoded record. Its length is within the limit of the log.
     pub bytes: Vec<u8>,

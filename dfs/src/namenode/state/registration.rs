@@ -10,7 +10,7 @@ use crate::namenode::{
 };
 use dfs_client::{
     error::{Error, Kind},
-    ids::{BlockId, Incarnation, NodeUuid},
+    ids::{BlockId, NodeIncarnation, NodeUuid},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -189,7 +189,7 @@ impl State {
         &mut self,
         now: Now,
         node: NodeUuid,
-        incarnation: Incarnation,
+        incarnation: NodeIncarnation,
         chunk: u32,
         last: bool,
         replicas: Vec<Replica>,
@@ -279,7 +279,7 @@ impl State {
 
     /// Returns the index of the node, if this incarnation is the current one and the node is not
     /// dead.
-    pub(super) fn find_current(&self, uuid: NodeUuid, incarnation: Incarnation) -> Option<NodeIx> {
+    pub(super) fn find_current(&self, uuid: NodeUuid, incarnation: NodeIncarnation) -> Option<NodeIx> {
         let ix = self.nodes.find(uuid)?;
         let node = self.nodes.get(ix);
         (node.registration.incarnation == incarnation && node.liveness != Liveness::Dead).then_some(ix)

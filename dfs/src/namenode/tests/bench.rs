@@ -12,7 +12,7 @@ use crate::namenode::{
 };
 use dfs_client::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, StartId},
+    ids::{BlockId, FileId, NodeIncarnation, NodeUuid, Nonce, RequestId, StartId},
     path::DfsPath,
 };
 
@@ -212,7 +212,7 @@ impl Bench {
         node.seq += 1;
         let (seq, usage) = (node.seq, node.usage());
         let heartbeat = Heartbeat { seq, usage, ..std::mem::take(&mut node.pending_reports) };
-        let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
+        let (uuid, incarnation) = (node.uuid, NodeIncarnation(node.incarnation));
         match self.state.heartbeat(self.now, uuid, incarnation, heartbeat.clone()) {
             HeartbeatAnswer::RegisterAgain => match self.register(index) {
                 Ok(()) => self.beat(index),
@@ -239,7 +239,7 @@ impl Bench {
     /// heartbeat reports its damaged replicas again.
     pub(super) fn register(&mut self, index: usize) -> Result<(), Error> {
         let node = &self.nodes[index];
-        let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
+        let (uuid, incarnation) = (node.uuid, NodeIncarnation(node.incarnation));
         self.state.register(self.now, node.registration())?;
         self.check();
         let all: Vec<Replica> = node.disk.keys().map(|block| node.replica(*block)).collect();

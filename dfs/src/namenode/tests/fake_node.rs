@@ -1,7 +1,7 @@
 //! A fake DataNode of the test bench, which stores its replicas in a map.
 
 use crate::namenode::op::{Command, Heartbeat, Registration, Replica, Usage};
-use dfs_client::ids::{BlockId, Incarnation, NodeUuid, Nonce, StartId};
+use dfs_client::ids::{BlockId, NodeIncarnation, NodeUuid, Nonce, StartId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A fake DataNode.
@@ -56,7 +56,7 @@ impl FakeNode {
     pub(super) fn registration(&self) -> Registration {
         Registration {
             uuid: self.uuid,
-            incarnation: Incarnation(self.incarnation),
+            incarnation: NodeIncarnation(self.incarnation),
             node: self.name.clone(),
             host: self.name.clone(),
             rack: self.rack.clone(),

@@ -8,7 +8,7 @@ use crate::namenode::{
 };
 use dfs_client::{
     error::Kind,
-    ids::{BlockId, Incarnation, NodeUuid, Nonce},
+    ids::{BlockId, NodeIncarnation, NodeUuid, Nonce},
 };
 
 fn mkdir(at: &str) -> Op {
@@ -33,7 +33,7 @@ fn a_disk_that_nodes_of_a_host_share_counts_once() {
         bench.state.register(bench.now, registration).unwrap();
         let usage = Usage { used: 10, free: 650, disks, ..Usage::default() };
         let heartbeat = Heartbeat { seq: 1, usage, ..Heartbeat::default() };
-        bench.state.heartbeat(bench.now, node.uuid, Incarnation(1), heartbeat);
+        bench.state.heartbeat(bench.now, node.uuid, NodeIncarnation(1), heartbeat);
     }
     let report = bench.state.report(bench.now);
     assert_eq!((report.disks, report.used, report.free), (4, 40, 600 + 50 + 600 + 650));
@@ -52,7 +52,7 @@ fn registered_node_has_its_usage_and_gets_blocks_before_its_first_heartbeat() {
     assert_eq!((shown.state, shown.reported), (NodeState::Live, false));
     assert_eq!((shown.capacity, shown.used, shown.free, shown.volumes), (500, 0, 500, 1));
     assert_eq!((report.free, report.capacity), (500, 500));
-    bench.state.full_report(bench.now, node.uuid, Incarnation(1), 0, true, vec![]).unwrap();
+    bench.state.full_report(bench.now, node.uuid, NodeIncarnation(1), 0, true, vec![]).unwrap();
     assert!(bench.state.report(bench.now).nodes[0].reported);
     bench.nodes.push(node);
     let file = bench.create("/f");
@@ -77,7 +77,7 @@ fn of_two_nodes_with_one_name_only_the_later_start_is_accepted() {
     bench.nodes[1].incarnation = 2;
     bench.register(1).unwrap();
     assert!(!bench.has_known_replica(blocks[0]));
-    let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(bench.nodes[0].incarnation));
+    let (uuid, incarnation) = (bench.nodes[0].uuid, NodeIncarnation(bench.nodes[0].incarnation));
     let old = bench.state.heartbeat(bench.now, uuid, incarnation, Heartbeat::default());
     assert_eq!(old, HeartbeatAnswer::RegisterAgain);
     let error = bench.register(0).unwrap_err();
@@ -109,7 +109,7 @@ fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new()
         bench.run_ms(if dies_first { 11_000 } else { 1000 });
         let name = bench.nodes[ours].name.clone();
         let empty = FakeNode::new(9, &name, "r1").registration();
-        let empty = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..empty };
+        let empty = Registration { cluster_id: String::new(), incarnation: NodeIncarnation(7), ..empty };
         let error = bench.state.register(bench.now, empty.clone()).unwrap_err();
         assert!(error.kind == Kind::Refused && error.message.contains("had 1 replica,"), "{error}");
         assert!(error.message.contains("create the file NEW in each data folder"), "{error}");
@@ -126,7 +126,8 @@ fn empty_node_with_the_name_of_one_with_replicas_is_refused_until_declared_new()
         // A node that had no replicas can start with an empty folder.
         let other = bench.nodes[1 - ours].name.clone();
         let replaced = FakeNode::new(10, &other, "r1").registration();
-        let replaced = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..replaced };
+        let replaced =
+            Registration { cluster_id: String::new(), incarnation: NodeIncarnation(7), ..replaced };
         bench.state.register(bench.now, replaced).unwrap();
     }
 }
@@ -137,7 +138,7 @@ fn new_machine_with_the_name_of_a_live_node_is_refused_even_if_declared_new() {
     let (_, blocks) = bench.file("/f", 1, &[10]);
     let new = FakeNode::new(9, "n1", "r1").registration();
     let new = Registration { cluster_id: String::new(), host: "other".into(), declared_new: true, ..new };
-    let new = Registration { incarnation: Incarnation(7), ..new };
+    let new = Registration { incarnation: NodeIncarnation(7), ..new };
     let error = bench.state.register(bench.now, new.clone()).unwrap_err();
     assert!(error.kind == Kind::Refused && error.message.contains("choose another name"), "{error}");
     assert!(error.message.contains("n1:1") && bench.has_known_replica(blocks[0]), "{error}");
@@ -157,7 +158,7 @@ fn replicas_of_a_node_that_dies_before_its_report_are_remembered() {
     bench.run_ms(11_000);
     assert_eq!(state_of(&bench, "n1"), NodeState::Dead);
     let empty = FakeNode::new(9, "n1", "r1").registration();
-    let empty = Registration { cluster_id: String::new(), incarnation: Incarnation(7), ..empty };
+    let empty = Registration { cluster_id: String::new(), incarnation: NodeIncarnation(7), ..empty };
     let error = bench.state.register(bench.now, empty).unwrap_err();
     assert!(error.message.contains("had 1 replica,"), "{error}");
 }
@@ -180,7 +181,7 @@ fn nodes_that_swap_their_names_stay_live() {
 #[test]
 fn full_report_with_too_many_chunks_is_refused() {
     let mut bench = Bench::with_nodes(1);
-    let (uuid, incarnation) = (bench.nodes[0].uuid, Incarnation(1));
+    let (uuid, incarnation) = (bench.nodes[0].uuid, NodeIncarnation(1));
     bench.register(0).unwrap();
     bench.state.full_report(bench.now, uuid, incarnation, 0, false, vec![]).unwrap();
     for chunk in [u32::MAX, 1 << 16] {
@@ -197,14 +198,14 @@ fn only_the_newest_incarnation_counts() {
     let uuid = bench.nodes[0].uuid;
     bench.nodes[0].incarnation = 5;
     bench.register(0).unwrap();
-    let old = bench.state.heartbeat(bench.now, uuid, Incarnation(1), Heartbeat::default());
+    let old = bench.state.heartbeat(bench.now, uuid, NodeIncarnation(1), Heartbeat::default());
     assert_eq!(old, HeartbeatAnswer::RegisterAgain);
     bench.nodes[0].incarnation = 4;
     assert_eq!(bench.register(0).unwrap_err().kind, Kind::Refused);
     let unknown_node = NodeUuid(uuid::Uuid::from_u128(77));
-    let unknown = bench.state.heartbeat(bench.now, unknown_node, Incarnation(1), Heartbeat::default());
+    let unknown = bench.state.heartbeat(bench.now, unknown_node, NodeIncarnation(1), Heartbeat::default());
     assert_eq!(unknown, HeartbeatAnswer::RegisterAgain);
-    let report = bench.state.full_report(bench.now, unknown_node, Incarnation(1), 0, true, vec![]);
+    let report = bench.state.full_report(bench.now, unknown_node, NodeIncarnation(1), 0, true, vec![]);
     assert_eq!(report.unwrap_err().kind, Kind::NotFound);
 }
 
@@ -228,7 +229,7 @@ fn stopping_node_is_dead_at_once_and_its_blocks_are_copied() {
     let (_, blocks) = bench.file("/f", 2, &[10]);
     bench.run_ms(11_000);
     let gone = bench.good_on(blocks[0])[0];
-    let (uuid, incarnation) = (bench.nodes[gone].uuid, Incarnation(1));
+    let (uuid, incarnation) = (bench.nodes[gone].uuid, NodeIncarnation(1));
     let goodbye = Heartbeat { leaving: true, ..Heartbeat::default() };
     let answer = bench.state.heartbeat(bench.now, uuid, incarnation, goodbye.clone());
     assert_eq!(answer, HeartbeatAnswer::Commands(vec![]));
@@ -259,7 +260,7 @@ fn restarted_node_causes_no_copies() {
     let gone = bench.good_on(blocks[0])[0];
     let uuid = bench.nodes[gone].uuid;
     let leave = |bench: &mut Bench| {
-        let incarnation = Incarnation(bench.nodes[gone].incarnation);
+        let incarnation = NodeIncarnation(bench.nodes[gone].incarnation);
         let goodbye = Heartbeat { leaving: true, ..Heartbeat::default() };
         bench.state.heartbeat(bench.now, uuid, incarnation, goodbye);
         bench.nodes[gone].up = false;
@@ -336,7 +337,7 @@ fn heartbeat_during_a_full_report_is_newer_than_the_report() {
     let node = bench.nodes[index].clone();
     let mine: Vec<BlockId> = blocks.iter().copied().filter(|b| node.disk.contains_key(b)).collect();
     let other = blocks.iter().copied().find(|b| !node.disk.contains_key(b));
-    let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
+    let (uuid, incarnation) = (node.uuid, NodeIncarnation(node.incarnation));
     let nonces: std::collections::BTreeMap<_, _> =
         blocks.iter().map(|block| (*block, bench.state.namespace().block(*block).unwrap().nonce)).collect();
     let nonce_of = |block| nonces[&block];

@@ -8,7 +8,7 @@ use crate::namenode::{
 };
 use dfs_client::{
     error::Kind,
-    ids::{BlockId, Incarnation},
+    ids::{BlockId, NodeIncarnation},
 };
 
 fn setrep(at: &str, replication: u32) -> Op {
@@ -379,7 +379,7 @@ fn sent_deletes(bench: &mut Bench, index: usize) -> Vec<BlockId> {
     let node = &mut bench.nodes[index];
     node.seq += 1;
     let heartbeat = Heartbeat { seq: node.seq, usage: node.usage(), ..Heartbeat::default() };
-    let (uuid, incarnation) = (node.uuid, Incarnation(node.incarnation));
+    let (uuid, incarnation) = (node.uuid, NodeIncarnation(node.incarnation));
     let answer = bench.state.heartbeat(bench.now, uuid, incarnation, heartbeat);
     let HeartbeatAnswer::Commands(commands) = answer else { panic!("{answer:?}") };
     let deletes = commands.into_iter().filter_map(|command| match command {

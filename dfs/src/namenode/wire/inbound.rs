@@ -5,7 +5,7 @@ use crate::namenode::op::{
 };
 use dfs_client::{
     error::{Error, Kind},
-    ids::{BlockId, FileId, Incarnation, NodeUuid, Nonce, RequestId, Start, StartId},
+    ids::{BlockId, FileId, NodeIncarnation, NodeUuid, Nonce, RequestId, Start, StartId},
     path::DfsPath,
 };
 use proto::dfs as pb;
@@ -202,7 +202,7 @@ pub(crate) fn registration(message: pb::RegisterRequest) -> Result<Registration,
     }
     Ok(Registration {
         uuid: node_uuid(&address.uuid)?,
-        incarnation: Incarnation(message.incarnation),
+        incarnation: NodeIncarnation(message.incarnation),
         node: short_name("node name", &address.node, TEXT_BYTES_MAX)?,
         host: address.host,
         rack: short_name("rack", &address.rack, TEXT_BYTES_MAX)?,
@@ -239,7 +239,9 @@ pub(crate) fn replicas(replicas: Vec<pb::Replica>) -> Result<Vec<Replica>, Error
         .collect())
 }
 
-pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Incarnation, Heartbeat), Error> {
+pub(crate) fn heartbeat(
+    message: pb::HeartbeatRequest,
+) -> Result<(NodeUuid, NodeIncarnation, Heartbeat), Error> {
     let heartbeat = Heartbeat {
         seq: message.seq,
         usage: usage(message.usage)?,
@@ -250,7 +252,7 @@ pub(crate) fn heartbeat(message: pb::HeartbeatRequest) -> Result<(NodeUuid, Inca
         checked: message.checked.into_iter().map(BlockId).collect(),
         leaving: message.leaving,
     };
-    Ok((node_uuid(&message.uuid)?, Incarnation(message.incarnation), heartbeat))
+    Ok((node_uuid(&message.uuid)?, NodeIncarnation(message.incarnation), heartbeat))
 }
 
 #[cfg(test)]
