@@ -186,7 +186,6 @@ pub struct Task {
     /// The index of the submitted split that contains the range of this map.
     pub root: u32,
     /// The ID of the map that was split, if this task processes the remainder of its range.
-    #[serde(rename = "tail_of")]
     pub remainder_of: Option<String>,
     /// Whether the task waits until a user resumes it.
     pub on_hold: bool,
@@ -230,7 +229,8 @@ pub struct Attempt {
     pub launched_ms: u64,
     /// When it ended; 0 before that.
     pub ended_ms: u64,
-    /// Whether the attempt is a duplicate of a straggler.
+    /// Whether the attempt was launched because another one of its task is slow or on a suspect
+    /// tracker.
     pub speculative: bool,
     /// Locality of the input of a map: `node-local`, `rack-local` or `off-rack`; empty for a
     /// reduce.

@@ -40,7 +40,6 @@ impl Numbers {
 pub struct Problem {
     /// The name of the problem, for logs.
     pub name: &'static str,
-    /// The input.
     pub input: Numbers,
     /// A pure function: the same input gives the same output.
     pub solve: fn(&Numbers) -> Numbers,

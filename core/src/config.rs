@@ -26,7 +26,7 @@ pub struct Config {
     pub straggler_after: Span,
     /// A task is a straggler if it has run this many times longer than expected.
     pub straggler_factor: f64,
-    /// The maximum fraction of the running attempts of a job that may be duplicates.
+    /// The maximum fraction of the running attempts of a job that may be speculative.
     pub speculative_share: f64,
     /// An attempt that a policy has preempted by a split or a pause is killed if it still holds its
     /// slot after this time.

@@ -16,7 +16,6 @@ pub use types::FetchFailure;
 
 /// Input of the state machine.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Event {
     /// The process has started and replayed its journal.
     Start,
@@ -103,7 +102,6 @@ pub struct Heartbeat {
 pub struct AttemptReport {
     /// The attempt that is reported.
     pub attempt: AttemptId,
-    /// Its status.
     pub status: AttemptStatus,
 }
 
@@ -156,14 +154,12 @@ pub enum Order {
     DropCheckpoint(AttemptId),
     /// Pass these new map events to the reduces of a job on this tracker.
     MapEvents {
-        /// The job.
         job: JobId,
         /// The index of the first of these events in the list of map events of the job.
         first: usize,
         /// Number of maps of the job. When a map is split, this number increases before the output
         /// of the part that was read is announced.
         maps: u32,
-        /// The events.
         events: Vec<MapEvent>,
     },
     /// Copy the map output or the checkpoint of this attempt from another tracker, and report when
@@ -184,7 +180,6 @@ pub type NumberedOrder = (u64, Order);
 /// Output of the state machine. **Contract:** effects are carried out in order, and nothing that
 /// follows an `Append` leaves the process before that entry is durable.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Effect {
     /// Append an entry to the journal.
     Append(Entry),

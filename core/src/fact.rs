@@ -35,7 +35,6 @@ pub struct Entry {
 /// A durable event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "the fields are what their types and names say")]
 pub enum Fact {
     /// The JobTracker started. Every known tracker is expected to register again.
     JobTrackerStarted { epoch: u64, scheduler: String },

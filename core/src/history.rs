@@ -54,7 +54,6 @@ pub fn check_format(format: u32) -> Result<(), String> {
 
 /// The job as submitted. The fields mean the same as those of [`JobSpec`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are those of JobSpec")]
 pub struct Spec {
     pub name: String,
     pub user: String,
@@ -89,7 +88,6 @@ pub struct Spec {
 /// of a job with many maps short. The range is that of the first split. A field that is left out
 /// follows from the previous run: the same file, and a start where that run ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are those of Split")]
 pub struct SplitRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
@@ -137,7 +135,6 @@ const KINDS: [&str; 17] = [
 /// A fact of a job. The kinds and fields mean the same as those of [`Fact`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "the fields are those of Fact")]
 pub enum HistoryFact {
     /// The second line of a history, after the submission. It is not a fact of the job.
     SubmittedTo(Environment),
@@ -266,7 +263,6 @@ pub struct Environment {
 
 /// A tracker with its rack and slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct TrackerRow {
     pub name: String,
     pub host: String,
@@ -277,7 +273,6 @@ pub struct TrackerRow {
 
 /// The result of an attempt, as in [`AttemptResult`], as fields of the fact.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are those of AttemptResult")]
 pub struct ResultFields {
     #[serde(default)]
     pub bytes_out: u64,
@@ -289,7 +284,6 @@ pub struct ResultFields {
 
 /// The reason of a launch, as in [`Why`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the fields are those of Why")]
 pub struct Reason {
     #[serde(default)]
     pub rule: String,

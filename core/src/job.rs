@@ -20,7 +20,6 @@ pub use types::Secret;
 /// The priority of a job. Some policies run jobs with a higher priority first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Priority {
     VeryLow,
     Low,
@@ -98,7 +97,6 @@ pub struct JobSpec {
     pub user: String,
     /// The queue that the job names. The policy decides what the queue means.
     pub queue: String,
-    /// Its priority.
     pub priority: Priority,
     /// The program that the tasks run.
     pub program: Program,
@@ -110,10 +108,10 @@ pub struct JobSpec {
     pub output: String,
     /// The fraction of the maps that must be done before reduces may start, from 0 to 1.
     pub slow_start: f64,
-    /// Whether stragglers may be duplicated or split.
+    /// Whether stragglers may get a speculative attempt or be split.
     pub speculation: bool,
-    /// Whether slow maps may be split; otherwise they are duplicated. Users disable it if the
-    /// output of the mapper may depend on where its input begins and ends.
+    /// Whether slow maps may be split; otherwise they get a speculative attempt. Users disable
+    /// it if the output of the mapper may depend on where its input begins and ends.
     pub split_slow: bool,
     /// The job fails when a task has failed this often.
     pub attempts_max: u32,
@@ -153,7 +151,6 @@ pub enum JobOutcome {
 /// or the output of a split map is lost later, its work moves from saved to lost. The time of an
 /// attempt is the time from its launch to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct Preemption {
     pub splits: u32,
     pub pauses: u32,
@@ -207,13 +204,11 @@ pub enum MapEvent {
 /// A job and its current state, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
-    /// Its ID.
     pub id: JobId,
     /// The submission that created it.
     pub request: RequestId,
     /// The job as submitted.
     pub spec: Arc<JobSpec>,
-    /// Its state.
     pub state: JobState,
     /// When it was submitted.
     pub submitted: Time,

@@ -8,6 +8,10 @@
 //! modules: [`why`] (reasons of decisions), [`compute`] (long computations of policies), [`shadow`]
 //! (a second policy without effect), [`history`] (lines of job histories), [`scenario`] (tests as
 //! text files).
+//!
+//! [`scenario`], [`invariants`], [`trace_checker`] and [`digest`] are for tests of several crates
+//! and for the simulator. They are not behind a feature, because cargo would then compile this
+//! crate, and all that use it, once with and once without it.
 
 pub mod cluster;
 pub mod compute;

@@ -72,11 +72,9 @@ pub enum Difference {
     },
     /// One policy preempted an attempt that the other had not preempted by then.
     Preempted {
-        /// The attempt.
         attempt: AttemptId,
         /// Whether the shadow would have preempted it; otherwise the policy did.
         by_shadow: bool,
-        /// The reason.
         why: Why,
     },
 }

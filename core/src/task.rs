@@ -22,7 +22,6 @@ pub use types::{PreemptKind, PreemptRefusal, Stage};
 /// A map or a reduce of a job, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its ID.
     pub id: TaskId,
     /// The split, as submitted, that the range of a map is a part of. Unused for a reduce.
     pub root: u32,
@@ -154,7 +153,6 @@ pub struct Progress {
 /// One execution of a task, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
-    /// Its ID.
     pub id: AttemptId,
     /// The tracker that runs it.
     pub tracker: TrackerId,
@@ -169,7 +167,6 @@ pub struct Attempt {
     /// The tracker that has the output of a map that is done: the one that ran it, or one that
     /// copied it.
     pub output_on: TrackerId,
-    /// Its state.
     pub state: AttemptState,
     /// When it was launched.
     pub launched: Time,
@@ -195,7 +192,7 @@ pub struct Attempt {
     pub error: Option<String>,
     /// The stage in which it was launched or paused.
     pub stage: Stage,
-    /// Whether it duplicates a running attempt.
+    /// Whether it was launched while another attempt of its task ran.
     pub speculative: bool,
     /// Its result, if it succeeded. Removed when the output of a map is lost.
     pub result: Option<AttemptResult>,

@@ -35,7 +35,6 @@ pub struct Drain {
 
 /// The cost of a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct DrainCost {
     pub splits: u32,
     pub pauses: u32,
@@ -54,15 +53,12 @@ pub struct DrainCost {
 /// A tracker, according to the facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracker {
-    /// Its ID.
     pub id: TrackerId,
     /// Its name, which is unique.
     pub name: String,
     /// The number of this process among all that have registered with this name.
     pub incarnation: Incarnation,
-    /// Its host.
     pub host: HostId,
-    /// Its rack.
     pub rack: RackId,
     /// Where reduces fetch map output from it, `host:port`.
     pub shuffle_addr: String,

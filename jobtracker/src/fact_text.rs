@@ -130,9 +130,9 @@ impl FactFormatter<'_> {
         let tracker = self.tracker(*tracker);
         let from =
             resumed_from.map_or_else(String::new, |paused| format!(" from the checkpoint of {paused}"));
-        let duplicate = if *speculative { " as a duplicate" } else { "" };
+        let kind = if *speculative { " as a speculative attempt" } else { "" };
         let text =
-            format!("{attempt} started on {tracker}{from}{duplicate}: {}", self.describe(attempt.job(), why));
+            format!("{attempt} started on {tracker}{from}{kind}: {}", self.describe(attempt.job(), why));
         let (what, subject, why) = ("attempt-launched", attempt.to_string(), Some(why.clone()));
         Some(FactText { what, subject, tracker, why, text })
     }

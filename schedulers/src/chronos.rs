@@ -10,7 +10,7 @@
 //! victim resumes later as an ordinary pending task.
 //!
 //! Differs from the paper: with `early = suspect`, Chronos acts when a tracker becomes suspect, by
-//! launching duplicates of the tasks there (only for jobs that allow duplicates). If the tracker
+//! launching speculative attempts of the tasks there (only for jobs that allow them). If the tracker
 //! recovers, the first attempt of a task to finish counts. If no live host has the input of a task,
 //! its victim may be anywhere.
 //!

@@ -3,7 +3,8 @@
 //! A free map slot gets the nearest map of the first job, without waiting for locality. A free
 //! reduce slot gets the next reduce of the first job. Exception: if the maps of a job have to wait
 //! behind those of a job ahead of it, its reduces are not launched, because they would only hold
-//! their slots. If no task is pending, a slot may get a duplicate of a straggler.
+//! their slots. If no task is pending, a slot may get a speculative attempt
+//! of a straggler.
 //!
 //! Not used: preemption, shares, users, queues.
 

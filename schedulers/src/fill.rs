@@ -9,8 +9,8 @@ use mrcore::{
 };
 use std::collections::BTreeMap;
 
-/// Fills the free slots of a tracker with the tasks that `next` returns, then with duplicates of
-/// stragglers. The plan that `next` gets contains its previous choices.
+/// Fills the free slots of a tracker with the tasks that `next` returns, then with speculative
+/// attempts of stragglers. The plan that `next` gets contains its previous choices.
 pub fn fill(
     plan: &mut Plan<'_>,
     tracker: TrackerId,
@@ -52,7 +52,8 @@ pub fn fill_in_order(policy: &mut impl SlotOrder, tracker: TrackerId, plan: &mut
     }
 }
 
-/// Returns a straggler of the oldest job that has one which may be duplicated on the tracker.
+/// Returns a straggler of the oldest job that has one which may get a speculative attempt on the
+/// tracker.
 fn next_straggler(plan: &Plan<'_>, phase: Phase, tracker: TrackerId) -> Option<(TaskId, Why)> {
     let mut jobs = plan.cluster().jobs_with_stragglers(phase);
     jobs.find_map(|job| plan.next_straggler(job, phase, tracker)).map(|task| (task, Why::rule("straggler")))

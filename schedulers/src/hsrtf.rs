@@ -73,7 +73,6 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 /// How slots are divided (`Pu`: all to the shortest job, `Pr`: in proportion), and whether attempts
 /// are preempted (`P` at the end).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names come from the paper")]
 pub enum Mode {
     Pu,
     PuP,

@@ -157,7 +157,6 @@ struct Wrapper {
 
 /// Why a policy could not be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum PolicyError {
     #[error("there is no scheduler {name:?}: choose one of {}{}", names().join(", "), parameters_hint(name))]
     Unknown { name: String },

@@ -25,13 +25,11 @@ pub struct Parameter {
     pub default: String,
     /// The current value.
     pub value: String,
-    /// A description.
     pub about: String,
 }
 
 /// An invalid parameter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ParameterError {
     #[error("scheduler parameter {key} = {value:?} is not {wanted}")]
     Value { key: String, value: String, wanted: String },

@@ -95,7 +95,6 @@ pub struct Claim {
     pub phase: Phase,
     /// The number of missing slots.
     pub deficit: u32,
-    /// The reason.
     pub why: Why,
 }
 

@@ -54,7 +54,6 @@ pub struct Request {
 
 /// Why a workload cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum CatalogError {
     #[error(
         "unknown workload {name:?}: give a file (.tsv, .json, .jsonl, or a folder of histories) or one of {}",

@@ -17,7 +17,6 @@ pub struct Fault {
 
 /// Kinds of faults. Nodes and racks are counted from 0.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum FaultKind {
     /// The process of the tracker dies. Its files and the DataNode remain.
     Tracker { node: u32 },

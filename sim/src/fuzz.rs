@@ -23,7 +23,6 @@ const JOBS_END_WITHIN: Span = Span::secs(40_000);
 
 /// How often each kind of event occurred, over many runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct EventCounts {
     pub runs: u64,
     pub events: u64,
@@ -36,8 +35,7 @@ pub struct EventCounts {
     pub kills: u64,
     pub resumes: u64,
     pub migrations: u64,
-    /// Speculative attempts.
-    pub duplicates: u64,
+    pub speculative_attempts: u64,
     /// Tasks that ran again because their tracker was lost.
     pub recovered: u64,
     pub faults: u64,
@@ -314,7 +312,7 @@ impl EventCounts {
             self.kills += u64::from(job.preemption.kills);
             self.resumes += u64::from(job.preemption.resumes);
             self.migrations += u64::from(job.preemption.migrations);
-            self.duplicates += u64::from(job.duplicates);
+            self.speculative_attempts += u64::from(job.speculative_attempts);
         }
     }
 
@@ -332,7 +330,7 @@ impl EventCounts {
             (&mut self.kills, other.kills),
             (&mut self.resumes, other.resumes),
             (&mut self.migrations, other.migrations),
-            (&mut self.duplicates, other.duplicates),
+            (&mut self.speculative_attempts, other.speculative_attempts),
             (&mut self.recovered, other.recovered),
             (&mut self.faults, other.faults),
             (&mut self.restarts, other.restarts),

@@ -8,7 +8,7 @@ use mrcore::{
     task::PreemptKind,
 };
 
-/// Assigns slots to jobs in a random order, preempts at random, and duplicates stragglers.
+/// Assigns slots to jobs in a random order, preempts at random, and launches speculative attempts.
 #[derive(Debug)]
 pub(crate) struct RandomPolicy(pub(crate) Rng);
 

@@ -45,7 +45,6 @@ pub struct Replay {
 
 /// Why the policy that ran is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum NoPolicy {
     #[error("the history is of an older version and does not record the policy: give it with --ran")]
     NotRecorded,

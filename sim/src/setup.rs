@@ -83,7 +83,6 @@ impl Default for Costs {
 /// Everything that a run depends on, except its workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// The machines.
     pub machines: Vec<Machine>,
     /// Bytes per second in each direction of the link of a rack.
     pub rack_uplink: f64,

@@ -28,7 +28,6 @@ pub struct Trial {
     pub name: String,
     /// The cluster, its policy and faults.
     pub setup: Setup,
-    /// The jobs.
     pub workload: Workload,
     /// Kind of the real tasks.
     pub tasks: Tasks,

@@ -25,8 +25,15 @@ fn random_runs_violate_no_rule_and_end() {
     let halves = halves.map(|half| half.unwrap_or_else(|bad| panic!("{bad}")));
     let seen: EventCounts = halves[0].clone().with(&halves[1]);
     println!("{seen:#?}");
-    let rarest =
-        [seen.splits, seen.pauses, seen.resumes, seen.recovered, seen.restarts, seen.failed, seen.duplicates];
+    let rarest = [
+        seen.splits,
+        seen.pauses,
+        seen.resumes,
+        seen.recovered,
+        seen.restarts,
+        seen.failed,
+        seen.speculative_attempts,
+    ];
     assert!(rarest.iter().all(|count| *count >= 10), "some events were rare: {seen:?}");
 }
 
@@ -40,7 +47,7 @@ fn random_events_cause_every_rare_case() {
         "job killed",
         "job forgotten",
         "job cleaned",
-        "duplicate",
+        "speculative attempt",
         "not started",
         "output lost",
         "output not fetched",
@@ -79,7 +86,7 @@ fn random_events_cause_every_rare_case() {
         "killed at its deadline",
         "checkpoint copied",
         "one of two attempts paused",
-        "duplicate resumed",
+        "speculative attempt resumed",
         "checkpoint behind another",
     ];
     let one = number("FERMATA_SEED");

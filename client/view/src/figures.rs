@@ -45,8 +45,8 @@ pub fn describe(job: &JobFigures) -> Vec<String> {
             taken.splits, taken.pauses, taken.kills, taken.resumes, taken.migrations
         ));
     }
-    if job.duplicates > 0 {
-        lines.push(format!("speculative attempts: {}", job.duplicates));
+    if job.speculative_attempts > 0 {
+        lines.push(format!("speculative attempts: {}", job.speculative_attempts));
     }
     let recovery = &job.recovery;
     if let Some(waited) = recovery.mean_wait() {

@@ -11,7 +11,6 @@ use serde::Serialize;
 pub enum Row<'a> {
     /// A DataNode, with the tracker of its node if there is one.
     Datanode {
-        /// The DataNode.
         #[serde(flatten)]
         datanode: &'a NodeReport,
         /// The tracker of the same name.
@@ -21,7 +20,6 @@ pub enum Row<'a> {
     Tracker {
         /// The name of the node.
         node: &'a str,
-        /// The tracker.
         tracker: &'a Tracker,
     },
 }

@@ -86,7 +86,6 @@ pub struct Overview {
     pub jobs: QueryResult<Vec<Job>>,
     /// All trackers.
     pub trackers: QueryResult<Vec<Tracker>>,
-    /// The policies.
     pub schedulers: QueryResult<Schedulers>,
     /// The report of the NameNode.
     pub files: QueryResult<Report>,
@@ -124,9 +123,7 @@ pub struct Slots {
 /// A job, its tasks, and why it waits.
 #[derive(Debug)]
 pub struct JobDetails {
-    /// The job.
     pub job: Job,
-    /// Its tasks.
     pub tasks: QueryResult<Vec<Task>>,
     /// Why it waits, and recent decisions about it.
     pub why: QueryResult<WhyReply>,

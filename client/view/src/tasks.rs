@@ -89,7 +89,7 @@ pub fn note(task: &Task, attempt: &Attempt, describe: impl FnOnce(&str) -> Strin
         notes.push(attempt.stage.clone());
     }
     if attempt.speculative {
-        notes.push("duplicate of a straggler".into());
+        notes.push("speculative".into());
     }
     if !matches!(attempt.locality.as_str(), "" | "node-local") {
         notes.push(attempt.locality.clone());

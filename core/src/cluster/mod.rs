@@ -228,7 +228,7 @@ impl Cluster {
         self.volatile.stragglers[phase].keys().filter_map(|job| self.job(*job))
     }
 
-    /// Returns whether a slow map should be split instead of duplicated.
+    /// Returns whether a slow map should be split instead of getting a speculative attempt.
     pub fn should_split(&self, job: &Job, slow: &Attempt) -> bool {
         job.spec.speculation
             && job.spec.split_slow

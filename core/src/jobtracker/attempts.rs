@@ -172,11 +172,10 @@ impl JobTracker {
         }
         self.trackers_reported_alone.remove(&id);
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable_attempts);
-        let duplicates: Vec<AttemptId> =
-            others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
+        let others: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         self.record(now, Fact::AttemptSucceeded { attempt: id, result }, out);
-        for duplicate in duplicates {
-            self.queue_kill_order(duplicate, "another attempt of the task has succeeded");
+        for other in others {
+            self.queue_kill_order(other, "another attempt of the task has succeeded");
         }
         self.commit_if_done(now, id.job(), out);
     }

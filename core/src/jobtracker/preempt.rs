@@ -5,8 +5,8 @@
 //! counts as succeeded, and a map that was to be killed but reports a split counts as split.
 //!
 //! A checkpoint is deleted when no attempt can read it any more
-//! ([`JobTracker::drop_unused_checkpoints`]). Several attempts, also duplicates, may read the same
-//! checkpoint. Of two checkpoints of a task, the one with more progress is kept.
+//! ([`JobTracker::drop_unused_checkpoints`]). Several attempts, also speculative ones, may read the
+//! same checkpoint. Of two checkpoints of a task, the one with more progress is kept.
 
 use super::JobTracker;
 use crate::{
@@ -122,15 +122,14 @@ impl JobTracker {
             return self.attempt_killed(now, id, "it had read nothing yet", out);
         }
         let others = self.cluster.task(id.task).into_iter().flat_map(crate::task::Task::viable_attempts);
-        let duplicates: Vec<AttemptId> =
-            others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
+        let others: Vec<AttemptId> = others.map(|attempt| attempt.id).filter(|other| *other != id).collect();
         let (was_slow, on) = (self.was_slow(id), self.cluster.attempt(id).map(|attempt| attempt.tracker));
         self.record(now, Fact::MapSplit { attempt: id, position, result }, out);
         if let Some((on, remainder)) = on.filter(|_| was_slow).zip(self.remainder_of(id, position)) {
             self.reserve_slot_for_remainder(now, remainder, on);
         }
-        for duplicate in duplicates {
-            self.queue_kill_order(duplicate, "another attempt of the task was split");
+        for other in others {
+            self.queue_kill_order(other, "another attempt of the task was split");
         }
         self.commit_if_done(now, id.job(), out);
     }

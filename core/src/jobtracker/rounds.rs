@@ -166,8 +166,9 @@ impl JobTracker {
         }
     }
 
-    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it. A duplicate
-    /// may resume from the same checkpoint, because attempts only read checkpoints.
+    /// Launches an attempt. If the task has a checkpoint, the attempt resumes from it. A
+    /// speculative attempt may resume from the same checkpoint, because attempts only read
+    /// checkpoints.
     pub(super) fn launch(
         &mut self,
         now: Time,

@@ -1,9 +1,9 @@
 //! Stragglers: tasks that take much longer than others of their phase.
 //!
 //! A slow map that is divisible is split when another tracker has a free slot: its work so far is
-//! saved, and no input is read twice. Reduces are duplicated. So are maps that cannot be split,
-//! maps that do not react to the request, and maps of jobs that disable splitting. The policy
-//! decides when a straggler is duplicated.
+//! saved, and no input is read twice. Reduces get a speculative attempt. So do maps that cannot
+//! be split, maps that do not react to the request, and maps of jobs that disable splitting. The
+//! policy decides when it is launched.
 
 use super::JobTracker;
 use crate::{

@@ -8,7 +8,6 @@ use crate::{
 
 /// Number of preemptions of a job by kind, and of resumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs, reason = "the names say it")]
 pub struct PreemptionCounts {
     pub splits: u32,
     pub pauses: u32,
@@ -77,7 +76,6 @@ impl Recovery {
 pub struct JobFigures {
     /// The name of the job.
     pub name: String,
-    /// Its user.
     pub user: String,
     /// The group under which its metrics are aggregated: the setting `group`, else its name.
     pub group: String,
@@ -99,8 +97,8 @@ pub struct JobFigures {
     pub near: [u32; 3],
     /// Preemptions.
     pub preemption: PreemptionCounts,
-    /// Number of duplicates launched.
-    pub duplicates: u32,
+    /// Number of speculative attempts launched.
+    pub speculative_attempts: u32,
     /// Slot time of attempts that failed, were killed, or whose output or checkpoint was lost.
     pub lost: Span,
     /// Slot time from the requests to split or pause attempts until their slots were free.

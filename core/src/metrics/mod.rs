@@ -218,7 +218,7 @@ impl Metrics {
             succeeded: false,
             near: [0; 3],
             preemption: PreemptionCounts::default(),
-            duplicates: 0,
+            speculative_attempts: 0,
             lost: Span(0),
             preemption_latency: Span(0),
             restarting: Span(0),
@@ -276,7 +276,7 @@ impl Metrics {
             figures.recovery.add_launch(at.since(lost), near);
             self.recovery.add_launch(at.since(lost), near);
         }
-        figures.duplicates += u32::from(speculative);
+        figures.speculative_attempts += u32::from(speculative);
         if let Some(near) = near {
             figures.first_map.get_or_insert(at);
             figures.near[near as usize] += 1;

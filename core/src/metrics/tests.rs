@@ -190,17 +190,14 @@ fn maps() -> Vec<(u64, Fact)> {
 }
 
 #[test]
-fn duplicate_attempt_has_no_waiting_time() {
-    let (r0, duplicate) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
+fn speculative_attempt_has_no_waiting_time() {
+    let (r0, second) = (attempt(Phase::Reduce, 0, 0), attempt(Phase::Reduce, 0, 1));
     let mut events = maps();
     let (tracker, why) = (TrackerId(1), Why::rule("straggler"));
     events.extend([
         (13, launched(r0, 0, None)),
-        (
-            60,
-            Fact::AttemptLaunched { attempt: duplicate, tracker, speculative: true, resumed_from: None, why },
-        ),
-        (70, Fact::AttemptKilled { attempt: duplicate, why: String::new(), bytes_in: 0 }),
+        (60, Fact::AttemptLaunched { attempt: second, tracker, speculative: true, resumed_from: None, why }),
+        (70, Fact::AttemptKilled { attempt: second, why: String::new(), bytes_in: 0 }),
         (80, succeeded(r0)),
     ]);
     assert_eq!(figures_after(events).reduce_wait(), Some(Span::secs(3)));

@@ -10,17 +10,18 @@ use crate::{
 };
 
 impl Plan<'_> {
-    /// Checks whether `assign` would accept the task. Returns whether it would be a duplicate.
+    /// Checks whether `assign` would accept the task. Returns whether the attempt would be
+    /// speculative.
     pub(super) fn check(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
-        let duplicate = self.could_run(id, on)?;
+        let speculative = self.could_run(id, on)?;
         if self.free_slots(on, id.phase) == 0 {
             return Err(Refused::NoSlot { tracker: on, phase: id.phase });
         }
-        Ok(duplicate)
+        Ok(speculative)
     }
 
     /// Checks whether a tracker could run a task if the tracker had a free slot. Returns whether
-    /// the attempt would be a duplicate.
+    /// the attempt would be speculative.
     pub fn could_run(&self, id: TaskId, on: TrackerId) -> Result<bool, Refused> {
         let Some(job) = self.cluster.job(id.job).filter(|job| job.is_running()) else {
             return Err(Refused::NotPending(id));
@@ -33,12 +34,12 @@ impl Plan<'_> {
         if task.live_attempts().any(|attempt| attempt.tracker == on) {
             return Err(Refused::SameTracker(on));
         }
-        let may_duplicate = job.spec.speculation
+        let may_speculate = job.spec.speculation
             && !task.on_hold
             && !task.avoided_trackers.contains(&on)
             && task.viable_attempts().count() == 1
             && (self.is_only_on_suspect_trackers(task) || self.is_straggler(job, task));
-        if may_duplicate { Ok(true) } else { Err(Refused::NotPending(id)) }
+        if may_speculate { Ok(true) } else { Err(Refused::NotPending(id)) }
     }
 
     /// Checks whether a tracker could resume a task that is on hold, in a free slot that is not
@@ -110,7 +111,7 @@ impl Plan<'_> {
         self.cluster.is_straggler(task.id)
             && task.viable_attempts().all(runs)
             && !task.viable_attempts().any(|at| self.cluster.should_split(job, at))
-            && self.duplicate_count(job, phase) < self.duplicates_max(job, phase)
+            && self.speculative_count(job, phase) < self.speculative_max(job, phase)
     }
 
     /// Returns whether all viable attempts of a task are on suspect trackers.
@@ -119,13 +120,13 @@ impl Plan<'_> {
         task.viable_attempts().all(|attempt| self.cluster.tracker(attempt.tracker).is_some_and(suspect))
     }
 
-    fn duplicate_count(&self, job: &Job, phase: Phase) -> usize {
+    fn speculative_count(&self, job: &Job, phase: Phase) -> usize {
         let running = job.running[phase].iter().filter_map(|id| self.cluster.attempt(*id));
-        let now = self.granted_to(job, phase).duplicates as usize;
+        let now = self.granted_to(job, phase).speculative as usize;
         running.filter(|attempt| attempt.speculative).count() + now
     }
 
-    fn duplicates_max(&self, job: &Job, phase: Phase) -> usize {
+    fn speculative_max(&self, job: &Job, phase: Phase) -> usize {
         ((job.running[phase].len() as f64 * self.config.speculative_share).ceil() as usize).max(1)
     }
 }

@@ -167,7 +167,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns a straggler of a job that may be duplicated on a tracker.
+    /// Returns a straggler of a job that may get a speculative attempt on a tracker.
     pub fn next_straggler(&self, job: &Job, phase: Phase, tracker: TrackerId) -> Option<TaskId> {
         let slow = self.cluster.stragglers(job.id, phase);
         let mut ids = slow.map(|index| TaskId { job: job.id, phase, index });

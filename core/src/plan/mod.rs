@@ -53,7 +53,6 @@ pub enum PreemptMode {
 
 /// Why a plan refused a decision. Nothing has changed, and the policy may continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum Refused {
     #[error("task {0} is not pending, and may not get a speculative attempt")]
     NotPending(TaskId),
@@ -82,33 +81,21 @@ pub enum Refused {
 pub enum Decision {
     /// Run a task on a tracker.
     Assign {
-        /// The task.
         task: TaskId,
-        /// The tracker.
         on: TrackerId,
-        /// Whether it duplicates a running attempt.
+        /// Whether the task has a running attempt.
         speculative: bool,
-        /// The reason.
         why: Why,
     },
     /// Preempt an attempt.
     Preempt {
-        /// The attempt.
         attempt: AttemptId,
         /// How to preempt it.
         kind: PreemptKind,
-        /// The reason.
         why: Why,
     },
     /// Reserve the next free slot of a tracker for a task.
-    Reserve {
-        /// The task.
-        task: TaskId,
-        /// The tracker.
-        on: TrackerId,
-        /// The reason.
-        why: Why,
-    },
+    Reserve { task: TaskId, on: TrackerId, why: Why },
 }
 
 /// The view and the decisions of one round.
@@ -138,11 +125,11 @@ pub struct Plan<'a> {
     refusals: u64,
 }
 
-/// Number of slots that a round gave to a job, for pending tasks and for duplicates.
+/// Number of slots that a round gave to a job, for pending tasks and for speculative attempts.
 #[derive(Debug, Clone, Copy, Default)]
 struct GrantedSlots {
     pending: u32,
-    duplicates: u32,
+    speculative: u32,
 }
 
 impl<'a> Plan<'a> {
@@ -206,7 +193,7 @@ impl<'a> Plan<'a> {
     /// Returns the number of slots that a job holds, including those that this round gave to it.
     pub fn held_slots(&self, job: &Job, phase: Phase) -> u32 {
         let granted = self.granted_to(job, phase);
-        job.running[phase].len() as u32 + granted.pending + granted.duplicates
+        job.running[phase].len() as u32 + granted.pending + granted.speculative
     }
 
     fn granted_to(&self, job: &Job, phase: Phase) -> GrantedSlots {
@@ -442,14 +429,14 @@ impl<'a> Plan<'a> {
         running.filter(|id| self.is_preempted(**id)).count() as u32
     }
 
-    /// Runs a pending task, or duplicates a straggler.
+    /// Launches an attempt of a pending task, or a speculative attempt.
     pub fn assign(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
         let checked = self.check(task, on);
         let speculative = self.count_refusal(checked)?;
         self.used_slots.entry(on).or_default()[task.phase] += 1;
         let granted = &mut self.granted_slots.entry(task.job).or_default()[task.phase];
         if speculative {
-            granted.duplicates += 1;
+            granted.speculative += 1;
         } else {
             granted.pending += 1;
         }

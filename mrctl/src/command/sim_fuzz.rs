@@ -39,7 +39,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let elapsed_s = started.elapsed().as_secs_f64();
     output::line(format!(
         "{} runs, {} events ({:.0} per second), no invariant violated; {} faults, {} restarts of the JobTracker, {} jobs ({} \
-         failed), {} splits, {} pauses, {} resumes, {} kills, {} duplicates, {} tasks recovered",
+         failed), {} splits, {} pauses, {} resumes, {} kills, {} speculative attempts, {} tasks \
+         recovered",
         seen.runs,
         seen.events,
         seen.events as f64 / elapsed_s.max(1e-9),
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         seen.pauses,
         seen.resumes,
         seen.kills,
-        seen.duplicates,
+        seen.speculative_attempts,
         seen.recovered
     ))?;
     Ok(ExitCode::SUCCESS)

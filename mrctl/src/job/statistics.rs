@@ -136,7 +136,7 @@ fn figures_json(id: &str, job: &JobFigures) -> Value {
         "kills": taken.kills,
         "resumes": taken.resumes,
         "migrations": taken.migrations,
-        "speculative_attempts": job.duplicates,
+        "speculative_attempts": job.speculative_attempts,
         "lost_slot_s": job.lost.as_secs_f64(),
         "lost_bytes": job.lost_bytes,
         "recovered_tasks": recovery.tasks,

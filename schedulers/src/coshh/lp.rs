@@ -8,7 +8,6 @@ use microlp::{ComparisonOp, LinearExpr, OptimizationDirection, Problem, Variable
 /// gives every class a part of some resource.
 const RELATIVE_RATE_MIN: f64 = 1e-6;
 
-/// The solution.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Allocation {
     /// The factor by which all arrival rates could grow.

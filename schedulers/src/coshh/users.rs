@@ -21,7 +21,6 @@ type JobRank = (Reverse<Priority>, JobId);
 /// Pending jobs of each kind, in order.
 type JobsByKind = BTreeMap<usize, BTreeSet<JobRank>>;
 
-/// A user.
 #[derive(Debug)]
 pub(super) struct User {
     pub(super) weight: f64,

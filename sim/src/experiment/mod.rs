@@ -20,7 +20,6 @@ pub use variant::Variant;
 
 /// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum ExperimentError {
     #[error("{0:?} is not a list of policies such as fifo,chronos(fair),fcs[preempt=kill;literal=true]")]
     NoList(String),

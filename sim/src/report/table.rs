@@ -80,7 +80,6 @@ fn no_value() -> String {
     "-".to_owned()
 }
 
-/// A table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Table {
     /// Names of the columns.

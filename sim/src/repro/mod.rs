@@ -21,7 +21,6 @@ use verdict::{Claim, Number};
 
 /// A paper about a scheduler, whose experiments can be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Paper {
     Hsrtf,
     Chronos,

@@ -37,7 +37,6 @@ pub struct Step {
     pub when: When,
     /// Delay after the condition is met.
     pub after: Span,
-    /// The action.
     pub action: ScenarioAction,
     /// Time after which the action is undone; `None` if it lasts until a later step undoes it.
     pub lasts: Option<Span>,
@@ -101,7 +100,6 @@ pub enum Daemons {
 
 /// Actions. They are the same as the commands of `mrctl chaos`.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "the fields are what their names say")]
 pub enum ScenarioAction {
     /// Sends SIGKILL; undone by a restart.
     Kill { node: NodeRef, daemons: Daemons },

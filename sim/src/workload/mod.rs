@@ -101,7 +101,6 @@ pub struct Outline<'a> {
 pub struct Workload {
     /// Name of the workload.
     pub name: String,
-    /// The jobs.
     pub jobs: Vec<JobPlan>,
 }
 

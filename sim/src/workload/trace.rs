@@ -13,7 +13,6 @@ use std::{
 
 /// Why a trace cannot be used, with the line if known.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum TraceError {
     #[error("{path}: {source}")]
     Unreadable { path: String, source: io::Error },

@@ -20,7 +20,7 @@ pub(super) struct Before {
     /// Attempts that were being paused.
     pausing: BTreeSet<AttemptId>,
     /// Reduces with more than one viable attempt, that is, one whose result may still count.
-    duplicated_reduces: BTreeSet<TaskId>,
+    reduces_with_two_attempts: BTreeSet<TaskId>,
     /// Whether a tracker registers with an attempt that the JobTracker no longer expects to run.
     pub(super) reports_given_up_attempt: bool,
     /// Whether all fetch failures of a heartbeat are about outdated addresses of map outputs.
@@ -58,7 +58,7 @@ impl Before {
         let running: Vec<AttemptId> = cluster.jobs().flat_map(|job| &job.running.reduce).copied().collect();
         before.pausing = running.iter().copied().filter(is_pausing).collect();
         let tasks = running.into_iter().filter_map(|id| cluster.task(id.task));
-        before.duplicated_reduces =
+        before.reduces_with_two_attempts =
             tasks.filter(|task| task.viable_attempts().count() > 1).map(|task| task.id).collect();
         before
     }
@@ -87,9 +87,9 @@ impl Cases {
                 self.add("job killed", matches!(outcome, JobOutcome::Killed(_)));
             }
             Fact::AttemptLaunched { speculative, resumed_from, .. } => {
-                self.add("duplicate", *speculative);
+                self.add("speculative attempt", *speculative);
                 self.add("resume", resumed_from.is_some());
-                self.add("duplicate resumed", *speculative && resumed_from.is_some());
+                self.add("speculative attempt resumed", *speculative && resumed_from.is_some());
             }
             Fact::PreemptionRequested { attempt, kind: PreemptKind::Kill, why, .. } => {
                 self.add("not started", why.contains("did not start it"));
@@ -107,7 +107,8 @@ impl Cases {
                     before.registered_attempts.as_ref().is_some_and(|sent| !sent.contains(attempt));
                 self.add("pause", true);
                 self.add("paused again", resumed);
-                self.add("one of two attempts paused", before.duplicated_reduces.contains(&attempt.task));
+                let had_two_attempts = before.reduces_with_two_attempts.contains(&attempt.task);
+                self.add("one of two attempts paused", had_two_attempts);
                 self.add("pause found at the start of the tracker", unreported);
             }
             Fact::AttemptKilled { attempt, why, .. } => {

@@ -8,7 +8,6 @@ use std::{cmp::Ordering, collections::BinaryHeap};
 
 /// Simulated events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the fields are what their names say")]
 pub(super) enum SimEvent {
     /// The next job is submitted.
     Arrival,

@@ -133,7 +133,7 @@ impl World {
         let is_behind = |task: &Task| {
             task.checkpoint.is_some() && task.viable_attempts().any(|attempt| attempt.resumed_from.is_none())
         };
-        let duplicated: Vec<AttemptId> = tasks()
+        let with_two_attempts: Vec<AttemptId> = tasks()
             .filter(|task| task.viable_attempts().count() > 1 || is_behind(task))
             .flat_map(|task| task.viable_attempts().map(|attempt| attempt.id))
             .collect();
@@ -151,8 +151,8 @@ impl World {
         if let Some(task) = on_hold.filter(|_| self.one_in(2)) {
             return self.resume(task);
         }
-        let known = if !duplicated.is_empty() {
-            duplicated
+        let known = if !with_two_attempts.is_empty() {
+            with_two_attempts
         } else if self.one_in(5) {
             any
         } else {

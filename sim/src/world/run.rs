@@ -53,9 +53,7 @@ pub(super) enum Mishap {
 /// Current work of an attempt.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A map.
     Map(MapRun),
-    /// A reduce.
     Reduce(ReduceRun),
     /// The attempt will fail with this error.
     Failing(&'static str),

@@ -440,7 +440,7 @@ impl Durable {
         let checkpoint = task.checkpoint.take();
         let attempt = &mut task.attempts[id.number as usize];
         attempt.result = Some(result.clone());
-        let duplicates: Vec<AttemptId> = task.viable_attempts().map(|attempt| attempt.id).collect();
+        let others: Vec<AttemptId> = task.viable_attempts().map(|attempt| attempt.id).collect();
         let attempt = &task.attempts[id.number as usize];
         let (on, prior_work) = (attempt.tracker, attempt.prior_work);
         // The duration of a task that was paused is the sum over the attempts that resumed from
@@ -473,8 +473,8 @@ impl Durable {
                 }
             }
         }
-        for duplicate in duplicates {
-            self.mark_killing(at, duplicate, None)?;
+        for other in others {
+            self.mark_killing(at, other, None)?;
         }
         if let Some(checkpoint) = checkpoint {
             self.forget_checkpoint(checkpoint);

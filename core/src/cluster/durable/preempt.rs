@@ -13,7 +13,6 @@ use crate::{
 
 /// Why an attempt cannot be preempted with a certain [`PreemptKind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "the messages say it")]
 pub enum NotPreemptible {
     #[error("there is no attempt {0}")]
     Unknown(AttemptId),

@@ -46,7 +46,6 @@ pub fn skipped_jobs(jobs: &[SkippedJob]) -> Option<String> {
 pub struct PolicyUse {
     /// Name for `schedulers::make`.
     pub policy: String,
-    /// Its parameters.
     pub params: BTreeMap<String, String>,
     /// The jobs, in the order of the files.
     pub jobs: Vec<JobId>,
