@@ -1,126 +1,16 @@
-//! Checks that no file uses a retired term. The glossary contains the terms to use instead.
+//! Checks that no file uses a retired term. The glossary has the table of these terms and of those
+//! to use instead.
 //!
 //! Identifiers are split into their words (`take_back` and `TakeBack` are `take back`), and a
 //! phrase may continue on the next line of a comment or a page. Two texts may contain retired
 //! terms: the glossary, and the table of renamed names in the changelog.
 
 use super::tidy::root;
-use std::{fmt::Write as _, fs, path::Path};
-
-/// Retired terms, each with the term to use.
-const RETIRED: &[(&str, &str)] = &[
-    ("recall", "preempt"),
-    ("recalls", "preempts"),
-    ("recalled", "preempted"),
-    ("take back", "preempt, cancel"),
-    ("takes back", "preempts, cancels"),
-    ("taken back", "preempted, cancelled"),
-    ("took back", "preempted, cancelled"),
-    ("give its slot back", "release its slot"),
-    ("gives its slot back", "releases its slot"),
-    ("asked for its slot", "preempted"),
-    ("spoken for", "reserved"),
-    ("yielding", "preemption latency"),
-    ("conserve", "save"),
-    ("conserved", "saved"),
-    ("put aside", "save a checkpoint"),
-    ("puts aside", "saves a checkpoint"),
-    ("set aside", "quarantined"),
-    ("take up a state", "resume from a checkpoint"),
-    ("takes up a state", "resumes from a checkpoint"),
-    ("taken up again", "resumed"),
-    ("spoilt", "corrupt"),
-    ("unreached", "unreachable"),
-    ("unbegun", "not resumed"),
-    ("untold", "unsent"),
-    ("unsaid", "unknown"),
-    ("unheard", "undelivered"),
-    ("held by hand", "on hold"),
-    ("came to nothing", "failed"),
-    ("comes to nothing", "fails"),
-    ("come to nothing", "fail"),
-    ("in vain", "lost"),
-    ("the mind", "the state machine, the core"),
-    ("minds", "state machines"),
-    ("regular word", "heartbeat"),
-    ("without a word", "without a message"),
-    ("tells of", "reports"),
-    ("nursery", "task runner"),
-    ("warden", "process monitor"),
-    ("scribe", "history writer"),
-    ("teller", "formatter"),
-    ("keeper", "reaper, owner"),
-    ("deed", "fault action"),
-    ("deeds", "fault actions"),
-    ("wound", "impact"),
-    ("wounds", "impacts"),
-    ("weather", "fault schedule"),
-    ("retinue", "membership"),
-    ("misfit", "mismatch"),
-    ("unfit", "mismatch"),
-    ("meddle", "preempt"),
-    ("sufferer", "affected node"),
-    ("gust", "burst"),
-    ("gusts", "bursts"),
-    ("in peace", "undisturbed"),
-    ("heed", "preemptible"),
-    ("heeds", "preemptible"),
-    ("wish", "request"),
-    ("wishes", "requests"),
-    ("shun", "avoid"),
-    ("shuns", "avoids"),
-    ("shunned", "avoided"),
-    ("condemn", "kill, retire"),
-    ("bury", "remove"),
-    ("furnish", "make"),
-    ("dice", "random number generator"),
-    ("by chance", "at random"),
-    ("standstill", "stall"),
-    ("visitor", "connection"),
-    ("visitors", "connections"),
-    ("stranger", "unknown attempt, unauthenticated caller, other account"),
-    ("strangers", "unknown attempts, unauthenticated callers, other accounts"),
-    ("chore", "command"),
-    ("chores", "commands"),
-    ("accuse", "suspect"),
-    ("accused", "suspected"),
-    ("twin", "duplicate"),
-    ("twins", "duplicates"),
-    ("is emptied", "is drained"),
-    ("being emptied", "being drained"),
-    ("to be emptied", "to be drained"),
-    ("damaged everywhere", "all replicas corrupt"),
-    ("mend", "fix"),
-    ("mends", "fixes"),
-    ("mended", "fixed"),
-    ("processor second", "CPU second"),
-    ("processor seconds", "CPU seconds"),
-    ("processor time", "CPU time"),
-    ("beside its input", "node-local"),
-    ("for ever", "forever"),
-    ("aside", "checkpoint, temporary file"),
-    ("anew", "again"),
-    ("whoever", "the user, the caller"),
-    ("somebody", "the user, the caller"),
-    ("lately", "recently"),
-    ("harm", "fault, damage"),
-    ("harms", "faults, damages"),
-    ("harmed", "damaged"),
-    ("pulse", "liveness"),
-    ("bell", "watcher, condition variable"),
-    ("ghost", "fake tracker"),
-    ("fate", "outcome"),
-    ("thrown away", "discarded"),
-    ("goes on", "continues"),
-    ("go on", "continue"),
-    ("hears", "receives"),
-    ("news", "map events, reports"),
-    ("last words", "last output"),
-    ("reckon", "compute"),
-    ("reckoned", "computed"),
-];
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 const GLOSSARY: &str = "docs/internals/glossary.md";
+/// The heading of the table in the glossary.
+const HEADING: &str = "### Rejected terms\n";
 const CHANGELOG: &str = "CHANGELOG.md";
 const THIS_FILE: &str = "tests/tests/suite/retired_terms.rs";
 
@@ -183,17 +73,46 @@ fn checked_text(name: &str, text: String) -> String {
     format!("{before}\n{lines}\n{after}")
 }
 
-/// Returns the retired terms in a text, each with its line and the term to use.
-fn retired_in(text: &str) -> Vec<(usize, &'static str, &'static str)> {
-    let terms: Vec<(Vec<&str>, &str, &str)> =
-        RETIRED.iter().map(|(term, instead)| (term.split(' ').collect(), *term, *instead)).collect();
+/// A retired term.
+struct Retired {
+    term: String,
+    /// The words of the term, as in [`words`].
+    words: Vec<String>,
+    instead: String,
+}
+
+/// Returns the retired terms of the glossary.
+fn retired_terms() -> Vec<Retired> {
+    let glossary = fs::read_to_string(root().join(GLOSSARY)).expect("a glossary");
+    let (_, section) = glossary.split_once(HEADING).expect("a section on rejected terms");
+    let table = section.split("\n#").next().expect("text").lines().filter(|line| line.starts_with('|'));
+    let mut terms = Vec::new();
+    // The first two lines are the head of the table.
+    for row in table.skip(2) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, retired, instead, _] = cells[..] else { panic!("{GLOSSARY}: not two cells: {row}") };
+        for term in retired.split(',').map(str::trim) {
+            let words: Vec<String> = words(term).into_iter().map(|(word, _)| word).collect();
+            assert!(!words.is_empty() && !instead.is_empty(), "{GLOSSARY}: an empty term or cell: {row}");
+            terms.push(Retired { term: term.into(), words, instead: instead.into() });
+        }
+    }
+    terms
+}
+
+/// Returns the retired terms in a text, each with its line.
+fn retired_in<'a>(terms: &'a [Retired], text: &str) -> Vec<(usize, &'a Retired)> {
+    let mut by_first_word = BTreeMap::<&str, Vec<&Retired>>::new();
+    for retired in terms {
+        by_first_word.entry(&retired.words[0]).or_default().push(retired);
+    }
     let words = words(text);
     let mut found = Vec::new();
     for at in 0..words.len() {
-        for (parts, term, instead) in &terms {
-            let here = words[at..].iter().take(parts.len()).map(|(word, _)| word.as_str());
-            if here.eq(parts.iter().copied()) {
-                found.push((words[at].1, *term, *instead));
+        for &retired in by_first_word.get(words[at].0.as_str()).into_iter().flatten() {
+            let here = words[at..].iter().take(retired.words.len()).map(|(word, _)| word);
+            if here.eq(&retired.words) {
+                found.push((words[at].1, retired));
             }
         }
     }
@@ -202,14 +121,14 @@ fn retired_in(text: &str) -> Vec<(usize, &'static str, &'static str)> {
 
 #[test]
 fn no_file_uses_a_retired_term() {
-    let root = root();
+    let (root, terms) = (root(), retired_terms());
     let mut files = Vec::new();
     text_files(&root, &root, &mut files);
     files.sort();
     let mut broken = String::new();
     for name in files.iter().filter(|name| ![GLOSSARY, THIS_FILE].contains(&name.as_str())) {
         let Ok(text) = fs::read_to_string(root.join(name)) else { continue };
-        for (line, term, instead) in retired_in(&checked_text(name, text)) {
+        for (line, Retired { term, instead, .. }) in retired_in(&terms, &checked_text(name, text)) {
             let _ = writeln!(broken, "{name}:{line}: {term}: use {instead}");
         }
     }
@@ -218,8 +137,10 @@ fn no_file_uses_a_retired_term() {
 
 #[test]
 fn retired_terms_are_found_in_names_and_across_lines() {
-    let lines = |text: &str| retired_in(text).into_iter().map(|(line, ..)| line).collect::<Vec<_>>();
+    let terms = retired_terms();
+    let lines = |text: &str| retired_in(&terms, text).into_iter().map(|(line, _)| line).collect::<Vec<_>>();
     assert_eq!(lines("fn take_back(x: TakeBack) {}\n// its slot is taken\n// back"), [1, 1, 2]);
-    assert_eq!(lines("it is taken. Back to the queue: recall_patience"), [1]);
+    assert_eq!(lines("it is taken. Back to the queue: recalled"), [1]);
+    assert_eq!(lines("whoever\nreckoned"), [1, 2]);
     assert_eq!(lines("preempted, resumed, records"), [0; 0]);
 }
