@@ -45,7 +45,7 @@ macro_rules! short_runs {
         fn every_target_has_a_short_run_and_a_libfuzzer_entry() {
             let names: Vec<&str> = targets().iter().map(|target| target.name).collect();
             assert_eq!(names, [$(stringify!($name)),*]);
-            let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/Cargo.toml");
+            let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
             let manifest = std::fs::read_to_string(manifest).expect("the manifest of the libFuzzer entries");
             for name in names {
                 assert!(manifest.contains(&format!("name = \"{name}\"\n")), "{name} has no libFuzzer entry");
