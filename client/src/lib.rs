@@ -28,6 +28,8 @@
 //! up` has started (`lab/clusters` does), does not suggest `mrctl` commands (`client/view` does),
 //! and does not check a program before it is submitted (`mrctl` does).
 
+#![warn(missing_docs)]
+
 mod cluster;
 mod error;
 mod follow;

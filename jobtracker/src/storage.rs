@@ -29,7 +29,6 @@ pub enum StorageError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The error.
         source: io::Error,
     },
     /// The folder, or the journal in it, cannot be used.

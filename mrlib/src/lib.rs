@@ -4,6 +4,8 @@
 //! The default feature `run` adds the task engine, because a job binary is also its task process.
 //! Without it, the crate has only the types, which is enough for a library of mappers and reducers.
 
+#![warn(missing_docs)]
+
 pub mod typed;
 
 #[cfg(feature = "run")]

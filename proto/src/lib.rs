@@ -4,7 +4,6 @@
 //! The masters (JobTracker and NameNode) convert the generated types to their own types in their
 //! `wire` modules.
 #![allow(
-    missing_docs,
     unreachable_pub,
     clippy::pedantic,
     clippy::large_enum_variant,

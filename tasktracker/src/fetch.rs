@@ -59,7 +59,6 @@ pub(crate) enum FetchError {
     /// No disk has enough space.
     #[error("cannot fetch the files of {job}: {source}")]
     Disk {
-        /// The job.
         job: JobId,
         /// Cause.
         source: DiskError,

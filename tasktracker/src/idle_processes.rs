@@ -22,7 +22,6 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// An idle process and the channel to it.
 #[derive(Debug)]
 pub(crate) struct IdleProcess {
-    /// The process.
     pub(crate) process: Process,
     /// Channel to the process.
     pub(crate) to_task: mpsc::Sender<ToTask>,

@@ -54,7 +54,6 @@ pub(crate) enum StartError {
 /// A process that has no attempt yet. Its folders will become the folders of its attempt.
 #[derive(Debug)]
 pub(crate) struct UnassignedProcess {
-    /// The process.
     pub(crate) process: Process,
     /// Channel to the process; `None` before its first message.
     pub(crate) to_task: Option<mpsc::Sender<ToTask>>,

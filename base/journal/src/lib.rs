@@ -11,7 +11,9 @@
 //! - [`home`]: the folder of a daemon with its journal and `VERSION`;
 //! - [`snapshot_policy`]: decides when snapshots are made;
 //! - [`disk`]: the folder operations that the log needs, on real files;
-//! - [`crash`]: the same operations on an instrumented disk, for crash tests.
+//! - [`crash`]: the same operations on an instrumented disk, for crash tests of this crate and of
+//!   the masters. It is not behind a feature, because cargo would then compile this crate, and all
+//!   that use it, once with and once without it.
 //!
 //! ```no_run
 //! # use std::sync::Arc;

@@ -26,7 +26,6 @@ pub struct TaskId {
 /// ID of an attempt, which is one execution of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttemptId {
-    /// The task.
     pub task: TaskId,
     /// The number of the attempt among those of its task, from 0. Numbers are never reused.
     pub number: u32,

@@ -30,7 +30,6 @@ use std::{
 use view::output::{self, Usage};
 
 #[derive(Debug, clap::Subcommand)]
-#[allow(missing_docs, reason = "the doc comment of the arguments is the help text")]
 pub enum BenchCommand {
     Dfs(Dfs),
     Mr(mr::Args),

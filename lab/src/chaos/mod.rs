@@ -26,7 +26,6 @@ use target::ChaosTarget;
 use view::output;
 
 #[derive(Debug, clap::Subcommand)]
-#[allow(missing_docs, reason = "the doc comment of the arguments is the help text")]
 #[command(after_help = "Examples:\n  \
     mrctl chaos kill node2\n  \
     mrctl chaos restart node2\n  \

@@ -4,6 +4,8 @@
 //! Job authors use the crate `mrlib`, which re-exports what they need. This crate uses no files,
 //! sockets or wire types.
 
+#![warn(missing_docs)]
+
 pub mod codec;
 mod conf;
 mod context;

@@ -97,7 +97,6 @@ impl Description {
 /// The JSON that `--describe` prints if the job is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DescribeError {
-    /// The reason.
     pub error: String,
 }
 

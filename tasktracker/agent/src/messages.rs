@@ -82,7 +82,6 @@ pub enum Order<T: DriverTypes> {
 pub struct MapEventBatch<T: DriverTypes> {
     /// Index of the first event.
     pub first: u64,
-    /// The events.
     pub events: Vec<T::MapEvent>,
     /// Number of maps of the job after these events; 0 if unknown.
     pub maps: u32,

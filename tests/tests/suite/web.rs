@@ -23,7 +23,6 @@ struct Pages {
     cookie: OnceLock<String>,
 }
 
-/// A response.
 struct Page {
     status: u16,
     head: String,

@@ -23,7 +23,6 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The kind of a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-#[allow(missing_docs, reason = "the names say it; doc comments would be help texts of --daemon")]
 pub enum Kind {
     Namenode,
     Datanode,
@@ -50,7 +49,6 @@ pub struct Daemon {
     pub name: String,
     /// The kind of daemon.
     pub kind: Kind,
-    /// Its process.
     #[serde(flatten)]
     pub identity: Identity,
     /// The `host:port` that it listens on; empty until it is ready.

@@ -33,7 +33,6 @@ pub struct Host {
     pub name: String,
     /// The role, which determines its daemons.
     pub role: MachineRole,
-    /// Its rack.
     pub rack: String,
     /// The address at which other machines reach it.
     pub addr: String,

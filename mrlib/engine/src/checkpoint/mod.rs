@@ -71,7 +71,6 @@ fn stage_of(name: &str) -> Option<Stage> {
 /// A run, and during the shuffle the map that it comes from.
 #[derive(Debug, Clone)]
 pub struct SourceRun {
-    /// The run.
     pub run: Run,
     /// The attempt of the map, its root (the index of the submitted split that its range is a part
     /// of), and the offset at which its range starts.

@@ -104,7 +104,6 @@ pub struct SplitSpec {
     pub range: Range<u64>,
     /// The input format.
     pub format: InputFormat,
-    /// The codec.
     pub codec: Codec,
     /// The maximum length of a record.
     pub record_bytes_max: u64,

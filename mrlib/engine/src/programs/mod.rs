@@ -23,7 +23,6 @@ use mrlib_api::{
 /// A built-in program.
 #[derive(Debug, Clone, Copy)]
 pub struct Builtin {
-    /// The name.
     pub name: &'static str,
     /// A description in one line.
     pub about: &'static str,
