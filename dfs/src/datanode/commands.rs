@@ -3,7 +3,6 @@
 use super::{
     mirror::{self, Mirror, MirrorRequest},
     node::Node,
-    pending_reports::ReplicaEvent,
     queues::{BlockCommand, QueuedCommand},
     scrub,
     send::check_length,
@@ -47,7 +46,9 @@ fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
                     node.store.pending_reports.wake();
                 }
             }
-            BlockCommand::Delete(blocks) => node.store.delete(&blocks, || queues.is_current(registration)),
+            BlockCommand::Delete { blocks, newest } => {
+                node.store.delete(&blocks, newest, || queues.is_current(registration));
+            }
             BlockCommand::Check(block) => {
                 queues.check_taken([block]);
                 check(node, block);
@@ -61,8 +62,8 @@ fn run_worker(node: &Node, queue: &Receiver<QueuedCommand>) {
 /// again.
 fn check(node: &Node, block: BlockId) {
     match node.store.find(block) {
-        Some(_) if scrub::check(&node.store, block, |_| !node.stop.is_stopping()) => {
-            node.store.pending_reports.post_if_absent(block, ReplicaEvent::Checked);
+        Some(replica) if scrub::check(&node.store, block, |_| !node.stop.is_stopping()) => {
+            node.store.post_checked(block, replica);
         }
         Some(_) => {}
         None => node.store.post_absent(block),

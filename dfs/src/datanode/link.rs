@@ -301,7 +301,8 @@ impl Link {
                 }
                 Some(command::Kind::Delete(delete)) => {
                     let named = |block: NamedBlock| (BlockId(block.block_id), Nonce(block.nonce));
-                    BlockCommand::Delete(delete.blocks.into_iter().map(named).collect())
+                    let blocks = delete.blocks.into_iter().map(named).collect();
+                    BlockCommand::Delete { blocks, newest: self.node.store.newest_serial() }
                 }
                 Some(command::Kind::Check(CheckBlock { block: Some(block) })) => {
                     BlockCommand::Check(BlockId(block.block_id))

@@ -42,14 +42,19 @@ struct QueuedReports {
 /// Copies of some reports: the block, the stamp of the report, and the event.
 pub(super) type Batch = Vec<(BlockId, u64, ReplicaEvent)>;
 
+impl QueuedReports {
+    fn insert(&mut self, block: BlockId, item: ReplicaEvent) {
+        self.stamp += 1;
+        self.items.insert(block, (self.stamp, item));
+    }
+}
+
 impl PendingReports {
     /// Adds a report for each block, in place of an earlier one, and wakes the link.
     pub(super) fn post(&self, items: impl IntoIterator<Item = (BlockId, ReplicaEvent)>) {
         let mut waiting = self.waiting.lock();
         for (block, item) in items {
-            waiting.stamp += 1;
-            let stamp = waiting.stamp;
-            waiting.items.insert(block, (stamp, item));
+            waiting.insert(block, item);
         }
         drop(waiting);
         self.changed.notify_one();
@@ -62,10 +67,13 @@ impl PendingReports {
 
     /// Adds a report unless a report of this block is pending.
     pub(super) fn post_if_absent(&self, block: BlockId, item: ReplicaEvent) {
-        let absent = !self.waiting.lock().items.contains_key(&block);
-        if absent {
-            self.post([(block, item)]);
+        let mut waiting = self.waiting.lock();
+        if waiting.items.contains_key(&block) {
+            return;
         }
+        waiting.insert(block, item);
+        drop(waiting);
+        self.changed.notify_one();
     }
 
     /// Returns whether the NameNode has received all reports.
@@ -103,6 +111,103 @@ impl PendingReports {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datanode::{
+        disk::RealDisk,
+        open,
+        store::{
+            Store,
+            partial::{Claim, ClaimOutcome},
+        },
+    };
+    use std::{sync::Arc, time::Duration};
+
+    const BLOCK: BlockId = BlockId(1);
+
+    fn with_writer(test: impl FnOnce(&Store, crate::datanode::store::partial::Writer<'_>)) {
+        let home = tempfile::tempdir().unwrap();
+        let (fatal_error, _) = tokio::sync::mpsc::unbounded_channel();
+        let dirs = ["a", "b"].map(|name| home.path().join(name));
+        let store = Store::open(&dirs, &open::Settings::default(), Arc::new(RealDisk), fatal_error).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connection = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap().into();
+        let claim = Claim {
+            block: BLOCK,
+            nonce: Nonce(1),
+            resume_at: 0,
+            expected_length: 0,
+            connection: &connection,
+        };
+        let ClaimOutcome::Write(writer) = store.begin(&claim).unwrap() else {
+            panic!("expected ClaimOutcome::Write for a new block")
+        };
+        test(&store, writer);
+    }
+
+    /// Checks that no thread can see the change of the map that `change` makes before its report is
+    /// added. The caller sees `change` wait for the lock of the reports.
+    fn map_and_report_change_together(store: &Store, change: impl FnOnce() + Send) {
+        let before = store.find(BLOCK);
+        std::thread::scope(|scope| {
+            let reports = store.pending_reports.waiting.lock();
+            scope.spawn(change);
+            while let Some(state) = store.state.try_lock_for(Duration::from_millis(500)) {
+                assert_eq!(state.replicas.get(&BLOCK).copied(), before, "changed without a report");
+            }
+            drop(reports);
+        });
+        assert_ne!(store.find(BLOCK), before);
+    }
+
+    #[test]
+    fn report_of_a_replica_is_added_before_other_threads_see_the_change() {
+        with_writer(|store, mut writer| {
+            let event = || store.pending_reports.batch().pop().unwrap().2;
+            map_and_report_change_together(store, || {
+                writer.finalise().unwrap();
+            });
+            assert_eq!(event(), ReplicaEvent::Received(Nonce(1), 0));
+            let volume = store.find(BLOCK).unwrap().volume;
+            map_and_report_change_together(store, || store.retire(volume, "for the test"));
+            assert_eq!(event(), ReplicaEvent::Lost);
+        });
+    }
+
+    #[test]
+    fn check_of_a_replica_that_is_gone_reports_nothing() {
+        with_writer(|store, mut writer| {
+            writer.finalise().unwrap();
+            let replica = store.find(BLOCK).unwrap();
+            let acknowledge = || store.pending_reports.acknowledge(&store.pending_reports.batch());
+            acknowledge();
+            store.post_absent(BLOCK);
+            assert!(store.pending_reports.is_empty(), "a replica that exists is reported as lost");
+            store.post_checked(BLOCK, replica);
+            assert_eq!(store.pending_reports.batch()[0].2, ReplicaEvent::Checked);
+            drop(store.quarantine_replica(BLOCK, replica, "for the test".into()));
+            acknowledge();
+            store.post_checked(BLOCK, replica);
+            assert!(store.pending_reports.is_empty(), "a damaged replica is reported as good");
+        });
+    }
+
+    /// Two threads report on the same blocks. Checks that `post_if_absent` never replaces a report.
+    #[test]
+    fn report_that_must_be_absent_replaces_none() {
+        const BLOCKS: u64 = 200_000;
+        let reports = PendingReports::default();
+        let together = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                together.wait();
+                (0..BLOCKS).for_each(|block| reports.post([(BlockId(block), ReplicaEvent::Lost)]));
+            });
+            together.wait();
+            (0..BLOCKS).for_each(|block| reports.post_if_absent(BlockId(block), ReplicaEvent::Checked));
+        });
+        let waiting = reports.waiting.lock();
+        let replaced = waiting.items.values().filter(|(_, item)| *item != ReplicaEvent::Lost).count();
+        assert_eq!((waiting.items.len() as u64, replaced), (BLOCKS, 0));
+    }
 
     #[test]
     fn newest_report_is_kept_until_acknowledged() {

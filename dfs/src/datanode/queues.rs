@@ -32,7 +32,12 @@ pub(super) enum BlockCommand {
         token: BlockToken,
     },
     /// Delete replicas, including quarantined ones.
-    Delete(Vec<(BlockId, Nonce)>),
+    Delete {
+        /// The blocks to delete, with their nonces.
+        blocks: Vec<(BlockId, Nonce)>,
+        /// The serial number of the newest replica when the order arrived. Newer replicas are kept.
+        newest: u64,
+    },
     /// Read and verify a replica.
     Check(BlockId),
 }

@@ -138,8 +138,10 @@ fn serve(
     };
     match request.op {
         Some(Op::Write(request)) => {
-            // A valid token for copies shows that the NameNode has ordered the write, even if the
-            // cluster does not require authentication. Otherwise a client writes.
+            // In a closed cluster a valid token for copies shows that the NameNode has ordered the
+            // write. Otherwise a client writes, and the node asks the NameNode before it finalises
+            // the replica. An open cluster has no key: every token is valid, so every write counts
+            // as a copy there and the NameNode is not asked.
             let copied = node.blocks.check(token, request.block_id, request.nonce, Access::Copy).is_ok();
             let max = authorise(
                 request.block_id,

@@ -3,11 +3,13 @@
 //!
 //! Invariants: a block is in the map exactly if its files are durable in `current/` of a working
 //! folder. Each change of the map is added to `pending_reports`. The files of a block in `current/`
-//! and `bad/`, its map entry and its pending report change together under the lock of the block.
+//! and `bad/`, its map entry and its pending report change together under the lock of the block. A
+//! folder is retired without locking its blocks. So a report that a replica exists, or is lost with
+//! its folder, is added before the map is unlocked.
 //!
-//! Lock order: the lock of a partial replica, then the lock of a block, then the lock of the map.
-//! No thread waits for the network while it has one of these locks, or for a disk while it has the
-//! lock of the map.
+//! Lock order: the lock of a partial replica, then the lock of a block, then the lock of the map,
+//! then the lock of the pending reports. No thread waits for the network while it has one of these
+//! locks, or for a disk while it has one of the last two.
 
 pub(super) mod partial;
 
@@ -312,15 +314,35 @@ impl Store {
         );
     }
 
-    /// Deletes replicas, including quarantined ones, as long as `should_continue` returns true.
-    pub(super) fn delete(&self, blocks: &[(BlockId, Nonce)], should_continue: impl Fn() -> bool) {
+    /// Returns the serial number of the newest replica.
+    pub(super) fn newest_serial(&self) -> u64 {
+        self.state.lock().serial
+    }
+
+    /// Deletes replicas, including quarantined ones, as long as `should_continue` returns true. A
+    /// replica with a higher serial number than `newest` is newer than the order to delete it, and
+    /// is kept.
+    pub(super) fn delete(
+        &self,
+        blocks: &[(BlockId, Nonce)],
+        newest: u64,
+        should_continue: impl Fn() -> bool,
+    ) {
         let mut count = 0;
         for (block, nonce) in blocks.iter().copied().take_while(|_| should_continue()) {
             let _lock = self.locks.lock(block);
-            if self.find(block).is_some_and(|replica| replica.nonce != nonce) {
+            let found = self.find(block);
+            if found.is_some_and(|replica| replica.nonce != nonce) {
                 // The replica to delete does not exist. The replica with this ID belongs to another
                 // block and is kept.
                 self.pending_reports.post_if_absent(block, ReplicaEvent::Deleted);
+                continue;
+            }
+            if found.is_some_and(|replica| replica.serial > newest) {
+                // The NameNode repeats an order until the deletion is reported. An earlier copy of
+                // this order has deleted the replica, and the NameNode has had the block copied to
+                // this node again. If it still has the order, it sends it once more.
+                tracing::info!(%block, "replica kept: it is newer than the order to delete it");
                 continue;
             }
             self.state.lock().remove(block);
@@ -336,9 +358,22 @@ impl Store {
         tracing::info!(blocks = count, "deleted replicas as ordered by the NameNode");
     }
 
-    /// Reports that the replica of a block is not in the map. A quarantined replica is reported as
-    /// damaged and not as lost, so that the NameNode orders its deletion when it is replaced.
+    /// Reports that a replica was verified and is good, if it is still in the map.
+    pub(super) fn post_checked(&self, block: BlockId, replica: Replica) {
+        let state = self.state.lock();
+        if state.replicas.get(&block) == Some(&replica) {
+            self.pending_reports.post_if_absent(block, ReplicaEvent::Checked);
+        }
+    }
+
+    /// Reports that the replica of a block is not in the map, unless it is there now. A quarantined
+    /// replica is reported as damaged and not as lost, so that the NameNode orders its deletion
+    /// when it is replaced.
     pub(super) fn post_absent(&self, block: BlockId) {
+        let _lock = self.locks.lock(block);
+        if self.find(block).is_some() {
+            return;
+        }
         let is_quarantined =
             self.volumes.iter().any(|volume| volume.paths.bad(block, FilePart::Data).exists());
         let item = if is_quarantined {
@@ -393,8 +428,8 @@ impl Store {
 
     /// Reports a replica to the NameNode again, if it still exists.
     pub(super) fn report_again(&self, block: BlockId, replica: Replica) {
-        let _lock = self.locks.lock(block);
-        if self.find(block) == Some(replica) {
+        let state = self.state.lock();
+        if state.replicas.get(&block) == Some(&replica) {
             self.pending_reports.post([(block, ReplicaEvent::Received(replica.nonce, replica.length))]);
         }
     }
@@ -477,13 +512,14 @@ impl Store {
         });
         state.partials.retain(|_, partial| partial.volume != volume);
         let none_left = state.volumes.iter().all(|volume| volume.failed);
+        let lost_count = lost.len();
+        self.pending_reports.post(lost);
         drop(state);
         let dir = self.volumes[volume].paths.root.display();
-        tracing::error!(folder = %dir, why, lost = lost.len(), "folder failed: retired, its replicas are lost");
+        tracing::error!(folder = %dir, why, lost = lost_count, "folder failed: retired, its replicas are lost");
         if none_left {
             self.fatal_error.send(DataNodeError::NoFolders(format!("{dir}: {why}"))).ok();
         }
-        self.pending_reports.post(lost);
     }
 }
 

@@ -272,7 +272,6 @@ impl Writer<'_> {
         }
         state.partials.remove(&self.block);
         state.insert(self.block, nonce, self.partial.volume, sums.length);
-        drop(state);
         self.store.pending_reports.post([(self.block, ReplicaEvent::Received(nonce, sums.length))]);
         Ok(sums.length)
     }

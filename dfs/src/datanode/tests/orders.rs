@@ -198,9 +198,11 @@ async fn concurrent_delete_and_write_of_a_block_stay_consistent() {
         std::thread::scope(|scope| {
             scope.spawn(|| put(&chain(&[&node]), 1, &data).unwrap());
             scope.spawn(|| {
-                node.node
-                    .store
-                    .delete(&[(dfs_client::ids::BlockId(1), dfs_client::ids::Nonce(NONCE))], || true);
+                node.node.store.delete(
+                    &[(dfs_client::ids::BlockId(1), dfs_client::ids::Nonce(NONCE))],
+                    u64::MAX,
+                    || true,
+                );
             });
         });
         let there = file.exists();
@@ -208,6 +210,34 @@ async fn concurrent_delete_and_write_of_a_block_stay_consistent() {
         assert_eq!(served.is_ok(), there, "{served:?}");
         bench.namenode.until(&node, "agreement", |known| known.replicas.contains_key(&1) == there).await;
     }
+}
+
+/// Orders the same deletion twice. The first order is executed and the block is copied to the node
+/// again, while the second order still waits in the queue. Checks that the new replica is kept, and
+/// that an order which arrives after it deletes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_deletion_keeps_a_replica_that_was_written_after_the_order() {
+    use dfs_client::ids::{BlockId, Nonce};
+    let bench = Bench::new().await;
+    let node = bench.node("n1").await;
+    let store = &node.node.store;
+    let data = bytes(CHUNK, 1);
+    let delete = |block| Kind::Delete(DeleteBlocks { blocks: vec![named_block(block)] });
+    put(&chain(&[&node]), 1, &data).unwrap();
+    // The deletion of block 9 waits for its lock, and the commands behind it wait in the queue.
+    let lock = store.locks.lock(BlockId(9));
+    let queue = node.node.command_queues.deletions_and_checks();
+    for block in [9, 1, 10] {
+        bench.namenode.command(&node, delete(block));
+    }
+    wait_for("two waiting deletions", || queue.len() == 2).await;
+    store.delete(&[(BlockId(1), Nonce(NONCE))], u64::MAX, || true);
+    put(&chain(&[&node]), 1, &data).unwrap();
+    drop(lock);
+    bench.namenode.until(&node, "the last deletion", |known| known.deleted.contains(&10)).await;
+    assert!(read(&node, 1, CHUNK as u64).unwrap().1 == data, "the new replica is damaged");
+    bench.namenode.command(&node, delete(1));
+    wait_for("the deletion of the new replica", || store.find(BlockId(1)).is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
