@@ -11,7 +11,7 @@
 //!
 //! The caller provides the seed of all random choices.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use types::split_mix;
 
 /// A DataNode that may get a replica.
@@ -48,6 +48,12 @@ pub struct PlacementRequest<'a> {
     pub seed: u64,
 }
 
+impl PlacementRequest<'_> {
+    fn excluded(&self) -> BTreeSet<&str> {
+        self.exclude.iter().map(String::as_str).collect()
+    }
+}
+
 /// Counts why candidates cannot be used: the number of candidates for each reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Shortage {
@@ -64,12 +70,13 @@ pub struct Shortage {
 /// Chooses up to `count` candidates. Returns their indexes in the order of the write pipeline; may
 /// return none.
 pub fn place(candidates: &[Candidate<'_>], request: &PlacementRequest<'_>) -> Vec<usize> {
+    let excluded = request.excluded();
     let fits = |index: &usize| {
         let node = &candidates[*index];
         node.usable
             && node.free >= request.block_bytes
             && !request.existing.contains(index)
-            && !request.exclude.iter().any(|name| name == node.name)
+            && !excluded.contains(node.name)
     };
     let mut random = RandomChoice { candidates, seed: request.seed };
     let mut remaining: Vec<usize> = (0..candidates.len()).filter(fits).collect();
@@ -88,10 +95,11 @@ pub fn place(candidates: &[Candidate<'_>], request: &PlacementRequest<'_>) -> Ve
 /// Counts the reasons why candidates cannot be used.
 pub fn shortage(candidates: &[Candidate<'_>], request: &PlacementRequest<'_>) -> Shortage {
     let mut shortage = Shortage { nodes: candidates.len(), ..Shortage::default() };
+    let excluded = request.excluded();
     for node in candidates {
         if !node.usable {
             shortage.unusable += 1;
-        } else if request.exclude.iter().any(|name| name == node.name) {
+        } else if excluded.contains(node.name) {
             shortage.excluded += 1;
         } else if node.free < request.block_bytes {
             shortage.full += 1;

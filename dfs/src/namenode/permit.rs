@@ -96,6 +96,13 @@ impl Namespace {
             Op::Commit { moves, deletes, .. } => {
                 for step in moves {
                     step.pieces.iter().try_for_each(|piece| check.may_remove(piece, false))?;
+                    // Joining pieces is a concat to the first piece.
+                    if let [first, rest @ ..] = &step.pieces[..]
+                        && !rest.is_empty()
+                    {
+                        check.may_write(first)?;
+                        rest.iter().try_for_each(|piece| check.may_read(piece))?;
+                    }
                     check.may_create(&step.to)?;
                 }
                 deletes.iter().try_for_each(|path| check.may_remove(path, true))
@@ -121,8 +128,14 @@ struct PermissionCheck<'a> {
 /// it.
 struct PathLookup<'a> {
     inode: Option<&'a Inode>,
-    folder: &'a Inode,
-    folder_path: String,
+    folder: Ancestor<'a>,
+}
+
+/// A folder above a path, and the number of names in its own path.
+#[derive(Clone, Copy)]
+struct Ancestor<'a> {
+    inode: &'a Inode,
+    depth: usize,
 }
 
 impl<'a> PermissionCheck<'a> {
@@ -138,23 +151,27 @@ impl<'a> PermissionCheck<'a> {
     }
 
     fn require(&self, inode: &Inode, bits: u32, path: &DfsPath, what: &str) -> Result<(), Error> {
-        self.require_with_subject("", inode, bits, path, what)
+        self.require_with_subject(String::new, inode, bits, path, what)
     }
 
     /// Checks like [`Self::require`], but for an ancestor folder of `path`, which the error names.
     fn require_of_ancestor(
         &self,
-        folder: (&Inode, &str),
+        folder: Ancestor<'_>,
         bits: u32,
         path: &DfsPath,
         what: &str,
     ) -> Result<(), Error> {
-        self.require_with_subject(&format!("{} has ", folder.1), folder.0, bits, path, what)
+        let subject = || {
+            let names: Vec<&str> = path.names().take(folder.depth).collect();
+            format!("/{} has ", names.join("/"))
+        };
+        self.require_with_subject(subject, folder.inode, bits, path, what)
     }
 
     fn require_with_subject(
         &self,
-        subject: &str,
+        subject: impl FnOnce() -> String,
         inode: &Inode,
         bits: u32,
         path: &DfsPath,
@@ -163,6 +180,7 @@ impl<'a> PermissionCheck<'a> {
         if self.grants(inode, bits) {
             return Ok(());
         }
+        let subject = subject();
         let (owner, group, mode) = (&inode.owner, &inode.group, inode.mode);
         let what = format!("{what} {path}");
         Err(denied_error(
@@ -177,23 +195,19 @@ impl<'a> PermissionCheck<'a> {
     fn find(&self, path: &DfsPath) -> Result<PathLookup<'a>, Error> {
         let root = self.namespace.inode(ROOT).expect("there is always a root");
         let (mut id, mut at) = (ROOT, root);
-        let mut found = PathLookup { inode: None, folder: root, folder_path: "/".into() };
-        let mut walked = String::new();
-        for name in path.names() {
+        let mut found = PathLookup { inode: None, folder: Ancestor { inode: root, depth: 0 } };
+        for (depth, name) in path.names().enumerate() {
             if at.folder().is_none() {
                 return Ok(found);
             }
-            let here = if walked.is_empty() { "/" } else { &walked };
-            self.require_of_ancestor((at, here), EXECUTE, path, "access")?;
-            here.clone_into(&mut found.folder_path);
-            found.folder = at;
+            found.folder = Ancestor { inode: at, depth };
+            self.require_of_ancestor(found.folder, EXECUTE, path, "access")?;
             let child = self.namespace.child(id, name).ok().flatten();
             let Some((child, inode)) = child.and_then(|child| Some((child, self.namespace.inode(child)?)))
             else {
                 return Ok(found);
             };
             (id, at) = (child, inode);
-            walked = format!("{walked}/{name}");
         }
         found.inode = Some(at);
         Ok(found)
@@ -201,18 +215,18 @@ impl<'a> PermissionCheck<'a> {
 
     /// Checks that the caller may create the path or replace an existing file.
     fn may_create(&self, path: &DfsPath) -> Result<(), Error> {
-        let PathLookup { inode, folder, folder_path } = self.find(path)?;
-        self.require_of_ancestor((folder, &folder_path), WRITE | EXECUTE, path, "create")?;
-        inode.map_or(Ok(()), |inode| self.check_sticky(folder, inode, path))
+        let PathLookup { inode, folder } = self.find(path)?;
+        self.require_of_ancestor(folder, WRITE | EXECUTE, path, "create")?;
+        inode.map_or(Ok(()), |inode| self.check_sticky(folder.inode, inode, path))
     }
 
     /// Checks that the caller may remove the path. With `destroy`, also checks that the caller may
     /// delete its contents.
     fn may_remove(&self, path: &DfsPath, destroy: bool) -> Result<(), Error> {
-        let PathLookup { inode, folder, folder_path } = self.find(path)?;
+        let PathLookup { inode, folder } = self.find(path)?;
         let Some(inode) = inode else { return Ok(()) };
-        self.require_of_ancestor((folder, &folder_path), WRITE | EXECUTE, path, "remove")?;
-        self.check_sticky(folder, inode, path)?;
+        self.require_of_ancestor(folder, WRITE | EXECUTE, path, "remove")?;
+        self.check_sticky(folder.inode, inode, path)?;
         if destroy { self.may_delete_contents(inode, path) } else { Ok(()) }
     }
 

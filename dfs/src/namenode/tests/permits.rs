@@ -186,6 +186,33 @@ fn commit_needs_the_permissions_of_its_operations() {
     test.may(&ann, commit("4", "/home/ann/piece", "/home/ann/out", &[]));
 }
 
+/// Commits two pieces as one file, once for each order of the pieces. Checks that the caller needs
+/// the permissions of a concat: to write the first piece and to read the second.
+#[test]
+fn commit_that_joins_pieces_needs_the_permissions_of_a_concat() {
+    let (ann, bob) = (user("ann", &[]), user("bob", &[]));
+    let mut test = PermissionTest::new();
+    test.bench.ask(mkdir("/shared")).unwrap();
+    test.bench.ask(set("/shared", Some(0o777), None, None)).unwrap();
+    test.file(&ann, "/shared/of-ann");
+    test.file(&bob, "/shared/of-bob");
+    let commit = |id: &str, pieces: &[&str]| Op::Commit {
+        scope: "s".into(),
+        start: START,
+        commit_id: id.into(),
+        moves: vec![CommitMove {
+            pieces: pieces.iter().map(|at| path(at)).collect(),
+            to: path("/shared/out"),
+        }],
+        deletes: Vec::new(),
+    };
+    test.may(&bob, set("/shared/of-bob", Some(0o600), None, None));
+    test.may_not(&ann, commit("1", &["/shared/of-ann", "/shared/of-bob"]));
+    test.may(&bob, set("/shared/of-bob", Some(0o644), None, None));
+    test.may_not(&ann, commit("2", &["/shared/of-bob", "/shared/of-ann"]));
+    test.may(&ann, commit("3", &["/shared/of-ann", "/shared/of-bob"]));
+}
+
 #[test]
 fn concat_needs_read_permission() {
     let (ann, bob) = (user("ann", &[]), user("bob", &[]));
@@ -245,6 +272,8 @@ fn refusal_names_the_folder_that_denies_access() {
     assert!(error.contains("may not remove /home/bob: /home has owner root, group lab, mode 755"), "{error}");
     let error = refusal(create("/home/ann/x"));
     assert!(error.contains("may not access /home/ann/x: /home/ann has owner ann"), "{error}");
+    let error = refusal(create("/top"));
+    assert!(error.contains("may not create /top: / has owner"), "{error}");
     let error = refusal(create("/home/x"));
     assert!(error.contains("may not create /home/x: /home has owner root"), "{error}");
 }

@@ -14,6 +14,11 @@ use security::{Identity, request_id_of};
 const USER_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1024;
 const LIST_ENTRIES_MAX: usize = 100_000;
+/// Maximum number of nodes that a writer may exclude. A writer excludes each node once.
+const EXCLUDED_NODES_MAX: usize = 10_000;
+/// Maximum length of all source paths of a concat. Every folder in every path is looked up while
+/// the state is locked.
+const SOURCES_BYTES_MAX: usize = 1 << 20;
 
 fn invalid_request(message: impl Into<String>) -> Error {
     Error::new(Kind::Invalid, message)
@@ -69,12 +74,25 @@ fn paths(texts: &[String]) -> Result<Vec<DfsPath>, Error> {
 }
 
 fn within_limit(what: &str, count: usize) -> Result<(), Error> {
-    if count > LIST_ENTRIES_MAX {
-        return Err(invalid_request(format!(
-            "{count} {what} in one request: the limit is {LIST_ENTRIES_MAX}"
-        )));
+    at_most(LIST_ENTRIES_MAX, what, count)
+}
+
+fn at_most(max: usize, what: &str, count: usize) -> Result<(), Error> {
+    if count > max {
+        return Err(invalid_request(format!("{count} {what} in one request: the limit is {max}")));
     }
     Ok(())
+}
+
+fn excluded_nodes(names: Vec<String>) -> Result<Vec<String>, Error> {
+    at_most(EXCLUDED_NODES_MAX, "excluded nodes", names.len())?;
+    Ok(names)
+}
+
+fn concat_sources(texts: &[String]) -> Result<Vec<DfsPath>, Error> {
+    let bytes = texts.iter().map(String::len).sum();
+    at_most(SOURCES_BYTES_MAX, "bytes of source paths", bytes)?;
+    paths(texts)
 }
 
 fn mode(mode: u32) -> Result<u32, Error> {
@@ -141,7 +159,7 @@ mutations! {
         file: FileId(m.file_id),
         holder: holder(&m.holder)?,
         commits: block_lengths(m.commits)?,
-        exclude_nodes: m.exclude_nodes,
+        exclude_nodes: excluded_nodes(m.exclude_nodes)?,
         writer_host: m.writer_host,
         expected: m.expected,
         nonce: Nonce::random(),
@@ -170,7 +188,7 @@ mutations! {
         modified_ms: m.modified_ms,
     };
     pb::SetQuotaRequest: |m| Op::SetQuota { path: path(&m.path)?, quota: quota(m.quota) };
-    pb::ConcatRequest: |m| Op::Concat { target: path(&m.target)?, sources: paths(&m.sources)? };
+    pb::ConcatRequest: |m| Op::Concat { target: path(&m.target)?, sources: concat_sources(&m.sources)? };
     pb::FenceRequest: |m| Op::Fence {
         scope: short_name("scope", &m.scope, TEXT_BYTES_MAX)?,
         start: start(m.epoch, m.start_id),
@@ -258,6 +276,34 @@ pub(crate) fn heartbeat(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal<M: Mutation>(message: M) -> Option<String> {
+        message.op().err().map(|error| format!("{:?}: {}", error.kind, error.message))
+    }
+
+    #[test]
+    fn add_block_with_too_many_excluded_nodes_is_refused() {
+        let add = |nodes| pb::AddBlockRequest {
+            holder: "h".into(),
+            exclude_nodes: vec![String::new(); nodes],
+            ..pb::AddBlockRequest::default()
+        };
+        assert_eq!(refusal(add(10_000)), None);
+        let expected = "Invalid: 10001 excluded nodes in one request: the limit is 10000";
+        assert_eq!(refusal(add(10_001)).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn concat_with_too_long_source_paths_is_refused() {
+        let concat = |sources| pb::ConcatRequest {
+            target: "/t".into(),
+            sources: vec!["/x".repeat(2048); sources],
+            ..pb::ConcatRequest::default()
+        };
+        assert_eq!(refusal(concat(256)), None);
+        let expected = "Invalid: 1052672 bytes of source paths in one request: the limit is 1048576";
+        assert_eq!(refusal(concat(257)).as_deref(), Some(expected));
+    }
 
     #[test]
     fn heartbeat_without_usage_is_refused() {
