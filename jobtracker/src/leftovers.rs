@@ -80,7 +80,10 @@ pub(crate) async fn clear(files: &Files, leftovers: &LeftoverFolders) {
 
 async fn try_clear(files: &Files, leftovers: &LeftoverFolders) -> Result<(), ClientError> {
     let client = files.client().await?;
-    let client = leftovers.user.as_ref().map_or(client.clone(), |user| client.acting_for(user));
+    let client = match &leftovers.user {
+        Some(user) => client.acting_for(user)?,
+        None => client,
+    };
     if let Some(staging) = &leftovers.staging {
         client.delete(staging, true).await?;
     }

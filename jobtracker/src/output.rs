@@ -76,8 +76,8 @@ pub(crate) fn fenced_message(error: &ClientError) -> String {
 pub(crate) async fn commit(files: &Files, user: &str, commit: Commit) -> Result<bool, ClientError> {
     let mut backoff = Backoff::new();
     loop {
-        let result = match files.client().await {
-            Ok(client) => client.acting_for(user).commit(commit.clone()).await,
+        let result = match files.client().await.and_then(|client| client.acting_for(user)) {
+            Ok(client) => client.commit(commit.clone()).await,
             Err(error) => Err(error),
         };
         match result {

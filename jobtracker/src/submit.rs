@@ -67,9 +67,8 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     let declared = check_settings(&submission)?;
     let settings = JobSettings::of(&submission.conf, declared, driver.config())?;
     let staging = leftovers::check_staging(&submission.staging)?;
-    let client = driver.files().client().await;
+    let client = driver.files().client().await.and_then(|client| client.acting_for(&submission.user));
     let client = client.map_err(|error| Refusal::dfs("job cannot be submitted", &error))?;
-    let client = client.acting_for(&submission.user);
     check_program_files(&client, &submission).await?;
     // Read the outputs of active jobs before and after the input files are listed, so that a job
     // that starts or ends in between is in one of the two lists.

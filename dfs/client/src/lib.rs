@@ -182,11 +182,14 @@ impl Client {
         Ok(Client { inner: Arc::new(inner), acts_for: None })
     }
 
-    /// Returns a client that acts on behalf of `user`. Only daemons and admins may do this. A name
-    /// that is not valid in gRPC metadata is ignored.
-    #[must_use]
-    pub fn acting_for(&self, user: &str) -> Client {
-        Client { inner: self.inner.clone(), acts_for: user.parse().ok() }
+    /// Returns a client that acts on behalf of `user`. Only daemons and admins may do this. Fails
+    /// if the name is not valid in gRPC metadata.
+    pub fn acting_for(&self, user: &str) -> Result<Client> {
+        let acts_for = user.parse().map_err(|_| {
+            let message = format!("cannot act for user {user:?}: the name is not plain ASCII");
+            ClientError::Refused(crate::error::Error::new(crate::error::Kind::Invalid, message))
+        })?;
+        Ok(Client { inner: self.inner.clone(), acts_for: Some(acts_for) })
     }
 
     /// Like [`Client::connect`], but retries until the `deadline`, for callers that can wait for a

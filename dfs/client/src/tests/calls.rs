@@ -25,6 +25,17 @@ async fn retries_have_the_same_request_id_and_other_operations_another() {
 }
 
 #[tokio::test]
+async fn client_never_acts_as_itself_for_an_invalid_user_name() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.client().await;
+    client.acting_for("ann").unwrap().mkdir(&path("/a"), false).await.unwrap();
+    assert_eq!(cluster.namespace.lock().users, ["ann"]);
+    let error = client.acting_for("a\nb").map(|_| ()).unwrap_err();
+    assert_eq!(error.kind(), Some(Kind::Invalid));
+    assert_eq!(error.to_string(), "cannot act for user \"a\\nb\": the name is not plain ASCII");
+}
+
+#[tokio::test]
 async fn refusal_is_not_retried_and_its_message_is_unchanged() {
     let cluster = Cluster::start(0).await;
     let client = cluster.client().await;
