@@ -41,7 +41,8 @@ pub(crate) struct SplitOptions {
     pub(crate) splits_max: usize,
 }
 
-/// Finds all input files. Refuses files that are still being written.
+/// Finds all input files. Refuses files that are still being written, and more files than a job may
+/// have maps. Empty files count too, because the list of them takes memory.
 pub(crate) async fn find_inputs(
     client: &Client,
     inputs: &[String],
@@ -50,7 +51,11 @@ pub(crate) async fn find_inputs(
     if inputs.is_empty() {
         return Err(Refusal::invalid("job has no input: name at least one file, folder or pattern"));
     }
-    let found = client.find_inputs(inputs, split_options.recursive).await.map_err(|error| match error {
+    let SplitOptions { recursive, splits_max, .. } = split_options;
+    let found = client.find_inputs(inputs, recursive, splits_max).await.map_err(|error| match error {
+        InputError::TooMany(_) => Refusal::refused(format!(
+            "{error}, the limit of a job (jobtracker.maps_max): name fewer files, or join small files into larger ones"
+        )),
         InputError::Path(..) => Refusal::invalid(error.to_string()),
         InputError::Missing(_) | InputError::NoMatch(_) => Refusal::not_found(error.to_string()),
         InputError::Dfs(text, error) => Refusal::dfs(&format!("input {text}"), &error),

@@ -31,6 +31,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Time limit for the checks of a submission. It is enough for some hundred thousand input files.
+const CHECKS_TIMEOUT: Duration = Duration::from_mins(5);
 /// Bytes in a journal record that the description of a job must leave free for the other fields.
 const RECORD_SLACK_BYTES: usize = 64 << 10;
 const SHUFFLE_TOKEN_BYTES: usize = 16;
@@ -64,6 +66,29 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     // The limits are checked again when the job is accepted. This first check avoids listing files
     // and computing splits for a job that is refused.
     driver.check_capacity(submission.request, &submission.user)?;
+    let request = submission.request;
+    let spec = with_timeout(CHECKS_TIMEOUT, check_job(driver, submission)).await?;
+    driver.check_accepted().await?;
+    driver.submit(request, spec).await
+}
+
+/// Refuses a job whose checks take longer than `limit`, so that a few large submissions cannot
+/// occupy the places of all others.
+async fn with_timeout<T>(
+    limit: Duration,
+    checks: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| {
+        Err(Refusal::refused(format!(
+            "job cannot be submitted: its files could not be checked within {} s; name fewer input files, or try \
+             again when the NameNode is less busy",
+            limit.as_secs()
+        )))
+    })
+}
+
+/// Checks a submission and returns the job. Changes nothing.
+async fn check_job(driver: &Driver, submission: Submission) -> Result<JobSpec, Refusal> {
     let declared = check_settings(&submission)?;
     let settings = JobSettings::of(&submission.conf, declared, driver.config())?;
     let staging = leftovers::check_staging(&submission.staging)?;
@@ -88,7 +113,6 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
     if output_checked_at.elapsed() > OUTPUT_CHECK_AGE_MAX {
         check_output_free(driver, &client, &submission, &input, splits.len()).await?;
     }
-    let request = submission.request;
     let spec = job_spec(submission, &settings, staging, output, splits);
     let bytes = codec::encode(&spec).len();
     if bytes > RECORD_BYTES_MAX - RECORD_SLACK_BYTES {
@@ -99,8 +123,7 @@ pub(crate) async fn submit(driver: &Driver, submission: Submission) -> Result<Jo
         )));
     }
     check_commit_size(&spec)?;
-    driver.check_accepted().await?;
-    driver.submit(request, spec).await
+    Ok(spec)
 }
 
 /// Checks that the output folder does not exist and that no active job writes to it. Returns its
@@ -399,6 +422,14 @@ mod tests {
             staging: String::new(),
             divisible: false,
         }
+    }
+
+    #[tokio::test]
+    async fn submission_is_refused_when_its_checks_take_too_long() {
+        let checks = std::future::pending::<Result<(), Refusal>>();
+        let why = with_timeout(Duration::ZERO, checks).await.unwrap_err().to_string();
+        assert!(why.contains("could not be checked within 0 s"), "{why}");
+        assert_eq!(with_timeout(CHECKS_TIMEOUT, async { Ok(7) }).await, Ok(7));
     }
 
     #[test]

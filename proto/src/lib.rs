@@ -10,6 +10,7 @@
     reason = "generated code; the .proto files have the comments"
 )]
 
+pub use prost::Message;
 use std::pin::Pin;
 
 /// The file system: NameNode, DataNodes, and the headers of the bulk protocol.

@@ -21,6 +21,33 @@ pub(super) fn request_id() -> Vec<u8> {
     RequestId::random().0.to_be_bytes().to_vec()
 }
 
+/// Reads a folder page by page.
+pub(super) struct Pages<'a> {
+    client: &'a Client,
+    folder: &'a DfsPath,
+    /// The last name that was read.
+    after: String,
+    at_end: bool,
+}
+
+impl Pages<'_> {
+    /// Returns the next page; None after the last one.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<FileStatus>>> {
+        if self.at_end {
+            return Ok(None);
+        }
+        let ListPage { entries, more } =
+            self.client.list_page(self.folder, &self.after, PAGE_ENTRIES).await?;
+        let last = entries.last().map_or("", |last| last.path.name());
+        if more && last <= self.after.as_str() {
+            let what = Operation("list", self.folder.as_str());
+            return Err(what.bad_reply("a page does not continue after the previous one"));
+        }
+        (self.after, self.at_end) = (last.to_owned(), !more);
+        Ok(Some(entries))
+    }
+}
+
 impl Client {
     /// Returns the status of a file or folder.
     pub async fn stat(&self, path: &DfsPath) -> Result<FileStatus> {
@@ -59,19 +86,16 @@ impl Client {
     /// Returns the entries of a folder, sorted by name. For a file, returns the file itself.
     pub async fn list(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
         let mut entries: Vec<FileStatus> = Vec::new();
-        loop {
-            let after = entries.last().map_or("", |last| last.path.name()).to_owned();
-            let page = self.list_page(path, &after, PAGE_ENTRIES).await?;
-            let advanced = page.entries.last().is_some_and(|last| last.path.name() > after.as_str());
-            entries.extend(page.entries);
-            if !page.more {
-                return Ok(entries);
-            }
-            if !advanced {
-                return Err(Operation("list", path.as_str())
-                    .bad_reply("a page does not continue after the previous one"));
-            }
+        let mut pages = self.pages(path);
+        while let Some(page) = pages.next().await? {
+            entries.extend(page);
         }
+        Ok(entries)
+    }
+
+    /// Returns the pages of a folder, for callers that do not keep all entries.
+    pub(super) fn pages<'a>(&'a self, folder: &'a DfsPath) -> Pages<'a> {
+        Pages { client: self, folder, after: String::new(), at_end: false }
     }
 
     /// Returns a page of a folder: at most `limit` entries after the name `start_after`. A limit of
@@ -88,16 +112,26 @@ impl Client {
     /// Returns the sorted matches of a pattern with `*`, `?`, `[..]`, `{a,b}`. The list is empty if
     /// nothing matches.
     pub async fn glob(&self, pattern: &str) -> Result<Vec<FileStatus>> {
+        Ok(self.glob_at_most(pattern, usize::MAX).await?.unwrap_or_default())
+    }
+
+    /// Does the same as [`Client::glob`]. Returns None if a part of the pattern has more than `max`
+    /// matches.
+    pub(super) async fn glob_at_most(&self, pattern: &str, max: usize) -> Result<Option<Vec<FileStatus>>> {
         let mut found = Vec::new();
         for segments in glob::parse(pattern)? {
-            found.extend(self.glob_segments(&segments).await?);
+            let Some(matches) = self.glob_segments(&segments, max).await? else { return Ok(None) };
+            found.extend(matches);
+            if found.len() > max {
+                return Ok(None);
+            }
         }
         found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
         found.dedup_by(|a, b| a.path == b.path);
-        Ok(found)
+        Ok(Some(found))
     }
 
-    async fn glob_segments(&self, segments: &[Segment]) -> Result<Vec<FileStatus>> {
+    async fn glob_segments(&self, segments: &[Segment], max: usize) -> Result<Option<Vec<FileStatus>>> {
         let mut level = vec![DfsPath::root()];
         for (index, segment) in segments.iter().enumerate() {
             let last = index + 1 == segments.len();
@@ -106,12 +140,13 @@ impl Client {
                 match segment {
                     Segment::Literal(name) => next.push(folder.join(name)?),
                     Segment::Pattern(pattern) => {
-                        let entries = self.list_if_folder(&folder).await?;
-                        let fits = |entry: &&FileStatus| {
-                            pattern.matches(entry.path.name()) && (last || entry.is_dir)
-                        };
-                        next.extend(entries.iter().filter(fits).map(|entry| entry.path.clone()));
+                        let fits =
+                            |entry: &FileStatus| pattern.matches(entry.path.name()) && (last || entry.is_dir);
+                        self.add_matches(&folder, fits, &mut next, max).await?;
                     }
+                }
+                if next.len() > max {
+                    return Ok(None);
                 }
             }
             level = next;
@@ -120,18 +155,32 @@ impl Client {
         for path in level {
             found.extend(self.stat_opt(&path).await?);
         }
-        Ok(found)
+        Ok(Some(found))
     }
 
-    async fn list_if_folder(&self, path: &DfsPath) -> Result<Vec<FileStatus>> {
-        match self.stat_opt(path).await? {
-            Some(status) if status.is_dir => match self.list(path).await {
-                // The folder was deleted between the two calls.
-                Err(error) if error.is(Kind::NotFound) => Ok(Vec::new()),
-                other => other,
-            },
-            _ => Ok(Vec::new()),
+    /// Adds the paths of the entries of `folder` that fit, until there are more than `max` paths. A
+    /// file has no entries.
+    async fn add_matches(
+        &self,
+        folder: &DfsPath,
+        fits: impl Fn(&FileStatus) -> bool,
+        paths: &mut Vec<DfsPath>,
+        max: usize,
+    ) -> Result<()> {
+        if !self.stat_opt(folder).await?.is_some_and(|status| status.is_dir) {
+            return Ok(());
         }
+        let mut pages = self.pages(folder);
+        while paths.len() <= max {
+            match pages.next().await {
+                Ok(Some(page)) => paths.extend(page.into_iter().filter(&fits).map(|entry| entry.path)),
+                Ok(None) => break,
+                // The folder was deleted after the first call.
+                Err(error) if error.is(Kind::NotFound) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Returns all files below `path`, depth first and sorted. For a file, returns the file itself.

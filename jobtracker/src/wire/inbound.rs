@@ -12,15 +12,20 @@ use mrcore::{
 use mrlib_api::{limits::truncate_failure_to, settings};
 use proto::{TRACKER_PROTOCOL, mr as pb};
 use security::Identity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Length limit for the names of jobs, programs, queues, nodes and counters.
 const NAME_BYTES_MAX: usize = 256;
 /// Length limit for the names of machines and racks, the same as for DNS names.
 const NODE_NAME_BYTES_MAX: usize = 253;
-const CONF_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of inputs, and of side files, of a job.
-const PATHS_MAX: usize = 100_000;
+/// Maximum bytes of the names and values of the settings of a job. Each launch contains them.
+const CONF_BYTES_MAX: usize = 128 << 10;
+/// Maximum bytes of the paths of the side files of a job. Each launch contains them.
+const FILES_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of inputs of a job.
+const INPUTS_MAX: usize = 100_000;
+/// Maximum bytes of the inputs of a job. The JobTracker keeps them as long as the job.
+const INPUTS_BYTES_MAX: usize = 1 << 20;
 /// Length limit for the error text of an attempt. The beginning of the text, which has the cause,
 /// and its last part are kept.
 const ERROR_BYTES_MAX: usize = 4 << 10;
@@ -215,15 +220,7 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         Program::Builtin(name) => name.clone(),
         Program::Executable(path) => path.rsplit('/').next().unwrap_or_default().to_owned(),
     };
-    if message.inputs.len().max(files.len()) > PATHS_MAX {
-        return Err(Refusal::invalid(format!("job names more than {PATHS_MAX} inputs or side files")));
-    }
-    let conf_bytes: usize = message.conf.iter().map(|(key, value)| key.len() + value.len()).sum();
-    if conf_bytes > CONF_BYTES_MAX {
-        return Err(Refusal::invalid(format!(
-            "settings have {conf_bytes} bytes: the maximum is {CONF_BYTES_MAX}"
-        )));
-    }
+    check_lengths(&message.inputs, &files, &message.conf)?;
     if declared.len() > settings::DECLARED_MAX {
         let (count, max) = (declared.len(), settings::DECLARED_MAX);
         return Err(Refusal::invalid(format!("program declares {count} settings: the maximum is {max}")));
@@ -254,6 +251,36 @@ pub(crate) fn submission(request: tonic::Request<pb::SubmitRequest>) -> Result<S
         staging: message.staging,
         divisible: message.divisible,
     })
+}
+
+/// Refuses a job whose inputs, side files or settings are too long, and side files with the same
+/// name, because all of them are in one folder of the task.
+fn check_lengths(inputs: &[String], files: &[String], conf: &HashMap<String, String>) -> Result<(), Refusal> {
+    if inputs.len() > INPUTS_MAX {
+        return Err(Refusal::invalid(format!(
+            "job names {} inputs: the maximum is {INPUTS_MAX}; name folders or patterns",
+            inputs.len()
+        )));
+    }
+    let bytes = |texts: &[String]| texts.iter().map(String::len).sum::<usize>();
+    let conf_bytes = conf.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+    for (what, bytes, max, instead) in [
+        ("inputs", bytes(inputs), INPUTS_BYTES_MAX, "name folders or patterns"),
+        ("paths of side files", bytes(files), FILES_BYTES_MAX, "send fewer files, for example one archive"),
+        ("settings", conf_bytes, CONF_BYTES_MAX, "send a side file with the data"),
+    ] {
+        if bytes > max {
+            return Err(Refusal::invalid(format!(
+                "{what} have {bytes} bytes: the maximum is {max}; {instead}"
+            )));
+        }
+    }
+    let mut names = BTreeSet::new();
+    let name_of = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
+    match files.iter().map(name_of).find(|name| !names.insert(name.clone())) {
+        Some(name) => Err(Refusal::invalid(format!("two side files are called {name:?}: rename one"))),
+        None => Ok(()),
+    }
 }
 
 /// A decoded message from a tracker.
@@ -488,6 +515,28 @@ mod tests {
         for why in [refused(vec![long.clone()], key()), refused(Vec::new(), long)] {
             let why = why.expect("too long");
             assert!(why.contains("1 to 256 bytes") && why.len() < 200, "{why}");
+        }
+    }
+
+    #[test]
+    fn submission_with_too_long_lists_or_two_side_files_of_one_name_is_refused() {
+        let why = |inputs: &[String], files: &[String], value: &str| {
+            let conf = [("user.x".to_owned(), value.to_owned())].into();
+            check_lengths(inputs, files, &conf).err().map(|refusal| refusal.to_string())
+        };
+        let paths = |count: usize, bytes: usize| {
+            (0..count).map(|index| format!("/{index:0width$}", width = bytes - 1)).collect::<Vec<_>>()
+        };
+        assert_eq!(why(&paths(1024, 1024), &paths(64, 1024), &"x".repeat((128 << 10) - 6)), None);
+        let refusals = [
+            (why(&paths(100_001, 8), &[], ""), "names 100001 inputs: the maximum is 100000"),
+            (why(&paths(1025, 1024), &[], ""), "inputs have 1049600 bytes: the maximum is 1048576"),
+            (why(&[], &paths(65, 1024), ""), "paths of side files have 66560 bytes: the maximum is 65536"),
+            (why(&[], &[], &"x".repeat(128 << 10)), "settings have 131078 bytes: the maximum is 131072"),
+            (why(&[], &["/a/lib".into(), "/b/lib".into()], ""), "two side files are called \"lib\""),
+        ];
+        for (refusal, text) in refusals {
+            assert!(refusal.as_ref().is_some_and(|why| why.contains(text)), "{refusal:?}: {text}");
         }
     }
 

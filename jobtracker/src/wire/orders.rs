@@ -10,9 +10,10 @@ use mrcore::{
     output::work_folder,
     task::PreemptKind,
 };
-use proto::mr as pb;
+use proto::{Message, mr as pb};
 
-/// Approximate maximum size of a message with orders, well below the limit of the receiver.
+/// A message with orders ends with the order that makes it longer than this. The longest launch has
+/// about 200 KiB: the settings and side files of its job are limited at submission.
 const ORDERS_MESSAGE_BYTES: usize = 1 << 20;
 
 fn message(kind: pb::to_tracker::Kind) -> pb::ToTracker {
@@ -58,7 +59,7 @@ pub(crate) fn orders(
     for (number, order) in orders {
         let Some(kind) = order_kind(cluster, files, order) else { continue };
         let order = pb::Order { number: *number, kind: Some(kind) };
-        bytes += estimate_bytes(&order);
+        bytes += order.encoded_len();
         batch.push(order);
         if bytes >= ORDERS_MESSAGE_BYTES {
             messages.push(pb::Orders { answers: 0, orders: std::mem::take(&mut batch) });
@@ -69,18 +70,6 @@ pub(crate) fn orders(
         messages.push(pb::Orders { answers: answer.unwrap_or(0), orders: batch });
     }
     messages.into_iter().map(|orders| message(pb::to_tracker::Kind::Orders(orders))).collect()
-}
-
-/// Estimates the encoded size of an order in bytes.
-fn estimate_bytes(order: &pb::Order) -> usize {
-    match &order.kind {
-        Some(pb::order::Kind::MapEvents(map_events)) => map_events.events.len() * 96,
-        Some(pb::order::Kind::Launch(launch)) => {
-            let conf = launch.task.iter().flat_map(|task| &task.conf);
-            512 + conf.map(|(key, value)| key.len() + value.len() + 8).sum::<usize>()
-        }
-        _ => 256,
-    }
 }
 
 /// Encodes an order. Returns None if its job is forgotten, because the order has no effect then.

@@ -25,7 +25,7 @@ pub(super) async fn split_key_file(
 ) -> Result<Vec<u8>> {
     // The JobTracker interprets this setting in the same way, or refuses the job.
     let recursive = submission.conf.get("input.recursive").is_none_or(|value| value.trim() != "false");
-    let found = client.find_inputs(&submission.inputs, recursive).await?;
+    let found = client.find_inputs(&submission.inputs, recursive, usize::MAX).await?;
     let files = found.files.into_iter().map(|file| (file.path.to_string(), file.length)).collect();
     let (namenode, settings, security) = target.namenode()?;
     let (reduces, conf) = (submission.reduces, submission.conf.clone());

@@ -26,7 +26,7 @@ use mrlib_api::{
 };
 use proto::mr::{MapAvailable, MapEvent, TaskMapEvents, map_event};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -130,7 +130,8 @@ fn coding(codec: Codec, path: &Path) -> Result<Coding, TaskError> {
 }
 
 /// Lists the input files: files as given, and the files in folders, with subfolders if `recursive`.
-/// Names that begin with `_` or `.` are ignored.
+/// Names in folders that begin with `_` or `.` are ignored. A file that several inputs stand for is
+/// listed once.
 fn files(inputs: &[PathBuf], recursive: bool) -> Result<Vec<PathBuf>, TaskError> {
     let mut files = Vec::new();
     for input in inputs {
@@ -159,6 +160,8 @@ fn files(inputs: &[PathBuf], recursive: bool) -> Result<Vec<PathBuf>, TaskError>
             folders.append(&mut below);
         }
     }
+    let mut seen = HashSet::new();
+    files.retain(|path| seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
     Ok(files)
 }
 

@@ -224,6 +224,14 @@ fn map_output_of_a_streaming_job_is_counted_before_its_combiner() {
 }
 
 #[test]
+fn file_that_is_named_twice_is_read_once() {
+    let mut jobs = LocalJobs::new(&["a b\n".to_owned()]);
+    jobs.inputs.extend([jobs.inputs[0].clone(), jobs.folder.path().join("./in0")]);
+    let (parts, _) = jobs.run(|conf| registry::job("wordcount", conf), 1, &[]).expect("a good job");
+    assert_eq!(parts, ["a\t1\nb\t1\n"]);
+}
+
+#[test]
 fn failed_jobs_report_the_error_and_leave_no_output() {
     let mut jobs = LocalJobs::new(&[text(100, 7)]);
     let settings = [("stream.mapper", "sh -c 'cat >/dev/null; echo why >&2; exit 7'")];

@@ -101,6 +101,35 @@ async fn list_walk_and_glob_read_all_pages() {
 }
 
 #[tokio::test]
+async fn inputs_that_overlap_are_listed_once_and_a_search_ends_at_its_limit() {
+    let cluster = Cluster::start(0).await;
+    let client = cluster.client().await;
+    for folder in ["/d", "/d/e", "/d/_hidden"] {
+        client.mkdir(&path(folder), false).await.unwrap();
+    }
+    for file in ["/d/1", "/d/2", "/d/3", "/d/4", "/d/5", "/d/6", "/d/e/7", "/d/_hidden/8"] {
+        client.put_bytes(file, b"").await.unwrap();
+    }
+    let calls = || cluster.namespace.lock().users.len();
+    let texts = |inputs: &[&str]| inputs.iter().map(|input| (*input).to_owned()).collect::<Vec<_>>();
+    let overlapping = texts(&["/d/3", "/d", "/d/", "/d/e", "/d/*", "/d/_hidden"]);
+    let found = client.find_inputs(&overlapping, true, 8).await.unwrap();
+    let names: Vec<&str> = found.files.iter().map(|file| file.path.name()).collect();
+    assert_eq!(names, ["3", "1", "2", "4", "5", "6", "7", "8"]);
+    let before = calls();
+    let found = client.find_inputs(&vec!["/d".to_owned(); 10_000], false, 6).await.unwrap();
+    assert_eq!((found.files.len(), found.named.len()), (6, 1));
+    assert!(calls() - before < 10, "a repeated input was looked up again");
+    // Every page has two entries. The folder has eight, and is not read to its end.
+    for (input, calls_max) in [("/d", 4), ("/d/*", 5)] {
+        let before = calls();
+        let error = client.find_inputs(&texts(&[input]), true, 3).await.unwrap_err();
+        assert_eq!(error.to_string(), "the input has more than 3 files", "{input}");
+        assert!(calls() - before <= calls_max, "{input}: {} calls", calls() - before);
+    }
+}
+
+#[tokio::test]
 async fn malformed_replies_return_errors() {
     let cluster = Cluster::start(1).await;
     let client = cluster.client().await;
