@@ -35,6 +35,10 @@ const PONG_TIMEOUT: Duration = Duration::from_secs(4);
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// How long a submission without a reply is retried.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a reply. A page of tasks has about 1 MiB, a job with all its inputs and counters
+/// about 2 MiB. The list of 11,000 jobs with the longest paths and errors, the most that the
+/// JobTracker has with its default limits, has about 150 MiB.
+const REPLY_BYTES_MAX: usize = 256 << 20;
 /// A tracker that has not begun to send a log after this time counts as unreachable.
 const LOG_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -104,7 +108,8 @@ pub async fn channel(addr: &str, credentials: &Credentials, server: Role) -> Res
 impl JobTracker {
     /// Connects to the JobTracker at `addr`, as `user` if given.
     pub async fn connect(addr: &str, user: Option<&str>, credentials: Credentials) -> Result<Self> {
-        let client = Rpc::new(channel(addr, &credentials, Role::JobTracker).await?);
+        let client = Rpc::new(channel(addr, &credentials, Role::JobTracker).await?)
+            .max_decoding_message_size(REPLY_BYTES_MAX);
         let own = || credentials.name().map_or_else(daemon::account::user, str::to_owned);
         let user = user.map_or_else(own, str::to_owned);
         let user = user
@@ -380,6 +385,7 @@ fn job(job: pb::JobStatus) -> Job {
         local_maps: job.local_maps,
         rack_maps: job.rack_maps,
         inputs: job.inputs,
+        more_inputs: job.more_inputs,
         output: job.output,
         counters: job.counters.into_iter().collect(),
         preemption: preemption(job.preemption.unwrap_or_default()),

@@ -83,8 +83,10 @@ pub struct Job {
     pub local_maps: u64,
     /// Number of maps that were rack-local.
     pub rack_maps: u64,
-    /// The inputs, as submitted.
+    /// The inputs, as submitted. A list of jobs has only the first ones.
     pub inputs: Vec<String>,
+    /// Number of inputs that are not in `inputs`.
+    pub more_inputs: u32,
     /// The folder of the output; empty if the output is discarded.
     pub output: String,
     /// The sums of the counters of its tasks.

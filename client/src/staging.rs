@@ -1,9 +1,20 @@
 //! Uploads the executable and side files of a job to its staging folder.
 
 use crate::{Error, Result, Submission};
-use dfs_client::{Client, ClientError, PutOptions, PutSource, path::DfsPath};
+use dfs_client::{
+    Client, ClientError, PutOptions, PutSource,
+    error::{Error as DfsError, Kind},
+    path::DfsPath,
+};
 use proto::STAGING;
-use std::path::Path;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// How long to wait for the staging area of a closed cluster. The JobTracker creates it at its start,
+/// and again within ten seconds if it is deleted.
+const AREA_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The staging folder of one job. The JobTracker removes it when the job ends.
 pub struct StagingFolder<'a> {
@@ -46,10 +57,31 @@ impl<'a> StagingFolder<'a> {
         let to = self.folder.join(name)?;
         if !self.may_exist {
             self.may_exist = true;
-            self.client.mkdir_with(&self.folder, true, 0o700).await?;
+            self.create().await?;
         }
         self.client.put(source, &to, PutOptions::default(), &()).await?;
         Ok(to)
+    }
+
+    /// Creates the folder. In a closed cluster only the JobTracker creates the staging area, because
+    /// its owner could exchange the files of all users.
+    async fn create(&self) -> Result<(), ClientError> {
+        let began = Instant::now();
+        loop {
+            let created = self.client.mkdir_with(&self.folder, !self.client.is_closed(), 0o700).await;
+            match created {
+                Err(error) if error.is(Kind::NotFound) && began.elapsed() < AREA_TIMEOUT => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) if error.is(Kind::NotFound) => {
+                    let message = format!(
+                        "{STAGING} does not exist: the JobTracker creates it; start it, or see its log for the reason"
+                    );
+                    return Err(ClientError::Refused(DfsError::new(Kind::NotFound, message)));
+                }
+                created => return created,
+            }
+        }
     }
 
     /// Adds the folder to a submission, so that the JobTracker removes it when the job ends.

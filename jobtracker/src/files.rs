@@ -52,7 +52,12 @@ impl Files {
 
     /// Returns whether the cluster is closed: callers must authenticate.
     pub(crate) fn is_closed(&self) -> bool {
-        self.options.credentials.name().is_some()
+        self.authenticated_name().is_some()
+    }
+
+    /// Returns the name of the JobTracker in a closed cluster; None in an open cluster.
+    pub(crate) fn authenticated_name(&self) -> Option<&str> {
+        self.options.credentials.name()
     }
 
     /// Returns the name under which the NameNode keeps the epochs and job IDs of this journal.

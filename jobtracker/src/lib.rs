@@ -2,10 +2,11 @@
 //! [`mrcore::JobTracker`].
 //!
 //! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and
-//! `splits` (a request becomes a job), `link` (trackers), `server` (clients), `fact_text` (facts as
-//! text), `output` (commit), `leftovers` and `sweep` (deletion of temporary files), `files` (client of
-//! the file system), `history` (job histories), `storage` and `compact` (the journal), `starts`
-//! (earlier starts of this folder), `writable` (whether the NameNode accepts changes).
+//! `splits` (a request becomes a job), `link` (trackers), `server` and `shared_status` (clients),
+//! `fact_text` (facts as text), `output` (commit), `leftovers` and `sweep` (deletion of temporary
+//! files), `files` (client of the file system), `history` (job histories), `storage` and `compact`
+//! (the journal), `starts` (earlier starts of this folder), `writable` (whether the NameNode accepts
+//! changes).
 //!
 //! Other crates have the scheduling policies (`schedulers`), the rules of tasks (`core`) and the
 //! web pages (`gateway`).
@@ -25,6 +26,7 @@ mod output;
 mod policy;
 mod run;
 mod server;
+mod shared_status;
 mod splits;
 mod starts;
 mod storage;

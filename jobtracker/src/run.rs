@@ -33,8 +33,10 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// Maximum size of a message from a tracker. Such a message may report many attempts.
-const TRACKER_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// Maximum size of a message from a tracker, the same as the limit of the gate. A tracker registers
+/// with one message: up to 6 MiB for its attempts, and up to 20 bytes for each map output that it
+/// stores. So it can store at least 500,000 map outputs of active jobs.
+const TRACKER_MESSAGE_BYTES_MAX: usize = security::MESSAGE_BYTES_MAX;
 /// How long a clean stop waits for the histories to be written.
 const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a start waits until the NameNode has accepted it. It then continues without: jobs are
@@ -130,6 +132,7 @@ impl Daemon {
             history_permits: permits(HISTORY_READERS_MAX),
             submission_permits: permits(SUBMISSIONS_MAX),
             watch_permits: permits(WATCHERS_MAX),
+            shared_statuses: Arc::default(),
             queues: Arc::new(queues),
         };
         let server = tokio::spawn(serve(guard, service, incoming));

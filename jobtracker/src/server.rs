@@ -1,7 +1,7 @@
 //! The gRPC service for clients. Each method decodes the request, checks permissions, and calls the
 //! driver.
 
-use crate::{driver::Driver, error::Refusal, history, submit, wire};
+use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, submit, wire};
 use daemon::serve::stream_chunks;
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
@@ -13,23 +13,11 @@ use std::{
     path::PathBuf,
     pin::Pin,
     sync::Arc,
-    time::Duration,
 };
-use tokio::{
-    sync::{Semaphore, mpsc},
-    time::{Instant, timeout_at},
-};
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-/// Minimum time between two messages of a watch. The message that the job has ended is sent at
-/// once.
-const WATCH_PERIOD: Duration = Duration::from_millis(100);
-/// The time between two messages of a watch is also at least this many times the time that it takes
-/// to build a status, up to [`WATCH_MIN_PERIOD_MAX`].
-const WATCH_COST_FACTOR: u32 = 10;
-/// Upper bound for the minimum time between two messages of a watch.
-const WATCH_MIN_PERIOD_MAX: Duration = Duration::from_secs(5);
 /// Approximate size of a message with a part of a history.
 const HISTORY_CHUNK_BYTES: usize = 1 << 20;
 /// Maximum number of histories that are read at the same time.
@@ -54,6 +42,7 @@ pub(crate) struct ClientService {
     pub(crate) submission_permits: Arc<Semaphore>,
     /// Permits for watches.
     pub(crate) watch_permits: Arc<Semaphore>,
+    pub(crate) shared_statuses: Arc<SharedStatuses<FullStatus>>,
     /// The queues that a job may name; None if any name is allowed.
     pub(crate) queues: Arc<Option<BTreeSet<String>>>,
 }
@@ -101,54 +90,59 @@ impl ClientService {
         })
     }
 
-    /// Returns the status of a job, and whether the job has ended.
-    async fn status(&self, who: &Identity, id: JobId) -> Result<(pb::JobStatus, bool), Refusal> {
-        self.read_job(id, |cluster, job| (self.encode_status(cluster, job, who, true), job.has_ended())).await
+    /// Returns the complete status of a job.
+    async fn full_status(&self, id: JobId) -> Result<FullStatus, Refusal> {
+        self.read_job(id, |cluster, job| self.encode_status(cluster, job, false)).await
     }
 
-    /// Encodes the status of a job. If its output cannot be written now, the status says why.
-    fn encode_status(
-        &self,
-        cluster: &Cluster,
-        job: &Job,
-        who: &Identity,
-        with_counters: bool,
-    ) -> pb::JobStatus {
-        let mut status = wire::job_status(cluster, job, who, with_counters);
-        if let Some(reason) = self.driver.not_writable(job) {
-            status.why = format!("waits: {reason}");
+    fn encode_status(&self, cluster: &Cluster, job: &Job, for_list: bool) -> FullStatus {
+        FullStatus {
+            status: Arc::new(wire::job_status(cluster, job, for_list)),
+            not_writable: self.driver.not_writable(job),
+            over: job.has_ended(),
         }
-        status
     }
 
     /// Sends the status of a job whenever it has changed, until the job ends or the client
     /// disconnects.
     async fn watch_job(self, who: Identity, id: JobId, to: mpsc::Sender<Result<pb::JobStatus, Status>>) {
-        let mut changes = self.driver.watch_job(id);
+        let shared = self.shared_statuses.of(id, || self.driver.watch_job(id));
+        let mut number = 0;
         loop {
-            changes.mark_unchanged();
-            let began = Instant::now();
-            let status = self.status(&who, id).await;
-            let over = !matches!(status, Ok((_, false)));
-            // The status of a job with very many tasks takes long to build, and meanwhile trackers
-            // wait for the lock.
-            let next = Instant::now()
-                + (began.elapsed() * WATCH_COST_FACTOR).clamp(WATCH_PERIOD, WATCH_MIN_PERIOD_MAX);
-            let message = status.map(|(status, _)| status).map_err(Status::from);
+            let newer = tokio::select! {
+                newer = shared.newer_than(number, async || self.full_status(id).await) => newer,
+                () = to.closed() => return,
+            };
+            let Some(newer) = newer else { return };
+            let over = newer.as_ref().map_or(true, |newer| newer.status.over);
+            number = newer.as_ref().map_or(number, |newer| newer.number);
+            let message = newer.map(|newer| newer.status.for_caller(&who)).map_err(Status::from);
             if to.send(message).await.is_err() || over {
                 return;
             }
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = to.closed() => return,
-            }
-            // Wait until the next message may be sent, or until the job ends. The value of the
-            // watch channel says whether the job has ended. Reading the cluster at every change
-            // instead would make trackers wait for the lock.
-            if timeout_at(next, changes.wait_for(|over| *over)).await.is_ok_and(|over| over.is_err()) {
-                return;
-            }
         }
+    }
+}
+
+/// The status of a job as its owner sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct FullStatus {
+    status: Arc<pb::JobStatus>,
+    /// Why the output cannot be written now.
+    not_writable: Option<String>,
+    /// Whether the job has ended.
+    over: bool,
+}
+
+impl FullStatus {
+    /// Returns the status as the caller may see it. If the output of the job cannot be written now,
+    /// the status says why.
+    fn for_caller(&self, who: &Identity) -> pb::JobStatus {
+        let mut status = wire::visible_to(who, (*self.status).clone());
+        if let Some(reason) = &self.not_writable {
+            status.why = format!("waits: {reason}");
+        }
+        status
     }
 }
 
@@ -218,7 +212,7 @@ impl JobTracker for ClientService {
         let all = request.into_inner().all;
         let jobs = self.driver.read(|cluster| {
             let jobs = cluster.jobs().filter(|job| all || !job.has_ended());
-            jobs.map(|job| self.encode_status(cluster, job, &who, false)).collect()
+            jobs.map(|job| self.encode_status(cluster, job, true).for_caller(&who)).collect()
         });
         Ok(Response::new(pb::JobsReply { jobs: jobs.await? }))
     }
@@ -226,7 +220,7 @@ impl JobTracker for ClientService {
     async fn job(&self, request: Request<pb::JobRequest>) -> Answer<pb::JobStatus> {
         let who = wire::caller(&request)?;
         let id = wire::job_id(&request.into_inner().job)?;
-        Ok(Response::new(self.status(&who, id).await?.0))
+        Ok(Response::new(self.full_status(id).await?.for_caller(&who)))
     }
 
     async fn watch(&self, request: Request<pb::JobRequest>) -> Answer<Self::WatchStream> {

@@ -1,4 +1,5 @@
-//! Deletes files that earlier processes have left in the file system.
+//! Deletes files that earlier processes have left in the file system, and ensures that the staging
+//! area of a closed cluster belongs to the JobTracker.
 //!
 //! Every start of the JobTracker deletes the leftovers of all ended jobs in memory, because a crash
 //! may have interrupted an earlier deletion. Staging folders of clients that died before they
@@ -6,10 +7,14 @@
 
 use crate::{
     driver::Driver,
-    files::{Backoff, is_transient},
+    files::{Backoff, Files, is_transient},
     leftovers::{LeftoverFolders, clear, staging_folder},
 };
-use dfs_client::{Attributes, ClientError, FileStatus, path::DfsPath};
+use dfs_client::{
+    Attributes, Client, ClientError, FileStatus,
+    error::{Error, Kind},
+    path::DfsPath,
+};
 use mrcore::{Cluster, output::Leftovers};
 use proto::STAGING;
 use std::{
@@ -22,17 +27,22 @@ use std::{
 const STAGING_AGE_MAX: Duration = Duration::from_hours(24);
 /// Time between two searches for staging folders without a job.
 const SWEEP_INTERVAL: Duration = Duration::from_hours(1);
+/// Time between two checks of the staging area. Clients wait longer than this for a missing one.
+const AREA_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two checks of the staging area while the NameNode is unreachable or in safemode.
+const AREA_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Deletes the leftovers of all jobs that ended before this start, and then, at a fixed interval,
 /// old staging folders without a job. Never returns.
 pub(crate) async fn sweep_loop(driver: Arc<Driver>) {
     // A JobTracker with an older copy of its folder does not know all jobs that use files.
     driver.await_accepted().await;
-    if driver.files().is_closed() {
-        create_staging_area(&driver).await;
-    }
+    tokio::join!(guard_staging_area(driver.files()), sweep(&driver));
+}
+
+async fn sweep(driver: &Driver) {
     let staged: BTreeSet<DfsPath> =
-        list_staging_folders(&driver).await.into_iter().map(|entry| entry.path).collect();
+        list_staging_folders(driver).await.into_iter().map(|entry| entry.path).collect();
     let of_ended_jobs = |cluster: &Cluster| -> Vec<Leftovers> {
         cluster.jobs().filter(|job| job.has_ended()).map(|job| Leftovers::of_job(job, true)).collect()
     };
@@ -42,7 +52,7 @@ pub(crate) async fn sweep_loop(driver: Arc<Driver>) {
         clear(driver.files(), &leftovers).await;
     }
     loop {
-        sweep_staging(&driver, STAGING_AGE_MAX).await;
+        sweep_staging(driver, STAGING_AGE_MAX).await;
         tokio::time::sleep(SWEEP_INTERVAL).await;
     }
 }
@@ -63,25 +73,66 @@ async fn sweep_staging(driver: &Driver, age: Duration) {
     }
 }
 
-/// Creates the staging area of a closed cluster, which belongs to the JobTracker. All users may
-/// create folders in it, and each user may delete only its own folders.
-async fn create_staging_area(driver: &Driver) {
-    let mut backoff = Backoff::new();
-    while let Err(error) = try_create_staging_area(driver).await {
-        // A NameNode in safemode counts as unreachable.
-        if !is_transient(&error) {
-            return tracing::warn!(%error, "cannot create {STAGING}: users cannot stage files");
-        }
-        backoff.wait().await;
+/// Creates and checks the staging area of a closed cluster. Returns at once in an open cluster, and
+/// otherwise never.
+async fn guard_staging_area(files: &Files) {
+    let Some(account) = files.authenticated_name() else { return };
+    let mut reported = String::new();
+    loop {
+        let secured = match files.client().await {
+            Ok(client) => secure_staging_area(&client, account).await,
+            Err(error) => Err(error),
+        };
+        let retry = match secured {
+            Ok(()) => AREA_CHECK_INTERVAL,
+            // A NameNode in safemode counts as unreachable.
+            Err(error) if is_transient(&error) => AREA_RETRY_INTERVAL,
+            Err(error) => {
+                let text = error.to_string();
+                if text != reported {
+                    tracing::error!(
+                        error = text,
+                        "cannot take over {STAGING}: users cannot send files with their jobs"
+                    );
+                    reported = text;
+                }
+                AREA_CHECK_INTERVAL
+            }
+        };
+        tokio::time::sleep(retry).await;
     }
 }
 
-async fn try_create_staging_area(driver: &Driver) -> Result<(), ClientError> {
-    let client = driver.files().client().await?;
+/// Creates the staging area and its parent, or takes them over from another account. Only the
+/// JobTracker, as `account`, may rename the area and the folders of others in it: the owner of either
+/// folder could exchange the programs of all users. All users may create folders in the area, and
+/// each user may delete only its own folders.
+pub(crate) async fn secure_staging_area(client: &Client, account: &str) -> Result<(), ClientError> {
     let area = DfsPath::parse(STAGING).expect("a plain path");
-    client.mkdir(&area, true).await?;
-    let shared = Attributes { mode: Some(0o1777), ..Attributes::default() };
-    client.set_attributes(&area, shared).await
+    let (parent, _) = area.split_last().expect("the area is not the root");
+    // The parent comes first, so that nobody can exchange the area after it was checked.
+    for (folder, mode) in [(&parent, 0o755), (&area, 0o1777)] {
+        let found = match client.stat(folder).await {
+            Err(error) if error.is(Kind::NotFound) => {
+                client.mkdir_with(folder, true, mode).await?;
+                client.stat(folder).await?
+            }
+            found => found?,
+        };
+        if !found.is_dir {
+            let message = format!("{folder} is a file of {}: delete it", found.owner);
+            return Err(ClientError::Refused(Error::new(Kind::NotDirectory, message)));
+        }
+        if found.owner == account && found.mode == mode {
+            continue;
+        }
+        if found.owner != account {
+            tracing::warn!(%folder, owner = found.owner, "the folder belongs to another account: taking it over");
+        }
+        let owned = Attributes { owner: Some(account.into()), mode: Some(mode), ..Attributes::default() };
+        client.set_attributes(folder, owned).await?;
+    }
+    Ok(())
 }
 
 /// Lists the staging folders. Waits while the NameNode is unreachable.

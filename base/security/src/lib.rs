@@ -70,6 +70,8 @@ pub use incoming::{Caller, CallerInfo, Incoming};
 #[cfg(feature = "server")]
 pub use jobs::{ActiveJobs, Jobs};
 pub use keys::{Key, Keyring, Purpose, digest, read_private, write_private};
+#[cfg(feature = "server")]
+pub use limits::MESSAGE_BYTES_MAX;
 pub use mismatch::{call_failure, connection_failure, tls_mismatch};
 pub use peer::{Endpoint, TRUST_VAR, trusted_owner};
 #[cfg(feature = "server")]

@@ -47,7 +47,7 @@ pub(crate) const IDENTITY_BYTES_MAX: usize = CLIENT_BYTES_MAX / 2;
 /// Maximum bytes of long requests of daemons in memory.
 pub(crate) const DAEMON_BYTES_MAX: usize = 16 << 20;
 /// Maximum length of a message of any call; services have lower limits for most methods.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 16 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// A message up to this length needs no reservation of bytes.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
 /// Timeout of a request body. A long body gets one more second per MiB.

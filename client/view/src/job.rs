@@ -22,7 +22,8 @@ pub fn facts(job: &Job) -> Vec<(&'static str, String)> {
     if job.partial {
         rows.push(("files", format!("visible only to {} and admins", job.user)));
     } else {
-        rows.push(("input", job.inputs.join(" ")));
+        let more = if job.more_inputs > 0 { format!(" and {} more", job.more_inputs) } else { String::new() };
+        rows.push(("input", job.inputs.join(" ") + &more));
         rows.push(("output", if job.output.is_empty() { "none".into() } else { job.output.clone() }));
     }
     rows

@@ -192,6 +192,11 @@ impl Client {
         Ok(Client { inner: self.inner.clone(), acts_for: Some(acts_for) })
     }
 
+    /// Returns whether the cluster is closed: this client has credentials.
+    pub fn is_closed(&self) -> bool {
+        self.inner.options.credentials.name().is_some()
+    }
+
     /// Like [`Client::connect`], but retries until the `deadline`, for callers that can wait for a
     /// restart of the NameNode.
     pub async fn connect_with_retry(options: ClientOptions) -> Result<Client> {

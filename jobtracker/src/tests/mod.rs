@@ -6,5 +6,6 @@ mod cluster;
 mod crash;
 mod encoding;
 mod jobs;
+mod limits;
 mod overload;
 mod restart;

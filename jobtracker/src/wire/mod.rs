@@ -11,5 +11,5 @@ pub(crate) use inbound::{
 };
 pub(crate) use orders::{orders, refused, register_again, registered};
 pub(crate) use proto::mr::{FromTracker, ToTracker};
-pub(crate) use status::{drain_status, job_status, task_statuses, tracker_infos};
+pub(crate) use status::{drain_status, job_status, task_statuses, tracker_infos, visible_to};
 pub(crate) use why::{schedulers, shadow, why};

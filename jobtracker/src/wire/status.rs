@@ -9,12 +9,22 @@ use mrcore::{
     task::{Attempt, AttemptState, Stage, Task},
     tracker::{Tracker, TrackerState},
 };
-use proto::mr as pb;
+use mrlib_api::limits::truncate_failure_to;
+use proto::{Message, mr as pb};
 use security::Identity;
 
-/// Number of tasks in a page. The status of a task has a few hundred bytes, and clients accept
-/// messages of up to 4 MiB.
+/// Maximum number of tasks in a page.
 const TASKS_PER_PAGE: usize = 1000;
+/// A page ends with the task that makes it longer than this.
+const PAGE_BYTES: usize = 1 << 20;
+/// In the pages of a job with more tasks than this, error texts are cut to [`PAGE_ERROR_BYTES`].
+const FULL_ERRORS_TASKS_MAX: usize = 100;
+/// Length limit of an error text in the pages of a large job.
+const PAGE_ERROR_BYTES: usize = 512;
+/// Maximum number of inputs of each job in the list of jobs.
+const LISTED_INPUTS_MAX: usize = 3;
+/// Maximum bytes of the inputs of each job in the list of jobs.
+const LISTED_INPUTS_BYTES_MAX: usize = 1 << 10;
 
 pub(super) fn ms(at: Time) -> u64 {
     at.0 / 1000
@@ -33,15 +43,15 @@ pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
     }
 }
 
-/// Encodes the status of a job, optionally with counters. Only the owner and admins see its paths,
-/// its counters and why it failed, because that text comes from its tasks. Other users see its
-/// name, its owner and its progress.
-pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_counters: bool) -> pb::JobStatus {
-    let mut status = full_status(cluster, job, with_counters);
-    if !who.owns(&job.spec.user) {
+/// Removes from the status of a job what the caller may not see. Only the owner and admins see its
+/// paths, its counters and why it failed, because that text comes from its tasks. Other users see
+/// its name, its owner and its progress.
+pub(crate) fn visible_to(who: &Identity, mut status: pb::JobStatus) -> pb::JobStatus {
+    if !who.owns(&status.user) {
         status.partial = true;
         status.counters.clear();
         status.inputs.clear();
+        status.more_inputs = 0;
         status.output.clear();
         if !status.why.is_empty() {
             status.why = format!("visible to {} and admins only", status.user);
@@ -50,8 +60,22 @@ pub(crate) fn job_status(cluster: &Cluster, job: &Job, who: &Identity, with_coun
     status
 }
 
-fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStatus {
+/// Returns the first inputs of a job, as many as the list of jobs shows.
+fn listed_inputs(inputs: &[String]) -> &[String] {
+    let mut bytes = 0;
+    let fits = |input: &&String| {
+        bytes += input.len();
+        bytes <= LISTED_INPUTS_BYTES_MAX
+    };
+    let count = inputs.iter().take(LISTED_INPUTS_MAX).take_while(fits).count();
+    &inputs[..count]
+}
+
+/// Encodes the status of a job; for a list of jobs, without counters and with the first inputs only.
+pub(crate) fn job_status(cluster: &Cluster, job: &Job, for_list: bool) -> pb::JobStatus {
     let (state, why) = job_state(job);
+    let all_inputs = &job.spec.payload.inputs;
+    let inputs = if for_list { listed_inputs(all_inputs) } else { all_inputs };
     let (local_maps, rack_maps) = count_local_maps(cluster, job);
     pb::JobStatus {
         job: job.id.to_string(),
@@ -67,9 +91,10 @@ fn full_status(cluster: &Cluster, job: &Job, with_counters: bool) -> pb::JobStat
         ended_ms: ms_or_0(job.ended),
         maps: Some(phase_status(cluster, job, Phase::Map)),
         reduces: Some(phase_status(cluster, job, Phase::Reduce)),
-        counters: job.counters.clone().into_iter().filter(|_| with_counters).collect(),
+        counters: job.counters.clone().into_iter().filter(|_| !for_list).collect(),
         output: job.spec.output.clone(),
-        inputs: job.spec.payload.inputs.clone(),
+        inputs: inputs.to_vec(),
+        more_inputs: (all_inputs.len() - inputs.len()) as u32,
         local_maps,
         rack_maps,
         preemption: Some(preemption_stats(&job.preemption)),
@@ -151,7 +176,7 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
 pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: TaskSelection) -> pb::TasksReply {
     let after = match which {
         TaskSelection::Only(id) => {
-            let task = job.task(id).map(|task| task_status(cluster, job, task));
+            let task = job.task(id).map(|task| task_status(cluster, job, task, usize::MAX));
             return pb::TasksReply { tasks: task.into_iter().collect(), more: false };
         }
         TaskSelection::After(after) => after,
@@ -162,9 +187,18 @@ pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: TaskSelection) 
             .map_or(0, |after| if after.phase > phase { usize::MAX } else { after.index as usize + 1 });
         job.tasks[phase].get(skipped..).unwrap_or_default()
     });
-    let tasks = tasks.take(TASKS_PER_PAGE).map(|task| task_status(cluster, job, task));
-    let tasks: Vec<_> = tasks.collect();
-    pb::TasksReply { more: tasks.len() == TASKS_PER_PAGE, tasks }
+    let is_large = job.tasks.map.len() + job.tasks.reduce.len() > FULL_ERRORS_TASKS_MAX;
+    let error_bytes_max = if is_large { PAGE_ERROR_BYTES } else { usize::MAX };
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for task in tasks {
+        if page.len() == TASKS_PER_PAGE || bytes > PAGE_BYTES {
+            return pb::TasksReply { tasks: page, more: true };
+        }
+        let status = task_status(cluster, job, task, error_bytes_max);
+        bytes += status.encoded_len();
+        page.push(status);
+    }
+    pb::TasksReply { tasks: page, more: false }
 }
 
 pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
@@ -180,7 +214,8 @@ pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
     }
 }
 
-fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
+/// Encodes a task. Error texts are cut to `error_bytes_max`.
+fn task_status(cluster: &Cluster, job: &Job, task: &Task, error_bytes_max: usize) -> pb::TaskStatus {
     let state = task_state(job, task);
     let on = task.checkpoint.and_then(|checkpoint| cluster.tracker(checkpoint.tracker));
     let split = job.spec.splits.get(task.root as usize).filter(|_| task.id.phase == Phase::Map);
@@ -190,7 +225,11 @@ fn task_status(cluster: &Cluster, job: &Job, task: &Task) -> pb::TaskStatus {
         source: split.map_or_else(String::new, |split| split.source.clone()),
         start: task.start,
         end: task.end,
-        attempts: task.attempts.iter().map(|attempt| attempt_info(cluster, task, attempt)).collect(),
+        attempts: task
+            .attempts
+            .iter()
+            .map(|attempt| attempt_info(cluster, task, attempt, error_bytes_max))
+            .collect(),
         root: task.root,
         on_hold: task.on_hold,
         paused: task.checkpoint.map_or_else(String::new, |checkpoint| checkpoint.attempt.to_string()),
@@ -209,11 +248,17 @@ fn progress(cluster: &Cluster, task: &Task, attempt: &Attempt) -> (f64, Stage) {
     })
 }
 
-fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::AttemptInfo {
+fn attempt_info(
+    cluster: &Cluster,
+    task: &Task,
+    attempt: &Attempt,
+    error_bytes_max: usize,
+) -> pb::AttemptInfo {
     let (done, stage) = progress(cluster, task, attempt);
     let on = cluster.tracker(attempt.tracker);
     let locality = on.filter(|_| task.id.phase == Phase::Map).map(|tracker| cluster.locality(task, tracker));
     let counters = attempt.result.iter().flat_map(|result| &result.counters);
+    let error = attempt.error.clone().unwrap_or_default();
     pb::AttemptInfo {
         attempt: attempt.id.to_string(),
         tracker: on.map_or_else(String::new, |tracker| tracker.name.clone()),
@@ -237,7 +282,7 @@ fn attempt_info(cluster: &Cluster, task: &Task, attempt: &Attempt) -> pb::Attemp
         speculative: attempt.speculative,
         locality: locality.map_or_else(String::new, |locality| locality.to_string()),
         why: attempt.why.to_string(),
-        error: attempt.error.clone().unwrap_or_default(),
+        error: truncate_failure_to(error, error_bytes_max),
         counters: counters.cloned().collect(),
         resumed_from: attempt.resumed_from.map_or_else(String::new, |paused| paused.to_string()),
         preempt_kind: attempt.preempt_request.map_or_else(String::new, |(kind, _)| kind.to_string()),

@@ -1043,6 +1043,9 @@ pub struct JobStatus {
     /// counters, inputs and output are left out: the caller may not see them
     #[prost(bool, tag = "20")]
     pub partial: bool,
+    /// number of inputs that Jobs leaves out of `inputs`
+    #[prost(uint32, tag = "21")]
+    pub more_inputs: u32,
 }
 /// What preemption has cost a job, and what it has saved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -15,7 +15,7 @@
 //! - no more attempts run than there are slots;
 //! - the files of a job are deleted only after its last process here has ended and no copy for it
 //!   is in progress; until then the job is part of registrations;
-//! - no message is longer than the JobTracker accepts.
+//! - no message is longer than the JobTracker accepts, with up to 500,000 map outputs.
 //!
 //! While the JobTracker does not answer, tasks keep running for a limited time: the tracker kills
 //! them before the JobTracker declares the tracker lost and runs them elsewhere, so that no task

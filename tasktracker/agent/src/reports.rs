@@ -1,5 +1,5 @@
 //! Stores reports until they are acknowledged, and divides them into messages. The JobTracker reads
-//! messages of at most 8 MiB; a longer message would close the connection for all attempts.
+//! messages of at most 16 MiB; a longer message would close the connection for all attempts.
 
 use crate::{AttemptEnd, AttemptReport, AttemptStatus, DriverTypes, FetchFailure};
 use std::collections::BTreeSet;

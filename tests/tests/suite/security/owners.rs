@@ -2,8 +2,9 @@
 
 use super::{Lab, Validity};
 use dfs_client::{Client, ClientOptions, path::DfsPath};
-use fermata_tests::{Cluster, QUICK, Ran, Up};
+use fermata_tests::{Cluster, QUICK, Ran, Up, eventually};
 use security::Role;
+use std::time::Duration;
 
 #[test]
 fn files_and_jobs_belong_to_their_owners() {
@@ -193,4 +194,39 @@ fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     let log = std::fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
     let longest = log.lines().map(str::len).max().unwrap();
     assert!(longest < 2000, "a line of {longest} bytes");
+}
+
+/// The owner of the staging area could exchange the programs of other users. Checks that the
+/// JobTracker takes the area over from a user who has created it, and creates it if it is missing.
+#[test]
+fn staging_area_belongs_to_the_jobtracker_whoever_has_created_it() {
+    let lab = Lab::up(true, "");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let options = ClientOptions::new(lab.masters().0, daemon::config::ClientConfig::default());
+    let options = options.with(lab.credentials(Role::Admin, "boss", Validity::Valid));
+    let admin = runtime.block_on(Client::connect(options)).unwrap();
+    let is_secured = |folder: &str, mode: u32| {
+        let status = runtime.block_on(admin.stat(&DfsPath::parse(folder).unwrap()));
+        status.is_ok_and(|status| status.owner == "jobtracker" && status.mode == mode)
+    };
+    let await_secured = || {
+        eventually("the JobTracker owns the staging area", Duration::from_secs(60), || {
+            (is_secured("/tmp/fermata", 0o755) && is_secured("/tmp/fermata/staging", 0o1777)).then_some(())
+        });
+    };
+    await_secured();
+    lab.cluster.mrctl(&["fs", "rm", "-r", "/tmp/fermata"]);
+    lab.done("mallory", &["fs", "mkdir", "-p", "/tmp/fermata/staging"]);
+    await_secured();
+    lab.denied("mallory", &["fs", "rm", "-r", "/tmp/fermata"]);
+    // A client waits until the JobTracker has created the area.
+    let (text, script) = (lab.cluster.path("text"), lab.cluster.path("copy.sh"));
+    std::fs::write(&text, "one\n").unwrap();
+    std::fs::write(&script, "cat\n").unwrap();
+    lab.done("ann", &["fs", "put", text.to_str().unwrap(), "/user/ann/in"]);
+    lab.cluster.mrctl(&["fs", "rm", "-r", "/tmp/fermata"]);
+    let job = ["submit", "streaming", "--mapper", "sh copy.sh", "--file", script.to_str().unwrap()];
+    let place = ["--input", "/user/ann/in", "--output", "/user/ann/out"];
+    lab.done("ann", &[&job[..], &place].concat());
+    assert!(is_secured("/tmp/fermata/staging", 0o1777));
 }
