@@ -9,9 +9,11 @@ use std::path::Path;
 /// The addresses of the masters of a cluster, and the credentials for them. Not a connection.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    namenode: String,
+    pub(crate) namenode: String,
     jobtracker: String,
-    client: ClientConfig,
+    pub(crate) client: ClientConfig,
+    #[cfg_attr(not(feature = "programs"), expect(dead_code, reason = "only `Program` reads it"))]
+    pub(crate) security: SecurityConfig,
     credentials: Credentials,
 }
 
@@ -21,8 +23,19 @@ impl Cluster {
     pub fn load(file: &Path) -> Result<Self> {
         let config = Config::load(Some(file)).map_err(|error| Error::Invalid(error.to_string()))?;
         let Config { cluster, client, security, .. } = config;
-        let credentials = credentials(&security).map_err(|error| Error::Invalid(error.to_string()))?;
-        Ok(Self { namenode: cluster.namenode, jobtracker: cluster.jobtracker, client, credentials })
+        let loaded = Self::new(cluster.namenode, cluster.jobtracker, client, security);
+        loaded.map_err(|error| Error::Invalid(error.to_string()))
+    }
+
+    /// Names the addresses of the masters, and reads the credentials that `security` names.
+    pub fn new(
+        namenode: String,
+        jobtracker: String,
+        client: ClientConfig,
+        security: SecurityConfig,
+    ) -> Result<Self, SecurityError> {
+        let credentials = credentials(&security)?;
+        Ok(Self { namenode, jobtracker, client, security, credentials })
     }
 
     /// Connects to the JobTracker.

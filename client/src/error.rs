@@ -42,6 +42,12 @@ pub enum Error {
     /// A value from the caller is invalid. Nothing was sent.
     #[error("{0}")]
     Invalid(String),
+    /// The file is not an executable that is built on mrlib and runs on this machine.
+    #[error("{0}")]
+    NotAJob(String),
+    /// The input of a job with total order could not be sampled.
+    #[error("{0}")]
+    Sample(String),
     /// A local file could not be uploaded.
     #[error("cannot upload {}", file.display())]
     Upload {
@@ -123,7 +129,12 @@ impl Error {
             | Self::NoReply { .. }
             | Self::ConnectionLost { .. }
             | Self::LogsUnreachable { .. } => true,
-            Self::NotJobTracker { .. } | Self::Invalid(_) | Self::Upload { .. } | Self::Files(_) => false,
+            Self::NotJobTracker { .. }
+            | Self::Invalid(_)
+            | Self::NotAJob(_)
+            | Self::Sample(_)
+            | Self::Upload { .. }
+            | Self::Files(_) => false,
             Self::Status { code, .. } => {
                 matches!(code, Code::Unavailable | Code::Cancelled | Code::Unknown)
             }
@@ -132,7 +143,7 @@ impl Error {
 
     /// Returns whether the request was invalid.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Invalid(_) | Self::Status { code: Code::InvalidArgument, .. })
+        matches!(self, Self::Invalid(_) | Self::NotAJob(_) | Self::Status { code: Code::InvalidArgument, .. })
     }
 }
 

@@ -24,9 +24,14 @@
 //! # }
 //! ```
 //!
-//! `client/examples/submit.rs` is a complete program. This crate does not find clusters that `mrctl
-//! up` has started (`lab/clusters` does), does not suggest `mrctl` commands (`client/view` does),
-//! and does not check a program before it is submitted (`mrctl` does).
+//! With the feature `programs`, `Program` checks a built-in program or an executable before it is
+//! submitted, and uploads what it needs, as `mrctl submit` does. Without the feature, this crate
+//! does not depend on the task engine; then it cannot submit `teragen` and `terasort` without their
+//! input and split keys, and the caller describes an executable in [`Submission`].
+//!
+//! `client/examples/submit.rs` and `client/examples/program.rs` are complete programs. This crate
+//! does not find clusters that `mrctl up` has started (`lab/clusters` does), and does not suggest
+//! `mrctl` commands for its calls (`client/view` does).
 
 #![warn(missing_docs)]
 
@@ -35,6 +40,8 @@ mod error;
 mod follow;
 mod jobtracker;
 pub mod model;
+#[cfg(feature = "programs")]
+mod program;
 mod rpc;
 pub mod scheduling;
 mod staging;
@@ -47,6 +54,8 @@ pub use cluster::{Cluster, credentials};
 pub use error::{Error, Result};
 pub use follow::{Observer, Unobserved};
 pub use jobtracker::{JobTracker, Watch, channel, notify_if_slow};
+#[cfg(feature = "programs")]
+pub use program::Program;
 pub use security::Role;
 pub use staging::StagingFolder;
 pub use submission::Submission;

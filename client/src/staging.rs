@@ -31,6 +31,12 @@ impl<'a> StagingFolder<'a> {
         Self { client, folder: DfsPath::parse(&folder).expect("a plain path"), may_exist: false }
     }
 
+    /// The client that uploads.
+    #[cfg(feature = "programs")]
+    pub(crate) fn client(&self) -> &Client {
+        self.client
+    }
+
     /// Uploads a local file. Returns its path in the file system.
     pub async fn put(&mut self, file: &Path) -> Result<String> {
         let name = match file.file_name() {

@@ -30,7 +30,7 @@ pub struct Submission {
     /// Whether the executable promises that its input may be divided at any record. The JobTracker
     /// knows this of a built-in program.
     pub divisible: bool,
-    /// The staging folder of the job, which the JobTracker deletes when the job ends; empty for none
-    /// ([`crate::StagingFolder::add_to`]).
+    /// The staging folder of the job, which the JobTracker deletes when the job ends; empty for
+    /// none ([`crate::StagingFolder::add_to`]).
     pub staging: String,
 }

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Returns the folder of the binaries under test, built once per run with the profile of the test
+/// Returns the folder of the binaries under test, with the examples of the client, built once per run with the profile of the test
 /// itself.
 ///
 /// `cargo test` does not always build the binaries of other packages, so this builds them
@@ -46,6 +46,7 @@ pub fn binaries() -> &'static PathBuf {
         // With a test among the targets, the features are those of `cargo test`, so that nothing is
         // compiled twice.
         build.args(["build", "--workspace", "--bins", "--test", "suite", "--locked", "--quiet"]);
+        build.args(["--example", "submit", "--example", "program"]);
         if folder.ends_with("release") {
             build.arg("--release");
         }

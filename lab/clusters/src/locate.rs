@@ -6,7 +6,7 @@ use crate::{
     trust,
 };
 use anyhow::{Context, Result, bail};
-use client::{Error, JobTracker};
+use client::{Cluster, Error, JobTracker};
 use daemon::{
     Period,
     config::{ClientConfig, Config, SecurityConfig},
@@ -157,6 +157,13 @@ impl Target {
         let cwd = std::env::current_dir().context("cannot determine the current folder")?;
         let found = self.find(&cwd)?;
         Ok((found.namenode, found.client, found.security))
+    }
+
+    /// Returns the addresses of the masters, and the credentials for them.
+    pub fn cluster(&self) -> Result<Cluster> {
+        let cwd = std::env::current_dir().context("cannot determine the current folder")?;
+        let found = self.find(&cwd)?;
+        Ok(Cluster::new(found.namenode, found.jobtracker, found.client, found.security)?)
     }
 
     /// Connects to the JobTracker of the selected cluster.

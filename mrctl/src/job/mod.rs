@@ -4,8 +4,6 @@ pub(crate) mod inspect;
 pub(crate) mod preempt;
 mod program;
 pub(crate) mod resume;
-mod sample;
 pub(crate) mod statistics;
 pub(crate) mod submit;
 pub(crate) mod tasks;
-mod tera;

@@ -1,17 +1,11 @@
-//! Checks the program of a job before submission: kind, input format, settings.
+//! Checks the program of a job before submission, with advice for programs that are not built on
+//! mrlib, and the commands of a streaming job.
 
 use crate::output::Usage;
 use anyhow::{Result, bail, ensure};
-use engine::{
-    registry,
-    run::{DescribeError, Description},
-};
-use mrlib_api::settings;
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use client::{Error, Program, Submission};
+use engine::registry;
+use std::path::{Path, PathBuf};
 
 /// Returns whether `program` is the name of a built-in program.
 pub(super) fn is_builtin(program: &str) -> bool {
@@ -25,72 +19,12 @@ pub(super) fn short_name(program: &str) -> String {
         .map_or_else(|| program.to_owned(), |name| name.to_string_lossy().into_owned())
 }
 
-/// Returns the input format of the program, and whether it has a reducer. This also checks its
-/// settings and those of the engine, and that an executable can be run on this machine.
-pub(super) fn describe(program: &str, conf: &BTreeMap<String, String>) -> Result<Description> {
-    if let Some(builtin) = registry::find(program) {
-        let conf: mrlib_api::Conf = conf.clone().into_iter().collect();
-        // Check the names of settings first: if a name is misspelt, the program would report that a
-        // setting is missing.
-        let described = settings::check(conf.iter(), builtin.settings)
-            .map_err(Into::into)
-            .and_then(|()| registry::job(program, &conf))
-            .and_then(|job| Description::checked(&job, &conf));
-        return described.map_err(|error| Usage(error.to_string()).into());
-    }
-    check_file(program)?;
-    let mut asking = Command::new(std::path::absolute(program)?);
-    asking.arg("--describe");
-    for (key, value) in conf {
-        asking.arg("--conf").arg(format!("{key}={value}"));
-    }
-    let asked = asking.output().map_err(|error| {
-        let why = format!("cannot run {program} ({error}): it may be built for another machine");
-        Usage(why + &streaming_advice(program))
-    })?;
-    let text = String::from_utf8_lossy(&asked.stdout);
-    if let Ok(description) = serde_json::from_str(&text)
-        && asked.status.success()
-    {
-        return Ok(description);
-    }
-    // An error from the program itself is more precise than a guess.
-    if let Ok(DescribeError { error }) = serde_json::from_str(&text) {
-        bail!(Usage(format!("{program}: {error}")));
-    }
-    let words = String::from_utf8_lossy(&asked.stderr);
-    let printed = words.lines().next().unwrap_or("it printed no description");
-    bail!(Usage(format!(
-        "{program} is not a job built on mrlib: unexpected answer to --describe ({printed}){}",
-        streaming_advice(program)
-    )))
-}
-
-/// Refuses a path that cannot be executed on any machine.
-fn check_file(program: &str) -> Result<()> {
-    let path = Path::new(program);
-    let refuse = |why: String| Err(Usage(why).into());
-    if !path.exists() {
-        let names: Vec<&str> = registry::builtins().map(|builtin| builtin.name).collect();
-        let near = settings::nearest(program, names.iter().copied());
-        let near = near.map_or_else(String::new, |near| format!(": did you mean {near}?"));
-        let names = names.join(", ");
-        return refuse(format!(
-            "there is no program {program:?}{near}; it is not a local file, and the built-in programs are {names}"
-        ));
-    }
-    if !path.is_file() {
-        return refuse(format!(
-            "{program} is not a file: name an executable, or a built-in program (`mrctl programs`)"
-        ));
-    }
-    if rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_err() {
-        return refuse(format!(
-            "{program} is not executable (use `chmod +x {program}`){}",
-            streaming_advice(program)
-        ));
-    }
-    Ok(())
+/// Checks the program and the settings of the submission without a cluster.
+pub(super) fn check(program: &str, submission: &Submission) -> Result<Program> {
+    Program::check(program, submission).map_err(|error| match error {
+        Error::NotAJob(why) => Usage(why + &streaming_advice(program)).into(),
+        error => error.into(),
+    })
 }
 
 /// Returns whether the file is a script with an interpreter line.
@@ -179,29 +113,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("map.py");
         let name = path.to_str().unwrap();
-        let conf = BTreeMap::new();
-        assert!(refusal(describe(name, &conf)).contains("the built-in programs are"));
-        assert!(refusal(describe("wordcont", &conf)).contains("did you mean wordcount?"));
+        let describe = |program: &str| check(program, &Submission::default());
+        assert!(refusal(describe(name)).contains("the built-in programs are"));
+        assert!(refusal(describe("wordcont")).contains("did you mean wordcount?"));
         std::fs::write(&path, "#!/bin/sh\nexit 0\n").unwrap();
-        assert!(refusal(describe(name, &conf)).contains("is not executable"));
+        assert!(refusal(describe(name)).contains("is not executable"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let hint = refusal(describe(name, &conf));
+        let hint = refusal(describe(name));
         assert!(hint.contains("a script runs by streaming") && hint.contains("--mapper ./map.py"), "{hint}");
-        assert!(refusal(describe(folder.path().to_str().unwrap(), &conf)).contains("is not a file"));
+        assert!(refusal(describe(folder.path().to_str().unwrap())).contains("is not a file"));
         // A program built on mrlib reports its own error.
         std::fs::write(&path, "#!/bin/sh\necho '{\"error\":\"setting k is missing\"}'\nexit 2\n").unwrap();
-        assert_eq!(refusal(describe(name, &conf)), format!("{name}: setting k is missing"));
-    }
-
-    #[test]
-    fn invalid_settings_are_rejected_before_submission() {
-        let check = |key: &str, value: &str| {
-            refusal(describe("wordcount", &BTreeMap::from([(key.to_owned(), value.to_owned())])))
-        };
-        for (key, value) in [("pace.map", "xyz"), ("merge.factor", "1"), ("output.replication", "two")] {
-            assert!(check(key, value).contains(key), "{key}");
-        }
-        assert!(check("my.own", "xyz").contains("my.own is unknown"));
-        assert!(describe("wordcount", &BTreeMap::from([("user.own".into(), "xyz".into())])).is_ok());
+        assert_eq!(refusal(describe(name)), format!("{name}: setting k is missing"));
     }
 }

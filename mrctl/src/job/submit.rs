@@ -5,11 +5,11 @@ use super::program::{self, is_builtin, short_name};
 use crate::output::{self, Usage};
 use anyhow::{Result, bail, ensure};
 use clap::builder::NonEmptyStringValueParser;
-use client::{Error, StagingFolder, Submission};
+use client::{Error, Program, StagingFolder, Submission};
 use clusters::locate::Target;
-use dfs_client::{Client, path::DfsPath};
+use dfs_client::path::DfsPath;
 use engine::{registry, streaming};
-use mrlib_api::settings::{self, ENGINE_SETTINGS, SPLIT_KEYS};
+use mrlib_api::settings::{self, ENGINE_SETTINGS};
 use std::{
     collections::BTreeMap,
     io::IsTerminal,
@@ -136,7 +136,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     // Use one future for the complete run: a signal that arrives between two futures would be lost.
     let mut stop = std::pin::pin!(daemon::lifecycle::end_signal());
     let submitting = async {
-        let submission = prepare(&args, plan, target, &client, &mut staging).await?;
+        let submission = prepare(&args, plan, target, &mut staging).await?;
         sent = true;
         anyhow::Ok(tracker.submit(submission).await?)
     };
@@ -199,9 +199,8 @@ struct Interrupted;
 
 /// The parts of a job that can be prepared without a cluster.
 struct SubmissionPlan {
+    program: Program,
     submission: Submission,
-    /// Whether each reduce gets a range of keys, so that the output is in total order.
-    total_order: bool,
     /// How to make the maps divisible (a preempted map can then be split), if they are not.
     advice: Option<String>,
 }
@@ -230,31 +229,22 @@ fn note_divisible(advice: Option<String>) {
 
 /// Checks the arguments, as far as possible without a cluster.
 fn plan(args: &Args) -> Result<SubmissionPlan> {
-    let mut conf = conf_of(args)?;
-    let description = program::describe(&args.program, &conf)?;
-    if args.program == "teragen" && args.input.is_empty() {
-        super::tera::rows_and_maps(&conf)?;
-    }
-    let advised = !description.divisible && description.input != "whole" && !args.json;
-    let advice = how_to_divide(&args.program).filter(|_| advised);
-    if description.input != "lines" {
-        conf.entry("input.format".into()).or_insert(description.input);
-    }
-    let declared = description.settings.into_iter().map(|setting| setting.name.into_owned()).collect();
-    let submission = Submission {
+    let mut submission = Submission {
         name: args.name.clone().unwrap_or_else(|| short_name(&args.program)),
         queue: args.queue.clone(),
         priority: args.priority.clone(),
-        declared: if is_builtin(&args.program) { Vec::new() } else { declared },
         inputs: args.input.clone(),
         output: args.output.clone().unwrap_or_default(),
-        reduces: args.reduces.unwrap_or(u32::from(description.reducer)),
-        conf,
-        divisible: description.divisible,
+        conf: conf_of(args)?,
         ..Submission::default()
     };
+    let program = program::check(&args.program, &submission)?;
+    let description = program.description();
+    submission.reduces = args.reduces.unwrap_or(u32::from(description.reducer));
+    let advised = !description.divisible && description.input != "whole" && !args.json;
+    let advice = how_to_divide(&args.program).filter(|_| advised);
     check_paths(&submission, args)?;
-    Ok(SubmissionPlan { submission, total_order: description.total_order, advice })
+    Ok(SubmissionPlan { program, submission, advice })
 }
 
 /// Uploads the files that the tasks need.
@@ -262,26 +252,13 @@ async fn prepare(
     args: &Args,
     plan: SubmissionPlan,
     target: &Target,
-    client: &Client,
     staging: &mut StagingFolder<'_>,
 ) -> Result<Submission> {
-    let SubmissionPlan { mut submission, total_order, .. } = plan;
-    if is_builtin(&args.program) {
-        submission.builtin = Some(args.program.clone());
-    } else {
-        submission.executable = Some(staging.put(Path::new(&args.program)).await?);
-    }
+    let SubmissionPlan { program, mut submission, .. } = plan;
     for file in &args.file {
         submission.files.push(staging.put(file).await?);
     }
-    if args.program == "teragen" && submission.inputs.is_empty() {
-        submission.inputs = super::tera::write_range_files(staging, &submission.conf).await?;
-    }
-    if total_order && submission.reduces > 1 && !submission.conf.contains_key(SPLIT_KEYS) {
-        let keys = super::sample::split_key_file(client, target, &submission, &args.program).await?;
-        let path = staging.put_bytes("split-keys", keys).await?;
-        submission.conf.insert(SPLIT_KEYS.into(), path);
-    }
+    program.stage(&mut submission, staging, &target.cluster()?).await?;
     staging.add_to(&mut submission);
     Ok(submission)
 }

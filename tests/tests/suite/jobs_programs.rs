@@ -2,7 +2,7 @@
 //! and removed from the file system afterwards.
 
 use fermata_tests::{Cluster, Up, binaries};
-use std::fs;
+use std::{fs, process::Command};
 
 fn test_job() -> String {
     binaries().join("test-job").display().to_string()
@@ -62,6 +62,37 @@ fn executable_sorts_in_total_order_with_its_side_file() {
     let theft = ["submit", "wordcount", "--input", "/lines", "--output", "/o", "--conf", "staging=/lines"];
     assert!(cluster.refused(2, &theft).contains("staging"));
     assert_eq!(cluster.json(&["fs", "ls", "/lines"]).as_array().unwrap().len(), 1);
+}
+
+/// Runs an example of the client and returns what it prints.
+fn run_example(cluster: &Cluster, name: &str, args: &[&str]) -> String {
+    let mut command = Command::new(binaries().join("examples").join(name));
+    command.arg(".fermata/fermata.toml").args(args).current_dir(cluster.path(""));
+    let ran = command.output().expect("the example is built");
+    assert!(ran.status.success(), "{name} {args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).unwrap()
+}
+
+#[test]
+fn examples_of_the_client_submit_builtin_programs_and_executables() {
+    let cluster = Cluster::up(Up { nodes: 1, replication: 1, ..Up::default() });
+    fs::write(cluster.path("lines"), "b\na\nb\n").unwrap();
+    cluster.mrctl(&["fs", "put", "lines", "/lines"]);
+    assert_eq!(run_example(&cluster, "submit", &["/lines", "/counts"]), "a\t1\nb\t2\n");
+
+    run_example(&cluster, "program", &["teragen", "/gen", "0", "rows=1000", "maps=3"]);
+    run_example(&cluster, "program", &["terasort", "/sorted", "3", "/gen"]);
+    let generated = cluster.output("/gen");
+    let mut records: Vec<&[u8]> = generated.chunks(100).collect();
+    assert_eq!(records.len(), 1000);
+    records.sort_unstable();
+    assert!(records.concat() == cluster.output("/sorted"), "the output is not what a plain sort gives");
+
+    let job = run_example(&cluster, "program", &[&test_job(), "/out", "2", "/lines", "misbehaviour="]);
+    assert_eq!(String::from_utf8(cluster.output("/out")).unwrap(), "none a\nnone b\nnone b\n");
+    let history = cluster.mrctl(&["history", job.trim()]);
+    assert!(!history.contains(r#""divisible":false"#), "test-job declares that it is divisible: {history}");
+    cluster.wait_clean();
 }
 
 #[test]
