@@ -1,8 +1,8 @@
 //! Split keys for a job with total order: samples input in the file system with the mapper of the
 //! job, and divides the keys evenly.
 //!
-//! This happens before the submission. `mrctl` does it for a built-in program; for other programs
-//! the job binary does it (`--sample`), because only it has the mapper.
+//! This happens before the submission. The client does it for a built-in program; for other
+//! programs the job binary does it (`--sample`), because only it has the mapper.
 
 use crate::{dfs_error::dfs_error, execution::sample_keys, input::DfsFile, partition::encode_splits};
 use daemon::config::{ClientConfig, SecurityConfig};
