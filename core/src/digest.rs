@@ -80,6 +80,7 @@ fn describe_task(cluster: &Durable, job: &Job, task: &Task, out: &mut String) {
         done_by,
         failures,
         unfetched,
+        interruptions,
         checkpoint,
         saved_work,
         on_hold,
@@ -88,7 +89,7 @@ fn describe_task(cluster: &Durable, job: &Job, task: &Task, out: &mut String) {
     } = task;
     let _ = writeln!(
         out,
-        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {checkpoint:?} {saved_work:?} {on_hold} {avoided_trackers:?}"
+        "  {id} of {root} {start}..{end} {hosts:?} {done_by:?} {failures} {unfetched} {interruptions} {checkpoint:?} {saved_work:?} {on_hold} {avoided_trackers:?}"
     );
     for attempt in &task.attempts {
         let Attempt {

@@ -9,7 +9,7 @@ use crate::{
     job::{Job, JobOutcome, JobState, MapEvent},
     pending::PendingTasks,
     phase::Phase,
-    task::{AttemptState, Task, Work},
+    task::{AttemptState, INTERRUPTIONS_MAX, Task, Work},
     tracker::TrackerState,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +65,9 @@ fn check_job(cluster: &Cluster, job: &Job) -> Result<(), String> {
             let within = job.has_ended() || task.is_done() || task.failures < job.spec.attempts_max;
             ensure(within, || {
                 format!("{} continues after {} failures, the maximum of its job", task.id, task.failures)
+            })?;
+            ensure(job.has_ended() || task.interruptions < INTERRUPTIONS_MAX, || {
+                format!("{} continues after {} interruptions", task.id, task.interruptions)
             })?;
             // The result of an attempt whose range differs from that of its task would not count.
             let outdated = task.viable_attempts().find(|attempt| attempt.end != task.end);

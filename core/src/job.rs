@@ -17,6 +17,11 @@ use std::{
 
 pub use types::Secret;
 
+/// Maximum number of counter names that the maps of a job may add, and that its reduces may add.
+const COUNTERS_PER_PHASE_MAX: usize = 2000;
+/// The counter to which counters with further names are added.
+const EXCESS_COUNTERS: &str = "COUNTERS_OVER_LIMIT";
+
 /// The priority of a job. Some policies run jobs with a higher priority first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -246,6 +251,28 @@ pub struct Job {
 }
 
 impl Job {
+    /// Limits the counters of an attempt that has succeeded: those with new names are added to one
+    /// counter if the job has too many names already. Names are never removed, so a name is either
+    /// counted in all results or in none.
+    pub(crate) fn limit_counters(&self, phase: Phase, counters: &mut Vec<(String, u64)>) {
+        let max = match phase {
+            Phase::Map => COUNTERS_PER_PHASE_MAX,
+            Phase::Reduce => 2 * COUNTERS_PER_PHASE_MAX,
+        };
+        let mut room = max.saturating_sub(self.counters.len());
+        let mut excess: Option<u64> = None;
+        counters.retain(|(name, value)| {
+            let is_excess = name == EXCESS_COUNTERS || (room == 0 && !self.counters.contains_key(name));
+            if is_excess {
+                excess = Some(excess.unwrap_or_default().wrapping_add(*value));
+            } else if !self.counters.contains_key(name) {
+                room -= 1;
+            }
+            !is_excess
+        });
+        counters.extend(excess.map(|excess| (EXCESS_COUNTERS.to_owned(), excess)));
+    }
+
     /// Returns whether its tasks may be launched.
     pub fn is_running(&self) -> bool {
         self.state == JobState::Running

@@ -19,6 +19,13 @@ use std::collections::BTreeSet;
 
 pub use types::{PreemptKind, PreemptRefusal, Stage};
 
+/// After this many interruptions of a task, its job fails.
+pub(crate) const INTERRUPTIONS_MAX: u32 = 1000;
+/// A task that was interrupted at most this often is launched again at once.
+const RETRIES_AT_ONCE: u32 = 4;
+/// The longest delay before an interrupted task is launched again.
+const RETRY_DELAY_MAX: Span = Span::secs(60);
+
 /// A map or a reduce of a job, according to the facts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
@@ -39,14 +46,18 @@ pub struct Task {
     pub failures: u32,
     /// How often the output of a map was given up because it could not be fetched.
     pub unfetched: u32,
+    /// Number of interruptions: attempts that nothing had ordered to end, on a live tracker, and
+    /// that were killed or paused all the same. For example, the file system was unavailable. They
+    /// do not count as failures.
+    pub interruptions: u32,
     /// The newest checkpoint of a paused reduce.
     pub checkpoint: Option<Checkpoint>,
     /// The work of preempted attempts that is part of its result or its checkpoint.
     pub saved_work: Work,
     /// The task waits until a user resumes it.
     pub on_hold: bool,
-    /// Trackers where it failed, or where its output could not be fetched. Other trackers are tried
-    /// first.
+    /// Trackers where it failed or was interrupted, or where its output could not be fetched. Other
+    /// trackers are tried first.
     pub avoided_trackers: BTreeSet<TrackerId>,
 }
 
@@ -222,11 +233,25 @@ impl Task {
             done_by: None,
             failures: 0,
             unfetched: 0,
+            interruptions: 0,
             checkpoint: None,
             saved_work: Work::default(),
             on_hold: false,
             avoided_trackers: BTreeSet::new(),
         }
+    }
+
+    /// Returns how long the task waits after its last interruption before it is launched again: not
+    /// at all at first, then 1 second, doubled with each interruption, up to a minute.
+    pub(crate) fn retry_delay(&self) -> Span {
+        let Some(doublings) = self.interruptions.checked_sub(RETRIES_AT_ONCE + 1) else { return Span(0) };
+        Span::secs(1 << doublings.min(16)).min(RETRY_DELAY_MAX)
+    }
+
+    /// Returns whether an interruption of this attempt is a reason to avoid its tracker. An attempt
+    /// that resumed may have ended only because it could not read its checkpoint.
+    pub(crate) fn avoids_tracker_of(&self, interrupted: &Attempt) -> bool {
+        interrupted.resumed_from.is_none() || self.interruptions > RETRIES_AT_ONCE
     }
 
     /// Returns the attempts that hold a slot.

@@ -69,7 +69,17 @@ pub const RULE_TEXTS: &[RuleText] = &[
         "checkpoints-unreachable",
         "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}] for unreachable nodes with their checkpoints",
     ),
-    ("avoids-trackers", "it avoids {trackers node where it|nodes where it} failed"),
+    (
+        "tasks-delayed",
+        "[{maps_waiting map waits|maps wait}][{reduces_waiting reduce waits|reduces wait}] up to a minute before the next \
+         attempt, because earlier attempts ended without a result",
+    ),
+    (
+        "task-delayed",
+        "{attempts attempt|attempts} of it ended without a result, although nothing stopped it: it waits up to a minute before \
+         the next one",
+    ),
+    ("avoids-trackers", "it avoids {trackers node where it|nodes where it} failed or was interrupted"),
     (
         "slow-start",
         "{reduces_waiting reduce waits|reduces wait} for maps: {maps_done} of {maps_wanted} required maps are done",

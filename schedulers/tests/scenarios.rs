@@ -36,3 +36,27 @@ fn scenarios_have_the_expected_results() {
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
+
+/// A job must not add attempts to the JobTracker forever, whatever its program does.
+#[test]
+fn job_of_a_task_that_is_interrupted_a_thousand_times_fails() {
+    for (submitted, attempt, report) in
+        [("maps=1", "j1.m0", "killed=j1.m0"), ("maps=0 reduces=1", "j1.r0", "paused=j1.r0")]
+    {
+        let mut text =
+            format!("config lost_after=100000s\ncluster t1:h1 slots=1m1r\nsubmit j1 {submitted}\n");
+        for number in 0..1000 {
+            let stage = if report.starts_with("paused") { ":merge" } else { "" };
+            let at = 61 * (number + 1);
+            let _ = writeln!(text, "heartbeat t1 at={at}s {report}.{number}{stage}");
+            // The delay is over, and the tracker has a free slot.
+            let _ = writeln!(text, "tick at={}s\nheartbeat t1", at + 60);
+        }
+        text.push_str("----\n");
+        let played = mrcore::scenario::run(&text, "fifo", &make, &|_| Ok(())).unwrap();
+        let launches = played.lines().filter(|line| line.starts_with(&format!("assign {attempt} "))).count();
+        assert_eq!(launches, 1000, "{attempt}");
+        let ended = format!("ended j1 failed: 1000 attempts of {attempt} ended without a result");
+        assert!(played.contains(&ended), "{attempt}: {}", &played[played.len().saturating_sub(2000)..]);
+    }
+}

@@ -211,6 +211,16 @@ impl Cluster {
         (checkpoint.stage, records, checkpoint.work.bytes) > (other.stage, other.records, other.bytes_in)
     }
 
+    /// Returns whether a task was interrupted and waits before it is launched again.
+    pub fn is_delayed(&self, task: TaskId) -> bool {
+        self.volatile.is_delayed(task)
+    }
+
+    /// Returns the tasks of a job that were interrupted and wait before they are launched again.
+    pub(crate) fn delayed_tasks(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
+        self.volatile.delayed_tasks(job, phase)
+    }
+
     /// Returns the indexes of the running tasks of a job that are much slower than other tasks of
     /// their phase.
     pub fn stragglers(&self, job: JobId, phase: Phase) -> impl Iterator<Item = u32> + '_ {

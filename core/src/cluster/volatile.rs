@@ -7,7 +7,7 @@
 use super::Durable;
 use crate::{
     fact::Fact,
-    ids::{AttemptId, JobId, TrackerId},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
     phase::{PerPhase, Phase},
     task::{Attempt, AttemptState, Progress},
     time::Time,
@@ -45,6 +45,8 @@ pub(crate) struct Volatile {
     pub(crate) stragglers: PerPhase<BTreeMap<JobId, BTreeSet<u32>>>,
     /// Trackers that may have files of a job although they did not run its attempts.
     extra_trackers: BTreeMap<JobId, BTreeSet<TrackerId>>,
+    /// Tasks that were interrupted and wait before they are launched again, and until when.
+    delayed_tasks: BTreeMap<TaskId, Time>,
     /// What was reported about each attempt: by job, phase, index of the task and number of the
     /// attempt.
     reported_states: BTreeMap<JobId, PerPhase<Vec<Vec<ReportedState>>>>,
@@ -98,6 +100,7 @@ impl Volatile {
                     self.stragglers[phase].remove(job);
                 }
                 self.missing_outputs.retain(|attempt| attempt.job() != *job);
+                self.delayed_tasks.retain(|task, _| task.job != *job);
             }
             Fact::JobForgotten { job } => {
                 self.extra_trackers.remove(job);
@@ -161,6 +164,27 @@ impl Volatile {
         self.missing_outputs.contains(&output)
     }
 
+    /// Delays the next launch of a task.
+    pub(crate) fn delay_task(&mut self, task: TaskId, until: Time) {
+        self.delayed_tasks.insert(task, until);
+    }
+
+    /// Ends the delays that are over. Returns whether there were any.
+    pub(crate) fn end_delays(&mut self, now: Time) -> bool {
+        let before = self.delayed_tasks.len();
+        self.delayed_tasks.retain(|_, until| *until > now);
+        self.delayed_tasks.len() < before
+    }
+
+    pub(super) fn is_delayed(&self, task: TaskId) -> bool {
+        self.delayed_tasks.contains_key(&task)
+    }
+
+    pub(super) fn delayed_tasks(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
+        let task = |index| TaskId { job, phase, index };
+        self.delayed_tasks.range(task(0)..=task(u32::MAX)).map(|(task, _)| *task)
+    }
+
     /// Adds a tracker that may have files of a job although it did not run attempts of the job.
     pub(crate) fn add_extra_tracker(&mut self, job: JobId, tracker: TrackerId) {
         self.extra_trackers.entry(job).or_default().insert(tracker);
@@ -176,7 +200,7 @@ impl Volatile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ids::TaskId, job::JobOutcome};
+    use crate::job::JobOutcome;
 
     const JOB: JobId = JobId(1);
     const TRACKER: TrackerId = TrackerId(0);
@@ -206,6 +230,19 @@ mod tests {
     }
 
     #[test]
+    fn delay_of_a_task_ends_at_its_time() {
+        let mut volatile = Volatile::default();
+        let [early, late] = [1, 2].map(|index| attempt(Phase::Map, index).task);
+        volatile.delay_task(early, Time(5));
+        volatile.delay_task(late, Time(9));
+        assert_eq!(volatile.delayed_tasks(JOB, Phase::Map).collect::<Vec<_>>(), [early, late]);
+        assert_eq!(volatile.delayed_tasks(JOB, Phase::Reduce).count(), 0);
+        assert!(!volatile.end_delays(Time(4)));
+        assert!(volatile.end_delays(Time(5)));
+        assert!(!volatile.is_delayed(early) && volatile.is_delayed(late));
+    }
+
+    #[test]
     fn entries_of_forgotten_jobs_and_trackers_are_removed() {
         let mut volatile = Volatile::default();
         let reduce = attempt(Phase::Reduce, 7);
@@ -214,6 +251,7 @@ mod tests {
         volatile.set_missing(&BTreeSet::from([attempt(Phase::Map, 0)]), &BTreeSet::new());
         volatile.stragglers.map.insert(JOB, BTreeSet::from([3]));
         volatile.add_extra_tracker(JOB, TRACKER);
+        volatile.delay_task(reduce.task, Time(9));
         volatile.reported_state_mut(reduce).last_report = Time(5);
         assert_eq!(volatile.reported_state(reduce).map(|reported| reported.last_report), Some(Time(5)));
         assert_eq!(

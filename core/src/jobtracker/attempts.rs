@@ -4,15 +4,17 @@ use super::JobTracker;
 use crate::{
     event::{AttemptReport, AttemptStatus, Effect, FetchFailure, Order},
     fact::Fact,
-    ids::{AttemptId, JobId, TrackerId},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
     job::JobOutcome,
     output::piece_outside_folders,
     phase::Phase,
-    task::{AttemptResult, AttemptState, PreemptKind, Progress},
-    time::Time,
+    task::{AttemptResult, AttemptState, INTERRUPTIONS_MAX, PreemptKind, Progress},
+    time::{Span, Time},
     tracker::TrackerState,
 };
 
+/// Length limit for the reason that is recorded when an attempt is killed or lost, in bytes.
+const KILL_REASON_BYTES_MAX: usize = 256;
 /// If one reduce fails to fetch the same map output this often, the output is given up.
 const FETCH_FAILURES_TO_GIVE_UP_OUTPUT: u32 = 3;
 /// If this many reduces cannot fetch the same map output, the output is given up at once.
@@ -47,7 +49,12 @@ impl JobTracker {
             }
             return self.handle_unknown_attempt(from, id, Self::is_final(&status));
         }
-        let status = self.check_pieces(id, status);
+        let mut status = self.check_pieces(id, status);
+        if let AttemptStatus::Succeeded(result) | AttemptStatus::Split(_, result) = &mut status
+            && let Some(job) = self.cluster.job(id.job())
+        {
+            job.limit_counters(id.phase(), &mut result.counters);
+        }
         match status {
             AttemptStatus::Running(progress) => self.attempt_progressed(now, id, progress, out),
             AttemptStatus::Succeeded(result) => self.attempt_succeeded(now, id, result, out),
@@ -230,6 +237,8 @@ impl JobTracker {
         bytes_in: u64,
         out: &mut Vec<Effect>,
     ) {
+        let why = &why[..why.floor_char_boundary(KILL_REASON_BYTES_MAX)];
+        let interruptions = self.interruptions(id.task);
         self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in }, out);
         // The attempt may have been given up with its tracker, so that no report follows.
         let job = self.cluster.job(id.job());
@@ -237,6 +246,39 @@ impl JobTracker {
             self.jobs_with_ended_attempts.insert(id.job());
         }
         self.after_reduce_ended(now, id, out);
+        self.after_interruption(now, id.task, interruptions, why, out);
+    }
+
+    /// Returns how often a task was interrupted ([`crate::task::Task::interruptions`]).
+    pub(super) fn interruptions(&self, id: TaskId) -> u32 {
+        self.cluster.task(id).map_or(0, |task| task.interruptions)
+    }
+
+    /// Called after an attempt of a task has ended. `before` is the number of interruptions of the
+    /// task before that. If the attempt was interrupted, the task waits before its next launch.
+    /// After too many interruptions the job fails: a program can cause them, and the JobTracker
+    /// stores every attempt.
+    pub(super) fn after_interruption(
+        &mut self,
+        now: Time,
+        id: TaskId,
+        before: u32,
+        why: &str,
+        out: &mut Vec<Effect>,
+    ) {
+        let job = self.cluster.job(id.job).filter(|job| job.is_running());
+        let Some(task) = job.and_then(|job| job.task(id)).filter(|task| task.interruptions > before) else {
+            return;
+        };
+        if task.interruptions >= INTERRUPTIONS_MAX {
+            let times = task.interruptions;
+            let why = format!("{times} attempts of {id} ended without a result, the last one because: {why}");
+            return self.end_job(now, id.job, JobOutcome::Failed(why), out);
+        }
+        let delay = task.retry_delay();
+        if delay > Span(0) {
+            self.cluster.volatile.delay_task(id, now + delay);
+        }
     }
 
     fn after_reduce_ended(&mut self, now: Time, id: AttemptId, out: &mut Vec<Effect>) {

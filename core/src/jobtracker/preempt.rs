@@ -166,9 +166,11 @@ impl JobTracker {
             return self.queue_order(on, Order::DropCheckpoint(id));
         }
         let CheckpointInfo { stage, bytes, bytes_in, .. } = checkpoint;
+        let interruptions = self.interruptions(id.task);
         self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in }, out);
         self.cluster.set_checkpoint_info(on, id, checkpoint);
         self.require_outputs(now, id.job(), out);
+        self.after_interruption(now, id.task, interruptions, "it paused without a request", out);
     }
 
     /// Handles the report that the checkpoint that an attempt should resume from is missing or

@@ -99,6 +99,9 @@ impl JobTracker {
             reasons.push(Why::rule("slot-reserved").with("on_tracker", f64::from(on.0)));
         } else {
             reasons.extend(self.explain_checkpoint(task));
+            if self.cluster.is_delayed(id) {
+                reasons.push(Why::rule("task-delayed").with("attempts", f64::from(task.interruptions)));
+            }
             if !task.avoided_trackers.is_empty() {
                 reasons
                     .push(Why::rule("avoids-trackers").with("trackers", task.avoided_trackers.len() as f64));
@@ -149,12 +152,15 @@ impl JobTracker {
             checkpoint
                 .is_some_and(|checkpoint| self.cluster.unreachable_trackers().contains(&checkpoint.tracker))
         };
+        let is_delayed = |index| self.cluster.is_delayed(TaskId { job: job.id, phase, index });
         let accepts =
             |tracker: &Tracker| tracker.state == TrackerState::Live && tracker.capacity()[phase] > 0;
         let rule = if self.launches_suspended {
             "launches-suspended"
         } else if job.pending[phase].iter().all(is_unreachable) {
             "checkpoints-unreachable"
+        } else if job.pending[phase].iter().all(is_delayed) {
+            "tasks-delayed"
         } else if !self.cluster.trackers().any(accepts) {
             "no-tracker"
         } else if free == 0 {

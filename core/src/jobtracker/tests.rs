@@ -1,13 +1,16 @@
 //! Tests of decisions that need no policy: which jobs are accepted, what a repeated commit deletes,
-//! and when launches are suspended.
+//! when launches are suspended, and how much of a report is stored.
 
 use super::*;
 use crate::{
-    event::JobRefusal,
+    event::{AttemptReport, AttemptStatus, Heartbeat, JobRefusal, Registration},
+    ids::{Incarnation, TaskId},
     job::{InputPin, Job, JobSpec, Payload, Priority, Program, Split},
     output::Leftovers,
     plan::Plan,
     scheduler::Round,
+    task::AttemptResult,
+    why::Why,
 };
 use std::sync::Arc;
 
@@ -167,4 +170,76 @@ fn launches_are_suspended_below_a_quarter_of_the_disk_reserve() {
         send(&mut core, Event::FreeSpace { bytes });
         assert_eq!(core.launches_suspended(), suspended, "{bytes} bytes free");
     }
+}
+
+/// Registers a tracker, submits a job and runs one attempt of each of its maps, which end as
+/// reported.
+fn run_maps(reports: Vec<AttemptStatus>) -> JobTracker {
+    let mut core = start(Config::default());
+    let maps = reports.len() as u32;
+    let tracker = Registration {
+        name: "t1".into(),
+        incarnation: Incarnation(1),
+        host: "h1".into(),
+        rack: "r1".into(),
+        shuffle_addr: "h1:1".into(),
+        logs_addr: "h1:2".into(),
+        slots: PerPhase { map: maps, reduce: 0 },
+        attempts: Vec::new(),
+        outputs: Vec::new(),
+        checkpoints: Vec::new(),
+        jobs: Vec::new(),
+    };
+    send(&mut core, Event::Registration { request: RequestId(1), tracker });
+    assert_eq!(submit(&mut core, 2, "ann", maps.into(), ""), Reply::Submitted(JobId(1)));
+    let tracker = core.cluster().tracker_named("t1").expect("it has registered").id;
+    let task = |index| TaskId { job: JobId(1), phase: Phase::Map, index };
+    for index in 0..maps {
+        core.launch(Time(1), task(index), tracker, false, Why::rule("test"), &mut Vec::new());
+    }
+    let report = |(index, status)| AttemptReport { attempt: task(index).attempt(0), status };
+    let attempts = (0..).zip(reports).map(report).collect();
+    let (incarnation, fetch_failures) = (Incarnation(1), Vec::new());
+    let heartbeat = Heartbeat { tracker, incarnation, seq: 1, acked: 0, attempts, fetch_failures };
+    send(&mut core, Event::Heartbeat(heartbeat));
+    core
+}
+
+#[test]
+fn counters_over_the_limit_of_a_job_are_added_to_one_counter() {
+    let counters = |from: u64, value: u64| {
+        let counters = (from..from + 1000).map(|name| (format!("{name:05}"), value)).collect();
+        AttemptStatus::Succeeded(AttemptResult { counters, ..AttemptResult::default() })
+    };
+    // Two maps fill the limit of 2000 names. The third has 500 of them, and 500 others.
+    let core = run_maps(vec![counters(0, 1), counters(1000, 1), counters(1500, 10), counters(5000, 100)]);
+    let job = core.cluster().job(JobId(1)).expect("it is known");
+    assert_eq!(job.counters.len(), 2001);
+    assert_eq!((job.counters["01499"], job.counters["01500"]), (1, 11));
+    assert_eq!(job.counters["COUNTERS_OVER_LIMIT"], 500 * 10 + 1000 * 100);
+    let result = |index: usize| job.tasks.map[index].winning_attempt().and_then(|won| won.result.as_ref());
+    assert_eq!(result(2).map(|result| result.counters.len()), Some(501));
+    assert_eq!(result(3).map(|result| result.counters.len()), Some(1), "the rest is not stored");
+    crate::invariants::check(core.cluster()).unwrap();
+}
+
+#[test]
+fn start_of_the_reason_of_a_killed_attempt_is_stored() {
+    let why = format!("the cause {}", "\u{e9}".repeat(1000));
+    let core = run_maps(vec![AttemptStatus::Killed(why.clone())]);
+    let task = &core.cluster().job(JobId(1)).expect("it is known").tasks.map[0];
+    let stored = task.attempts[0].error.as_deref().unwrap_or_default();
+    assert!(stored.len() <= 256 && stored.len() > 250 && why.starts_with(stored), "{stored}");
+}
+
+#[test]
+fn delay_after_interruptions_is_doubled_up_to_a_minute() {
+    let core = run_maps(vec![AttemptStatus::Killed("the file system is unavailable".into())]);
+    let mut task = core.cluster().job(JobId(1)).expect("it is known").tasks.map[0].clone();
+    assert_eq!(task.interruptions, 1);
+    let delays = [1, 4, 5, 6, 10, 11, 999].map(|interruptions| {
+        task.interruptions = interruptions;
+        task.retry_delay().0 / 1_000_000
+    });
+    assert_eq!(delays, [0, 0, 1, 2, 32, 60, 60]);
 }

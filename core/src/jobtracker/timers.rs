@@ -31,6 +31,7 @@ impl JobTracker {
         }
         self.recheck_drains();
         self.work_arrived |= self.reservations.expire(now);
+        self.work_arrived |= self.cluster.volatile.end_delays(now);
         self.run_periodic_round_if_due(now, out);
     }
 

@@ -68,6 +68,9 @@ impl Plan<'_> {
         if self.assigned_tasks.contains(&task.id) {
             return Err(Refused::NotPending(task.id));
         }
+        if self.cluster.is_delayed(task.id) {
+            return Err(Refused::Delayed(task.id));
+        }
         if let Some(place) =
             self.reserved_place(task.id).filter(|place| !self.is_equally_near(task, on, *place))
         {

@@ -23,6 +23,7 @@ impl Plan<'_> {
         ids.find(|id| {
             !self.assigned_tasks.contains(id)
                 && self.reserved_place(*id).is_none()
+                && !self.cluster.is_delayed(*id)
                 && job.task(*id).is_some_and(|task| {
                     job.may_start_task(task)
                         && self.unavailable_checkpoint(task).is_none()

@@ -62,7 +62,7 @@ pub enum Refused {
     NoSlot { tracker: TrackerId, phase: Phase },
     #[error("{job} has blacklisted tracker {tracker}")]
     Blacklisted { job: JobId, tracker: TrackerId },
-    #[error("task {task} failed on tracker {tracker}, and other trackers can run it")]
+    #[error("task {task} failed or was interrupted on tracker {tracker}, and other trackers can run it")]
     Avoided { task: TaskId, tracker: TrackerId },
     #[error("tracker {0} is already running an attempt of this task")]
     SameTracker(TrackerId),
@@ -70,6 +70,8 @@ pub enum Refused {
     Draining(TrackerId),
     #[error("the checkpoint of task {task} is on tracker {on}, which is suspect")]
     CheckpointUnavailable { task: TaskId, on: TrackerId },
+    #[error("task {0} waits, because its last attempts ended without a result")]
+    Delayed(TaskId),
     #[error("a slot of tracker {on} is reserved for task {task}")]
     Reserved { task: TaskId, on: TrackerId },
     #[error(transparent)]
@@ -302,6 +304,14 @@ impl<'a> Plan<'a> {
         if phase == Phase::Reduce {
             taken += self.waiting_for_checkpoint(job);
         }
+        let delayed = self.cluster.delayed_tasks(job.id, phase).filter(|id| {
+            let counted_above = |task: &Task| {
+                self.reserved_place(*id).is_some() || self.unavailable_checkpoint(task).is_some()
+            };
+            let is_open = |task: &Task| job.may_start_task(task) && !counted_above(task);
+            waits(*id) && job.task(*id).is_some_and(is_open)
+        });
+        taken += delayed.count();
         open.saturating_sub(taken)
     }
 

@@ -300,6 +300,7 @@ mod tests {
             done_by: None,
             failures: 0,
             unfetched: 0,
+            interruptions: 0,
             checkpoint: None,
             saved_work: mrcore::task::Work::default(),
             on_hold: false,

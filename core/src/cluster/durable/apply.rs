@@ -68,6 +68,9 @@ impl Durable {
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
             Fact::AttemptFailed { attempt, error } => self.attempt_failed(at, *attempt, error),
             Fact::AttemptKilled { attempt, why, bytes_in } => {
+                if self.count_interruption(*attempt)? {
+                    self.avoid_tracker_of(*attempt)?;
+                }
                 self.release_slot(at, *attempt, AttemptState::Killed)?;
                 self.set_error(*attempt, why);
                 self.count_kill(at, *attempt, *bytes_in)
@@ -480,6 +483,26 @@ impl Durable {
             self.forget_checkpoint(checkpoint);
         }
         self.update_pending(id.task)
+    }
+
+    /// Counts an interruption if nothing has ordered the attempt, which is about to end, to end, and
+    /// its tracker is live. Returns whether it was one.
+    pub(super) fn count_interruption(&mut self, id: AttemptId) -> Result<bool, ApplyError> {
+        let Some(attempt) = self.attempt(id) else { return apply_error(format!("{id} is not known")) };
+        let live = self.tracker(attempt.tracker).is_some_and(|on| on.state == TrackerState::Live);
+        let interrupted = attempt.state == AttemptState::Running && live;
+        self.task_mut(id.task)?.interruptions += u32::from(interrupted);
+        Ok(interrupted)
+    }
+
+    fn avoid_tracker_of(&mut self, interrupted: AttemptId) -> Result<(), ApplyError> {
+        let task = self.task_mut(interrupted.task)?;
+        let attempt = &task.attempts[interrupted.number as usize];
+        if task.avoids_tracker_of(attempt) {
+            let on = attempt.tracker;
+            task.avoided_trackers.insert(on);
+        }
+        Ok(())
     }
 
     fn set_error(&mut self, id: AttemptId, error: &str) {
