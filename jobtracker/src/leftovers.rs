@@ -11,10 +11,12 @@ use crate::{
 };
 use dfs_client::{ClientError, error::Kind, path::DfsPath};
 use mrcore::{job::Job, output::Leftovers};
+use parking_lot::Mutex;
 use proto::STAGING;
+use std::collections::BTreeSet;
 
 /// The folders to delete.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LeftoverFolders {
     /// The user with whose permissions everything is deleted. None if the JobTracker deletes with
     /// its own permissions.
@@ -66,6 +68,34 @@ pub(crate) fn check_staging(text: &str) -> Result<Option<DfsPath>, Refusal> {
     })
 }
 
+/// Leftovers that wait to be deleted, each once, by one tokio task. While the NameNode is down, more
+/// are added and none is deleted.
+#[derive(Debug, Default)]
+pub(crate) struct LeftoverQueue {
+    /// None if no tokio task is deleting leftovers.
+    waiting: Mutex<Option<BTreeSet<LeftoverFolders>>>,
+}
+
+impl LeftoverQueue {
+    /// Adds leftovers. Returns whether the caller must start a tokio task that deletes them.
+    pub(crate) fn add(&self, leftovers: LeftoverFolders) -> bool {
+        let mut waiting = self.waiting.lock();
+        let must_start = waiting.is_none();
+        waiting.get_or_insert_default().insert(leftovers);
+        must_start
+    }
+
+    /// Removes and returns the next leftovers. If it returns None, the tokio task must end.
+    pub(crate) fn next(&self) -> Option<LeftoverFolders> {
+        let mut waiting = self.waiting.lock();
+        let next = waiting.as_mut().and_then(BTreeSet::pop_first);
+        if next.is_none() {
+            *waiting = None;
+        }
+        next
+    }
+}
+
 /// Deletes the leftovers of a job. Retries for as long as the NameNode is down.
 pub(crate) async fn clear(files: &Files, leftovers: &LeftoverFolders) {
     let mut backoff = Backoff::new();
@@ -110,6 +140,21 @@ async fn try_clear(files: &Files, leftovers: &LeftoverFolders) -> Result<(), Cli
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leftovers_wait_once_and_one_task_deletes_them() {
+        let folder =
+            |name: &str| LeftoverFolders::of_staging(DfsPath::parse(&format!("{STAGING}/{name}")).unwrap());
+        let queue = LeftoverQueue::default();
+        assert!(queue.add(folder("a")), "no task was running");
+        assert_eq!(queue.next(), Some(folder("a")));
+        // While the task deletes the first, it may get more, also the same again.
+        for name in ["b", "a", "b"] {
+            assert!(!queue.add(folder(name)), "{name}: a task is running");
+        }
+        assert_eq!([queue.next(), queue.next(), queue.next()], [Some(folder("a")), Some(folder("b")), None]);
+        assert!(queue.add(folder("c")), "the task has ended");
+    }
 
     #[test]
     fn staging_folder_must_be_directly_in_the_staging_area() {

@@ -12,7 +12,7 @@ use crate::{
     wire::{self, Event, MapEventBatch},
 };
 use agent::{ENDED_BYTES_MAX, FetchFailure};
-use mrlib_api::limits::{PIECES_MAX, check_counters, truncate_failure, truncate_status};
+use mrlib_api::limits::{check_counters, check_pieces, truncate_failure, truncate_status};
 use prost::Message;
 use proto::mr::{
     FetchFailed, MapEvent, Progress, TaskMapEvents, TaskPreempt, TaskResult, TaskStart, ToTask, from_task,
@@ -407,12 +407,7 @@ pub(crate) fn check_message(job: JobId, kind: from_task::Kind) -> Result<from_ta
 /// the tracker.
 fn check_result(result: &TaskResult) -> Result<(), String> {
     check_counters(result.counters.keys().map(String::as_str))?;
-    if result.pieces.len() > PIECES_MAX {
-        return Err(format!(
-            "the task wrote {} output files: the maximum is {PIECES_MAX}",
-            result.pieces.len()
-        ));
-    }
+    check_pieces(&result.pieces)?;
     let bytes = result.encoded_len();
     if bytes > RESULT_BYTES_MAX {
         return Err(format!("the result of the task has {bytes} bytes: the maximum is {RESULT_BYTES_MAX}"));

@@ -16,6 +16,7 @@ use crate::{
     events,
     files::Files,
     history::HistoryWriter,
+    leftovers::{LeftoverFolders, LeftoverQueue},
     wire::{self, ToTracker},
     writable::NotWritable,
 };
@@ -102,6 +103,7 @@ pub(crate) struct Driver {
     /// Unbounded, because the lock is held when items are added; `backlog` limits its length.
     queue: mpsc::UnboundedSender<QueuedOutput>,
     backlog: Backlog,
+    leftovers: LeftoverQueue,
     /// A message for the operator if journal records may have been lost at this start.
     notice: Option<String>,
     /// Notified when it is durable that a job has ended.
@@ -147,6 +149,7 @@ impl Driver {
             history_writer,
             queue,
             backlog: Backlog::default(),
+            leftovers: LeftoverQueue::default(),
             notice,
             job_end: Notify::new(),
             fatal: watch::Sender::new(None),
@@ -492,7 +495,11 @@ impl Driver {
                 }
                 Output::Commit(job) => drop(tokio::spawn(self.clone().commit(job))),
                 Output::Compute(number, problem) => drop(tokio::spawn(self.clone().compute(number, problem))),
-                Output::DeleteLeftovers(leftovers) => drop(tokio::spawn(self.clone().clear(leftovers))),
+                Output::DeleteLeftovers(leftovers) => {
+                    if self.leftovers.add(LeftoverFolders::of_job(&leftovers)) {
+                        tokio::spawn(self.clone().delete_leftovers());
+                    }
+                }
                 Output::Flush(done) => {
                     self.history_writer.flush().await;
                     let _ = done.send(());

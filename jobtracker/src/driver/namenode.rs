@@ -4,7 +4,7 @@
 use super::{Driver, notify_watchers};
 use crate::{
     error::Refusal,
-    leftovers::{self, LeftoverFolders},
+    leftovers,
     output,
     writable::{self, NotWritable, Obstacle},
 };
@@ -13,7 +13,6 @@ use mrcore::{
     Event, Time,
     ids::JobId,
     job::{Job, JobState},
-    output::Leftovers,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -85,9 +84,11 @@ impl Driver {
         self.handle(Event::CommitResult { job: id, repeated, result });
     }
 
-    /// Deletes the leftovers of a job.
-    pub(super) async fn clear(self: Arc<Self>, leftovers: Leftovers) {
-        leftovers::clear(&self.files, &LeftoverFolders::of_job(&leftovers)).await;
+    /// Deletes all leftovers that wait to be deleted.
+    pub(super) async fn delete_leftovers(self: Arc<Self>) {
+        while let Some(leftovers) = self.leftovers.next() {
+            leftovers::clear(&self.files, &leftovers).await;
+        }
     }
 
     /// Checks at a fixed interval whether the NameNode accepts changes, while jobs with output are

@@ -9,12 +9,15 @@ use mrcore::{
     job::{Priority, Program},
     task::{self, AttemptResult, PreemptKind, Progress, Stage},
 };
-use mrlib_api::{limits::truncate_failure_to, settings};
+use mrlib_api::{
+    limits::{check_counters, check_pieces, truncate_failure_to},
+    settings,
+};
 use proto::{TRACKER_PROTOCOL, mr as pb};
 use security::Identity;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Length limit for the names of jobs, programs, queues, nodes and counters.
+/// Length limit for the names of jobs, programs, queues and nodes.
 const NAME_BYTES_MAX: usize = 256;
 /// Length limit for the names of machines and racks, the same as for DNS names.
 const NODE_NAME_BYTES_MAX: usize = 253;
@@ -30,10 +33,9 @@ const INPUTS_BYTES_MAX: usize = 1 << 20;
 /// and its last part are kept.
 const ERROR_BYTES_MAX: usize = 4 << 10;
 const SLOTS_MAX: u32 = 10_000;
-const COUNTERS_MAX: usize = 10_000;
-/// Maximum number of output files of an attempt. TaskTrackers enforce the same limit, which is
-/// defined in mrlib.
-const PIECES_MAX: usize = 10_000;
+/// Larger numbers of bytes in the report of an attempt are reduced to this one, 16 TiB. The core
+/// adds the numbers of all attempts.
+const REPORTED_BYTES_MAX: u64 = 1 << 44;
 
 /// Returns the name if it is neither empty nor too long and has no control characters. `what` says
 /// what it is the name of.
@@ -401,7 +403,7 @@ fn attempt_report(message: pb::AttemptReport) -> Result<AttemptReport, String> {
             AttemptStatus::CheckpointUnreachable(truncate_error(text))
         }
         Some(Status::Killed(text)) => AttemptStatus::Killed(truncate_error(text)),
-        Some(Status::Copied(bytes)) => AttemptStatus::Copied(bytes),
+        Some(Status::Copied(bytes)) => AttemptStatus::Copied(limit_bytes(bytes)),
         Some(Status::CopyFailed(text)) => AttemptStatus::CopyFailed(truncate_error(text)),
         None => return Err(format!("the report of {id} has no status")),
     };
@@ -418,8 +420,8 @@ fn checkpoint_info(phase: Phase, message: &pb::CheckpointInfo) -> task::Checkpoi
     let pb::CheckpointInfo { stage: message, bytes, bytes_in, records } = message;
     task::CheckpointInfo {
         stage: stage(phase, message),
-        bytes: *bytes,
-        bytes_in: *bytes_in,
+        bytes: limit_bytes(*bytes),
+        bytes_in: limit_bytes(*bytes_in),
         records: *records,
     }
 }
@@ -444,30 +446,25 @@ fn progress(phase: Phase, message: &pb::Progress) -> Progress {
         pb::PreemptRefusal::MapperNotDivisible => Some(task::PreemptRefusal::MapperNotDivisible),
     };
     let pb::Progress { bytes_in, bytes_out, activity, refusals, .. } = *message;
+    let (bytes_in, bytes_out) = (limit_bytes(bytes_in), limit_bytes(bytes_out));
     Progress { done, stage, bytes_in, bytes_out, activity, refusals, refused }
 }
 
 fn attempt_result(message: pb::TaskResult) -> Result<AttemptResult, String> {
     let pb::TaskResult { counters, pieces, bytes_out, .. } = message;
-    if counters.len() > COUNTERS_MAX {
-        return Err(format!("reported {} counters: the maximum is {COUNTERS_MAX}", counters.len()));
-    }
-    if let Some(name) = counters.keys().find(|name| name.len() > NAME_BYTES_MAX) {
-        let bytes = name.len();
-        return Err(format!(
-            "reported a counter with a name of {bytes} bytes: the maximum is {NAME_BYTES_MAX}"
-        ));
-    }
-    if pieces.len() > PIECES_MAX {
-        return Err(format!("reported {} output files: the maximum is {PIECES_MAX}", pieces.len()));
-    }
+    check_counters(counters.keys().map(String::as_str))?;
+    check_pieces(&pieces)?;
     let invalid = |error| format!("reported an output file with an invalid path: {error}");
     let normalise =
         |piece: &String| DfsPath::parse(piece).map(|path| path.as_str().to_owned()).map_err(invalid);
     let pieces = pieces.iter().map(normalise).collect::<Result<_, _>>()?;
     let mut counters: Vec<(String, u64)> = counters.into_iter().collect();
     counters.sort_unstable();
-    Ok(AttemptResult { counters, pieces, bytes_out })
+    Ok(AttemptResult { counters, pieces, bytes_out: limit_bytes(bytes_out) })
+}
+
+fn limit_bytes(reported: u64) -> u64 {
+    reported.min(REPORTED_BYTES_MAX)
 }
 
 fn truncate_error(text: String) -> String {
@@ -477,6 +474,7 @@ fn truncate_error(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mrlib_api::limits::COUNTERS_MAX;
 
     #[test]
     fn long_error_text_keeps_its_beginning_and_its_last_part() {
@@ -559,15 +557,32 @@ mod tests {
     }
 
     #[test]
-    fn result_with_too_many_or_too_long_counters_fails_the_attempt() {
+    fn result_with_too_many_or_too_long_counters_or_pieces_fails_the_attempt() {
         let counters = (0..=COUNTERS_MAX).map(|index| (index.to_string(), 1)).collect();
         let too_many = pb::TaskResult { counters, ..Default::default() };
-        let long = pb::TaskResult { counters: [("n".repeat(9999), 1)].into(), ..Default::default() };
-        for result in [too_many, long] {
+        let long = pb::TaskResult { counters: [("n".repeat(257), 1)].into(), ..Default::default() };
+        let path = format!("/{}", "p".repeat(4000));
+        let pieces = pb::TaskResult { pieces: vec![path; 300], ..Default::default() };
+        for result in [too_many, long, pieces] {
             let status = Some(pb::attempt_report::Status::Succeeded(result));
             let report = attempt_report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).unwrap();
-            assert!(matches!(&report.status, AttemptStatus::Failed(why) if why.starts_with("reported")));
+            assert!(matches!(&report.status, AttemptStatus::Failed(_)), "{:?}", report.status);
         }
+    }
+
+    #[test]
+    fn reported_numbers_of_bytes_are_limited() {
+        let all = u64::MAX;
+        let shown =
+            progress(Phase::Map, &pb::Progress { bytes_in: all, bytes_out: all, ..Default::default() });
+        let message = pb::CheckpointInfo { bytes: all, bytes_in: all, ..Default::default() };
+        let saved = checkpoint_info(Phase::Reduce, &message);
+        let result = attempt_result(pb::TaskResult { bytes_out: all, ..Default::default() }).unwrap();
+        let found = [shown.bytes_in, shown.bytes_out, saved.bytes, saved.bytes_in, result.bytes_out];
+        assert_eq!(found, [REPORTED_BYTES_MAX; 5]);
+        let status = Some(pb::attempt_report::Status::Copied(all));
+        let copied = attempt_report(pb::AttemptReport { attempt: "job_1.m0.0".into(), status }).unwrap();
+        assert_eq!(copied.status, AttemptStatus::Copied(REPORTED_BYTES_MAX));
     }
 
     #[test]

@@ -1,13 +1,16 @@
-//! Limits for the reports of a task. A task with too many counters, or with a counter name that is
-//! too long, fails; longer texts are shortened. The tracker applies the limits too, because a task
-//! may be any program.
+//! Limits for the reports of a task. A task with too many counters or output files, or with a
+//! counter name that is too long, fails; longer texts are shortened. The TaskTracker and the
+//! JobTracker apply the limits too, because a task may be any program.
 
 /// Maximum number of counters of a task.
 pub const COUNTERS_MAX: usize = 1000;
 /// Maximum length of the name of a counter, in bytes.
 pub const COUNTER_NAME_BYTES_MAX: usize = 256;
-/// Maximum number of output files of a task. The JobTracker has the same limit.
-pub const PIECES_MAX: usize = 10_000;
+/// Maximum number of output files of a task.
+const PIECES_MAX: usize = 10_000;
+/// Maximum length of the paths of all output files of a task together, in bytes. The JobTracker
+/// stores them until the job is forgotten.
+const PIECES_BYTES_MAX: usize = 1 << 20;
 /// Maximum length of a status line in bytes. A longer status line is truncated.
 pub const STATUS_BYTES_MAX: usize = 1 << 10;
 /// Maximum length of an error message in bytes. The middle of a longer message is omitted.
@@ -80,6 +83,20 @@ pub fn check_counter_name(name: &str) -> Result<(), String> {
     ))
 }
 
+/// Checks the number of the output files of a task and the lengths of their paths.
+pub fn check_pieces(paths: &[String]) -> Result<(), String> {
+    if paths.len() > PIECES_MAX {
+        return Err(format!("the task wrote {} output files: the maximum is {PIECES_MAX}", paths.len()));
+    }
+    let bytes: usize = paths.iter().map(String::len).sum();
+    if bytes > PIECES_BYTES_MAX {
+        return Err(format!(
+            "the paths of the output files of the task have {bytes} bytes: the maximum is {PIECES_BYTES_MAX}"
+        ));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +118,16 @@ mod tests {
         assert!(check_counters(names.iter().map(String::as_str)).unwrap_err().contains("1000 counters"));
         let long = "x".repeat(COUNTER_NAME_BYTES_MAX + 1);
         assert!(check_counters([long.as_str()].into_iter()).unwrap_err().contains("257 bytes"));
+    }
+
+    #[test]
+    fn too_many_output_files_and_long_paths_are_errors() {
+        assert!(check_pieces(&vec!["/out/p".into(); PIECES_MAX]).is_ok());
+        assert!(
+            check_pieces(&vec![String::new(); PIECES_MAX + 1]).unwrap_err().contains("10001 output files")
+        );
+        let long = "x".repeat(PIECES_BYTES_MAX / 2);
+        assert!(check_pieces(&[long.clone(), long.clone()]).is_ok());
+        assert!(check_pieces(&[long.clone(), long, "x".into()]).unwrap_err().contains("1048577 bytes"));
     }
 }
