@@ -485,8 +485,8 @@ impl Durable {
         self.update_pending(id.task)
     }
 
-    /// Counts an interruption if nothing has ordered the attempt, which is about to end, to end, and
-    /// its tracker is live. Returns whether it was one.
+    /// Called before an attempt is marked as killed or paused. Counts an interruption if nothing has
+    /// ordered the attempt to end and its tracker is live. Returns whether it was one.
     pub(super) fn count_interruption(&mut self, id: AttemptId) -> Result<bool, ApplyError> {
         let Some(attempt) = self.attempt(id) else { return apply_error(format!("{id} is not known")) };
         let live = self.tracker(attempt.tracker).is_some_and(|on| on.state == TrackerState::Live);
