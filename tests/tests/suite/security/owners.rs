@@ -199,7 +199,7 @@ fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
 /// The owner of the staging area could exchange the programs of other users. Checks that the
 /// JobTracker takes the area over from a user who has created it, and creates it if it is missing.
 #[test]
-fn staging_area_belongs_to_the_jobtracker_whoever_has_created_it() {
+fn jobtracker_takes_over_a_staging_area_that_a_user_has_created() {
     let lab = Lab::up(true, "");
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let options = ClientOptions::new(lab.masters().0, daemon::config::ClientConfig::default());
