@@ -25,8 +25,8 @@ impl Driver {
     /// Fences older JobTracker processes that use this journal. If this process is itself fenced,
     /// it ends.
     pub(crate) async fn fence(self: Arc<Self>) {
-        // `read` waits until the epoch is durable. Otherwise the process after a crash could get
-        // the same epoch.
+        // `read` waits until the epoch, the number of this start, is durable. Otherwise the process
+        // after a crash could get the same epoch.
         let Ok(epoch) = self.read(|cluster| cluster.epoch()).await else { return };
         match output::fence(&self.files, &self.config.dir, epoch).await {
             Ok(()) => {
