@@ -88,7 +88,9 @@ impl World {
                         }
                     }
                 }
-                Effect::CommitJob { job } => self.send(Event::CommitResult { job, repeated: false, result: Ok(()) }),
+                Effect::CommitJob { job } => {
+                    self.send(Event::CommitResult { job, repeated: false, result: Ok(()) })
+                }
                 _ => {}
             }
         }

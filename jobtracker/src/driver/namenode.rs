@@ -4,8 +4,7 @@
 use super::{Driver, notify_watchers};
 use crate::{
     error::Refusal,
-    leftovers,
-    output,
+    leftovers, output,
     writable::{self, NotWritable, Obstacle},
 };
 use dfs_client::error::Kind;

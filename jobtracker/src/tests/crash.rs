@@ -109,7 +109,9 @@ impl ScriptedRun {
                         }
                     }
                 }
-                Effect::CommitJob { job } => self.send(Event::CommitResult { job, repeated: false, result: Ok(()) }),
+                Effect::CommitJob { job } => {
+                    self.send(Event::CommitResult { job, repeated: false, result: Ok(()) })
+                }
                 _ => {}
             }
         }
