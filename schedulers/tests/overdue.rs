@@ -89,7 +89,7 @@ impl World {
                     }
                 }
                 Effect::CommitJob { job } => {
-                    self.send(Event::CommitResult { job, repeated: false, result: Ok(()) })
+                    self.send(Event::CommitResult { job, repeated: false, result: Ok(()) });
                 }
                 _ => {}
             }

@@ -158,7 +158,7 @@ fn repeated_commit_deletes_the_pieces_of_the_second_run() {
         discard_output,
     };
     let (staged, pieces) = (leftovers(None, false), leftovers(Some("/out/_temporary/job_1"), true));
-    assert_eq!(deleted(false), [staged.clone()]);
+    assert_eq!(deleted(false), std::slice::from_ref(&staged));
     assert_eq!(deleted(true), [staged, pieces]);
 }
 

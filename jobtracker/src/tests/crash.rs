@@ -110,7 +110,7 @@ impl ScriptedRun {
                     }
                 }
                 Effect::CommitJob { job } => {
-                    self.send(Event::CommitResult { job, repeated: false, result: Ok(()) })
+                    self.send(Event::CommitResult { job, repeated: false, result: Ok(()) });
                 }
                 _ => {}
             }

@@ -17,7 +17,7 @@ fn failed(attempt: &str, error: String) -> pb::AttemptReport {
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_tasks_have_a_limited_size_and_short_errors() {
     let cluster = Cluster::start().await;
-    cluster.put(&long_path("/in"), &[b'a'; 64 * 500]).await;
+    cluster.put(&long_path("/in"), &vec![b'a'; 64 * 500]).await;
     let mut tracker = cluster.tracker("node1").await;
     let mut client = cluster.client().await;
     let mut request = submission("/in", "", 1);

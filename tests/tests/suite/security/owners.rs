@@ -210,7 +210,7 @@ fn jobtracker_takes_over_a_staging_area_that_a_user_has_created() {
         status.is_ok_and(|status| status.owner == "jobtracker" && status.mode == mode)
     };
     let await_secured = || {
-        eventually("the JobTracker owns the staging area", Duration::from_secs(60), || {
+        eventually("the JobTracker owns the staging area", Duration::from_mins(1), || {
             (is_secured("/tmp/fermata", 0o755) && is_secured("/tmp/fermata/staging", 0o1777)).then_some(())
         });
     };
