@@ -104,8 +104,8 @@ pub struct JobFigures {
     /// Slot time from the requests to split or pause attempts until their slots were free.
     pub preemption_latency: Span,
     /// Slot time that attempts after a preemption needed to start: process start, reading or
-    /// copying the checkpoint. No fact contains it; a simulator reports it with
-    /// `Metrics::restarted`.
+    /// copying the checkpoint. The facts in the journal do not contain it; only the
+    /// simulator reports it, with `Metrics::restarted`.
     pub restarting: Span,
     /// Bytes that were read by attempts that were killed.
     pub lost_bytes: u64,

@@ -145,7 +145,9 @@ pub enum Op {
     },
     Fence {
         scope: String,
+        /// The start of the calling JobTracker.
         start: Start,
+        /// Starts of that JobTracker since the last one that was accepted.
         earlier: Vec<Start>,
     },
     Commit {

@@ -580,7 +580,7 @@ pub struct ReportReply {
     /// replicas with the ID of a known block and another nonce; they never count
     #[prost(uint64, tag = "25")]
     pub stale_replicas: u64,
-    /// DataNodes that have seen a newer NameNode, and why they were refused
+    /// DataNodes whose registration was refused, with the reason
     #[prost(string, repeated, tag = "26")]
     pub refused_nodes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// increases with each start of the NameNode

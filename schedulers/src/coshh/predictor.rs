@@ -349,8 +349,7 @@ mod tests {
         assert_close(all.speed(SLOW, MAP), 0.5);
         assert_close(all.speed(FAST, MAP), 1.0);
         assert_close(all.error(&sort).unwrap(), 0.5);
-        // On a node of speed 1 both take 10 s. A program that was never measured on the slow node
-        // takes twice as long there.
+        // On a node of speed 1 both maps would take 10 s. The slow node has half that speed.
         assert_close(all.predict(&sort, MAP, SLOW), 20.0);
         all.observe_duration(&of("grep", "ann", 30), Phase::Reduce, FAST, 8.0, Time(0));
         assert_close(all.predict(&of("grep", "bob", 3), Phase::Reduce, FAST), 8.0);

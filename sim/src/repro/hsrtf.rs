@@ -46,11 +46,31 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     };
     let comparison = lab.run("31 jobs", &experiment)?;
     let versus = |group, one, other| change(&comparison, Some(group), one, other);
-    out.claim("small jobs, Pr against Fifo", Number::Change(-0.45), versus("small", "hsrtf-pr", "fifo"));
-    out.claim("small jobs, Pr against Fair", Number::Change(-0.26), versus("small", "hsrtf-pr", "fair"));
-    out.claim("large jobs, Pr against Fifo", Number::Change(0.10), versus("large", "hsrtf-pr", "fifo"));
-    out.claim("large jobs, Pr against Fair", Number::Change(0.002), versus("large", "hsrtf-pr", "fair"));
-    out.claim("small jobs, Pu against Fifo", Number::Change(-0.43), versus("small", "hsrtf-pu", "fifo"));
+    out.claim(
+        "completion of small jobs, Pr against Fifo",
+        Number::Change(-0.45),
+        versus("small", "hsrtf-pr", "fifo"),
+    );
+    out.claim(
+        "completion of small jobs, Pr against Fair",
+        Number::Change(-0.26),
+        versus("small", "hsrtf-pr", "fair"),
+    );
+    out.claim(
+        "completion of large jobs, Pr against Fifo",
+        Number::Change(0.10),
+        versus("large", "hsrtf-pr", "fifo"),
+    );
+    out.claim(
+        "completion of large jobs, Pr against Fair",
+        Number::Change(0.002),
+        versus("large", "hsrtf-pr", "fair"),
+    );
+    out.claim(
+        "completion of small jobs, Pu against Fifo",
+        Number::Change(-0.43),
+        versus("small", "hsrtf-pu", "fifo"),
+    );
     let locality = |label: &str| {
         let at = comparison.index(label)?;
         Some(comparison.mean_over(at, Some("small"), JobFigures::locality))

@@ -80,7 +80,7 @@ pub(crate) const ALL: [Builtin; 13] = [
     },
     Builtin {
         name: "selfjoin",
-        about: "joins sorted k-field lines into k+1 fields",
+        about: "joins lines of k fields that differ only in the last one into lines of k+1 fields",
         settings: &[],
         make: selfjoin::job,
     },
