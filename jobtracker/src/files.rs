@@ -89,6 +89,15 @@ impl Files {
         *client = Some(made.clone());
         Ok(made)
     }
+
+    /// Connects a client whose calls end after `deadline` at the latest.
+    pub(crate) async fn client_with_deadline(&self, deadline: Duration) -> Result<Client, ClientError> {
+        let mut options = self.options.clone();
+        let config = &mut options.config;
+        config.deadline.0 = config.deadline.0.min(deadline);
+        config.connect_timeout.0 = config.connect_timeout.0.min(deadline);
+        Client::connect(options).await
+    }
 }
 
 /// Returns whether a retry may help: the NameNode did not answer, so it has not refused the call.

@@ -68,8 +68,8 @@ pub(crate) fn check_staging(text: &str) -> Result<Option<DfsPath>, Refusal> {
     })
 }
 
-/// Leftovers that wait to be deleted, each once, by one tokio task. While the NameNode is down,
-/// more are added and none is deleted.
+/// Leftovers that wait to be deleted, each once, by one tokio task. While the NameNode is down or has
+/// not accepted this start, more are added and none is deleted.
 #[derive(Debug, Default)]
 pub(crate) struct LeftoverQueue {
     /// None if no tokio task is deleting leftovers.

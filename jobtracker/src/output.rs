@@ -17,42 +17,63 @@ use dfs_client::{
 };
 use journal::DataFolderError;
 use mrcore::{Phase, job::Job, output::WORK_DIR, task::Task};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 /// Empty file in the output folder which shows that the output is complete.
 const SUCCESS_FILE: &str = "_SUCCESS";
+/// Deadline of a call that fences older JobTrackers. It is shorter than the time that a submission
+/// waits until this start is accepted, so that the refusal of the submission contains the reason.
+const FENCE_DEADLINE: Duration = Duration::from_secs(3);
+/// Time between two attempts to record this start or to fence older JobTrackers.
+const FENCE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Fences older JobTracker processes that use this journal. `folder` is the folder of the
-/// JobTracker. Returns an error if this process is itself fenced.
-pub(crate) async fn fence(files: &Files, folder: &Path, epoch: u64) -> Result<(), String> {
+/// JobTracker. Passes each error that is retried to `report`. Returns an error if this process is
+/// itself fenced.
+pub(crate) async fn fence(
+    files: &Files,
+    folder: &Path,
+    epoch: u64,
+    report: impl Fn(String),
+) -> Result<(), String> {
     let start = files.start(epoch);
-    let mut backoff = Backoff::new();
     let earlier = loop {
-        match starts::add(folder, start) {
+        match change_starts(folder, move |folder| starts::add(folder, start)).await {
             Ok(earlier) => break earlier,
-            Err(error @ DataFolderError::Io { .. }) => tracing::warn!(%error, "cannot record this start yet"),
+            Err(error @ DataFolderError::Io { .. }) => report(format!("cannot record this start: {error}")),
             Err(error) => return Err(error.to_string()),
         }
-        backoff.wait().await;
+        tokio::time::sleep(FENCE_RETRY_INTERVAL).await;
     };
     loop {
-        let fenced = match files.client().await {
+        let fenced = match files.client_with_deadline(FENCE_DEADLINE).await {
             Ok(client) => client.fence(files.scope(), start, &earlier).await,
             Err(error) => Err(error),
         };
         match fenced {
             Ok(()) => {
-                shorten(starts::accept(folder, start));
+                shorten(change_starts(folder, move |folder| starts::accept(folder, start)).await);
                 return Ok(());
             }
             Err(error) if error.is(Kind::Fenced) => {
-                shorten(starts::remove(folder, start));
+                shorten(change_starts(folder, move |folder| starts::remove(folder, start)).await);
                 return Err(fenced_message(&error));
             }
-            Err(error) => tracing::warn!(%error, "cannot fence older JobTrackers yet"),
+            Err(error) => report(error.to_string()),
         }
-        backoff.wait().await;
+        tokio::time::sleep(FENCE_RETRY_INTERVAL).await;
     }
+}
+
+/// Changes the list of starts in the folder of the JobTracker. The change waits for the disk, so it
+/// runs on a thread for blocking calls.
+async fn change_starts<T: Send + 'static>(
+    folder: &Path,
+    change: impl FnOnce(&Path) -> Result<T, DataFolderError> + Send + 'static,
+) -> Result<T, DataFolderError> {
+    let path = folder.to_owned();
+    let changed = tokio::task::spawn_blocking(move || change(&path)).await;
+    changed.unwrap_or_else(|error| Err(DataFolderError::Io { path: folder.to_owned(), source: error.into() }))
 }
 
 /// Logs an error of a change that only keeps the list of starts short.

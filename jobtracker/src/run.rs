@@ -39,8 +39,8 @@ use tokio::task::JoinHandle;
 const TRACKER_MESSAGE_BYTES_MAX: usize = security::MESSAGE_BYTES_MAX;
 /// How long a clean stop waits for the histories to be written.
 const HISTORY_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a start waits until the NameNode has accepted it. It then continues without: jobs are
-/// neither accepted nor committed until the NameNode has answered.
+/// How long a start waits until the NameNode has accepted it. It then continues without: no job is
+/// accepted or committed and no file is deleted until the NameNode has answered.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between two checks whether the journal has grown enough for a snapshot.
 const SNAPSHOT_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -196,6 +196,17 @@ impl Drop for Daemon {
 
 /// Runs a JobTracker until it is stopped or cannot continue.
 pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Result<(), JobTrackerError> {
+    run_until(config, args, recovery, stop_signal()).await
+}
+
+/// Runs a JobTracker until `stop` completes or it cannot continue.
+pub(crate) async fn run_until(
+    config: &Config,
+    args: &DaemonArgs,
+    recovery: Recovery,
+    stop: impl Future<Output = ()>,
+) -> Result<(), JobTrackerError> {
+    let mut stop = std::pin::pin!(stop);
     let started = Instant::now();
     let mut daemon = Daemon::start(config, recovery)?;
     let addr = daemon.addr();
@@ -204,6 +215,11 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     tokio::select! {
         failed = daemon.failed() => return Err(failed),
         _ = tokio::time::timeout(ACCEPT_TIMEOUT, driver.await_accepted()) => {}
+        () = &mut stop => {
+            tracing::info!("jobtracker stops before it serves");
+            daemon.stop_cleanly().await;
+            return Ok(());
+        }
     }
     args.write_ready(&addr.to_string())?;
     let seconds = started.elapsed().as_secs_f64();
@@ -211,7 +227,7 @@ pub async fn run(config: &Config, args: &DaemonArgs, recovery: Recovery) -> Resu
     tracing::info!(%addr, seconds, %dir, scheduler, "jobtracker serves");
     tokio::select! {
         failed = daemon.failed() => return Err(failed),
-        () = stop_signal() => {}
+        () = stop => {}
     }
     tracing::info!("jobtracker stops");
     daemon.stop_cleanly().await;

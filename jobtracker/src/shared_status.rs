@@ -33,24 +33,33 @@ pub(crate) struct Numbered<T> {
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct State {
     /// Notified when the job changes. The value says whether the job has ended.
     changes: watch::Receiver<bool>,
     /// Whether the job has changed since the newest status was built.
     is_outdated: bool,
-    newest: Option<Numbered<T>>,
     /// When the next status may be built.
     next_at: Instant,
 }
 
 /// The newest status of a job.
 #[derive(Debug)]
-pub(crate) struct SharedStatus<T>(tokio::sync::Mutex<State<T>>);
+pub(crate) struct SharedStatus<T> {
+    /// Changed only by the follower that has locked `state`.
+    newest: Mutex<Option<Numbered<T>>>,
+    /// Locked by the follower that waits for the next change.
+    state: tokio::sync::Mutex<State>,
+}
 
 impl<T: Clone> SharedStatus<T> {
     fn new(changes: watch::Receiver<bool>) -> Self {
-        let state = State { changes, is_outdated: false, newest: None, next_at: Instant::now() };
-        Self(tokio::sync::Mutex::new(state))
+        let state = State { changes, is_outdated: false, next_at: Instant::now() };
+        Self { newest: Mutex::new(None), state: tokio::sync::Mutex::new(state) }
+    }
+
+    /// Returns the newest status if its number is higher than `number`.
+    fn newest_after(&self, number: u64) -> Option<Numbered<T>> {
+        self.newest.lock().as_ref().filter(|newest| newest.number > number).cloned()
     }
 
     /// Returns a status with a higher number than `number`. Waits until the job has changed, if
@@ -60,12 +69,16 @@ impl<T: Clone> SharedStatus<T> {
         number: u64,
         build: impl AsyncFnOnce() -> Result<T, Refusal>,
     ) -> Option<Result<Numbered<T>, Refusal>> {
-        let mut state = self.0.lock().await;
-        let State { changes, is_outdated, newest, next_at } = &mut *state;
-        let newest_number = newest.as_ref().map_or(0, |newest| newest.number);
-        if let Some(newest) = newest.as_ref().filter(|newest| newest.number > number) {
-            return Some(Ok(newest.clone()));
+        // Another follower has locked the state for as long as the job does not change.
+        if let Some(newest) = self.newest_after(number) {
+            return Some(Ok(newest));
         }
+        let mut state = self.state.lock().await;
+        if let Some(newest) = self.newest_after(number) {
+            return Some(Ok(newest));
+        }
+        let State { changes, is_outdated, next_at } = &mut *state;
+        let newest_number = self.newest.lock().as_ref().map_or(0, |newest| newest.number);
         if newest_number > 0 && !*is_outdated {
             changes.changed().await.ok()?;
             *is_outdated = true;
@@ -79,7 +92,8 @@ impl<T: Clone> SharedStatus<T> {
         let began = Instant::now();
         let built = build().await.map(|status| Numbered { number: newest_number + 1, status });
         if let Ok(built) = &built {
-            (*is_outdated, *newest) = (false, Some(built.clone()));
+            *is_outdated = false;
+            *self.newest.lock() = Some(built.clone());
             *next_at = Instant::now() + (began.elapsed() * COST_FACTOR).clamp(PERIOD, MIN_PERIOD_MAX);
         }
         Some(built)
@@ -153,5 +167,25 @@ mod tests {
         assert_eq!(builds.load(Relaxed), 3, "a status was built for each follower");
         drop(shared);
         assert!(statuses.0.lock().values().all(|shared| shared.strong_count() == 0));
+    }
+
+    #[tokio::test]
+    async fn second_follower_of_an_idle_job_gets_the_first_status_at_once() {
+        let (_sender, receiver) = watch::channel(false);
+        let shared = Arc::new(SharedStatus::new(receiver));
+        let first = shared.newer_than(0, async || Ok(7)).await.unwrap().unwrap();
+        assert_eq!((first.number, first.status), (1, 7));
+        let waiting = tokio::spawn({
+            let shared = shared.clone();
+            async move { shared.newer_than(1, async || Ok(8)).await.is_some() }
+        });
+        while shared.state.try_lock().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        let second = shared.newer_than(0, async || panic!("the job has not changed"));
+        let second = tokio::time::timeout(Duration::from_secs(20), second).await;
+        assert_eq!(second.expect("the first status").unwrap().unwrap().number, 1);
+        assert!(!waiting.is_finished());
+        waiting.abort();
     }
 }

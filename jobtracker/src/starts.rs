@@ -19,6 +19,8 @@ const STARTS_MAX: usize = 1000;
 /// ordered by epoch.
 pub(crate) fn add(folder: &Path, start: Start) -> Result<Vec<Start>, DataFolderError> {
     let mut starts = read(folder)?;
+    // An earlier call may have written the start and failed later.
+    starts.retain(|one| *one != start);
     if starts.len() >= STARTS_MAX {
         starts.remove(1);
     }
@@ -80,7 +82,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         assert_eq!(add(folder, start(1)).unwrap(), []);
-        assert_eq!(add(folder, start(2)).unwrap(), [start(1)]);
+        for _ in 0..2 {
+            assert_eq!(add(folder, start(2)).unwrap(), [start(1)]);
+            assert_eq!(read(folder).unwrap(), [start(1), start(2)]);
+        }
         accept(folder, start(2)).unwrap();
         assert_eq!(add(folder, start(3)).unwrap(), [start(2)]);
         remove(folder, start(3)).unwrap();

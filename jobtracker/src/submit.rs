@@ -79,7 +79,7 @@ async fn with_timeout<T>(
     checks: impl Future<Output = Result<T, Refusal>>,
 ) -> Result<T, Refusal> {
     tokio::time::timeout(limit, checks).await.unwrap_or_else(|_| {
-        Err(Refusal::refused(format!(
+        Err(Refusal::overloaded(format!(
             "job cannot be submitted: its files could not be checked within {} s; name fewer input files, or try \
              again when the NameNode is less busy",
             limit.as_secs()
@@ -427,8 +427,10 @@ mod tests {
     #[tokio::test]
     async fn submission_is_refused_when_its_checks_take_too_long() {
         let checks = std::future::pending::<Result<(), Refusal>>();
-        let why = with_timeout(Duration::ZERO, checks).await.unwrap_err().to_string();
-        assert!(why.contains("could not be checked within 0 s"), "{why}");
+        let refused = tonic::Status::from(with_timeout(Duration::ZERO, checks).await.unwrap_err());
+        assert!(refused.message().contains("could not be checked within 0 s"), "{refused}");
+        // The client does not repeat a submission that is refused with this code.
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
         assert_eq!(with_timeout(CHECKS_TIMEOUT, async { Ok(7) }).await, Ok(7));
     }
 

@@ -103,13 +103,18 @@ async fn guard_staging_area(files: &Files) {
     }
 }
 
-/// Creates the staging area and its parent, or takes them over from another account. Only the
+/// Creates the staging area and its parent, or takes them over from another account. Creates `/tmp`
+/// for all users if it does not exist, and does not change it otherwise. Only the
 /// JobTracker, as `account`, may rename the area and the folders of others in it: the owner of either
 /// folder could exchange the programs of all users. All users may create folders in the area, and
 /// each user may delete only its own folders.
 pub(crate) async fn secure_staging_area(client: &Client, account: &str) -> Result<(), ClientError> {
     let area = DfsPath::parse(STAGING).expect("a plain path");
     let (parent, _) = area.split_last().expect("the area is not the root");
+    let (tmp, _) = parent.split_last().expect("the area is in /tmp");
+    if client.stat(&tmp).await.is_err_and(|error| error.is(Kind::NotFound)) {
+        client.mkdir_with(&tmp, true, 0o1777).await?;
+    }
     // The parent comes first, so that nobody can exchange the area after it was checked.
     for (folder, mode) in [(&parent, 0o755), (&area, 0o1777)] {
         let found = match client.stat(folder).await {

@@ -109,8 +109,8 @@ pub(crate) struct Driver {
     /// Notified when it is durable that a job has ended.
     job_end: Notify,
     fatal: Fatal,
-    /// Whether the NameNode has accepted this start.
-    accepted: watch::Sender<bool>,
+    /// Whether the NameNode has accepted this start. If not, the value says why not yet.
+    accepted: watch::Sender<Result<(), String>>,
     /// Set while jobs are active and the NameNode accepts no changes.
     not_writable: Mutex<Option<NotWritable>>,
 }
@@ -153,7 +153,7 @@ impl Driver {
             notice,
             job_end: Notify::new(),
             fatal: watch::Sender::new(None),
-            accepted: watch::Sender::new(false),
+            accepted: watch::Sender::new(Err("it has not answered yet".into())),
             not_writable: Mutex::default(),
         };
         (driver, outgoing)

@@ -18,7 +18,7 @@ use std::{sync::Arc, time::Duration};
 /// Time between two checks whether the NameNode accepts changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a submission waits until the NameNode has accepted this start.
-const ACCEPT_TIMEOUT: Duration = Duration::from_secs(10);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Driver {
     /// Fences older JobTracker processes that use this journal. If this process is itself fenced,
@@ -27,10 +27,17 @@ impl Driver {
         // `read` waits until the epoch, the number of this start, is durable. Otherwise the process
         // after a crash could get the same epoch.
         let Ok(epoch) = self.read(|cluster| cluster.epoch()).await else { return };
-        match output::fence(&self.files, &self.config.dir, epoch).await {
+        let report = |why: String| {
+            let is_new = self.accepted.borrow().as_ref().err() != Some(&why);
+            if is_new {
+                tracing::warn!(why, "the NameNode has not accepted this start yet");
+                self.accepted.send_modify(|accepted| *accepted = Err(why));
+            }
+        };
+        match output::fence(&self.files, &self.config.dir, epoch, report).await {
             Ok(()) => {
                 tracing::info!(epoch, "older JobTrackers are fenced");
-                self.accepted.send_replace(true);
+                self.accepted.send_modify(|accepted| *accepted = Ok(()));
             }
             Err(why) => self.fail(why),
         }
@@ -40,7 +47,7 @@ impl Driver {
     /// older copy of its folder is never accepted.
     pub(crate) async fn await_accepted(&self) {
         let mut accepted = self.accepted.subscribe();
-        accepted.wait_for(|accepted| *accepted).await.expect("the sender is in `self`");
+        accepted.wait_for(Result::is_ok).await.expect("the sender is in `self`");
     }
 
     /// Refuses a submission if the NameNode does not accept this start soon. The newest folder of
@@ -48,9 +55,12 @@ impl Driver {
     pub(crate) async fn check_accepted(&self) -> Result<(), Refusal> {
         tokio::select! {
             accepted = tokio::time::timeout(ACCEPT_TIMEOUT, self.await_accepted()) => accepted.map_err(|_| {
-                Refusal::unavailable(
-                    "job cannot be submitted: the NameNode has not accepted this start of the JobTracker yet; try again",
-                )
+                let why = self.accepted.borrow().clone().err().unwrap_or_default();
+                // Not `unavailable`: the client would try again, and then report that it got no reply.
+                Refusal::refused(format!(
+                    "job cannot be submitted: the NameNode has not accepted this start of the JobTracker yet: {why}; \
+                     try again later"
+                ))
             }),
             why = self.failed() => Err(Refusal::unavailable(why)),
         }
@@ -85,6 +95,8 @@ impl Driver {
 
     /// Deletes all leftovers that wait to be deleted.
     pub(super) async fn delete_leftovers(self: Arc<Self>) {
+        // A job that was killed after a start from an older copy may be active in the newest folder.
+        self.await_accepted().await;
         while let Some(leftovers) = self.leftovers.next() {
             leftovers::clear(&self.files, &leftovers).await;
         }

@@ -46,7 +46,7 @@ impl Drop for Cluster {
     }
 }
 
-fn args(ready: &Path) -> DaemonArgs {
+pub(super) fn args(ready: &Path) -> DaemonArgs {
     DaemonArgs {
         config: None,
         print_config: false,

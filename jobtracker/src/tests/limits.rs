@@ -135,6 +135,16 @@ async fn jobtracker_owns_the_staging_area_and_its_parent() {
     }
     secure_staging_area(&cluster.dfs, "jobtracker").await.unwrap();
     assert_eq!(attributes().await, secured);
+    // Without /tmp, all users must be able to write to the new one. An existing one is not changed.
+    let tmp = dfs_path("/tmp");
+    cluster.dfs.delete(&tmp, true).await.unwrap();
+    for mode in [0o1777, 0o700] {
+        secure_staging_area(&cluster.dfs, "jobtracker").await.unwrap();
+        assert_eq!(attributes().await, secured);
+        let attributes = Attributes { mode: Some(0o700), ..Attributes::default() };
+        assert_eq!(cluster.dfs.stat(&tmp).await.unwrap().mode, mode);
+        cluster.dfs.set_attributes(&tmp, attributes).await.unwrap();
+    }
     cluster.dfs.delete(&folders[0], true).await.unwrap();
     cluster.put("/tmp/fermata", b"").await;
     let error = secure_staging_area(&cluster.dfs, "jobtracker").await.unwrap_err().to_string();

@@ -1,6 +1,7 @@
 //! Tests that trackers and clients find the same state after a restart of the JobTracker.
 
 use super::cluster::*;
+use crate::run::run_until;
 use dfs_client::ids::{Start, StartId};
 use journal::Recovery;
 use proto::mr as pb;
@@ -196,6 +197,62 @@ async fn jobtracker_with_an_older_copy_of_its_folder_is_refused_until_recovery()
     assert_eq!(cluster.status(&job).await.job, job);
     let submitted = cluster.client().await.submit(submission("/in", "/fifth", 0)).await.unwrap();
     assert_eq!(submitted.into_inner().job, format!("job_{}", number + 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_that_is_not_accepted_deletes_nothing_and_accepts_no_job() {
+    let mut cluster = Cluster::start().await;
+    let staging = "/tmp/fermata/staging/one";
+    cluster.put("/in/a", b"a\n").await;
+    cluster.put(&format!("{staging}/program"), b"program").await;
+    cluster.client().await.submit(submission_with_staging("/out", staging)).await.unwrap();
+    cluster.kill_jobtracker();
+    // A folder with the name of the file makes every write of the list of starts fail.
+    let starts = cluster.config.jobtracker.dir.join("STARTS");
+    std::fs::remove_file(&starts).unwrap();
+    std::fs::create_dir(&starts).unwrap();
+    cluster.start_jobtracker();
+    let mut client = cluster.client().await;
+    client.kill(pb::KillRequest { request_id: vec![9; 16], job: "job_1".into() }).await.unwrap();
+    assert_eq!(cluster.status("job_1").await.state, "killed");
+    let refused = client.submit(submission("/in", "/second", 0)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+    let expected = ["has not accepted this start", "cannot record this start", "STARTS"];
+    assert!(expected.iter().all(|text| refused.message().contains(text)), "{refused}");
+    assert!(cluster.exists(staging).await, "the leftovers were deleted before the start was accepted");
+    std::fs::remove_dir(&starts).unwrap();
+    until("the leftovers are deleted", || async { !cluster.exists(staging).await }).await;
+    client.submit(submission("/in", "/second", 0)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusal_of_a_job_names_the_safemode_in_which_the_start_is_not_accepted() {
+    let mut cluster = Cluster::start().await;
+    cluster.put("/in/a", b"a\n").await;
+    cluster.await_accepted().await;
+    cluster.kill_jobtracker();
+    cluster.dfs.set_safemode(true).await.unwrap();
+    cluster.start_jobtracker();
+    // A job without output is otherwise accepted in safemode.
+    let refused = cluster.client().await.submit(submission("/in", "", 1)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition, "{refused}");
+    let expected = ["has not accepted this start", "safemode"];
+    assert!(expected.iter().all(|text| refused.message().contains(text)), "{refused}");
+    cluster.dfs.set_safemode(false).await.unwrap();
+    cluster.client().await.submit(submission("/in", "", 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn jobtracker_that_waits_for_the_namenode_at_its_start_can_be_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = daemon::config::Config::default();
+    config.jobtracker.listen = "127.0.0.1:0".into();
+    config.jobtracker.dir = folder.path().join("jobtracker");
+    config.cluster.namenode = "127.0.0.1:1".into();
+    let ready = folder.path().join("ready");
+    let args = args(&ready);
+    with_timeout("its end", run_until(&config, &args, Recovery::Refuse, async {})).await.unwrap();
+    assert!(!ready.exists(), "it has waited for the NameNode before it stopped");
 }
 
 /// Damages the journal so that `--recover` drops the record that a job ended. The job then runs

@@ -33,7 +33,8 @@ pub enum SnapshotItem {
         blocks: Vec<(BlockId, Nonce, Option<u64>)>,
         open: Option<(String, OnAbandon)>,
     },
-    /// The fence of a scope: the lowest epoch that may commit.
+    /// The fence of a scope: the newest start of a JobTracker, which may commit. Earlier ones, and
+    /// others with the same epoch, may not.
     Fence { scope: String, start: Start },
     /// A completed commit. The oldest commit is first.
     Commit { scope: String, commit_id: String, at_ms: u64 },

@@ -1,5 +1,6 @@
 //! Plans fenced commits, which make the output of a job appear completely and only once. A commit
-//! is refused if its epoch is lower than the fence of its scope.
+//! is refused if its start is earlier than the fence of its scope, or is another start with the same
+//! epoch.
 
 use super::{FILE_MODE, Plan, check_label, refuse};
 use crate::namenode::{

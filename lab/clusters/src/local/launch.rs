@@ -490,9 +490,10 @@ fn recovery_advice(daemon: &Daemon) -> String {
     let command: Vec<String> =
         words.chain(daemon.args.clone()).map(|word| view::output::shell(word.as_ref())).collect();
     let command = command.join(" ");
+    let skipped = if daemon.kind == Kind::Jobtracker { "; it skips job IDs up to the Unix time" } else { "" };
     format!(
-        "\nto start it once with {RECOVER_FLAG} (stop it with Ctrl-C when it is ready, then start the cluster again):\n  \
-         {command} {RECOVER_FLAG}"
+        "\nto start it once with {RECOVER_FLAG} (stop it with Ctrl-C when it is ready, then start the cluster \
+         again{skipped}):\n  {command} {RECOVER_FLAG}"
     )
 }
 
