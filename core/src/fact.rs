@@ -80,8 +80,9 @@ pub enum Fact {
     /// A map ended at `position` of its range. Its result counts for what it has read, and a new
     /// task gets the remainder.
     MapSplit { attempt: AttemptId, position: u64, result: AttemptResult },
-    /// A reduce saved a checkpoint of `bytes` bytes, after it had read `bytes_in` bytes.
-    AttemptPaused { attempt: AttemptId, stage: Stage, bytes: u64, bytes_in: u64 },
+    /// A reduce saved a checkpoint of `bytes` bytes, after it had read `bytes_in` bytes. With
+    /// `interrupted`, nothing had requested it.
+    AttemptPaused { attempt: AttemptId, stage: Stage, bytes: u64, bytes_in: u64, interrupted: bool },
     /// A task is no longer on hold.
     TaskReleased { task: TaskId },
     /// The checkpoint of a paused attempt is gone or unusable, and its task starts over.
@@ -91,8 +92,9 @@ pub enum Fact {
     /// An attempt failed. This counts towards the maximum number of attempts of its task.
     AttemptFailed { attempt: AttemptId, error: String },
     /// An attempt was killed or lost. This does not count as a failure. The `bytes_in` bytes that
-    /// it had read are lost work.
-    AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64 },
+    /// it had read are lost work. With `interrupted`, its tracker reported the end although nothing
+    /// had ordered the attempt to end.
+    AttemptKilled { attempt: AttemptId, why: String, bytes_in: u64, interrupted: bool },
     /// The output of a map is gone and the map runs again. With `unfetched`, reduces have reported
     /// that they cannot fetch it, and the tracker may be at fault.
     MapOutputLost { attempt: AttemptId, why: String, unfetched: bool },

@@ -184,6 +184,8 @@ pub enum HistoryFact {
         bytes: u64,
         #[serde(default)]
         bytes_in: u64,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        interrupted: bool,
     },
     PreemptionRefused {
         #[serde(with = "text")]
@@ -222,6 +224,8 @@ pub enum HistoryFact {
         why: String,
         #[serde(default)]
         bytes_in: u64,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        interrupted: bool,
     },
     MapOutputLost {
         #[serde(with = "text")]
@@ -322,8 +326,8 @@ impl HistoryFact {
             Fact::MapSplit { attempt, position, result } => {
                 Self::MapSplit { attempt, position, result: result.into() }
             }
-            Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
-                Self::AttemptPaused { attempt, stage, bytes, bytes_in }
+            Fact::AttemptPaused { attempt, stage, bytes, bytes_in, interrupted } => {
+                Self::AttemptPaused { attempt, stage, bytes, bytes_in, interrupted }
             }
             Fact::PreemptionRefused { attempt, refusals, why } => {
                 Self::PreemptionRefused { attempt, refusals, why }
@@ -334,7 +338,9 @@ impl HistoryFact {
                 Self::AttemptSucceeded { attempt, result: result.into() }
             }
             Fact::AttemptFailed { attempt, error } => Self::AttemptFailed { attempt, error },
-            Fact::AttemptKilled { attempt, why, bytes_in } => Self::AttemptKilled { attempt, why, bytes_in },
+            Fact::AttemptKilled { attempt, why, bytes_in, interrupted } => {
+                Self::AttemptKilled { attempt, why, bytes_in, interrupted }
+            }
             Fact::MapOutputLost { attempt, why, unfetched } => {
                 Self::MapOutputLost { attempt, why, unfetched }
             }
@@ -386,8 +392,8 @@ impl HistoryFact {
             Self::MapSplit { attempt, position, result } => {
                 Fact::MapSplit { attempt, position, result: result.into() }
             }
-            Self::AttemptPaused { attempt, stage, bytes, bytes_in } => {
-                Fact::AttemptPaused { attempt, stage, bytes, bytes_in }
+            Self::AttemptPaused { attempt, stage, bytes, bytes_in, interrupted } => {
+                Fact::AttemptPaused { attempt, stage, bytes, bytes_in, interrupted }
             }
             Self::PreemptionRefused { attempt, refusals, why } => {
                 Fact::PreemptionRefused { attempt, refusals, why }
@@ -398,7 +404,9 @@ impl HistoryFact {
                 Fact::AttemptSucceeded { attempt, result: result.into() }
             }
             Self::AttemptFailed { attempt, error } => Fact::AttemptFailed { attempt, error },
-            Self::AttemptKilled { attempt, why, bytes_in } => Fact::AttemptKilled { attempt, why, bytes_in },
+            Self::AttemptKilled { attempt, why, bytes_in, interrupted } => {
+                Fact::AttemptKilled { attempt, why, bytes_in, interrupted }
+            }
             Self::MapOutputLost { attempt, why, unfetched } => {
                 Fact::MapOutputLost { attempt, why, unfetched }
             }
@@ -665,13 +673,13 @@ mod tests {
             launched(Some(attempt), Why::rule("rule").with("number", 1.5)),
             Fact::PreemptionRequested { attempt, kind, why: why.clone(), fault: true, hold: false },
             Fact::MapSplit { attempt, position: 9, result: result.clone() },
-            Fact::AttemptPaused { attempt, stage: Stage::Merge, bytes: 1, bytes_in: 2 },
+            Fact::AttemptPaused { attempt, stage: Stage::Merge, bytes: 1, bytes_in: 2, interrupted: true },
             Fact::PreemptionRefused { attempt, refusals: 1, why: why.clone() },
             Fact::TaskReleased { task: attempt.task },
             Fact::CheckpointLost { attempt, why: why.clone() },
             Fact::AttemptSucceeded { attempt, result },
             Fact::AttemptFailed { attempt, error: why.clone() },
-            Fact::AttemptKilled { attempt, why: why.clone(), bytes_in: 3 },
+            Fact::AttemptKilled { attempt, why: why.clone(), bytes_in: 3, interrupted: true },
             Fact::MapOutputLost { attempt, why, unfetched: true },
             Fact::MapOutputCopied { attempt, tracker, bytes: 3 },
             Fact::CheckpointCopied { attempt, tracker, bytes: 3 },

@@ -46,9 +46,10 @@ pub struct Task {
     pub failures: u32,
     /// How often the output of a map was given up because it could not be fetched.
     pub unfetched: u32,
-    /// Number of interruptions: attempts that nothing had ordered to end, on a live tracker, and
-    /// that were killed or paused all the same. For example, the file system was unavailable. They
-    /// do not count as failures.
+    /// Number of interruptions: attempts that nothing had ordered to end, and whose tracker reported
+    /// that they were killed or paused all the same. For example, the file system was unavailable.
+    /// They do not count as failures. Attempts that were lost with their tracker are not
+    /// interruptions.
     pub interruptions: u32,
     /// The newest checkpoint of a paused reduce.
     pub checkpoint: Option<Checkpoint>,
@@ -56,8 +57,8 @@ pub struct Task {
     pub saved_work: Work,
     /// The task waits until a user resumes it.
     pub on_hold: bool,
-    /// Trackers where it failed or was interrupted, or where its output could not be fetched. Other
-    /// trackers are tried first.
+    /// Trackers where it failed, where its output could not be fetched, or where it was interrupted
+    /// after earlier interruptions. Other trackers are tried first.
     pub avoided_trackers: BTreeSet<TrackerId>,
 }
 
@@ -244,14 +245,18 @@ impl Task {
     /// Returns how long the task waits after its last interruption before it is launched again: not
     /// at all at first, then 1 second, doubled with each interruption, up to a minute.
     pub(crate) fn retry_delay(&self) -> Span {
-        let Some(doublings) = self.interruptions.checked_sub(RETRIES_AT_ONCE + 1) else { return Span(0) };
+        if !self.is_interrupted_often() {
+            return Span(0);
+        }
+        let doublings = self.interruptions - RETRIES_AT_ONCE - 1;
         Span::secs(1 << doublings.min(16)).min(RETRY_DELAY_MAX)
     }
 
-    /// Returns whether an interruption of this attempt is a reason to avoid its tracker. An attempt
-    /// that resumed may have ended only because it could not read its checkpoint.
-    pub(crate) fn avoids_tracker_of(&self, interrupted: &Attempt) -> bool {
-        interrupted.resumed_from.is_none() || self.interruptions > RETRIES_AT_ONCE
+    /// Returns whether an interruption is a reason to delay the task and to avoid a tracker. A few
+    /// interruptions are not, so that a restart of a tracker or of the JobTracker does not cost
+    /// locality.
+    pub(crate) fn is_interrupted_often(&self) -> bool {
+        self.interruptions > RETRIES_AT_ONCE
     }
 
     /// Returns the attempts that hold a slot.

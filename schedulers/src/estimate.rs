@@ -161,9 +161,11 @@ pub fn remaining_tasks(job: &Job, phase: Phase) -> f64 {
 }
 
 /// Returns the number of slots of a phase that a job can use now: those that it holds, and one for
-/// each pending task that may start.
-pub fn demand(job: &Job, phase: Phase) -> f64 {
-    let waiting = if job.may_start(phase) { job.pending[phase].len() } else { 0 };
+/// each pending task that may start. A task that waits after an interruption may not start.
+pub fn demand(job: &Job, phase: Phase, cluster: &Cluster) -> f64 {
+    let pending = &job.pending[phase];
+    let delayed = cluster.delayed_tasks(job.id, phase).filter(|task| pending.contains(task.index));
+    let waiting = if job.may_start(phase) { pending.len() - delayed.count() } else { 0 };
     (job.running[phase].len() + waiting) as f64
 }
 

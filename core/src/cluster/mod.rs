@@ -217,7 +217,7 @@ impl Cluster {
     }
 
     /// Returns the tasks of a job that were interrupted and wait before they are launched again.
-    pub(crate) fn delayed_tasks(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
+    pub fn delayed_tasks(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
         self.volatile.delayed_tasks(job, phase)
     }
 

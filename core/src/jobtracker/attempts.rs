@@ -223,9 +223,26 @@ impl JobTracker {
         self.end_job(now, id.job(), JobOutcome::Failed(why), out);
     }
 
+    /// Handles the report that an attempt has ended without a result that counts, and not because of
+    /// an error.
     pub(super) fn attempt_killed(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
-        let bytes_in = self.cluster.attempt(id).map_or(0, |attempt| self.cluster.progress(attempt).bytes_in);
-        self.record_killed(now, id, why, bytes_in, out);
+        let interrupted = self.is_interrupted(id);
+        self.record_killed(now, id, why, self.bytes_in(id), interrupted, out);
+    }
+
+    /// Gives up an attempt whose tracker is lost or no longer runs it.
+    pub(super) fn attempt_lost(&mut self, now: Time, id: AttemptId, why: &str, out: &mut Vec<Effect>) {
+        self.record_killed(now, id, why, self.bytes_in(id), false, out);
+    }
+
+    fn bytes_in(&self, id: AttemptId) -> u64 {
+        self.cluster.attempt(id).map_or(0, |attempt| self.cluster.progress(attempt).bytes_in)
+    }
+
+    /// Returns whether an attempt that its tracker reports as killed or paused was interrupted
+    /// ([`crate::task::Task::interruptions`]).
+    pub(super) fn is_interrupted(&self, id: AttemptId) -> bool {
+        self.cluster.attempt(id).is_some_and(|attempt| attempt.state == AttemptState::Running)
     }
 
     /// Records that an attempt was killed or lost after it had read `bytes_in` bytes.
@@ -235,41 +252,28 @@ impl JobTracker {
         id: AttemptId,
         why: &str,
         bytes_in: u64,
+        interrupted: bool,
         out: &mut Vec<Effect>,
     ) {
         let why = &why[..why.floor_char_boundary(KILL_REASON_BYTES_MAX)];
-        let interruptions = self.interruptions(id.task);
-        self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in }, out);
+        self.record(now, Fact::AttemptKilled { attempt: id, why: why.into(), bytes_in, interrupted }, out);
         // The attempt may have been given up with its tracker, so that no report follows.
         let job = self.cluster.job(id.job());
         if job.is_some_and(|job| job.running.map.is_empty() && job.running.reduce.is_empty()) {
             self.jobs_with_ended_attempts.insert(id.job());
         }
         self.after_reduce_ended(now, id, out);
-        self.after_interruption(now, id.task, interruptions, why, out);
+        if interrupted {
+            self.after_interruption(now, id.task, why, out);
+        }
     }
 
-    /// Returns how often a task was interrupted ([`crate::task::Task::interruptions`]).
-    pub(super) fn interruptions(&self, id: TaskId) -> u32 {
-        self.cluster.task(id).map_or(0, |task| task.interruptions)
-    }
-
-    /// Called after an attempt of a task has ended. `before` is the number of interruptions of the
-    /// task before that. If the attempt was interrupted, the task waits before its next launch.
+    /// Called after an attempt of a task was interrupted. The task waits before its next launch.
     /// After too many interruptions the job fails: a program can cause them, and the JobTracker
     /// stores every attempt.
-    pub(super) fn after_interruption(
-        &mut self,
-        now: Time,
-        id: TaskId,
-        before: u32,
-        why: &str,
-        out: &mut Vec<Effect>,
-    ) {
+    pub(super) fn after_interruption(&mut self, now: Time, id: TaskId, why: &str, out: &mut Vec<Effect>) {
         let job = self.cluster.job(id.job).filter(|job| job.is_running());
-        let Some(task) = job.and_then(|job| job.task(id)).filter(|task| task.interruptions > before) else {
-            return;
-        };
+        let Some(task) = job.and_then(|job| job.task(id)) else { return };
         if task.interruptions >= INTERRUPTIONS_MAX {
             let times = task.interruptions;
             let why = format!("{times} attempts of {id} ended without a result, the last one because: {why}");

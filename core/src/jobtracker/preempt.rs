@@ -161,16 +161,18 @@ impl JobTracker {
         } else {
             None
         };
+        let interrupted = self.is_interrupted(id);
         if let Some(why) = useless {
-            self.record_killed(now, id, why, checkpoint.bytes_in, out);
+            self.record_killed(now, id, why, checkpoint.bytes_in, interrupted, out);
             return self.queue_order(on, Order::DropCheckpoint(id));
         }
         let CheckpointInfo { stage, bytes, bytes_in, .. } = checkpoint;
-        let interruptions = self.interruptions(id.task);
-        self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in }, out);
+        self.record(now, Fact::AttemptPaused { attempt: id, stage, bytes, bytes_in, interrupted }, out);
         self.cluster.set_checkpoint_info(on, id, checkpoint);
         self.require_outputs(now, id.job(), out);
-        self.after_interruption(now, id.task, interruptions, "it paused without a request", out);
+        if interrupted {
+            self.after_interruption(now, id.task, "it paused without a request", out);
+        }
     }
 
     /// Handles the report that the checkpoint that an attempt should resume from is missing or

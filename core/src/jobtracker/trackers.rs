@@ -285,7 +285,7 @@ impl JobTracker {
         let running = Phase::BOTH.into_iter().flat_map(|phase| &tracker.running[phase]);
         let gone: Vec<AttemptId> = running.filter(|attempt| !except.contains(attempt)).copied().collect();
         for attempt in gone {
-            self.attempt_killed(now, attempt, why, out);
+            self.attempt_lost(now, attempt, why, out);
         }
     }
 

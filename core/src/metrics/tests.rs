@@ -84,7 +84,16 @@ fn split_paused_and_migrated_job_has_the_figures_computed_by_hand() {
         (30, succeeded(tail)),
         (34, launched(r0, 0, None)),
         (40, preempted(r0, PreemptKind::Pause)),
-        (41, Fact::AttemptPaused { attempt: r0, stage: Stage::Reduce, bytes: 5, bytes_in: 5 }),
+        (
+            41,
+            Fact::AttemptPaused {
+                attempt: r0,
+                stage: Stage::Reduce,
+                bytes: 5,
+                bytes_in: 5,
+                interrupted: false,
+            },
+        ),
         (47, launched(r1, 1, Some(r0))),
         (50, succeeded(r1)),
         (51, Fact::JobEnded { job: JobId(1), outcome: JobOutcome::Succeeded }),
@@ -143,7 +152,8 @@ fn job_ended_before_first_map_counts_as_waiting() {
 #[test]
 fn lost_tracker_adds_lost_work_and_recovery_time() {
     let (m0, m1) = (attempt(Phase::Map, 0, 0), attempt(Phase::Map, 1, 0));
-    let killed = |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 60 };
+    let killed =
+        |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 60, interrupted: false };
     let events = [
         (0, joined(0, "a")),
         (0, joined(1, "b")),
@@ -197,7 +207,7 @@ fn speculative_attempt_has_no_waiting_time() {
     events.extend([
         (13, launched(r0, 0, None)),
         (60, Fact::AttemptLaunched { attempt: second, tracker, speculative: true, resumed_from: None, why }),
-        (70, Fact::AttemptKilled { attempt: second, why: String::new(), bytes_in: 0 }),
+        (70, Fact::AttemptKilled { attempt: second, why: String::new(), bytes_in: 0, interrupted: false }),
         (80, succeeded(r0)),
     ]);
     assert_eq!(figures_after(events).reduce_wait(), Some(Span::secs(3)));
@@ -263,7 +273,7 @@ fn splits_of_stragglers_and_drains_count_as_internal() {
 }
 
 fn paused(attempt: AttemptId) -> Fact {
-    Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 5, bytes_in: 5 }
+    Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 5, bytes_in: 5, interrupted: false }
 }
 
 #[test]
@@ -313,7 +323,7 @@ fn reduce_on_hold_has_no_slot_wait() {
         (21, hold(r1)),
         (22, refused(r0)),
         (25, paused(r1)),
-        (30, Fact::AttemptKilled { attempt: r0, why: String::new(), bytes_in: 0 }),
+        (30, Fact::AttemptKilled { attempt: r0, why: String::new(), bytes_in: 0, interrupted: false }),
         (130, Fact::TaskReleased { task: r0.task }),
         (134, launched(attempt(Phase::Reduce, 0, 2), 0, Some(r1))),
     ]);
@@ -325,7 +335,8 @@ fn reduce_on_hold_has_no_slot_wait() {
 fn resume_on_another_tracker_counts_as_migration() {
     let [r0, r1, r2, r3] = [0, 1, 2, 3].map(|number| attempt(Phase::Reduce, 0, number));
     let mut events = maps();
-    let killed = |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 0 };
+    let killed =
+        |attempt| Fact::AttemptKilled { attempt, why: String::new(), bytes_in: 0, interrupted: false };
     events.extend([
         (10, launched(r0, 0, None)),
         (20, preempted(r0, PreemptKind::Pause)),

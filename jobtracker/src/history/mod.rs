@@ -476,10 +476,16 @@ mod tests {
         let [split, done, paused, failed, killed] = names.map(id);
         append(Fact::MapSplit { attempt: split, position: 7, result: AttemptResult::default() });
         append(Fact::AttemptSucceeded { attempt: done, result: AttemptResult::default() });
-        append(Fact::AttemptPaused { attempt: paused, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
+        append(Fact::AttemptPaused {
+            attempt: paused,
+            stage: Stage::Reduce,
+            bytes: 1,
+            bytes_in: 1,
+            interrupted: false,
+        });
         append(Fact::AttemptFailed { attempt: failed, error: "e".into() });
         append(Fact::JobEnded { job, outcome: JobOutcome::Succeeded });
-        append(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0 });
+        append(Fact::AttemptKilled { attempt: killed, why: "k".into(), bytes_in: 0, interrupted: false });
         assert!(histories.open_files.is_empty());
         assert_eq!(fs::read_to_string(path_of(folder.path(), job)).unwrap().lines().count(), 13);
     }

@@ -10,10 +10,10 @@ use daemon::config::JobTrackerConfig;
 use dfs_client::ClientOptions;
 use journal::{Recovery, codec, crash::CrashDisk, crash::Survive};
 use mrcore::{
-    Event, JobTracker, PerPhase, Phase, Span, Time,
+    Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
     digest::digest,
     event::{AttemptReport, AttemptStatus, Effect, Heartbeat, Order, Registration},
-    fact::Entry,
+    fact::{Entry, TRACKER_LOST},
     ids::{AttemptId, Incarnation, JobId, RequestId, TrackerId},
     job::{JobSpec, Payload, Program, Secret, Split},
     task::AttemptResult,
@@ -129,17 +129,12 @@ impl ScriptedRun {
         self.send(Event::Submission { request: RequestId(number.into()), spec: spec(number) });
     }
 
-    /// Ends the oldest running attempt, if there is one.
-    fn end_oldest_attempt(&mut self, fails: bool) {
+    /// Ends the oldest running attempt, if there is one, with this status.
+    fn end_oldest_attempt(&mut self, status: AttemptStatus) {
         if self.launched.is_empty() {
             return;
         }
         let (tracker, attempt) = self.launched.remove(0);
-        let status = if fails {
-            AttemptStatus::Failed("it fails".into())
-        } else {
-            AttemptStatus::Succeeded(AttemptResult::default())
-        };
         let incarnation = self.core.cluster().tracker(tracker).unwrap().incarnation;
         let seq = self.heartbeat_seqs.entry(tracker).or_default();
         *seq += 1;
@@ -186,21 +181,32 @@ impl ScriptedRun {
         }
         for number in 1..=9 {
             script.submit(number);
-            for step in 0..12 {
-                script.end_oldest_attempt(step == 2);
+            // Attempts are running when trackers are lost (3) and when they register again (7).
+            let steps = if matches!(number, 3 | 7) { 2 } else { 12 };
+            for step in 0..steps {
+                script.end_oldest_attempt(match step {
+                    1 => AttemptStatus::Killed("it is interrupted".into()),
+                    2 => AttemptStatus::Failed("it fails".into()),
+                    _ => AttemptStatus::Succeeded(AttemptResult::default()),
+                });
             }
             match number {
                 2 => script.disconnect("t2"),
                 3 => {
-                    script.now = Time(script.now.0 + 11_000_000);
-                    script.send(Event::Tick);
+                    for _ in 0..11 {
+                        script.now = Time(script.now.0 + 900_000);
+                        script.send(Event::Tick);
+                    }
                     script.register_tracker("t0", 1);
                     script.register_tracker("t1", 2);
                 }
                 4 => script.drain("t0", Some(Span::secs(600))),
                 5 => script.restart(),
                 6 => script.drain("t0", None),
-                7 => script.register_tracker("t2", 3),
+                7 => {
+                    script.register_tracker("t2", 3);
+                    script.register_tracker("t1", 2);
+                }
                 8 => {
                     let job = JobId(8);
                     script.send(Event::Kill { request: RequestId(800), job, by: "u".into() });
@@ -233,10 +239,20 @@ fn replay_of_a_journal_compacted_at_any_point_gives_the_same_cluster() {
         assert_eq!(digest(replay(&both).cluster()), digest(script.core.cluster()), "cut at {at}");
         assert_eq!(compact(short.clone()).len(), compact(compact(short)).len());
     }
+    for (reason, expected) in
+        [(TRACKER_LOST, false), ("its tracker no longer runs it", false), ("it is interrupted", true)]
+    {
+        let killed = script.entries.iter().filter_map(|entry| match &entry.fact {
+            Fact::AttemptKilled { why, interrupted, .. } if why == reason => Some(*interrupted),
+            _ => None,
+        });
+        let killed: Vec<bool> = killed.collect();
+        assert!(!killed.is_empty() && killed.iter().all(|it| *it == expected), "{reason}: {killed:?}");
+    }
     let short = compact(script.entries.clone());
     let forgotten = |entry: &Entry| entry.fact.job() == Some(JobId(1));
     assert!(script.entries.iter().any(forgotten) && !short.iter().any(forgotten));
-    let drained = |entry: &Entry| matches!(entry.fact, mrcore::Fact::TrackerDraining { .. });
+    let drained = |entry: &Entry| matches!(entry.fact, Fact::TrackerDraining { .. });
     assert!(
         script.entries.iter().any(drained) && !short.iter().any(drained),
         "the cancelled drain is still in the compacted journal"
@@ -333,14 +349,14 @@ async fn every_synced_fact_survives_a_power_loss_at_any_write() {
             let facts = script.entries[..kept].iter().filter(|entry| is_in_history(entry));
             // Each history has one line more than facts: its second line names the policy and the
             // trackers.
-            let submitted = |entry: &&Entry| matches!(entry.fact, mrcore::Fact::JobSubmitted { .. });
+            let submitted = |entry: &&Entry| matches!(entry.fact, Fact::JobSubmitted { .. });
             assert_eq!(found, facts.clone().count() + facts.filter(submitted).count());
         }
     }
 }
 
 fn is_in_history(entry: &Entry) -> bool {
-    let forgotten = matches!(entry.fact, mrcore::Fact::JobForgotten { .. });
+    let forgotten = matches!(entry.fact, Fact::JobForgotten { .. });
     entry.fact.job().is_some() && !forgotten
 }
 

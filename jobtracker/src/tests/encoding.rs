@@ -91,7 +91,7 @@ fn examples() -> Vec<Fact> {
         Fact::CheckpointLost { attempt: paused, why: text() },
         Fact::AttemptSucceeded { attempt, result },
         Fact::AttemptFailed { attempt, error: text() },
-        Fact::AttemptKilled { attempt, why: text(), bytes_in: 9 },
+        Fact::AttemptKilled { attempt, why: text(), bytes_in: 9, interrupted: true },
         Fact::MapOutputLost { attempt, why: text(), unfetched: true },
         Fact::MapOutputMoved { attempt },
         Fact::TrackerBlacklisted { job, tracker },
@@ -108,7 +108,13 @@ fn examples() -> Vec<Fact> {
         facts.push(Fact::PreemptionRequested { attempt, kind, why: text(), fault: true, hold: false });
     }
     let stages = Stage::ALL.into_iter();
-    facts.extend(stages.map(|stage| Fact::AttemptPaused { attempt: paused, stage, bytes: 16, bytes_in: 17 }));
+    facts.extend(stages.map(|stage| Fact::AttemptPaused {
+        attempt: paused,
+        stage,
+        bytes: 16,
+        bytes_in: 17,
+        interrupted: true,
+    }));
     facts
 }
 

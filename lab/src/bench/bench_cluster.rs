@@ -86,7 +86,12 @@ impl BenchCluster {
         // slots are freed, because some policies use free slots in it.
         cluster.tick();
         for attempt in last {
-            cluster.apply(Fact::AttemptKilled { attempt, why: "to free a slot".into(), bytes_in: 0 });
+            cluster.apply(Fact::AttemptKilled {
+                attempt,
+                why: "to free a slot".into(),
+                bytes_in: 0,
+                interrupted: false,
+            });
         }
         Ok(cluster)
     }

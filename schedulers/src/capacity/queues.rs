@@ -86,7 +86,7 @@ impl Queue {
     pub(super) fn demand(&self, phase: Phase, cluster: &Cluster) -> f64 {
         let mut users: BTreeMap<&str, f64> = BTreeMap::new();
         for job in self.jobs.iter().filter_map(|job| cluster.job(*job)) {
-            *users.entry(&job.spec.user).or_default() += demand(job, phase);
+            *users.entry(&job.spec.user).or_default() += demand(job, phase, cluster);
         }
         let max = self.user_max(phase, cluster);
         users.values().map(|wanted| wanted.min(max)).sum()

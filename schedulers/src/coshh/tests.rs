@@ -161,7 +161,12 @@ fn forgotten_tracker_leaves_nothing_behind_while_jobs_run() {
     world.launch(job, 0, FORGOTTEN);
     world.now = world.now + Span::secs(90);
     world.policy.observe_running_tasks(world.now, &world.cluster);
-    world.apply(Fact::AttemptKilled { attempt: attempt(job, 0), why: String::new(), bytes_in: 0 });
+    world.apply(Fact::AttemptKilled {
+        attempt: attempt(job, 0),
+        why: String::new(),
+        bytes_in: 0,
+        interrupted: false,
+    });
     assert!(world.mentions_forgotten() && world.suggested(job).contains(&FORGOTTEN));
     world.lose();
     assert!(world.compute(), "classes are computed for the nodes that are left");

@@ -98,7 +98,10 @@ impl TestJob {
             seconds,
             Fact::PreemptionRequested { attempt, kind: PreemptKind::Pause, why, fault: false, hold: false },
         );
-        self.apply(seconds, Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1 });
+        self.apply(
+            seconds,
+            Fact::AttemptPaused { attempt, stage: Stage::Reduce, bytes: 1, bytes_in: 1, interrupted: false },
+        );
     }
 
     /// Sends a heartbeat that reports new progress of one attempt. The progress of the other

@@ -247,7 +247,7 @@ impl Pools {
                     let claim = |job: &Job| Claim {
                         weight: weight(job.spec.priority),
                         min: 0.0,
-                        demand: demand(job, phase),
+                        demand: demand(job, phase, cluster),
                     };
                     runs.filter_map(|job| Some((*job, claim(cluster.job(*job)?)))).collect()
                 })

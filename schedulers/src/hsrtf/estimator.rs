@@ -168,8 +168,8 @@ impl Estimator {
         let jobs: Vec<&Job> = self.jobs.keys().filter_map(|job| cluster.job(*job)).collect();
         let slots = capacity(cluster);
         for phase in Phase::BOTH {
-            let claims: Vec<(f64, f64)> =
-                jobs.iter().map(|job| (self.estimate_of(job.id).remaining, demand(job, phase))).collect();
+            let claim = |job: &&Job| (self.estimate_of(job.id).remaining, demand(job, phase, cluster));
+            let claims: Vec<(f64, f64)> = jobs.iter().map(claim).collect();
             let shares = formulas::shares(slots[phase], &claims);
             self.set_shares(phase, &jobs, &shares);
         }
@@ -181,7 +181,7 @@ impl Estimator {
             let claims = jobs.iter().zip(&starvation);
             let claims: Vec<(f64, f64, f64)> = claims
                 .map(|(job, starvation)| {
-                    (self.estimate_of(job.id).share[phase], *starvation, demand(job, phase))
+                    (self.estimate_of(job.id).share[phase], *starvation, demand(job, phase, cluster))
                 })
                 .collect();
             let shares = formulas::apply_starvation(slots[phase], &claims);

@@ -52,7 +52,8 @@ impl Durable {
                 self.preemption_requested(at, *attempt, *kind, fault.then_some(why), *hold)
             }
             Fact::MapSplit { attempt, position, result } => self.map_split(at, *attempt, *position, result),
-            Fact::AttemptPaused { attempt, stage, bytes, bytes_in } => {
+            Fact::AttemptPaused { attempt, stage, bytes, bytes_in, interrupted } => {
+                self.task_mut(attempt.task)?.interruptions += u32::from(*interrupted);
                 self.attempt_paused(at, *attempt, (*stage, *bytes), *bytes_in)
             }
             Fact::TaskReleased { task } => {
@@ -67,9 +68,9 @@ impl Durable {
             Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
             Fact::AttemptSucceeded { attempt, result } => self.attempt_succeeded(at, *attempt, result),
             Fact::AttemptFailed { attempt, error } => self.attempt_failed(at, *attempt, error),
-            Fact::AttemptKilled { attempt, why, bytes_in } => {
-                if self.count_interruption(*attempt)? {
-                    self.avoid_tracker_of(*attempt)?;
+            Fact::AttemptKilled { attempt, why, bytes_in, interrupted } => {
+                if *interrupted {
+                    self.attempt_interrupted(*attempt)?;
                 }
                 self.release_slot(at, *attempt, AttemptState::Killed)?;
                 self.set_error(*attempt, why);
@@ -485,21 +486,15 @@ impl Durable {
         self.update_pending(id.task)
     }
 
-    /// Called before an attempt is marked as killed or paused. Counts an interruption if nothing has
-    /// ordered the attempt to end and its tracker is live. Returns whether it was one.
-    pub(super) fn count_interruption(&mut self, id: AttemptId) -> Result<bool, ApplyError> {
-        let Some(attempt) = self.attempt(id) else { return apply_error(format!("{id} is not known")) };
-        let live = self.tracker(attempt.tracker).is_some_and(|on| on.state == TrackerState::Live);
-        let interrupted = attempt.state == AttemptState::Running && live;
-        self.task_mut(id.task)?.interruptions += u32::from(interrupted);
-        Ok(interrupted)
-    }
-
-    fn avoid_tracker_of(&mut self, interrupted: AttemptId) -> Result<(), ApplyError> {
-        let task = self.task_mut(interrupted.task)?;
-        let attempt = &task.attempts[interrupted.number as usize];
-        if task.avoids_tracker_of(attempt) {
-            let on = attempt.tracker;
+    /// Counts an interruption of an attempt that is killed. A task that is interrupted often avoids
+    /// the trackers where this happens.
+    fn attempt_interrupted(&mut self, id: AttemptId) -> Result<(), ApplyError> {
+        let Some(on) = self.attempt(id).map(|attempt| attempt.tracker) else {
+            return apply_error(format!("{id} is not known"));
+        };
+        let task = self.task_mut(id.task)?;
+        task.interruptions += 1;
+        if task.is_interrupted_often() {
             task.avoided_trackers.insert(on);
         }
         Ok(())

@@ -166,7 +166,6 @@ impl Durable {
         let (tracker, launched, preempt_request) =
             (attempt.tracker, attempt.launched, attempt.preempt_request);
         let prior_work = attempt.prior_work;
-        self.count_interruption(id)?;
         self.release_slot(at, id, AttemptState::Paused)?;
         if let Some(attempt) = self.attempt_mut(id) {
             attempt.stage = stage;
