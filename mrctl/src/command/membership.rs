@@ -73,6 +73,7 @@ pub(crate) fn add(args: &Add) -> Result<ExitCode> {
 /// file, so the next `mrctl cluster up` starts it again; `mrctl cluster remove` removes it
 /// permanently.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  mrctl cluster drain n3 --cluster mycluster")]
 pub(crate) struct Drain {
     #[command(flatten)]
     drain: super::drain::Args,

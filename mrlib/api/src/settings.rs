@@ -104,12 +104,12 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new(
         "attempts.max",
         Kind::Count { min: 1, max: ATTEMPTS_MAX },
-        "failed attempts of one task that fail the job, max 100 [default: 4]",
+        "failures of a task that fail the job, max 100 [default: 4]",
     ),
     Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
     Setting::new("record.bytes.max", Kind::Size, "maximum length of a record [default: 256MiB]"),
-    Setting::new("pace.map", Kind::Size, "maximum read rate of a map in bytes per second, for tests"),
-    Setting::new("pace.reduce", Kind::Size, "maximum read rate of a reduce in bytes per second, for tests"),
+    Setting::new("pace.map", Kind::Size, "read rate limit of a map, per second, for tests"),
+    Setting::new("pace.reduce", Kind::Size, "read rate limit of a reduce, per second, for tests"),
     Setting::new(
         "sort.memory",
         Kind::SizeFrom { min: SORT_BYTES_MIN },

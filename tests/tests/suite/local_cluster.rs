@@ -29,7 +29,7 @@ fn up_is_ready_and_down_leaves_nothing_running() {
     assert_eq!(report["safemode"]["on"], false);
 
     let again = cluster.refused(1, &["up", "--detach"]);
-    assert!(again.contains("already runs"), "{again}");
+    assert!(again.contains("already running"), "{again}");
 
     let pids = pids(&cluster);
     assert_eq!(pids.len(), 8, "two masters, and two daemons on each of three nodes");

@@ -189,7 +189,7 @@ fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     lab.cluster.mrctl(&["fs", "chmod", "644", "/text"]);
     report(&bob).unwrap();
     let refused = (0..200).find_map(|_| report(&bob).err()).expect("a limit").to_string();
-    assert!(refused.contains("user bob has reported 100 bad replicas in a minute"), "{refused}");
+    assert!(refused.contains("user bob has reported 100 bad replicas within a minute"), "{refused}");
     report(&admin).unwrap();
     let log = std::fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
     let longest = log.lines().map(str::len).max().unwrap();
