@@ -21,10 +21,10 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 /// Empty file in the output folder which shows that the output is complete.
 const SUCCESS_FILE: &str = "_SUCCESS";
-/// Deadline of a call that fences older JobTrackers. It is shorter than the time that a submission
+/// Deadline of a call that fences older JobTracker processes. It is shorter than the time that a submission
 /// waits until this start is accepted, so that the refusal of the submission contains the reason.
 const FENCE_DEADLINE: Duration = Duration::from_secs(3);
-/// Time between two attempts to record this start or to fence older JobTrackers.
+/// Time between two attempts to record this start or to fence older JobTracker processes.
 const FENCE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Fences older JobTracker processes that use this journal. `folder` is the folder of the
