@@ -108,13 +108,9 @@ fn examples() -> Vec<Fact> {
         facts.push(Fact::PreemptionRequested { attempt, kind, why: text(), fault: true, hold: false });
     }
     let stages = Stage::ALL.into_iter();
-    facts.extend(stages.map(|stage| Fact::AttemptPaused {
-        attempt: paused,
-        stage,
-        bytes: 16,
-        bytes_in: 17,
-        interrupted: true,
-    }));
+    let (bytes, bytes_in, interrupted) = (16, 17, true);
+    let pause = |stage| Fact::AttemptPaused { attempt: paused, stage, bytes, bytes_in, interrupted };
+    facts.extend(stages.map(pause));
     facts
 }
 
