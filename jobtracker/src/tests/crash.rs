@@ -249,7 +249,7 @@ fn replay_of_a_journal_compacted_at_any_point_gives_the_same_cluster() {
     for reason in [TRACKER_LOST, "its tracker no longer runs it"] {
         assert!(!killed(reason).is_empty() && !killed(reason).contains(&true), "{reason}");
     }
-    // One of these attempts was already ordered to end, because its tracker was drained.
+    // One of these attempts had already been ordered to end.
     let reported = killed("it is interrupted");
     assert!(reported.contains(&true) && reported.contains(&false), "{reported:?}");
     let short = compact(script.entries.clone());
