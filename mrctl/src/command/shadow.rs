@@ -9,7 +9,7 @@ use client::scheduling::{Choice, Comparison, Difference};
 use clusters::locate::Target;
 use std::process::ExitCode;
 
-/// Compare the decisions of the shadow policy with those of the policy in use
+/// Compare the shadow policy with the policy in use
 ///
 /// A shadow policy gets all events and decides without effect. It is chosen by --shadow NAME of
 /// `mrctl up` or of the jobtracker, or by `shadow` in the scheduler table of fermata.toml. Counts

@@ -15,7 +15,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Show the local cluster: who may use it, and which daemons are running
+/// Show the local cluster: its users and running daemons
 ///
 /// This command checks only that the processes are running and not frozen by a signal; `mrctl
 /// nodes` and `mrctl health` query the masters. The exit code is 0 if all daemons are running. For
