@@ -104,7 +104,7 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new(
         "attempts.max",
         Kind::Count { min: 1, max: ATTEMPTS_MAX },
-        "failures of a task that fail the job, max 100 [default: 4]",
+        "failures per task that fail the job, max 100 [default: 4]",
     ),
     Setting::new("skip.bad.records", Kind::Skip, "bad records that a task may skip (true: 100; see below)"),
     Setting::new("record.bytes.max", Kind::Size, "maximum length of a record [default: 256MiB]"),
