@@ -15,7 +15,10 @@ use super::{
 };
 use crate::bench::measurement::{Limit, median};
 use anyhow::{Result, ensure};
-use client::{PreemptKind, model::Job};
+use client::{
+    PreemptKind,
+    model::{Attempt, Job},
+};
 use daemon::Bytes;
 use mrlib_api::TaskControl;
 use std::{
@@ -25,8 +28,8 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The maximum number of pauses of each reduce.
-const PAUSES_PER_REDUCE: usize = 12;
+/// The maximum number of pauses of each reduce in each stage.
+const PAUSES_PER_STAGE: usize = 6;
 /// The maximum number of splits of all maps together.
 const SPLITS_MAX: usize = 120;
 /// The progress at which a map and a reduce are preempted once. The map has done half of its work,
@@ -225,10 +228,11 @@ impl Bench<'_> {
             };
             let wanted = match disturbance {
                 Disturbance::Continuous | Disturbance::Bursts => {
+                    let in_stage = |other: &&Attempt| other.stage == attempt.stage;
+                    let pauses = task.attempts.iter().filter(in_stage).count() - 1;
                     // Do not preempt directly after the launch, when there is no work to lose yet.
                     attempt.progress > 0.05
-                        && task.attempts.len() <= PAUSES_PER_REDUCE
-                        && (!is_map || preempted.splits < SPLITS_MAX)
+                        && if is_map { preempted.splits < SPLITS_MAX } else { pauses < PAUSES_PER_STAGE }
                 }
                 _ => {
                     attempt.progress > PREEMPT_PROGRESS[usize::from(!is_map)]
@@ -264,7 +268,7 @@ impl Bench<'_> {
         // The limit of a pause includes the time to write the data that the reduce has in memory.
         let memory_bytes = mean("CHECKPOINT_MEMORY_BYTES", pauses) as u64;
         let flush = scratch
-            .map(|folder| write_milliseconds(&folder.join("plain"), memory_bytes))
+            .map(|folder| measure_write_ms(&folder.join("plain"), memory_bytes))
             .transpose()?
             .unwrap_or_default();
         let kinds = [
@@ -277,6 +281,10 @@ impl Bench<'_> {
             let what = if stage.is_empty() { how.to_owned() } else { format!("{how} in {stage}") };
             let what = if scratch.is_some() { what } else { format!("{what}, all preempted at once") };
             let limit = |most: f64| (scratch.is_some() && most > 0.0).then_some(Limit::AtMost(most));
+            if times.is_empty() {
+                ensure!(limit(middle).is_none(), "no attempt was preempted by {what}: use a larger --size");
+                continue;
+            }
             let name = format!("slot free after {what}, median of {}", times.len());
             figures.push(Measurement {
                 limit: limit(middle),
@@ -325,7 +333,7 @@ impl Bench<'_> {
         for _ in 0..SHUFFLE_ROUNDS {
             let (milliseconds, bytes) = self.pause_in_shuffle().await?;
             took.push(milliseconds);
-            plain.push(write_milliseconds(&folder.join("plain"), bytes)?);
+            plain.push(measure_write_ms(&folder.join("plain"), bytes)?);
             written = bytes;
         }
         let name = format!(
@@ -370,7 +378,7 @@ impl Bench<'_> {
 }
 
 /// Returns how many milliseconds it takes to write and sync this many bytes.
-fn write_milliseconds(path: &Path, bytes: u64) -> Result<f64> {
+fn measure_write_ms(path: &Path, bytes: u64) -> Result<f64> {
     let portion = vec![7; 1 << 20];
     let started = Instant::now();
     let mut file = std::fs::File::create(path)?;
