@@ -6,6 +6,7 @@ use crate::{
     phase::{PerPhase, Phase},
     task::{Attempt, Stage, Task, Work},
     time::{Span, Time},
+    why::Why,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -294,6 +295,22 @@ impl Job {
     /// Returns whether every task of a phase is done.
     pub fn is_done(&self, phase: Phase) -> bool {
         self.succeeded[phase] as usize == self.tasks[phase].len()
+    }
+
+    /// Returns the number of tasks of a phase that a user has paused.
+    pub(crate) fn tasks_on_hold(&self, phase: Phase) -> usize {
+        self.tasks[phase].iter().filter(|task| task.on_hold && !task.is_done()).count()
+    }
+
+    /// Returns the reason if the job waits only for a user: no task runs or is pending, and a user
+    /// has paused tasks.
+    pub fn waits_for_user(&self) -> Option<Why> {
+        let is_idle = |phase| self.running[phase].is_empty() && self.pending[phase].is_empty();
+        if !self.is_running() || !Phase::BOTH.into_iter().all(is_idle) {
+            return None;
+        }
+        let tasks: usize = Phase::BOTH.map(|phase| self.tasks_on_hold(phase)).iter().sum();
+        (tasks > 0).then(|| Why::rule("on-hold").with("tasks", tasks as f64))
     }
 
     /// Returns how many maps must be done before reduces may start. Maps that were created by

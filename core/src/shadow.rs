@@ -114,7 +114,7 @@ impl Shadow {
         self.scheduler.name()
     }
 
-    /// Returns the counts since the process started.
+    /// Returns how often the two policies agreed and differed since the process started.
     pub fn tally(&self) -> Tally {
         self.tally
     }

@@ -25,7 +25,7 @@ impl Refusal {
 
     /// Refuses because no tracker has this name.
     pub(crate) fn unknown_node(name: &str) -> Self {
-        Self::not_found(format!("there is no node {name}: `mrctl nodes` lists the nodes"))
+        Self::not_found(format!("there is no TaskTracker {name}: `mrctl nodes` lists the nodes"))
     }
 
     /// Refuses because the file, folder or output already exists.

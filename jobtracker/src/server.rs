@@ -1,7 +1,10 @@
 //! The gRPC service for clients. Each method decodes the request, checks permissions, and calls the
 //! driver.
 
-use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, submit, wire};
+use crate::{
+    driver::Driver, error::Refusal, fact_text::FactFormatter, history, shared_status::SharedStatuses, submit,
+    wire,
+};
 use daemon::serve::stream_chunks;
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
@@ -96,9 +99,11 @@ impl ClientService {
     }
 
     fn encode_status(&self, cluster: &Cluster, job: &Job, for_list: bool) -> FullStatus {
+        let formatter = FactFormatter { cluster, params: &self.params };
+        let waits_for_user = || Some(formatter.describe(job.id, &job.waits_for_user()?));
         FullStatus {
             status: Arc::new(wire::job_status(cluster, job, for_list)),
-            not_writable: self.driver.not_writable(job),
+            waits_for: self.driver.not_writable(job).or_else(waits_for_user),
             over: job.has_ended(),
         }
     }
@@ -128,18 +133,18 @@ impl ClientService {
 #[derive(Debug, Clone)]
 pub(crate) struct FullStatus {
     status: Arc<pb::JobStatus>,
-    /// Why the output cannot be written now.
-    not_writable: Option<String>,
+    /// Why the output cannot be written now, or which tasks a user has paused.
+    waits_for: Option<String>,
     /// Whether the job has ended.
     over: bool,
 }
 
 impl FullStatus {
-    /// Returns the status as the caller may see it. If the output of the job cannot be written now,
-    /// the status says why.
+    /// Returns the status as the caller may see it. It says why, if the output of the job cannot be
+    /// written now, or if the job waits for a user.
     fn for_caller(&self, who: &Identity) -> pb::JobStatus {
         let mut status = wire::visible_to(who, (*self.status).clone());
-        if let Some(reason) = &self.not_writable {
+        if let Some(reason) = &self.waits_for {
             status.why = format!("waits: {reason}");
         }
         status

@@ -122,7 +122,7 @@ async fn check_job(driver: &Driver, submission: Submission) -> Result<JobSpec, R
             RECORD_BYTES_MAX - RECORD_SLACK_BYTES
         )));
     }
-    check_commit_size(&spec)?;
+    check_commit_size(&spec, driver.config().reduces_max)?;
     Ok(spec)
 }
 
@@ -169,18 +169,19 @@ async fn check_writable(
 
 /// Refuses a job whose commit does not fit in one record of the NameNode's log. A quarter of the
 /// record is kept for the additional pieces of maps that are split.
-fn check_commit_size(spec: &JobSpec) -> Result<(), Refusal> {
+fn check_commit_size(spec: &JobSpec, reduces_max: u32) -> Result<(), Refusal> {
     if spec.output.is_empty() {
         return Ok(());
     }
-    check_part_count(&spec.output, spec.reduces, spec.splits.len())
+    check_part_count(&spec.output, spec.reduces, spec.splits.len(), reduces_max)
 }
 
-fn check_part_count(output: &str, reduces: u32, maps: usize) -> Result<(), Refusal> {
+fn check_part_count(output: &str, reduces: u32, maps: usize, reduces_max: u32) -> Result<(), Refusal> {
     let parts = if reduces > 0 { reduces as usize } else { maps };
     // The commit contains two paths for each part: the path of a piece and the path of the part.
     let max = (RECORD_BYTES_MAX - RECORD_BYTES_MAX / 4) / (2 * (output.len() + PIECE_NAME_BYTES));
-    if parts <= max {
+    // More reduces than `reduces_max` are refused later, with the smaller limit in the message.
+    if parts <= max || (reduces > reduces_max && reduces_max as usize <= max) {
         return Ok(());
     }
     let instead = match reduces {
@@ -436,12 +437,14 @@ mod tests {
 
     #[test]
     fn refusal_of_a_job_with_too_many_parts_names_the_limit() {
-        let why = check_part_count("/out", 99_999_999, 1).unwrap_err().to_string();
+        let why = check_part_count("/out", 99_999_999, 1, u32::MAX).unwrap_err().to_string();
         let max: u32 =
             why.split("use --reduces ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-        assert_eq!(check_part_count("/out", max, 1), Ok(()));
-        assert!(check_part_count("/out", max + 1, 1).is_err());
-        let why = check_part_count("/out", 0, 99_999_999).unwrap_err().to_string();
+        assert_eq!(check_part_count("/out", max, 1, u32::MAX), Ok(()));
+        assert!(check_part_count("/out", max + 1, 1, u32::MAX).is_err());
+        assert_eq!(check_part_count("/out", max + 1, 1, max), Ok(()), "the core refuses it");
+        assert!(check_part_count("/out", max + 1, 1, max + 1).is_err());
+        let why = check_part_count("/out", 0, 99_999_999, 10).unwrap_err().to_string();
         assert!(why.contains("split.size"), "{why}");
     }
 

@@ -40,7 +40,7 @@ impl NotWritable {
                 format!("the NameNode has been in safemode for {seconds} s: {reason}")
             }
             Obstacle::Unreachable => format!(
-                "the NameNode at {namenode} has not answered for {seconds} s: `mrctl health namenode` shows its state"
+                "the NameNode at {namenode} has not answered for {seconds} s: `mrctl health namenode` shows its state, `mrctl up` starts it again in a local cluster"
             ),
         }
     }

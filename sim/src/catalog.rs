@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 
 /// Names and descriptions of the built-in workloads.
 pub const WORKLOADS: [(&str, &str); 10] = [
-    ("hsrtf", "hSRTF's 31 jobs on 58 nodes"),
-    ("chronos-wordcount", "Chronos's two jobs on 8 nodes"),
-    ("chronos-sort", "Chronos's two jobs with sort, on 8 nodes"),
-    ("fcs-map-heavy", "FCS's table 1 on 45 nodes"),
-    ("fcs-reduce-heavy", "FCS's table 3 on 45 nodes"),
-    ("coshh-facebook", "COSHH's Facebook classes on six unequal resources"),
-    ("coshh-yahoo", "COSHH's Yahoo! classes on six unequal resources"),
+    ("hsrtf", "the 31 jobs of the hSRTF paper, on 58 nodes"),
+    ("chronos-wordcount", "the two wordcount jobs of the Chronos paper, on 8 nodes"),
+    ("chronos-sort", "the two sort jobs of the Chronos paper, on 8 nodes"),
+    ("fcs-map-heavy", "the map-heavy jobs of the FCS paper (table 1), on 45 nodes"),
+    ("fcs-reduce-heavy", "the reduce-heavy jobs of the FCS paper (table 3), on 45 nodes"),
+    ("coshh-facebook", "the Facebook job classes of the COSHH paper, on six unequal resources"),
+    ("coshh-yahoo", "the Yahoo! job classes of the COSHH paper, on six unequal resources"),
     ("gridmix", "small, medium and large GridMix-like jobs, Poisson arrivals"),
     ("bursty", "GridMix-like jobs in bursts of ten"),
     ("mixed", "wordcount, grep and sort with heavy-tailed sizes"),

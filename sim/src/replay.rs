@@ -286,7 +286,10 @@ impl Replay {
         let best = best.unwrap_or(0);
         let (ran, label) = (&self.comparison.variants[0].label, &self.comparison.variants[best].label);
         if best == 0 {
-            return format!("keep {ran}: no other policy has a lower mean completion ({} s)", show(mean(0)));
+            return format!(
+                "keep {ran}: no other policy has a lower mean completion time ({} s)",
+                show(mean(0))
+            );
         }
         let gain = mean(best).less_than(mean(0));
         let worst = self.comparison.groups.iter().map(|group| {
@@ -303,7 +306,7 @@ impl Replay {
         let advice = if gain > off { format!("use {label}") } else { format!("{label} may be better") };
         let note = if gain > off { "" } else { ", which is more than the gain" };
         format!(
-            "{advice}: mean completion {} s instead of {} s ({} less){cost}; the error of the model on the real run was {}{note}",
+            "{advice}: mean completion time {} s instead of {} s ({} less){cost}; the error of the model on the real run was {}{note}",
             show(mean(best)),
             show(mean(0)),
             percent(gain),

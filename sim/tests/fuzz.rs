@@ -119,8 +119,9 @@ fn known_seeds_pass() {
     // The first seed: reduces under hsrtf-pup without hysteresis, which lost their slots before
     // their checkpoints had been transferred. The second: reduces of two jobs that paused each
     // other before either made progress. The third: a tracker that got map events from a JobTracker
-    // before it had registered.
-    const FOUND: [u64; 3] = [17214, 184_716, 94833];
+    // before it had registered. The fourth: a task that stayed pending after a failure although a
+    // faulty attempt that was being killed was to be its last failure.
+    const FOUND: [u64; 4] = [17214, 184_716, 94833, 11576];
     for seed in FOUND {
         fuzz::run_seed(seed).unwrap_or_else(|bad| panic!("{bad}"));
     }

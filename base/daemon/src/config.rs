@@ -57,6 +57,12 @@ pub struct ClusterConfig {
 
 /// Largest block size of a file: 1 TiB, so that no sum of lengths overflows.
 pub const BLOCK_BYTES_MAX: u64 = 1 << 40;
+/// Maximum number of map slots, and of reduce slots, of a tracker.
+pub const SLOTS_MAX: u32 = 10_000;
+/// Largest `tasktracker.task_memory`.
+const TASK_MEMORY_MAX: Bytes = Bytes::mib(1 << 20);
+/// Largest `tasktracker.task_memory_max`.
+const TASK_MEMORY_LIMIT_MAX: Bytes = Bytes::mib(16 << 20);
 
 /// `[namenode]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -473,6 +479,14 @@ fn explain_parse_error(message: &str, key: Option<&str>) -> String {
         && let Some(name) = unknown.strip_prefix("unknown field `").and_then(|rest| rest.strip_suffix('`'))
     {
         let names = expected.split('`').skip(1).step_by(2);
+        let sections = toml::Table::try_from(Config::default()).unwrap_or_default();
+        if sections.get("cluster").and_then(|cluster| cluster.get(name)).is_some() {
+            return format!("{unknown}: it is a setting of the section `[cluster]`");
+        }
+        // At the top level the name of a section is no unknown field.
+        if sections.contains_key(name) {
+            return format!("{unknown}: its settings are in the section `[{name}]`");
+        }
         return match types::spelling::nearest(name, names) {
             Some(near) => format!("{unknown}: did you mean `{near}`?"),
             None => message.to_owned(),
@@ -483,7 +497,17 @@ fn explain_parse_error(message: &str, key: Option<&str>) -> String {
     else {
         return message.to_owned();
     };
+    let range = match (expected, key) {
+        _ if !given.starts_with("invalid value: integer") => None,
+        (_, Some(key)) if key.ends_with("map_slots") || key.ends_with("reduce_slots") => Some(SLOTS_MAX),
+        ("u8", _) => Some(u8::MAX.into()),
+        ("u16", _) => Some(u16::MAX.into()),
+        ("u32", _) => Some(u32::MAX),
+        _ => None,
+    };
+    let range = range.map(|max| format!("a whole number, at most {max}"));
     let expected = match expected {
+        _ if range.is_some() => range.as_deref().unwrap_or_default(),
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number that is not negative",
         "f32" | "f64" => "a number",
         "a boolean" => "true or false",
@@ -543,6 +567,38 @@ mod tests {
             error,
             "fermata.toml:2: replication: invalid type: string \"x\", expected a whole number that is not negative"
         );
+        for (setting, expected) in [
+            ("[tasktracker]\nmap_slots = 99999999999", "expected a whole number, at most 10000"),
+            ("[namenode]\nreplication = 99999999999", "expected a whole number, at most 4294967295"),
+        ] {
+            let error = parse(setting).unwrap_err().to_string();
+            assert!(error.starts_with("fermata.toml:2: ") && error.ends_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn section_that_is_written_as_a_setting_is_named() {
+        let error = parse("[jobtracker]\nscheduler = \"fair\"\n").unwrap_err().to_string();
+        let section = "its settings are in the section `[scheduler]`";
+        assert_eq!(error, format!("fermata.toml:2: unknown field `scheduler`: {section}"));
+        let error = parse("[datanode]\nnamenode = \"n:1\"\n").unwrap_err().to_string();
+        let section = "it is a setting of the section `[cluster]`";
+        assert_eq!(error, format!("fermata.toml:2: unknown field `namenode`: {section}"));
+    }
+
+    #[test]
+    fn value_out_of_range_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fermata.toml");
+        std::fs::write(&path, "[jobtracker]\nattempts_max = 2\nslow_start = 7\n").unwrap();
+        let mut config = Config::load(Some(&path)).unwrap();
+        let error = config.check().unwrap_err().found_in(Some(&path)).to_string();
+        let line = format!("{}:3: ", path.display());
+        assert_eq!(error, format!("{line}jobtracker.slow_start = 7: must be between 0 and 1"));
+        // A flag has set another value than the file.
+        config.jobtracker.slow_start = 8.0;
+        let error = config.check().unwrap_err().found_in(Some(&path)).to_string();
+        assert_eq!(error, "jobtracker.slow_start = 8: must be between 0 and 1");
     }
 
     #[test]

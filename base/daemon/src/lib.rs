@@ -22,7 +22,7 @@ pub mod usage;
 
 pub use host::{HOST_VAR, host_name};
 pub use security::SecurityArgs;
-pub use types::quantity::{Bytes, Period, QuantityError, count};
+pub use types::quantity::{Bytes, Period, QuantityError, count, human};
 
 #[cfg(test)]
 mod tests {

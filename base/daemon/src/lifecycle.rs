@@ -51,8 +51,10 @@ impl DaemonArgs {
         config.cluster.insecure |= self.insecure;
         self.security.override_settings(&mut config.security);
         flags(&mut config);
-        config.check()?;
-        check(&config).map_err(|error| error.found_in(self.config.as_deref()))?;
+        config
+            .check()
+            .and_then(|()| check(&config))
+            .map_err(|error| error.found_in(self.config.as_deref()))?;
         if self.print_config {
             print!("{}", config.print());
             return Ok(None);

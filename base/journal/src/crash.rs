@@ -6,7 +6,7 @@
 //!    from [`CrashDisk::operations`];
 //! 2. for every n below that number, run the code again on a new disk with
 //!    [`CrashDisk::crash_after`]`(n)`, and record what was acknowledged;
-//! 3. for each [`Survive`], open the log on [`CrashDisk::survivor`] and check that everything
+//! 3. for each [`Survive`], open the log on [`CrashDisk::after_crash`] and check that everything
 //!    acknowledged is there.
 //!
 //! The disk guarantees what POSIX guarantees and nothing more: bytes survive if their file was
@@ -184,7 +184,7 @@ impl CrashDisk {
     /// After [`Survive::Everything`], unsynced data is still unsynced: a restart that does not sync
     /// it can lose it to a second crash.
     #[must_use]
-    pub fn survivor(&self, survive: Survive) -> Self {
+    pub fn after_crash(&self, survive: Survive) -> Self {
         let state = self.lock();
         let disk = Self::new();
         match survive {
@@ -467,13 +467,13 @@ mod tests {
         let mut file = disk.create("a").unwrap();
         file.write(b"one").unwrap();
         file.sync().unwrap();
-        assert!(disk.survivor(Survive::SyncedOnly).files().is_empty(), "the name was not synced");
+        assert!(disk.after_crash(Survive::SyncedOnly).files().is_empty(), "the name was not synced");
         disk.sync_folder().unwrap();
         file.write(b"two").unwrap();
         disk.rename("a", "b").unwrap();
-        let synced = disk.survivor(Survive::SyncedOnly).files();
+        let synced = disk.after_crash(Survive::SyncedOnly).files();
         assert_eq!(synced, BTreeMap::from([("a".to_owned(), b"one".to_vec())]));
-        let all = disk.survivor(Survive::Everything).files();
+        let all = disk.after_crash(Survive::Everything).files();
         assert_eq!(all, BTreeMap::from([("b".to_owned(), b"onetwo".to_vec())]));
     }
 
@@ -486,11 +486,11 @@ mod tests {
         disk.sync_folder().unwrap();
         file.write(&[8; 1000]).unwrap();
         let outcomes: Vec<_> =
-            (0..50).map(|seed| disk.survivor(Survive::Seeded(seed)).files()["a"].clone()).collect();
+            (0..50).map(|seed| disk.after_crash(Survive::Seeded(seed)).files()["a"].clone()).collect();
         assert!(outcomes.iter().all(|bytes| bytes.starts_with(&[7; 100])));
         assert!(outcomes.iter().any(|bytes| bytes.len() > 100 && bytes.contains(&0)), "lost sectors");
         assert!(outcomes.iter().any(|bytes| bytes.len() > 100 && !bytes.contains(&0)), "torn tails");
-        assert_eq!(outcomes[3], disk.survivor(Survive::Seeded(3)).files()["a"]);
+        assert_eq!(outcomes[3], disk.after_crash(Survive::Seeded(3)).files()["a"]);
     }
 
     #[test]

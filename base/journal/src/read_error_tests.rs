@@ -63,7 +63,7 @@ fn with_snapshots(closed: bool) -> CrashDisk {
     if closed {
         log.close().unwrap();
     }
-    disk.survivor(Survive::Everything)
+    disk.after_crash(Survive::Everything)
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn with_bad_sector(sector: std::ops::Range<usize>, closed: bool) -> CrashDisk {
     if closed {
         log.close().unwrap();
     }
-    let disk = disk.survivor(Survive::Everything);
+    let disk = disk.after_crash(Survive::Everything);
     disk.fail_reads(&FileKind::Segment.name(1), sector);
     disk
 }
@@ -194,14 +194,14 @@ fn an_unreadable_tail_is_damage_where_a_torn_tail_would_be_cut() {
     append(&log, 8);
     // Make the files look as after a power loss: the commit point is older than the last batch, and
     // the write of the last batch was interrupted.
-    let disk = disk.survivor(Survive::SyncedOnly);
+    let disk = disk.after_crash(Survive::SyncedOnly);
     let segment = FileKind::Segment.name(1);
     let mut bytes = disk.files()[&segment].clone();
     let end = bytes.len();
     bytes[end - GRAIN..].fill(0);
     bytes.resize(end + 100, 0);
     disk.set_file(&segment, bytes);
-    assert!(open(&disk.survivor(Survive::Everything), Recovery::Refuse).unwrap().torn.is_some());
+    assert!(open(&disk.after_crash(Survive::Everything), Recovery::Refuse).unwrap().torn.is_some());
     disk.fail_reads(&segment, end..end + 100);
     assert!(open(&disk, Recovery::Refuse).err().unwrap().is_damage());
     assert_eq!(count_after_reopening(&disk, Recovery::DropDamaged), 7);
@@ -218,13 +218,13 @@ fn a_crash_while_a_damaged_segment_is_cut_loses_neither_its_valid_start_nor_the_
     };
     let original = with_bad_sector(3 * GRAIN..4 * GRAIN, true);
     let damaged = original.files()[&segment].clone();
-    let whole = original.survivor(Survive::Everything);
+    let whole = original.after_crash(Survive::Everything);
     assert_eq!(recover(&whole).unwrap(), 2);
     for point in 0..whole.operations() {
-        let disk = original.survivor(Survive::Everything);
+        let disk = original.after_crash(Survive::Everything);
         disk.crash_after(point);
         assert!(recover(&disk).is_err() && disk.crashed(), "crash at {point}");
-        let after = disk.survivor(Survive::Everything);
+        let after = disk.after_crash(Survive::Everything);
         assert_eq!(recover(&after).unwrap(), 2, "crash at {point}");
         assert!(
             after.files().values().any(|bytes| *bytes == damaged),

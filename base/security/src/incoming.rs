@@ -188,7 +188,7 @@ impl Connection {
         if self.is_ended() {
             return Err(io::Error::new(
                 io::ErrorKind::ConnectionAborted,
-                "too many requests did not arrive in time",
+                "the connection is closed, because too many of its requests did not arrive in time",
             ));
         }
         Ok(())

@@ -15,7 +15,9 @@ pub struct Period(pub Duration);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text is not a size.
-    #[error("{0:?} is not a size: write a number with a unit, such as 64MiB, 1GB or 4096")]
+    #[error(
+        "{0:?} is not a size: write a number of bytes, such as 4096, or a number with a unit, such as 64MiB"
+    )]
     Size(String),
     /// The size does not fit into 64 bits.
     #[error("{0:?} is too large: the maximum is {max} bytes, just under 16EiB", max = u64::MAX)]
@@ -34,6 +36,23 @@ const PERIOD_MAX: Duration = Duration::from_hours(100 * 366 * 24);
 /// Returns a count with its noun: `1 file`, `2 files`. Only for nouns whose plural ends in s.
 pub fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Formats a size with about three digits and a binary unit: `1.50 GiB`.
+pub fn human(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // A value that would be rounded to 1024 of a unit is shown as 1.00 of the next unit.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {}", UNITS[unit])
 }
 
 impl Bytes {

@@ -119,7 +119,7 @@ impl Cluster {
 
     /// Returns whether the tracker has reported an attempt as running since the JobTracker started.
     pub fn has_started(&self, attempt: &Attempt) -> bool {
-        self.volatile.reported_state(attempt.id).is_some_and(|reported| reported.progress.is_some())
+        self.reports(attempt.id.job(), attempt.id.phase()).has_started(attempt)
     }
 
     /// Returns the progress of an attempt, as last reported by its tracker since the JobTracker
@@ -133,30 +133,16 @@ impl Cluster {
         self.volatile.reports(job, phase)
     }
 
-    /// Returns when the progress of an attempt last changed, or when the attempt was launched if
-    /// that is later.
-    pub(crate) fn last_progress(&self, attempt: &Attempt) -> Time {
-        let reported = self.volatile.reported_state(attempt.id);
-        reported.map_or(attempt.launched, |reported| reported.last_progress.max(attempt.launched))
-    }
-
-    /// Returns when the tracker last reported an attempt, or when the tracker was last sent an
-    /// order about the attempt if that is later.
-    pub(crate) fn last_reported(&self, attempt: &Attempt) -> Time {
-        let reported = self.volatile.reported_state(attempt.id);
-        reported.map_or(attempt.last_order, |reported| reported.last_report.max(attempt.last_order))
-    }
-
-    /// Stores the progress of an attempt that its tracker has reported.
-    pub(crate) fn set_progress(&mut self, id: AttemptId, now: Time, progress: Progress) {
-        let Some(attempt) = self.attempt(id) else { return };
-        let has_changed = self.progress(attempt) != progress;
+    /// Stores the progress of an attempt that its tracker has reported. Returns the attempt.
+    pub(crate) fn set_progress(&mut self, id: AttemptId, now: Time, progress: Progress) -> Option<&Attempt> {
+        let attempt = self.durable.attempt(id)?;
         let reported = self.volatile.reported_state_mut(id);
-        if has_changed {
+        if reported.progress_of(attempt) != progress {
             reported.last_progress = now;
         }
         reported.progress = Some(progress);
         reported.last_report = now;
+        Some(attempt)
     }
 
     /// Sets the time of the last report of an attempt to `now`.
@@ -172,7 +158,8 @@ impl Cluster {
         let running = self.durable.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
         for id in running.copied().collect::<Vec<AttemptId>>() {
             let Some(attempt) = self.durable.attempt(id) else { continue };
-            let (progress, reported) = (self.last_progress(attempt), self.last_reported(attempt));
+            let reports = self.volatile.reports(id.job(), id.phase());
+            let (progress, reported) = (reports.last_progress(attempt), reports.last_reported(attempt));
             let entry = self.volatile.reported_state_mut(id);
             (entry.last_progress, entry.last_report) = (later(progress), later(reported));
         }

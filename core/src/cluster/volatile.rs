@@ -28,6 +28,19 @@ pub(crate) struct ReportedState {
     pub(crate) checkpoint_records: u64,
 }
 
+impl ReportedState {
+    /// Returns the progress of the attempt that this is about.
+    pub(super) fn progress_of(&self, attempt: &Attempt) -> Progress {
+        let known = self.progress.unwrap_or(Progress { stage: attempt.stage, ..Progress::default() });
+        match attempt.state {
+            AttemptState::Succeeded => Progress { done: 1.0, ..known },
+            // The last report may be from an earlier stage than the checkpoint.
+            AttemptState::Paused => Progress { stage: attempt.stage, ..known },
+            _ => known,
+        }
+    }
+}
+
 /// All volatile values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Volatile {
@@ -47,32 +60,50 @@ pub(crate) struct Volatile {
     extra_trackers: BTreeMap<JobId, BTreeSet<TrackerId>>,
     /// Tasks that were interrupted and wait before they are launched again, and until when.
     delayed_tasks: BTreeMap<TaskId, Time>,
-    /// What was reported about each attempt: by job, phase, index of the task and number of the
-    /// attempt.
-    reported_states: BTreeMap<JobId, PerPhase<Vec<Vec<ReportedState>>>>,
+    /// What was reported about each attempt: by job, phase and index of the task.
+    reported_states: BTreeMap<JobId, PerPhase<Vec<TaskReports>>>,
 }
 
-/// What trackers have reported about the attempts of one job and phase, by index of the task and
-/// number of the attempt.
+/// What trackers have reported about the attempts of a task. Most tasks have one attempt: its entry
+/// is not in a vector, because every heartbeat needs it.
+#[derive(Debug, Clone, Default)]
+struct TaskReports {
+    first: ReportedState,
+    others: Vec<ReportedState>,
+}
+
+/// What trackers have reported about the attempts of one job and phase, by index of the task.
 #[derive(Debug, Clone, Copy)]
-pub struct Reports<'a>(&'a [Vec<ReportedState>]);
+pub struct Reports<'a>(&'a [TaskReports]);
 
 impl<'a> Reports<'a> {
     pub(super) fn get(self, id: AttemptId) -> Option<&'a ReportedState> {
-        self.0.get(id.task.index as usize)?.get(id.number as usize)
+        let task = self.0.get(id.task.index as usize)?;
+        id.number.checked_sub(1).map_or(Some(&task.first), |other| task.others.get(other as usize))
     }
 
     /// Returns the progress of an attempt, as last reported by its tracker since the JobTracker
     /// started.
     pub fn progress(self, attempt: &Attempt) -> Progress {
-        let reported = self.get(attempt.id).and_then(|reported| reported.progress);
-        let known = reported.unwrap_or(Progress { stage: attempt.stage, ..Progress::default() });
-        match attempt.state {
-            AttemptState::Succeeded => Progress { done: 1.0, ..known },
-            // The last report may be from an earlier stage than the checkpoint.
-            AttemptState::Paused => Progress { stage: attempt.stage, ..known },
-            _ => known,
-        }
+        self.get(attempt.id).copied().unwrap_or_default().progress_of(attempt)
+    }
+
+    /// Returns whether the tracker has reported an attempt as running since the JobTracker started.
+    pub(crate) fn has_started(self, attempt: &Attempt) -> bool {
+        self.get(attempt.id).is_some_and(|reported| reported.progress.is_some())
+    }
+
+    /// Returns when the progress of an attempt last changed, or when the attempt was launched if
+    /// that is later.
+    pub(crate) fn last_progress(self, attempt: &Attempt) -> Time {
+        self.get(attempt.id).map_or(attempt.launched, |reported| reported.last_progress.max(attempt.launched))
+    }
+
+    /// Returns when the tracker last reported an attempt, or when the tracker was last sent an
+    /// order about the attempt if that is later.
+    pub(crate) fn last_reported(self, attempt: &Attempt) -> Time {
+        self.get(attempt.id)
+            .map_or(attempt.last_order, |reported| reported.last_report.max(attempt.last_order))
     }
 }
 
@@ -121,15 +152,16 @@ impl Volatile {
     /// Returns the entry of an attempt of a known job, and creates it if there is none.
     pub(super) fn reported_state_mut(&mut self, id: AttemptId) -> &mut ReportedState {
         let tasks = &mut self.reported_states.entry(id.job()).or_default()[id.phase()];
-        let (index, number) = (id.task.index as usize, id.number as usize);
+        let index = id.task.index as usize;
         if tasks.len() <= index {
-            tasks.resize_with(index + 1, Vec::new);
+            tasks.resize_with(index + 1, TaskReports::default);
         }
-        let attempts = &mut tasks[index];
-        if attempts.len() <= number {
-            attempts.resize_with(number + 1, ReportedState::default);
+        let TaskReports { first, others } = &mut tasks[index];
+        let Some(other) = id.number.checked_sub(1).map(|other| other as usize) else { return first };
+        if others.len() <= other {
+            others.resize_with(other + 1, ReportedState::default);
         }
-        &mut attempts[number]
+        &mut others[other]
     }
 
     /// Returns the number of slots of a tracker that unknown attempts hold.

@@ -120,8 +120,7 @@ impl JobTracker {
     }
 
     fn attempt_progressed(&mut self, now: Time, id: AttemptId, progress: Progress, out: &mut Vec<Effect>) {
-        self.cluster.set_progress(id, now, progress);
-        let Some(attempt) = self.cluster.attempt(id) else { return };
+        let Some(attempt) = self.cluster.set_progress(id, now, progress) else { return };
         // Only refusals since the last preemption request count.
         let refused = progress.refusals > attempt.refusals;
         if refused && matches!(attempt.state, AttemptState::Pausing | AttemptState::Splitting) {

@@ -85,6 +85,8 @@ impl JobTracker {
         let mut reasons = Vec::new();
         if task.is_done() {
             reasons.push(Why::rule("task-is-done"));
+        } else if job.has_ended() {
+            reasons.push(Why::rule("job-ended"));
         } else if task.on_hold {
             reasons.push(Why::rule("on-hold"));
             reasons.extend(self.explain_checkpoint(task));
@@ -128,7 +130,7 @@ impl JobTracker {
     fn explain_phase(&self, job: &Job, phase: Phase) -> Vec<Why> {
         let waiting = job.pending[phase].len();
         let mut reasons = Vec::new();
-        let on_hold = job.tasks[phase].iter().filter(|task| task.on_hold && !task.is_done()).count();
+        let on_hold = job.tasks_on_hold(phase);
         if on_hold > 0 {
             reasons.push(Why::rule("on-hold").with("tasks", on_hold as f64));
         }

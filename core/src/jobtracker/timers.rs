@@ -113,8 +113,13 @@ impl JobTracker {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
         let mut overdue: Vec<AttemptId> = Vec::new();
-        let running = self.cluster.jobs().flat_map(|job| job.running.map.iter().chain(&job.running.reduce));
-        for attempt in running.filter_map(|id| self.cluster.attempt(*id)) {
+        let cluster = &self.cluster;
+        let phases = cluster.jobs().flat_map(|job| Phase::BOTH.map(|phase| (job, phase)));
+        let running = phases.flat_map(|(job, phase)| {
+            let reports = cluster.reports(job.id, phase);
+            cluster.running(job, phase).map(move |(attempt, _)| (attempt, reports))
+        });
+        for (attempt, reports) in running {
             // Attempts on a tracker that is suspect or awaited are handled when it comes back or is
             // lost.
             let on = self.cluster.tracker(attempt.tracker);
@@ -126,15 +131,15 @@ impl JobTracker {
             if asked && attempt.preempt_deadline.is_some_and(|preempt_deadline| now >= preempt_deadline) {
                 overdue.push(attempt.id);
             }
-            if attempt.state == AttemptState::Running && !self.cluster.has_started(attempt) {
-                if now.since(self.cluster.last_reported(attempt)) >= launch_timeout {
+            if attempt.state == AttemptState::Running && !reports.has_started(attempt) {
+                if now.since(reports.last_reported(attempt)) >= launch_timeout {
                     late.push((attempt.id, format!("its tracker did not start it within {launch_timeout}")));
                 }
                 continue;
             }
             match attempt.state {
                 AttemptState::Running | AttemptState::Splitting | AttemptState::Pausing
-                    if now.since(self.cluster.last_progress(attempt)) >= task_timeout
+                    if now.since(reports.last_progress(attempt)) >= task_timeout
                         && !self.waits_for_maps(attempt) =>
                 {
                     let error = format!(
@@ -144,7 +149,7 @@ impl JobTracker {
                 }
                 // A live tracker that has not reported the attempt since the order to kill it does
                 // not run it.
-                AttemptState::Killing if now.since(self.cluster.last_reported(attempt)) >= launch_timeout => {
+                AttemptState::Killing if now.since(reports.last_reported(attempt)) >= launch_timeout => {
                     gone.push(attempt.id);
                 }
                 _ => {}

@@ -60,7 +60,9 @@ impl JobTracker {
         let checkpoint_infos: BTreeMap<AttemptId, CheckpointInfo> = new.checkpoints.into_iter().collect();
         new.attempts.extend(self.unreported_pauses(id, &new.attempts, &checkpoint_infos));
         let reported: BTreeSet<AttemptId> = new.attempts.iter().map(|report| report.attempt).collect();
-        self.give_up_attempts(now, id, &reported, "its tracker no longer runs it", out);
+        let why =
+            if incarnation == newest { "its tracker no longer runs it" } else { "its tracker was restarted" };
+        self.give_up_attempts(now, id, &reported, why, out);
         self.record(
             now,
             Fact::TrackerJoined {

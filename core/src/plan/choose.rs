@@ -40,7 +40,7 @@ impl Plan<'_> {
             self.assigned_tasks.contains(&id) || self.reserved_place(id).is_some()
         };
         let pending = &job.pending[phase];
-        let mut below = self.assigned_or_reserved_below.borrow_mut();
+        let mut below = self.first_index_to_check.borrow_mut();
         let below = below.entry((job.id, phase)).or_default();
         *below = pending.starting_at(*below).find(|index| !is_taken(*index)).unwrap_or(u32::MAX);
         pending.starting_at(*below)

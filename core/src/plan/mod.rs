@@ -123,7 +123,7 @@ pub struct Plan<'a> {
     reserved_slots: RefCell<BTreeMap<JobId, PerPhase<u32>>>,
     /// Cache: an index below which all pending tasks of a job are assigned or reserved. It saves a
     /// round that preempts thousands of slots from visiting these tasks again.
-    assigned_or_reserved_below: RefCell<BTreeMap<(JobId, Phase), u32>>,
+    first_index_to_check: RefCell<BTreeMap<(JobId, Phase), u32>>,
     refusals: u64,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Plan<'a> {
             preempted_slots: BTreeMap::new(),
             new_reservations: BTreeMap::new(),
             reserved_slots: RefCell::default(),
-            assigned_or_reserved_below: RefCell::default(),
+            first_index_to_check: RefCell::default(),
             refusals: 0,
         }
     }

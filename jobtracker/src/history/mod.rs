@@ -1,11 +1,11 @@
 //! Job history: one file of JSON lines per job, `history/job_7.jsonl`, with a line for each fact of
 //! the job.
 //!
-//! A line is written when its fact is durable in the journal, and is not synced separately. At the
-//! start of the JobTracker the journal is replayed, which contains all facts of each of its jobs.
-//! Lines that a file already has are skipped and missing lines are added, so a crash causes neither
-//! gaps nor duplicates. A file is synced when it is complete: its job has ended and no attempt of
-//! the job uses a slot.
+//! A line is written when its fact is durable in the journal, and is not synced separately. When
+//! the JobTracker starts, it replays the journal, which contains all facts of the jobs in it. Lines
+//! that a file already has are skipped and missing lines are added, so a crash causes neither gaps
+//! nor duplicates. A file is synced when it is complete: its job has ended and no attempt of the job
+//! uses a slot.
 //!
 //! If a history cannot be written (the disk is full, or less is free than the reserve), the error
 //! is logged and the history is completed at the next start; the job does not wait for this. The

@@ -30,12 +30,7 @@ async fn invalid_inputs_and_outputs_are_refused() {
         ("/in", "/in/out", Code::InvalidArgument, "output /in/out is inside the input /in"),
         ("/in", "/there/x/out", Code::FailedPrecondition, "/there/x is a file, not a folder"),
         ("/in", "out", Code::InvalidArgument, "output \"out\""),
-        (
-            "/in",
-            "/full/out",
-            Code::FailedPrecondition,
-            "/full: quota of 2 bytes over all replicas is used up",
-        ),
+        ("/in", "/full/out", Code::FailedPrecondition, "/full: quota of 2 B over all replicas is used up"),
     ];
     for (input, output, code, text) in cases {
         let (found, message) = submit_refused(&cluster, submission(input, output, 1)).await;

@@ -328,7 +328,7 @@ async fn every_synced_fact_survives_a_power_loss_at_any_write() {
             let disk = CrashDisk::new();
             disk.crash_after(crash_after);
             let durable = try_write_journal(&disk, &script.entries);
-            let surviving_disk = disk.survivor(survive);
+            let surviving_disk = disk.after_crash(survive);
             let folder = tempfile::tempdir().unwrap();
             let driver = start_driver(&surviving_disk, folder.path());
             // If an incomplete batch was cut, the start skips epochs and job IDs. Both are in the

@@ -1,6 +1,7 @@
 //! Decodes messages and checks them.
 
 use crate::error::Refusal;
+use daemon::config::SLOTS_MAX;
 use dfs_client::path::DfsPath;
 use mrcore::{
     PerPhase, Phase, Span,
@@ -32,7 +33,6 @@ const INPUTS_BYTES_MAX: usize = 1 << 20;
 /// Length limit for the error text of an attempt. The beginning of the text, which has the cause,
 /// and its last part are kept.
 const ERROR_BYTES_MAX: usize = 4 << 10;
-const SLOTS_MAX: u32 = 10_000;
 /// Larger numbers of bytes in the report of an attempt are reduced to this one, 16 TiB. The core
 /// adds the numbers of all attempts.
 const REPORTED_BYTES_MAX: u64 = 1 << 44;

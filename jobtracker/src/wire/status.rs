@@ -287,7 +287,14 @@ fn attempt_info(
         resumed_from: attempt.resumed_from.map_or_else(String::new, |paused| paused.to_string()),
         preempt_kind: attempt.preempt_request.map_or_else(String::new, |(kind, _)| kind.to_string()),
         preempted_ms: ms_or_0(attempt.preempt_request.map(|(_, at)| at)),
+        output_lost_on: output_lost_on(cluster, attempt).unwrap_or_default(),
     }
+}
+
+/// Returns the tracker that had the output of a map when it was lost.
+fn output_lost_on(cluster: &Cluster, attempt: &Attempt) -> Option<String> {
+    let is_lost = attempt.state == AttemptState::Succeeded && attempt.result.is_none();
+    Some(cluster.tracker(attempt.output_on).filter(|_| is_lost)?.name.clone())
 }
 
 fn tracker_state(core: &JobTracker, tracker: &Tracker) -> &'static str {

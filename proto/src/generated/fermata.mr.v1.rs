@@ -1010,7 +1010,7 @@ pub struct JobStatus {
     /// running, committing, succeeded, failed, killed
     #[prost(string, tag = "7")]
     pub state: ::prost::alloc::string::String,
-    /// why the job failed or was killed, or why an active job cannot write its output
+    /// why the job failed or was killed, or why an active job waits
     #[prost(string, tag = "8")]
     pub why: ::prost::alloc::string::String,
     /// wall clock
@@ -1191,6 +1191,9 @@ pub struct AttemptInfo {
     /// when the attempt was preempted
     #[prost(uint64, tag = "16")]
     pub preempted_ms: u64,
+    /// the tracker that had the output of a map when it was lost; empty: not lost
+    #[prost(string, tag = "17")]
+    pub output_lost_on: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TrackersRequest {}

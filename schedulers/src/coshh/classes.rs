@@ -282,8 +282,8 @@ mod tests {
         assert!(all.delta.iter().all(|row| row.iter().any(|part| *part > PART_MIN)), "{all:?}");
     }
 
-    /// A class alone would get all nodes. On a node where it may not run, another class gets the
-    /// node.
+    /// Either class would get both nodes if it were the only one. The first may not run on the
+    /// second node, so the second class gets that node.
     #[test]
     fn class_is_not_suggested_for_a_node_where_it_may_not_run() {
         let slow = |user| KindFacts {

@@ -27,7 +27,7 @@ pub fn against_first(comparison: &Comparison) -> Table {
             Some(change) => (
                 Cell::Figure(change, show_change(change)),
                 match change {
-                    Figure { seeds: 0..=1, .. } => "only one seed: may be random",
+                    Figure { seeds: 0..=1, .. } => "only one seed: the difference may be chance",
                     change if change.is_insignificant() => "no difference that these seeds can show",
                     change if change.mean < 0.0 => "faster",
                     _ => "slower",

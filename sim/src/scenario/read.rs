@@ -80,9 +80,9 @@ fn parse_step(line: usize, record: &StepRecord) -> Result<Step, String> {
         (Some(at), None) => When::At(span("at", at)?),
         (None, Some(when)) => parse_condition(when)?,
         (None, None) => {
-            return Err("at and when are missing: write at = \"5s\", or when = \"job 1 maps 40%\"".into());
+            return Err("`at` or `when` is missing: write at = \"5s\", or when = \"job 1 maps 40%\"".into());
         }
-        (Some(_), Some(_)) => return Err("at and when: a step can have only one of the two".into()),
+        (Some(_), Some(_)) => return Err("`at` and `when`: a step can have only one of the two".into()),
     };
     let after = record.after.as_deref().map_or(Ok(Span(0)), |text| span("after", text))?;
     let lasts = record.lasts.as_deref().map(|text| span("for", text)).transpose()?;

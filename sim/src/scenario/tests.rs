@@ -65,7 +65,7 @@ fn malformed_steps_are_rejected_with_their_line() {
     let cases = [
         ("x = 1", 1, "unknown field"),
         ("[[step]]\nat = 5\ndo = \"kill\"", 2, "expected a string"),
-        ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "at and when are missing"),
+        ("\n[[step]]\ndo = \"kill\"\nnode = \"node2\"", 2, "`at` or `when` is missing"),
         (&format!("[[step]]\nat = \"5s\"\nwhen = \"job 1 over\"\n{kill}"), 1, "only one of the two"),
         (&format!("[[step]]\nat = \"soon\"\n{kill}"), 1, "at = \"soon\" is not a time"),
         (&format!("[[step]]\nat = \"-1s\"\n{kill}"), 1, "is not a time"),

@@ -287,14 +287,17 @@ mod tests {
                 "finished at 9, before it was submitted at 1000",
             ),
             // Times in microseconds, for a map and for a reduce, and an impossible number of bytes.
-            (JOB.replace("\"finishTime\": 4000", "\"finishTime\": 1200000000000000"), "job_1: a task of 1"),
+            (
+                JOB.replace("\"finishTime\": 4000", "\"finishTime\": 1200000000000000"),
+                "job_1: a task takes 1",
+            ),
             (
                 JOB.replace("\"finishTime\": 8000", "\"finishTime\": 1200000000000000"),
-                "ten years; check the units",
+                "(ten years); check the units",
             ),
             (
                 JOB.replace("\"inputBytes\": 100", "\"inputBytes\": 1000000000000000000"),
-                "ten years; check the units",
+                "(ten years); check the units",
             ),
             (String::new(), "no jobs in it"),
             (format!("{JOB}{{"), ":7: "),

@@ -224,7 +224,7 @@ mod tests {
                 format!("{good}job1\t60\t11\t1e18\t4\t5\n"),
                 ":2: a job of 7450580598 tasks: the maximum is 1000000",
             ),
-            (format!("{good}job1\t60\t11\t3\t4e18\t5\n"), ":2: a task of "),
+            (format!("{good}job1\t60\t11\t3\t4e18\t5\n"), ":2: a task takes "),
             (good.repeat(1_000_001), ":1000001: 1000001 jobs and 2000002 tasks up to here"),
             (String::new(), "no jobs in it"),
         ];

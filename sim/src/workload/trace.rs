@@ -61,7 +61,7 @@ pub(super) fn check_task_times(job: &JobPlan) -> Result<(), String> {
     match tasks.find(|seconds| seconds.is_nan() || *seconds > LENGTH_MAX_S) {
         None => Ok(()),
         Some(seconds) => Err(format!(
-            "a task of {seconds:.0} s, by its times or bytes: the maximum is {LENGTH_MAX_S:.0} s, ten years; check the units"
+            "a task takes {seconds:.0} s according to its times or bytes: the maximum is {LENGTH_MAX_S:.0} s (ten years); check the units"
         )),
     }
 }

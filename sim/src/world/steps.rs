@@ -164,8 +164,8 @@ impl World {
                 let slow = FaultKind::Slow { node, factor: 1.0 / share };
                 self.inject_for(slow, lasts.unwrap_or_default());
             }
-            // Messages lost towards the machine are orders. Messages lost from the machine make it
-            // unreachable for the JobTracker.
+            // If only messages from the JobTracker to the machine are lost, only orders are lost. If
+            // messages to the JobTracker are lost, the machine is unreachable for it.
             (ScenarioAction::Partition { one_way: true, .. }, Target::Node(node))
                 if target == Target::JobTracker =>
             {

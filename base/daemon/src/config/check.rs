@@ -1,7 +1,8 @@
 //! Checks values of settings that their types do not check: ranges, and relations between settings.
 
 use super::{
-    BLOCK_BYTES_MAX, Config, ConfigError, DataNodeConfig, JobTrackerConfig, NameNodeConfig, TaskTrackerConfig,
+    BLOCK_BYTES_MAX, Config, ConfigError, DataNodeConfig, JobTrackerConfig, NameNodeConfig, SLOTS_MAX,
+    TASK_MEMORY_LIMIT_MAX, TASK_MEMORY_MAX, TaskTrackerConfig,
 };
 use crate::{Bytes, Period, host::is_host_port};
 use std::borrow::Cow;
@@ -147,9 +148,21 @@ impl TaskTrackerConfig {
         if self.map_slots == 0 && self.reduce_slots == 0 {
             return refuse("tasktracker.map_slots", "0".into(), "a tracker needs map slots or reduce slots");
         }
-        if self.task_memory.0 < 1 << 20 {
-            let value = self.task_memory.to_string();
-            return refuse("tasktracker.task_memory", value, "must be at least 1MiB");
+        for (key, slots) in
+            [("tasktracker.map_slots", self.map_slots), ("tasktracker.reduce_slots", self.reduce_slots)]
+        {
+            if slots > SLOTS_MAX {
+                return refuse(key, slots.to_string(), format!("must be at most {SLOTS_MAX}"));
+            }
+        }
+        if !(Bytes::mib(1)..=TASK_MEMORY_MAX).contains(&self.task_memory) {
+            let (value, why) = (self.task_memory.to_string(), "must be at least 1MiB and at most");
+            return refuse("tasktracker.task_memory", value, format!("{why} {TASK_MEMORY_MAX}"));
+        }
+        if self.task_memory_max > TASK_MEMORY_LIMIT_MAX {
+            let value = self.task_memory_max.to_string();
+            let why = format!("must be at most {TASK_MEMORY_LIMIT_MAX}");
+            return refuse("tasktracker.task_memory_max", value, why);
         }
         if self.memory_limit() < self.task_memory {
             let value = self.task_memory_max.to_string();
@@ -194,7 +207,20 @@ mod tests {
             ("[datanode]\ntransfers_max = 0", "datanode.transfers_max = 0"),
             ("[datanode]\ntransfer_timeout = \"1ms\"", "datanode.transfer_timeout = 1ms"),
             ("[tasktracker]\nmap_slots = 0\nreduce_slots = 0", "tasktracker.map_slots = 0"),
+            ("[tasktracker]\nmap_slots = 10001", "tasktracker.map_slots = 10001: must be at most 10000"),
+            (
+                "[tasktracker]\nreduce_slots = 99999",
+                "tasktracker.reduce_slots = 99999: must be at most 10000",
+            ),
             ("[tasktracker]\ntask_memory = \"1KiB\"", "tasktracker.task_memory = 1"),
+            (
+                "[tasktracker]\ntask_memory = \"2TiB\"",
+                "tasktracker.task_memory = 2TiB: must be at least 1MiB and at most 1TiB",
+            ),
+            (
+                "[tasktracker]\ntask_memory_max = \"17TiB\"",
+                "tasktracker.task_memory_max = 17TiB: must be at most",
+            ),
         ] {
             let error = error_for(settings);
             assert!(error.starts_with(begins), "{error}");

@@ -1,6 +1,6 @@
 //! Merges two configurations, for programs that write a `fermata.toml`.
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, with_line};
 use std::path::Path;
 use toml::{Table, Value};
 
@@ -11,7 +11,7 @@ impl Config {
     pub fn merge(base: &str, over: &str, path: &Path, fixed: &[&str]) -> Result<String, ConfigError> {
         Self::parse(over, path)?;
         let parse = |text: &str| -> Table { text.parse().expect("both have been parsed before") };
-        let (mut all, over) = (parse(base), parse(over));
+        let (mut all, over_text, over) = (parse(base), over, parse(over));
         for key in fixed {
             let (section, name) = key.split_once('.').expect("section.key");
             let set = |table: &Table| table.get(section).and_then(|section| section.get(name)).cloned();
@@ -22,7 +22,7 @@ impl Config {
         }
         merge_tables(&mut all, over);
         let text = toml::to_string(&all).expect("plain values");
-        Self::parse(&text, path)?.check()?;
+        Self::parse(&text, path)?.check().map_err(|error| with_line(error, path, over_text))?;
         Ok(text)
     }
 }

@@ -3,7 +3,7 @@
 //! The policies define their parameters. This module converts tables to dotted keys with text
 //! values, and finds the line of a key in the file when a policy refuses its value.
 
-use super::ConfigError;
+use super::{Config, ConfigError};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 use toml::de::{DeTable, DeValue};
@@ -82,7 +82,7 @@ fn flatten(above: &str, table: &toml::Table, flat: &mut BTreeMap<String, String>
 
 /// Adds the line of the file to an error about a setting, if the file contains the setting.
 pub(super) fn with_line_in(error: ConfigError, path: Option<&Path>) -> ConfigError {
-    let Some(path) = path.filter(|_| matches!(error, ConfigError::Setting { .. })) else { return error };
+    let Some(path) = path else { return error };
     match std::fs::read_to_string(path) {
         Ok(text) => with_line(error, path, &text),
         Err(_) => error,
@@ -91,11 +91,22 @@ pub(super) fn with_line_in(error: ConfigError, path: Option<&Path>) -> ConfigErr
 
 /// Like [`with_line_in`], but takes the text of the file.
 pub(super) fn with_line(error: ConfigError, path: &Path, text: &str) -> ConfigError {
-    let ConfigError::Setting { key, value, why } = &error else { return error };
-    match line_of(text, key, value.as_deref()) {
-        Some(line) => ConfigError::Parse { path: path.into(), line, message: why.clone() },
+    let line = match &error {
+        ConfigError::Setting { key, value, .. } => line_of(text, key, value.as_deref()),
+        // A flag may have set the value: then the file alone has no such error.
+        ConfigError::Value { key, .. } if is_error_of(text, path, &error) => line_of(text, key, None),
+        _ => None,
+    };
+    match line {
+        Some(line) => ConfigError::Parse { path: path.into(), line, message: error.to_string() },
         None => error,
     }
+}
+
+/// Returns whether a check of the file gives this error.
+fn is_error_of(text: &str, path: &Path, error: &ConfigError) -> bool {
+    let checked = Config::parse(text, path).and_then(|config| config.check());
+    checked.is_err_and(|own| own.to_string() == error.to_string())
 }
 
 /// Returns the line, counted from 1, that sets a dotted key. If `value` is given, the key must have

@@ -82,19 +82,19 @@ fn nothing_acknowledged_is_lost_at_any_crash_point() {
         assert!(run.script(&disk).is_err() && disk.crashed(), "crash at {point}");
         for survive in all_survive_cases() {
             let context = format!("crash at {point}, {survive:?}");
-            let after = disk.survivor(survive);
+            let after = disk.after_crash(survive);
             let there = check(run, &after, &context);
             lost += u64::from(there < run.appended);
             saved += u64::from(there > run.acknowledged);
             // Records that the restart has replayed are durable: a power loss does not remove them.
             let again = Run { acknowledged: there, ..run };
-            check(again, &after.survivor(Survive::SyncedOnly), &format!("{context}, then power loss"));
+            check(again, &after.after_crash(Survive::SyncedOnly), &format!("{context}, then power loss"));
             // The log accepts more records.
             append(&open(&after), 2);
             let later = Run { appended: there + 2, acknowledged: there + 2 };
             check(
                 later,
-                &after.survivor(Survive::SyncedOnly),
+                &after.after_crash(Survive::SyncedOnly),
                 &format!("{context}, two more, then power loss"),
             );
         }
@@ -126,7 +126,7 @@ fn dropping_damage_can_be_repeated_after_a_crash_in_between() {
             let disk = CrashDisk::with_files(files.clone());
             disk.crash_after(point);
             assert!(drop_damaged(&disk).is_err());
-            let after = disk.survivor(survive);
+            let after = disk.after_crash(survive);
             assert_eq!(drop_damaged(&after).unwrap(), 1, "crash at {point}, {survive:?}");
             let saved = after.files();
             for (name, bytes) in files.iter().filter(|(name, _)| *name != "COMMIT") {
@@ -149,11 +149,11 @@ fn a_snapshot_is_durable_when_finished_and_not_visible_before() {
         writer.push(&record(seq)).unwrap();
     }
     for survive in all_survive_cases() {
-        assert_eq!(read(&disk.survivor(survive)).unwrap().snapshot_seq, 0);
+        assert_eq!(read(&disk.after_crash(survive)).unwrap().snapshot_seq, 0);
     }
     writer.finish().unwrap();
     for survive in all_survive_cases() {
-        let contents = read(&disk.survivor(survive)).unwrap();
+        let contents = read(&disk.after_crash(survive)).unwrap();
         assert_eq!((contents.snapshot_seq, contents.check()), (2, 2), "{survive:?}");
     }
 }

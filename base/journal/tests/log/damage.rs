@@ -37,7 +37,7 @@ fn two_segments_after_crash(survive: Survive) -> CrashDisk {
     append(&log, 4);
     log.rotate().unwrap();
     append(&log, 4);
-    disk.survivor(survive)
+    disk.after_crash(survive)
 }
 
 fn all_states() -> [(&'static str, CrashDisk); 3] {
@@ -189,7 +189,7 @@ fn missing_newest_segment_is_detected() {
     let log = open(&disk);
     append(&log, 4);
     log.rotate().unwrap();
-    let mut files = disk.survivor(Survive::SyncedOnly).files();
+    let mut files = disk.after_crash(Survive::SyncedOnly).files();
     files.remove(NEWEST_SEGMENT);
     assert!(matches!(read(&CrashDisk::with_files(files)), Err(LogError::Gap { expected: 5, .. })));
 }
@@ -362,7 +362,7 @@ fn zero_or_batch_like_records_do_not_change_the_result() {
         let disk = CrashDisk::new();
         let log = open(&disk);
         log.sync(log.append(&record).unwrap()).unwrap();
-        let whole = disk.survivor(Survive::SyncedOnly);
+        let whole = disk.after_crash(Survive::SyncedOnly);
         let length = whole.files()[FIRST_SEGMENT].len();
         for at in (GRAIN..length).step_by(7) {
             let flipped = with_changed_file(&whole, FIRST_SEGMENT, |bytes| bytes[at] ^= 1);

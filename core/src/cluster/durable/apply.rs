@@ -514,7 +514,7 @@ impl Durable {
         let on = task.attempts[id.number as usize].tracker;
         task.avoided_trackers.insert(on);
         *self.job_mut(id.job())?.failures.entry(on).or_default() += 1;
-        Ok(())
+        self.update_pending(id.task)
     }
 
     /// Updates the list of pending tasks. A task is pending if its job is running, it is not done

@@ -165,7 +165,7 @@ fn error_of_a_bad_history_names_the_line() {
         ),
         (
             sample_history().replace("\"bytes_out\":30", "\"bytes_out\":9000000000000000000"),
-            ":8: job_7: a task of 1125",
+            ":8: job_7: a task takes 1125",
         ),
         (
             format!(

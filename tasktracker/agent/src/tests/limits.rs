@@ -211,8 +211,8 @@ fn isolation_time_counts_from_when_the_last_answered_message_was_sent() {
     world.handle_orders(heartbeat.seq, vec![]);
     world.handle(Event::Disconnected);
     assert_eq!(world.agent.next_deadline(), Some(sent + ISOLATION_TIMEOUT));
-    // Orders that answer no heartbeat do not count, because they do not show that the JobTracker
-    // has received anything.
+    // Orders that answer no heartbeat do not postpone the deadline, because they do not show that
+    // the JobTracker has received anything.
     world.handle(Event::Connected);
     world.accept_registration();
     let last_answered = world.now;
