@@ -444,6 +444,7 @@ fn attempt(attempt: pb::AttemptInfo) -> Attempt {
         resumed_from: attempt.resumed_from,
         preempt_kind: attempt.preempt_kind,
         preempted_ms: attempt.preempted_ms,
+        output_lost_on: attempt.output_lost_on,
         counters: attempt.counters.into_iter().collect(),
     }
 }

@@ -67,7 +67,8 @@ pub struct Job {
     pub program: String,
     /// `running`, `committing`, `succeeded`, `failed` or `killed`.
     pub state: String,
-    /// Why the job failed or was killed. For an active job: why its output cannot be written now.
+    /// Why the job failed or was killed. For an active job: why its output cannot be written now,
+    /// or that it waits until a user resumes its tasks.
     pub why: String,
     /// When the job was submitted.
     pub submitted_ms: u64,
@@ -247,6 +248,9 @@ pub struct Attempt {
     pub preempt_kind: String,
     /// When the preemption was requested; 0 if it was not preempted.
     pub preempted_ms: u64,
+    /// The tracker that had the output of a map when it was lost, so that the map ran again; empty
+    /// if it was not lost.
+    pub output_lost_on: String,
     /// The counters of the attempt.
     pub counters: BTreeMap<String, u64>,
 }

@@ -70,7 +70,7 @@ impl<'a> StagingFolder<'a> {
     }
 
     /// Creates the folder. In a closed cluster only the JobTracker creates the staging area, because
-    /// its owner could exchange the files of all users.
+    /// the owner of the area could replace the files of all users.
     async fn create(&self) -> Result<(), ClientError> {
         let began = Instant::now();
         loop {

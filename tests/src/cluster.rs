@@ -320,7 +320,7 @@ impl Cluster {
         left
     }
 
-    /// Waits until ended jobs have left nothing behind.
+    /// Waits until ended jobs use no slots and all their temporary files are removed.
     #[track_caller]
     pub fn wait_clean(&self) {
         let start = std::time::Instant::now();

@@ -59,27 +59,39 @@ impl Display {
     }
 }
 
-impl Observer for Display {
+/// Shows the progress and the events of a job.
+struct Follower {
+    display: Display,
+    /// The number of done maps in the last status.
+    maps_done: u32,
+}
+
+impl Observer for Follower {
     fn status(&mut self, job: &Job) {
-        match self {
-            Self::Bars { head, maps, reduces } => {
+        let again = lost_outputs(self.maps_done, job);
+        self.maps_done = job.maps.done;
+        if let Some(text) = again {
+            self.display.print_line(&text);
+        }
+        match &mut self.display {
+            Display::Bars { head, maps, reduces } => {
                 head.set_message(headline(job, output::now_ms()));
                 maps.set_position((job.maps.progress * 100.0) as u64);
                 maps.set_message(describe(&job.maps));
                 reduces.set_position((job.reduces.progress * 100.0) as u64);
                 reduces.set_message(describe(&job.reduces));
             }
-            Self::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
+            Display::Lines { last } if last.elapsed() >= LINE_INTERVAL => {
                 *last = Instant::now();
                 eprintln!("{}: maps {}, reduces {}", job.job, describe(&job.maps), describe(&job.reduces));
             }
-            Self::Lines { .. } | Self::Nothing => {}
+            Display::Lines { .. } | Display::Nothing => {}
         }
     }
 
     fn unreachable(&mut self, tracker: &JobTracker, job: &str, timeout: Duration) {
         let advice = Some(tracker.advice()).filter(|advice| !advice.is_empty());
-        self.print_line(&format!(
+        self.display.print_line(&format!(
             "the JobTracker at {} does not answer{}; retrying {job} for {} s (Ctrl-C stops)",
             tracker.addr(),
             advice.map_or_else(String::new, |advice| format!("; {advice}")),
@@ -88,13 +100,20 @@ impl Observer for Display {
     }
 
     fn reachable(&mut self, tracker: &JobTracker) {
-        self.print_line(&format!("the JobTracker at {} is reachable again", tracker.addr()));
+        self.display.print_line(&format!("the JobTracker at {} is reachable again", tracker.addr()));
     }
 
     fn waits(&mut self, job: &str, reasons: &[Reason]) {
         let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
-        self.print_line(&format!("{job} waits: {}", texts.join("; ")));
+        self.display.print_line(&format!("{job} waits: {}", texts.join("; ")));
     }
+}
+
+/// Describes that maps which were done run again, if there are fewer done maps than before.
+fn lost_outputs(maps_done_before: u32, job: &Job) -> Option<String> {
+    let id = &job.job;
+    (job.maps.done < maps_done_before && !job.has_ended())
+        .then(|| format!("maps of {id} run again, because their output was lost; `mrctl why {id}` shows why"))
 }
 
 /// Returns ID, name, elapsed time and estimated remaining time of the job.
@@ -134,12 +153,12 @@ pub async fn follow_until(
     quiet: bool,
     stop: impl Future<Output = ()>,
 ) -> Result<Option<Job>> {
-    let mut display = Display::new(quiet);
+    let mut follower = Follower { display: Display::new(quiet), maps_done: 0 };
     let over = tokio::select! {
-        over = tracker.follow(id, &mut display) => Some(over),
+        over = tracker.follow(id, &mut follower) => Some(over),
         () = stop => None,
     };
-    display.clear();
+    follower.display.clear();
     Ok(over.transpose()?)
 }
 
@@ -187,6 +206,17 @@ mod tests {
         assert_eq!(output_hint(&job), "output in /out: mrctl fs cat '/out/part-*'");
         job.output = "/it's".into();
         assert_eq!(output_hint(&job), r"output in /it's: mrctl fs cat '/it'\''s/part-*'");
+    }
+
+    #[test]
+    fn lost_map_outputs_are_reported() {
+        let maps = PhaseStatus { total: 10, done: 7, ..PhaseStatus::default() };
+        let mut job = Job { job: "job_7".into(), state: "running".into(), maps, ..Job::default() };
+        let text = "maps of job_7 run again, because their output was lost; `mrctl why job_7` shows why";
+        assert_eq!(lost_outputs(10, &job).as_deref(), Some(text));
+        assert_eq!(lost_outputs(7, &job), None);
+        job.state = "killed".into();
+        assert_eq!(lost_outputs(10, &job), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use mrcore::{
     job::Split,
 };
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Reads a job and its tasks from the text of its history.
 pub fn read(text: &str) -> Result<(Job, Vec<Task>)> {
@@ -39,6 +40,8 @@ struct JobFromHistory {
     job: Job,
     maps: Vec<Task>,
     reduces: Vec<Task>,
+    /// The trackers to which map outputs were copied, by attempt.
+    copied_outputs: BTreeMap<String, String>,
 }
 
 impl JobFromHistory {
@@ -68,7 +71,7 @@ impl JobFromHistory {
             job: id.to_string(),
             ..Job::default()
         };
-        Self { job, maps, reduces }
+        Self { job, maps, reduces, copied_outputs: BTreeMap::new() }
     }
 
     fn add_fact(&mut self, at_ms: u64, fact: HistoryFact) {
@@ -98,6 +101,15 @@ impl JobFromHistory {
             }
             HistoryFact::AttemptSucceeded { attempt, .. } => {
                 self.end_attempt(&attempt.to_string(), "succeeded", String::new(), at_ms);
+            }
+            HistoryFact::MapOutputLost { attempt, .. } => {
+                let copied_to = self.copied_outputs.remove(&attempt.to_string());
+                if let Some(attempt) = self.attempt(&attempt.to_string()) {
+                    attempt.output_lost_on = copied_to.unwrap_or_else(|| attempt.tracker.clone());
+                }
+            }
+            HistoryFact::MapOutputCopied { attempt, tracker, .. } => {
+                self.copied_outputs.insert(attempt.to_string(), tracker);
             }
             HistoryFact::AttemptFailed { attempt, error } => {
                 self.end_attempt(&attempt.to_string(), "failed", error, at_ms);
@@ -225,6 +237,20 @@ mod tests {
         assert_eq!((paused.state.as_str(), paused.stage.as_str()), ("paused", "shuffle"));
         assert_eq!((resumed.resumed_from.as_str(), resumed.state.as_str()), ("job_7.r0.0", "unfinished"));
         assert!(read("").is_err() && read("{}").is_err());
+    }
+
+    #[test]
+    fn lost_output_was_on_the_tracker_to_which_it_was_copied() {
+        let head = r#"{"format":3,"job":"job_7","at_us":1,"spec":{"name":"n","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":1,"slow_start":0.05,"speculation":false,"splits":[{"source":"/a","start":0,"end":100}]}}"#;
+        let launched =
+            r#"{"at_us":2,"fact":{"attempt-launched":{"attempt":"job_7.m0.0","tracker":"node1"}}}"#;
+        let copied = r#"{"at_us":3,"fact":{"map-output-copied":{"attempt":"job_7.m0.0","tracker":"node2","bytes":3}}}"#;
+        let lost = r#"{"at_us":4,"fact":{"map-output-lost":{"attempt":"job_7.m0.0","why":"lost"}}}"#;
+        let lost_on =
+            |lines: &[&str]| read(&lines.join("\n")).unwrap().1[0].attempts[0].output_lost_on.clone();
+        assert_eq!(lost_on(&[head, launched, copied]), "");
+        assert_eq!(lost_on(&[head, launched, lost]), "node1");
+        assert_eq!(lost_on(&[head, launched, copied, lost]), "node2");
     }
 
     #[test]

@@ -95,6 +95,9 @@ pub fn note(task: &Task, attempt: &Attempt, describe: impl FnOnce(&str) -> Strin
         notes.push(attempt.locality.clone());
     }
     notes.extend(preempted::note(task, attempt));
+    if !attempt.output_lost_on.is_empty() {
+        notes.push(format!("output lost on {}", attempt.output_lost_on));
+    }
     if !attempt.error.is_empty() {
         notes.push(describe(&attempt.error));
     }
@@ -131,12 +134,16 @@ mod tests {
             (state(&done), elapsed(&done, 9999), note(&task("job_1.m0", "done"), &done, one_line)),
             ("succeeded".into(), "0.25 s".into(), String::new())
         );
+        let lost = Attempt { output_lost_on: "node1".into(), ..attempt("succeeded") };
+        assert_eq!(note(&task("job_1.m0", "running"), &lost, one_line), "output lost on node1");
         let running = attempt("running");
         assert_eq!((state(&running), elapsed(&running, 3000)), ("running 43%".into(), "2.00 s".into()));
         assert_eq!(note(&task("job_1.m0", "running"), &running, one_line), "map");
         let command = "x ".repeat(100);
         let failed = Attempt {
-            error: format!("stream.mapper `{command}` ended with exit status 1:\nTraceback\nValueError\n"),
+            error: format!(
+                "stream.mapper `{command}` ended with exit status 1:\nTraceback\n  line 7\nValueError\n"
+            ),
             locality: "off-rack".into(),
             ..attempt("failed")
         };

@@ -58,7 +58,7 @@ pub enum DataNodeError {
     },
     /// Two folders belong to different DataNodes or clusters.
     #[error(
-        "folders {first} and {second} do not belong to the same DataNode: {what} {first_has} and {second_has}"
+        "folders {first} and {second} do not belong to the same DataNode: {what} {first_value} and {second_value}"
     )]
     Mismatch {
         /// The first folder.
@@ -68,9 +68,9 @@ pub enum DataNodeError {
         /// The property in which they differ.
         what: &'static str,
         /// The value of the first folder.
-        first_has: String,
+        first_value: String,
         /// The value of the second folder.
-        second_has: String,
+        second_value: String,
     },
     /// The same folder is configured twice.
     #[error("folder {0} is configured twice")]

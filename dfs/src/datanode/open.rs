@@ -271,9 +271,9 @@ fn check_same_node(
         *known = Some((path, version));
         return Ok(());
     };
-    let mismatch = |what, first_has: String, second_has: String| {
+    let mismatch = |what, first_value: String, second_value: String| {
         let (first, second) = (first.clone(), path.clone());
-        Err(DataNodeError::Mismatch { first, second, what, first_has, second_has })
+        Err(DataNodeError::Mismatch { first, second, what, first_value, second_value })
     };
     if has.node_uuid != version.node_uuid {
         // A start with none of the disks mounted writes a new ID into the empty folders. Such a

@@ -189,7 +189,7 @@ async fn crash_at_any_write_loses_no_acknowledged_operation() {
             None => 0,
         };
         for survive in &survivals {
-            let found = open(&disk.survivor(*survive));
+            let found = open(&disk.after_crash(*survive));
             let driver = found.unwrap_or_else(|| {
                 panic!("the NameNode does not start: crash at write {crash_at}, {survive:?}")
             });
@@ -219,7 +219,7 @@ async fn operation_whose_sync_failed_is_neither_acknowledged_nor_retried() {
         "a query returned a folder that is not durable"
     );
     drop(driver);
-    let driver = open(&disk.survivor(Survive::SyncedOnly)).unwrap();
+    let driver = open(&disk.after_crash(Survive::SyncedOnly)).unwrap();
     assert_eq!(tree(&driver).await, ["/kept dir=true open=false"]);
 }
 
@@ -279,7 +279,7 @@ async fn crash_under_load_loses_nothing_acknowledged_and_repeats_are_recognised(
         batched |= driver.log().stats().records > driver.log().stats().batches;
         drop(driver);
         for survive in [Survive::Everything, Survive::SyncedOnly, Survive::Seeded(crash_at)] {
-            let driver = open(&disk.survivor(survive)).unwrap();
+            let driver = open(&disk.after_crash(survive)).unwrap();
             for n in &acknowledged {
                 assert!(
                     driver.query(|state| state.stat(&path(&format!("/shared/{n}")))).await.is_ok(),
@@ -326,7 +326,7 @@ async fn file_closed_by_lease_expiry_stays_closed_after_a_crash() {
         let ticked = driver.tick().is_ok();
         let closed = driver.query(|state| Ok(state.stat(&path("/f0"))?.open)).await;
         for survive in [Survive::Everything, Survive::SyncedOnly, Survive::Seeded(crash_at)] {
-            let driver = open(&disk.survivor(survive)).unwrap();
+            let driver = open(&disk.after_crash(survive)).unwrap();
             let tree = tree(&driver).await;
             assert!(tree.len() >= created, "{tree:?}");
             if let Ok(false) = closed {

@@ -16,9 +16,13 @@ use security::{Credentials, Role};
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 use view::output::{Usage, chain};
 use view::status_cache::{Connecting, Masters};
+
+/// A daemon that started less than this ago may not be ready yet.
+const STARTING_FOR: Duration = Duration::from_secs(10);
 
 /// Global flags that select a cluster and the credentials for it.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -84,6 +88,12 @@ impl Origin {
             }
             Ok(daemon) if daemon.is_running() => {
                 let (pid, log) = (daemon.identity.pid, daemon.log.display());
+                if let Some(age) = daemon.identity.age().filter(|age| *age < STARTING_FOR) {
+                    return format!(
+                        "it was started {} s ago (pid {pid}) and may not be ready yet: see {log}",
+                        age.as_secs()
+                    );
+                }
                 format!(
                     "it is running (pid {pid}): see {log}, or restart it with `mrctl chaos restart {name}{dir}`"
                 )
@@ -355,7 +365,9 @@ impl Target {
             if let Some(folder) = possible_state_folders(cwd).find(|folder| has_layout(folder)) {
                 return Err(stopped_cluster_error(&folder));
             }
-            bail!("no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT");
+            bail!(
+                "no cluster found: start one here with `mrctl up`, or name one with --namenode HOST:PORT and --jobtracker HOST:PORT"
+            );
         };
         trust::check_folder(&folder)?;
         let config = Config::load(Some(&folder.join("fermata.toml")))?;
@@ -529,6 +541,32 @@ mod tests {
             namenode_of(&Target { config, namenode: Some("flag:4".into()), ..Target::default() }, &deep),
             "flag:4"
         );
+    }
+
+    #[test]
+    fn restart_of_a_daemon_that_was_just_started_is_not_advised() {
+        let root = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let identity = Identity::of(child.id()).unwrap();
+        let mut daemon = Daemon { identity, args: vec!["600".into()], ..this_process() };
+        // Directly after its start it has no command line yet.
+        while !daemon.is_running() {
+            std::thread::yield_now();
+        }
+        let advice = |daemon: &Daemon| {
+            let state = ClusterState { daemons: vec![daemon.clone()], ..ClusterState::default() };
+            state.save(root.path()).unwrap();
+            Origin(Some(root.path().to_owned())).advice(Kind::Namenode)
+        };
+        let young = advice(&daemon);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(young.starts_with("it was started "), "{young}");
+        assert!(!young.contains("chaos restart"), "{young}");
+        daemon.identity.started_ticks = 0;
+        assert!(daemon.identity.age().unwrap() > Duration::from_secs(1));
+        let dead = advice(&daemon);
+        assert!(dead.contains("is not running: start it again with `mrctl up"), "{dead}");
     }
 
     #[test]

@@ -520,7 +520,7 @@ impl ScenarioRun {
         let lost = self.view.trackers.iter().flatten().filter(|tracker| tracker.state == "lost");
         let removed = |name: &str| self.removed_nodes.iter().any(|(node, _)| node == name);
         let line = |name: &str| {
-            format!("{name} stays in the list of nodes as lost: `mrctl nodes forget {name}` removes it")
+            format!("TaskTracker {name} stays in the list as lost: `mrctl nodes forget {name}` removes it")
         };
         lost.filter(|tracker| removed(&tracker.name)).map(|tracker| line(&tracker.name)).collect()
     }

@@ -29,9 +29,12 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// to other trackers. No work is lost by that. An attempt that can neither be split nor paused
 /// (such as a map of a file that is not splittable) may run until the deadline and is then killed.
 ///
-/// The command shows what is left to do until the node is drained. At the deadline, or if there
-/// have been too few other nodes for ten seconds, it prints the reason and exits with code 1; the
-/// drain itself continues.
+/// A drain that would leave too few nodes for the replicas of a file is refused, and the node stays
+/// in use.
+///
+/// The command shows what is left to do until the node is drained. At the deadline, or if other
+/// nodes have failed since and there have been too few for ten seconds, it prints the reason and
+/// exits with code 1; the drain itself continues.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl drain node2                  wait until node2 can be stopped\n  \

@@ -4,11 +4,15 @@ use crate::{fs::print_nodes, output};
 use anyhow::Result;
 use client::{model::Tracker, scheduling::Throughput};
 use clusters::locate::Target;
-use std::process::ExitCode;
+use dfs_client::NodeState;
+use std::{process::ExitCode, time::Duration};
 use view::{
     files,
-    nodes::{merge_by_name, natural_sort_key},
+    nodes::{merge_by_name, natural_sort_key, state_name},
 };
+
+/// How long `mrctl nodes forget` waits for the NameNode.
+const NAMENODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// List the nodes, the data they store and the attempts they run
 ///
@@ -54,7 +58,8 @@ enum Action {
     /// Remove a lost TaskTracker from the list
     ///
     /// A tracker that has been lost for `jobtracker.forget_after` is removed automatically. A
-    /// tracker that comes back registers again.
+    /// tracker that comes back registers again. A dead DataNode of the same name stays in the list
+    /// until it comes back or the NameNode is restarted.
     Forget {
         /// Name of the node
         name: String,
@@ -64,7 +69,7 @@ enum Action {
 pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     if let Some(Action::Forget { name }) = &args.action {
         target.jobtracker().await?.forget_node(name).await?;
-        output::line(format!("{name} was removed from the list"))?;
+        output::line(forgotten(name, state_of_datanode(name, target).await))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.rates && !args.json {
@@ -100,6 +105,25 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     Ok(if target.has_jobtracker()? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Returns the state of the DataNode with this name; None if there is none, or if the NameNode does
+/// not answer soon.
+async fn state_of_datanode(name: &str, target: &Target) -> Option<NodeState> {
+    let asked = async { anyhow::Ok(target.connect().await?.report().await?) };
+    let report = tokio::time::timeout(NAMENODE_TIMEOUT, asked).await.ok()?.ok()?;
+    Some(report.nodes.iter().find(|node| node.address.node == name)?.state)
+}
+
+/// Describes what `mrctl nodes forget` has removed, and what stays.
+fn forgotten(name: &str, datanode: Option<NodeState>) -> String {
+    let removed = format!("TaskTracker {name} was removed from the list");
+    let Some(state) = datanode else { return removed };
+    let until = match state {
+        NodeState::Dead => " until it comes back or the NameNode is restarted",
+        _ => "",
+    };
+    format!("{removed}; DataNode {name} ({}) stays in the list{until}", state_name(state))
+}
+
 fn print_trackers(trackers: &[Tracker]) -> Result<()> {
     output::line("")?;
     if trackers.is_empty() {
@@ -116,7 +140,11 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
             tracker.state.clone(),
             format!("{}/{}", tracker.maps_running, tracker.map_slots),
             format!("{}/{}", tracker.reduces_running, tracker.reduce_slots),
-            format!("{} ago", output::age(tracker.last_heartbeat_ms_ago)),
+            match tracker.state.as_str() {
+                // No heartbeat has arrived since the JobTracker started.
+                "awaited" => "-".to_owned(),
+                _ => format!("{} ago", output::age(tracker.last_heartbeat_ms_ago)),
+            },
         ]);
     }
     output::print_table(&table)
@@ -158,7 +186,6 @@ fn rates(trackers: &[Tracker]) -> comfy_table::Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use view::nodes::state_name;
 
     #[test]
     fn help_and_page_explain_each_state() {
@@ -171,6 +198,14 @@ mod tests {
             assert!(help.contains(&format!("\n  {state} ")), "{state}: {help}");
             assert!(page.contains(&format!("\n| `{state}` |")), "{state}");
         }
+    }
+
+    #[test]
+    fn forget_says_that_a_dead_datanode_stays() {
+        assert_eq!(forgotten("n", None), "TaskTracker n was removed from the list");
+        let text = "TaskTracker n was removed from the list; DataNode n (dead) stays in the list until it \
+            comes back or the NameNode is restarted";
+        assert_eq!(forgotten("n", Some(NodeState::Dead)), text);
     }
 
     #[test]

@@ -90,7 +90,7 @@ fn merge_results(parts: Vec<ThreadResult>, runs: u64) -> Result<EventCounts> {
         }
     }
     if is_lost || seen.runs != runs {
-        bail!("{} of {runs} runs ended: a thread panicked, see above", seen.runs);
+        bail!("only {} of {runs} runs were completed, because a thread panicked: see above", seen.runs);
     }
     Ok(seen)
 }

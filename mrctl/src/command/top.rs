@@ -42,9 +42,10 @@ const END_SCREEN: &str = "\x1b[K\x1b[J";
 
 /// Show jobs, slots and nodes, refreshed regularly
 ///
-/// Shows the jobs in the order of submission, with the reason why a job waits and the number of
-/// preempted slots, and then the nodes. Ends with Ctrl-C. With --once or --json, or if standard
-/// output is not a terminal, it prints once; the exit code is then 1 if a master is unreachable.
+/// Shows the active jobs in the order of submission, with the reason why a job waits and the number
+/// of preempted slots, then the ended jobs, newest first, and then the nodes. Ends with Ctrl-C. With
+/// --once or --json, or if standard output is not a terminal, it prints once; the exit code is then
+/// 1 if a master is unreachable.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  mrctl top\n  mrctl top --every 5s\n  mrctl top --once\n  mrctl top --json"

@@ -5,7 +5,8 @@ use crate::output;
 use anyhow::Result;
 use daemon::Period;
 use dfs_client::{
-    self, Client, FileStatus, FsckFile, Health, NodeState, SafemodeStatus, error::Kind, path::DfsPath,
+    self, Client, FileStatus, FsckFile, Health, NodeReport, NodeState, SafemodeStatus, error::Kind,
+    path::DfsPath,
 };
 use std::{
     collections::BTreeSet,
@@ -39,6 +40,9 @@ pub(crate) struct Fsck {
     paths: Vec<String>,
     /// Wait up to this long until all paths are healthy; with --verify, after the replicas were
     /// read
+    ///
+    /// Waits first until each DataNode of the cluster that has replicas has sent a heartbeat or is
+    /// dead. The exit code is 1 if one has not.
     #[arg(long, value_name = "TIME")]
     wait: Option<Period>,
     /// First have all DataNodes read and check their replicas, and wait for the results
@@ -100,13 +104,57 @@ pub(crate) async fn await_health(
             let blocks = files_with_missing_replicas(&fsck).into_iter().flat_map(|file| &file.blocks);
             let lacking = blocks.filter(|block| block.status != Health::Healthy).count() as u64;
             let (blocks, left) = (output::count(lacking, "block"), (deadline - now).as_secs());
-            eprintln!(
-                "mrctl: {path} is {}: {blocks} without all replicas; waiting up to {left} s more",
-                health_name(fsck.status)
-            );
+            eprintln!("mrctl: {path}: {blocks} without all replicas; waiting up to {left} s more");
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
+}
+
+/// Waits until each DataNode with replicas has sent a heartbeat since now or is dead. The replicas
+/// of a DataNode that has just died still count. Returns the names of those that sent none until
+/// the deadline.
+async fn await_heartbeats(client: &Client, deadline: Instant) -> Result<BTreeSet<String>> {
+    let began = Instant::now();
+    let mut next_message = began + FIRST_REPORT_AFTER;
+    loop {
+        let waited = began.elapsed();
+        let report = client.report().await?;
+        let silent = |node: &&NodeReport| {
+            node.state != NodeState::Dead
+                && node.blocks > 0
+                && u128::from(node.last_heartbeat_ms_ago) > waited.as_millis()
+        };
+        let (silent, now) = (report.nodes.iter().filter(silent), Instant::now());
+        let silent: Vec<&NodeReport> = silent.collect();
+        if silent.is_empty() || now >= deadline {
+            return Ok(silent.iter().map(|node| node.address.node.clone()).collect());
+        }
+        if now >= next_message {
+            next_message = now + REPORT_INTERVAL;
+            let (nodes, left): (Vec<String>, _) =
+                (silent.iter().map(|node| describe_silence(node)).collect(), (deadline - now).as_secs());
+            eprintln!("mrctl: {}; waiting up to {left} s more for a heartbeat", nodes.join(", "));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+fn describe_silence(node: &NodeReport) -> String {
+    let (replicas, age) = (output::count(node.blocks, "replica"), output::age(node.last_heartbeat_ms_ago));
+    format!("{} ({replicas}) has sent no heartbeat for {age}", node.address.node)
+}
+
+/// Returns the DataNodes with replicas that are suspect, or that are `silent` and not dead.
+fn suspect_nodes<'a>(
+    report: &'a dfs_client::Report,
+    silent: &BTreeSet<String>,
+) -> impl Iterator<Item = &'a NodeReport> {
+    let is_suspect = |node: &&NodeReport| match node.state {
+        NodeState::Dead => false,
+        NodeState::Suspect => true,
+        _ => silent.contains(&node.address.node),
+    };
+    report.nodes.iter().filter(|node| node.blocks > 0).filter(is_suspect)
 }
 
 pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
@@ -117,26 +165,37 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
     }
     let verified = if args.verify { Some(verify(client, &roots).await?) } else { None };
     let deadline = Instant::now() + args.wait.map_or(Duration::ZERO, |wait| wait.0);
+    let silent = match args.wait {
+        Some(_) => await_heartbeats(client, deadline).await?,
+        None => BTreeSet::new(),
+    };
     let mut fsck = dfs_client::Fsck::new();
     for root in &roots {
         let left = deadline.saturating_duration_since(Instant::now());
         fsck.add(await_health(client, &root.path, left).await?);
     }
+    let report = client.report().await?;
+    let suspects: Vec<&NodeReport> = suspect_nodes(&report, &silent).collect();
     if args.json {
-        output::json(&FsckJson { fsck: &fsck, verify: verified })?;
+        let suspect_nodes = suspects.iter().map(|node| node.address.node.as_str()).collect();
+        output::json(&FsckJson { fsck: &fsck, suspect_nodes, verify: verified })?;
     } else {
         if let Some(verified) = verified {
             output::line(verified)?;
         }
-        let short = if fsck.status == Health::Degraded {
-            repair_outlook(client, &fsck).await?
-        } else {
-            String::new()
-        };
+        let short =
+            if fsck.status == Health::Degraded { repair_outlook(&report, &fsck) } else { String::new() };
         show(&args.paths.join(" "), &fsck, &short)?;
-        for (name, meaning) in files::warnings(&client.report().await?) {
+        for node in &suspects {
+            let silence = describe_silence(node);
+            output::line(format!("suspect: {silence}; its replicas count until it is declared dead"))?;
+        }
+        for (name, meaning) in files::warnings(&report) {
             output::line(format!("{name}: {meaning}"))?;
         }
+    }
+    if args.wait.is_some() && !suspects.is_empty() {
+        outcome.fail();
     }
     if fsck.status != Health::Healthy || verified.is_some_and(|verified| verified.replicas_not_read > 0) {
         outcome.fail();
@@ -148,6 +207,8 @@ pub(crate) async fn fsck(args: Fsck, client: &Client) -> Result<ExitCode> {
 struct FsckJson<'a> {
     #[serde(flatten)]
     fsck: &'a dfs_client::Fsck,
+    /// Suspect DataNodes with replicas. These replicas count.
+    suspect_nodes: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<VerifyResult>,
 }
@@ -255,12 +316,11 @@ pub(super) fn files_with_missing_replicas(fsck: &dfs_client::Fsck) -> Vec<&FsckF
 }
 
 /// Describes whether the cluster has enough live DataNodes to create the missing replicas.
-async fn repair_outlook(client: &Client, fsck: &dfs_client::Fsck) -> Result<String> {
-    let report = client.report().await?;
+fn repair_outlook(report: &dfs_client::Report, fsck: &dfs_client::Fsck) -> String {
     let live = report.nodes.iter().filter(|node| node.state == NodeState::Live).count();
     let blocks = files_with_missing_replicas(fsck).into_iter().flat_map(|file| &file.blocks);
     let wanted = blocks.filter(|block| block.status != Health::Healthy).map(|block| block.wanted);
-    Ok(repair_outlook_text(live, report.copies_pending, wanted))
+    repair_outlook_text(live, report.copies_pending, wanted)
 }
 
 fn repair_outlook_text(live: usize, pending: u64, wanted: impl Iterator<Item = u32> + Clone) -> String {
@@ -305,9 +365,13 @@ fn show(what: &str, fsck: &dfs_client::Fsck, repair_outlook: &str) -> Result<()>
         0 => String::new(),
         files => format!("; {} with problems", output::count(files, "file")),
     };
+    // A folder is not missing or corrupt: blocks of its files are.
+    let state = match fsck.status {
+        Health::Healthy | Health::Degraded => format!("is {}", health_name(fsck.status)),
+        Health::Missing | Health::Corrupt => format!("has {} blocks", health_name(fsck.status)),
+    };
     output::line(format!(
-        "{what} is {}: {meaning} ({}, {}, {}{problems})",
-        health_name(fsck.status),
+        "{what} {state}: {meaning} ({}, {}, {}{problems})",
         output::count(fsck.files, "file"),
         output::count(fsck.blocks, "block"),
         output::human(fsck.bytes),

@@ -4,7 +4,7 @@ use super::{Outcome, expand_all};
 use crate::output;
 use anyhow::Result;
 use comfy_table::Table;
-use dfs_client::{Client, FileStatus, LocatedBlock, NodeReport};
+use dfs_client::{Client, FileStatus, LocatedBlock, NodeReport, NodeState};
 use serde::Serialize;
 use std::process::ExitCode;
 use view::nodes::{natural_sort_key, note, state_name};
@@ -147,14 +147,16 @@ pub(crate) fn print_nodes(nodes: &[NodeReport]) -> Result<()> {
         natural_sort_key(&one.address.node).cmp(&natural_sort_key(&other.address.node))
     });
     for node in nodes {
+        // The replicas of a dead DataNode do not count.
+        let of_volumes = |shown: String| if node.state == NodeState::Dead { "-".into() } else { shown };
         table.add_row([
             node.address.node.clone(),
             node.address.host.clone(),
             node.address.rack.clone(),
             state_name(node.state).into(),
-            output::human(node.used),
-            output::human(node.free),
-            node.blocks.to_string(),
+            of_volumes(output::human(node.used)),
+            of_volumes(output::human(node.free)),
+            of_volumes(node.blocks.to_string()),
             format!("{} ago", output::age(node.last_heartbeat_ms_ago)),
             note(node),
         ]);

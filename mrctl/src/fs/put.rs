@@ -35,7 +35,7 @@ const APPEND_BUFFER: usize = 1 << 20;
 /// Copy local files, folders or standard input to the cluster
 ///
 /// A file appears completely or not at all (except with --append). Missing parent folders are
-/// created.
+/// created. The permissions of the local file are not copied.
 #[derive(Debug, clap::Args)]
 #[command(
     override_usage = "mrctl fs put [OPTIONS] <LOCAL>... <DEST>",

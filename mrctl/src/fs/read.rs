@@ -33,6 +33,9 @@ pub(super) fn advice(error: &anyhow::Error) -> &'static str {
         Some(error) if error.is(Kind::Quota) => {
             "; delete files there, or raise the limit: `mrctl fs quota --help`"
         }
+        Some(error) if error.is(Kind::NoNodes) || matches!(error, ClientError::Write { .. }) => {
+            "; `mrctl nodes` shows the DataNodes, `mrctl up` starts those of a local cluster that have died"
+        }
         _ => "",
     }
 }
@@ -97,7 +100,7 @@ pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
     let mut reader = client.open(&status.path).await?;
     let from = match args.bytes {
         Some(bytes) => reader.len().saturating_sub(bytes.0),
-        None => start_of_lines(&mut reader, args.lines.unwrap_or(TAIL_LINES)).await?,
+        None => offset_of_last_lines(&mut reader, args.lines.unwrap_or(TAIL_LINES)).await?,
     };
     reader.seek(from);
     copy_out(&mut reader).await?;
@@ -106,7 +109,7 @@ pub(crate) async fn tail(args: Tail, client: &Client) -> Result<ExitCode> {
 
 /// Returns the offset at which the last `lines` lines begin. Reads backwards, so that the end of a
 /// large file is found quickly.
-async fn start_of_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
+async fn offset_of_last_lines(reader: &mut FileReader, lines: u64) -> Result<u64> {
     let mut finder = LineFinder::new(lines);
     let mut end = reader.len();
     let mut buffer = vec![0; TAIL_STEP as usize];
@@ -169,9 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_quota_error_gets_advice() {
+    fn quota_errors_and_missing_datanodes_get_advice() {
         let refused = |kind| ClientError::Refused(dfs_client::error::Error::new(kind, "x")).into();
         assert!(advice(&refused(Kind::Quota)).contains("raise the limit"));
+        assert!(advice(&refused(Kind::NoNodes)).contains("`mrctl up`"));
+        let (path, node) = (dfs_client::path::DfsPath::root(), String::new());
+        let write =
+            ClientError::Write { path, block: dfs_client::ids::BlockId(1), node, reason: String::new() };
+        assert!(advice(&write.into()).contains("`mrctl up`"));
         assert_eq!(advice(&refused(Kind::NotFound)), "");
     }
 

@@ -12,6 +12,9 @@ use view::follow;
 use view::preempted;
 
 /// List the jobs
+///
+/// TOOK is the time from the submission to the end of a job, or until now. WHY is the reason why a
+/// job failed, was killed or waits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  mrctl jobs\n  mrctl jobs --running --json")]
 pub(crate) struct Jobs {
@@ -156,9 +159,9 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let header = ["JOB", "NAME", "USER", "STATE", "MAPS", "REDUCES", "SUBMITTED", "TOOK", "WHY"];
-    let mut table = output::table(&header, &[4, 5, 7]);
+    let (mut table, now_ms) = (output::table(&header, &[4, 5, 7]), output::now_ms());
     for job in &jobs {
-        let elapsed = job.has_ended().then(|| output::took(job.ended_ms.saturating_sub(job.submitted_ms)));
+        let until_ms = if job.has_ended() { job.ended_ms } else { now_ms };
         table.add_row([
             job.job.clone(),
             job.name.clone(),
@@ -167,7 +170,7 @@ pub(crate) async fn jobs(args: Jobs, target: &Target) -> Result<ExitCode> {
             format!("{}/{}", job.maps.done, job.maps.total),
             format!("{}/{}", job.reduces.done, job.reduces.total),
             output::time(job.submitted_ms),
-            elapsed.unwrap_or_default(),
+            output::took(until_ms.saturating_sub(job.submitted_ms)),
             output::brief(&job.why),
         ]);
     }

@@ -96,7 +96,7 @@ fn describe_shares(shares: &Result<(f64, f64), String>) -> String {
         Ok((lacking, unfair)) => format!(
             "dissatisfaction {lacking:.2}, fairness {unfair:.2} (as defined by COSHH: 0 is best; mean over the time in which any user had jobs)"
         ),
-        Err(why) => format!("dissatisfaction and fairness are left out: {why}"),
+        Err(why) => format!("the COSHH metrics dissatisfaction and fairness are left out: {why}"),
     }
 }
 
@@ -156,12 +156,12 @@ mod tests {
         let several = shares_of((0.25, 1.0), 2, Some(history::UnknownShares::Several));
         assert_eq!(
             describe_shares(&several),
-            "dissatisfaction and fairness are left out: the jobs ran under policies with different minimum shares"
+            "the COSHH metrics dissatisfaction and fairness are left out: the jobs ran under policies with different minimum shares"
         );
         let alone = shares_of((0.0, 0.0), 1, None);
         assert_eq!(
             describe_shares(&alone),
-            "dissatisfaction and fairness are left out: all jobs belong to one user"
+            "the COSHH metrics dissatisfaction and fairness are left out: all jobs belong to one user"
         );
         assert_eq!(shares_of((0.25, 0.0), 1, None), Ok((0.25, 0.0)), "one user who lacked slots");
         let both = shares_of((0.25, 1.0), 2, None);

@@ -163,11 +163,12 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
             output::line(&id)?;
             eprintln!("mrctl: {id} submitted; follow it with `mrctl job --follow {id}`");
         }
-        note_divisible(advice);
-        return Ok(ExitCode::SUCCESS);
-    }
-    if !args.json && !std::io::stderr().is_terminal() {
+    } else if !args.json && !std::io::stderr().is_terminal() {
         eprintln!("{id} submitted");
+    }
+    note_divisible(advice);
+    if args.detach {
+        return Ok(ExitCode::SUCCESS);
     }
     let Some(job) = follow::follow_until(&tracker, &id, args.json, stop).await? else {
         eprintln!(
@@ -188,7 +189,6 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     } else {
         follow::summary(&job)?;
     }
-    note_divisible(advice);
     Ok(if job.state == "succeeded" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -451,7 +451,7 @@ mod tests {
             ),
             (
                 "submit wordcount --input /in --output /out --conf split.size=99999999TiB",
-                "split.size = \"99999999TiB\": it must be a size such as 16MiB, at least 64",
+                "split.size = \"99999999TiB\": it must be a size such as 16MiB, at least 64 and less than 16EiB",
             ),
         ] {
             assert!(refused(words).contains(why), "{words}: {}", refused(words));

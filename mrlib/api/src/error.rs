@@ -122,9 +122,12 @@ pub fn with_stderr(cause: &str, last_lines: &str) -> String {
 }
 
 /// Returns a failure message as one line: its first line, which is the cause, and its last line,
-/// which is the exception if the message ends with a traceback.
+/// which is the exception if the message ends with a traceback. Notes after it, as after the panic
+/// of a Rust program, are left out. If there are only two short lines after the cause, both are
+/// shown: no traceback is as short, and either may have the reason.
 pub fn one_line(failure: &str) -> String {
-    join_lines(first_and_last_line(failure))
+    let (first, last) = first_and_last_line(failure);
+    join_lines((first, &last))
 }
 
 /// Returns the same as [`one_line`], shortened to about [`SHORT_CHARS`] characters. The cause keeps
@@ -136,18 +139,31 @@ pub fn shortened(failure: &str) -> String {
     }
     let cause = without_middle(first, CAUSE_CHARS);
     let remaining_chars = SHORT_CHARS.saturating_sub(cause.chars().count());
-    join_lines((&cause, &without_middle(last, remaining_chars)))
+    join_lines((&cause, &without_middle(&last, remaining_chars)))
 }
 
 fn join_lines((first, last): (&str, &str)) -> String {
     if last.is_empty() { first.into() } else { format!("{}: {last}", first.trim_end_matches(':')) }
 }
 
-/// Returns the first and the last line that are not empty. The last line is "" if there is only
-/// one.
-fn first_and_last_line(text: &str) -> (&str, &str) {
+/// Returns the first and the last line that are not empty, as [`one_line`] describes. The last line
+/// is "" if there is only one.
+fn first_and_last_line(text: &str) -> (&str, String) {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    (lines.next().unwrap_or_default(), lines.next_back().unwrap_or_default())
+    let first = lines.next().unwrap_or_default();
+    let mut rest: Vec<&str> = lines.collect();
+    while rest.len() > 1 && rest.last().is_some_and(|line| line.starts_with("note: ")) {
+        rest.pop();
+    }
+    let last = match rest[..] {
+        [one, other] if one.len() + other.len() <= SHORT_CHARS => match one.strip_suffix(':') {
+            Some(one) => format!("{one}: {other}"),
+            None => format!("{one}; {other}"),
+        },
+        [.., last] => last.to_owned(),
+        [] => String::new(),
+    };
+    (first, last)
 }
 
 /// Removes the middle of a long line, because the start and the end of an error are the most useful
@@ -197,6 +213,14 @@ mod tests {
         assert_eq!(one_line(&failure), "stream.mapper `x.py` ended with exit status 1: ValueError: seven");
         assert_eq!(shortened(&failure), one_line(&failure));
         assert_eq!(one_line(&crash_message("false", "")), "stream.mapper `false` ended with exit status 1");
+        let env = "/usr/bin/env: 'python3\\r': No such file or directory\n\
+            /usr/bin/env: use -[v]S to pass options in shebang lines\n";
+        let line = one_line(&crash_message("x.py", env));
+        assert!(line.contains("'python3\\r': No such file or directory; /usr/bin/env: use"), "{line}");
+        let panic = "thread 'main' panicked at src/main.rs:2:5:\nseven\n\
+            note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n";
+        let line = one_line(&crash_message("x", panic));
+        assert!(line.ends_with("1: thread 'main' panicked at src/main.rs:2:5: seven"), "{line}");
         assert_eq!(one_line(" \n"), "");
         assert_eq!(one_line("\nonly\n\n"), "only");
     }

@@ -23,6 +23,8 @@ pub const REPLICATION_MAX: u64 = 64;
 pub const SPLIT_BYTES_MIN: u64 = 64;
 /// Minimum of `sort.memory`, in bytes.
 pub const SORT_BYTES_MIN: u64 = 64 << 10;
+/// Largest value of `sort.memory`.
+const SORT_BYTES_MAX: u64 = 1 << 40;
 /// Maximum of `attempts.max`: the JobTracker stores the error of every failed attempt.
 pub const ATTEMPTS_MAX: u64 = 100;
 /// Maximum length of the name of a setting, in bytes.
@@ -48,10 +50,12 @@ pub enum Kind {
     },
     /// A size of at least one byte.
     Size,
-    /// A size of at least this many bytes.
+    /// A size in this range, in bytes.
     SizeFrom {
         /// The smallest value.
         min: u64,
+        /// The largest value.
+        max: u64,
     },
     /// A number from 0 to 1.
     Fraction,
@@ -87,7 +91,7 @@ impl Setting {
 pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new(
         "split.size",
-        Kind::SizeFrom { min: SPLIT_BYTES_MIN },
+        Kind::SizeFrom { min: SPLIT_BYTES_MIN, max: u64::MAX },
         "bytes that one map reads, at least 64 [default: a block]",
     ),
     Setting::new("input.format", Kind::Format, "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)"),
@@ -112,8 +116,8 @@ pub const ENGINE_SETTINGS: &[Setting] = &[
     Setting::new("pace.reduce", Kind::Size, "read rate limit of a reduce, per second, for tests"),
     Setting::new(
         "sort.memory",
-        Kind::SizeFrom { min: SORT_BYTES_MIN },
-        "memory of a task for sorting, at least 64KiB",
+        Kind::SizeFrom { min: SORT_BYTES_MIN, max: SORT_BYTES_MAX },
+        "memory of a task for sorting, from 64KiB to 1TiB",
     ),
     Setting::new("merge.factor", Kind::Count { min: 2, max: 1 << 20 }, "runs merged at a time [default: 64]"),
     Setting::new("fetch.parallel", Kind::Count { min: 1, max: 1 << 10 }, "parallel fetches [default: 4]"),
@@ -200,7 +204,12 @@ impl Kind {
             Self::Flag => "true or false".into(),
             Self::Count { min, max } => format!("a whole number from {min} to {max}"),
             Self::Size => "a size such as 16MiB, at least 1B and less than 16EiB".into(),
-            Self::SizeFrom { min } => format!("a size such as 16MiB, at least {}", Bytes(min)),
+            Self::SizeFrom { min, max: u64::MAX } => {
+                format!("a size such as 16MiB, at least {} and less than 16EiB", Bytes(min))
+            }
+            Self::SizeFrom { min, max } => {
+                format!("a size such as 16MiB, at least {} and at most {}", Bytes(min), Bytes(max))
+            }
             Self::Fraction => "a number from 0 to 1".into(),
             Self::Format => "lines, keyvalue, whole or fixed:RECORD:KEY (bytes)".into(),
             Self::Codec => "auto, none or gzip".into(),
@@ -213,8 +222,10 @@ impl Kind {
         match self {
             Self::Flag => text.parse::<bool>().is_ok(),
             Self::Count { min, max } => text.parse().is_ok_and(|count| (min..=max).contains(&count)),
-            Self::Size => Self::SizeFrom { min: 1 }.accepts(text),
-            Self::SizeFrom { min } => text.parse().is_ok_and(|Bytes(bytes)| bytes >= min),
+            Self::Size => Self::SizeFrom { min: 1, max: u64::MAX }.accepts(text),
+            Self::SizeFrom { min, max } => {
+                text.parse().is_ok_and(|Bytes(bytes)| (min..=max).contains(&bytes))
+            }
             Self::Fraction => text.parse().is_ok_and(|part: f64| (0.0..=1.0).contains(&part)),
             Self::Format => InputFormat::from_str(text).is_ok(),
             Self::Codec => Codec::from_str(text).is_ok(),
@@ -384,7 +395,13 @@ mod tests {
     #[test]
     fn refusal_names_the_allowed_range() {
         let why = refusal("sort.memory", "1").expect("too small");
-        assert_eq!(why, "setting sort.memory = \"1\": it must be a size such as 16MiB, at least 64KiB");
+        assert_eq!(
+            why,
+            "setting sort.memory = \"1\": it must be a size such as 16MiB, at least 64KiB and at most 1TiB"
+        );
+        assert!(refusal("sort.memory", "100TiB").expect("too large").contains("at most 1TiB"));
+        let why = refusal("split.size", "99999999999999999999999").expect("too large");
+        assert!(why.ends_with("at least 64 and less than 16EiB"), "{why}");
         let why = check([("pace.map", "0")], &[]).unwrap_err();
         assert!(why.contains("pace.map = \"0\"") && why.contains("at least 1B"), "{why}");
         assert_eq!(refusal("sort.memory", "64KiB"), None);

@@ -192,7 +192,8 @@ fn blocks_on_unreachable_nodes_are_missing_not_corrupt() {
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
     eventually("the death of the DataNode is detected", Duration::from_secs(20), || {
         let ran = cluster.try_mrctl(&["fs", "fsck", "/f*"]);
-        (ran.code == 1 && ran.stdout.contains("is MISSING") && !ran.stdout.contains("CORRUPT")).then_some(())
+        (ran.code == 1 && ran.stdout.contains("/f* has MISSING blocks: ") && !ran.stdout.contains("CORRUPT"))
+            .then_some(())
     });
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "datanode"]);
     cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);

@@ -48,6 +48,32 @@ fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
     cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
 }
 
+#[test]
+fn fsck_waits_until_a_killed_datanode_is_live_or_dead() {
+    let settings = "[namenode]\nheartbeat = \"200ms\"\nsuspect_after = \"3s\"\ndead_after = \"30s\"\n";
+    let cluster = Cluster::up(Up { replication: 3, settings, ..Up::default() });
+    random_file(&cluster.path("source"), 3 << 20, 9);
+    cluster.mrctl(&["fs", "put", "source", "/file"]);
+    cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "datanode"]);
+    let fsck = |wait: &str| {
+        let ran = cluster.try_mrctl(&["fs", "fsck", "/", "--wait", wait, "--json"]);
+        (serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap(), ran)
+    };
+    // The NameNode does not suspect the node yet.
+    let (result, ran) = fsck("1s");
+    let names = result["suspect_nodes"].as_array().unwrap();
+    assert!(ran.code == 1 && names.contains(&"node2".into()), "{result}");
+    let (result, ran) = fsck("5s");
+    assert_eq!(result["suspect_nodes"], serde_json::json!(["node2"]), "{result}");
+    assert!(ran.code == 1 && result["status"] == "healthy", "{result}");
+    assert!(ran.stderr.contains("node2 (3 replicas) has sent no heartbeat for"), "{}", ran.stderr);
+    let shown = cluster.mrctl(&["fs", "fsck", "/"]);
+    assert!(shown.contains("\nsuspect: node2 (3 replicas) has sent no heartbeat for "), "{shown}");
+    cluster.mrctl(&["chaos", "restart", "node2", "--daemon", "datanode"]);
+    let result = cluster.json(&["fs", "fsck", "/", "--wait", "60s"]);
+    assert_eq!(result["suspect_nodes"], serde_json::json!([]), "{result}");
+}
+
 /// Reads `/other`, which lacks its first and its last block, and deletes it meanwhile. Checks that
 /// the missing bytes are reported although the read fails.
 fn check_missing_bytes_are_reported_if_the_read_fails(cluster: &Cluster) {

@@ -3,7 +3,7 @@
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
-use std::{fs, process::Stdio, time::Duration};
+use std::{cell::RefCell, fs, process::Stdio, time::Duration};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -119,9 +119,18 @@ fn wait_lost(cluster: &Cluster, node: &str) {
 
 #[test]
 fn output_is_the_same_when_a_tracker_is_killed() {
-    check_sort_with_fault(|cluster| {
-        cluster.mrctl(&["chaos", "kill", "node2", "--daemon", "tasktracker"]);
+    let (cluster, calm) = cluster();
+    let killed = RefCell::new(String::new());
+    let job = disturb_sort(&cluster, &calm, "/disturbed", DisturbedPhase::Mapping, |cluster| {
+        let jobs = cluster.json(&["jobs", "--running"]);
+        let maps = attempts(cluster, jobs[0]["job"].as_str().unwrap(), "m");
+        let done = maps.iter().find(|map| map["state"] == "succeeded").expect("a map that is done");
+        let node = done["tracker"].as_str().unwrap();
+        cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
+        *killed.borrow_mut() = node.to_owned();
     });
+    let shown = cluster.mrctl(&["tasks", job["job"].as_str().unwrap()]);
+    assert!(shown.contains(&format!("output lost on {}", killed.borrow())), "{shown}");
 }
 
 #[test]

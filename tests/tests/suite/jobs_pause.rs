@@ -119,6 +119,13 @@ fn paused_reduce_resumes_locally_and_remotely() {
     let paused = pause(&cluster, &reduce, "reduce");
     let shown = cluster.mrctl(&["tasks", &job]);
     assert!(shown.contains("paused until `mrctl resume`") && shown.contains("slot free after"), "{shown}");
+    for command in [&["jobs", "--running"][..], &["job", &job]] {
+        let shown = cluster.mrctl(command);
+        assert!(shown.contains("waits: 1 task is paused by a user until `mrctl resume`"), "{shown}");
+    }
+    let listed = cluster.mrctl(&["jobs", "--running"]);
+    let before_why = listed.lines().nth(1).unwrap().split("waits: ").next().unwrap().trim_end();
+    assert!(before_why.ends_with(" s"), "TOOK is empty: {listed}");
     cluster.mrctl(&["resume", &reduce, "--on", other(&paused)]);
     let ended = await_success(&cluster, &job);
     assert_eq!(stable_counters(&ended), stable_counters(&plain));

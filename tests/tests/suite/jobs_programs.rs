@@ -2,7 +2,11 @@
 //! and removed from the file system afterwards.
 
 use fermata_tests::{Cluster, Up, binaries};
-use std::{fs, process::Command};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
+};
 
 fn test_job() -> String {
     binaries().join("test-job").display().to_string()
@@ -124,5 +128,19 @@ fn non_executable_program_is_reported() {
     let job = cluster.submit(&["streaming", "--mapper", "nosuchprogram", "--input", "/f", "--output", "/o"]);
     let why = job["why"].as_str().unwrap();
     assert!(why.contains("nosuchprogram") && why.contains("No such file"), "{why}");
+    fs::write(cluster.path("script"), "#!/nowhere/python3\n").unwrap();
+    fs::set_permissions(cluster.path("script"), Permissions::from_mode(0o755)).unwrap();
+    let script = ["streaming", "--mapper", "./script", "--file", "script", "--input", "/f", "--output", "/o"];
+    // The note about preemption is not printed after the reason of the failure.
+    let log = fs::File::create(cluster.path("log")).unwrap();
+    let mut submit = cluster.command(&[&["submit"], &script[..]].concat());
+    let ended = submit.stdout(log.try_clone().unwrap()).stderr(log).status().unwrap();
+    let text = fs::read_to_string(cluster.path("log")).unwrap();
+    let lines = |wanted: &str| text.lines().position(|line| line.contains(wanted));
+    assert!(!ended.success() && lines("never split") < lines(" failed after "), "{text}");
+    assert_eq!(text.matches("never split").count(), 1, "{text}");
+    let job = cluster.submit(&script);
+    let why = job["why"].as_str().unwrap();
+    assert!(why.contains("the first line of ./script names the interpreter /nowhere/python3"), "{why}");
     cluster.wait_clean();
 }

@@ -1,6 +1,6 @@
 //! `mrctl up`, `down`, `demo`: starting and stopping a local cluster.
 
-use fermata_tests::{Cluster, Up, binaries, copy_folder, eventually, may_inspect_daemons};
+use fermata_tests::{Cluster, Up, binaries, copy_folder, eventually, may_inspect_daemons, random_file};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -351,6 +351,27 @@ fn a_foreground_cluster_ends_with_its_signal() {
     assert!(stop.success());
     assert!(up.wait().unwrap().success());
     assert!(!folder.path().join(".fermata/cluster.json").exists(), "the state file is left");
+}
+
+#[test]
+fn start_with_fewer_nodes_says_how_to_start_all() {
+    let cluster = Cluster::up(Up { nodes: 2, replication: 1, ..Up::default() });
+    for name in ["a", "b", "c", "d"] {
+        random_file(&cluster.path(name), 4 << 20, 1);
+        cluster.mrctl(&["fs", "put", name, "/"]);
+    }
+    cluster.mrctl(&["down"]);
+    let ran = cluster.try_mrctl(&["up", "--detach", "--nodes", "1"]);
+    assert_eq!(ran.code, 1, "{}{}", ran.stdout, ran.stderr);
+    // A notice before all DataNodes have registered has another, longer limit.
+    let mut notices = ran.stderr.lines().filter(|line| line.contains("waiting up to"));
+    let notice = notices.next_back().unwrap_or_else(|| panic!("no notice: {}", ran.stderr));
+    let left = notice.split(' ').find_map(|word| word.parse::<u64>().ok()).expect("seconds");
+    assert!(left <= 10, "the command gives up after 10 s: {}", ran.stderr);
+    assert!(ran.stderr.contains("`mrctl down` and `mrctl up --nodes 2`"), "{}", ran.stderr);
+    cluster.mrctl(&["down"]);
+    cluster.mrctl(&["up", "--detach"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
 }
 
 #[test]

@@ -68,6 +68,9 @@ fn a_lost_tracker_is_forgotten_by_name_and_a_live_one_is_not() {
     let names: Vec<_> = nodes.as_array().unwrap().iter().filter(|node| !node["tracker"].is_null()).collect();
     assert_eq!(names.len(), 1, "a lost tracker is still listed: {nodes}, {}", forgotten.stderr);
     assert_eq!(forgotten.code, 0, "{}", forgotten.stderr);
+    let removed = "TaskTracker node2 was removed from the list; DataNode node2 (live) stays in the list\n";
+    assert_eq!(forgotten.stdout, removed);
+    assert!(forget().stderr.contains("there is no TaskTracker node2"));
     assert!(refused.code == 1 && refused.stderr.contains("not lost"), "{}", refused.stderr);
     let log = fs::read_to_string(cluster.path(".fermata/logs/jobtracker.log")).unwrap();
     for line in ["tracker registered", "tracker is lost", "tracker is forgotten"] {

@@ -1,5 +1,6 @@
 //! Formats for sizes, ages, times and permission bits.
 
+pub use daemon::human;
 use jiff::Timestamp;
 use std::{
     path::Path,
@@ -23,23 +24,6 @@ impl Sizes {
             Self::Human => human(bytes),
         }
     }
-}
-
-/// Formats a size with about three digits and a binary unit: `1.50 GiB`.
-pub fn human(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // A value that would be rounded to 1024 of a unit is shown as 1.00 of the next unit.
-    while value >= 1023.5 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
-    format!("{value:.digits$} {}", UNITS[unit])
 }
 
 /// Formats a path for a shell command, quoted if necessary.

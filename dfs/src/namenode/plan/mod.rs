@@ -21,6 +21,7 @@ use super::{
     namespace::{Edit, Inode, Namespace, Totals},
     settings::Settings,
 };
+use daemon::human;
 use dfs_client::{
     error::{Error, Kind},
     ids::FileId,
@@ -167,12 +168,12 @@ impl<'a> Plan<'a> {
             && change.space > 0
             && now.space > i128::from(max)
         {
-            let (path, used, more) = (self.path_text(id), folder.totals.space, change.space);
+            let (path, size) =
+                (self.path_text(id), |bytes: i128| human(bytes.try_into().unwrap_or(u64::MAX)));
+            let (max, used, more) = (human(max), size(folder.totals.space), size(change.space));
             return refuse(
                 Kind::Quota,
-                format!(
-                    "{path}: quota of {max} bytes over all replicas exceeded: {used} used, {more} more needed"
-                ),
+                format!("{path}: quota of {max} over all replicas exceeded: {used} used, {more} more needed"),
             );
         }
         Ok(())

@@ -10,6 +10,7 @@ use crate::namenode::{
     op::Quota,
     view::{FileStatus, LocatedBlock, NodeAddress, Usage},
 };
+use daemon::human;
 use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, NodeUuid, Nonce},
@@ -62,9 +63,9 @@ impl State {
             if let Some(most) = folder.quota.space
                 && folder.totals.space >= i128::from(most)
             {
-                let used = folder.totals.space;
-                let text =
-                    format!("{}: quota of {most} bytes over all replicas is used up: {used} used", name());
+                let used = human(folder.totals.space.try_into().unwrap_or(u64::MAX));
+                let (name, most) = (name(), human(most));
+                let text = format!("{name}: quota of {most} over all replicas is used up: {used} used");
                 return Err(Error::new(Kind::Quota, text));
             }
         }

@@ -6,6 +6,7 @@ use crate::namenode::{
     op::{BlockLength, Op, Outcome},
     plan::Plan,
 };
+use daemon::human;
 use dfs_client::{
     error::{Error, Kind},
     ids::{BlockId, FileId, NodeUuid},
@@ -42,8 +43,12 @@ impl State {
             return Err(Error::new(
                 Kind::NoNodes,
                 format!(
-                    "no DataNode can store a block of {block_bytes} bytes: {} registered, {} dead, suspect or draining, {} full, {} excluded by the writer",
-                    why.nodes, why.unusable, why.full, why.excluded
+                    "no DataNode can store a block of {}: {} registered, {} dead, suspect or draining, {} full, {} excluded by the writer",
+                    human(block_bytes),
+                    why.nodes,
+                    why.unusable,
+                    why.full,
+                    why.excluded
                 ),
             ));
         }

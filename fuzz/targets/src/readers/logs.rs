@@ -95,7 +95,7 @@ fn log_seeds() -> Vec<Vec<u8>> {
         let log = Log::open(Arc::new(disk.clone()), Recovery::Refuse).expect("a fresh log").log;
         write(&log);
         // The files are copied while the log is open, because closing or dropping it seals it.
-        let crashed = crash.map(|survive| disk.survivor(survive));
+        let crashed = crash.map(|survive| disk.after_crash(survive));
         log.close().expect("the log works");
         pack(crashed.unwrap_or(disk).files())
     };

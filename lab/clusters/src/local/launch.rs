@@ -11,6 +11,7 @@ use super::{
     process::{Identity, cpu_seconds, end_processes, memory_bytes},
     state::{ClusterState, Daemon, Kind},
 };
+use crate::folder::dir_flag;
 use anyhow::{Context, Result, anyhow, bail};
 use dfs_client::{Attributes, Client, ClientOptions, NodeReport, NodeState, path::DfsPath};
 use rand::RngExt;
@@ -329,13 +330,16 @@ pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) 
     let serves = |daemon: &&Daemon| daemon.kind == Kind::Datanode && !daemon.addr.is_empty();
     let datanodes: Vec<&Daemon> = state.daemons.iter().filter(serves).collect();
     let mut waiting = TimedWait::until(Instant::now() + READY_TIMEOUT);
-    let mut reported: Option<Instant> = None;
+    let mut all_reported = false;
     loop {
         let report = client.report().await?;
         let why = match unregistered(&report.nodes, &datanodes) {
             Some(unregistered) => unregistered,
             None if report.safemode.on => {
-                reported.get_or_insert_with(Instant::now);
+                if tolerant && !all_reported {
+                    waiting.deadline = waiting.deadline.min(Instant::now() + SAFEMODE_TIMEOUT);
+                }
+                all_reported = true;
                 report.safemode.reason
             }
             None => return Ok(()),
@@ -343,10 +347,15 @@ pub async fn await_files(layout: &Layout, state: &ClusterState, tolerant: bool) 
         if let Some(dead) = datanodes.iter().find(|daemon| !daemon.is_running()) {
             return Err(if tolerant { anyhow!(describe_failure(dead)) } else { start_error(dead) });
         }
-        let hopeless = tolerant && reported.is_some_and(|since| since.elapsed() > SAFEMODE_TIMEOUT);
-        if waiting.is_over() || hopeless {
+        if waiting.is_over() {
             let seconds = waiting.since.elapsed().as_secs();
-            bail!("the file system is not ready after {seconds} s: {why}");
+            let dir = dir_flag(Some(&layout.folder));
+            let more = layout.nodes_before.filter(|_| all_reported).map_or_else(String::new, |before| {
+                format!(
+                    "; `mrctl down{dir}` and `mrctl up{dir} --nodes {before}` start all nodes that this cluster had"
+                )
+            });
+            bail!("the file system is not ready after {seconds} s: {why}{more}");
         }
         waiting.print_notice(|| why);
         tokio::time::sleep(POLL_INTERVAL).await;

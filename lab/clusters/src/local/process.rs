@@ -3,7 +3,10 @@
 //! A process is the recorded one only if its start time and its command line match the record. All
 //! signals are sent after this check. A zombie counts as ended.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    time::{ClockId, clock_gettime},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -76,6 +79,13 @@ impl Identity {
     /// Returns the identity of a process that was just started. None if it has already ended.
     pub fn of(pid: u32) -> Option<Self> {
         Some(Self { pid, started_ticks: stat(pid)?.started_ticks })
+    }
+
+    /// Returns how long ago the process started.
+    pub fn age(&self) -> Option<Duration> {
+        let since_boot = Duration::try_from(clock_gettime(ClockId::Boottime)).ok()?;
+        since_boot
+            .checked_sub(Duration::try_from_secs_f64(self.started_ticks as f64 / TICKS_PER_SECOND).ok()?)
     }
 
     /// Returns whether the process is still running and has the arguments `args` (without the name

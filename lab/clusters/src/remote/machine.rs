@@ -104,8 +104,7 @@ pub struct DaemonStatus {
 }
 
 impl DaemonStatus {
-    /// Returns whether the daemon is running and its master, if it was queried, reports a healthy
-    /// state.
+    /// Returns whether the daemon is running and `reported`, if known, is a healthy state.
     pub fn is_healthy(&self) -> bool {
         let reported = self.reported.as_deref();
         self.state == "running" && reported.is_none_or(|reported| HEALTHY_STATES.contains(&reported))

@@ -132,7 +132,7 @@ impl Fleet {
         let is_subset = is_subset(&hosts, &own_file);
         let config = Config::load(Some(&cluster.join("fermata.toml")))?;
         let (ports, data) = (ports(&config)?, DataDirs::of(&config)?);
-        let (mark, formatted) = (cluster_id(&cluster)?, read_formatted(&cluster)?);
+        let (mark, formatted) = (cluster_id(&cluster)?, read_formatted_list(&cluster)?);
         // Machines may share a file system (network namespaces in a test), so their folders must
         // differ.
         let machine = |host: Host| {
@@ -177,14 +177,14 @@ impl Fleet {
     }
 
     fn change_formatted(&self, change: impl FnOnce(&mut BTreeSet<String>)) -> Result<()> {
-        let before = read_formatted(&self.cluster)?;
+        let before = read_formatted_list(&self.cluster)?;
         let mut now = before.clone();
         change(&mut now);
         if now == before {
             return Ok(());
         }
         let text: String = now.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-        let path = formatted_file(&self.cluster);
+        let path = formatted_list_path(&self.cluster);
         replace(&path, text.as_bytes(), USUAL, true)
             .with_context(|| format!("cannot write {}", path.display()))
     }
@@ -243,7 +243,7 @@ pub fn write_cluster_id(cluster: &Path, name: &str) -> Result<String> {
     Ok(mark)
 }
 
-fn formatted_file(cluster: &Path) -> PathBuf {
+fn formatted_list_path(cluster: &Path) -> PathBuf {
     cluster.join("formatted")
 }
 
@@ -256,8 +256,8 @@ fn formatted_daemons(lines: &BTreeSet<String>, host: &Host) -> Vec<&'static str>
 }
 
 /// Returns the lines of the file `formatted`.
-fn read_formatted(cluster: &Path) -> Result<BTreeSet<String>> {
-    let path = formatted_file(cluster);
+fn read_formatted_list(cluster: &Path) -> Result<BTreeSet<String>> {
+    let path = formatted_list_path(cluster);
     match fs::read_to_string(&path) {
         Ok(text) => Ok(text.lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeSet::new()),
@@ -304,13 +304,13 @@ mod tests {
             stored_flags: StoredFlags::default(),
             is_subset: false,
         };
-        let recorded = || formatted_daemons(&read_formatted(space.path()).unwrap(), &host);
+        let recorded = || formatted_daemons(&read_formatted_list(space.path()).unwrap(), &host);
         fleet.record_formatted(&fleet.machines).unwrap();
         assert_eq!(recorded(), ["datanode"]);
         fleet.forget_formatted(&["n1"]).unwrap();
         assert!(recorded().is_empty());
         // The format of earlier builds.
-        fs::write(formatted_file(space.path()), "n1\n").unwrap();
+        fs::write(formatted_list_path(space.path()), "n1\n").unwrap();
         assert_eq!(recorded(), ["datanode", "tasktracker"]);
     }
 }

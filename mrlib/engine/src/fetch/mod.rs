@@ -118,18 +118,18 @@ pub struct ShuffleResult {
     pub is_complete: bool,
 }
 
-/// Fetches this reduce's partition of every map output. Outputs in `before`, which earlier attempts
-/// fetched, are fetched again only if they were withdrawn.
+/// Fetches this reduce's partition of every map output. Outputs in `already_fetched`, from
+/// earlier attempts, are fetched again only if they were withdrawn.
 pub fn fetch_all(
     feed: &MapFeed,
     options: &FetchOptions,
     scratch: &Scratch,
     control: &TaskControl,
-    before: Vec<FetchedOutput>,
+    already_fetched: Vec<FetchedOutput>,
     listener: &mut dyn FetchListener,
 ) -> Result<ShuffleResult, TaskError> {
     let fetchers = Fetchers::new(feed, options, scratch);
-    fetchers.add_fetched(before);
+    fetchers.add_fetched(already_fetched);
     let followed = thread::scope(|scope| {
         for worker in 0..options.parallel {
             let fetchers = &fetchers;

@@ -15,8 +15,10 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::{
     env,
     ffi::OsStr,
-    io,
+    fs::File,
+    io::{self, Read as _},
     os::unix::process::CommandExt as _,
+    path::Path,
     process::{self, Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -31,6 +33,8 @@ const SHIM_VAR: &str = "FERMATA_SHIM";
 pub const LAUNCH_VAR: &str = "FERMATA_LAUNCH_PROGRAM";
 /// The exit code if a program cannot be started, the same as that of shells.
 const CANNOT_START: i32 = 127;
+/// Maximum length of the first line of a script, as in Linux.
+const FIRST_LINE_BYTES_MAX: u64 = 256;
 
 /// Whether the main function of this binary has called `enter`.
 static ENTERED: AtomicBool = AtomicBool::new(false);
@@ -71,9 +75,10 @@ fn launch() -> Result<String, TaskError> {
     }
     let error = Command::new(&program).stdin(Stdio::null()).env_remove(LAUNCH_VAR).exec();
     let hint = match error.raw_os_error() {
-        Some(8) => " (not a program for this machine)",
-        Some(13) => " (not executable)",
-        _ => "",
+        Some(2) => missing_interpreter(Path::new(&program)),
+        Some(8) => " (not a program for this machine)".into(),
+        Some(13) => " (not executable)".into(),
+        _ => String::new(),
     };
     Ok(format!("cannot start {program}: {error}{hint}"))
 }
@@ -91,9 +96,34 @@ fn become_program(parent: &str) -> String {
         return "the task has ended".into();
     }
     let error = Command::new(&program).args(arguments).env_remove(SHIM_VAR).exec();
-    let hint =
-        if error.kind() == io::ErrorKind::PermissionDenied { permission_hint() } else { String::new() };
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => permission_hint(),
+        io::ErrorKind::NotFound => missing_interpreter(Path::new(&program)),
+        _ => String::new(),
+    };
     format!("start {}: {error}{hint}", program.display())
+}
+
+/// Explains why a script that exists was not found: the interpreter in its first line does not
+/// exist. Returns an empty text if that is not the cause.
+fn missing_interpreter(script: &Path) -> String {
+    let mut start = Vec::new();
+    let read = File::open(script).and_then(|file| file.take(FIRST_LINE_BYTES_MAX).read_to_end(&mut start));
+    let text = String::from_utf8_lossy(&start);
+    let line = text.strip_prefix("#!").and_then(|rest| rest.split('\n').next());
+    // A carriage return is a part of the name.
+    let name = line.and_then(|line| line.split([' ', '\t']).find(|word| !word.is_empty()));
+    match name {
+        Some(name) if read.is_ok() && !Path::new(name).exists() => {
+            let crlf = if name.ends_with('\r') { "; its lines end with \\r\\n instead of \\n" } else { "" };
+            format!(
+                ": the first line of {} names the interpreter {}, which does not exist on this node{crlf}",
+                script.display(),
+                name.escape_debug()
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// Explains why an existing program may not be started, and what to do.
@@ -116,4 +146,33 @@ pub(crate) fn command(program: &OsStr) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(program).env(SHIM_VAR, process::id().to_string());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_interpreter_of_a_script_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("script");
+        let hint = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            missing_interpreter(&path)
+        };
+        let named = |name: &str| {
+            format!(
+                ": the first line of {} names the interpreter {name}, which does not exist on this node",
+                path.display()
+            )
+        };
+        assert_eq!(hint("#! /nowhere/python3 -u\n"), named("/nowhere/python3"));
+        assert_eq!(hint("#!/nowhere/python3"), named("/nowhere/python3"));
+        let windows = named("/bin/sh\\r") + "; its lines end with \\r\\n instead of \\n";
+        assert_eq!(hint("#!/bin/sh\r\nexit\r\n"), windows);
+        for other in ["", "#!", "#!/bin/sh\n", "exit\n"] {
+            assert_eq!(hint(other), "");
+        }
+        assert_eq!(missing_interpreter(Path::new("/nowhere/script")), "");
+    }
 }

@@ -46,7 +46,8 @@ fn token_of_a_task_ends_with_its_job() {
     };
     let done = submit("/home/ann/out", &[]);
     let slow = submit("/home/ann/slow", &["--conf", "pace.map=100", "--detach"]);
-    // The scope of job names contains the cluster ID, which is in the folder of the journal.
+    // In the tokens of tasks, the name of a job starts with `jobtracker-` and the cluster ID, which
+    // is in the VERSION file of the JobTracker.
     let version = std::fs::read_to_string(lab.cluster.path(".fermata/data/jobtracker/VERSION")).unwrap();
     let version: toml::Table = version.parse().unwrap();
     let scope = format!("jobtracker-{}", version["cluster_id"].as_str().unwrap());

@@ -45,7 +45,7 @@ const SETTINGS: &str = "[namenode]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\
     [jobtracker]\nheartbeat = \"500ms\"\nsuspect_after = \"3s\"\nlost_after = \"20s\"\n";
 
 /// A cluster that is abused, and the credentials of its callers.
-struct Subject {
+struct AttackedCluster {
     cluster: Cluster,
     admin: Credentials,
     attacker: Credentials,
@@ -55,15 +55,14 @@ struct Subject {
     user: Vec<String>,
 }
 
-impl Subject {
+impl AttackedCluster {
     fn open() -> Self {
         let cluster = Cluster::up(Up { nodes: 2, settings: SETTINGS, open: true, ..Up::default() });
         let (admin, attacker) = (Credentials::default(), Credentials::default());
         Self { cluster, admin, attacker, mallory: None, user: Vec::new() }
     }
 
-    /// Creates a subject from a closed cluster. The returned folder must exist as long as the
-    /// cluster.
+    /// Uses a closed cluster. The returned folder must exist as long as the cluster.
     fn closed(lab: Lab) -> (Self, tempfile::TempDir) {
         let (admin, attacker) = (lab.credentials(Role::Admin, "boss", Validity::Valid), lab.nobody());
         lab.cluster.mrctl(&["fs", "mkdir", "-p", "/home/ann"]);
@@ -131,12 +130,12 @@ impl Subject {
 
 /// Calls both masters one after the other, every fifth time on a new connection.
 struct Admin<'a> {
-    subject: &'a Subject,
+    subject: &'a AttackedCluster,
     runtime: tokio::runtime::Runtime,
 }
 
 impl<'a> Admin<'a> {
-    fn new(subject: &'a Subject) -> Self {
+    fn new(subject: &'a AttackedCluster) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { subject, runtime }
     }
@@ -202,7 +201,7 @@ fn check_all_live(cluster: &Cluster) {
 }
 
 /// Measures without and with abuse, and compares the results.
-fn check_abuse(subject: &Subject, hold: Duration) {
+fn check_abuse(subject: &AttackedCluster, hold: Duration) {
     let masters = [Role::NameNode, Role::JobTracker];
     subject.prepare();
     subject.job("first");
@@ -262,7 +261,7 @@ fn check_abuse(subject: &Subject, hold: Duration) {
 }
 
 fn check_abuse_of_closed_cluster(hold: Duration) {
-    let (subject, _folder) = Subject::closed(Lab::up_with(true, SETTINGS, ""));
+    let (subject, _folder) = AttackedCluster::closed(Lab::up_with(true, SETTINGS, ""));
     check_abuse(&subject, hold);
     // The log contains caller, kind and number of the refusals, in few lines.
     for master in ["namenode", "jobtracker"] {
@@ -286,13 +285,13 @@ fn abuse_for_a_minute_does_not_disturb_a_closed_cluster() {
 
 #[test]
 fn abuse_does_not_disturb_an_open_cluster() {
-    check_abuse(&Subject::open(), ABUSE_TIME);
+    check_abuse(&AttackedCluster::open(), ABUSE_TIME);
 }
 
 #[test]
 #[ignore = "a minute of abuse"]
 fn abuse_for_a_minute_does_not_disturb_an_open_cluster() {
-    check_abuse(&Subject::open(), ABUSE_TIME_LONG);
+    check_abuse(&AttackedCluster::open(), ABUSE_TIME_LONG);
 }
 
 /// Checks that the log of a daemon contains who was refused what, and why.

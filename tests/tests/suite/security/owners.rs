@@ -196,7 +196,7 @@ fn reports_of_bad_replicas_are_for_readers_limited_and_short_in_the_log() {
     assert!(longest < 2000, "a line of {longest} bytes");
 }
 
-/// The owner of the staging area could exchange the programs of other users. Checks that the
+/// The owner of the staging area could replace the programs of other users. Checks that the
 /// JobTracker takes the area over from a user who has created it, and creates it if it is missing.
 #[test]
 fn jobtracker_takes_over_a_staging_area_that_a_user_has_created() {
