@@ -1,7 +1,7 @@
 //! Drains: all blocks of a node are copied to other nodes before the node is stopped. A node is
-//! drained when each of its blocks has the wanted number of replicas on staying nodes. Staying
-//! nodes are those that are neither dead nor draining. A drain is refused, without any change, if
-//! too few nodes would stay. If other nodes die later, the drain reports that it is stuck.
+//! drained when each of its blocks has the wanted number of replicas on staying nodes with
+//! heartbeats. Staying nodes are those that are neither dead nor draining. A drain is refused,
+//! without any change, if too few nodes would stay. If other nodes die later, the drain reports that it is stuck.
 
 use super::{
     Event, State,
@@ -130,11 +130,17 @@ impl State {
             return Some(DrainBlock { block, path, wanted: 0, have: 0, why });
         };
         let copying = self.copies.range((block, 0)..=(block, NodeIx::MAX)).next().is_some();
-        let why = match () {
-            () if copying => "a copy is running".into(),
-            () if tally.wanted > staying => format!("too few DataNodes remain: {staying}"),
-            () if self.safemode.is_on() => "safemode is on: no copies are made".into(),
-            () => "the copy waits for a DataNode with free space and a free slot for a copy".into(),
+        let suspect = self
+            .holders(block)
+            .iter()
+            .map(|ix| self.nodes.get(*ix))
+            .find(|node| !node.draining && node.liveness == Liveness::Suspect);
+        let why = match suspect {
+            _ if copying => "a copy is running".into(),
+            _ if tally.wanted > staying => format!("too few DataNodes remain: {staying}"),
+            Some(node) => format!("{}, which has a replica, sends no heartbeats", node.registration.node),
+            None if self.safemode.is_on() => "safemode is on: no copies are made".into(),
+            None => "the copy waits for a DataNode with free space and a free slot for a copy".into(),
         };
         Some(DrainBlock { block, path, wanted: tally.wanted, have: tally.confirmed, why })
     }

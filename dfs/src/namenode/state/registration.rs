@@ -287,7 +287,7 @@ impl State {
 
     /// Makes nodes suspect and then dead if their heartbeats are missing.
     pub(super) fn check_liveness(&mut self, now: Now) {
-        let mut dead = Vec::new();
+        let (mut dead, mut changed) = (Vec::new(), false);
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
             let silence = now.mono_ms.saturating_sub(node.last_heartbeat_ms);
@@ -304,11 +304,12 @@ impl State {
                 _ => continue,
             };
             self.note(event);
+            changed = true;
         }
         for ix in &dead {
             self.remove_dead(*ix);
         }
-        if !dead.is_empty() {
+        if changed || !dead.is_empty() {
             self.nodes_changed();
         }
     }
@@ -360,8 +361,8 @@ impl State {
         }
     }
 
-    /// Counts the staying nodes again, and rechecks the blocks that depend on their number: blocks
-    /// with damaged replicas and blocks of draining nodes.
+    /// Counts the staying nodes again, and rechecks the blocks that depend on their number and on
+    /// their heartbeats: blocks with damaged replicas and blocks of draining nodes.
     pub(super) fn nodes_changed(&mut self) {
         self.nodes.recount();
         let mut blocks: BTreeSet<BlockId> = self.bad.iter().map(|(block, _)| *block).collect();

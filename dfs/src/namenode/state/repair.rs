@@ -285,8 +285,8 @@ impl State {
         }
     }
 
-    /// Orders the deletion of replicas beyond the wanted number. Only replicas on live nodes with a
-    /// complete full report count as kept, because a suspect node may die.
+    /// Orders the deletion of replicas beyond the wanted number. Only confirmed replicas count as
+    /// kept.
     pub(super) fn delete_surplus(&mut self) {
         let from = (Excluded(self.surplus_after), Unbounded);
         let pass: Vec<BlockId> = self.surplus.range(from).take(PASS_BLOCKS_MAX).copied().collect();
@@ -294,10 +294,7 @@ impl State {
             if pass.len() == PASS_BLOCKS_MAX { pass[PASS_BLOCKS_MAX - 1] } else { BlockId(0) };
         for block in pass {
             let Some(tally) = self.tally(block) else { continue };
-            let confirmed = |ix: &NodeIx| {
-                let node = self.nodes.get(*ix);
-                node.is_staying() && node.liveness == Liveness::Live && node.reported
-            };
+            let confirmed = |ix: &NodeIx| self.is_confirmed(*ix);
             let mut on: Vec<NodeIx> = self.holders(block).iter().copied().filter(confirmed).collect();
             while on.len() > tally.wanted as usize {
                 let Some(victim) = self.least_useful(&on) else { break };

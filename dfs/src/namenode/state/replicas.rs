@@ -6,7 +6,10 @@
 //! Invariants: `good` and the `blocks` of all nodes contain the same replicas. A replica whose
 //! deletion was ordered is in none of the maps. A damaged replica never counts as a replica.
 
-use super::{State, nodes::NodeIx};
+use super::{
+    State,
+    nodes::{Liveness, NodeIx},
+};
 use crate::namenode::{
     namespace::Block,
     op::{Now, Replica},
@@ -19,9 +22,9 @@ pub(super) struct Tally {
     pub(super) wanted: u32,
     /// Number of good replicas on staying nodes.
     pub(super) live: u32,
-    /// Number of the `live` replicas that are on nodes with a complete full report. Only these
-    /// count when surplus replicas are deleted, because a node that was just restarted may have
-    /// lost replicas.
+    /// Number of the `live` replicas that are on nodes with heartbeats and a complete full report.
+    /// Only these count when other replicas are given up, because a suspect node may be dead, and a
+    /// node that was just restarted may have lost replicas.
     pub(super) confirmed: u32,
     /// Number of good replicas on draining nodes.
     pub(super) draining: u32,
@@ -52,10 +55,11 @@ impl State {
         let wanted = self.namespace.wanted_replicas(block)?;
         let holders = self.holders(block);
         let mut tally = Tally { wanted, live: 0, confirmed: 0, draining: 0 };
-        for node in holders.iter().map(|ix| self.nodes.get(*ix)) {
-            tally.draining += u32::from(node.draining);
-            tally.live += u32::from(!node.draining);
-            tally.confirmed += u32::from(!node.draining && node.reported);
+        for ix in holders {
+            let draining = self.nodes.get(*ix).draining;
+            tally.draining += u32::from(draining);
+            tally.live += u32::from(!draining);
+            tally.confirmed += u32::from(self.is_confirmed(*ix));
         }
         Some(tally)
     }
@@ -292,9 +296,10 @@ impl State {
         tally.confirmed > 0 && tally.confirmed >= tally.wanted.min(possible)
     }
 
-    fn is_confirmed(&self, ix: NodeIx) -> bool {
+    /// Returns whether the replicas on a node count when other replicas are given up.
+    pub(super) fn is_confirmed(&self, ix: NodeIx) -> bool {
         let node = self.nodes.get(ix);
-        !node.draining && node.reported
+        node.is_staying() && node.liveness == Liveness::Live && node.reported
     }
 
     /// Orders the deletion of the damaged replicas of a block, if they are replaced. Is called when

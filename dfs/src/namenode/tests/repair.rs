@@ -304,6 +304,29 @@ fn drained_node_holds_no_needed_replica() {
 }
 
 #[test]
+fn replica_on_a_suspect_node_does_not_complete_a_drain() {
+    let mut bench = Bench::with_nodes(3);
+    let blocks = bench.file("/f", 2, &[10; 4]).1;
+    let on_n1 = blocks.iter().filter(|block| bench.good_on(**block).contains(&0)).count() as u64;
+    let suspect_ms = settings().suspect_after_ms + 1_000;
+    bench.nodes[1].up = false;
+    bench.run_ms(suspect_ms);
+    bench.ask(drain("n1", false)).unwrap();
+    bench.run_ms(1_000);
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Draining, on_n1));
+    let status = bench.state.drain_status("n1");
+    assert!(!status.stuck, "a suspect node may come back");
+    let why = "n2, which has a replica, sends no heartbeats";
+    assert!(status.examples.iter().any(|block| block.why == why), "{status:?}");
+    bench.nodes[1].up = true;
+    bench.run_ms(5_000);
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Drained, 0));
+    bench.nodes[1].up = false;
+    bench.run_ms(suspect_ms);
+    assert_eq!(drain_progress(&bench, "n1"), (NodeState::Draining, on_n1));
+}
+
+#[test]
 fn refused_drain_changes_nothing() {
     let mut bench = Bench::with_nodes(3);
     bench.file("/f", 2, &[10; 4]);
