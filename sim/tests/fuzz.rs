@@ -17,7 +17,7 @@ fn random_runs_violate_no_rule_and_end() {
         println!("seed {seed}: {} events, hash {:016x}", outcome.events, outcome.hash);
         return;
     }
-    let seeds = number("FERMATA_SEEDS").unwrap_or(500);
+    let seeds = number("FERMATA_SEEDS").unwrap_or(200);
     let halves = std::thread::scope(|scope| {
         let part = |from: u64| scope.spawn(move || fuzz::run_seeds((from..seeds).step_by(2)));
         [part(0), part(1)].map(|part| part.join().expect("a run that ends"))
@@ -90,7 +90,7 @@ fn random_events_cause_every_rare_case() {
         "checkpoint behind another",
     ];
     let one = number("FERMATA_SEED");
-    let count = number("FERMATA_SEEDS").unwrap_or(200);
+    let count = number("FERMATA_SEEDS").unwrap_or(100);
     let seeds: Vec<u64> = one.map_or_else(|| (0..count).collect(), |seed| vec![seed]);
     let play = |seed: &u64| {
         let (setup, workload) = fuzz::with_random_events(*seed, "random", schedulers::Params::new());

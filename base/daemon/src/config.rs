@@ -4,6 +4,7 @@
 //! Flags of a daemon override the file. `--print-config` prints the result.
 
 mod check;
+mod lines;
 mod merge;
 mod scheduler;
 
@@ -12,8 +13,8 @@ pub use crate::{
     client::ClientConfig,
     security::{Choice, SecurityConfig},
 };
+use lines::{with_line, with_line_in};
 pub use scheduler::SchedulerConfig;
-use scheduler::{with_line, with_line_in};
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,

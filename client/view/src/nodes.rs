@@ -66,6 +66,23 @@ pub fn natural_sort_key(name: &str) -> (&str, u64, &str) {
     (stem, name[stem.len()..].parse().unwrap_or(0), name)
 }
 
+/// Describes when the last heartbeat of a tracker arrived. An awaited tracker has sent none since
+/// the JobTracker started.
+pub fn tracker_heartbeat(tracker: &Tracker) -> String {
+    if tracker.state == "awaited" { "-".into() } else { heartbeat(tracker.last_heartbeat_ms_ago) }
+}
+
+/// Describes when a heartbeat arrived.
+pub fn heartbeat(ms_ago: u64) -> String {
+    format!("{} ago", output::age(ms_ago))
+}
+
+/// Returns what `describe` says about the volumes of a DataNode; `-` for a dead DataNode, whose
+/// replicas do not count.
+pub fn of_volumes(node: &NodeReport, describe: impl FnOnce(&NodeReport) -> String) -> String {
+    if node.state == NodeState::Dead { "-".into() } else { describe(node) }
+}
+
 /// Describes what is unusual about a DataNode.
 pub fn note(node: &NodeReport) -> String {
     let mut notes = Vec::new();

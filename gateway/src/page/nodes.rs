@@ -96,7 +96,7 @@ fn node_row(name: &str, datanode: Option<&NodeReport>, tracker: Option<&Tracker>
             state(&own.state),
             slots("map", own.maps_running, own.map_slots),
             slots("reduce", own.reduces_running, own.reduce_slots),
-            number_cell(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
+            number_cell(nodes::tracker_heartbeat(own)),
         ]),
         None => row.extend([none(), none(), none(), none()]),
     }
@@ -151,10 +151,10 @@ fn datanodes_table(out: &mut Html, all: &[NodeReport]) {
             name_cell(&own.address.node),
             name_cell(&own.address.host),
             name_cell(&own.address.rack),
-            number_cell(output::human(own.capacity)),
-            number_cell(output::human(own.used)),
-            number_cell(own.blocks),
-            number_cell(format!("{} ago", output::age(own.last_heartbeat_ms_ago))),
+            number_cell(nodes::of_volumes(own, |own| output::human(own.capacity))),
+            number_cell(nodes::of_volumes(own, |own| output::human(own.used))),
+            number_cell(nodes::of_volumes(own, |own| own.blocks.to_string())),
+            number_cell(nodes::heartbeat(own.last_heartbeat_ms_ago)),
             cell("", &nodes::note(own)),
         ]),
     };

@@ -8,7 +8,7 @@ use dfs_client::NodeState;
 use std::{process::ExitCode, time::Duration};
 use view::{
     files,
-    nodes::{merge_by_name, natural_sort_key, state_name},
+    nodes::{merge_by_name, natural_sort_key, state_name, tracker_heartbeat},
 };
 
 /// How long `mrctl nodes forget` waits for the NameNode.
@@ -140,11 +140,7 @@ fn print_trackers(trackers: &[Tracker]) -> Result<()> {
             tracker.state.clone(),
             format!("{}/{}", tracker.maps_running, tracker.map_slots),
             format!("{}/{}", tracker.reduces_running, tracker.reduce_slots),
-            match tracker.state.as_str() {
-                // No heartbeat has arrived since the JobTracker started.
-                "awaited" => "-".to_owned(),
-                _ => format!("{} ago", output::age(tracker.last_heartbeat_ms_ago)),
-            },
+            tracker_heartbeat(tracker),
         ]);
     }
     output::print_table(&table)

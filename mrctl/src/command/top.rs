@@ -305,19 +305,25 @@ fn node_lines(datanodes: &[NodeReport], trackers: &[Tracker]) -> Vec<String> {
         };
         let of = |what: fn(&Tracker) -> String| tracker.map_or_else(|| "-".into(), what);
         let on = |what: fn(&NodeReport) -> String| datanode.map_or_else(|| "-".into(), what);
-        let ages =
-            [tracker.map(|own| own.last_heartbeat_ms_ago), datanode.map(|own| own.last_heartbeat_ms_ago)];
         // Show the age of the older heartbeat: that of the tracker or that of the DataNode.
-        let oldest = ages.into_iter().flatten().max().unwrap_or(0);
+        let last_heartbeat = match (datanode, tracker) {
+            (Some(datanode), Some(tracker))
+                if datanode.last_heartbeat_ms_ago < tracker.last_heartbeat_ms_ago =>
+            {
+                nodes::tracker_heartbeat(tracker)
+            }
+            (Some(datanode), _) => nodes::heartbeat(datanode.last_heartbeat_ms_ago),
+            (None, _) => of(nodes::tracker_heartbeat),
+        };
         table.add_row([
             name.to_owned(),
             of(|own| own.state.clone()),
             of(|own| format!("{}/{}", own.maps_running, own.map_slots)),
             of(|own| format!("{}/{}", own.reduces_running, own.reduce_slots)),
             on(|own| nodes::state_name(own.state).to_owned()),
-            on(|own| output::human(own.used)),
-            on(|own| output::human(own.free)),
-            format!("{} ago", output::age(oldest)),
+            on(|own| nodes::of_volumes(own, |own| output::human(own.used))),
+            on(|own| nodes::of_volumes(own, |own| output::human(own.free))),
+            last_heartbeat,
         ]);
     }
     output::table_lines(&table)

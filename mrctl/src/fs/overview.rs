@@ -4,10 +4,10 @@ use super::{Outcome, expand_all};
 use crate::output;
 use anyhow::Result;
 use comfy_table::Table;
-use dfs_client::{Client, FileStatus, LocatedBlock, NodeReport, NodeState};
+use dfs_client::{Client, FileStatus, LocatedBlock, NodeReport};
 use serde::Serialize;
 use std::process::ExitCode;
-use view::nodes::{natural_sort_key, note, state_name};
+use view::nodes::{heartbeat, natural_sort_key, note, of_volumes, state_name};
 
 /// Show the properties of a file or folder
 #[derive(Debug, clap::Args)]
@@ -147,17 +147,15 @@ pub(crate) fn print_nodes(nodes: &[NodeReport]) -> Result<()> {
         natural_sort_key(&one.address.node).cmp(&natural_sort_key(&other.address.node))
     });
     for node in nodes {
-        // The replicas of a dead DataNode do not count.
-        let of_volumes = |shown: String| if node.state == NodeState::Dead { "-".into() } else { shown };
         table.add_row([
             node.address.node.clone(),
             node.address.host.clone(),
             node.address.rack.clone(),
             state_name(node.state).into(),
-            of_volumes(output::human(node.used)),
-            of_volumes(output::human(node.free)),
-            of_volumes(node.blocks.to_string()),
-            format!("{} ago", output::age(node.last_heartbeat_ms_ago)),
+            of_volumes(node, |node| output::human(node.used)),
+            of_volumes(node, |node| output::human(node.free)),
+            of_volumes(node, |node| node.blocks.to_string()),
+            heartbeat(node.last_heartbeat_ms_ago),
             note(node),
         ]);
     }

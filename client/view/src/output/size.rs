@@ -98,21 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_about_three_digits() {
-        let cases: [(u64, &str); 9] = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
-            (1536, "1.50 KiB"),
-            (10 << 20, "10.0 MiB"),
-            (100 << 20, "100 MiB"),
-            (1023 << 20, "1023 MiB"),
-            ((1 << 30) - 1, "1.00 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(human(bytes), text);
-        }
+    fn sizes_are_exact_or_have_units() {
         assert_eq!(Sizes::Exact.of(1536), "1536");
         assert_eq!(Sizes::Human.of(1536), "1.50 KiB");
     }
