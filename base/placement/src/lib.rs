@@ -63,6 +63,8 @@ pub struct Shortage {
     pub unusable: usize,
     /// Number of candidates without enough free space for the block.
     pub full: usize,
+    /// The most free space of a full candidate, in bytes.
+    pub free_max: u64,
     /// Number of candidates that the request excludes.
     pub excluded: usize,
 }
@@ -103,6 +105,7 @@ pub fn shortage(candidates: &[Candidate<'_>], request: &PlacementRequest<'_>) ->
             shortage.excluded += 1;
         } else if node.free < request.block_bytes {
             shortage.full += 1;
+            shortage.free_max = shortage.free_max.max(node.free);
         }
     }
     shortage
@@ -237,7 +240,7 @@ mod tests {
         let request = PlacementRequest { block_bytes: 101, ..request };
         assert!(place(&nodes, &request).is_empty());
         let why = shortage(&nodes, &request);
-        assert_eq!(why, Shortage { nodes: 1, full: 1, ..Shortage::default() });
+        assert_eq!(why, Shortage { nodes: 1, full: 1, free_max: 100, ..Shortage::default() });
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Files survive the death of DataNodes.
 
 use fermata_tests::{Cluster, Up, eventually, random_file, sha256_of};
-use std::{process::Stdio, time::Duration};
+use std::{
+    io::Write as _,
+    process::{Child, Stdio},
+    time::Duration,
+};
 
-const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 fn get_sha256(cluster: &Cluster, path: &str) -> String {
@@ -12,23 +16,29 @@ fn get_sha256(cluster: &Cluster, path: &str) -> String {
     sha256_of(&local)
 }
 
+/// Starts a put of a file, and writes its first bytes to standard input.
+fn begin_put(cluster: &Cluster, path: &str, first: &[u8]) -> Child {
+    let mut command = cluster.command(&["fs", "put", "-", path]);
+    let mut put = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("mrctl starts");
+    put.stdin.as_mut().unwrap().write_all(first).expect("the put reads its input");
+    put
+}
+
 #[test]
 fn large_file_survives_a_dead_node_during_the_put_and_another_later() {
-    let cluster = Cluster::up(Up { block_size: "64MiB", ..Up::default() });
+    let cluster = Cluster::up(Up { block_size: "16MiB", ..Up::default() });
     let source = cluster.path("source");
-    random_file(&source, GIB, 1);
+    random_file(&source, 256 * MIB, 1);
     let wanted = sha256_of(&source);
 
-    let mut put = cluster
-        .command(&["fs", "put", source.to_str().unwrap(), "/big"])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("mrctl starts");
-    eventually("node1 holds a block of the put", TIMEOUT, || {
+    let bytes = std::fs::read(&source).unwrap();
+    let (first, rest) = bytes.split_at(bytes.len() / 2 + 1);
+    let mut put = begin_put(&cluster, "/big", first);
+    eventually("node1 holds two blocks of the put", TIMEOUT, || {
         (cluster.replicas_on("node1").len() >= 2).then_some(())
     });
-    assert!(put.try_wait().unwrap().is_none(), "the put ended before a node could die");
     cluster.mrctl(&["chaos", "kill", "node1"]);
+    put.stdin.take().unwrap().write_all(rest).expect("the put reads the rest");
     assert!(put.wait().unwrap().success(), "the put failed when a DataNode died");
     assert_eq!(get_sha256(&cluster, "/big"), wanted);
     cluster.mrctl(&["fs", "fsck", "/", "--wait", "120s"]);
@@ -81,13 +91,7 @@ fn replicas_spread_over_racks_and_follow_setrep() {
 fn a_killed_put_leaves_nothing_behind() {
     let settings = format!("{}lease = \"3s\"\n", fermata_tests::QUICK);
     let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
-    let source = cluster.path("source");
-    random_file(&source, GIB / 2, 4);
-    let mut put = cluster
-        .command(&["fs", "put", source.to_str().unwrap(), "/half"])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("mrctl starts");
+    let mut put = begin_put(&cluster, "/half", &vec![7; 20 * MIB as usize]);
     eventually("a block arrives", TIMEOUT, || (!cluster.replicas_on("node1").is_empty()).then_some(()));
     put.kill().unwrap();
     put.wait().unwrap();

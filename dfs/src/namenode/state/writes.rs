@@ -43,11 +43,12 @@ impl State {
             return Err(Error::new(
                 Kind::NoNodes,
                 format!(
-                    "no DataNode can store a block of {}: {} registered, {} dead, suspect or draining, {} full, {} excluded by the writer",
+                    "no DataNode can store a block of {}: {} registered, {} dead, suspect or draining, {} full{}, {} excluded by the writer",
                     human(block_bytes),
                     why.nodes,
                     why.unusable,
                     why.full,
+                    if why.full > 0 { format!(" ({} free)", human(why.free_max)) } else { String::new() },
                     why.excluded
                 ),
             ));
