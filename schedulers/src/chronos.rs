@@ -1,10 +1,11 @@
 //! Chronos: tasks that were lost with a node get slots at once, near their input, under the ranking
 //! of any other policy.
 //!
-//! Yildiz et al. (2015). When a tracker is lost, the tasks that ran on it, and the maps whose
-//! output was lost with it and is still needed, are *recovery tasks*. Each gets a victim: a running
-//! attempt on a host of its input (for a reduce, on any host) of a job that the job of the task
-//! outranks under the inner policy. Among these, an attempt of the lowest-ranked job is chosen,
+//! Yildiz et al. (2015). When a tracker is lost, the tasks that ran on it, the maps whose output was
+//! lost with it and is still needed, and the paused reduces whose checkpoint was on it are *recovery
+//! tasks*. They are placed in the order of their jobs under the inner policy. Each gets a victim: a
+//! running attempt on a host of its input (for a reduce, on any host) of a job that the job of the
+//! task outranks under the inner policy. Among these, an attempt of the lowest-ranked job is chosen,
 //! then the one with the least progress. The victim is split or paused, and its slot is reserved.
 //! When no outranked attempt is left, the remaining recovery tasks wait like other pending tasks. A
 //! victim resumes later as an ordinary pending task.
@@ -19,6 +20,7 @@
 use mrcore::{
     Cluster, Fact, Phase, Plan, Refused, Scheduler, Span, Time, Why,
     compute::{Numbers, Problem},
+    fact::TRACKER_LOST,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::{Locality, PreemptMode},
@@ -26,10 +28,7 @@ use mrcore::{
     task::Attempt,
     tracker::TrackerState,
 };
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::params::Section;
 
@@ -96,6 +95,9 @@ impl Chronos {
             {
                 self.add_lost_task(attempt.task);
             }
+            Fact::CheckpointLost { attempt, why } if why == TRACKER_LOST => {
+                self.add_lost_task(attempt.task);
+            }
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {
                 self.lost_tasks.remove(&attempt.task);
             }
@@ -115,10 +117,7 @@ impl Chronos {
 
     /// Finds slots for recovery tasks, as far as the ranking of the inner policy allows.
     fn recover(&mut self, plan: &mut Plan<'_>) {
-        let cluster = plan.cluster();
-        let urgency = |task: &TaskId| (Reverse(cluster.job(task.job).map(|job| job.spec.priority)), *task);
-        let mut tasks: Vec<TaskId> = self.lost_tasks.iter().copied().collect();
-        tasks.sort_by_key(urgency);
+        let tasks = self.ordered_lost_tasks(plan);
         // Jobs and phases for whose tasks no slot was found on any tracker in this round.
         let mut without_slot: BTreeSet<(JobId, Phase)> = BTreeSet::new();
         for task in tasks {
@@ -136,6 +135,24 @@ impl Chronos {
                 Placement::Waiting => {}
             }
         }
+    }
+
+    /// Returns the recovery tasks in the order of their jobs under the inner policy: a job comes after
+    /// all jobs that outrank it.
+    fn ordered_lost_tasks(&self, plan: &Plan<'_>) -> Vec<TaskId> {
+        let mut ranks: BTreeMap<(Phase, JobId), usize> = BTreeMap::new();
+        for phase in Phase::BOTH {
+            let tasks = self.lost_tasks.iter().filter(|task| task.phase == phase);
+            let jobs: BTreeSet<JobId> = tasks.map(|task| task.job).collect();
+            // `outranks` may be no total order, so jobs are ordered by the number of jobs above them.
+            let rank = |job: &JobId| {
+                jobs.iter().filter(|other| self.inner.outranks(**other, *job, phase, plan)).count()
+            };
+            ranks.extend(jobs.iter().map(|job| ((phase, *job), rank(job))));
+        }
+        let mut tasks: Vec<TaskId> = self.lost_tasks.iter().copied().collect();
+        tasks.sort_by_key(|task| (ranks.get(&(task.phase, task.job)).copied(), *task));
+        tasks
     }
 
     /// Finds a slot for one task, or preempts an attempt for it.

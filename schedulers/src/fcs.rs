@@ -8,9 +8,10 @@
 //! was delayed to `slack_max` times its own duration is not paused again.
 //!
 //! Differs from the paper in four points: `T_rs` is `M_left / M_rate` (the printed formula has the
-//! unit s²); a pending reduce whose slack has reached the limit has precedence, so that the limit
-//! also holds for reduces without a slot; slack is projected to the end of the reduce; small
-//! differences of `T_rs` do not count. `literal = true` reverts all four.
+//! unit s²); jobs with a pending reduce whose slack has reached the limit are overdue, and have
+//! precedence for `overdue_share` of the reduce slots, so that they do not starve; slack is projected
+//! to the end of the reduce; small differences of `T_rs` do not count. `literal = true` reverts all
+//! four.
 //!
 //! FCS does not schedule maps: `fair` assigns map slots, and its parameters are also in this
 //! section.
@@ -37,7 +38,7 @@ use mrcore::{
 };
 use paused::PausedReduces;
 use std::collections::BTreeMap;
-use work::{JobEstimate, OrderKey, Rank, RemainingWork, SlackForm};
+use work::{JobEstimate, Rank, RemainingWork, SlackForm};
 
 /// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
@@ -47,7 +48,8 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "overdue",
-        "its job has used up its slack and has precedence; remaining work: {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce",
+        "its job has used up its slack, and such jobs have precedence for {share:%} of the reduce slots; remaining work: \
+         {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce",
     ),
     (
         "least-remaining-work-first",
@@ -56,8 +58,8 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "overdue-first",
-        "the job has used up its slack and has precedence; remaining work: {shuffle_left:s} of shuffling and {bytes_left:bytes} to reduce; \
-         {jobs_ahead job goes|jobs go} first",
+        "the job has used up its slack, and such jobs share {share:%} of the reduce slots; remaining work: {shuffle_left:s} of \
+         shuffling and {bytes_left:bytes} to reduce; {jobs_ahead such job goes|such jobs go} first",
     ),
     (
         "less-remaining-work",
@@ -87,8 +89,13 @@ pub struct Fcs {
     estimates: BTreeMap<JobId, JobEstimate>,
     /// Running jobs with reduces, ordered by remaining work.
     by_remaining_work: RankedQueue<JobId, Rank>,
-    /// Jobs with pending reduces that may start. Overdue jobs come first.
-    waiting_jobs: RankedQueue<JobId, OrderKey>,
+    /// Jobs with pending reduces that may start, ordered by remaining work.
+    waiting_jobs: RankedQueue<JobId, Rank>,
+    /// Those of them that are overdue. The job with the fewest reduce slots comes first, then the
+    /// job that has been overdue for longest.
+    overdue_jobs: RankedQueue<JobId, (u32, Time)>,
+    /// Number of reduce slots of all overdue jobs.
+    overdue_slots: u32,
     paused: PausedReduces,
     /// The number of offers that a paused reduce skips before it migrates (D in the paper).
     skips: u64,
@@ -104,6 +111,7 @@ struct Settings {
     literal: bool,
     form: SlackForm,
     slack_max: f64,
+    overdue_share: f64,
     newly_launched: Span,
     nearly_done: f64,
     tolerance: Span,
@@ -122,7 +130,7 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let about = "use T_rs as the paper prints it, also slack and tolerance unless they are set, and give overdue jobs no precedence";
+        let about = "use T_rs as the paper prints it, also slack and tolerance unless they are set, and give overdue jobs no precedence unless overdue_share is set";
         let literal = section.flag("literal", false, about);
         let mut words = [("projected", SlackForm::Projected), ("printed", SlackForm::Printed)];
         if literal {
@@ -137,7 +145,13 @@ impl Settings {
             "slack_max",
             5.0,
             1.0..=1000.0,
-            "a reduce delayed to this many times its own duration is not paused, and has precedence if it is pending",
+            "a reduce delayed to this many times its own duration is not paused, and its job is overdue if it is pending",
+        );
+        let overdue_share = section.number(
+            "overdue_share",
+            if literal { 0.0 } else { 0.3 },
+            0.0..=1.0,
+            "fraction of the reduce slots for which overdue jobs have precedence; they share it evenly",
         );
         let newly_launched = section.span(
             "newly_launched",
@@ -172,6 +186,7 @@ impl Settings {
             literal,
             form,
             slack_max,
+            overdue_share,
             newly_launched,
             nearly_done,
             tolerance,
@@ -213,6 +228,8 @@ impl Fcs {
             estimates: BTreeMap::new(),
             by_remaining_work: RankedQueue::default(),
             waiting_jobs: RankedQueue::default(),
+            overdue_jobs: RankedQueue::default(),
+            overdue_slots: 0,
             paused: PausedReduces::default(),
             skips: settings.skips(&Cluster::default()),
             typical_map: default_map.as_secs_f64(),
@@ -226,13 +243,33 @@ impl Fcs {
         let (Some(job), Some(known)) = (job, self.estimates.get_mut(&id)) else {
             self.by_remaining_work.set(id, None);
             self.waiting_jobs.set(id, None);
+            self.set_overdue_slots(id, 0);
             return;
         };
         known.update_remaining(job, &self.flow, self.typical_map, self.settings.literal, now);
-        let order = known.order_key(self.settings.tolerance);
+        let rank = known.remaining.rank(self.settings.tolerance);
         let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
-        self.by_remaining_work.set(id, Some(order.2));
-        self.waiting_jobs.set(id, waits.then_some(order));
+        self.by_remaining_work.set(id, Some(rank));
+        self.waiting_jobs.set(id, waits.then_some(rank));
+        self.set_overdue_slots(id, job.running.reduce.len() as u32);
+    }
+
+    /// Sets the number of reduce slots of a job, which counts if the job is overdue.
+    fn set_overdue_slots(&mut self, id: JobId, slots: u32) {
+        let overdue = self.estimates.get(&id).and_then(|known| known.overdue);
+        let counted = if overdue.is_some() { slots } else { 0 };
+        if let Some(known) = self.estimates.get_mut(&id) {
+            let before = std::mem::replace(&mut known.overdue_slots, counted);
+            self.overdue_slots = self.overdue_slots - before + counted;
+        }
+        let waits = self.waiting_jobs.key(id).is_some();
+        self.overdue_jobs.set(id, overdue.filter(|_| waits).map(|since| (slots, since)));
+    }
+
+    /// Returns for how many reduce slots overdue jobs have precedence.
+    fn overdue_slots_max(&self, cluster: &Cluster) -> u32 {
+        let share = self.settings.overdue_share * f64::from(cluster.slots(Phase::Reduce));
+        if self.settings.overdue_share > 0.0 { (share as u32).max(1) } else { 0 }
     }
 
     /// Updates the estimates of all jobs.
@@ -263,7 +300,8 @@ impl Fcs {
     /// Returns whether the slack of a pending reduce of a job is used up. The reduce is paused, or
     /// has waited since all maps were done.
     fn is_overdue(&self, job: &Job, now: Time, cluster: &Cluster) -> bool {
-        if self.settings.literal || !job.may_start(Phase::Reduce) || job.pending.reduce.is_empty() {
+        let has_precedence = self.settings.overdue_share > 0.0;
+        if !has_precedence || !job.may_start(Phase::Reduce) || job.pending.reduce.is_empty() {
             return false;
         }
         let own = || estimate::reduce_seconds(job, now, cluster).or(self.typical_reduce);
@@ -291,11 +329,15 @@ impl Fcs {
 
     /// Returns the reduce that gets a slot, of the job with the least remaining work (algorithm 2).
     fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let Self { waiting_jobs, estimates, paused, skips, .. } = self;
         let cluster = plan.cluster();
-        for id in waiting_jobs.iter() {
+        let overdue_first = self.overdue_slots < self.overdue_slots_max(cluster);
+        let share = self.settings.overdue_share;
+        let Self { waiting_jobs, overdue_jobs, estimates, paused, skips, .. } = self;
+        let overdue = overdue_jobs.iter().filter(|_| overdue_first).map(|id| (id, true));
+        let others = waiting_jobs.iter().filter(|id| !overdue_first || overdue_jobs.key(*id).is_none());
+        for (id, overdue) in overdue.chain(others.map(|id| (id, false))) {
             let (Some(job), Some(known)) = (cluster.job(id), estimates.get(&id)) else { continue };
-            let rules = if known.overdue.is_some() {
+            let rules = if overdue {
                 ["overdue", "overdue,resumed", "overdue,migrated"]
             } else {
                 ["least-remaining-work", "least-remaining-work,resumed", "least-remaining-work,migrated"]
@@ -307,14 +349,15 @@ impl Fcs {
                 CheckpointPlace::Local
             };
             if let Some((task, place)) = plan.next_reduce_at(job, tracker, limit) {
-                let rule = rules[usize::from(place == CheckpointPlace::Local)];
-                return Some((task, with_remaining_work(Why::rule(rule), known.remaining)));
+                let why = Why::rule(rules[usize::from(place == CheckpointPlace::Local)]);
+                return Some((task, with_remaining_work(with_share(why, overdue, share), known.remaining)));
             }
             if checkpoint == 0 {
                 continue;
             }
             if let Some(task) = reduce_to_migrate(job, paused.skipped_more_than(id, *skips), tracker, plan) {
-                return Some((task, with_remaining_work(Why::rule(rules[2]), known.remaining)));
+                let why = with_share(Why::rule(rules[2]), overdue, share);
+                return Some((task, with_remaining_work(why, known.remaining)));
             }
             paused.skip_offer(id);
         }
@@ -331,14 +374,18 @@ impl SlotOrder for Fcs {
     }
 
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
-        // The order of jobs for reduce slots does not depend on the slots that they hold.
-        if phase == Phase::Map {
-            self.map_policy.charge(job, phase, plan);
+        match (phase, plan.cluster().job(job)) {
+            (Phase::Map, _) => self.map_policy.charge(job, phase, plan),
+            (Phase::Reduce, Some(held_by)) => {
+                self.set_overdue_slots(job, plan.held_slots(held_by, phase) + 1);
+            }
+            (Phase::Reduce, None) => {}
         }
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
         self.map_policy.restore(job, cluster);
+        self.set_overdue_slots(job, cluster.job(job).map_or(0, |job| job.running.reduce.len() as u32));
     }
 }
 
@@ -360,6 +407,10 @@ fn reduce_to_migrate(
     found.map(|task| task.id)
 }
 
+fn with_share(why: Why, overdue: bool, share: f64) -> Why {
+    if overdue { why.with("share", share) } else { why }
+}
+
 fn with_remaining_work(why: Why, left: RemainingWork) -> Why {
     why.with("shuffle_left", left.shuffle).with("bytes_left", left.bytes)
 }
@@ -378,6 +429,8 @@ impl Scheduler for Fcs {
                 self.estimates.insert(*job, JobEstimate::default());
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.waiting_jobs.set(*job, None);
+                self.set_overdue_slots(*job, 0);
                 self.estimates.remove(job);
             }
             _ => {}
@@ -418,9 +471,14 @@ impl Scheduler for Fcs {
         let mut reasons = self.map_policy.reasons(&[Phase::Map], job, now, cluster);
         let Some(known) = self.estimates.get(&job.id) else { return reasons };
         if self.waiting_jobs.key(job.id).is_some() {
-            let ahead = self.waiting_jobs.ahead_of(job.id).count() as f64;
-            let rule = if known.overdue.is_some() { "overdue-first" } else { "least-remaining-work-first" };
-            reasons.push(with_remaining_work(Why::rule(rule), known.remaining).with("jobs_ahead", ahead));
+            let is_overdue = self.overdue_jobs.key(job.id).is_some();
+            let (rule, ahead) = if is_overdue {
+                ("overdue-first", self.overdue_jobs.ahead_of(job.id).count())
+            } else {
+                ("least-remaining-work-first", self.waiting_jobs.ahead_of(job.id).count())
+            };
+            let why = with_share(Why::rule(rule), is_overdue, self.settings.overdue_share);
+            reasons.push(with_remaining_work(why, known.remaining).with("jobs_ahead", ahead as f64));
             reasons.extend(self.explain_no_preemption(job.id, known.remaining, now, cluster));
         }
         if let Some(skipped) = self.paused.skipped_offers(job.id) {

@@ -10,7 +10,7 @@
 
 use crate::fill::{fill, locality_reason};
 use mrcore::{
-    Cluster, Fact, Phase, Plan, Scheduler, Time, Why,
+    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::{Job, Priority},
     plan::Locality,
@@ -31,23 +31,26 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 #[derive(Debug, Default)]
 pub struct Fifo {
     /// Running jobs in the order in which they get slots.
-    queue: BTreeSet<(Reverse<Priority>, JobId)>,
+    queue: BTreeSet<Place>,
+    /// Those of them that can use a slot.
+    waiting_jobs: PerPhase<BTreeSet<Place>>,
 }
+
+/// The place of a job in the queue.
+type Place = (Reverse<Priority>, JobId);
 
 impl Scheduler for Fifo {
     fn name(&self) -> &'static str {
         "fifo"
     }
 
-    fn observe(&mut self, _now: Time, fact: &Fact, _cluster: &Cluster) {
-        match fact {
-            Fact::JobSubmitted { job, spec, .. } => {
-                self.queue.insert((Reverse(spec.priority), *job));
-            }
-            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.queue.retain(|(_, waiting)| waiting != job);
-            }
-            _ => {}
+    fn observe(&mut self, _now: Time, fact: &Fact, cluster: &Cluster) {
+        let Some(job) = fact.job().and_then(|id| cluster.job(id)) else { return };
+        let place = (Reverse(job.spec.priority), job.id);
+        set(&mut self.queue, place, job.is_running());
+        for phase in Phase::BOTH {
+            let waits = job.may_start(phase) && !job.pending[phase].is_empty();
+            set(&mut self.waiting_jobs[phase], place, waits);
         }
     }
 
@@ -78,21 +81,37 @@ impl Scheduler for Fifo {
 impl Fifo {
     /// Returns the task that gets a slot, of the first job that can use the slot.
     fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let mut jobs = self.queue.iter().filter_map(|(_, id)| plan.cluster().job(*id));
-        let mut maps_wait = false;
-        jobs.find_map(|job| match phase {
-            Phase::Map => {
-                let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
-                let rules =
-                    ["first-in-queue,node-local", "first-in-queue,rack-local", "first-in-queue,off-rack"];
-                Some((task, locality_reason(rules, near)))
-            }
-            Phase::Reduce => {
-                let held_up = maps_wait && plan.has_pending(job, Phase::Map);
-                maps_wait |= plan.has_pending(job, Phase::Map);
-                let task = if held_up { None } else { plan.next_reduce(job, tracker) };
-                Some((task?, Why::rule("first-in-queue")))
+        let first_with_maps = || {
+            let mut waiting = self.waiting_jobs.map.iter();
+            waiting
+                .find(|(_, id)| plan.cluster().job(*id).is_some_and(|job| plan.has_pending(job, Phase::Map)))
+        };
+        let first_with_maps = first_with_maps().filter(|_| phase == Phase::Reduce);
+        self.waiting_jobs[phase].iter().find_map(|place| {
+            let job = plan.cluster().job(place.1)?;
+            match phase {
+                Phase::Map => {
+                    let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                    let rules =
+                        ["first-in-queue,node-local", "first-in-queue,rack-local", "first-in-queue,off-rack"];
+                    Some((task, locality_reason(rules, near)))
+                }
+                Phase::Reduce => {
+                    let maps_wait = first_with_maps.is_some_and(|first| first < place);
+                    let held_up = maps_wait && plan.has_pending(job, Phase::Map);
+                    let task = if held_up { None } else { plan.next_reduce(job, tracker) };
+                    Some((task?, Why::rule("first-in-queue")))
+                }
             }
         })
+    }
+}
+
+/// Adds a job to a queue or removes it.
+fn set(queue: &mut BTreeSet<Place>, place: Place, is_in: bool) {
+    if is_in {
+        queue.insert(place);
+    } else {
+        queue.remove(&place);
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     params::Section,
     ranked_queue::{RankedQueue, Real},
     shares::should_move,
-    victims::{SkippedCandidates, Victims},
+    victims::{PreemptionRules, Victims, preempt_for_jobs},
 };
 use estimator::{Estimate, Estimator};
 use mrcore::{
@@ -184,89 +184,8 @@ impl Hsrtf {
             let done = Reverse((f64::from(done) * 1000.0) as u32);
             (Real(remaining(attempt.id.job())), done, attempt.id)
         };
-        let mut victims = Victims::greatest_first(phase, plan, key);
-        // Reserved slots that are being released do not count for other jobs.
-        let reserved_slots: u32 =
-            plan.cluster().active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
-        let mut being_freed = victims.expected_slot_count().saturating_sub(reserved_slots);
-        for id in in_need {
-            let Some(job) = plan.cluster().job(id) else { continue };
-            let deficit = self.deficit(job, phase, plan);
-            let spared = being_freed.min(deficit);
-            being_freed -= spared;
-            // If this job may not preempt another job, it may not do so later in this round either:
-            // with every slot that moves, both get nearer to their shares.
-            let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), SkippedCandidates::default());
-            for _ in spared..deficit {
-                let mut slot = None;
-                let may = |victim: AttemptId| {
-                    let from = victim.job();
-                    if refused.contains(&from) {
-                        return false;
-                    }
-                    if !self.may_preempt_from(id, from, phase, plan) {
-                        refused.insert(from);
-                        return false;
-                    }
-                    slot =
-                        if self.is_protected(victim, plan) { None } else { self.slot_for(job, victim, plan) };
-                    slot.is_some()
-                };
-                let Some(victim) = victims.next_after(&mut passed, may) else { break };
-                let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
-                let why = why.with("shorter", remaining(id)).with_beneficiary(id);
-                let Some((task, on, reason)) = slot else { break };
-                // An attempt that has already been preempted, for example by a user, is skipped.
-                if plan.preempt_in_mode(victim, self.preempt_mode, why).is_ok() {
-                    // The slot is reserved for the job that it was preempted for. Otherwise it
-                    // might go back to the job that it was taken from, and be preempted again.
-                    let _ = plan.reserve(task, on, reason);
-                }
-            }
-        }
-    }
-
-    /// Returns the task that a job would run in the slot of a victim, the tracker of the slot, and
-    /// the reason.
-    fn slot_for(&self, job: &Job, victim: AttemptId, plan: &Plan<'_>) -> Option<(TaskId, TrackerId, Why)> {
-        let on = plan.cluster().attempt(victim)?.tracker;
-        let fit = task_for(job, self.input_hosts.get(&job.id), victim.phase(), on, plan)?;
-        let why = self.estimator.estimate_of(job.id).add_numbers_to(
-            Why::rule(fit.rule),
-            victim.phase(),
-            self.is_pure(),
-        );
-        Some((fit.task, on, why))
-    }
-
-    /// Returns the number of slots that a job should have but does not have.
-    fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
-        let waiting = plan.startable_tasks(job, phase) as u32;
-        if self.is_pure() {
-            return waiting.min(plan.cluster().slots(phase));
-        }
-        // Shares are sums of fractions: 3.9999 counts as 4.
-        let share = (self.estimator.estimate_of(job.id).share[phase] + 1e-6).floor() as u32;
-        waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
-    }
-
-    /// Returns whether an attempt is protected: it was just launched, so a split would be like a
-    /// kill; or work of its task was already lost for another job. Otherwise two jobs whose
-    /// remaining times cross repeatedly would kill each other's tasks forever, or copy the
-    /// checkpoints of their reduces forever.
-    fn is_protected(&self, victim: AttemptId, plan: &Plan<'_>) -> bool {
-        let is_new = |attempt: &Attempt| {
-            plan.now().since(attempt.launched) < self.newly_launched || plan.has_just_resumed(attempt)
-        };
-        if plan.cluster().attempt(victim).is_some_and(is_new) {
-            return true;
-        }
-        let was_wasted = |attempt: &Attempt| match attempt.preempt_request {
-            Some((PreemptKind::Kill, _)) => self.preempt_mode == PreemptMode::Kill,
-            Some((PreemptKind::Pause, _)) => attempt.state == AttemptState::Killed,
-            _ => false,
-        };
-        plan.cluster().task(victim.task).is_some_and(|task| task.attempts.iter().any(was_wasted))
+        let victims = Victims::greatest_first(phase, plan, key);
+        preempt_for_jobs(&in_need, phase, victims, self, self.preempt_mode, plan);
     }
 
     /// Explains why no attempt is preempted for a job that waits for a slot, apart from the
@@ -293,18 +212,60 @@ impl Hsrtf {
         })
     }
 
-    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let longer = self.estimator.estimate_of(from).remaining
-            > self.margin * self.estimator.estimate_of(to).remaining;
-        longer && (self.is_pure() || self.should_move_slot(to, from, phase, plan))
-    }
-
     fn should_move_slot(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let retained = |id: JobId| {
             let retained = plan.cluster().job(id).map_or(0, |job| plan.retained_slots(job, phase));
             (f64::from(retained), self.estimator.estimate_of(id).share[phase])
         };
         should_move(retained(to), retained(from))
+    }
+}
+
+impl PreemptionRules for Hsrtf {
+    /// Returns the number of slots that a job should have but does not have.
+    fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
+        let waiting = plan.startable_tasks(job, phase) as u32;
+        if self.is_pure() {
+            return waiting.min(plan.cluster().slots(phase));
+        }
+        // Shares are sums of fractions: 3.9999 counts as 4.
+        let share = (self.estimator.estimate_of(job.id).share[phase] + 1e-6).floor() as u32;
+        waiting.min(share.saturating_sub(plan.retained_slots(job, phase)))
+    }
+
+    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let longer = self.estimator.estimate_of(from).remaining
+            > self.margin * self.estimator.estimate_of(to).remaining;
+        longer && (self.is_pure() || self.should_move_slot(to, from, phase, plan))
+    }
+
+    /// An attempt is protected if it was just launched, so a split would be like a
+    /// kill; or work of its task was already lost for another job. Otherwise two jobs whose
+    /// remaining times cross repeatedly would kill each other's tasks forever, or copy the
+    /// checkpoints of their reduces forever.
+    fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
+        if plan.now().since(victim.launched) < self.newly_launched || plan.has_just_resumed(victim) {
+            return true;
+        }
+        let was_wasted = |attempt: &Attempt| match attempt.preempt_request {
+            Some((PreemptKind::Kill, _)) => self.preempt_mode == PreemptMode::Kill,
+            Some((PreemptKind::Pause, _)) => attempt.state == AttemptState::Killed,
+            _ => false,
+        };
+        plan.cluster().task(victim.id.task).is_some_and(|task| task.attempts.iter().any(was_wasted))
+    }
+
+    fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let phase = victim.id.phase();
+        let fit = task_for(job, self.input_hosts.get(&job.id), phase, victim.tracker, plan)?;
+        let estimate = self.estimator.estimate_of(job.id);
+        Some((fit.task, estimate.add_numbers_to(Why::rule(fit.rule), phase, self.is_pure())))
+    }
+
+    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
+        let remaining = |job: JobId| self.estimator.estimate_of(job).remaining;
+        let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
+        why.with("shorter", remaining(beneficiary)).with_beneficiary(beneficiary)
     }
 }
 

@@ -14,6 +14,7 @@ pub mod fcs;
 pub mod fifo;
 pub mod fill;
 pub mod hsrtf;
+pub mod las;
 pub mod params;
 pub mod ranked_queue;
 pub mod shares;
@@ -95,6 +96,13 @@ pub const POLICIES: &[Policy] = &[
         about: "like hsrtf-pr, and preempts jobs with longer remaining times",
         rule_texts: hsrtf::RULE_TEXTS,
         build: |section| Box::new(Hsrtf::new(Mode::PrP, section)),
+    },
+    Policy {
+        name: "las",
+        section: "las",
+        about: "slots go to the job that has used the least slot time, also by preemption; needs no estimates",
+        rule_texts: las::RULE_TEXTS,
+        build: |section| Box::new(las::Las::new(section)),
     },
     Policy {
         name: "fcs",
@@ -322,7 +330,7 @@ mod tests {
     fn readme_mentions_every_policy_and_parameter() {
         let readme = include_str!("../README.md");
         for description in describe(&Params::new()).unwrap() {
-            assert!(readme.contains(description.name), "{}", description.name);
+            assert!(readme.contains(&format!("`{}`", description.name)), "{}", description.name);
             for parameter in description.parameters {
                 let key = parameter.key.replace("s.default.", "s.NAME.");
                 assert!(readme.contains(&format!("`{key}`")), "{}.{key}", description.section);

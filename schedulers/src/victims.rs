@@ -2,11 +2,12 @@
 
 use mrcore::{
     Phase, Plan, Span, Time, Why,
-    ids::{AttemptId, JobId, TrackerId},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
+    job::Job,
     plan::PreemptMode,
     task::Attempt,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Running attempts that have not been preempted.
 #[derive(Debug)]
@@ -83,6 +84,73 @@ impl Victims {
         let at = self.candidates[..left].iter().rposition(|id| may(*id));
         passed.0 = self.candidates.len() - at.map_or(0, |at| at + 1);
         at.map(|at| self.candidates.remove(at))
+    }
+}
+
+/// The rules of a policy that preempts attempts of some jobs for others.
+pub trait PreemptionRules {
+    /// Returns how many more slots a job should have.
+    fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32;
+    /// Returns whether a slot may move from a job to another. If it may not, it may not later in the
+    /// same round either.
+    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
+    /// Returns whether an attempt must not be preempted now.
+    fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool;
+    /// Returns the task that a job would run in the slot of a victim, and the reason.
+    fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
+    /// Returns the reason why an attempt is preempted for a job.
+    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why;
+}
+
+/// Preempts attempts for jobs, at most for the slots that they miss. `in_need` are the jobs in the
+/// order in which they get slots. A preempted slot is reserved for the job that it was preempted for:
+/// otherwise it might go back to the job that it was taken from, and be preempted again.
+pub fn preempt_for_jobs(
+    in_need: &[JobId],
+    phase: Phase,
+    mut victims: Victims,
+    rules: &impl PreemptionRules,
+    preempt_mode: PreemptMode,
+    plan: &mut Plan<'_>,
+) {
+    let cluster = plan.cluster();
+    // Reserved slots that are being released do not count for other jobs.
+    let reserved_slots: u32 = cluster.active_jobs().map(|job| plan.reserved_slots(job, phase)).sum();
+    let mut being_freed = victims.expected_slot_count().saturating_sub(reserved_slots);
+    for id in in_need {
+        if victims.candidates.is_empty() {
+            return;
+        }
+        let Some(job) = cluster.job(*id) else { continue };
+        let deficit = rules.deficit(job, phase, plan);
+        let spared = being_freed.min(deficit);
+        being_freed -= spared;
+        let (mut refused, mut passed) = (BTreeSet::<JobId>::new(), SkippedCandidates::default());
+        for _ in spared..deficit {
+            let mut slot = None;
+            let may = |id: AttemptId| {
+                let from = id.job();
+                if refused.contains(&from) {
+                    return false;
+                }
+                if !rules.may_preempt_from(job.id, from, phase, plan) {
+                    refused.insert(from);
+                    return false;
+                }
+                let victim = cluster.attempt(id).filter(|victim| !rules.is_protected(victim, plan));
+                slot = victim.and_then(|victim| {
+                    let (task, why) = rules.task_in_slot(job, victim, plan)?;
+                    Some((task, victim.tracker, why))
+                });
+                slot.is_some()
+            };
+            let Some(victim) = victims.next_after(&mut passed, may) else { break };
+            let Some((task, on, why)) = slot else { break };
+            // An attempt that has already been preempted, for example by a user, is skipped.
+            if plan.preempt_in_mode(victim, preempt_mode, rules.reason(victim, job.id)).is_ok() {
+                let _ = plan.reserve(task, on, why);
+            }
+        }
     }
 }
 

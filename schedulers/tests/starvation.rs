@@ -28,6 +28,9 @@ const WAIT_LIMITS_S: &[(&str, u64, Option<u64>)] = &[
     ("fair", 6, Some(6)),
     ("fcs", 6, Some(6)),
     ("coshh", 6, Some(6)),
+    // The job has used nothing yet. Jobs that have used less than ten seconds of slot time run in the
+    // order of submission.
+    ("las", 6, Some(60)),
     // Shortest first: a small job does not wait, a large one waits as long as smaller ones are
     // submitted.
     ("hsrtf-pu", 6, None),

@@ -25,9 +25,11 @@ const BOUNDS: &[(&str, Option<u64>, Option<u64>)] = &[
     // The job gets its share of the slots, starting with the next free slot.
     ("fair", Some(30), Some(150)),
     ("coshh", Some(30), Some(150)),
-    // Each reduce of the job has the highest priority after it has waited for five times its own
-    // duration.
+    // After five times its own duration, a reduce of the job shares 30 % of the slots with others.
     ("fcs", Some(30), Some(300)),
+    // Jobs that have used little slot time run first, so a large job does not end while small jobs
+    // arrive.
+    ("las", Some(30), None),
     // Short jobs run first, so a large job does not end while smaller jobs arrive. Under pr it
     // sometimes gets a slot.
     ("hsrtf-pu", Some(30), None),

@@ -18,7 +18,7 @@ pub mod stats;
 pub mod timeline;
 
 use crate::{
-    fact::Fact,
+    fact::{Fact, TRACKER_LOST},
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::{JobOutcome, JobSpec},
     phase::{PerPhase, Phase},
@@ -198,7 +198,7 @@ impl Metrics {
             Fact::AttemptFailed { attempt, .. } => self.attempt_wasted(at, *attempt, 0),
             Fact::AttemptKilled { attempt, bytes_in, .. } => self.attempt_wasted(at, *attempt, *bytes_in),
             Fact::MapOutputLost { attempt, .. } => self.map_output_lost(at, *attempt),
-            Fact::CheckpointLost { attempt, .. } => self.checkpoint_lost(*attempt),
+            Fact::CheckpointLost { attempt, why } => self.checkpoint_lost(at, *attempt, why),
             _ => {}
         }
     }
@@ -411,9 +411,12 @@ impl Metrics {
     }
 
     /// Counts the slot time in the lost checkpoint of a reduce as lost.
-    fn checkpoint_lost(&mut self, id: AttemptId) {
+    fn checkpoint_lost(&mut self, at: Time, id: AttemptId, why: &str) {
         let Some(reduce) = self.reduce(id.task) else { return };
         let lost = std::mem::take(&mut reduce.checkpointed_time);
+        if why == TRACKER_LOST {
+            self.to_recover.insert(id.task, at);
+        }
         if let Some(figures) = self.figures.get_mut(&id.job()) {
             figures.lost = figures.lost + lost;
         }

@@ -80,6 +80,8 @@ pub(super) struct JobEstimate {
     pub(super) partial_progress: f64,
     /// Since when the slack of a pending reduce has been used up.
     pub(super) overdue: Option<Time>,
+    /// Number of its reduce slots that count as slots of overdue jobs.
+    pub(super) overdue_slots: u32,
     /// The remaining work (`T_rs`, `R_left`), as last computed.
     pub(super) remaining: RemainingWork,
 }
@@ -96,10 +98,6 @@ pub(super) struct RemainingWork {
 /// The rank of a job for free slots. `T_rs` counts in steps of the tolerance, because "equal within
 /// a tolerance" is not transitive. Preemption uses [`RemainingWork::is_less_than`] instead.
 pub(super) type Rank = (u64, Real);
-
-/// The order of jobs: overdue jobs in the order in which they became overdue, then the others by
-/// rank.
-pub(super) type OrderKey = (bool, Time, Rank);
 
 impl RemainingWork {
     pub(super) fn rank(self, tolerance: Span) -> Rank {
@@ -119,10 +117,6 @@ impl RemainingWork {
 }
 
 impl JobEstimate {
-    pub(super) fn order_key(&self, tolerance: Span) -> OrderKey {
-        (self.overdue.is_none(), self.overdue.unwrap_or_default(), self.remaining.rank(tolerance))
-    }
-
     /// Updates the estimates that need a scan of all running attempts.
     pub(super) fn refresh(
         &mut self,
