@@ -139,7 +139,7 @@ enum LabCommand {
     /// Inject faults: one at a time, from a scenario, or at random
     #[command(subcommand, arg_required_else_help = true)]
     Chaos(lab::chaos::ChaosCommand),
-    Sim(command::sim::Args),
+    Sim(Box<command::sim::Args>),
     Replay(command::sim_replay::Args),
     Repro(command::sim_repro::Args),
     Verify(lab::verify::Args),

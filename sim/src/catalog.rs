@@ -1,7 +1,9 @@
 //! Finds a workload by name or file, together with the default cluster of the workload.
 
 use crate::{
-    Setup, Workload, clusters,
+    Setup, Workload,
+    cluster_file::ClusterFile,
+    clusters,
     profile::{self, ProfileError, Profiles},
     scenario::{self, Scenario, ScenarioFileError},
     workload::{
@@ -34,6 +36,8 @@ pub struct Request {
     /// A name of [`WORKLOADS`], or a file: `.tsv` (SWIM), `.json` (Rumen), `.jsonl` or a folder
     /// (job histories). Files may be compressed (`.gz`).
     pub workload: String,
+    /// File that describes the machines.
+    pub cluster: Option<PathBuf>,
     /// Number of nodes.
     pub nodes: Option<u32>,
     /// Map slots per node.
@@ -46,6 +50,10 @@ pub struct Request {
     pub gap_s: Option<f64>,
     /// Factor by which the bytes of a SWIM trace are multiplied.
     pub scale: Option<f64>,
+    /// Number of nodes of the cluster that a SWIM trace was recorded on.
+    pub trace_nodes: Option<u32>,
+    /// Offered load of the busier phase. The times between submissions are changed to reach it.
+    pub load: Option<f64>,
     /// File with profiles of programs.
     pub profiles: Option<PathBuf>,
     /// Scenario file with faults.
@@ -76,6 +84,10 @@ pub enum CatalogError {
     Profiles { path: String, bad: ProfileError },
     #[error("{path}:{bad}")]
     Scenario { path: String, bad: ScenarioFileError },
+    #[error("{path}:{bad}")]
+    Cluster { path: String, bad: String },
+    #[error("give either --{one} or --{other}")]
+    Both { one: &'static str, other: &'static str },
     #[error("{what} of {value} is not valid: it must be {wanted}")]
     Number { what: &'static str, value: String, wanted: &'static str },
 }
@@ -98,6 +110,8 @@ pub struct Case {
     /// Whether the jobs of a group are identical. If so, their slowdowns are relative to the run
     /// time of one of them alone on the cluster.
     pub groups_identical: bool,
+    /// Whether every seed has the same jobs and submission times.
+    pub same_for_all_seeds: bool,
     /// Message about jobs that were skipped while the workload was read, if any.
     pub skipped_jobs: Option<String>,
 }
@@ -112,8 +126,11 @@ impl Case {
             None => "built-in profiles".to_owned(),
         };
         let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
+        let load = workload.offered_load(&self.setup).map_or_else(String::new, |load| {
+            format!(", offered load {:.2} (maps) and {:.2} (reduces)", load.map, load.reduce)
+        });
         format!(
-            "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}, {}, {profiles}",
+            "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}{load}, {}, {profiles}",
             request.workload,
             crate::count(self.setup.machines.len(), "node"),
             slots.map,
@@ -141,6 +158,11 @@ fn read_text(path: &Path) -> Result<String, CatalogError> {
     std::fs::read_to_string(path).map_err(unreadable)
 }
 
+fn read_cluster(path: &Path) -> Result<ClusterFile, CatalogError> {
+    let bad = |bad| CatalogError::Cluster { path: path.display().to_string(), bad };
+    ClusterFile::parse(&read_text(path)?).map_err(bad)
+}
+
 /// Reads a scenario file.
 pub fn read_scenario(path: &Path) -> Result<Scenario, CatalogError> {
     let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
@@ -154,6 +176,9 @@ fn uniform_cluster(nodes: u32, map: u32, reduce: u32) -> Setup {
 /// Opens the requested workload.
 pub fn open(request: &Request) -> Result<Case, CatalogError> {
     check_request(request)?;
+    let cluster = request.cluster.as_deref().map(read_cluster).transpose()?;
+    let machines = cluster.as_ref().map(|cluster| cluster.machines().len() as u32);
+    let request = &Request { nodes: machines.or(request.nodes), ..request.clone() };
     let profiles = profiles(request.profiles.as_deref())?;
     let mut case = match built_in_case(request, profiles) {
         Some(case) => case,
@@ -174,6 +199,13 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
         machine.slots.map = request.map_slots.unwrap_or(machine.slots.map);
         machine.slots.reduce = request.reduce_slots.unwrap_or(machine.slots.reduce);
     }
+    if let Some(cluster) = cluster {
+        cluster.apply(&mut case.setup);
+    }
+    if let Some(load) = request.load {
+        let (workload, setup) = (case.workload, case.setup.clone());
+        case.workload = Box::new(move |seed| workload(seed).with_load(load, &setup));
+    }
     if let Some(path) = &request.faults {
         let scenario = read_scenario(path)?;
         let bad = |bad| CatalogError::Scenario { path: path.display().to_string(), bad };
@@ -190,13 +222,14 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
         ("a number of nodes", request.nodes),
         ("a number of map slots", request.map_slots),
         ("a number of jobs", request.jobs),
+        ("a number of nodes of the trace", request.trace_nodes),
     ];
     for (what, value) in whole {
         if value == Some(0) {
             return Err(CatalogError::Number { what, value: "0".into(), wanted: "at least 1" });
         }
     }
-    for (what, value) in [("a gap", request.gap_s), ("a scale", request.scale)] {
+    for (what, value) in [("a gap", request.gap_s), ("a scale", request.scale), ("a load", request.load)] {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
             return Err(CatalogError::Number { what, value: value.to_string(), wanted: "above 0" });
         }
@@ -204,8 +237,20 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
     check_options_apply(request)
 }
 
-/// Returns an error for an option that does not apply to the workload.
+/// Returns an error for an option that does not apply to the workload, or for two options that
+/// contradict each other.
 fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
+    let sizes = [
+        ("nodes", request.nodes.is_some()),
+        ("map-slots", request.map_slots.is_some()),
+        ("reduce-slots", request.reduce_slots.is_some()),
+    ];
+    if let Some((other, _)) = sizes.into_iter().find(|(_, given)| *given && request.cluster.is_some()) {
+        return Err(CatalogError::Both { one: "cluster", other });
+    }
+    if request.gap_s.is_some() && request.load.is_some() {
+        return Err(CatalogError::Both { one: "gap", other: "load" });
+    }
     let name = request.workload.as_str();
     let is_named = WORKLOADS.iter().any(|(known, _)| *known == name);
     let plain = Path::new(name.strip_suffix(".gz").unwrap_or(name));
@@ -214,7 +259,9 @@ fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     let used = [
         ("jobs", request.jobs.is_some(), is_generated, "its jobs are fixed"),
         ("gap", request.gap_s.is_some(), is_generated, "its submission times are fixed"),
+        ("load", request.load.is_some(), is_generated || !is_named, "its submission times are fixed"),
         ("scale", request.scale.is_some(), is_swim, "only SWIM traces can be scaled"),
+        ("trace-nodes", request.trace_nodes.is_some(), is_swim, "only SWIM traces are scaled by nodes"),
     ];
     match used.iter().find(|(_, given, takes, _)| *given && !takes) {
         Some((flag, .., why)) => Err(CatalogError::NoUse { workload: name.to_owned(), flag, why }),
@@ -262,7 +309,8 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
     };
     let groups_identical = !matches!(request.workload.as_str(), "mixed");
     let params = clusters::share_params(&users);
-    Some(Case { setup, workload, users, params, groups_identical, skipped_jobs: None })
+    let same_for_all_seeds = false;
+    Some(Case { setup, workload, users, params, groups_identical, same_for_all_seeds, skipped_jobs: None })
 }
 
 fn from_file(request: &Request) -> Result<Case, CatalogError> {
@@ -280,10 +328,12 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
     let name = request.workload.strip_suffix(".gz").unwrap_or(&request.workload);
     let kind = Path::new(name).extension().unwrap_or_default().to_string_lossy();
     let nodes = request.nodes;
-    let (setup, workload) = if kind == "tsv" {
-        let nodes = nodes.unwrap_or(600);
+    let is_swim = kind == "tsv";
+    let (setup, workload) = if is_swim {
+        let trace_nodes = request.trace_nodes.unwrap_or_else(|| swim::nodes_of(path));
+        let nodes = nodes.unwrap_or(trace_nodes);
         let setup = uniform_cluster(nodes, 4, 2);
-        let bytes = request.scale.unwrap_or(f64::from(nodes) / 600.0);
+        let bytes = request.scale.unwrap_or(f64::from(nodes) / f64::from(trace_nodes));
         let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max: setup.slots().reduce };
         (setup, swim::read(path, scaling)?)
     } else if kind == "json" {
@@ -309,8 +359,12 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         return Err(TraceError::Empty { path: request.workload.clone() }.into());
     }
     let (users, params) = (Vec::new(), Params::new());
-    let workload = Box::new(move |_| workload.clone());
-    Ok(Case { setup, workload, users, params, groups_identical: false, skipped_jobs })
+    let same_for_all_seeds = !workload.can_be_resampled();
+    let workload = Box::new(move |seed| {
+        let sample = workload.clone().resampled(seed);
+        if is_swim { sample.with_random_users(seed) } else { sample }
+    });
+    Ok(Case { setup, workload, users, params, groups_identical: false, same_for_all_seeds, skipped_jobs })
 }
 
 #[cfg(test)]
@@ -349,7 +403,18 @@ mod tests {
             words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
             "{words}"
         );
-        assert!(words.ends_with(" tasks, 1 seed, built-in profiles"), "{words}");
+        assert!(
+            words.contains(" tasks, offered load ") && words.ends_with(", 1 seed, built-in profiles"),
+            "{words}"
+        );
+        let loaded = Request { load: Some(0.5), ..asked.clone() };
+        let case = open(&loaded).unwrap_or_else(|error| panic!("{error}"));
+        let load = (case.workload)(3).offered_load(&case.setup).expect("jobs arrive over time");
+        assert!((load.map.max(load.reduce) - 0.5).abs() < 1e-3, "{load:?}");
+        let both = Request { gap_s: Some(3.0), ..loaded };
+        assert!(open(&both).is_err_and(|error| error.to_string() == "give either --gap or --load"));
+        let both = Request { cluster: Some("cluster.toml".into()), ..asked };
+        assert!(open(&both).is_err_and(|error| error.to_string() == "give either --cluster or --nodes"));
         assert!(open(&Request { nodes: Some(0), ..request("mixed") }).is_err());
         assert!(open(&Request { gap_s: Some(-1.0), ..request("mixed") }).is_err());
     }

@@ -1,6 +1,7 @@
 //! Faults of a simulated cluster, as plain data. The fuzzer generates faults; scenario files
 //! contain them directly or as steps (`crate::scenario`).
 
+use crate::rng::Rng;
 use mrcore::Span;
 use serde::Deserialize;
 
@@ -48,6 +49,23 @@ pub enum FaultKind {
     JobTracker,
     /// The process of the JobTracker is frozen and keeps its state. Used only by scenarios.
     FrozenJobTracker,
+}
+
+/// Returns random failures of machines: each machine works for `mtbf_s` seconds on average, then it
+/// is down for `mttr_s` seconds on average. Both are distributed exponentially. No failure begins
+/// after `until_s`.
+pub fn random_failures(machines: u32, mtbf_s: f64, mttr_s: f64, until_s: f64, seed: u64) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for node in 0..machines {
+        let mut rng = Rng::of(seed, "failures").forked(u64::from(node));
+        let mut at_s = rng.exponential(mtbf_s);
+        while at_s < until_s {
+            let down_s = rng.exponential(mttr_s);
+            faults.push(Fault { at_s, for_s: Some(down_s), what: FaultKind::Node { node } });
+            at_s += down_s + rng.exponential(mtbf_s);
+        }
+    }
+    faults
 }
 
 /// A fault as written in a file.
@@ -121,5 +139,22 @@ impl Fault {
     /// Returns when the fault ends; `None` for a permanent fault.
     pub fn until(&self) -> Option<Span> {
         self.for_s.map(|lasts| Span(((self.at_s + lasts) * 1e6) as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_have_the_mean_times_that_were_requested() {
+        let faults = random_failures(50, 1000.0, 100.0, 100_000.0, 7);
+        // 50 machines fail about every 1,100 s.
+        let expected = 50.0 * 100_000.0 / 1100.0;
+        assert!((faults.len() as f64 / expected - 1.0).abs() < 0.1, "{}", faults.len());
+        let down_s: f64 = faults.iter().filter_map(|fault| fault.for_s).sum();
+        assert!((down_s / faults.len() as f64 / 100.0 - 1.0).abs() < 0.1);
+        assert_eq!(faults, random_failures(50, 1000.0, 100.0, 100_000.0, 7));
+        assert_ne!(faults, random_failures(50, 1000.0, 100.0, 100_000.0, 8));
     }
 }

@@ -7,6 +7,7 @@
 //! measures the run time of policies. Read [`world`] first.
 
 pub mod catalog;
+mod cluster_file;
 pub mod clusters;
 pub mod experiment;
 pub mod fault;
@@ -25,7 +26,7 @@ pub mod workload;
 pub mod world;
 
 pub use mrcore::{
-    PerPhase, Span,
+    PerPhase, Phase, Span,
     metrics::{JobFigures, shares::MinShare},
 };
 pub use outcome::{Cases, Outcome, RuleViolation};

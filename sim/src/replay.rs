@@ -163,7 +163,7 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
     let groups = history.workload.groups();
     let variants = vec![Variant::plain(scheduler)];
     let runs = vec![vec![history.outcome(scheduler)]];
-    Ok(Comparison { variants, runs, alone, groups, slots: setup.slots() })
+    Ok(Comparison { variants, seeds: vec![1], runs, alone, groups, slots: setup.slots() })
 }
 
 /// Replays a history. Calls `watch` after every run.
@@ -253,7 +253,7 @@ fn run_experiment(
         workload: &|_| workload.clone(),
         users: Vec::new(),
         variants,
-        seeds: 1,
+        seeds: 1..2,
         limit: None,
         alone: false,
     };

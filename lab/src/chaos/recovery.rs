@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         runs.push(vec![history.outcome(name)]);
         variants.push(Variant { label: name.to_owned(), ..Variant::plain("fifo") });
     }
-    let comparison = Comparison { variants, runs, alone: Vec::new(), groups, slots };
+    let comparison = Comparison { variants, seeds: vec![1], runs, alone: Vec::new(), groups, slots };
     let (recoveries, completions) = (recovery(&comparison), by_group(&comparison, makespan_s));
     output::line(recoveries.text())?;
     output::line(format!("completion, s\n{}", completions.text()))?;

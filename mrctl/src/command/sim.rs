@@ -1,12 +1,15 @@
 //! `mrctl sim`: compares policies in a simulated cluster. Also runs random simulations, and
 //! computes profiles of programs.
 
+use super::{provenance::Provenance, sim_csv, sim_json};
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result};
 use clap::Subcommand;
+use daemon::Period;
 use sim::{
     catalog::{self, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, Variant},
+    fault::{Fault, random_failures},
     profile, report,
     workload::history,
 };
@@ -16,6 +19,9 @@ use std::{
     time::Instant,
 };
 
+/// Random failures begin until this long after twice the time of the last submission.
+const FAILURES_AFTER_LAST_JOB_S: f64 = 86_400.0;
+
 /// Compare scheduling policies in a simulated cluster
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -23,6 +29,8 @@ use std::{
     mrctl sim --workload hsrtf --scheduler fifo,hsrtf-pr --seeds 5\n  \
     mrctl sim --workload hsrtf --scheduler fair,fifo --report hsrtf.html\n  \
     mrctl sim --workload trace.tsv --nodes 100 --scheduler 'chronos(fair)'\n  \
+    mrctl sim --workload trace.tsv --nodes 60 --load 0.8 --seeds 10 --csv jobs.csv\n  \
+    mrctl sim --workload gridmix --cluster mine.toml --mtbf 2h --mttr 10m\n  \
     mrctl sim --workload fcs-map-heavy --scheduler 'fcs,fcs[preempt=kill]'\n  \
     mrctl sim fuzz --seeds 500\n  \
     mrctl sim profiles\n\n\
@@ -57,6 +65,9 @@ struct Compare {
     /// Policies, separated by commas, with parameters in brackets
     #[arg(long, value_name = "LIST", default_value = "fifo")]
     scheduler: String,
+    /// Description of the machines (TOML), instead of --nodes and slots
+    #[arg(long, value_name = "FILE")]
+    cluster: Option<PathBuf>,
     /// Number of machines [default: depends on the workload]
     #[arg(long)]
     nodes: Option<u32>,
@@ -72,21 +83,39 @@ struct Compare {
     /// Mean seconds between jobs, for synthetic workloads
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     gap: Option<f64>,
-    /// Factor for the bytes of a SWIM trace [default: nodes / 600]
+    /// Offered load of the busier phase, such as 0.8; changes the times between jobs
+    #[arg(long, value_name = "LOAD", allow_negative_numbers = true)]
+    load: Option<f64>,
+    /// Factor for the bytes of a SWIM trace [default: nodes / nodes of the trace]
     #[arg(long, allow_negative_numbers = true)]
     scale: Option<f64>,
+    /// Nodes of the cluster of a SWIM trace [default: 3000 for FB-2010, otherwise 600]
+    #[arg(long, value_name = "NODES")]
+    trace_nodes: Option<u32>,
     /// Number of seeds; more than one gives confidence intervals
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    first_seed: u64,
     /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
     faults: Option<PathBuf>,
+    /// Mean time between failures of a machine, drawn at random for each seed
+    #[arg(long, value_name = "TIME", requires = "mttr", conflicts_with = "faults")]
+    mtbf: Option<Period>,
+    /// Mean time until a failed machine is back
+    #[arg(long, value_name = "TIME", requires = "mtbf")]
+    mttr: Option<Period>,
     /// File of profiles (TOML); they replace built-in ones of the same name
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write all jobs of all policies and seeds (CSV) to this file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -123,19 +152,26 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
 fn compare(args: &Compare) -> Result<ExitCode> {
     let request = Request {
         workload: args.workload.clone().unwrap_or_default(),
+        cluster: args.cluster.clone(),
         nodes: args.nodes,
         map_slots: args.map_slots,
         reduce_slots: args.reduce_slots,
         jobs: args.jobs,
         gap_s: args.gap,
         scale: args.scale,
+        trace_nodes: args.trace_nodes,
+        load: args.load,
         profiles: args.profiles.clone(),
         faults: args.faults.clone(),
     };
     let variants = parse_policies(&args.scheduler)?;
-    args.report.as_deref().map_or(Ok(()), can_write)?;
+    for path in args.report.iter().chain(&args.csv) {
+        can_write(path)?;
+    }
     let case = catalog::open(&request).map_err(|error| match error {
         CatalogError::Unknown { .. }
+        | CatalogError::Both { .. }
+        | CatalogError::Cluster { .. }
         | CatalogError::Kind { .. }
         | CatalogError::NoUse { .. }
         | CatalogError::Number { .. }
@@ -150,17 +186,34 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     if let Some(skipped_jobs) = &case.skipped_jobs {
         eprintln!("mrctl: {skipped_jobs}");
     }
+    if case.same_for_all_seeds && args.seeds > 1 {
+        eprintln!(
+            "mrctl: {} has too few jobs to be resampled: seeds change only where blocks are placed, so intervals are too narrow",
+            request.workload
+        );
+    }
     let started = Instant::now();
     let heading = case.describe(&request, args.seeds);
     let planned = case.setup.faults.len() + case.setup.steps.len();
+    let details = sim_json::Details::of(&case, &request, args.first_seed);
+    let machines = case.setup.machines.len() as u32;
+    let last_s = (case.workload)(args.first_seed).jobs.last().map_or(0.0, |job| job.at.as_secs_f64());
+    let failures = args.mtbf.zip(args.mttr).map(|(mtbf, mttr)| {
+        // Jobs may run for long after the last submission.
+        let until_s = 2.0 * last_s + FAILURES_AFTER_LAST_JOB_S;
+        move |seed| {
+            let [mtbf_s, mttr_s] = [mtbf, mttr].map(|period| period.0.as_secs_f64());
+            random_failures(machines, mtbf_s, mttr_s, until_s, seed)
+        }
+    });
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
     let experiment = Experiment {
         setup: case.setup,
-        faults: None,
+        faults: failures.as_ref().map(|faults| faults as &(dyn Fn(u64) -> Vec<Fault> + Sync)),
         workload: &case.workload,
         users: case.users,
         variants,
-        seeds: args.seeds,
+        seeds: args.first_seed..args.first_seed + args.seeds,
         limit: None,
         alone: case.groups_identical,
     };
@@ -177,9 +230,12 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         run_speed: run_speed(&comparison, elapsed_s),
     };
     if args.json {
-        output::json(&super::sim_json::comparison(&comparison))?;
+        output::json(&sim_json::comparison(&details, &comparison))?;
     } else {
         shown.print()?;
+    }
+    if let Some(path) = &args.csv {
+        write(path, &sim_csv::jobs(&details, &comparison))?;
     }
     if let Some(path) = &args.report {
         let title = format!("{} under {}", request.workload, args.scheduler);
@@ -246,9 +302,8 @@ impl ComparisonReport {
 /// Returns the paragraphs of a report that say how to reproduce it: `lines`, the command line and
 /// the version.
 fn reproduction_info(lines: &[&str]) -> String {
-    let command: Vec<String> = std::env::args().skip(1).collect();
-    let command = format!("mrctl {} (version {})", command.join(" "), env!("CARGO_PKG_VERSION"));
-    let lines = lines.iter().copied().chain([command.as_str()]).filter(|line| !line.is_empty());
+    let provenance = Provenance::of_this_process().line();
+    let lines = lines.iter().copied().chain([provenance.as_str()]).filter(|line| !line.is_empty());
     report::paragraphs(lines)
 }
 

@@ -1,33 +1,89 @@
-//! Returns a comparison of policies as JSON: all values of the tables as numbers, and all jobs of
-//! all seeds.
+//! Returns a comparison of policies as JSON: how it was made, all values of the tables as numbers,
+//! and all jobs of all seeds.
 
+use super::provenance::Provenance;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sim::{
-    JobFigures, Span,
+    JobFigures, PerPhase, Phase, Span,
+    catalog::{Case, Request},
     experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
     report,
 };
 
-/// Returns all results of `mrctl sim`, one row per policy. `completion_s` is the mean over jobs, in
-/// the row, in its `groups` and in its `figures`. `makespan_s` is the time from the first
-/// submission to the end of the last job, and only `figures` has it.
-pub(crate) fn comparison(comparison: &Comparison) -> Value {
+/// How a comparison was made.
+#[derive(Debug, Serialize)]
+pub(crate) struct Details {
+    #[serde(flatten)]
+    pub(crate) provenance: Provenance,
+    /// Name or file of the workload.
+    workload: String,
+    /// Number of jobs and of tasks in the first seed.
+    jobs: usize,
+    tasks: usize,
+    /// Offered load of each phase in the first seed; null if all jobs arrive at once.
+    offered_load: Option<LoadJson>,
+    machines: usize,
+    map_slots: u32,
+    reduce_slots: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct LoadJson {
+    map: f64,
+    reduce: f64,
+}
+
+impl Details {
+    pub(crate) fn of(case: &Case, request: &Request, first_seed: u64) -> Self {
+        let (workload, slots) = ((case.workload)(first_seed), case.setup.slots());
+        let load = workload.offered_load(&case.setup);
+        Self {
+            provenance: Provenance::of_this_process(),
+            workload: request.workload.clone(),
+            jobs: workload.jobs.len(),
+            tasks: workload.tasks(),
+            offered_load: load.map(|PerPhase { map, reduce }| LoadJson { map, reduce }),
+            machines: case.setup.machines.len(),
+            map_slots: slots.map,
+            reduce_slots: slots.reduce,
+        }
+    }
+}
+
+/// Returns all results of `mrctl sim`: how they were made, the seeds, and one row per policy.
+pub(crate) fn comparison(details: &Details, comparison: &Comparison) -> Value {
+    let mut all = json!(details);
+    all["seeds"] = json!(comparison.seeds);
+    all["policies"] = rows(comparison);
+    all
+}
+
+/// Returns one row per policy. `completion_s` is the mean over jobs, in the row, in its `groups` and
+/// in its `figures`. `makespan_s` is the time from the first submission to the end of the last job,
+/// and only `figures` has it.
+fn rows(comparison: &Comparison) -> Value {
     let change = |at| comparison.change(None, at, 0).filter(|_| at > 0);
     let completion = |at, group| comparison.mean_over(at, group, makespan_s).known();
     let rows = comparison.variants.iter().zip(&comparison.runs).enumerate();
     let rows = rows.map(|(at, (variant, runs))| {
         let groups = comparison.groups.iter().map(|group| {
             let figure = completion(at, Some(group.as_str()));
-            let (mean, around) = (figure.map(|figure| figure.mean), figure.map(|figure| figure.around));
-            (group.clone(), json!({ "completion_s": mean, "around_s": around }))
+            let (mean, half_width) =
+                (figure.map(|figure| figure.mean), figure.map(|figure| figure.half_width));
+            (group.clone(), json!({ "completion_s": mean, "half_width_s": half_width }))
         });
         let all = completion(at, None);
         let hashes: Vec<String> = runs.iter().map(|outcome| format!("{:016x}", outcome.hash)).collect();
         json!({
             "policy": variant.label,
             "completion_s": all.map(|figure| figure.mean),
-            "around_s": all.map(|figure| figure.around),
-            "against_first": change(at).map(|change| json!({ "change": change.mean, "around": change.around })),
+            "half_width_s": all.map(|figure| figure.half_width),
+            "against_first": change(at).map(|change| json!({
+                "change": change.mean,
+                "half_width": change.half_width,
+                "jobs_left_out": comparison.left_out(None, at, 0),
+            })),
             "locality": comparison.figure_of(at, report::locality).known().map(|figure| figure.mean),
             "groups": groups.collect::<Map<_, _>>(),
             "traces": hashes,
@@ -68,6 +124,9 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
         all.insert("worst_slowdown".into(), figure(comparison.worst_slowdown(at, None)));
     }
     all.insert("locality".into(), figure(comparison.figure_of(at, report::locality)));
+    for (name, phase) in [("map_slots_used", Phase::Map), ("reduce_slots_used", Phase::Reduce)] {
+        all.insert(name.into(), figure(comparison.utilisation(at, phase)));
+    }
     all.insert("preempted".into(), total(|job| f64::from(job.preemption.preemptions())));
     all.insert("lost_slot_s".into(), total(|job| job.lost.as_secs_f64()));
     all.insert("overhead_slot_s".into(), total(|job| job.overhead().as_secs_f64()));
@@ -78,10 +137,11 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.into()
 }
 
-/// Returns all jobs of all seeds. Times are seconds since the submission of the job. A value that
+/// Returns all jobs of all seeds. Times are seconds since the submission of the job, except
+/// `submitted_s`, which is simulated time. A value that
 /// does not exist is null, such as `reduce_wait_s` of a job without reduces.
 pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
-    let runs = comparison.runs[at].iter().zip(1_u64..);
+    let runs = comparison.runs[at].iter().zip(&comparison.seeds);
     let all = runs.flat_map(|(outcome, seed)| {
         outcome.metrics.jobs().map(move |(id, job)| {
             json!({
@@ -92,6 +152,7 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
                 "user": job.user,
                 "maps": job.tasks.map,
                 "reduces": job.tasks.reduce,
+                "submitted_s": Span(job.submitted.0).as_secs_f64(),
                 "completion_s": job.makespan().map(Span::as_secs_f64),
                 "succeeded": job.succeeded,
                 "waiting_s": job.waiting().map(Span::as_secs_f64),
@@ -133,11 +194,11 @@ mod tests {
             },
             users: Vec::new(),
             variants: vec![Variant::plain("fifo"), Variant::plain("fair")],
-            seeds: 1,
+            seeds: 1..2,
             limit: None,
             alone: false,
         };
-        let json = comparison(&experiment.run().expect("it runs"));
+        let json = rows(&experiment.run().expect("it runs"));
         for row in json.as_array().expect("a row for each policy") {
             assert_eq!(row["completion_s"], row["figures"]["completion_s"]["mean"]);
             assert_eq!(

@@ -3,7 +3,7 @@
 use super::Variant;
 use crate::Outcome;
 use mrcore::{
-    Span,
+    Phase, Span,
     ids::JobId,
     metrics::{
         JobFigures,
@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 pub struct Comparison {
     /// The compared policies.
     pub variants: Vec<Variant>,
+    /// The seeds.
+    pub seeds: Vec<u64>,
     /// For each variant, one run per seed.
     pub runs: Vec<Vec<Outcome>>,
     /// For each seed, how long jobs take when they run alone; empty if not measured.
@@ -57,9 +59,9 @@ pub struct Figure {
     /// Mean over seeds.
     pub mean: f64,
     /// Half the width of the confidence interval; 0 for one seed.
-    pub around: f64,
+    pub half_width: f64,
     /// Whether some jobs had not ended. If so, the mean is a lower bound.
-    pub at_least: bool,
+    pub is_lower_bound: bool,
     /// Number of seeds. With one seed there is no interval; with none there is no value.
     pub seeds: usize,
 }
@@ -67,7 +69,12 @@ pub struct Figure {
 impl Figure {
     /// Computes the figure from one value per seed.
     pub fn of(values: &[f64]) -> Self {
-        Self { mean: mean(values), around: confidence(values), at_least: false, seeds: values.len() }
+        Self {
+            mean: mean(values),
+            half_width: confidence(values),
+            is_lower_bound: false,
+            seeds: values.len(),
+        }
     }
 
     /// Returns the figure if it has at least one seed.
@@ -78,7 +85,7 @@ impl Figure {
     /// Returns whether the confidence interval contains 0. False for one seed, which has no
     /// interval.
     pub fn is_insignificant(self) -> bool {
-        self.seeds > 1 && self.mean.abs() <= self.around
+        self.seeds > 1 && self.mean.abs() <= self.half_width
     }
 
     /// Returns by which fraction this mean is smaller than the mean of `other`: 0.2 means a fifth
@@ -108,7 +115,10 @@ impl Comparison {
     ) -> Figure {
         let means: Vec<f64> = self.means(variant, group, of).into_iter().flatten().collect();
         let figure = Figure::of(&means);
-        Figure { at_least: self.count(variant, group, |job| job.observed_until.is_some()) > 0, ..figure }
+        Figure {
+            is_lower_bound: self.count(variant, group, |job| job.observed_until.is_some()) > 0,
+            ..figure
+        }
     }
 
     /// Like [`Self::mean_over`], but returns one mean per seed; `None` for a seed in which `of` has
@@ -129,16 +139,50 @@ impl Comparison {
     }
 
     /// Returns the relative change of the mean makespan of a group (or all jobs) from variant
-    /// `other` to variant `one`: -0.2 means a fifth less. Both variants run the same jobs in each
-    /// seed, so the change is computed per seed, and differences between seeds do not widen the
-    /// interval. Returns `None` if the numbers of failed or unfinished jobs differ, because the
-    /// means would then be over different jobs.
+    /// `other` to variant `one`: -0.2 means a fifth less. Only jobs that succeeded under both count
+    /// ([`Self::left_out`] counts the others). Both variants run the same jobs in each seed, so the
+    /// change is computed per seed, and differences between seeds do not widen the interval. Returns
+    /// `None` if no job counts.
     pub fn change(&self, group: Option<&str>, one: usize, other: usize) -> Option<Figure> {
-        let (ours, theirs) = (self.means(one, group, makespan_s), self.means(other, group, makespan_s));
-        let pairs = ours.into_iter().zip(theirs).filter_map(|(ours, theirs)| ours.zip(theirs));
-        let pairs = pairs.filter(|(_, theirs)| *theirs > 0.0);
-        let changes: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs - 1.0).collect();
-        (self.unfinished(one, group) == self.unfinished(other, group)).then(|| Figure::of(&changes))
+        let changes: Vec<f64> = (0..self.seeds.len())
+            .filter_map(|seed| {
+                let pairs = self.pairs(seed, group, one, other);
+                let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.into_iter().flatten().unzip();
+                (mean(&theirs) > 0.0).then(|| mean(&ours) / mean(&theirs) - 1.0)
+            })
+            .collect();
+        Figure::of(&changes).known()
+    }
+
+    /// Returns how many jobs of a group (or all jobs) did not succeed under both variants, over all
+    /// seeds.
+    pub fn left_out(&self, group: Option<&str>, one: usize, other: usize) -> usize {
+        let seeds = 0..self.seeds.len();
+        seeds.flat_map(|seed| self.pairs(seed, group, one, other)).filter(Option::is_none).count()
+    }
+
+    /// Returns the makespans of each job under two variants, in one seed; `None` for a job that did
+    /// not succeed under both.
+    fn pairs(&self, seed: usize, group: Option<&str>, one: usize, other: usize) -> Vec<Option<(f64, f64)>> {
+        let (Some(ours), Some(theirs)) = (self.runs[one].get(seed), self.runs[other].get(seed)) else {
+            return Vec::new();
+        };
+        let succeeded = |job: &JobFigures| job.makespan().filter(|_| job.succeeded).map(Span::as_secs_f64);
+        let jobs = ours.metrics.jobs().filter(|(_, job)| group.is_none_or(|group| job.group == group));
+        jobs.map(|(id, job)| succeeded(job).zip(theirs.metrics.job(id).and_then(succeeded))).collect()
+    }
+
+    /// Returns the fraction of the slots of a phase that were in use, from the first submission to
+    /// the end of the last job.
+    pub fn utilisation(&self, variant: usize, phase: Phase) -> Figure {
+        self.figure_of(variant, |outcome| {
+            let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
+            let last = jobs().filter_map(|job| job.ended.or(job.observed_until)).max()?;
+            let span_s = last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64();
+            let held_s: f64 = jobs().map(|job| job.held[phase].as_secs_f64()).sum();
+            let slots = f64::from(self.slots[phase]);
+            (slots * span_s > 0.0).then(|| held_s / (slots * span_s))
+        })
     }
 
     /// Counts the jobs of a group (or all jobs) with a property, over all seeds.
@@ -167,7 +211,7 @@ impl Comparison {
     /// Returns the largest slowdown in a group (or of all jobs), as a mean over seeds.
     pub fn worst_slowdown(&self, variant: usize, group: Option<&str>) -> Figure {
         let worst: Vec<f64> = self.worst_slowdowns(variant, group).into_iter().flatten().collect();
-        Figure { at_least: self.unfinished(variant, group).1 > 0, ..Figure::of(&worst) }
+        Figure { is_lower_bound: self.unfinished(variant, group).1 > 0, ..Figure::of(&worst) }
     }
 
     /// Like [`Self::worst_slowdown`], but returns one value per seed; `None` for a seed without a

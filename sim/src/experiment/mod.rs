@@ -14,6 +14,7 @@ use mrcore::{
 use schedulers::{Params, PolicyError};
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
 };
 pub use variant::Variant;
@@ -41,8 +42,8 @@ pub struct Experiment<'a> {
     pub users: Vec<(String, MinShare)>,
     /// The policies to compare.
     pub variants: Vec<Variant>,
-    /// Number of seeds, counted from 1.
-    pub seeds: u64,
+    /// The seeds of the runs.
+    pub seeds: Range<u64>,
     /// Simulated time after which a run stops even if jobs are active; `None` for no limit.
     pub limit: Option<Span>,
     /// Whether to also simulate the first job of each group alone, to compute slowdowns.
@@ -70,8 +71,8 @@ impl Experiment<'_> {
 
     /// Like [`Self::run`], but also calls `watch` after every run.
     pub fn run_watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
-        let seeds: Vec<u64> = (1..=self.seeds.max(1)).collect();
-        let groups = (self.workload)(1).groups();
+        let seeds: Vec<u64> = self.seeds.clone().collect();
+        let groups = (self.workload)(self.seeds.start).groups();
         let cases: Vec<(usize, u64)> = (0..self.variants.len())
             .flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed)))
             .collect();
@@ -103,7 +104,7 @@ impl Experiment<'_> {
             Vec::new()
         };
         let slots = self.setup.slots();
-        Ok(Comparison { variants: self.variants.clone(), runs, alone, groups, slots })
+        Ok(Comparison { variants: self.variants.clone(), seeds, runs, alone, groups, slots })
     }
 
     /// Runs one variant with one seed.
@@ -205,7 +206,7 @@ mod tests {
                 workload: &|seed| papers::hsrtf(&profiles, seed),
                 users: Vec::new(),
                 variants: vec![Variant::plain("fifo")],
-                seeds: 1,
+                seeds: 1..2,
                 limit: Some(Span::secs(limit)),
                 alone: false,
             };
@@ -221,7 +222,8 @@ mod tests {
             "the large job is not measured up to the limit"
         );
         assert!(
-            cut.mean_over(0, None, makespan_s).at_least && !whole.mean_over(0, None, makespan_s).at_least
+            cut.mean_over(0, None, makespan_s).is_lower_bound
+                && !whole.mean_over(0, None, makespan_s).is_lower_bound
         );
         assert!(cut.unfinished(0, None).1 > 0 && whole.unfinished(0, None) == (0, 0));
         // Every other attempt fails. A job that failed has no makespan.
@@ -248,7 +250,7 @@ mod tests {
             workload: &|seed| papers::hsrtf(&profiles, seed),
             users: Vec::new(),
             variants: vec![Variant::plain("fifo"), Variant::plain("fifo")],
-            seeds: 2,
+            seeds: 1..3,
             limit: None,
             alone: true,
         };

@@ -22,8 +22,9 @@ pub fn against_first(comparison: &Comparison) -> Table {
     let first = comparison.variants.first().map_or("", |variant| variant.label.as_str());
     let mut table = Table::new(&[&format!("against {first}"), "mean completion", "verdict"]);
     for (at, variant) in comparison.variants.iter().enumerate().skip(1) {
+        let left_out = comparison.left_out(None, at, 0);
         let (shown, verdict) = match comparison.change(None, at, 0) {
-            None => (Cell::from("-"), "not comparable: jobs failed or did not end"),
+            None => (Cell::from("-"), "no job succeeded under both"),
             Some(change) => (
                 Cell::Figure(change, show_change(change)),
                 match change {
@@ -34,7 +35,13 @@ pub fn against_first(comparison: &Comparison) -> Table {
                 },
             ),
         };
-        table.row(vec![variant.label.as_str().into(), shown, verdict.into()]);
+        let verdict = if left_out > 0 {
+            let jobs = crate::count(left_out, "job");
+            format!("{verdict}; without {jobs} that did not succeed under both")
+        } else {
+            verdict.to_owned()
+        };
+        table.row(vec![variant.label.as_str().into(), shown, verdict.as_str().into()]);
     }
     table
 }
@@ -49,6 +56,8 @@ pub fn summary(comparison: &Comparison) -> Table {
         "reduce wait s",
         "worst slowdown",
         "locality",
+        "map slots used",
+        "reduce slots used",
         "preempted",
         "lost slot-seconds",
         "overhead slot-seconds",
@@ -71,6 +80,8 @@ pub fn summary(comparison: &Comparison) -> Table {
             comparison.mean_over(at, None, reduce_wait_s).into(),
             comparison.worst_slowdown(at, None).into(),
             Cell::fraction(comparison.figure_of(at, locality)),
+            Cell::fraction(comparison.utilisation(at, Phase::Map)),
+            Cell::fraction(comparison.utilisation(at, Phase::Reduce)),
             total(|job| f64::from(job.preemption.preemptions())).into(),
             total(|job| job.lost.as_secs_f64()).into(),
             total(|job| job.overhead().as_secs_f64()).into(),
@@ -89,7 +100,7 @@ pub fn p95(comparison: &Comparison, at: usize) -> Figure {
         let all: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
         (!all.is_empty()).then(|| quantile(&all, 0.95))
     };
-    Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
+    Figure { is_lower_bound: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
 /// Returns the seconds from the submission of the first job to the end of the last job, or to the
@@ -100,7 +111,7 @@ pub fn makespan(comparison: &Comparison, at: usize) -> Figure {
         let last = jobs().filter_map(|job| job.ended.or(job.observed_until)).max()?;
         Some(last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64())
     };
-    Figure { at_least: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
+    Figure { is_lower_bound: has_unfinished_jobs(comparison, at), ..comparison.figure_of(at, of_seed) }
 }
 
 /// Returns whether some job had not ended, or was not submitted, at the end of some run. Figures
@@ -199,7 +210,7 @@ pub fn charts(comparison: &Comparison) -> String {
     let groups = |of: fn(&JobFigures) -> Option<f64>| -> Vec<(&str, Vec<(f64, f64)>)> {
         let figures = |at: usize| {
             let figure = |group: &String| comparison.mean_over(at, Some(group), of);
-            comparison.groups.iter().map(figure).map(|figure| (figure.mean, figure.around)).collect()
+            comparison.groups.iter().map(figure).map(|figure| (figure.mean, figure.half_width)).collect()
         };
         labels.iter().enumerate().map(|(at, label)| (*label, figures(at))).collect()
     };
@@ -293,7 +304,7 @@ mod tests {
             },
             users: Vec::new(),
             variants: vec![Variant::plain("fifo")],
-            seeds: 2,
+            seeds: 1..3,
             limit: Some(Span::secs(limit_s)),
             alone: false,
         };
@@ -314,7 +325,7 @@ mod tests {
             whole.mean < comparison.runs[0][0].end.since(mrcore::Time(1_000_000)).as_secs_f64(),
             "the makespan starts at time 0, not at the first submission"
         );
-        assert!(!whole.at_least && !p95.at_least && p95.mean <= whole.mean);
+        assert!(!whole.is_lower_bound && !p95.is_lower_bound && p95.mean <= whole.mean);
     }
 
     #[test]
@@ -322,7 +333,7 @@ mod tests {
         // At 52 s the first job has not ended, and the second is not submitted.
         let comparison = two_jobs(52);
         let (whole, most) = (makespan(&comparison, 0), p95(&comparison, 0));
-        assert!(whole.at_least && most.at_least, "{whole:?} {most:?}");
+        assert!(whole.is_lower_bound && most.is_lower_bound, "{whole:?} {most:?}");
         assert!((whole.mean - 3.0).abs() < 1.1, "expected the time from 49 to 52 s: {whole:?}");
         let table = summary(&comparison);
         let cell = |name: &str| {
@@ -361,8 +372,8 @@ mod tests {
         assert_eq!(table.text(), "policy   s\nfifo    12\na<b      3\n");
         assert!(table.markdown().starts_with("| policy | s |\n|---|---|\n"));
         assert!(table.html().contains("<td>a&lt;b</td>"));
-        let figure = Figure { mean: 12.345, around: 0.5, at_least: false, seeds: 3 };
+        let figure = Figure { mean: 12.345, half_width: 0.5, is_lower_bound: false, seeds: 3 };
         assert_eq!(show(figure), "12.3 ±0.50");
-        assert_eq!(show(Figure { around: 0.0, at_least: true, ..figure }), "≥12.3");
+        assert_eq!(show(Figure { half_width: 0.0, is_lower_bound: true, ..figure }), "≥12.3");
     }
 }

@@ -178,14 +178,17 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
 /// Returns a chart with one bar per group and series. Each value is a mean and half the width of
 /// its confidence interval.
 pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
-    let y_max =
-        series.iter().flat_map(|(_, values)| values).map(|(mean, around)| mean + around).fold(0.0, f64::max);
+    let y_max = series
+        .iter()
+        .flat_map(|(_, values)| values)
+        .map(|(mean, half_width)| mean + half_width)
+        .fold(0.0, f64::max);
     // The axis of a fraction ends at 1, even if a confidence interval exceeds it.
     let y_max = if y_label.ends_with(" fraction") { y_max.min(1.0) } else { y_max };
     let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {
-        for (group, (mean, around)) in values.iter().enumerate() {
+        for (group, (mean, half_width)) in values.iter().enumerate() {
             let from = group as f64 + 0.1 + width * at as f64;
             let (x, right, y) = (chart.x(from), chart.x(from + width), chart.y(*mean));
             let middle = f64::midpoint(x, right);
@@ -196,9 +199,9 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
                 (chart.y(0.0) - y).max(0.0),
                 colour(at)
             );
-            if *around > 0.0 {
+            if *half_width > 0.0 {
                 let (low, high) =
-                    (chart.y((mean - around).max(0.0)), chart.y((mean + around).min(chart.y_max)));
+                    (chart.y((mean - half_width).max(0.0)), chart.y((mean + half_width).min(chart.y_max)));
                 let _ = write!(
                     chart.body,
                     "<line x1='{middle:.1}' y1='{low:.1}' x2='{middle:.1}' y2='{high:.1}' stroke='#000'/>"

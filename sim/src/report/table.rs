@@ -167,9 +167,9 @@ impl Table {
 /// Formats a figure, with its interval if it has one; a dash if there is no value.
 pub fn show(figure: Figure) -> String {
     let Some(figure) = figure.known() else { return no_value() };
-    let sign = if figure.at_least { "≥" } else { "" };
-    if figure.around > 0.0 {
-        format!("{sign}{} ±{}", short(figure.mean), short(figure.around))
+    let sign = if figure.is_lower_bound { "≥" } else { "" };
+    if figure.half_width > 0.0 {
+        format!("{sign}{} ±{}", short(figure.mean), short(figure.half_width))
     } else {
         format!("{sign}{}", short(figure.mean))
     }
@@ -187,8 +187,9 @@ pub fn percent(part: f64) -> String {
 
 /// Formats a relative change with its confidence interval: -12.7% ±4.1.
 pub fn show_change(change: Figure) -> String {
-    let around = if change.around > 0.0 { format!(" ±{:.1}", change.around * 100.0) } else { String::new() };
-    format!("{:+.1}%{around}", percent_of(change.mean))
+    let half_width =
+        if change.half_width > 0.0 { format!(" ±{:.1}", change.half_width * 100.0) } else { String::new() };
+    format!("{:+.1}%{half_width}", percent_of(change.mean))
 }
 
 /// Formats a change as a cell; a dash if the change is unknown because different jobs failed or did
@@ -203,8 +204,8 @@ pub fn change_cell(change: Option<Figure>) -> Cell {
 mod tests {
     use super::*;
 
-    fn figure(mean: f64, around: f64, seeds: usize) -> Figure {
-        Figure { mean, around, at_least: false, seeds }
+    fn figure(mean: f64, half_width: f64, seeds: usize) -> Figure {
+        Figure { mean, half_width, is_lower_bound: false, seeds }
     }
 
     #[test]
@@ -219,7 +220,10 @@ mod tests {
         let text = table.text();
         assert!(text.contains("109 ±3.50") && text.contains("25.0%"), "{text}");
         let json = table.json();
-        assert_eq!(json[0]["s"], json!({"mean": 109.4375, "around": 3.5, "at_least": false, "seeds": 5}));
+        assert_eq!(
+            json[0]["s"],
+            json!({"mean": 109.4375, "half_width": 3.5, "is_lower_bound": false, "seeds": 5})
+        );
         assert_eq!(
             (&json[0]["s (2)"]["mean"], &json[0]["jobs"], &json[0]["local"]),
             (&json!(2.0), &json!(3), &json!(0.25))

@@ -92,7 +92,7 @@ impl PaperFigures {
             workload: &|seed| coshh::workload(self.name, self.classes, jobs, GAP_S, seed),
             users: coshh::min_shares(self.classes, identical),
             variants,
-            seeds: lab.seeds,
+            seeds: 1..lab.seeds + 1,
             limit: None,
             alone: false,
         };

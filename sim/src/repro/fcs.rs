@@ -37,7 +37,7 @@ fn run_heavy(
         workload: &|seed| papers::fcs(lab.profiles, kinds, 30.0, 171, seed),
         users: Vec::new(),
         variants,
-        seeds: lab.seeds,
+        seeds: 1..lab.seeds + 1,
         limit: None,
         alone: true,
     };
@@ -83,7 +83,7 @@ fn run_gridmix(
         workload: &|seed| synthetic::gridmix(lab.profiles, Arrivals::Poisson, jobs, MIX_GAP_S, seed),
         users: Vec::new(),
         variants,
-        seeds: lab.seeds,
+        seeds: 1..lab.seeds + 1,
         limit: None,
         alone: false,
     };

@@ -40,7 +40,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         workload: &|seed| papers::hsrtf(lab.profiles, seed),
         users: Vec::new(),
         variants,
-        seeds: lab.seeds,
+        seeds: 1..lab.seeds + 1,
         limit: Some(Span::secs(2500)),
         alone: true,
     };

@@ -71,7 +71,14 @@ impl Laptop {
             let runs: Vec<Vec<Outcome>> =
                 part.variants.iter().map(|_| outcomes.by_ref().take(1).collect()).collect();
             let slots = trial::setup(&part.variants[0]).slots();
-            let comparison = Comparison { variants: part.variants, runs, alone: Vec::new(), groups, slots };
+            let comparison = Comparison {
+                variants: part.variants,
+                seeds: vec![1],
+                runs,
+                alone: Vec::new(),
+                groups,
+                slots,
+            };
             claims(self.paper, part.title, &comparison, &mut out);
             let title = part.title;
             if part.faults.is_empty() {

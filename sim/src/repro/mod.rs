@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn every_output_format_contains_the_relative_difference() {
         let mut out = Reproduction::new("A paper", "its setup");
-        let ours = Figure { mean: -0.22, around: 0.03, at_least: false, seeds: 5 };
+        let ours = Figure { mean: -0.22, half_width: 0.03, is_lower_bound: false, seeds: 5 };
         out.claim("small jobs", Number::Change(-0.44), Some(ours));
         out.claim("no failure", Number::Change(0.0), Some(ours));
         out.claim("a wait", Number::Seconds(51.0), Some(Figure::of(&[])));

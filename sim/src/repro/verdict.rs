@@ -105,7 +105,7 @@ impl Claim {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
         let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
         let off = (ours.mean - self.paper.value()).abs();
-        let (surely, perhaps) = (off + ours.around, (off - ours.around).max(0.0));
+        let (surely, perhaps) = (off + ours.half_width, (off - ours.half_width).max(0.0));
         let word = if surely <= self.paper.tolerance() {
             "agrees"
         } else if perhaps <= self.paper.tolerance() {
@@ -145,8 +145,8 @@ impl Claim {
 mod tests {
     use super::*;
 
-    fn verdict(paper: Number, mean: f64, around: f64, seeds: usize) -> String {
-        let ours = Some(Figure { mean, around, at_least: false, seeds });
+    fn verdict(paper: Number, mean: f64, half_width: f64, seeds: usize) -> String {
+        let ours = Some(Figure { mean, half_width, is_lower_bound: false, seeds });
         Claim { what: String::new(), paper, ours }.verdict()
     }
 
@@ -170,10 +170,13 @@ mod tests {
 
     #[test]
     fn json_contains_all_numbers_of_a_claim() {
-        let ours = Some(Figure { mean: -0.5, around: 0.25, at_least: false, seeds: 3 });
+        let ours = Some(Figure { mean: -0.5, half_width: 0.25, is_lower_bound: false, seeds: 3 });
         let claim = Claim { what: "small jobs".into(), paper: Number::Change(-0.25), ours }.json();
         assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
-        assert_eq!(claim["ours"], json!({ "mean": -0.5, "around": 0.25, "at_least": false, "seeds": 3 }));
+        assert_eq!(
+            claim["ours"],
+            json!({ "mean": -0.5, "half_width": 0.25, "is_lower_bound": false, "seeds": 3 })
+        );
         assert_eq!((&claim["difference"], &claim["relative"]), (&json!(-0.25), &json!(-1.0)));
         assert_eq!(claim["verdict"], "same direction; size undecided");
         let none = Claim { what: String::new(), paper: Number::Seconds(0.0), ours: None }.json();

@@ -5,6 +5,7 @@
 
 pub mod coshh;
 pub mod history;
+mod load;
 pub mod papers;
 pub mod rumen;
 pub mod swim;

@@ -1,7 +1,7 @@
 //! Reads SWIM traces: jobs of Facebook as tab-separated lines.
 //!
-//! Columns: ID, submission (s), gap (s), map input, shuffle, reduce output (bytes). There is no
-//! header. Bytes are scaled by the ratio of cluster sizes; arrival times are not scaled. A job has
+//! Columns: ID, submission (s), gap (s), map input, shuffle, reduce output (bytes). Up to three more
+//! columns with paths may follow, which are ignored. There is no header. Bytes are scaled by the ratio of cluster sizes; arrival times are not scaled. A job has
 //! one map per block of its input, but a map-only job that writes more than it reads has one map
 //! per block of its output. A job has one reduce per GiB that its reduces read and write, up to a
 //! limit.
@@ -29,6 +29,13 @@ pub struct Scaling {
     pub block: u64,
     /// Maximum number of reduces of a job.
     pub reduces_max: u32,
+}
+
+/// Returns the number of nodes of the cluster that a trace was recorded on, from the name of its
+/// file: 3,000 for the traces of 2010, 600 for those of 2009 and all others.
+pub fn nodes_of(path: &Path) -> u32 {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    if name.starts_with("FB-2010") { 3000 } else { 600 }
 }
 
 /// A class of jobs with its rates.
@@ -106,9 +113,9 @@ struct Row<'a> {
 impl<'a> Row<'a> {
     fn parse(text: &'a str) -> Result<Self, String> {
         let columns: Vec<&str> = text.split('\t').collect();
-        let [id, submit, gap, input, shuffle, output] = columns[..] else {
+        let (6..=9, &[id, submit, gap, input, shuffle, output, ..]) = (columns.len(), &columns[..]) else {
             return Err(format!(
-                "{} columns, not 6 (id, submit s, gap s, map input, shuffle, reduce output; tab-separated)",
+                "{} columns, not 6 to 9 (id, submit s, gap s, map input, shuffle, reduce output, paths; tab-separated)",
                 columns.len()
             ));
         };
@@ -158,7 +165,8 @@ impl<'a> Row<'a> {
             at: seconds(self.submit_s),
             name: self.id.to_owned(),
             group: class.name.to_owned(),
-            user: class.name.to_owned(),
+            // The trace has no users.
+            user: "user1".into(),
             queue: "default".into(),
             priority: Priority::Normal,
             maps: vec![map; count as usize],
@@ -192,8 +200,9 @@ mod tests {
 
     #[test]
     fn rows_are_converted_to_jobs() {
-        let workload =
-            parse("job0\t49\t49\t740773\t2339561\t627471\njob1\t60\t11\t300000000\t0\t900000000\n");
+        let workload = parse(
+            "job0\t49\t49\t740773\t2339561\t627471\tinputPath1\t\t\njob1\t60\t11\t300000000\t0\t900000000\n",
+        );
         let jobs = workload.expect("it reads").jobs;
         assert_eq!((jobs[0].maps.len(), jobs[0].reduces.len()), (1, 1));
         assert!((jobs[0].map_out * jobs[0].maps[0].bytes as f64 - 2_339_561.0).abs() < 5.0);
@@ -208,7 +217,8 @@ mod tests {
     fn error_of_a_bad_trace_names_the_line() {
         let good = "job0\t49\t49\t740773\t2339561\t627471\n";
         let cases = [
-            (format!("{good}job1\t60\t11\t3\t4\n"), ":2: 5 columns, not 6"),
+            (format!("{good}job1\t60\t11\t3\t4\n"), ":2: 5 columns, not 6 to 9"),
+            (format!("{good}job1\t60\t11\t3\t4\t5\ta\tb\tc\td\n"), ":2: 10 columns, not 6 to 9"),
             (format!("{good}{good}job1\t60\t11\t-3\t4\t5\n"), ":3: map input is -3: below 0"),
             (
                 format!("{good}job1\t12\t11\t3\t4\t5\n"),

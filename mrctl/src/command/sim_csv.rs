@@ -1,0 +1,58 @@
+//! Writes the jobs of a comparison as CSV, with one row per policy, seed and job.
+
+use super::sim_json::{self, Details};
+use serde_json::Value;
+use sim::experiment::Comparison;
+use std::fmt::Write as _;
+
+/// Returns all jobs of all policies and seeds. The first line is a comment that says how they were
+/// made, the second has the names of the columns: `policy`, and the keys of a job in JSON.
+pub(crate) fn jobs(details: &Details, comparison: &Comparison) -> String {
+    let mut text = format!("# {}\n", details.provenance.line());
+    let mut has_header = false;
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let jobs = sim_json::jobs(comparison, at);
+        for job in jobs.as_array().into_iter().flatten().filter_map(Value::as_object) {
+            if !std::mem::replace(&mut has_header, true) {
+                let names: Vec<&str> = job.keys().map(String::as_str).collect();
+                let _ = writeln!(text, "policy,{}", names.join(","));
+            }
+            let values: Vec<String> = job.values().map(field).collect();
+            let _ = writeln!(text, "{},{}", quoted(&variant.label), values.join(","));
+        }
+    }
+    text
+}
+
+/// Returns a value as a field; empty for null.
+fn field(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => quoted(text),
+        other => other.to_string(),
+    }
+}
+
+/// Quotes a text that contains a comma, a quotation mark or a line break.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_quoted_only_if_necessary() {
+        assert_eq!(quoted("chronos(fair)"), "chronos(fair)");
+        assert_eq!(quoted("fcs[a=1,b=\"2\"]"), "\"fcs[a=1,b=\"\"2\"\"]\"");
+        assert_eq!(
+            (field(&Value::Null), field(&1.5.into()), field(&true.into())),
+            (String::new(), "1.5".into(), "true".into())
+        );
+    }
+}
