@@ -256,6 +256,7 @@ fn run_experiment(
         seeds: 1..2,
         limit: None,
         alone: false,
+        monitor: None,
     };
     experiment.run_watched(watch)
 }

@@ -8,7 +8,7 @@ use clap::Subcommand;
 use daemon::Period;
 use sim::{
     catalog::{self, CatalogError, Request},
-    experiment::{Comparison, Experiment, ExperimentError, Variant},
+    experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     fault::{Fault, random_failures},
     profile, report,
     workload::history,
@@ -110,6 +110,9 @@ struct Compare {
     /// File of profiles (TOML); they replace built-in ones of the same name
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
+    /// Real time after which a run is stopped; its active jobs count as unfinished
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    time_limit: Period,
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -207,6 +210,11 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         }
     });
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
+    let runs = SimulationProgress::new();
+    let monitor = |run: RunProgress<'_>| {
+        runs.report(run);
+        run.elapsed < args.time_limit.0
+    };
     let experiment = Experiment {
         setup: case.setup,
         faults: failures.as_ref().map(|faults| faults as &(dyn Fn(u64) -> Vec<Fault> + Sync)),
@@ -216,8 +224,8 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         seeds: args.first_seed..args.first_seed + args.seeds,
         limit: None,
         alone: case.groups_identical,
+        monitor: Some(&monitor),
     };
-    let runs = SimulationProgress::new();
     let comparison = experiment.run_watched(&|step| runs.count_run("", step))?;
     drop(runs);
     let elapsed_s = started.elapsed().as_secs_f64();

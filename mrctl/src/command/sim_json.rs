@@ -197,6 +197,7 @@ mod tests {
             seeds: 1..2,
             limit: None,
             alone: false,
+            monitor: None,
         };
         let json = rows(&experiment.run().expect("it runs"));
         for row in json.as_array().expect("a row for each policy") {

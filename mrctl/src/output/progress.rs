@@ -4,9 +4,10 @@
 use super::{human, millis};
 use dfs_client::Progress;
 use indicatif::{ProgressBar, ProgressStyle};
-use sim::experiment::Step;
+use sim::experiment::{RunProgress, Step};
 use std::{
     io::IsTerminal,
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -83,6 +84,8 @@ impl Meter {
 pub(crate) struct SimulationProgress {
     bar: ProgressBar,
     began: Instant,
+    /// When a line about a run that has not finished was last printed.
+    last_line: Mutex<Instant>,
 }
 
 /// Simulations that take less time than this log no progress.
@@ -98,7 +101,23 @@ impl SimulationProgress {
         } else {
             ProgressBar::hidden()
         };
-        Self { bar, began: Instant::now() }
+        let now = Instant::now();
+        Self { bar, began: now, last_line: Mutex::new(now) }
+    }
+
+    /// Shows the progress of a run. Without a terminal, prints at most one line in ten seconds.
+    pub(crate) fn report(&self, run: RunProgress<'_>) {
+        let RunProgress { label, seed, ended, jobs, .. } = run;
+        if !self.bar.is_hidden() {
+            self.bar.set_message(format!("{label}, seed {seed}: {ended} of {jobs} jobs"));
+            return;
+        }
+        let mut last = self.last_line.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.elapsed() >= LOGGED_AFTER {
+            *last = Instant::now();
+            let took = millis(self.began.elapsed());
+            eprintln!("mrctl: {label}, seed {seed}: {ended} of {jobs} jobs have ended after {took}");
+        }
     }
 
     /// Counts a finished run of the experiment `title`.

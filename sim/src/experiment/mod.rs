@@ -16,6 +16,7 @@ use std::{
     collections::BTreeMap,
     ops::Range,
     sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
 };
 pub use variant::Variant;
 
@@ -48,6 +49,23 @@ pub struct Experiment<'a> {
     pub limit: Option<Span>,
     /// Whether to also simulate the first job of each group alone, to compute slowdowns.
     pub alone: bool,
+    /// Is called regularly during each run. If it returns false, the run stops, and its active jobs
+    /// count as unfinished.
+    pub monitor: Option<&'a (dyn Fn(RunProgress<'_>) -> bool + Sync)>,
+}
+
+/// Progress of one run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunProgress<'a> {
+    /// Label of the policy.
+    pub label: &'a str,
+    pub seed: u64,
+    /// Real time since the start of the run.
+    pub elapsed: Duration,
+    /// Number of jobs that have ended.
+    pub ended: usize,
+    /// Number of all jobs.
+    pub jobs: usize,
 }
 
 /// Progress of an experiment: one run is done.
@@ -116,9 +134,15 @@ impl Experiment<'_> {
         if let Some(faults) = self.faults {
             setup.faults = faults(seed);
         }
-        let world = World::new(setup, (self.workload)(seed))?.with_users(self.users.clone());
+        let workload = (self.workload)(seed);
+        let (jobs, began) = (workload.jobs.len(), Instant::now());
+        let world = World::new(setup, workload)?.with_users(self.users.clone());
         let broken = |broken| ExperimentError::RuleViolation { variant: variant.label.clone(), seed, broken };
-        world.run(self.limit).map_err(broken)
+        let go_on = |ended| {
+            let progress = RunProgress { label: &variant.label, seed, elapsed: began.elapsed(), ended, jobs };
+            self.monitor.is_none_or(|monitor| monitor(progress))
+        };
+        world.run_monitored(self.limit, go_on).map_err(broken)
     }
 
     /// Simulates the first job of each group alone.
@@ -209,6 +233,7 @@ mod tests {
                 seeds: 1..2,
                 limit: Some(Span::secs(limit)),
                 alone: false,
+                monitor: None,
             };
             experiment.run().expect("it runs")
         };
@@ -242,6 +267,27 @@ mod tests {
     }
 
     #[test]
+    fn monitor_stops_a_run() {
+        let profiles = profile::built_in();
+        let experiment = Experiment {
+            setup: Setup::even(58, PerPhase { map: 8, reduce: 2 }, "fifo"),
+            faults: None,
+            workload: &|seed| papers::hsrtf(&profiles, seed),
+            users: Vec::new(),
+            variants: vec![Variant::plain("fifo")],
+            seeds: 7..8,
+            limit: None,
+            alone: false,
+            monitor: Some(&|run| {
+                assert_eq!((run.label, run.seed, run.jobs), ("fifo", 7, 31));
+                run.ended == 0
+            }),
+        };
+        let (failed, unfinished) = experiment.run().expect("it runs").unfinished(0, None);
+        assert!(failed == 0 && (1..31).contains(&unfinished), "{unfinished} jobs are unfinished");
+    }
+
+    #[test]
     fn comparison_has_a_figure_per_group_over_all_seeds() {
         let profiles = profile::built_in();
         let experiment = Experiment {
@@ -253,6 +299,7 @@ mod tests {
             seeds: 1..3,
             limit: None,
             alone: true,
+            monitor: None,
         };
         let comparison = experiment.run().expect("it runs");
         assert_eq!(comparison.groups, ["large", "medium", "small"]);

@@ -307,6 +307,7 @@ mod tests {
             seeds: 1..3,
             limit: Some(Span::secs(limit_s)),
             alone: false,
+            monitor: None,
         };
         experiment.run().expect("it runs")
     }

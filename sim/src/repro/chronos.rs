@@ -68,6 +68,7 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
         seeds: 1..seeds + 1,
         limit: None,
         alone: false,
+        monitor: None,
     };
     let comparison = lab.run(title, &experiment)?;
     out.part(title, recovery(&comparison), charts(&comparison));
@@ -113,6 +114,7 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
             seeds: 1..seeds + 1,
             limit,
             alone,
+            monitor: None,
         };
         let comparison = lab.run(&format!("on suspicion, {inner}"), &experiment)?;
         let sum = |at: usize, of: fn(&JobFigures) -> f64| -> Cell {
@@ -166,6 +168,7 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
             seeds: 1..2,
             limit: None,
             alone: false,
+            monitor: None,
         };
         let comparison = lab.run(&format!("node {node}"), &experiment)?;
         let tasks = |job: u32| {
@@ -372,6 +375,7 @@ mod tests {
                 seeds: 1..3,
                 limit: None,
                 alone: false,
+                monitor: None,
             };
             experiment.run().expect("it runs")
         };

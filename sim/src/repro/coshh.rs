@@ -95,6 +95,7 @@ impl PaperFigures {
             seeds: 1..lab.seeds + 1,
             limit: None,
             alone: false,
+            monitor: None,
         };
         lab.run(&format!("{}, {what}", self.name), &experiment)
     }

@@ -40,6 +40,7 @@ fn run_heavy(
         seeds: 1..lab.seeds + 1,
         limit: None,
         alone: true,
+        monitor: None,
     };
     let comparison = lab.run(title, &experiment)?;
     out.part(title, summary(&comparison), charts(&comparison));
@@ -86,6 +87,7 @@ fn run_gridmix(
         seeds: 1..lab.seeds + 1,
         limit: None,
         alone: false,
+        monitor: None,
     };
     lab.run(&format!("{what}, {jobs} jobs"), &experiment)
 }

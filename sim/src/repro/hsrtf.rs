@@ -43,6 +43,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         seeds: 1..lab.seeds + 1,
         limit: Some(Span::secs(2500)),
         alone: true,
+        monitor: None,
     };
     let comparison = lab.run("31 jobs", &experiment)?;
     let versus = |group, one, other| change(&comparison, Some(group), one, other);

@@ -73,6 +73,9 @@ use std::{
 use trace::Trace;
 use tracker::{Agent, AgentEvent, Message, Model};
 
+/// Number of events between two calls of the monitor of a run.
+const EVENTS_PER_CHECK: u64 = 1 << 14;
+
 /// A job that the core has accepted.
 #[derive(Debug)]
 struct KnownJob {
@@ -254,7 +257,17 @@ impl World {
 
     /// Runs until every job has ended, until `limit` has passed since the start, or until the
     /// cluster has stalled.
-    pub fn run(mut self, limit: Option<Span>) -> Result<Outcome, RuleViolation> {
+    pub fn run(self, limit: Option<Span>) -> Result<Outcome, RuleViolation> {
+        self.run_monitored(limit, |_| true)
+    }
+
+    /// Like [`Self::run`], but regularly calls `go_on` with the number of jobs that have ended. Stops
+    /// if it returns false.
+    pub fn run_monitored(
+        mut self,
+        limit: Option<Span>,
+        go_on: impl Fn(usize) -> bool,
+    ) -> Result<Outcome, RuleViolation> {
         let last = limit.map(|limit| self.now + limit);
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
@@ -262,7 +275,11 @@ impl World {
                 self.metrics.end_observation(last);
                 break;
             }
-            if self.is_stalled(at, what) {
+            let is_stopped = || {
+                self.events % EVENTS_PER_CHECK == EVENTS_PER_CHECK - 1
+                    && !go_on(self.workload.jobs.len() - self.jobs_open)
+            };
+            if is_stopped() || self.is_stalled(at, what) {
                 self.metrics.end_observation(at);
                 break;
             }
