@@ -30,6 +30,9 @@ pub const WORKLOADS: [(&str, &str); 10] = [
     ("mixed", "wordcount, grep and sort with heavy-tailed sizes"),
 ];
 
+/// The offered load of the workload `mixed`.
+const MIXED_LOAD: f64 = 0.8;
+
 /// Options of a simulation, as given on the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
@@ -202,7 +205,9 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     if let Some(cluster) = cluster {
         cluster.apply(&mut case.setup);
     }
-    if let Some(load) = request.load {
+    // With the default gap, `mixed` would leave most slots free, and all policies would be equal.
+    let usual_load = (request.workload == "mixed" && request.gap_s.is_none()).then_some(MIXED_LOAD);
+    if let Some(load) = request.load.or(usual_load) {
         let (workload, setup) = (case.workload, case.setup.clone());
         case.workload = Box::new(move |seed| workload(seed).with_load(load, &setup));
     }

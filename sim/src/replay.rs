@@ -54,17 +54,17 @@ pub enum NoPolicy {
     Several(String),
 }
 
-/// Adds `as it ran` to the label of the policy that ran, to distinguish it from variants with the
+/// Adds `as configured` to the label of the policy that ran, to distinguish it from variants with the
 /// same name.
-pub fn as_it_ran(variant: Variant) -> Variant {
-    Variant { label: format!("{} as it ran", variant.label), ..variant }
+pub fn as_configured(variant: Variant) -> Variant {
+    Variant { label: format!("{} as configured", variant.label), ..variant }
 }
 
 /// Returns the policy of the history and its parameters, if all jobs ran under the same policy.
 pub fn ran(history: &History) -> Result<Variant, NoPolicy> {
     match &history.policies[..] {
         [] => Err(NoPolicy::NotRecorded),
-        [PolicyUse { policy, params, .. }] => Ok(as_it_ran(Variant {
+        [PolicyUse { policy, params, .. }] => Ok(as_configured(Variant {
             label: policy.clone(),
             scheduler: policy.clone(),
             params: params.clone().into_iter().collect(),
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!((shown(1), shown(-1)), (vec![(0, 2), (1, 3), (1, 3)], vec![(0, 2)]));
         let ran = ran(&history).expect("a recorded policy");
         assert_eq!((ran.scheduler.as_str(), ran.params["fair.node_wait"].as_str()), ("fair", "5s"));
-        assert_eq!(ran.label, "fair as it ran", "the label must differ from other fair variants");
+        assert_eq!(ran.label, "fair as configured", "the label must differ from other fair variants");
         let silent = mrcore::Config::default().lost_after.as_secs_f64();
         let lost =
             Fault { at_s: 100.0 - silent, for_s: Some(60.0 + silent), what: FaultKind::Node { node: 1 } };

@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
     let ran = match named.and_then(|mut named| named.pop()) {
-        Some(named) => replay::as_it_ran(named),
+        Some(named) => replay::as_configured(named),
         None => replay::ran(&history).map_err(|error| Usage(error.to_string()))?,
     };
     if !history.real.iter().any(|real| real.succeeded) {
