@@ -95,7 +95,13 @@ impl Chronos {
             {
                 self.add_lost_task(attempt.task);
             }
-            Fact::CheckpointLost { attempt, why } if why == TRACKER_LOST => {
+            // The reduce may already have resumed elsewhere.
+            Fact::CheckpointLost { attempt, why }
+                if why == TRACKER_LOST
+                    && cluster
+                        .task(attempt.task)
+                        .is_some_and(|task| task.viable_attempts().next().is_none()) =>
+            {
                 self.add_lost_task(attempt.task);
             }
             Fact::AttemptLaunched { attempt, .. } | Fact::AttemptSucceeded { attempt, .. } => {

@@ -29,7 +29,7 @@ use crate::{
 };
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
-    ids::{JobId, TaskId, TrackerId},
+    ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::CheckpointPlace,
     scheduler::{Cause, Round},
@@ -37,7 +37,7 @@ use mrcore::{
     tracker::Tracker,
 };
 use paused::PausedReduces;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use work::{JobEstimate, Rank, RemainingWork, SlackForm};
 
 /// The texts of the rules of this policy.
@@ -94,8 +94,10 @@ pub struct Fcs {
     /// Those of them that are overdue. The job with the fewest reduce slots comes first, then the
     /// job that has been overdue for longest.
     overdue_jobs: RankedQueue<JobId, (u32, Time)>,
-    /// Number of reduce slots of all overdue jobs.
-    overdue_slots: u32,
+    /// Running reduces that were launched because their job was overdue.
+    overdue_attempts: BTreeSet<AttemptId>,
+    /// Number of slots that this round gives to overdue jobs because they have precedence.
+    overdue_choices: usize,
     paused: PausedReduces,
     /// The number of offers that a paused reduce skips before it migrates (D in the paper).
     skips: u64,
@@ -229,7 +231,8 @@ impl Fcs {
             by_remaining_work: RankedQueue::default(),
             waiting_jobs: RankedQueue::default(),
             overdue_jobs: RankedQueue::default(),
-            overdue_slots: 0,
+            overdue_attempts: BTreeSet::new(),
+            overdue_choices: 0,
             paused: PausedReduces::default(),
             skips: settings.skips(&Cluster::default()),
             typical_map: default_map.as_secs_f64(),
@@ -243,7 +246,7 @@ impl Fcs {
         let (Some(job), Some(known)) = (job, self.estimates.get_mut(&id)) else {
             self.by_remaining_work.set(id, None);
             self.waiting_jobs.set(id, None);
-            self.set_overdue_slots(id, 0);
+            self.overdue_jobs.set(id, None);
             return;
         };
         known.update_remaining(job, &self.flow, self.typical_map, self.settings.literal, now);
@@ -251,25 +254,22 @@ impl Fcs {
         let waits = job.may_start(Phase::Reduce) && !job.pending.reduce.is_empty();
         self.by_remaining_work.set(id, Some(rank));
         self.waiting_jobs.set(id, waits.then_some(rank));
-        self.set_overdue_slots(id, job.running.reduce.len() as u32);
+        self.rank_overdue(id, job.running.reduce.len() as u32);
     }
 
-    /// Sets the number of reduce slots of a job, which counts if the job is overdue.
-    fn set_overdue_slots(&mut self, id: JobId, slots: u32) {
+    /// Sets the place of a job among the overdue jobs, by the number of its reduce slots.
+    fn rank_overdue(&mut self, id: JobId, slots: u32) {
         let overdue = self.estimates.get(&id).and_then(|known| known.overdue);
-        let counted = if overdue.is_some() { slots } else { 0 };
-        if let Some(known) = self.estimates.get_mut(&id) {
-            let before = std::mem::replace(&mut known.overdue_slots, counted);
-            self.overdue_slots = self.overdue_slots - before + counted;
-        }
         let waits = self.waiting_jobs.key(id).is_some();
         self.overdue_jobs.set(id, overdue.filter(|_| waits).map(|since| (slots, since)));
     }
 
-    /// Returns for how many reduce slots overdue jobs have precedence.
-    fn overdue_slots_max(&self, cluster: &Cluster) -> u32 {
+    /// Returns whether the next slot goes to an overdue job: such jobs have less than their share of
+    /// the reduce slots.
+    fn are_overdue_first(&self, cluster: &Cluster) -> bool {
         let share = self.settings.overdue_share * f64::from(cluster.slots(Phase::Reduce));
-        if self.settings.overdue_share > 0.0 { (share as u32).max(1) } else { 0 }
+        let slots = if self.settings.overdue_share > 0.0 { (share as usize).max(1) } else { 0 };
+        self.overdue_attempts.len() + self.overdue_choices < slots
     }
 
     /// Updates the estimates of all jobs.
@@ -330,9 +330,9 @@ impl Fcs {
     /// Returns the reduce that gets a slot, of the job with the least remaining work (algorithm 2).
     fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let cluster = plan.cluster();
-        let overdue_first = self.overdue_slots < self.overdue_slots_max(cluster);
+        let overdue_first = self.are_overdue_first(cluster);
         let share = self.settings.overdue_share;
-        let Self { waiting_jobs, overdue_jobs, estimates, paused, skips, .. } = self;
+        let Self { waiting_jobs, overdue_jobs, overdue_choices, estimates, paused, skips, .. } = self;
         let overdue = overdue_jobs.iter().filter(|_| overdue_first).map(|id| (id, true));
         let others = waiting_jobs.iter().filter(|id| !overdue_first || overdue_jobs.key(*id).is_none());
         for (id, overdue) in overdue.chain(others.map(|id| (id, false))) {
@@ -350,12 +350,14 @@ impl Fcs {
             };
             if let Some((task, place)) = plan.next_reduce_at(job, tracker, limit) {
                 let why = Why::rule(rules[usize::from(place == CheckpointPlace::Local)]);
+                *overdue_choices += usize::from(overdue);
                 return Some((task, with_remaining_work(with_share(why, overdue, share), known.remaining)));
             }
             if checkpoint == 0 {
                 continue;
             }
             if let Some(task) = reduce_to_migrate(job, paused.skipped_more_than(id, *skips), tracker, plan) {
+                *overdue_choices += usize::from(overdue);
                 let why = with_share(Why::rule(rules[2]), overdue, share);
                 return Some((task, with_remaining_work(why, known.remaining)));
             }
@@ -376,16 +378,15 @@ impl SlotOrder for Fcs {
     fn charge(&mut self, job: JobId, phase: Phase, plan: &Plan<'_>) {
         match (phase, plan.cluster().job(job)) {
             (Phase::Map, _) => self.map_policy.charge(job, phase, plan),
-            (Phase::Reduce, Some(held_by)) => {
-                self.set_overdue_slots(job, plan.held_slots(held_by, phase) + 1);
-            }
+            (Phase::Reduce, Some(held_by)) => self.rank_overdue(job, plan.held_slots(held_by, phase) + 1),
             (Phase::Reduce, None) => {}
         }
     }
 
     fn restore(&mut self, job: JobId, cluster: &Cluster) {
         self.map_policy.restore(job, cluster);
-        self.set_overdue_slots(job, cluster.job(job).map_or(0, |job| job.running.reduce.len() as u32));
+        self.overdue_choices = 0;
+        self.rank_overdue(job, cluster.job(job).map_or(0, |job| job.running.reduce.len() as u32));
     }
 }
 
@@ -429,9 +430,17 @@ impl Scheduler for Fcs {
                 self.estimates.insert(*job, JobEstimate::default());
             }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
-                self.waiting_jobs.set(*job, None);
-                self.set_overdue_slots(*job, 0);
                 self.estimates.remove(job);
+                self.overdue_attempts.retain(|attempt| attempt.job() != *job);
+            }
+            Fact::AttemptLaunched { attempt, why, .. } if why.rule.starts_with("overdue") => {
+                self.overdue_attempts.insert(*attempt);
+            }
+            Fact::AttemptPaused { attempt, .. }
+            | Fact::AttemptSucceeded { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. } => {
+                self.overdue_attempts.remove(attempt);
             }
             _ => {}
         }
@@ -475,7 +484,17 @@ impl Scheduler for Fcs {
             let (rule, ahead) = if is_overdue {
                 ("overdue-first", self.overdue_jobs.ahead_of(job.id).count())
             } else {
-                ("least-remaining-work-first", self.waiting_jobs.ahead_of(job.id).count())
+                let ahead =
+                    self.waiting_jobs.ahead_of(job.id).filter(|id| self.overdue_jobs.key(*id).is_none());
+                let overdue = if self.are_overdue_first(cluster) {
+                    self.overdue_jobs.iter().count()
+                } else {
+                    self.waiting_jobs
+                        .ahead_of(job.id)
+                        .filter(|id| self.overdue_jobs.key(*id).is_some())
+                        .count()
+                };
+                ("least-remaining-work-first", ahead.count() + overdue)
             };
             let why = with_share(Why::rule(rule), is_overdue, self.settings.overdue_share);
             reasons.push(with_remaining_work(why, known.remaining).with("jobs_ahead", ahead as f64));

@@ -81,12 +81,12 @@ impl Scheduler for Fifo {
 impl Fifo {
     /// Returns the task that gets a slot, of the first job that can use the slot.
     fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let first_with_maps = || {
-            let mut waiting = self.waiting_jobs.map.iter();
-            waiting
-                .find(|(_, id)| plan.cluster().job(*id).is_some_and(|job| plan.has_pending(job, Phase::Map)))
+        let has_maps =
+            |(_, id): &&Place| plan.cluster().job(*id).is_some_and(|job| plan.has_pending(job, Phase::Map));
+        let first_with_maps = match phase {
+            Phase::Map => None,
+            Phase::Reduce => self.waiting_jobs.map.iter().find(has_maps),
         };
-        let first_with_maps = first_with_maps().filter(|_| phase == Phase::Reduce);
         self.waiting_jobs[phase].iter().find_map(|place| {
             let job = plan.cluster().job(place.1)?;
             match phase {

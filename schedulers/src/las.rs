@@ -159,6 +159,10 @@ impl Scheduler for Las {
     }
 
     fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        // Nobody knows how long tasks ran while the JobTracker was down.
+        if let Fact::JobTrackerStarted { .. } = fact {
+            self.jobs.values_mut().for_each(|service| service.until = now);
+        }
         if let Some(job) = fact.job() {
             self.refresh(job, now, cluster);
         }
@@ -173,7 +177,10 @@ impl Scheduler for Las {
                     self.refresh(job, round.now, plan.cluster());
                 }
                 for phase in Phase::BOTH {
-                    let waiting: Vec<JobId> = self.waiting_jobs[phase].iter().collect();
+                    let running = plan.cluster().active_jobs().filter(|job| !job.running[phase].is_empty());
+                    let highest = running.map(|job| self.level(job.id)).max().unwrap_or(0);
+                    let waiting = self.waiting_jobs[phase].iter();
+                    let waiting: Vec<JobId> = waiting.take_while(|job| self.level(*job) < highest).collect();
                     let progress = |done: f32| Reverse((f64::from(done) * 1000.0) as u32);
                     let key =
                         |attempt: &Attempt, done| (self.level(attempt.id.job()), progress(done), attempt.id);

@@ -2,19 +2,22 @@
 
 use crate::{
     Setup, Workload,
-    cluster_file::ClusterFile,
+    cluster_file::{ClusterFile, MACHINES_MAX, SLOTS_MAX},
     clusters,
     profile::{self, ProfileError, Profiles},
     scenario::{self, Scenario, ScenarioFileError},
     workload::{
         coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
-        trace::TraceError,
+        trace::{TraceError, check_time_range},
     },
 };
 use mrcore::{PerPhase, metrics::shares::MinShare};
 use schedulers::Params;
-use std::path::{Path, PathBuf};
+use std::{
+    ops::Range,
+    path::{Path, PathBuf},
+};
 
 /// Names and descriptions of the built-in workloads.
 pub const WORKLOADS: [(&str, &str); 10] = [
@@ -89,6 +92,8 @@ pub enum CatalogError {
     Scenario { path: String, bad: ScenarioFileError },
     #[error("{path}:{bad}")]
     Cluster { path: String, bad: String },
+    #[error("--load {load}: {why}")]
+    Load { load: f64, why: &'static str },
     #[error("give either --{one} or --{other}")]
     Both { one: &'static str, other: &'static str },
     #[error("{what} of {value} is not valid: it must be {wanted}")]
@@ -122,25 +127,27 @@ pub struct Case {
 impl Case {
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
-    pub fn describe(&self, request: &Request, seeds: u64) -> String {
-        let (slots, workload) = (self.setup.slots(), (self.workload)(1));
+    pub fn describe(&self, request: &Request, seeds: &Range<u64>) -> String {
+        let (slots, workload) = (self.setup.slots(), (self.workload)(seeds.start));
+        let is_named = WORKLOADS.iter().any(|(known, _)| *known == request.workload);
         let profiles = match &request.profiles {
-            Some(path) => format!("profiles of {}", path.display()),
-            None => "built-in profiles".to_owned(),
+            Some(path) => format!(", profiles of {}", path.display()),
+            // The durations of a trace do not depend on profiles.
+            None => if is_named { ", built-in profiles" } else { "" }.to_owned(),
         };
         let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
         let load = workload.offered_load(&self.setup).map_or_else(String::new, |load| {
             format!(", offered load {:.2} (maps) and {:.2} (reduces)", load.map, load.reduce)
         });
         format!(
-            "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}{load}, {}, {profiles}",
+            "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}{load}, {}{profiles}",
             request.workload,
             crate::count(self.setup.machines.len(), "node"),
             slots.map,
             slots.reduce,
             crate::count(workload.jobs.len(), "job"),
             crate::count(workload.tasks(), "task"),
-            crate::count(seeds as usize, "seed"),
+            crate::count((seeds.end - seeds.start) as usize, "seed"),
         )
     }
 }
@@ -157,8 +164,26 @@ pub fn profiles(path: Option<&Path>) -> Result<Profiles, CatalogError> {
 
 /// Reads a text file.
 fn read_text(path: &Path) -> Result<String, CatalogError> {
+    if !path.exists() {
+        return Err(CatalogError::NoFile { path: path.display().to_string() });
+    }
     let unreadable = |source| CatalogError::Unreadable { path: path.display().to_string(), source };
     std::fs::read_to_string(path).map_err(unreadable)
+}
+
+/// Checks that the times between submissions can be changed to reach a load.
+fn check_load(load: f64, workload: &Workload, setup: &Setup) -> Result<(), CatalogError> {
+    let refuse = |why| Err(CatalogError::Load { load, why });
+    let Some(offered) = workload.offered_load(setup) else { return refuse("all jobs arrive at once") };
+    let factor = offered.map.max(offered.reduce) / load;
+    if factor.is_infinite() {
+        return refuse("the cluster has no slots for some of the tasks");
+    }
+    let last_s = workload.jobs.last().map_or(0.0, |job| job.at.as_secs_f64());
+    if check_time_range(last_s * factor).is_err() {
+        return refuse("jobs would arrive over more than ten years");
+    }
+    Ok(())
 }
 
 fn read_cluster(path: &Path) -> Result<ClusterFile, CatalogError> {
@@ -185,7 +210,7 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     let profiles = profiles(request.profiles.as_deref())?;
     let mut case = match built_in_case(request, profiles) {
         Some(case) => case,
-        None => from_file(request)?,
+        None => from_file(request, cluster.as_ref().map(ClusterFile::reduce_slots))?,
     };
     if let Some(nodes) = request.nodes
         && nodes as usize != case.setup.machines.len()
@@ -207,6 +232,9 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     }
     // With the default gap, `mixed` would leave most slots free, and all policies would be equal.
     let usual_load = (request.workload == "mixed" && request.gap_s.is_none()).then_some(MIXED_LOAD);
+    if let Some(load) = request.load {
+        check_load(load, &(case.workload)(1), &case.setup)?;
+    }
     if let Some(load) = request.load.or(usual_load) {
         let (workload, setup) = (case.workload, case.setup.clone());
         case.workload = Box::new(move |seed| workload(seed).with_load(load, &setup));
@@ -234,6 +262,16 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
             return Err(CatalogError::Number { what, value: "0".into(), wanted: "at least 1" });
         }
     }
+    let most = [
+        ("a number of nodes", request.nodes, MACHINES_MAX, "at most 100000"),
+        ("a number of map slots", request.map_slots, SLOTS_MAX, "at most 10000"),
+        ("a number of reduce slots", request.reduce_slots, SLOTS_MAX, "at most 10000"),
+    ];
+    for (what, value, max, wanted) in most {
+        if let Some(value) = value.filter(|value| *value > max) {
+            return Err(CatalogError::Number { what, value: value.to_string(), wanted });
+        }
+    }
     for (what, value) in [("a gap", request.gap_s), ("a scale", request.scale), ("a load", request.load)] {
         if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
             return Err(CatalogError::Number { what, value: value.to_string(), wanted: "above 0" });
@@ -255,6 +293,9 @@ fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     }
     if request.gap_s.is_some() && request.load.is_some() {
         return Err(CatalogError::Both { one: "gap", other: "load" });
+    }
+    if request.scale.is_some() && request.trace_nodes.is_some() {
+        return Err(CatalogError::Both { one: "scale", other: "trace-nodes" });
     }
     let name = request.workload.as_str();
     let is_named = WORKLOADS.iter().any(|(known, _)| *known == name);
@@ -318,7 +359,8 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
     Some(Case { setup, workload, users, params, groups_identical, same_for_all_seeds, skipped_jobs: None })
 }
 
-fn from_file(request: &Request) -> Result<Case, CatalogError> {
+/// Opens the workload in a file. `reduce_slots` is the number of reduce slots of the cluster file.
+fn from_file(request: &Request, reduce_slots: Option<u32>) -> Result<Case, CatalogError> {
     let path = Path::new(&request.workload);
     if !path.exists() {
         let name = request.workload.clone();
@@ -339,7 +381,9 @@ fn from_file(request: &Request) -> Result<Case, CatalogError> {
         let nodes = nodes.unwrap_or(trace_nodes);
         let setup = uniform_cluster(nodes, 4, 2);
         let bytes = request.scale.unwrap_or(f64::from(nodes) / f64::from(trace_nodes));
-        let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max: setup.slots().reduce };
+        let flag = request.reduce_slots.map(|slots| slots.saturating_mul(nodes));
+        let reduces_max = reduce_slots.or(flag).unwrap_or(setup.slots().reduce);
+        let scaling = swim::Scaling { bytes, block: 128 << 20, reduces_max };
         (setup, swim::read(path, scaling)?)
     } else if kind == "json" {
         let rumen::Trace { workload, hosts, without_tasks } = rumen::read(path)?;
@@ -403,7 +447,7 @@ mod tests {
         let case = open(&asked).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((case.setup.machines.len(), case.setup.slots().map), (7, 21));
         assert_eq!((case.workload)(1).jobs.len(), 5);
-        let words = case.describe(&asked, 1);
+        let words = case.describe(&asked, &(1..2));
         assert!(
             words.starts_with("simulated: gridmix on 7 nodes with 21 map and 28 reduce slots, 5 jobs, "),
             "{words}"

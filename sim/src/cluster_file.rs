@@ -16,22 +16,27 @@
 //! rack = 0
 //! ```
 //!
-//! Only `count` and the slots are required. Machines without `rack` are in racks of 40.
+//! Only `count` and the slots are required. Machines without `rack` are in other racks, of 40 machines.
 
-use crate::setup::{Machine, Setup};
+use crate::setup::{MACHINES_PER_RACK, Machine, Setup};
 use mrcore::{PerPhase, Span};
 use serde::Deserialize;
+use std::collections::BTreeSet;
+use toml::Spanned;
 
 /// The maximum number of machines of a simulated cluster.
-const MACHINES_MAX: usize = 100_000;
+pub(crate) const MACHINES_MAX: u32 = 100_000;
+/// The maximum number of slots of a phase on one machine.
+pub(crate) const SLOTS_MAX: u32 = 10_000;
+const HEARTBEAT_MAX_S: f64 = 3600.0;
 
 /// The contents of a file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterFile {
-    replication: Option<usize>,
-    rack_uplink_mbps: Option<f64>,
-    heartbeat_s: Option<f64>,
+    replication: Option<Spanned<u32>>,
+    rack_uplink_mbps: Option<Spanned<f64>>,
+    heartbeat_s: Option<Spanned<f64>>,
     heartbeat_only: Option<bool>,
     machines: Vec<MachineRecord>,
 }
@@ -39,62 +44,94 @@ pub(crate) struct ClusterFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MachineRecord {
-    count: u32,
-    map_slots: u32,
-    reduce_slots: u32,
-    speed: Option<f64>,
-    disk_mbps: Option<f64>,
-    nic_mbps: Option<f64>,
+    count: Spanned<u32>,
+    map_slots: Spanned<u32>,
+    reduce_slots: Spanned<u32>,
+    speed: Option<Spanned<f64>>,
+    disk_mbps: Option<Spanned<f64>>,
+    nic_mbps: Option<Spanned<f64>>,
     rack: Option<u32>,
 }
 
+/// Returns the line, counted from 1, at an offset in the text.
+fn line_at(text: &str, offset: usize) -> usize {
+    text.get(..offset).map_or(1, |before| before.matches('\n').count() + 1)
+}
+
+/// Refuses a value that is not in its range.
+fn check<T: Copy + PartialOrd + std::fmt::Display>(
+    text: &str,
+    key: &str,
+    value: Option<&Spanned<T>>,
+    (min, max): (T, T),
+) -> Result<(), String> {
+    match value {
+        Some(value) if !(*value.get_ref() >= min && *value.get_ref() <= max) => {
+            let line = line_at(text, value.span().start);
+            Err(format!("{line}: {key} = {} is not valid: it must be from {min} to {max}", value.get_ref()))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl ClusterFile {
-    /// Parses a file. The error is one line.
+    /// Parses a file. The error is one line that begins with the number of the line in the file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
             format!("{line}: {}", error.message().replace('\n', " "))
         })?;
-        let above_0 = |key: &str, value: Option<f64>| match value {
-            Some(value) if !(value.is_finite() && value > 0.0) => {
-                Err(format!("1: {key} = {value} is not valid: it must be above 0"))
+        const RATES: (f64, f64) = (1e-3, 1e9);
+        check(text, "replication", file.replication.as_ref(), (1, 1000))?;
+        check(text, "rack_uplink_mbps", file.rack_uplink_mbps.as_ref(), RATES)?;
+        check(text, "heartbeat_s", file.heartbeat_s.as_ref(), (1e-3, HEARTBEAT_MAX_S))?;
+        let mut machines = 0;
+        for record in &file.machines {
+            check(text, "count", Some(&record.count), (0, MACHINES_MAX))?;
+            check(text, "map_slots", Some(&record.map_slots), (0, SLOTS_MAX))?;
+            check(text, "reduce_slots", Some(&record.reduce_slots), (0, SLOTS_MAX))?;
+            check(text, "speed", record.speed.as_ref(), (1e-3, 1e3))?;
+            check(text, "disk_mbps", record.disk_mbps.as_ref(), RATES)?;
+            check(text, "nic_mbps", record.nic_mbps.as_ref(), RATES)?;
+            machines += u64::from(*record.count.get_ref());
+            if machines > u64::from(MACHINES_MAX) {
+                let line = line_at(text, record.count.span().start);
+                return Err(format!("{line}: more than {MACHINES_MAX} machines"));
             }
-            _ => Ok(()),
-        };
-        above_0("rack_uplink_mbps", file.rack_uplink_mbps)?;
-        above_0("heartbeat_s", file.heartbeat_s)?;
-        for machine in &file.machines {
-            above_0("speed", machine.speed)?;
-            above_0("disk_mbps", machine.disk_mbps)?;
-            above_0("nic_mbps", machine.nic_mbps)?;
         }
-        let counts = || file.machines.iter().map(|machine| machine.count as usize);
-        let map_slots: u64 =
-            file.machines.iter().map(|machine| u64::from(machine.count) * u64::from(machine.map_slots)).sum();
-        if counts().sum::<usize>() > MACHINES_MAX {
-            return Err(format!("1: more than {MACHINES_MAX} machines"));
-        }
-        if map_slots == 0 {
+        if file.machines().iter().all(|machine| machine.slots.map == 0) {
             return Err("1: no machine has a map slot".into());
-        }
-        if file.replication == Some(0) {
-            return Err("1: replication = 0 is not valid: it must be at least 1".into());
         }
         Ok(file)
     }
 
-    /// Returns the machines.
+    /// Returns the machines. Racks are numbered from 0; machines without a rack are in racks of their
+    /// own.
     pub(crate) fn machines(&self) -> Vec<Machine> {
         let usual = &Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo").machines[0];
+        let racks: BTreeSet<u32> = self.machines.iter().filter_map(|record| record.rack).collect();
+        let mut without_rack = 0;
         let mut machines = Vec::new();
+        let rate = |given: &Option<Spanned<f64>>, usual: f64| {
+            given.as_ref().map_or(usual, |rate| rate.get_ref() * 1e6)
+        };
         for record in &self.machines {
-            for _ in 0..record.count {
+            for _ in 0..*record.count.get_ref() {
+                let rack = if let Some(rack) = record.rack {
+                    racks.range(..rack).count()
+                } else {
+                    without_rack += 1;
+                    racks.len() + (without_rack - 1) / MACHINES_PER_RACK
+                };
                 machines.push(Machine {
-                    rack: record.rack.unwrap_or(machines.len() as u32 / 40),
-                    slots: PerPhase { map: record.map_slots, reduce: record.reduce_slots },
-                    speed: record.speed.unwrap_or(usual.speed),
-                    disk: record.disk_mbps.map_or(usual.disk, |rate| rate * 1e6),
-                    nic: record.nic_mbps.map_or(usual.nic, |rate| rate * 1e6),
+                    rack: rack as u32,
+                    slots: PerPhase {
+                        map: *record.map_slots.get_ref(),
+                        reduce: *record.reduce_slots.get_ref(),
+                    },
+                    speed: record.speed.as_ref().map_or(usual.speed, |speed| *speed.get_ref()),
+                    disk: rate(&record.disk_mbps, usual.disk),
+                    nic: rate(&record.nic_mbps, usual.nic),
                     disk_bytes: usual.disk_bytes,
                 });
             }
@@ -102,13 +139,22 @@ impl ClusterFile {
         machines
     }
 
+    /// Returns the number of reduce slots of all machines.
+    pub(crate) fn reduce_slots(&self) -> u32 {
+        self.machines().iter().map(|machine| machine.slots.reduce).sum()
+    }
+
     /// Replaces the machines of a cluster, and what else the file sets.
     pub(crate) fn apply(&self, setup: &mut Setup) {
         setup.machines = self.machines();
-        setup.replication = self.replication.unwrap_or(setup.replication);
-        setup.rack_uplink = self.rack_uplink_mbps.map_or(setup.rack_uplink, |rate| rate * 1e6);
-        if let Some(seconds) = self.heartbeat_s {
-            setup.set_heartbeat_interval(Span((seconds * 1e6) as u64));
+        if let Some(replication) = &self.replication {
+            setup.replication = *replication.get_ref() as usize;
+        }
+        if let Some(rate) = &self.rack_uplink_mbps {
+            setup.rack_uplink = rate.get_ref() * 1e6;
+        }
+        if let Some(seconds) = &self.heartbeat_s {
+            setup.set_heartbeat_interval(Span((seconds.get_ref() * 1e6) as u64));
         }
         setup.out_of_band = self.heartbeat_only.map_or(setup.out_of_band, |only| !only);
     }
@@ -130,6 +176,10 @@ mod tests {
         assert!((setup.machines[1].speed - 1.5).abs() < 1e-9 && (setup.machines[2].speed - 1.0).abs() < 1e-9);
         assert!((setup.machines[0].disk - 60e6).abs() < 1.0 && (setup.rack_uplink - 500e6).abs() < 1.0);
         assert_eq!((setup.machines[39].rack, setup.machines[40].rack), (0, 1));
+        let named = "[[machines]]\ncount = 1\nmap_slots = 1\nreduce_slots = 1\nrack = 4000000000\n".repeat(2)
+            + "[[machines]]\ncount = 1\nmap_slots = 1\nreduce_slots = 1\n";
+        let racks = ClusterFile::parse(&named).expect("it parses").machines();
+        assert_eq!(racks.iter().map(|machine| machine.rack).collect::<Vec<_>>(), [0, 0, 1]);
         assert_eq!((setup.replication, setup.heartbeat, setup.out_of_band), (2, Span::secs(3), false));
     }
 
@@ -140,8 +190,23 @@ mod tests {
             ("[[machines]]\ncount = 2\n", "missing field `map_slots`"),
             ("replication = 2\n", "missing field `machines`"),
             ("[[machines]]\ncount = 2\nmap_slots = 0\nreduce_slots = 1\n", "no machine has a map slot"),
-            ("[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nspeed = 0.0\n", "speed = 0"),
-            ("[[machines]]\ncount = 200000\nmap_slots = 1\nreduce_slots = 1\n", "more than 100000 machines"),
+            ("[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nspeed = 0.0\n", "5: speed = 0 is"),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\nnic_mbps = inf\n",
+                "5: nic_mbps = inf is",
+            ),
+            (
+                "heartbeat_s = 1e13\n[[machines]]\ncount = 2\nmap_slots = 1\nreduce_slots = 1\n",
+                "1: heartbeat_s",
+            ),
+            (
+                "[[machines]]\ncount = 200000\nmap_slots = 1\nreduce_slots = 1\n",
+                "2: count = 200000 is not valid",
+            ),
+            (
+                "[[machines]]\ncount = 2\nmap_slots = 4000000000\nreduce_slots = 1\n",
+                "3: map_slots = 4000000000",
+            ),
         ];
         for (text, wanted) in cases {
             let error = ClusterFile::parse(text).expect_err(wanted);

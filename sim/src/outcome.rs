@@ -21,6 +21,10 @@ pub struct Outcome {
     pub facts: u64,
     /// Number of jobs that did not end within the limit, or that could never end.
     pub unfinished: usize,
+    /// Number of these jobs that were not submitted.
+    pub unsubmitted: usize,
+    /// Whether the monitor of the run has stopped it.
+    pub stopped: bool,
     /// Number of faults that occurred.
     pub faults: u32,
     /// How often rare cases occurred, if rules were checked.

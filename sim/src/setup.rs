@@ -11,6 +11,9 @@ use std::{sync::Arc, time::Instant};
 /// Name of the policy that decides at random, for fuzzing.
 pub(crate) const RANDOM: &str = "random";
 
+/// Number of machines in a rack, unless a cluster file sets the racks.
+pub(crate) const MACHINES_PER_RACK: usize = 40;
+
 /// A machine with a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Machine {
@@ -127,7 +130,7 @@ impl Setup {
     /// follows the rule of Hadoop: one second per hundred nodes, at least one and at most ten.
     pub fn even(nodes: u32, slots: PerPhase<u32>, scheduler: &str) -> Self {
         let machine = |at: u32| Machine {
-            rack: at / 40,
+            rack: at / MACHINES_PER_RACK as u32,
             slots,
             speed: 1.0,
             disk: 80e6,

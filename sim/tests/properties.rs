@@ -30,6 +30,8 @@ const SHORT_TIMES: &[(&str, &str)] = &[
     ("fcs.skips", "0"),
     ("fcs.newly_launched", "1s"),
     ("fcs.tolerance", "1s"),
+    ("las.quantum", "1s"),
+    ("las.newly_launched", "1s"),
     ("capacity.queues.a.capacity", "30"),
     ("capacity.queues.b.capacity", "50"),
     ("capacity.queues.b.c.capacity", "80"),

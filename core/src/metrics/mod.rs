@@ -413,8 +413,8 @@ impl Metrics {
     /// Counts the slot time in the lost checkpoint of a reduce as lost.
     fn checkpoint_lost(&mut self, at: Time, id: AttemptId, why: &str) {
         let Some(reduce) = self.reduce(id.task) else { return };
-        let lost = std::mem::take(&mut reduce.checkpointed_time);
-        if why == TRACKER_LOST {
+        let (lost, is_running) = (std::mem::take(&mut reduce.checkpointed_time), reduce.running > 0);
+        if why == TRACKER_LOST && !is_running {
             self.to_recover.insert(id.task, at);
         }
         if let Some(figures) = self.figures.get_mut(&id.job()) {

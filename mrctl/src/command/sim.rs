@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
 use sim::{
-    catalog::{self, CatalogError, Request},
+    catalog::{self, Case, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     fault::{Fault, random_failures},
     profile, report,
@@ -16,9 +16,11 @@ use sim::{
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
+/// The shortest mean time between failures, and until a machine is back.
+const FAILURE_TIME_MIN: Duration = Duration::from_secs(1);
 /// Random failures begin until this long after twice the time of the last submission.
 const FAILURES_AFTER_LAST_JOB_S: f64 = 86_400.0;
 
@@ -93,10 +95,10 @@ struct Compare {
     #[arg(long, value_name = "NODES")]
     trace_nodes: Option<u32>,
     /// Number of seeds; more than one gives confidence intervals
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
     /// The first seed
-    #[arg(long, value_name = "SEED", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
     first_seed: u64,
     /// Fault scenario (TOML), as for `mrctl chaos run`
     #[arg(long, value_name = "FILE")]
@@ -171,10 +173,69 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     for path in args.report.iter().chain(&args.csv) {
         can_write(path)?;
     }
-    let case = catalog::open(&request).map_err(|error| match error {
+    for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
+        if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
+            anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
+        }
+    }
+    let case = open_case(args, &request)?;
+    let started = Instant::now();
+    let seeds = args.first_seed..args.first_seed + args.seeds;
+    let heading = case.describe(&request, &seeds);
+    let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
+    let details = sim_json::Details::of(&case, &request, args.first_seed);
+    let failures = random_failures_of(args, &case);
+    let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
+    let runs = SimulationProgress::new();
+    let monitor = |run: RunProgress<'_>| {
+        runs.report(run);
+        run.elapsed < args.time_limit.0
+    };
+    let experiment = Experiment {
+        setup: case.setup,
+        faults: failures.as_ref().map(|faults| faults as &(dyn Fn(u64) -> Vec<Fault> + Sync)),
+        workload: &case.workload,
+        users: case.users,
+        variants,
+        seeds,
+        limit: None,
+        alone: case.groups_identical,
+        monitor: Some(&monitor),
+    };
+    let comparison = experiment.run_watched(&|step| runs.count_run("", step))?;
+    drop(runs);
+    let elapsed_s = started.elapsed().as_secs_f64();
+    let shown = ComparisonReport {
+        heading,
+        table: report::summary(&comparison),
+        against: report::against_first(&comparison),
+        groups: report::by_group(&comparison, sim::experiment::makespan_s),
+        fault_counts: describe_faults(&comparison, planned, args.mtbf.is_some()),
+        run_speed: run_speed(&comparison, elapsed_s),
+    };
+    // Files first: standard output may be closed early.
+    if let Some(path) = &args.csv {
+        write(path, &sim_csv::jobs(&details, &comparison))?;
+    }
+    if let Some(path) = &args.report {
+        let title = format!("{} under {}", request.workload, args.scheduler);
+        write(path, &report::page(&title, &shown.body(&comparison)))?;
+    }
+    if args.json {
+        output::json(&sim_json::comparison(&details, &comparison))?;
+    } else {
+        shown.print()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the workload, and warns about what is not simulated as requested.
+fn open_case(args: &Compare, request: &Request) -> Result<Case> {
+    let case = catalog::open(request).map_err(|error| match error {
         CatalogError::Unknown { .. }
         | CatalogError::Both { .. }
         | CatalogError::Cluster { .. }
+        | CatalogError::Load { .. }
         | CatalogError::Kind { .. }
         | CatalogError::NoUse { .. }
         | CatalogError::Number { .. }
@@ -191,65 +252,22 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     }
     if case.same_for_all_seeds && args.seeds > 1 {
         eprintln!(
-            "mrctl: {} has too few jobs to be resampled: seeds change only where blocks are placed, so intervals are too narrow",
+            "mrctl: {} has too few jobs, or too little time between them, to be resampled: seeds change only where blocks are placed, so intervals are too narrow",
             request.workload
         );
     }
-    let started = Instant::now();
-    let heading = case.describe(&request, args.seeds);
-    let planned = case.setup.faults.len() + case.setup.steps.len();
-    let details = sim_json::Details::of(&case, &request, args.first_seed);
+    Ok(case)
+}
+
+/// Returns a function that draws the failures of machines for a seed.
+fn random_failures_of(args: &Compare, case: &Case) -> Option<impl Fn(u64) -> Vec<Fault> + Sync + use<>> {
+    let (mtbf, mttr) = args.mtbf.zip(args.mttr)?;
     let machines = case.setup.machines.len() as u32;
     let last_s = (case.workload)(args.first_seed).jobs.last().map_or(0.0, |job| job.at.as_secs_f64());
-    let failures = args.mtbf.zip(args.mttr).map(|(mtbf, mttr)| {
-        // Jobs may run for long after the last submission.
-        let until_s = 2.0 * last_s + FAILURES_AFTER_LAST_JOB_S;
-        move |seed| {
-            let [mtbf_s, mttr_s] = [mtbf, mttr].map(|period| period.0.as_secs_f64());
-            random_failures(machines, mtbf_s, mttr_s, until_s, seed)
-        }
-    });
-    let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
-    let runs = SimulationProgress::new();
-    let monitor = |run: RunProgress<'_>| {
-        runs.report(run);
-        run.elapsed < args.time_limit.0
-    };
-    let experiment = Experiment {
-        setup: case.setup,
-        faults: failures.as_ref().map(|faults| faults as &(dyn Fn(u64) -> Vec<Fault> + Sync)),
-        workload: &case.workload,
-        users: case.users,
-        variants,
-        seeds: args.first_seed..args.first_seed + args.seeds,
-        limit: None,
-        alone: case.groups_identical,
-        monitor: Some(&monitor),
-    };
-    let comparison = experiment.run_watched(&|step| runs.count_run("", step))?;
-    drop(runs);
-    let elapsed_s = started.elapsed().as_secs_f64();
-    let shown = ComparisonReport {
-        heading,
-        table: report::summary(&comparison),
-        against: report::against_first(&comparison),
-        groups: report::by_group(&comparison, sim::experiment::makespan_s),
-        fault_counts: describe_faults(&comparison, planned),
-        run_speed: run_speed(&comparison, elapsed_s),
-    };
-    if args.json {
-        output::json(&sim_json::comparison(&details, &comparison))?;
-    } else {
-        shown.print()?;
-    }
-    if let Some(path) = &args.csv {
-        write(path, &sim_csv::jobs(&details, &comparison))?;
-    }
-    if let Some(path) = &args.report {
-        let title = format!("{} under {}", request.workload, args.scheduler);
-        write(path, &report::page(&title, &shown.body(&comparison)))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    // Jobs may run for long after the last submission.
+    let until_s = 2.0 * last_s + FAILURES_AFTER_LAST_JOB_S;
+    let [mtbf_s, mttr_s] = [mtbf, mttr].map(|period| period.0.as_secs_f64());
+    Some(move |seed| random_failures(machines, mtbf_s, mttr_s, until_s, seed))
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {
@@ -315,17 +333,21 @@ fn reproduction_info(lines: &[&str]) -> String {
     report::paragraphs(lines)
 }
 
-/// Describes how many faults were injected under each policy. Returns None if no faults were
-/// planned.
-fn describe_faults(comparison: &Comparison, planned: usize) -> Option<String> {
+/// Describes how many faults were injected under each policy. `planned` is the number of faults in
+/// the scenario file. Returns None if there are neither planned nor random faults.
+fn describe_faults(comparison: &Comparison, planned: Option<usize>, random: bool) -> Option<String> {
     let arrived = comparison.variants.iter().zip(&comparison.runs).map(|(variant, runs)| {
         let each: Vec<String> = runs.iter().map(|outcome| outcome.faults.to_string()).collect();
         format!("{} under {}", each.join(", "), variant.label)
     });
     let arrived: Vec<String> = arrived.collect();
-    (planned > 0).then(|| {
-        format!("faults injected in each run, of {planned} in the scenario file: {}", arrived.join("; "))
-    })
+    let arrived = arrived.join("; ");
+    match planned.filter(|planned| *planned > 0) {
+        Some(planned) => {
+            Some(format!("faults injected in each run, of {planned} in the scenario file: {arrived}"))
+        }
+        None => random.then(|| format!("failures of machines in each run: {arrived}")),
+    }
 }
 
 /// Parses a list of policies. An unknown policy or a bad parameter is a usage error.
@@ -354,8 +376,14 @@ fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
     let events: u64 = comparison.runs.iter().flatten().map(|outcome| outcome.events).sum();
     let hash = comparison.runs.iter().flatten().fold(0_u64, |sum, outcome| sum.rotate_left(7) ^ outcome.hash);
     let unfinished: usize = comparison.runs.iter().flatten().map(|outcome| outcome.unfinished).sum();
+    let stopped = comparison.runs.iter().flatten().filter(|outcome| outcome.stopped).count();
+    let why = if stopped > 0 {
+        format!("{} reached --time-limit", output::count(stopped as u64, "run"))
+    } else {
+        "no further progress was possible".to_owned()
+    };
     let left = if unfinished > 0 {
-        format!("; {} did not end: no further progress was possible", output::count(unfinished as u64, "job"))
+        format!("; {} did not end: {why}", output::count(unfinished as u64, "job"))
     } else {
         String::new()
     };

@@ -132,6 +132,8 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
     all.insert("overhead_slot_s".into(), total(|job| job.overhead().as_secs_f64()));
     all.insert("makespan_s".into(), figure(report::makespan(comparison, at)));
     all.insert("deciding_real_s".into(), figure(comparison.figure(at, report::deciding_s)));
+    let stopped = comparison.runs[at].iter().filter(|outcome| outcome.stopped).count();
+    all.insert("stopped_runs".into(), stopped.into());
     all.insert("failed".into(), failed.into());
     all.insert("unfinished".into(), unfinished.into());
     all.into()

@@ -14,8 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A reduce that may be paused.
 struct Victim {
     left: work::RemainingWork,
-    /// Whether its job is overdue.
-    is_overdue: bool,
     attempt: AttemptId,
     tracker: TrackerId,
 }
@@ -42,30 +40,18 @@ impl Fcs {
         let held = cluster.active_jobs().flat_map(|job| &job.running.reduce);
         let mut available = idle as usize + held.filter(|id| plan.is_slot_expected(**id)).count();
         let mut victims = self.victims(plan);
-        // Overdue jobs keep their share of the slots.
-        let mut overdue_spare = self.overdue_slots.saturating_sub(self.overdue_slots_max(cluster));
         for id in self.waiting_jobs.iter() {
-            if overdue_spare == 0 {
-                victims.retain(|victim| !victim.is_overdue);
-            }
             if victims.is_empty() {
                 return;
             }
-            self.preempt_for(id, &mut available, &mut overdue_spare, &mut victims, plan);
+            self.preempt_for(id, &mut available, &mut victims, plan);
         }
     }
 
     /// Pauses reduces for one job, if free slots and slots that are being released are not enough.
     /// A paused reduce needs a slot on the tracker of its checkpoint, a new reduce can use any
     /// slot.
-    fn preempt_for(
-        &self,
-        id: JobId,
-        available: &mut usize,
-        overdue_spare: &mut u32,
-        victims: &mut Vec<Victim>,
-        plan: &mut Plan<'_>,
-    ) {
+    fn preempt_for(&self, id: JobId, available: &mut usize, victims: &mut Vec<Victim>, plan: &mut Plan<'_>) {
         let (Some(job), Some(known)) = (plan.cluster().job(id), self.estimates.get(&id)) else { return };
         let demand = plan.startable_tasks(job, Phase::Reduce);
         let spared = demand.min(*available);
@@ -87,10 +73,7 @@ impl Fcs {
                 continue;
             }
             // Victims are ordered by the remaining work of their jobs, the most first.
-            let more = |victim: &Victim| {
-                (!victim.is_overdue || *overdue_spare > 0)
-                    && known.remaining.is_less_than(victim.left, tolerance)
-            };
+            let more = |victim: &Victim| known.remaining.is_less_than(victim.left, tolerance);
             let outranked = victims.iter().enumerate().filter(|(_, victim)| more(victim));
             let mut near = outranked.filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
             let found = near.find(|(_, victim)| {
@@ -102,7 +85,6 @@ impl Fcs {
                 continue;
             };
             let victim = victims.remove(at);
-            *overdue_spare -= u32::from(victim.is_overdue);
             let theirs =
                 self.estimates.get(&victim.attempt.job()).map_or(known.remaining, |known| known.remaining);
             let why = Why::rule("less-remaining-work").with("shuffle_left", known.remaining.shuffle);
@@ -132,7 +114,6 @@ impl Fcs {
             });
             all.extend(attempts.iter().map(|(attempt, _)| Victim {
                 left: known.remaining,
-                is_overdue: known.overdue.is_some(),
                 attempt: attempt.id,
                 tracker: attempt.tracker,
             }));
@@ -160,6 +141,9 @@ impl Fcs {
         now: Time,
     ) -> Option<Guard> {
         let settings = &self.settings;
+        if self.overdue_attempts.contains(&attempt.id) {
+            return Some(Guard::SlackUsedUp);
+        }
         if now.since(attempt.launched) < settings.newly_launched {
             return Some(Guard::NewlyLaunched);
         }
@@ -192,10 +176,8 @@ impl Fcs {
                 (cluster.running(job, Phase::Reduce), cluster.reports(job.id, Phase::Reduce));
             for (attempt, progress) in attempts.filter(|(attempt, _)| attempt.preempt_request.is_none()) {
                 running += 1;
-                let within_share = self.overdue_slots <= self.overdue_slots_max(cluster);
-                let late = known.overdue.filter(|_| within_share).map(|_| Guard::SlackUsedUp);
                 let done = progress.unwrap_or_default().done;
-                if let Some(guard) = late.or_else(|| self.guard(job, (attempt, done), reports, now)) {
+                if let Some(guard) = self.guard(job, (attempt, done), reports, now) {
                     *guarded.entry(guard).or_default() += 1;
                 }
             }

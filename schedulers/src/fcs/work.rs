@@ -80,8 +80,6 @@ pub(super) struct JobEstimate {
     pub(super) partial_progress: f64,
     /// Since when the slack of a pending reduce has been used up.
     pub(super) overdue: Option<Time>,
-    /// Number of its reduce slots that count as slots of overdue jobs.
-    pub(super) overdue_slots: u32,
     /// The remaining work (`T_rs`, `R_left`), as last computed.
     pub(super) remaining: RemainingWork,
 }

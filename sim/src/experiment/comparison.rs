@@ -11,7 +11,7 @@ use mrcore::{
     },
 };
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Results of an experiment.
 #[derive(Debug)]
@@ -155,10 +155,15 @@ impl Comparison {
     }
 
     /// Returns how many jobs of a group (or all jobs) did not succeed under both variants, over all
-    /// seeds.
+    /// seeds. Jobs that were not submitted before a run was stopped count only for all jobs.
     pub fn left_out(&self, group: Option<&str>, one: usize, other: usize) -> usize {
-        let seeds = 0..self.seeds.len();
-        seeds.flat_map(|seed| self.pairs(seed, group, one, other)).filter(Option::is_none).count()
+        let of_seed = |seed: usize| {
+            let pairs = self.pairs(seed, group, one, other);
+            let unsubmitted = |variant: usize| self.runs[variant].get(seed).map_or(0, |run| run.unsubmitted);
+            let not_submitted = if group.is_none() { unsubmitted(one).min(unsubmitted(other)) } else { 0 };
+            pairs.iter().filter(|pair| pair.is_none()).count() + not_submitted
+        };
+        (0..self.seeds.len()).map(of_seed).sum()
     }
 
     /// Returns the makespans of each job under two variants, in one seed; `None` for a job that did
@@ -167,9 +172,16 @@ impl Comparison {
         let (Some(ours), Some(theirs)) = (self.runs[one].get(seed), self.runs[other].get(seed)) else {
             return Vec::new();
         };
-        let succeeded = |job: &JobFigures| job.makespan().filter(|_| job.succeeded).map(Span::as_secs_f64);
-        let jobs = ours.metrics.jobs().filter(|(_, job)| group.is_none_or(|group| job.group == group));
-        jobs.map(|(id, job)| succeeded(job).zip(theirs.metrics.job(id).and_then(succeeded))).collect()
+        let in_group = |(_, job): &(JobId, &JobFigures)| group.is_none_or(|group| job.group == group);
+        let ids = |outcome: &Outcome| -> BTreeSet<JobId> {
+            outcome.metrics.jobs().filter(in_group).map(|(id, _)| id).collect()
+        };
+        let succeeded = |outcome: &Outcome, id: JobId| {
+            let job = outcome.metrics.job(id).filter(|job| job.succeeded)?;
+            job.makespan().map(Span::as_secs_f64)
+        };
+        let all = &ids(ours) | &ids(theirs);
+        all.into_iter().map(|id| succeeded(ours, id).zip(succeeded(theirs, id))).collect()
     }
 
     /// Returns the fraction of the slots of a phase that were in use, from the first submission to

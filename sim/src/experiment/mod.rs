@@ -90,7 +90,12 @@ impl Experiment<'_> {
     /// Like [`Self::run`], but also calls `watch` after every run.
     pub fn run_watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
         let seeds: Vec<u64> = self.seeds.clone().collect();
-        let groups = (self.workload)(self.seeds.start).groups();
+        // A sample of a trace may lack a group.
+        let mut groups: Vec<String> = Vec::new();
+        for seed in &seeds {
+            let more = (self.workload)(*seed).groups();
+            groups.extend(more.into_iter().filter(|group| !groups.contains(group)).collect::<Vec<_>>());
+        }
         let cases: Vec<(usize, u64)> = (0..self.variants.len())
             .flat_map(|variant| seeds.iter().map(move |seed| (variant, *seed)))
             .collect();

@@ -7,8 +7,10 @@ use mrcore::{PerPhase, Phase, Span};
 /// Traces are resampled in as many pieces as this, which keeps bursts together. The Facebook traces
 /// consist of 24 samples of one hour.
 const PIECES: usize = 24;
-/// Shorter traces are not resampled.
+/// Traces with fewer jobs are not resampled.
 const JOBS_MIN: usize = 2 * PIECES;
+/// Traces that are shorter than this, from the first job to the last, are not resampled.
+const SPAN_MIN: Span = Span::secs(PIECES as u64);
 /// Number of users of a trace without user names.
 const USERS: u64 = 20;
 
@@ -29,7 +31,7 @@ impl JobPlan {
 
 impl Workload {
     /// Returns the offered load of each phase: the work of all jobs, divided by what the slots can
-    /// do while the jobs arrive. `None` if all jobs arrive at once.
+    /// do while the jobs arrive; infinite if there are no slots. `None` if all jobs arrive at once.
     pub fn offered_load(&self, setup: &Setup) -> Option<PerPhase<f64>> {
         let (first, last) = (self.jobs.first()?.at, self.jobs.last()?.at);
         let gaps = self.jobs.len().saturating_sub(1).max(1) as f64;
@@ -42,7 +44,10 @@ impl Workload {
         }
         for phase in Phase::BOTH {
             let speeds = setup.machines.iter().map(|machine| f64::from(machine.slots[phase]) * machine.speed);
-            load[phase] /= (speeds.sum::<f64>() * span_s).max(f64::MIN_POSITIVE);
+            // Without work the load is 0, also without slots.
+            if load[phase] > 0.0 {
+                load[phase] /= speeds.sum::<f64>() * span_s;
+            }
         }
         (span_s > 0.0).then_some(load)
     }
@@ -61,7 +66,8 @@ impl Workload {
 
     /// Returns whether [`Self::resampled`] changes the workload.
     pub fn can_be_resampled(&self) -> bool {
-        self.jobs.len() >= JOBS_MIN
+        let ends = self.jobs.first().zip(self.jobs.last());
+        self.jobs.len() >= JOBS_MIN && ends.is_some_and(|(first, last)| last.at.0 - first.at.0 >= SPAN_MIN.0)
     }
 
     /// Returns the workload of a seed: the trace itself for seed 1, otherwise a sample with

@@ -37,7 +37,7 @@ const TASKS_OF_A_JOB_MAX: f64 = 1_000_000.0;
 const LENGTH_MAX_S: f64 = 3.2e8;
 
 /// Checks that a job is submitted within the time that can be simulated.
-pub(super) fn check_time_range(at_s: f64) -> Result<(), String> {
+pub(crate) fn check_time_range(at_s: f64) -> Result<(), String> {
     if at_s <= LENGTH_MAX_S {
         return Ok(());
     }

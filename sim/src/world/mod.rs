@@ -269,17 +269,16 @@ impl World {
         go_on: impl Fn(usize) -> bool,
     ) -> Result<Outcome, RuleViolation> {
         let last = limit.map(|limit| self.now + limit);
+        let mut stopped = false;
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if let Some(last) = last.filter(|last| at > *last) {
                 self.metrics.end_observation(last);
                 break;
             }
-            let is_stopped = || {
-                self.events % EVENTS_PER_CHECK == EVENTS_PER_CHECK - 1
-                    && !go_on(self.workload.jobs.len() - self.jobs_open)
-            };
-            if is_stopped() || self.is_stalled(at, what) {
+            stopped = self.events % EVENTS_PER_CHECK == EVENTS_PER_CHECK - 1
+                && !go_on(self.workload.jobs.len() - self.jobs_open);
+            if stopped || self.is_stalled(at, what) {
                 self.metrics.end_observation(at);
                 break;
             }
@@ -305,6 +304,8 @@ impl World {
             events: self.events,
             facts: self.trace.facts,
             unfinished: self.jobs_open,
+            unsubmitted: self.workload.jobs.len() - self.next_arrival + self.unsubmitted.len(),
+            stopped,
             faults: self.faults_started,
             cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
             deciding: self.decision_times.snapshot(),

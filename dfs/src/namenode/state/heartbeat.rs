@@ -43,7 +43,7 @@ impl State {
         node.registration.usage.clone_from(&heartbeat.usage);
         if let Some(back) = back {
             self.note(back);
-            self.nodes_changed();
+            self.heartbeats_changed(ix);
         }
         self.apply_heartbeat(ix, &heartbeat);
         self.repair_after_copies(now);

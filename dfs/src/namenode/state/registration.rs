@@ -287,7 +287,7 @@ impl State {
 
     /// Makes nodes suspect and then dead if their heartbeats are missing.
     pub(super) fn check_liveness(&mut self, now: Now) {
-        let (mut dead, mut changed) = (Vec::new(), false);
+        let (mut dead, mut changed) = (Vec::new(), Vec::new());
         for ix in 0..self.nodes.len() {
             let node = self.nodes.get_mut(ix);
             let silence = now.mono_ms.saturating_sub(node.last_heartbeat_ms);
@@ -304,12 +304,15 @@ impl State {
                 _ => continue,
             };
             self.note(event);
-            changed = true;
+            changed.push(ix);
+        }
+        for ix in changed {
+            self.heartbeats_changed(ix);
         }
         for ix in &dead {
             self.remove_dead(*ix);
         }
-        if changed || !dead.is_empty() {
+        if !dead.is_empty() {
             self.nodes_changed();
         }
     }
@@ -361,8 +364,24 @@ impl State {
         }
     }
 
-    /// Counts the staying nodes again, and rechecks the blocks that depend on their number and on
-    /// their heartbeats: blocks with damaged replicas and blocks of draining nodes.
+    /// Rechecks the blocks of a node that became suspect or live, as far as that matters: blocks with
+    /// damaged replicas and blocks of draining nodes.
+    pub(super) fn heartbeats_changed(&mut self, ix: NodeIx) {
+        if self.bad.is_empty() && !self.nodes.iter().any(|(_, node)| node.draining) {
+            return;
+        }
+        let depends = |block: &BlockId| {
+            let drains = |ix: &NodeIx| self.nodes.get(*ix).draining;
+            self.bad_holders(*block).next().is_some() || self.holders(*block).iter().any(drains)
+        };
+        let blocks: Vec<BlockId> = self.nodes.get(ix).blocks.iter().copied().filter(depends).collect();
+        for block in blocks {
+            self.recheck(block);
+        }
+    }
+
+    /// Counts the staying nodes again, and rechecks the blocks that depend on their number: blocks
+    /// with damaged replicas and blocks of draining nodes.
     pub(super) fn nodes_changed(&mut self) {
         self.nodes.recount();
         let mut blocks: BTreeSet<BlockId> = self.bad.iter().map(|(block, _)| *block).collect();

@@ -48,7 +48,11 @@ impl State {
                     why.nodes,
                     why.unusable,
                     why.full,
-                    if why.full > 0 { format!(" ({} free)", human(why.free_max)) } else { String::new() },
+                    if why.full > 0 {
+                        format!(" (at most {} free)", human(why.free_max))
+                    } else {
+                        String::new()
+                    },
                     why.excluded
                 ),
             ));

@@ -306,6 +306,8 @@ impl History {
             events: 0,
             facts: 0,
             unfinished,
+            unsubmitted: 0,
+            stopped: false,
             faults: 0,
             cases: crate::Cases::default(),
             deciding: schedulers::timed::DecisionStats::default(),
