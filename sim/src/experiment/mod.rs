@@ -143,11 +143,11 @@ impl Experiment<'_> {
         let (jobs, began) = (workload.jobs.len(), Instant::now());
         let world = World::new(setup, workload)?.with_users(self.users.clone());
         let broken = |broken| ExperimentError::RuleViolation { variant: variant.label.clone(), seed, broken };
-        let go_on = |ended| {
+        let should_continue = |ended| {
             let progress = RunProgress { label: &variant.label, seed, elapsed: began.elapsed(), ended, jobs };
             self.monitor.is_none_or(|monitor| monitor(progress))
         };
-        world.run_monitored(self.limit, go_on).map_err(broken)
+        world.run_monitored(self.limit, should_continue).map_err(broken)
     }
 
     /// Simulates the first job of each group alone.

@@ -261,12 +261,12 @@ impl World {
         self.run_monitored(limit, |_| true)
     }
 
-    /// Like [`Self::run`], but regularly calls `go_on` with the number of jobs that have ended. Stops
+    /// Like [`Self::run`], but regularly calls `should_continue` with the number of jobs that have ended. Stops
     /// if it returns false.
     pub fn run_monitored(
         mut self,
         limit: Option<Span>,
-        go_on: impl Fn(usize) -> bool,
+        should_continue: impl Fn(usize) -> bool,
     ) -> Result<Outcome, RuleViolation> {
         let last = limit.map(|limit| self.now + limit);
         let mut stopped = false;
@@ -277,7 +277,7 @@ impl World {
                 break;
             }
             stopped = self.events % EVENTS_PER_CHECK == EVENTS_PER_CHECK - 1
-                && !go_on(self.workload.jobs.len() - self.jobs_open);
+                && !should_continue(self.workload.jobs.len() - self.jobs_open);
             if stopped || self.is_stalled(at, what) {
                 self.metrics.end_observation(at);
                 break;
