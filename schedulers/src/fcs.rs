@@ -484,17 +484,11 @@ impl Scheduler for Fcs {
             let (rule, ahead) = if is_overdue {
                 ("overdue-first", self.overdue_jobs.ahead_of(job.id).count())
             } else {
-                let ahead =
-                    self.waiting_jobs.ahead_of(job.id).filter(|id| self.overdue_jobs.key(*id).is_none());
-                let overdue = if self.are_overdue_first(cluster) {
-                    self.overdue_jobs.iter().count()
-                } else {
-                    self.waiting_jobs
-                        .ahead_of(job.id)
-                        .filter(|id| self.overdue_jobs.key(*id).is_some())
-                        .count()
-                };
-                ("least-remaining-work-first", ahead.count() + overdue)
+                let mut ahead: BTreeSet<JobId> = self.waiting_jobs.ahead_of(job.id).collect();
+                if self.are_overdue_first(cluster) {
+                    ahead.extend(self.overdue_jobs.iter());
+                }
+                ("least-remaining-work-first", ahead.len())
             };
             let why = with_share(Why::rule(rule), is_overdue, self.settings.overdue_share);
             reasons.push(with_remaining_work(why, known.remaining).with("jobs_ahead", ahead as f64));

@@ -140,8 +140,8 @@ pub(crate) fn figures(comparison: &Comparison, at: usize) -> Value {
 }
 
 /// Returns all jobs of all seeds. Times are seconds since the submission of the job, except
-/// `submitted_s`, which is simulated time. A value that
-/// does not exist is null, such as `reduce_wait_s` of a job without reduces.
+/// `submitted_s`, which is simulated time. A value that does not exist is null, such as
+/// `reduce_wait_s` of a job without reduces.
 pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
     let runs = comparison.runs[at].iter().zip(&comparison.seeds);
     let all = runs.flat_map(|(outcome, seed)| {

@@ -1,10 +1,10 @@
 //! Reads SWIM traces: jobs of Facebook as tab-separated lines.
 //!
 //! Columns: ID, submission (s), gap (s), map input, shuffle, reduce output (bytes). Up to three more
-//! columns with paths may follow, which are ignored. There is no header. Bytes are scaled by the ratio of cluster sizes; arrival times are not scaled. A job has
-//! one map per block of its input, but a map-only job that writes more than it reads has one map
-//! per block of its output. A job has one reduce per GiB that its reduces read and write, up to a
-//! limit.
+//! columns with paths may follow, which are ignored. There is no header. Bytes are scaled by the
+//! ratio of cluster sizes; arrival times are not scaled. A job has one map per block of its input,
+//! but a map-only job that writes more than it reads has one map per block of its output. A job has
+//! one reduce per GiB that its reduces read and write, up to a limit.
 //!
 //! The trace has no task times. We use those of the Facebook job class (COSHH, table 4) with the
 //! most similar bytes. A small job takes 20 s, independent of its input.

@@ -261,8 +261,8 @@ impl World {
         self.run_monitored(limit, |_| true)
     }
 
-    /// Like [`Self::run`], but regularly calls `should_continue` with the number of jobs that have ended. Stops
-    /// if it returns false.
+    /// Like [`Self::run`], but regularly calls `should_continue` with the number of jobs that have
+    /// ended. Stops if it returns false.
     pub fn run_monitored(
         mut self,
         limit: Option<Span>,

@@ -1,7 +1,8 @@
 //! Drains: all blocks of a node are copied to other nodes before the node is stopped. A node is
 //! drained when each of its blocks has the wanted number of replicas on staying nodes with
 //! heartbeats. Staying nodes are those that are neither dead nor draining. A drain is refused,
-//! without any change, if too few nodes would stay. If other nodes die later, the drain reports that it is stuck.
+//! without any change, if too few nodes would stay. If other nodes die later, the drain reports that
+//! it is stuck.
 
 use super::{
     Event, State,
@@ -134,7 +135,9 @@ impl State {
             .holders(block)
             .iter()
             .map(|ix| self.nodes.get(*ix))
-            .find(|node| !node.draining && node.liveness == Liveness::Suspect);
+            .find(|node| !node.draining && node.liveness == Liveness::Suspect)
+            // Otherwise copies are missing, whether the node comes back or not.
+            .filter(|_| tally.live >= tally.wanted);
         let why = match suspect {
             _ if copying => "a copy is running".into(),
             _ if tally.wanted > staying => format!("too few DataNodes remain: {staying}"),
