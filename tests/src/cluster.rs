@@ -6,9 +6,11 @@ use security::Credentials;
 use serde_json::Value;
 use std::{
     fs,
+    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -85,6 +87,23 @@ pub fn is_root() -> bool {
     status.lines().any(|line| line.starts_with("Uid:\t0\t"))
 }
 
+/// Returns a port for the NameNode of a new cluster. The next port is for its JobTracker. No other
+/// cluster gets one of them, not even while their daemon is dead: a test that kills a daemon and
+/// starts it again needs its port. Clusters that choose their ports themselves use higher ones.
+fn unused_port() -> u16 {
+    static CLUSTERS: AtomicU32 = AtomicU32::new(0);
+    let ports = 4_000..10_000;
+    // Tests may run in one process or each in its own.
+    let first = std::process::id().wrapping_mul(8);
+    loop {
+        let pair = first.wrapping_add(CLUSTERS.fetch_add(1, Ordering::Relaxed)) % (ports.len() as u32 / 2);
+        let port = ports.start + 2 * pair as u16;
+        if [port, port + 1].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
+            return port;
+        }
+    }
+}
+
 impl Cluster {
     /// Starts a cluster and waits until it is ready.
     pub fn up(up: Up<'_>) -> Self {
@@ -99,9 +118,10 @@ impl Cluster {
         fs::write(cluster.path("base.toml"), up.settings).expect("a writable folder");
         let (base, nodes, racks) =
             (cluster.path("base.toml").display().to_string(), up.nodes.to_string(), up.racks.to_string());
-        let replication = up.replication.to_string();
+        let (replication, port) = (up.replication.to_string(), unused_port().to_string());
         let mut args = vec!["up", "--detach", "--config", &base, "--nodes", &nodes, "--racks", &racks];
         args.extend(["--replication", &replication, "--block-size", up.block_size]);
+        args.extend(["--namenode-port", &port]);
         args.extend(up.open.then_some("--open"));
         let ran = cluster.try_mrctl(&args);
         assert_eq!(ran.code, 0, "mrctl up failed: {}{}", ran.stdout, ran.stderr);

@@ -135,8 +135,7 @@ impl Launch {
     /// Starts only the NameNode and waits until it is ready.
     pub async fn start_namenode(mut layout: Layout, port: Option<u16>) -> Result<Self> {
         let port = port.filter(|port| *port != 0);
-        let [free, jobtracker] = free_ports(port, layout.ports)?;
-        let ports = [port.unwrap_or(free), jobtracker];
+        let ports = choose_ports(port, layout.ports)?;
         if let Some(note) = layout.ports.and_then(|before| moved_ports_note(port, before, ports)) {
             eprintln!("mrctl: note: {note}");
         }
@@ -405,20 +404,27 @@ fn moved_ports_note(asked: Option<u16>, before: [u16; 2], now: [u16; 2]) -> Opti
     (!moved.is_empty()).then(|| format!("{notes}; programs with the old address must use the new one"))
 }
 
-/// Returns two free ports, neither of which is `not`: the ports of the last start if they are free,
-/// else random ports outside the range that the kernel uses for outgoing connections, so that a
-/// restarted daemon finds its port free.
-fn free_ports(not: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
-    let is_free = |port: &u16| Some(*port) != not && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+/// Returns the ports of the NameNode and of the JobTracker. The NameNode gets the port `asked`. The
+/// ports of the last start are used again if they are free; the JobTracker else gets the port after
+/// the one that was asked for. Other ports are random, outside the range that the kernel uses for
+/// outgoing connections, so that a restarted daemon finds its port free.
+fn choose_ports(asked: Option<u16>, before: Option<[u16; 2]>) -> Result<[u16; 2]> {
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut random = rand::rng();
-    let kept = before.map_or([None; 2], |before| before.map(|port| Some(port).filter(is_free)));
-    let mut other = |not: Option<u16>| {
-        let mut ports = (0..200).map(|_| random.random_range(10_000..32_000));
-        ports.find(|port| Some(*port) != not && !kept.contains(&Some(*port)) && is_free(port))
+    let mut choose = |preferred: [Option<u16>; 2], other: Option<u16>| {
+        let ports = (0..200).map(|_| random.random_range(10_000..32_000));
+        let mut ports = preferred.into_iter().flatten().chain(ports);
+        ports
+            .find(|port| Some(*port) != other && is_free(*port))
+            .context("no free ports found on 127.0.0.1 from 10000 to 32000")
     };
-    let namenode = kept[0].or_else(|| other(None));
-    let jobtracker = kept[1].or_else(|| other(namenode));
-    namenode.zip(jobtracker).map(Into::into).context("no free ports found on 127.0.0.1 from 10000 to 32000")
+    let [namenode, jobtracker] = before.map_or([None; 2], |before| before.map(Some));
+    let namenode = match asked {
+        Some(port) => port,
+        None => choose([namenode, None], jobtracker)?,
+    };
+    let next = asked.and_then(|port| port.checked_add(1));
+    Ok([namenode, choose([jobtracker, next], Some(namenode))?])
 }
 
 fn spawn_process(daemon: &mut Daemon) -> Result<Child> {
@@ -590,20 +596,31 @@ mod tests {
     }
 
     #[test]
-    fn free_ports_can_be_bound() {
-        let ports = free_ports(None, None).unwrap();
-        assert_eq!(free_ports(None, Some(ports)).unwrap(), ports, "those of the last start");
-        assert!(!free_ports(Some(ports[0]), Some(ports)).unwrap().contains(&ports[0]));
+    fn chosen_ports_can_be_bound() {
+        let ports = choose_ports(None, None).unwrap();
+        assert_eq!(choose_ports(None, Some(ports)).unwrap(), ports, "those of the last start");
+        let [asked, other] = choose_ports(Some(ports[1]), Some(ports)).unwrap();
+        assert!(asked == ports[1] && other != ports[1], "the JobTracker's port was asked for");
         let _held = ports.map(|port| TcpListener::bind(("127.0.0.1", port)).unwrap());
-        let others = free_ports(None, Some(ports)).unwrap();
+        let others = choose_ports(None, Some(ports)).unwrap();
         assert!(others.iter().all(|port| !ports.contains(port)), "{others:?}");
     }
 
     #[test]
+    fn jobtracker_gets_the_port_after_the_one_asked_for_if_free() {
+        let asked = choose_ports(None, None).unwrap()[0];
+        let next = TcpListener::bind(("127.0.0.1", asked + 1));
+        assert!(next.is_err() || choose_ports(Some(asked), None).unwrap() != [asked, asked + 1]);
+        drop(next);
+        let ports = choose_ports(Some(asked), None).unwrap();
+        assert!(ports == [asked, asked + 1] || TcpListener::bind(("127.0.0.1", asked + 1)).is_err());
+    }
+
+    #[test]
     fn master_keeps_its_port_if_free_and_a_new_port_is_noted() {
-        let before = free_ports(None, None).unwrap();
+        let before = choose_ports(None, None).unwrap();
         let _held = TcpListener::bind(("127.0.0.1", before[0])).unwrap();
-        let now = free_ports(None, Some(before)).unwrap();
+        let now = choose_ports(None, Some(before)).unwrap();
         assert!(now[0] != before[0] && now[1] == before[1], "{before:?} {now:?}");
         assert_eq!(moved_ports_note(None, [1, 2], [1, 2]), None);
         assert_eq!(moved_ports_note(Some(5), [1, 2], [5, 2]), None, "requested");
