@@ -34,6 +34,9 @@ pub struct Config {
     /// A reservation lapses this long after `preemption_timeout`. By then the preempted slot is
     /// free, and the tracker has reported it.
     pub reserve_for: Span,
+    /// Maximum number of trackers whose free slots are offered at once when work arrives. The slots
+    /// of other trackers are offered with their next heartbeat.
+    pub offers_max: usize,
     /// Maximum number of launches, and of other events, that `mrctl why` shows for each job.
     pub events_max: usize,
     /// Maximum number of reduces of a job.
@@ -71,6 +74,7 @@ impl Default for Config {
             speculative_share: 0.1,
             reserve_for: Span::secs(30),
             preemption_timeout: Span::secs(60),
+            offers_max: 64,
             events_max: 32,
             reduces_max: 10_000,
             maps_max: 1_000_000,

@@ -22,7 +22,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow"]),
     ("Nodes", &["nodes", "drain"]),
     ("Security", &["token"]),
-    ("Lab", &["bench", "chaos", "sim", "replay", "repro", "verify"]),
+    ("Lab", &["bench", "chaos", "sim", "compare", "replay", "repro", "verify"]),
 ];
 
 const HELP_INTRO: &str = "\
@@ -140,6 +140,7 @@ enum LabCommand {
     #[command(subcommand, arg_required_else_help = true)]
     Chaos(lab::chaos::ChaosCommand),
     Sim(Box<command::sim::Args>),
+    Compare(command::compare::Args),
     Replay(command::sim_replay::Args),
     Repro(command::sim_repro::Args),
     Verify(lab::verify::Args),
@@ -200,6 +201,7 @@ async fn run_lab(command: LabCommand) -> Result<ExitCode> {
         LabCommand::Bench(command) => Box::pin(lab::bench::run(command)).await,
         LabCommand::Chaos(command) => lab::chaos::run(command).await,
         LabCommand::Sim(args) => command::sim::run(&args).await,
+        LabCommand::Compare(args) => command::compare::run(&args),
         LabCommand::Replay(args) => command::sim_replay::run(&args),
         LabCommand::Repro(args) => command::sim_repro::run(&args).await,
         LabCommand::Verify(args) => lab::verify::run(&args).await,

@@ -1,17 +1,19 @@
 //! Reads the description of a cluster, for `mrctl sim --cluster`.
 //!
 //! ```toml
-//! replication = 3           # replicas of each block
+//! replication = 3           # replicas of each block of the input
+//! output_replication = 3    # of the output of jobs; 0: task times include the writing of output
 //! rack_uplink_mbps = 1250   # MB per second in each direction of the link of a rack
 //! heartbeat_s = 3
-//! heartbeat_only = true     # a free slot is reported only with the next heartbeat
+//! heartbeat_only = true     # free slots are reported, and get work, only with a heartbeat
 //!
 //! [[machines]]
 //! count = 20
 //! map_slots = 8
 //! reduce_slots = 4
 //! speed = 1.5               # relative to the machine that the profiles were measured on
-//! disk_mbps = 80            # MB per second that one reader gets
+//! disk_mbps = 320           # MB per second of all disks of a machine together
+//! cache_mb = 4096           # MB of memory for cached files
 //! nic_mbps = 125            # MB per second in each direction
 //! rack = 0
 //! ```
@@ -19,7 +21,7 @@
 //! Only `count` and the slots are required. Machines without `rack` are in other racks, of 40 machines.
 
 use crate::setup::{MACHINES_PER_RACK, Machine, Setup};
-use mrcore::{PerPhase, Span};
+use mrcore::{Config, PerPhase, Span};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use toml::Spanned;
@@ -35,6 +37,7 @@ const HEARTBEAT_MAX_S: f64 = 3600.0;
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClusterFile {
     replication: Option<Spanned<u32>>,
+    output_replication: Option<Spanned<u32>>,
     rack_uplink_mbps: Option<Spanned<f64>>,
     heartbeat_s: Option<Spanned<f64>>,
     heartbeat_only: Option<bool>,
@@ -49,6 +52,7 @@ struct MachineRecord {
     reduce_slots: Spanned<u32>,
     speed: Option<Spanned<f64>>,
     disk_mbps: Option<Spanned<f64>>,
+    cache_mb: Option<Spanned<f64>>,
     nic_mbps: Option<Spanned<f64>>,
     rack: Option<u32>,
 }
@@ -83,6 +87,7 @@ impl ClusterFile {
         })?;
         const RATES: (f64, f64) = (1e-3, 1e9);
         check(text, "replication", file.replication.as_ref(), (1, 1000))?;
+        check(text, "output_replication", file.output_replication.as_ref(), (0, 1000))?;
         check(text, "rack_uplink_mbps", file.rack_uplink_mbps.as_ref(), RATES)?;
         check(text, "heartbeat_s", file.heartbeat_s.as_ref(), (1e-3, HEARTBEAT_MAX_S))?;
         let mut machines = 0;
@@ -92,6 +97,7 @@ impl ClusterFile {
             check(text, "reduce_slots", Some(&record.reduce_slots), (0, SLOTS_MAX))?;
             check(text, "speed", record.speed.as_ref(), (1e-3, 1e3))?;
             check(text, "disk_mbps", record.disk_mbps.as_ref(), RATES)?;
+            check(text, "cache_mb", record.cache_mb.as_ref(), (0.0, 1e9))?;
             check(text, "nic_mbps", record.nic_mbps.as_ref(), RATES)?;
             machines += u64::from(*record.count.get_ref());
             if machines > u64::from(MACHINES_MAX) {
@@ -131,6 +137,7 @@ impl ClusterFile {
                     },
                     speed: record.speed.as_ref().map_or(usual.speed, |speed| *speed.get_ref()),
                     disk: rate(&record.disk_mbps, usual.disk),
+                    cache: rate(&record.cache_mb, usual.cache as f64) as u64,
                     nic: rate(&record.nic_mbps, usual.nic),
                     disk_bytes: usual.disk_bytes,
                 });
@@ -150,13 +157,23 @@ impl ClusterFile {
         if let Some(replication) = &self.replication {
             setup.replication = *replication.get_ref() as usize;
         }
+        if let Some(replication) = &self.output_replication {
+            setup.output_replication = *replication.get_ref() as usize;
+        }
         if let Some(rate) = &self.rack_uplink_mbps {
             setup.rack_uplink = rate.get_ref() * 1e6;
         }
         if let Some(seconds) = &self.heartbeat_s {
             setup.set_heartbeat_interval(Span((seconds.get_ref() * 1e6) as u64));
         }
-        setup.out_of_band = self.heartbeat_only.map_or(setup.out_of_band, |only| !only);
+        match self.heartbeat_only {
+            Some(true) => setup.set_heartbeat_only(),
+            Some(false) => {
+                setup.out_of_band = true;
+                setup.config.offers_max = Config::default().offers_max;
+            }
+            None => {}
+        }
     }
 }
 
@@ -164,8 +181,8 @@ impl ClusterFile {
 mod tests {
     use super::*;
 
-    const FILE: &str = "replication = 2\nheartbeat_s = 3\nheartbeat_only = true\nrack_uplink_mbps = 500\n\
-        [[machines]]\ncount = 2\nmap_slots = 8\nreduce_slots = 4\nspeed = 1.5\ndisk_mbps = 60\n\
+    const FILE: &str = "replication = 2\noutput_replication = 1\nheartbeat_s = 3\nheartbeat_only = true\nrack_uplink_mbps = 500\n\
+        [[machines]]\ncount = 2\nmap_slots = 8\nreduce_slots = 4\nspeed = 1.5\ndisk_mbps = 60\ncache_mb = 7\n\
         [[machines]]\ncount = 41\nmap_slots = 2\nreduce_slots = 1\n";
 
     #[test]
@@ -174,13 +191,18 @@ mod tests {
         ClusterFile::parse(FILE).expect("it parses").apply(&mut setup);
         assert_eq!((setup.machines.len(), setup.slots()), (43, PerPhase { map: 98, reduce: 49 }));
         assert!((setup.machines[1].speed - 1.5).abs() < 1e-9 && (setup.machines[2].speed - 1.0).abs() < 1e-9);
-        assert!((setup.machines[0].disk - 60e6).abs() < 1.0 && (setup.rack_uplink - 500e6).abs() < 1.0);
+        assert!(
+            (setup.machines[0].disk - 60e6).abs() < 1.0
+                && setup.machines[0].cache == 7_000_000
+                && (setup.rack_uplink - 500e6).abs() < 1.0
+        );
         assert_eq!((setup.machines[39].rack, setup.machines[40].rack), (0, 1));
         let named = "[[machines]]\ncount = 1\nmap_slots = 1\nreduce_slots = 1\nrack = 4000000000\n".repeat(2)
             + "[[machines]]\ncount = 1\nmap_slots = 1\nreduce_slots = 1\n";
         let racks = ClusterFile::parse(&named).expect("it parses").machines();
         assert_eq!(racks.iter().map(|machine| machine.rack).collect::<Vec<_>>(), [0, 0, 1]);
-        assert_eq!((setup.replication, setup.heartbeat, setup.out_of_band), (2, Span::secs(3), false));
+        assert_eq!((setup.replication, setup.output_replication), (2, 1));
+        assert_eq!((setup.heartbeat, setup.out_of_band, setup.config.offers_max), (Span::secs(3), false, 0));
     }
 
     #[test]

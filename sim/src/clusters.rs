@@ -1,7 +1,7 @@
 //! The clusters of the papers, for `mrctl repro`, `mrctl sim --workload` and measurements.
 //!
 //! They use the timing of Hadoop 1: a tracker sends a heartbeat every three seconds, and reports a
-//! free slot only with its next heartbeat.
+//! free slot, and gets work, only with a heartbeat.
 
 use crate::{Setup, workload::coshh};
 use mrcore::{PerPhase, Span, metrics::shares::MinShare};
@@ -10,27 +10,40 @@ use schedulers::Params;
 fn hadoop(nodes: u32, map: u32, reduce: u32) -> Setup {
     let mut setup = Setup::even(nodes, PerPhase { map, reduce }, "fifo");
     setup.set_heartbeat_interval(Span::secs(3));
-    setup.out_of_band = false;
+    setup.set_heartbeat_only();
     setup
 }
 
-/// Returns the cluster of the hSRTF paper: 58 nodes.
-pub fn hsrtf() -> Setup {
-    hadoop(58, 8, 2)
+/// Sets the disks of all machines, in bytes per second, and their memory for cached files. The
+/// papers give memory and number of disks, not their rates; a disk is assumed to have 100 to 120 MB/s.
+fn set_disks(setup: &mut Setup, disk: f64, cache: u64) {
+    setup.machines.iter_mut().for_each(|machine| (machine.disk, machine.cache) = (disk, cache));
 }
 
-/// Returns the cluster of the Chronos paper: 8 nodes and two replicas per block. A silent node is
-/// lost after 25 s.
+/// Returns the cluster of the hSRTF paper: 58 nodes with 8 GB of memory.
+pub fn hsrtf() -> Setup {
+    let mut setup = hadoop(58, 8, 2);
+    set_disks(&mut setup, 100e6, 4 << 30);
+    setup
+}
+
+/// Returns the cluster of the Chronos paper: 8 nodes with 48 GB of memory, and two replicas per
+/// block. A silent node is lost after 25 s.
 pub fn chronos() -> Setup {
     let mut setup = hadoop(8, 8, 4);
-    setup.replication = 2;
+    set_disks(&mut setup, 100e6, 32 << 30);
+    (setup.replication, setup.output_replication) = (2, 2);
     setup.config.lost_after = Span::secs(25);
     setup
 }
 
-/// Returns the cluster of the FCS paper: 45 workers.
+/// Returns the cluster of the FCS paper: 45 workers with 24 GB of memory and two disks. The paper does
+/// not say how often output is replicated; with more than one replica the disks are overloaded.
 pub fn fcs() -> Setup {
-    hadoop(45, 8, 4)
+    let mut setup = hadoop(45, 8, 4);
+    set_disks(&mut setup, 240e6, 12 << 30);
+    setup.output_replication = 1;
+    setup
 }
 
 /// Returns the cluster of the COSHH paper with `resources` unequal machines (six in table 3). Its

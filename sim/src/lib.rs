@@ -6,6 +6,7 @@
 //! all facts). The crate is pure except for reading and writing files, and for the clock that
 //! measures the run time of policies. Read [`world`] first.
 
+pub mod campaign;
 pub mod catalog;
 mod cluster_file;
 pub mod clusters;

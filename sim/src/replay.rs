@@ -212,7 +212,7 @@ pub(crate) fn machines(history: &History, slots: PerPhase<Option<u32>>, more: i3
             reduce: slots.reduce.unwrap_or(recorded.reduce),
         };
         // Task times come from the history, so the rates of disk and network must not limit them.
-        Machine { rack: rack as u32, slots, disk: 1e12, nic: 1e10, ..usual.clone() }
+        Machine { rack: rack as u32, slots, disk: 1e12, nic: 1e11, ..usual.clone() }
     };
     let mut machines: Vec<Machine> = history.trackers.iter().map(machine).collect();
     let count = (machines.len() as u32).saturating_add_signed(more).max(1) as usize;

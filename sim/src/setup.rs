@@ -23,8 +23,11 @@ pub struct Machine {
     pub slots: PerPhase<u32>,
     /// Computing speed relative to the machine that profiles were measured on.
     pub speed: f64,
-    /// Bytes per second that one reader gets from its disks.
+    /// Bytes per second of its disks, which readers and writers share.
     pub disk: f64,
+    /// Bytes of memory for cached files. Temporary files of tasks use the disks only as far as they
+    /// do not fit.
+    pub cache: u64,
     /// Bytes per second in each direction of its network interface.
     pub nic: f64,
     /// Capacity of its DataNode in bytes.
@@ -46,8 +49,8 @@ pub struct Costs {
     pub pause: Span,
     /// Bytes per second at which maps write output and reduces write checkpoints.
     pub write: f64,
-    /// Maximum number of bytes of a reduce's data that are in memory. The remaining data is already
-    /// on disk.
+    /// Memory of a task. A map whose output is larger sorts it in several runs, which are merged on
+    /// disk. A reduce whose data is larger has the remaining data on disk.
     pub memory: u64,
     /// Time of the commit of a job.
     pub commit: Span,
@@ -91,8 +94,10 @@ pub struct Setup {
     pub rack_uplink: f64,
     /// Bytes per second of all shuffles together; `None` for the sum of the network interfaces.
     pub fabric: Option<f64>,
-    /// Replicas per block.
+    /// Replicas of each block of the input.
     pub replication: usize,
+    /// Replicas of the output of jobs; 0 if the times of tasks include the writing of output.
+    pub output_replication: usize,
     /// Interval of the heartbeats of a tracker.
     pub heartbeat: Span,
     /// Whether a tracker sends a heartbeat as soon as a slot becomes free.
@@ -126,14 +131,16 @@ pub struct Setup {
 
 impl Setup {
     /// Creates a cluster of `nodes` equal machines in racks of 40, as in most clusters of the
-    /// papers: gigabit network, one disk stream of 80 MB/s per reader. The heartbeat interval
-    /// follows the rule of Hadoop: one second per hundred nodes, at least one and at most ten.
+    /// papers: gigabit network, four disks of 80 MB/s, 4 GiB of memory for cached files. The
+    /// heartbeat interval follows the rule of Hadoop: one second per hundred nodes, at least one
+    /// and at most ten.
     pub fn even(nodes: u32, slots: PerPhase<u32>, scheduler: &str) -> Self {
         let machine = |at: u32| Machine {
             rack: at / MACHINES_PER_RACK as u32,
             slots,
             speed: 1.0,
-            disk: 80e6,
+            disk: 320e6,
+            cache: 4 << 30,
             nic: 125e6,
             disk_bytes: 1 << 42,
         };
@@ -142,6 +149,7 @@ impl Setup {
             rack_uplink: 1.25e9,
             fabric: None,
             replication: 3,
+            output_replication: 3,
             heartbeat: Span::secs(1),
             out_of_band: true,
             tick: Span::millis(1),
@@ -171,6 +179,13 @@ impl Setup {
         self.config.lost_after = Span(10 * heartbeat.0).max(usual.lost_after);
         self.config.launch_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.launch_timeout);
         self.config.task_timeout = Span(3 * heartbeat.0 + 500_000).max(usual.task_timeout);
+    }
+
+    /// Makes trackers report free slots and get work only with their regular heartbeats, as in
+    /// Hadoop 1.
+    pub fn set_heartbeat_only(&mut self) {
+        self.out_of_band = false;
+        self.config.offers_max = 0;
     }
 
     /// Creates the JobTracker core.

@@ -17,10 +17,6 @@ use crate::{
 };
 use std::collections::BTreeSet;
 
-/// Maximum number of trackers whose free slots are offered at once when work arrives. The slots of
-/// other trackers are offered with their next heartbeat.
-const OFFERS_MAX: usize = 64;
-
 impl JobTracker {
     /// Offers the free slots of a tracker to the policy.
     pub(super) fn offer(&mut self, now: Time, tracker: TrackerId, out: &mut Vec<Effect>) {
@@ -193,12 +189,13 @@ impl JobTracker {
     /// heartbeats. The slots of trackers that have input of pending maps are offered first, for
     /// locality.
     pub(super) fn offer_free_slots(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let max = self.config.offers_max;
         let free =
             |id: &TrackerId| Phase::BOTH.into_iter().any(|phase| self.cluster.has_free_slot(*id, phase));
         let mut asked = BTreeSet::new();
         let mut order: Vec<TrackerId> = Vec::new();
         let waiting = self.cluster.active_jobs().filter(|job| !job.pending.map.is_empty());
-        let near = waiting.flat_map(|job| job.input_hosts().take(OFFERS_MAX)).take(OFFERS_MAX);
+        let near = waiting.flat_map(|job| job.input_hosts().take(max)).take(max);
         for tracker in near.flat_map(|host| self.cluster.trackers_on(host)).filter(free) {
             if asked.insert(tracker) {
                 order.push(tracker);
@@ -206,13 +203,13 @@ impl JobTracker {
         }
         let from = self.next_offer;
         for phase in Phase::BOTH {
-            for tracker in self.cluster.free_trackers_from(phase, from).take(OFFERS_MAX) {
+            for tracker in self.cluster.free_trackers_from(phase, from).take(max) {
                 if asked.insert(tracker) {
                     order.push(tracker);
                 }
             }
         }
-        order.truncate(OFFERS_MAX);
+        order.truncate(max);
         for tracker in order {
             if !self.has_launchable_task() {
                 break;

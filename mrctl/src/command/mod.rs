@@ -3,6 +3,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
+pub(crate) mod compare;
 pub(crate) mod demo;
 pub(crate) mod down;
 pub(crate) mod drain;

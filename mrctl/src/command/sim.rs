@@ -178,7 +178,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
             anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
         }
     }
-    let case = open_case(args, &request)?;
+    let case = open_case(&request, args.seeds, args.faults.as_deref())?;
     let started = Instant::now();
     let seeds = args.first_seed..args.first_seed + args.seeds;
     let heading = case.describe(&request, &seeds);
@@ -229,8 +229,9 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the workload, and warns about what is not simulated as requested.
-fn open_case(args: &Compare, request: &Request) -> Result<Case> {
+/// Opens the workload, and warns about what is not simulated as requested with this number of
+/// seeds and this scenario file.
+pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) -> Result<Case> {
     let case = catalog::open(request).map_err(|error| match error {
         CatalogError::Unknown { .. }
         | CatalogError::Both { .. }
@@ -243,14 +244,14 @@ fn open_case(args: &Compare, request: &Request) -> Result<Case> {
         other => other.into(),
     })?;
     for step in &case.setup.steps {
-        if let (Some(why), Some(file)) = (step.action.not_simulated(), &args.faults) {
+        if let (Some(why), Some(file)) = (step.action.not_simulated(), faults) {
             eprintln!("mrctl: {}:{}: {} is left out: {why}", file.display(), step.line, step.action.verb());
         }
     }
     if let Some(skipped_jobs) = &case.skipped_jobs {
         eprintln!("mrctl: {skipped_jobs}");
     }
-    if case.same_for_all_seeds && args.seeds > 1 {
+    if case.same_for_all_seeds && seeds > 1 {
         eprintln!(
             "mrctl: {} has too few jobs, or too little time between them, to be resampled: seeds change only where blocks are placed, so intervals are too narrow",
             request.workload

@@ -5,6 +5,17 @@ use serde_json::Value;
 use sim::experiment::Comparison;
 use std::fmt::Write as _;
 
+/// The scores of `mrctl lab compare` that are figures over seeds, with an interval.
+const FIGURES: [&str; 7] = [
+    "completion_s",
+    "against_reference",
+    "makespan_s",
+    "locality",
+    "lost_slot_s",
+    "overhead_slot_s",
+    "preemptions",
+];
+
 /// Returns all jobs of all policies and seeds. The first line is a comment that says how they were
 /// made, the second has the names of the columns: `policy`, and the keys of a job in JSON.
 pub(crate) fn jobs(details: &Details, comparison: &Comparison) -> String {
@@ -20,6 +31,29 @@ pub(crate) fn jobs(details: &Details, comparison: &Comparison) -> String {
             let values: Vec<String> = job.values().map(field).collect();
             let _ = writeln!(text, "{},{}", quoted(&variant.label), values.join(","));
         }
+    }
+    text
+}
+
+/// Returns objects with the same keys as CSV. The first line is a comment that says how they were
+/// made. A figure over seeds becomes its mean, followed by half the width of its interval.
+pub(crate) fn table(made_by: &str, rows: &[Value]) -> String {
+    let mut text = format!("# {made_by}\n");
+    for (at, row) in rows.iter().filter_map(Value::as_object).enumerate() {
+        let (mut names, mut values) = (Vec::new(), Vec::new());
+        for (name, value) in row {
+            names.push(name.clone());
+            names.extend(FIGURES.contains(&name.as_str()).then(|| format!("{name}_half_width")));
+            match value.as_object() {
+                Some(figure) => values.extend(["mean", "half_width"].map(|part| field(&figure[part]))),
+                None if FIGURES.contains(&name.as_str()) => values.extend([field(value), String::new()]),
+                None => values.push(field(value)),
+            }
+        }
+        if at == 0 {
+            let _ = writeln!(text, "{}", names.join(","));
+        }
+        let _ = writeln!(text, "{}", values.join(","));
     }
     text
 }

@@ -18,7 +18,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
-pub use variant::Variant;
+pub use variant::{Variant, split_outside_brackets};
 
 /// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
@@ -166,7 +166,7 @@ impl Experiment<'_> {
 
 /// Simulates a job alone on a cluster without faults, and returns how long it takes; `None` if the
 /// job cannot end, for example because it has reduces and the cluster has no reduce slots.
-fn time_alone(
+pub(crate) fn time_alone(
     setup: &Setup,
     workload: &Workload,
     index: usize,
@@ -199,7 +199,7 @@ pub(crate) fn job_times_alone(
 }
 
 /// Calls `one` for each index in `0..count`, on all cores. Returns the results in index order.
-fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub(crate) fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(count.max(1));
     let (queue, tasks) = channel::unbounded();
     (0..count).for_each(|at| queue.send(at).expect("the receiver exists"));

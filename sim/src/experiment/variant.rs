@@ -64,7 +64,7 @@ impl Variant {
 
 /// Splits a text at the commas that are not inside brackets. Returns `None` if a part is empty or
 /// a bracket has no counterpart.
-fn split_outside_brackets(text: &str) -> Option<Vec<&str>> {
+pub fn split_outside_brackets(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut open, mut from) = (Vec::new(), Vec::new(), 0);
     for (at, letter) in text.char_indices() {
         match letter {

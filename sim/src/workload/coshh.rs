@@ -205,6 +205,7 @@ fn slow_machine(stores: bool) -> Machine {
         slots: PerPhase { map: 1, reduce: 1 },
         speed: 0.01,
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
+        cache: u64::MAX,
         nic: 12.5e6,
         disk_bytes: if stores { 4_000_000_000_000_000 } else { 400_000 },
     }
@@ -240,6 +241,8 @@ fn interleaved([two, three, five]: [Machine; 3], count: u32, scheduler: &str) ->
     // Trackers send a heartbeat at once if they have something to report.
     setup.set_heartbeat_interval(HEARTBEAT);
     setup.tick = HEARTBEAT;
+    setup.costs.net_epoch = HEARTBEAT;
+    setup.output_replication = 0;
     setup.config.absence = Span(10 * HEARTBEAT.0);
     setup.machines = six.iter().cycle().take(count as usize).cloned().collect();
     setup

@@ -137,7 +137,7 @@ impl Outline<'_> {
             reduce_out: profile.reduce_out,
             startup_time: seconds(profile.start_s),
             slow_start: 0.05,
-            speculation: false,
+            speculation: true,
             split_slow: true,
         }
     }

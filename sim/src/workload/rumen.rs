@@ -168,7 +168,7 @@ fn plan(job: &Job, hosts: &mut Hosts) -> Result<(i64, JobPlan), String> {
         reduce_out: 1.0,
         startup_time: seconds(0.0),
         slow_start: 0.05,
-        speculation: false,
+        speculation: true,
         split_slow: true,
     };
     check_task_times(&plan)?;

@@ -178,7 +178,7 @@ impl<'a> Row<'a> {
             reduce_out: output / shuffle.max(1.0),
             startup_time: seconds(1.0),
             slow_start: 0.05,
-            speculation: false,
+            speculation: true,
             split_slow: true,
         }
     }

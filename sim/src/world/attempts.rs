@@ -27,18 +27,15 @@ impl World {
         let place = self.nodes[at].runs.iter().position(|run| run.key == key)?;
         let run = self.nodes[at].runs.remove(place);
         self.running_attempts -= 1;
-        if let Some(flow) = run.flow {
-            self.net.remove(flow);
-            self.request_rate_update();
-        }
+        self.end_flow(run.flow);
         Some(run)
     }
 
     /// Removes an attempt from its machine, and reports how it ended.
     fn end_attempt(&mut self, at: usize, key: u64, end: AttemptEnd) {
         let Some(run) = self.remove_run(at, key) else { return };
-        if matches!(end, AttemptEnd::Succeeded { output: true, .. }) {
-            self.nodes[at].outputs.insert(run.id);
+        if let AttemptEnd::Succeeded { output: true, result: (result, _) } = &end {
+            self.nodes[at].add_output(run.id, result.bytes_out);
         }
         self.report_end(at, run.id, end);
     }
@@ -86,12 +83,8 @@ impl World {
             Work::Reduce(reduce) if reduce.transfer.is_some() => return self.resume_after_transfer(at, key),
             Work::Reduce(reduce) if reduce.final_stages.is_none() => return self.start_final_stages(at, key),
             Work::Reduce(reduce) => {
-                let out = self
-                    .jobs_known
-                    .get(&id.job())
-                    .map(|known_job| self.workload.jobs[known_job.plan].reduce_out);
-                let bytes_out = (reduce.fetch.fetched * reduce.share * out.unwrap_or(1.0)) as u64;
-                self.success_report(id, bytes_out, None)
+                let bytes_in = reduce.fetch.fetched * reduce.share;
+                self.success_report(id, (bytes_in * self.reduce_out(id)) as u64, None)
             }
         };
         self.end_attempt(at, key, end);
@@ -109,39 +102,25 @@ impl World {
 
     /// Starts the merge and reduce stages, if the reduce has fetched all its input.
     fn start_final_stages(&mut self, at: usize, key: u64) {
-        let speed_now = self.nodes[at].speed_now();
         let Some(run) = self.nodes[at].run(key) else { return };
-        let (id, flow) = (run.id, run.flow.take());
+        let id = run.id;
         let Some(known_job) = self.jobs_known.get(&id.job()) else { return };
         let job = &self.workload.jobs[known_job.plan];
         let plan = job.reduces[id.task.index as usize];
         let (reduce_rate, merge_rate) = (job.reduce_rate, job.merge_rate);
-        let Some(Work::Reduce(reduce)) = self.nodes[at].run(key).map(|run| &mut run.work) else { return };
+        let Some(run) = self.nodes[at].run(key) else { return };
+        let Work::Reduce(reduce) = &mut run.work else { return };
         if !reduce.fetch.has_all(reduce.maps) {
             return self.schedule_next_change(at, key);
         }
         let bytes = reduce.fetch.fetched * reduce.share;
         let merge_s = bytes / merge_rate;
         let reduce_s = f64::from(plan.fixed_s) + bytes / reduce_rate * f64::from(plan.factor);
-        let rate = speed_now / (merge_s + reduce_s).max(1e-3);
-        reduce.final_stages = Some(FinalStages { merge_s, reduce_s, done: 0.0, rate });
-        if let Some(flow) = flow {
-            self.net.remove(flow);
-            self.request_rate_update();
-        }
-        self.schedule_next_change(at, key);
-    }
-
-    /// Starts the transfer of a checkpoint from another machine.
-    pub(super) fn start_transfer(&mut self, at: usize, key: u64) {
-        let demand = self.setup.costs.fetch;
-        let Some(run) = self.nodes[at].run(key) else { return };
-        let Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) = &mut run.work else { return };
-        let flow = self.net.add_transfer(transfer.source, at as u32, demand, (at as u32, key));
-        transfer.rate = self.net.rate(flow);
-        run.flow = Some(flow);
-        self.request_rate_update();
-        self.schedule_next_change(at, key);
+        let bytes = bytes.max(1.0);
+        reduce.final_stages = Some(FinalStages { merge_s, reduce_s, bytes, done: 0.0, rate: 0.0 });
+        let shuffle = run.flow.take();
+        self.end_flow(shuffle);
+        self.start_final_flow(at, key);
     }
 
     /// Starts the reduce after its checkpoint has arrived.
@@ -152,10 +131,7 @@ impl World {
         let Work::Reduce(reduce) = &mut run.work else { return };
         let began = reduce.transfer.take().map_or(now, |transfer| transfer.began);
         self.metrics.restarted(id.job(), now.since(began));
-        if let Some(flow) = flow {
-            self.net.remove(flow);
-            self.request_rate_update();
-        }
+        self.end_flow(flow);
         self.follow_map_events(at, key);
     }
 
@@ -171,141 +147,17 @@ impl World {
             let Some(run) = self.nodes[at].run(key) else { continue };
             run.since = now + Span::secs(1);
             run.work = Work::Failing("the checkpoint does not arrive");
-            if let Some(flow) = run.flow.take() {
-                self.net.remove(flow);
-            }
+            let flow = run.flow.take();
+            self.end_flow(flow);
             self.schedule_next_change(at, key);
         }
-        self.request_rate_update();
-    }
-
-    /// Makes a reduce process the map events that its tracker has received.
-    pub(super) fn follow_map_events(&mut self, at: usize, key: u64) {
-        let (now, all) = (self.now, self.unreachable == 0);
-        let reach: Vec<bool> =
-            if all { Vec::new() } else { self.nodes.iter().map(super::Node::serves).collect() };
-        let node = &mut self.nodes[at];
-        let Some(run) = node.runs.iter_mut().find(|run| run.key == key) else { return };
-        run.advance(now);
-        let (id, flow) = (run.id, run.flow);
-        if !run.is_frozen
-            && let Work::Reduce(reduce) = &mut run.work
-            && reduce.transfer.is_none()
-            && let Some(known_job) = self.jobs_known.get(&id.job())
-            && reduce.final_stages.is_none()
-        {
-            let reachable = |node: u32| all || reach[node as usize];
-            reduce.fetch.follow(&known_job.log, reduce.events_seen, reachable, all);
-            let demand = fetch_demand(reduce, &self.setup);
-            let flow = flow.unwrap_or_else(|| self.net.add_shuffle(at as u32, demand, (at as u32, key)));
-            self.net.set_demand(flow, demand);
-            reduce.rate = self.net.rate(flow) / reduce.share;
-            run.flow = Some(flow);
-            self.request_rate_update();
-        }
-        self.schedule_next_change(at, key);
-    }
-
-    /// Schedules a computation of the flow rates.
-    pub(super) fn request_rate_update(&mut self) {
-        if self.net.dirty && !self.rate_update_scheduled {
-            self.rate_update_scheduled = true;
-            self.queue.push(self.now + self.setup.costs.net_epoch, SimEvent::UpdateRates);
-        }
-    }
-
-    /// Computes the rates of all flows, and updates the attempts that they belong to.
-    pub(super) fn update_flow_rates(&mut self) {
-        self.rate_update_scheduled = false;
-        if self.net.is_idle() {
-            self.net.dirty = false;
-            return;
-        }
-        let owners = self.net.owners();
-        let mut unsettled = false;
-        for (flow, (at, key)) in &owners {
-            let now = self.now;
-            let Some(run) = self.nodes[*at as usize].run(*key) else { continue };
-            run.advance(now);
-            if let Work::Reduce(reduce) = &run.work
-                && reduce.transfer.is_none()
-            {
-                let demand = fetch_demand(reduce, &self.setup);
-                unsettled |= demand > 0.0;
-                self.net.set_demand(*flow, demand);
-            }
-        }
-        self.net.compute_rates();
-        for (flow, (at, key)) in owners {
-            self.set_rate(at as usize, key, flow);
-        }
-        self.net.dirty = unsettled;
-        self.request_rate_update();
-    }
-
-    /// Sets the rate of an attempt to that of its flow.
-    fn set_rate(&mut self, at: usize, key: u64, flow: usize) {
-        let rate = self.net.rate(flow);
-        let speed_now = self.nodes[at].speed_now();
-        let Some(run) = self.nodes[at].run(key) else { return };
-        let (old, new) = match &mut run.work {
-            Work::Map(map) => {
-                let bytes = (map.end - map.start).max(1) as f64;
-                let new = (rate / bytes).min(speed_now / map.work_s);
-                (std::mem::replace(&mut map.rate, new), new)
-            }
-            Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) => {
-                (std::mem::replace(&mut transfer.rate, rate), rate)
-            }
-            Work::Reduce(reduce) => {
-                let new = rate / reduce.share;
-                (std::mem::replace(&mut reduce.rate, new), new)
-            }
-            Work::Failing(_) | Work::CheckpointUnreachable => return,
-        };
-        if (old - new).abs() > 1e-3 * old.abs() {
-            self.schedule_next_change(at, key);
-        }
-    }
-
-    /// Divides the speed of a machine by `slow`.
-    pub(super) fn set_speed(&mut self, at: usize, slow: f64) {
-        let keys: Vec<u64> = self.nodes[at].runs.iter().map(|run| run.key).collect();
-        let now = self.now;
-        self.nodes[at].runs.iter_mut().for_each(|run| run.advance(now));
-        self.nodes[at].slowdown *= slow;
-        let (speed_now, disk) = (self.nodes[at].speed_now(), self.nodes[at].disk);
-        let disks: Vec<f64> = self.nodes.iter().map(|node| node.disk).collect();
-        for key in keys {
-            let Some(run) = self.nodes[at].run(key) else { continue };
-            let flow = run.flow;
-            match &mut run.work {
-                Work::Map(map) => {
-                    let bytes = (map.end - map.start).max(1) as f64;
-                    let compute = speed_now / map.work_s;
-                    map.rate = compute.min(disk / bytes);
-                    if let (Some(flow), Some(source)) = (flow, map.source) {
-                        self.net.set_demand(flow, (bytes * compute).min(disks[source as usize]));
-                        self.set_rate(at, key, flow);
-                    }
-                }
-                Work::Reduce(reduce) => {
-                    if let Some(final_stages) = &mut reduce.final_stages {
-                        final_stages.rate =
-                            speed_now / (final_stages.merge_s + final_stages.reduce_s).max(1e-3);
-                    }
-                }
-                Work::Failing(_) | Work::CheckpointUnreachable => {}
-            }
-            self.schedule_next_change(at, key);
-        }
-        self.request_rate_update();
     }
 
     /// Starts the preemption of an attempt. The attempt stops working. Its slot becomes free after
     /// a while; the work done so far is then in the checkpoint or output.
     pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
         let (now, costs) = (self.now, self.setup.costs.clone());
+        let write = costs.write.min(self.net.disk_share(at as u32));
         let refuses = kind != PreemptKind::Kill && self.one_in(6);
         let late = if self.one_in(8) { Span::secs(30) } else { Span(0) };
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };
@@ -318,7 +170,7 @@ impl World {
         }
         run.advance(now);
         run.preempting = Some(kind);
-        let written = Span((run.unwritten(costs.memory) / costs.write * 1e6) as u64);
+        let written = Span((run.unwritten(costs.memory) / write * 1e6) as u64);
         let delay = match kind {
             PreemptKind::Kill => costs.kill,
             // There is nothing to save in a checkpoint yet.
@@ -332,10 +184,7 @@ impl World {
         if kind != PreemptKind::Kill && !is_done {
             (run.is_frozen, flow) = (true, run.flow.take());
         }
-        if let Some(flow) = flow {
-            self.net.remove(flow);
-            self.request_rate_update();
-        }
+        self.end_flow(flow);
         self.schedule_next_change(at, key);
         self.queue.push(now + delay + late, SimEvent::SlotReleased { node: at as u32, key });
     }
@@ -392,23 +241,12 @@ impl World {
     }
 }
 
-/// Returns how many bytes per second a reduce can fetch. If it waits for more maps, this is no more
-/// than it can use until rates are computed again.
-fn fetch_demand(reduce: &ReduceRun, setup: &crate::setup::Setup) -> f64 {
-    if reduce.fetch.is_caught_up() {
-        return 0.0;
-    }
-    let until_then = reduce.fetch.backlog() * reduce.share / setup.costs.net_epoch.as_secs_f64();
-    let knows_all_maps = reduce.fetch.knows_all_maps(reduce.maps);
-    if knows_all_maps { setup.costs.fetch } else { until_then.min(setup.costs.fetch) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
         trial::{Trial, short},
-        world::{run::Transfer, tracker::AgentEvent},
+        world::{io::fetch_demand, run::Transfer, tracker::AgentEvent},
     };
     use agent::{Action, AttemptStatus};
 

@@ -42,8 +42,8 @@ impl World {
         let bytes = self.stored_bytes(source, attempt);
         match attempt.phase() {
             Phase::Map => {
-                self.nodes[source].outputs.contains(&attempt).then_some(())?;
-                self.nodes[at].outputs.insert(attempt);
+                self.nodes[source].outputs.contains_key(&attempt).then_some(())?;
+                self.nodes[at].add_output(attempt, bytes);
                 Some(Copied { bytes, checkpoint: None })
             }
             Phase::Reduce => {

@@ -111,7 +111,7 @@ impl World {
         change(&mut self.nodes[at].faults);
         if !was_wiped && self.nodes[at].faults.wiped > 0 {
             self.lose_checkpoints(at);
-            self.nodes[at].outputs.clear();
+            self.nodes[at].lose_outputs();
             self.nodes[at].jobs.clear();
         }
         match (was_up, self.nodes[at].is_up()) {

@@ -5,8 +5,8 @@
 //! fetches its share of them. Outputs are fetched in the order of the list. Outputs on unreachable
 //! machines are skipped until the machine is reachable again.
 //!
-//! There is one network flow per reduce, not one per map and reduce. Fifty million flows would not
-//! be more accurate.
+//! There is one network flow per reduce, not one per map and reduce. Its path has the machines that
+//! the outputs are on.
 
 use mrcore::ids::AttemptId;
 use std::collections::BTreeMap;
@@ -42,6 +42,10 @@ pub(super) struct MapLog {
     prefix_sums: Vec<(f64, u32)>,
     /// Currently available outputs, by index of the map.
     current: BTreeMap<u32, Output>,
+    /// Bytes of the available outputs on each machine.
+    bytes_by_node: BTreeMap<u32, f64>,
+    /// Bytes of the available outputs.
+    bytes: f64,
 }
 
 impl MapLog {
@@ -50,15 +54,38 @@ impl MapLog {
         self.changes.len()
     }
 
+    /// Returns the machines with available outputs, and the bytes on each.
+    pub(super) fn bytes_by_node(&self) -> &BTreeMap<u32, f64> {
+        &self.bytes_by_node
+    }
+
+    /// Returns the bytes of all available outputs.
+    pub(super) fn bytes(&self) -> f64 {
+        self.bytes
+    }
+
+    /// Counts the bytes of an output on its machine; they are negative for an output that is gone.
+    fn count_bytes(&mut self, node: u32, bytes: f64) {
+        let on_node = self.bytes_by_node.entry(node).or_default();
+        *on_node += bytes;
+        if *on_node < 0.5 {
+            self.bytes_by_node.remove(&node);
+        }
+        self.bytes = if self.bytes_by_node.is_empty() { 0.0 } else { self.bytes + bytes };
+    }
+
     /// Adds an output that became available, or a new location of a known output.
     pub(super) fn available(&mut self, attempt: AttemptId, bytes: f64, node: u32) {
         let index = attempt.task.index;
         if let Some(output) = self.current.get_mut(&index).filter(|output| output.attempt == attempt) {
-            output.node = node;
+            let (before, bytes) = (std::mem::replace(&mut output.node, node), output.bytes);
+            self.count_bytes(before, -bytes);
+            self.count_bytes(node, bytes);
             return self.push(Change::Moved { attempt, node }, 0.0);
         }
         let end = self.prefix_sums.last().map_or(0.0, |(sum, _)| *sum) + bytes;
         self.current.insert(index, Output { attempt, bytes, end, node });
+        self.count_bytes(node, bytes);
         self.push(Change::Available { attempt, bytes, node }, bytes);
     }
 
@@ -66,7 +93,10 @@ impl MapLog {
     pub(super) fn withdrawn(&mut self, attempt: AttemptId) {
         let map = attempt.task.index;
         let change = match self.current.remove(&map) {
-            Some(Output { bytes, end, .. }) => Change::Withdrawn { map, bytes, end },
+            Some(Output { bytes, end, node, .. }) => {
+                self.count_bytes(node, -bytes);
+                Change::Withdrawn { map, bytes, end }
+            }
             None => Change::Unchanged,
         };
         self.push(change, 0.0);

@@ -5,7 +5,7 @@ use super::{
     run::{FinalStages, MapRun, Mishap, ReduceRun, Run, Transfer, Work},
     tracker::AttemptEnd,
 };
-use crate::rng::{Rng, mix};
+use crate::rng::mix;
 use mrcore::{Phase, Span, Time, ids::AttemptId};
 
 impl World {
@@ -82,14 +82,6 @@ impl World {
             || task.is_some_and(|task| task.attempts.iter().any(|attempt| attempt.preempt_request.is_some()))
     }
 
-    /// Returns a random number generator that depends only on the attempt.
-    fn rng_of(&self, id: AttemptId) -> Rng {
-        let task = u64::from(id.job().0) << 32
-            | u64::from(id.task.index) << 1
-            | u64::from(id.phase() == Phase::Reduce);
-        Rng::new(mix(self.setup.seed ^ mix(task)) ^ u64::from(id.number))
-    }
-
     /// Returns the work of a map, and its additional delay at the start.
     fn map_work(&self, at: usize, id: AttemptId) -> Option<(Work, Span)> {
         let known_job = self.jobs_known.get(&id.job())?;
@@ -128,32 +120,6 @@ impl World {
         near.or_else(far).copied().or_else(copied)
     }
 
-    /// Starts the flow of a map that reads from another machine.
-    pub(super) fn start_reading(&mut self, at: usize, key: u64) {
-        let (now, speed_now, disk) = (self.now, self.nodes[at].speed_now(), self.nodes[at].disk);
-        let Some(run) = self.nodes[at].run(key) else { return };
-        run.advance(now);
-        let Work::Map(map) = &mut run.work else { return self.schedule_next_change(at, key) };
-        let bytes = (map.end - map.start).max(1) as f64;
-        let compute = speed_now / map.work_s;
-        if let Some(source) = map.source {
-            map.rate = compute;
-            let wanted = (bytes * compute).min(self.nodes[source as usize].disk);
-            let flow = self.net.add_transfer(source, at as u32, wanted, (at as u32, key));
-            let rate = self.net.rate(flow) / bytes;
-            if let Some(run) = self.nodes[at].run(key) {
-                run.flow = Some(flow);
-                if let Work::Map(map) = &mut run.work {
-                    map.rate = rate.min(compute);
-                }
-            }
-            self.request_rate_update();
-        } else {
-            map.rate = compute.min(disk / bytes);
-        }
-        self.schedule_next_change(at, key);
-    }
-
     /// Makes maps that read from the machine `gone`, which is unreachable, read another replica.
     pub(super) fn read_elsewhere(&mut self, gone: usize) {
         let reads = |run: &Run| match &run.work {
@@ -172,9 +138,8 @@ impl World {
             let now = self.now;
             let Some(run) = self.nodes[at].run(key) else { continue };
             run.advance(now);
-            if let Some(flow) = run.flow.take() {
-                self.net.remove(flow);
-            }
+            let flow = run.flow.take();
+            self.end_flow(flow);
             let Some(run) = self.nodes[at].run(key) else { continue };
             if let (Some(source), Work::Map(map)) = (source, &mut run.work) {
                 map.source = (source != at as u32).then_some(source);
@@ -205,6 +170,7 @@ impl World {
             rate: 0.0,
             maps,
             events_seen: 0,
+            events_in_path: 0,
             final_stages: None,
             last_fetch_failure: Time(0),
             transfer: None,
@@ -226,7 +192,8 @@ impl World {
         };
         // Before the reduce continues, it reads the part of the checkpoint that it had in memory. A
         // remote checkpoint is transferred first.
-        let read_s = (saved.checkpoint.bytes.min(self.setup.costs.memory)) as f64 / self.nodes[at].disk;
+        let read_s =
+            saved.checkpoint.bytes.min(self.setup.costs.memory) as f64 / self.net.disk_share(at as u32);
         reduce.transfer = there.filter(|holder| *holder != at).map(|holder| Transfer {
             source: holder as u32,
             left: saved.checkpoint.bytes as f64,
@@ -240,11 +207,8 @@ impl World {
                 reduce.fetch.unblock(node);
             }
         }
-        let speed_now = self.nodes[at].speed_now();
-        reduce.final_stages = saved.final_stages.map(|final_stages| {
-            let all = (final_stages.merge_s + final_stages.reduce_s).max(1e-3);
-            FinalStages { rate: speed_now / all, ..final_stages }
-        });
+        reduce.final_stages =
+            saved.final_stages.map(|final_stages| FinalStages { rate: 0.0, ..final_stages });
         Some((Work::Reduce(reduce), crate::workload::seconds(read_s)))
     }
 }

@@ -13,6 +13,7 @@
 //! | `arrivals.rs` | submission of jobs, placement of blocks |
 //! | `tracker.rs` | driver of the agents: messages between them and the core, their actions |
 //! | `launch.rs` | start of attempts |
+//! | `io.rs` | disks and links that attempts use, and their rates |
 //! | `attempts.rs` | progress and end of attempts |
 //! | `fetch.rs`, `run.rs`, `node.rs` | shuffle of a reduce, an attempt, a machine |
 //! | `net.rs`, `copies.rs` | flows over shared links; copies from trackers that are drained |
@@ -30,6 +31,7 @@ mod checks;
 mod copies;
 mod faults;
 mod fetch;
+mod io;
 mod jobtracker_faults;
 mod launch;
 mod map_events;
@@ -170,9 +172,10 @@ impl World {
         let core = setup.core(&decision_times)?;
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
+        let disk: Vec<f64> = setup.machines.iter().map(|machine| machine.disk).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
         let fabric = setup.fabric.unwrap_or_else(|| nic.iter().sum());
-        let net = Net::new(&nic, rack_of, setup.rack_uplink, fabric);
+        let net = Net::new(&nic, &disk, rack_of, setup.rack_uplink, fabric);
         // A step of a scenario may restart the JobTracker.
         let restarts = !setup.steps.is_empty()
             || setup.faults.iter().any(|fault| fault.what == crate::fault::FaultKind::JobTracker);
@@ -515,7 +518,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         slots: machine.slots,
         speed: machine.speed,
         slowdown: 1.0,
-        disk: machine.disk,
+        cache: machine.cache,
         faults: NodeFaults::default(),
         blocks_replaced: false,
         returns: 0,
@@ -530,7 +533,8 @@ fn machine(setup: &Setup, at: usize) -> Node {
         unreported: Vec::new(),
         copying: BTreeMap::new(),
         runs: Vec::new(),
-        outputs: BTreeSet::new(),
+        outputs: BTreeMap::new(),
+        output_bytes: 0,
         checkpoints: BTreeMap::new(),
         jobs: BTreeSet::new(),
     }

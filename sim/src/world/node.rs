@@ -5,8 +5,8 @@ use super::{
     tracker::{Agent, AgentEvent},
 };
 use mrcore::{
-    PerPhase, Time,
-    ids::{AttemptId, JobId, TrackerId},
+    PerPhase, Phase, Time,
+    ids::{AttemptId, JobId, TaskId, TrackerId},
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +37,7 @@ pub(super) struct Node {
     pub(super) speed: f64,
     /// Combined factor of all slowdowns.
     pub(super) slowdown: f64,
-    pub(super) disk: f64,
+    pub(super) cache: u64,
     pub(super) faults: NodeFaults,
     /// Whether the blocks of the machine have been replicated elsewhere.
     pub(super) blocks_replaced: bool,
@@ -65,9 +65,11 @@ pub(super) struct Node {
     /// Attempts whose files it copies, with the machine that it copies from.
     pub(super) copying: BTreeMap<AttemptId, usize>,
     pub(super) runs: Vec<Run>,
-    /// Attempts whose map output is on its disks. Like checkpoints, outputs remain when the process
-    /// dies.
-    pub(super) outputs: BTreeSet<AttemptId>,
+    /// Attempts whose map output is on its disks, with the bytes. Like checkpoints, outputs remain
+    /// when the process dies.
+    pub(super) outputs: BTreeMap<AttemptId, u64>,
+    /// Bytes of all outputs.
+    pub(super) output_bytes: u64,
     pub(super) checkpoints: BTreeMap<AttemptId, StoredCheckpoint>,
     /// Jobs that have files on its disks.
     pub(super) jobs: BTreeSet<JobId>,
@@ -107,10 +109,43 @@ impl Node {
     /// Starts a new tracker process, which finds the files of earlier processes.
     pub(super) fn start_agent(&mut self) {
         let checkpoints = self.checkpoints.iter().map(|(attempt, saved)| (*attempt, saved.checkpoint));
-        self.agent =
-            Agent::new(self.slots, self.outputs.clone(), checkpoints.collect(), self.jobs.clone(), None);
+        self.agent = Agent::new(
+            self.slots,
+            self.outputs.keys().copied().collect(),
+            checkpoints.collect(),
+            self.jobs.clone(),
+            None,
+        );
         self.tracker_id = None;
         self.starts += 1;
+    }
+
+    /// Adds a map output to its disks.
+    pub(super) fn add_output(&mut self, attempt: AttemptId, bytes: u64) {
+        let before = self.outputs.insert(attempt, bytes).unwrap_or(0);
+        self.output_bytes = self.output_bytes - before + bytes;
+    }
+
+    /// Deletes the map outputs of a job.
+    pub(super) fn delete_outputs(&mut self, job: JobId) {
+        let first = |job| TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
+        let mut later = self.outputs.split_off(&first(job));
+        let mut others = later.split_off(&first(JobId(job.0 + 1)));
+        self.output_bytes -= later.values().sum::<u64>();
+        self.outputs.append(&mut others);
+    }
+
+    /// Deletes all map outputs.
+    pub(super) fn lose_outputs(&mut self) {
+        self.outputs.clear();
+        self.output_bytes = 0;
+    }
+
+    /// Returns the fraction of the temporary files of tasks that must be written to disk and read
+    /// from disk, because they do not fit into the memory for cached files. It is computed from the
+    /// map outputs.
+    pub(super) fn uncached_share(&self) -> f64 {
+        1.0 - (self.cache as f64 / (self.output_bytes as f64).max(1.0)).min(1.0)
     }
 
     /// Returns the shuffle address of the tracker process with this start number.

@@ -99,7 +99,7 @@ impl World {
         let lasts = Span::secs(self.random_index(15) as u64);
         self.inject_for(FaultKind::Tracker { node: at as u32 }, lasts);
         if self.one_in(2) {
-            self.nodes[at].outputs.clear();
+            self.nodes[at].lose_outputs();
         }
         if self.one_in(3) {
             self.lose_checkpoints(at);

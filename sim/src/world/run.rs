@@ -81,6 +81,13 @@ pub(super) struct MapRun {
     pub(super) source: Option<u32>,
 }
 
+impl MapRun {
+    /// Returns the bytes of its range, at least 1.
+    pub(super) fn bytes(&self) -> f64 {
+        (self.end - self.start).max(1) as f64
+    }
+}
+
 /// State of a reduce.
 #[derive(Debug)]
 pub(super) struct ReduceRun {
@@ -93,6 +100,8 @@ pub(super) struct ReduceRun {
     pub(super) maps: u32,
     /// Number of map events that it has received.
     pub(super) events_seen: usize,
+    /// Number of map events of its job when the path of its shuffle was determined.
+    pub(super) events_in_path: usize,
     /// Merge and reduce; set after the shuffle.
     pub(super) final_stages: Option<FinalStages>,
     /// When it last reported fetch failures.
@@ -124,8 +133,11 @@ pub(super) struct Transfer {
 /// The stages after the shuffle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FinalStages {
+    /// Seconds of computing at speed 1.
     pub(super) merge_s: f64,
     pub(super) reduce_s: f64,
+    /// Bytes of its input, at least 1.
+    pub(super) bytes: f64,
     /// Fraction of both stages together that is done.
     pub(super) done: f64,
     /// Fraction of both stages together that is done per second.
@@ -133,6 +145,11 @@ pub(super) struct FinalStages {
 }
 
 impl FinalStages {
+    /// Returns the bytes of input per second that a machine of this speed can process.
+    pub(super) fn demand(&self, speed: f64) -> f64 {
+        self.bytes * speed / (self.merge_s + self.reduce_s).max(1e-3)
+    }
+
     fn merge_part(&self) -> f64 {
         let all = self.merge_s + self.reduce_s;
         if all > 0.0 { self.merge_s / all } else { 0.0 }

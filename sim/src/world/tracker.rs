@@ -16,7 +16,7 @@ use agent::{Action, DriverTypes, FetchFailure, MapEventBatch};
 use mrcore::{
     Event, Phase, Span, Time,
     event::{self, AttemptReport, AttemptStatus, Heartbeat, NumberedOrder, Registration},
-    ids::{AttemptId, Incarnation, JobId, TaskId, TrackerId},
+    ids::{AttemptId, Incarnation, JobId, TrackerId},
     job::MapEvent,
     task::{AttemptResult, CheckpointInfo, PreemptKind, Progress, Stage},
     tracker::TrackerState,
@@ -356,12 +356,8 @@ impl World {
 
     /// Deletes the files of a job.
     fn delete_job_files(&mut self, at: usize, job: JobId) {
-        let first = |job| TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
-        let (from, to) = (first(job), first(JobId(job.0 + 1)));
         let node = &mut self.nodes[at];
-        let mut after = node.outputs.split_off(&from);
-        let mut others = after.split_off(&to);
-        node.outputs.append(&mut others);
+        node.delete_outputs(job);
         node.checkpoints.retain(|attempt, _| attempt.job() != job);
         let existed = node.jobs.remove(&job);
         self.count("job cleaned", existed);

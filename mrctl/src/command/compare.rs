@@ -1,0 +1,238 @@
+//! `mrctl lab compare`: compares policies on several workloads, with paired statistics.
+
+use super::{
+    provenance::Provenance,
+    sim::{can_write, parse_policies, write},
+};
+use crate::output::{self, SimulationProgress, Usage};
+use anyhow::{Result, bail};
+use daemon::Period;
+use serde_json::json;
+use sim::{
+    campaign::{Campaign, CampaignWorkload, Leaderboard},
+    catalog::Request,
+    report,
+};
+use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, process::ExitCode};
+
+/// Compare policies on several workloads, with paired statistics
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    mrctl lab compare --policies fifo,fair,las,fcs --workloads hsrtf,gridmix --seeds 10\n  \
+    mrctl lab compare --policies fair,fcs --workloads 'trace.tsv[nodes=20;load=0.8]' --report out.html\n  \
+    mrctl lab compare --policies 'fcs[skips=20],fcs[skips=60]' --workloads fcs-map-heavy --dir results\n  \
+    mrctl lab compare --policies fair,fcs --workloads gridmix --dir results --part 2/4\n\n\
+    Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster, jobs, gap, load,\n\
+    scale, trace-nodes, profiles, faults; they are those of `mrctl sim`.")]
+pub(crate) struct Args {
+    /// Policies, separated by commas, with parameters in brackets
+    #[arg(long, value_name = "LIST")]
+    policies: String,
+    /// Workloads by name or file, separated by commas, with options in brackets
+    #[arg(long, value_name = "LIST")]
+    workloads: String,
+    /// The policy that the others are compared with [default: the first]
+    #[arg(long, value_name = "POLICY")]
+    reference: Option<String>,
+    /// Number of seeds
+    #[arg(long, allow_negative_numbers = true, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    first_seed: u64,
+    /// Folder for the results of runs; runs that are there already are not repeated
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Do only part I of N of the runs; other processes do the others in the same folder
+    #[arg(long, value_name = "I/N", requires = "dir", value_parser = parse_part)]
+    part: Option<(usize, usize)>,
+    /// Real time after which a run is stopped; its active jobs count as unfinished
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    time_limit: Period,
+    /// Write the scores (CSV) to this file
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Write a report with charts (HTML) to this file
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Parses `I/N` to the index from 0 and the number of parts.
+fn parse_part(text: &str) -> Result<(usize, usize), String> {
+    let numbers = |(at, of): (&str, &str)| Some((at.parse::<usize>().ok()?, of.parse::<usize>().ok()?));
+    match text.split_once('/').and_then(numbers) {
+        Some((at, of)) if 1 <= at && at <= of => Ok((at - 1, of)),
+        _ => Err("it must be I/N with I from 1 to N, such as 2/4".into()),
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let variants = parse_policies(&args.policies)?;
+    let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
+    let workloads = open_workloads(&args.workloads, args.seeds)?;
+    let labels: Vec<&str> = workloads.iter().map(|workload| workload.label.as_str()).collect();
+    for (what, labels) in [("policy", &policies), ("workload", &labels)] {
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = labels.iter().find(|label| !seen.insert(**label)) {
+            bail!(Usage(format!("the {what} {twice} is given twice")));
+        }
+    }
+    let reference = args.reference.as_deref().unwrap_or(policies[0]);
+    if !policies.contains(&reference) {
+        bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
+    }
+    for path in args.report.iter().chain(&args.csv) {
+        can_write(path)?;
+    }
+    let provenance = Provenance::of_this_process();
+    let made_by = provenance.line();
+    let campaign = Campaign {
+        workloads: &workloads,
+        variants: &variants,
+        seeds: args.first_seed..args.first_seed + args.seeds,
+        folder: args.dir.as_deref(),
+        part: args.part.unwrap_or((0, 1)),
+        time_limit: args.time_limit.0,
+        made_by: &made_by,
+        commit: provenance.commit,
+    };
+    let runs = SimulationProgress::new();
+    let records =
+        campaign.run(&|what, done, of| runs.update(what, done, of, Some(&format!("{what} is done"))))?;
+    drop(runs);
+    let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
+    // Files first: standard output may be closed early.
+    if let Some(path) = &args.csv {
+        write(path, &csv(&made_by, &board))?;
+    }
+    if let Some(path) = &args.report {
+        write(path, &page(&made_by, &board))?;
+    }
+    if board.missing_runs > 0 {
+        eprintln!(
+            "mrctl: {} of other parts are not in {} yet: the figures are of the others",
+            output::count(board.missing_runs as u64, "run"),
+            args.dir.as_deref().map_or_else(String::new, |dir| dir.display().to_string())
+        );
+    }
+    if args.json {
+        output::json(&json!({
+            "command": provenance.command,
+            "version": provenance.version,
+            "commit": provenance.commit,
+            "first_seed": args.first_seed,
+            "seeds": args.seeds,
+            "leaderboard": board,
+        }))?;
+    } else {
+        print(&board, args.seeds)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(board: &Leaderboard, seeds: u64) -> Result<()> {
+    for (workload, table) in board.tables() {
+        output::line(format!("{workload}, {}\n{}", output::count(seeds, "seed"), table.text()))?;
+    }
+    output::line(format!("mean completion divided by the best\n{}", board.summary().text()))
+}
+
+fn page(made_by: &str, board: &Leaderboard) -> String {
+    let mut body = report::paragraphs([made_by].into_iter());
+    let _ = write!(body, "<h2>Mean completion divided by the best</h2>{}", board.summary().html());
+    for ((workload, table), (_, chart)) in board.tables().into_iter().zip(board.charts()) {
+        let title = report::html::escape(&workload);
+        let _ = write!(body, "<h2>{title}</h2>{}<h3>Slowdown of jobs</h3>{chart}", table.html());
+    }
+    report::page("Comparison of policies", &body)
+}
+
+/// Returns the scores of all workloads as CSV. The first line is a comment that says how they were
+/// made.
+fn csv(made_by: &str, board: &Leaderboard) -> String {
+    let rows = json!(board)["scores"].clone();
+    super::sim_csv::table(made_by, rows.as_array().map_or(&[], Vec::as_slice))
+}
+
+/// Opens workloads such as `hsrtf,trace.tsv[nodes=20;load=0.8]`.
+fn open_workloads(list: &str, seeds: u64) -> Result<Vec<CampaignWorkload>> {
+    let usage = |why: String| anyhow::Error::new(Usage(format!("--workloads {list}: {why}")));
+    let parts = sim::experiment::split_outside_brackets(list)
+        .ok_or_else(|| usage("not a list such as hsrtf,trace.tsv[nodes=20;load=0.8]".into()))?;
+    let mut workloads = Vec::new();
+    for part in parts {
+        let (name, options) = match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
+            Some((name, options)) => (name, options),
+            None => (part, ""),
+        };
+        let mut request = Request { workload: name.to_owned(), ..Request::default() };
+        for pair in options.split(';').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| usage(format!("{pair} has no value")))?;
+            set_option(&mut request, key, value).map_err(usage)?;
+        }
+        let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
+        workloads.push(CampaignWorkload { label: part.to_owned(), case });
+    }
+    Ok(workloads)
+}
+
+/// Sets one option of a workload.
+fn set_option(request: &mut Request, key: &str, value: &str) -> Result<(), String> {
+    fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<Option<T>, String> {
+        value.parse().map(Some).map_err(|_| format!("{key}={value} is not a number"))
+    }
+    match key {
+        "nodes" => request.nodes = number(key, value)?,
+        "map-slots" => request.map_slots = number(key, value)?,
+        "reduce-slots" => request.reduce_slots = number(key, value)?,
+        "jobs" => request.jobs = number(key, value)?,
+        "trace-nodes" => request.trace_nodes = number(key, value)?,
+        "gap" => request.gap_s = number(key, value)?,
+        "load" => request.load = number(key, value)?,
+        "scale" => request.scale = number(key, value)?,
+        "cluster" => request.cluster = Some(value.into()),
+        "profiles" => request.profiles = Some(value.into()),
+        "faults" => request.faults = Some(value.into()),
+        _ => return Err(format!("unknown option {key}")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_numbered_from_one() {
+        assert_eq!((parse_part("1/4"), parse_part("4/4")), (Ok((0, 4)), Ok((3, 4))));
+        for bad in ["0/4", "5/4", "1", "a/b", "1/0", "-1/4"] {
+            assert!(parse_part(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn workloads_have_options_and_bad_ones_are_named() {
+        let workloads = open_workloads("hsrtf,gridmix[nodes=7;jobs=3]", 2).unwrap();
+        assert_eq!(
+            workloads.iter().map(|one| one.label.as_str()).collect::<Vec<_>>(),
+            ["hsrtf", "gridmix[nodes=7;jobs=3]"]
+        );
+        assert_eq!(workloads[1].case.setup.machines.len(), 7);
+        let cases = [
+            ("gridmix[nodes=x]", "nodes=x is not a number"),
+            ("gridmix[nodes]", "nodes has no value"),
+            ("gridmix[node=3]", "unknown option node"),
+            ("gridmix[", "not a list"),
+            ("", "not a list"),
+            ("nothing", "unknown workload"),
+            ("hsrtf[load=0.5]", "takes no --load"),
+        ];
+        for (list, wanted) in cases {
+            let error = open_workloads(list, 2).err().expect(list).to_string();
+            assert!(error.contains(wanted), "{list}: {error}");
+        }
+    }
+}

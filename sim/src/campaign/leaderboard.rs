@@ -1,0 +1,317 @@
+//! Scores of the policies of a campaign, with statistics over seeds.
+//!
+//! Differences are paired by seed: for each seed the relative difference of the mean completion of
+//! the jobs that succeeded under both policies. Their mean has a 95% interval by Student's
+//! t-distribution. Whether a difference is more than chance is decided for all differences of the
+//! campaign together: p-values are corrected after Holm, so that the chance of one false verdict in
+//! the whole campaign is at most 5%.
+
+use super::{ALONE, FAIR, RunRecord};
+use crate::{
+    experiment::Figure,
+    report::{Cell, Table, change_cell, svg},
+};
+use mrcore::metrics::stats::{holm, jain, mean, p_value, quantile};
+use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+/// Differences with a corrected p-value below this are more than chance.
+const SIGNIFICANCE: f64 = 0.05;
+/// The fraction of the jobs that counts as the largest jobs, by their time alone.
+const LARGEST: f64 = 0.1;
+
+/// Scores of one policy on one workload. Quantiles are over all jobs of all seeds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Score {
+    pub workload: String,
+    pub policy: String,
+    /// Mean completion of the jobs that succeeded, over seeds.
+    pub completion_s: Figure,
+    /// Relative difference of the mean completion to the reference, over seeds; null for the
+    /// reference itself.
+    pub against_reference: Option<Figure>,
+    /// p-value of that difference, corrected for all comparisons of the campaign.
+    pub p_corrected: Option<f64>,
+    /// Completion divided by the time alone on the cluster: median, 95th and 99th percentile.
+    pub slowdown_p50: Option<f64>,
+    pub slowdown_p95: Option<f64>,
+    pub slowdown_p99: Option<f64>,
+    /// Jain's index of the slowdowns, mean over seeds: 1 if all jobs are slowed down equally.
+    pub jain: Option<f64>,
+    /// Finish-time fairness: completion divided by the completion under `fair`, 99th percentile.
+    pub rho_p99: Option<f64>,
+    /// Mean completion of the largest tenth of the jobs, divided by that under `fair`.
+    pub largest_against_fair: Option<f64>,
+    pub makespan_s: Figure,
+    pub locality: Option<Figure>,
+    pub lost_slot_s: Figure,
+    pub overhead_slot_s: Figure,
+    pub preemptions: Figure,
+    /// Jobs that failed or had not ended, over all seeds.
+    pub unfinished: usize,
+    /// Jobs that did not succeed under both this policy and the reference, over all seeds.
+    pub left_out: usize,
+}
+
+/// The scores of all policies on all workloads.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Leaderboard {
+    /// The policy that others are compared with.
+    pub reference: String,
+    pub scores: Vec<Score>,
+    /// Runs that are missing, because other parts of the campaign have not done them yet.
+    pub missing_runs: usize,
+    #[serde(skip)]
+    slowdowns: Vec<Vec<f64>>,
+}
+
+/// The runs of one policy on one workload, by seed.
+type BySeed<'a> = BTreeMap<u64, &'a RunRecord>;
+
+/// Returns the completion of each job that succeeded.
+fn completions(run: &RunRecord) -> BTreeMap<u32, f64> {
+    run.jobs.iter().filter_map(|job| Some((job.job, job.completion_s?))).collect()
+}
+
+/// Returns `of` for each job that succeeded in both runs.
+fn paired(ours: &RunRecord, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64)) {
+    let theirs = completions(theirs);
+    for (job, our_s) in completions(ours) {
+        if let Some(their_s) = theirs.get(&job) {
+            of(job, our_s, *their_s);
+        }
+    }
+}
+
+impl Leaderboard {
+    /// Computes the scores. `labels` are the workloads and policies in the order of the tables.
+    pub fn of(
+        records: &[RunRecord],
+        workloads: &[&str],
+        policies: &[&str],
+        seeds: u64,
+        reference: &str,
+    ) -> Self {
+        let mut runs: BTreeMap<(&str, &str), BySeed<'_>> = BTreeMap::new();
+        for record in records {
+            let by_seed = runs.entry((record.workload.as_str(), record.policy.as_str())).or_default();
+            by_seed.insert(record.seed, record);
+        }
+        let none = BySeed::new();
+        let of = |workload, policy| runs.get(&(workload, policy)).unwrap_or(&none);
+        let (mut scores, mut p_values, mut slowdowns, mut missing_runs) =
+            (Vec::new(), Vec::new(), Vec::new(), 0);
+        for workload in workloads {
+            for policy in policies {
+                let ours = of(workload, policy);
+                missing_runs += (seeds as usize).saturating_sub(ours.len());
+                let others = [of(workload, reference), of(workload, ALONE), of(workload, FAIR)];
+                let (score, p_value, slowed) = score(workload, policy, ours, others, *policy == reference);
+                scores.push(score);
+                p_values.push(p_value);
+                slowdowns.push(slowed);
+            }
+        }
+        let known: Vec<f64> = p_values.iter().flatten().copied().collect();
+        let mut corrected = holm(&known).into_iter();
+        for (score, p_value) in scores.iter_mut().zip(p_values) {
+            score.p_corrected = p_value.and_then(|_| corrected.next());
+        }
+        Self { reference: reference.to_owned(), scores, missing_runs, slowdowns }
+    }
+
+    fn of_workload<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = (&'a Score, &'a Vec<f64>)> {
+        let scores = self.scores.iter().zip(&self.slowdowns);
+        scores.filter(move |(score, _)| score.workload == workload)
+    }
+
+    fn workloads(&self) -> Vec<&str> {
+        let mut seen = BTreeSet::new();
+        let all = self.scores.iter().map(|score| score.workload.as_str());
+        all.filter(|workload| seen.insert(*workload)).collect()
+    }
+
+    /// Returns a table for each workload, the policy with the lowest mean completion first.
+    pub fn tables(&self) -> Vec<(String, Table)> {
+        let one = |workload: &str| {
+            let against = format!("against {}", self.reference);
+            let mut table = Table::new(&[
+                "policy",
+                "completion, mean s",
+                &against,
+                "verdict",
+                "slowdown p50",
+                "p95",
+                "p99",
+                "Jain",
+                "rho p99",
+                "largest tenth / fair",
+                "makespan s",
+                "locality",
+                "lost slot-s",
+                "overhead slot-s",
+                "preempted",
+            ]);
+            let mut scores: Vec<&Score> = self.of_workload(workload).map(|(score, _)| score).collect();
+            scores.sort_by(|one, other| one.completion_s.mean.total_cmp(&other.completion_s.mean));
+            for score in scores {
+                table.row(vec![
+                    score.policy.as_str().into(),
+                    score.completion_s.into(),
+                    change_cell(score.against_reference),
+                    self.verdict(score).into(),
+                    Cell::number(score.slowdown_p50),
+                    Cell::number(score.slowdown_p95),
+                    Cell::number(score.slowdown_p99),
+                    Cell::number(score.jain),
+                    Cell::number(score.rho_p99),
+                    Cell::number(score.largest_against_fair),
+                    score.makespan_s.into(),
+                    score.locality.map_or_else(|| "-".into(), Cell::fraction),
+                    score.lost_slot_s.into(),
+                    score.overhead_slot_s.into(),
+                    score.preemptions.into(),
+                ]);
+            }
+            (workload.to_owned(), table)
+        };
+        self.workloads().into_iter().map(one).collect()
+    }
+
+    fn verdict(&self, score: &Score) -> String {
+        let mut verdict = match (score.against_reference, score.p_corrected) {
+            (None, _) if score.policy == self.reference => "reference".to_owned(),
+            (None, _) => "no job succeeded under both".to_owned(),
+            (Some(_), None) => "one seed: may be chance".to_owned(),
+            (Some(change), Some(p)) if p < SIGNIFICANCE => {
+                if change.mean < 0.0 { "faster" } else { "slower" }.to_owned()
+            }
+            (Some(_), Some(_)) => "no difference shown".to_owned(),
+        };
+        if score.left_out > 0 {
+            let _ = write!(verdict, "; without {}", crate::count(score.left_out, "job"));
+        }
+        verdict
+    }
+
+    /// Returns the mean completion of each policy on each workload, divided by that of the best
+    /// policy, with the geometric mean over the workloads; the best policy first.
+    pub fn summary(&self) -> Table {
+        let workloads = self.workloads();
+        let head = ["policy", "geometric mean"].into_iter().chain(workloads.iter().copied());
+        let mut table = Table::new(&head.collect::<Vec<_>>());
+        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for workload in &workloads {
+            let known = |score: &Score| Some(score.completion_s.mean).filter(|mean| *mean > 0.0);
+            let means = self.of_workload(workload).filter_map(|(score, _)| known(score));
+            let best = means.fold(f64::INFINITY, f64::min);
+            for (score, _) in self.of_workload(workload) {
+                let ratio = known(score).map_or(f64::NAN, |mean| mean / best);
+                ratios.entry(&score.policy).or_default().push(ratio);
+            }
+        }
+        let geometric =
+            |ratios: &[f64]| mean(&ratios.iter().map(|ratio| ratio.ln()).collect::<Vec<_>>()).exp();
+        let mut rows: Vec<(&str, Vec<f64>)> = ratios.into_iter().collect();
+        rows.sort_by(|(_, one), (_, other)| geometric(one).total_cmp(&geometric(other)));
+        let cell = |ratio: f64| Cell::number(Some(ratio).filter(|ratio| ratio.is_finite()));
+        for (policy, ratios) in rows {
+            let cells = [policy.into(), cell(geometric(&ratios))].into_iter();
+            table.row(cells.chain(ratios.iter().map(|ratio| cell(*ratio))).collect());
+        }
+        table
+    }
+
+    /// Returns a chart for each workload: the distribution of the slowdowns under each policy.
+    pub fn charts(&self) -> Vec<(String, String)> {
+        let one = |workload: &str| {
+            let series: Vec<(&str, Vec<f64>)> = self
+                .of_workload(workload)
+                .map(|(score, slowdowns)| (score.policy.as_str(), slowdowns.clone()))
+                .collect();
+            (workload.to_owned(), svg::cdf("slowdown", &series))
+        };
+        self.workloads().into_iter().map(one).collect()
+    }
+}
+
+/// Returns the score of a policy, the p-value of its difference to the reference, and the slowdowns
+/// of all jobs.
+fn score(
+    workload: &str,
+    policy: &str,
+    ours: &BySeed<'_>,
+    [reference, alone, fair]: [&BySeed<'_>; 3],
+    is_reference: bool,
+) -> (Score, Option<f64>, Vec<f64>) {
+    let over_seeds =
+        |of: &dyn Fn(&RunRecord) -> f64| Figure::of(&ours.values().map(|run| of(run)).collect::<Vec<_>>());
+    let (mut changes, mut left_out) = (Vec::new(), 0);
+    let (mut slowdowns, mut rhos, mut jains) = (Vec::new(), Vec::new(), Vec::new());
+    let mut largest: [Vec<f64>; 2] = Default::default();
+    for (seed, run) in ours {
+        if let Some(other) = reference.get(seed).filter(|_| !is_reference) {
+            let mut sums = [0.0, 0.0];
+            let mut both = 0;
+            paired(run, other, |_, our_s, their_s| {
+                sums = [sums[0] + our_s, sums[1] + their_s];
+                both += 1;
+            });
+            left_out += run.jobs.len().max(other.jobs.len()) - both;
+            changes.extend((sums[1] > 0.0).then(|| sums[0] / sums[1] - 1.0));
+        }
+        if let Some(alone) = alone.get(seed) {
+            let mut slowed = Vec::new();
+            paired(run, alone, |_, our_s, alone_s| slowed.push(our_s / alone_s.max(1e-6)));
+            jains.extend(jain(&slowed));
+            slowdowns.append(&mut slowed);
+            if let Some(fair) = fair.get(seed) {
+                let large = largest_jobs(alone);
+                paired(run, fair, |job, our_s, fair_s| {
+                    if large.contains(&job) {
+                        largest[0].push(our_s);
+                        largest[1].push(fair_s);
+                    }
+                });
+            }
+        }
+        if let Some(fair) = fair.get(seed) {
+            paired(run, fair, |_, our_s, fair_s| rhos.push(our_s / fair_s.max(1e-6)));
+        }
+    }
+    let known = |values: &[f64], part: f64| (!values.is_empty()).then(|| quantile(values, part));
+    let localities: Vec<f64> = ours.values().filter_map(|run| run.locality).collect();
+    let score = Score {
+        workload: workload.to_owned(),
+        policy: policy.to_owned(),
+        completion_s: over_seeds(&|run| mean(&completions(run).into_values().collect::<Vec<_>>())),
+        against_reference: (!changes.is_empty()).then(|| Figure::of(&changes)),
+        p_corrected: None,
+        slowdown_p50: known(&slowdowns, 0.5),
+        slowdown_p95: known(&slowdowns, 0.95),
+        slowdown_p99: known(&slowdowns, 0.99),
+        jain: (!jains.is_empty()).then(|| mean(&jains)),
+        rho_p99: known(&rhos, 0.99),
+        largest_against_fair: (!largest[0].is_empty())
+            .then(|| mean(&largest[0]) / mean(&largest[1]).max(1e-6)),
+        makespan_s: over_seeds(&|run| run.makespan_s),
+        locality: (!localities.is_empty()).then(|| Figure::of(&localities)),
+        lost_slot_s: over_seeds(&|run| run.lost_slot_s),
+        overhead_slot_s: over_seeds(&|run| run.overhead_slot_s),
+        preemptions: over_seeds(&|run| run.preemptions as f64),
+        unfinished: ours.values().flat_map(|run| &run.jobs).filter(|job| job.completion_s.is_none()).count(),
+        left_out,
+    };
+    (score, p_value(&changes), slowdowns)
+}
+
+/// Returns the largest tenth of the jobs, at least one, by their time alone.
+fn largest_jobs(alone: &RunRecord) -> BTreeSet<u32> {
+    let mut jobs: Vec<(u32, f64)> = completions(alone).into_iter().collect();
+    jobs.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+    let count = (jobs.len() as f64 * LARGEST).ceil() as usize;
+    jobs.into_iter().take(count).map(|(job, _)| job).collect()
+}

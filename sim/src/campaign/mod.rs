@@ -1,0 +1,410 @@
+//! Runs policies on several workloads and seeds, and compares them.
+//!
+//! The result of each run is a [`RunRecord`]. With a folder, each record is stored in a file as
+//! soon as its run has ended, and a run whose file exists is not repeated. A campaign that was
+//! interrupted therefore continues where it stopped, and several processes can share a folder, each
+//! with its part of the runs.
+//!
+//! For every workload and seed there are two runs besides those of the policies: each job alone on
+//! the cluster ([`ALONE`]), for slowdowns, and `fair` with its default parameters, for finish-time
+//! fairness.
+
+mod leaderboard;
+
+use crate::{
+    Outcome, RuleViolation, World,
+    catalog::Case,
+    experiment::{ExperimentError, Variant, in_parallel, time_alone},
+    rng::Rng,
+};
+pub use leaderboard::{Leaderboard, Score};
+use mrcore::Span;
+use serde::{Deserialize, Serialize};
+use std::{
+    fs, io,
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+/// Name of the run of each job alone.
+pub const ALONE: &str = "alone";
+/// The policy that finish-time fairness is relative to.
+pub const FAIR: &str = "fair";
+
+/// Why a campaign failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CampaignError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: not a result of `mrctl lab compare`: {why}; delete the file to repeat the run", path.display())]
+    Unreadable { path: PathBuf, why: String },
+    #[error(
+        "{}: the result is of {found}, but this run is of {wanted}: use another folder", path.display()
+    )]
+    OtherRun { path: PathBuf, found: String, wanted: String },
+    #[error("{workload}: {error}")]
+    Run { workload: String, error: ExperimentError },
+}
+
+/// A workload of a campaign.
+pub struct CampaignWorkload {
+    /// The workload and its options, as given on the command line.
+    pub label: String,
+    pub case: Case,
+}
+
+/// Policies, workloads and seeds to run.
+pub struct Campaign<'a> {
+    pub workloads: &'a [CampaignWorkload],
+    pub variants: &'a [Variant],
+    pub seeds: Range<u64>,
+    /// The folder for results, if they are stored.
+    pub folder: Option<&'a Path>,
+    /// Which runs to do: those whose number modulo `.1` is `.0`.
+    pub part: (usize, usize),
+    /// Real time after which a run is stopped.
+    pub time_limit: Duration,
+    /// The command line and version, for the records.
+    pub made_by: &'a str,
+    /// The commit of this program. Results of another commit are refused.
+    pub commit: &'a str,
+}
+
+/// The result of one run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// The command line and version that made it.
+    pub made_by: String,
+    pub commit: String,
+    pub workload: String,
+    /// The policy and its parameters, or [`ALONE`].
+    pub policy: String,
+    pub seed: u64,
+    pub machines: usize,
+    pub map_slots: u32,
+    pub reduce_slots: u32,
+    /// Seconds from the first submission to the end of the last job.
+    pub makespan_s: f64,
+    /// Fraction of the maps that were launched node-local; null without maps.
+    pub locality: Option<f64>,
+    /// Slot seconds of work that was lost, and of preemptions.
+    pub lost_slot_s: f64,
+    pub overhead_slot_s: f64,
+    /// Number of splits, pauses and kills by the policy.
+    pub preemptions: u64,
+    pub events: u64,
+    pub jobs: Vec<JobRecord>,
+}
+
+/// One job of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    /// Number of the job in the order of submission, from 1.
+    pub job: u32,
+    pub group: String,
+    pub user: String,
+    pub maps: u32,
+    pub reduces: u32,
+    pub submitted_s: f64,
+    /// Seconds from submission to success; null if the job failed or had not ended.
+    pub completion_s: Option<f64>,
+}
+
+/// One run of a campaign.
+struct Run<'a> {
+    workload: &'a CampaignWorkload,
+    /// The policy; `None` for each job alone.
+    variant: Option<&'a Variant>,
+    seed: u64,
+}
+
+impl Run<'_> {
+    fn policy(&self) -> &str {
+        self.variant.map_or(ALONE, |variant| variant.label.as_str())
+    }
+
+    fn describe(&self) -> String {
+        format!("{} under {}, seed {}", self.workload.label, self.policy(), self.seed)
+    }
+
+    /// Returns the file of its record.
+    fn path(&self, folder: &Path) -> PathBuf {
+        let name = |text: &str| -> String {
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || ".-".contains(letter);
+            text.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect()
+        };
+        let (workload, policy) = (name(&self.workload.label), name(self.policy()));
+        // Different labels may give the same name.
+        let labels = format!("{}\0{}", self.workload.label, self.policy());
+        let mark = Rng::of(0, &labels).bits() & 0xffff_ffff;
+        folder.join(format!("{workload}.{policy}.{}.{mark:08x}.json", self.seed))
+    }
+}
+
+impl Campaign<'_> {
+    /// Does the runs on all cores and returns the records of all runs that are there afterwards:
+    /// those of other parts too, if they are in the folder. Calls `watch` after each run with a
+    /// description, the number of runs done, and their total.
+    pub fn run(&self, watch: &(dyn Fn(&str, usize, usize) + Sync)) -> Result<Vec<RunRecord>, CampaignError> {
+        if let Some(folder) = self.folder {
+            fs::create_dir_all(folder).map_err(|source| CampaignError::Io { path: folder.into(), source })?;
+        }
+        let fair = Variant::plain(FAIR);
+        let is_fair = |variant: &Variant| variant.label == FAIR;
+        let fair = (!self.variants.iter().any(is_fair)).then_some(&fair);
+        let policies: Vec<Option<&Variant>> =
+            std::iter::once(None).chain(self.variants.iter().chain(fair).map(Some)).collect();
+        let mut runs = Vec::new();
+        for workload in self.workloads {
+            for seed in self.seeds.clone() {
+                runs.extend(policies.iter().map(|variant| Run { workload, variant: *variant, seed }));
+            }
+        }
+        let (done, all) = (AtomicUsize::new(0), runs.len());
+        let records = in_parallel(all, |at| {
+            let record = self.record_of(&runs[at], at % self.part.1 == self.part.0);
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            watch(&runs[at].describe(), done, all);
+            record
+        });
+        records.into_iter().filter_map(Result::transpose).collect()
+    }
+
+    /// Returns the stored record of a run. If there is none, does the run if it is `ours`.
+    fn record_of(&self, run: &Run<'_>, ours: bool) -> Result<Option<RunRecord>, CampaignError> {
+        let path = self.folder.map(|folder| run.path(folder));
+        if let Some(path) = path.as_ref().filter(|path| path.exists()) {
+            return self.read(path, run).map(Some);
+        }
+        if !ours {
+            return Ok(None);
+        }
+        let failed = |error| CampaignError::Run { workload: run.workload.label.clone(), error };
+        let record = self.simulate(run).map_err(failed)?;
+        if let Some(path) = path {
+            write_whole(&path, &record).map_err(|source| CampaignError::Io { path, source })?;
+        }
+        Ok(Some(record))
+    }
+
+    fn read(&self, path: &Path, run: &Run<'_>) -> Result<RunRecord, CampaignError> {
+        let io = |source| CampaignError::Io { path: path.into(), source };
+        let text = fs::read_to_string(path).map_err(io)?;
+        let record: RunRecord = serde_json::from_str(&text)
+            .map_err(|why| CampaignError::Unreadable { path: path.into(), why: why.to_string() })?;
+        let described = |workload: &str, policy: &str, seed: u64, commit: &str| {
+            format!("{workload} under {policy}, seed {seed}, commit {commit}")
+        };
+        let found = described(&record.workload, &record.policy, record.seed, &record.commit);
+        let wanted = described(&run.workload.label, run.policy(), run.seed, self.commit);
+        if found == wanted {
+            Ok(record)
+        } else {
+            Err(CampaignError::OtherRun { path: path.into(), found, wanted })
+        }
+    }
+
+    fn simulate(&self, run: &Run<'_>) -> Result<RunRecord, ExperimentError> {
+        let case = &run.workload.case;
+        let mut setup = case.setup.clone();
+        setup.seed = run.seed;
+        let slots = setup.slots();
+        let mut record = RunRecord {
+            made_by: self.made_by.to_owned(),
+            commit: self.commit.to_owned(),
+            workload: run.workload.label.clone(),
+            policy: run.policy().to_owned(),
+            seed: run.seed,
+            machines: setup.machines.len(),
+            map_slots: slots.map,
+            reduce_slots: slots.reduce,
+            makespan_s: 0.0,
+            locality: None,
+            lost_slot_s: 0.0,
+            overhead_slot_s: 0.0,
+            preemptions: 0,
+            events: 0,
+            jobs: Vec::new(),
+        };
+        let workload = (case.workload)(run.seed);
+        let Some(variant) = run.variant else {
+            for (at, job) in workload.jobs.iter().enumerate() {
+                let alone = time_alone(&case.setup, &workload, at, run.seed)?;
+                record.jobs.push(JobRecord {
+                    job: at as u32 + 1,
+                    group: job.group.clone(),
+                    user: job.user.clone(),
+                    maps: job.maps.len() as u32,
+                    reduces: job.reduces.len() as u32,
+                    submitted_s: job.at.as_secs_f64(),
+                    completion_s: alone.map(Span::as_secs_f64),
+                });
+            }
+            return Ok(record);
+        };
+        let variant = variant.clone().with_params(&case.params);
+        (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
+        let began = Instant::now();
+        let world = World::new(setup, workload)?.with_users(case.users.clone());
+        let broken = |broken: RuleViolation| ExperimentError::RuleViolation {
+            variant: variant.label.clone(),
+            seed: run.seed,
+            broken,
+        };
+        let outcome = world.run_monitored(None, |_| began.elapsed() < self.time_limit).map_err(broken)?;
+        record.add_outcome(&outcome);
+        Ok(record)
+    }
+}
+
+impl RunRecord {
+    fn add_outcome(&mut self, outcome: &Outcome) {
+        let first = outcome.metrics.jobs().map(|(_, job)| job.submitted).min();
+        let last = outcome.metrics.jobs().filter_map(|(_, job)| job.ended.or(job.observed_until)).max();
+        self.makespan_s = first.zip(last).map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
+        self.locality = crate::report::locality(outcome);
+        self.events = outcome.events;
+        for (id, job) in outcome.metrics.jobs() {
+            self.lost_slot_s += job.lost.as_secs_f64();
+            self.overhead_slot_s += job.overhead().as_secs_f64();
+            self.preemptions += u64::from(job.preemption.preemptions());
+            self.jobs.push(JobRecord {
+                job: id.0,
+                group: job.group.clone(),
+                user: job.user.clone(),
+                maps: job.tasks.map,
+                reduces: job.tasks.reduce,
+                submitted_s: first.map_or(0.0, |first| job.submitted.since(first).as_secs_f64()),
+                completion_s: job.makespan().filter(|_| job.succeeded).map(Span::as_secs_f64),
+            });
+        }
+    }
+}
+
+/// Writes a record, so that the file is either complete or does not exist.
+fn write_whole(path: &Path, record: &RunRecord) -> io::Result<()> {
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    fs::write(&part, serde_json::to_string(record)?)?;
+    fs::rename(&part, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{self, Request};
+
+    fn workload() -> CampaignWorkload {
+        let request = Request { workload: "gridmix".into(), jobs: Some(6), ..Request::default() };
+        CampaignWorkload { label: "gridmix[jobs=6]".into(), case: catalog::open(&request).expect("a name") }
+    }
+
+    fn campaign<'a>(
+        workloads: &'a [CampaignWorkload],
+        variants: &'a [Variant],
+        folder: Option<&'a Path>,
+        part: (usize, usize),
+    ) -> Campaign<'a> {
+        let (time_limit, made_by) = (Duration::from_mins(10), "a test");
+        Campaign { workloads, variants, seeds: 1..3, folder, part, time_limit, made_by, commit: "c" }
+    }
+
+    #[test]
+    fn stored_runs_are_not_repeated_and_parts_add_up() {
+        let (workloads, variants) = ([workload()], Variant::list("fifo,las").expect("policies"));
+        let whole = campaign(&workloads, &variants, None, (0, 1)).run(&|_, _, _| {}).expect("it runs");
+        // Alone, fifo, las and fair, for each of two seeds.
+        assert_eq!(whole.len(), 8);
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let part = |at| {
+            campaign(&workloads, &variants, Some(folder.path()), (at, 2)).run(&|_, _, _| {}).expect("it runs")
+        };
+        assert_eq!(part(0).len(), 4);
+        let both = part(1);
+        let jobs = |records: &[RunRecord]| -> Vec<Vec<JobRecord>> {
+            records.iter().map(|record| record.jobs.clone()).collect()
+        };
+        assert_eq!(jobs(&both), jobs(&whole), "the files have what the runs gave");
+        // A stored record is read, not computed: a changed one stays changed.
+        let path =
+            fs::read_dir(folder.path()).expect("a folder").next().expect("a file").expect("a file").path();
+        let mut changed: RunRecord =
+            serde_json::from_str(&fs::read_to_string(&path).expect("a record")).expect("a record");
+        changed.makespan_s = -1.0;
+        write_whole(&path, &changed).expect("it can be written");
+        assert!(part(0).iter().any(|record| record.makespan_s < 0.0));
+    }
+
+    #[test]
+    fn results_of_another_run_and_damaged_files_are_refused() {
+        let (workloads, variants) = ([workload()], Variant::list("fifo").expect("a policy"));
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let one = campaign(&workloads, &variants, Some(folder.path()), (0, 1));
+        one.run(&|_, _, _| {}).expect("it runs");
+        let other = Campaign { commit: "d", ..campaign(&workloads, &variants, Some(folder.path()), (0, 1)) };
+        let error = other.run(&|_, _, _| {}).expect_err("another commit").to_string();
+        assert!(error.contains("commit c, but this run is of") && error.contains("commit d"), "{error}");
+        let path =
+            fs::read_dir(folder.path()).expect("a folder").next().expect("a file").expect("a file").path();
+        fs::write(&path, "{").expect("it can be written");
+        let error = one.run(&|_, _, _| {}).expect_err("a damaged file").to_string();
+        assert!(error.contains(&path.display().to_string()) && error.contains("delete the file"), "{error}");
+    }
+
+    fn record(policy: &str, seed: u64, completions: &[Option<f64>]) -> RunRecord {
+        let job = |(at, completion_s): (usize, &Option<f64>)| JobRecord {
+            job: at as u32 + 1,
+            group: "g".into(),
+            user: "u".into(),
+            maps: 1,
+            reduces: 0,
+            submitted_s: 0.0,
+            completion_s: *completion_s,
+        };
+        RunRecord {
+            made_by: String::new(),
+            commit: String::new(),
+            workload: "w".into(),
+            policy: policy.into(),
+            seed,
+            machines: 1,
+            map_slots: 1,
+            reduce_slots: 1,
+            makespan_s: 10.0,
+            locality: None,
+            lost_slot_s: 0.0,
+            overhead_slot_s: 0.0,
+            preemptions: 0,
+            events: 0,
+            jobs: completions.iter().enumerate().map(job).collect(),
+        }
+    }
+
+    #[test]
+    fn scores_match_values_computed_by_hand() {
+        let mut records = Vec::new();
+        for seed in 1..=4 {
+            let more = seed as f64 * 0.01;
+            records.push(record(ALONE, seed, &[Some(1.0), Some(10.0)]));
+            records.push(record(FAIR, seed, &[Some(4.0), Some(20.0)]));
+            records.push(record("a", seed, &[Some(2.0), Some(20.0)]));
+            // The second job fails under b.
+            records.push(record("b", seed, &[Some(4.0 + more), None]));
+        }
+        let board = Leaderboard::of(&records, &["w"], &["a", "b"], 5, "a");
+        let (a, b) = (&board.scores[0], &board.scores[1]);
+        assert_eq!((a.completion_s.mean, a.against_reference, board.missing_runs), (11.0, None, 2));
+        assert_eq!((a.slowdown_p50, a.jain, a.rho_p99.map(f64::round)), (Some(2.0), Some(1.0), Some(1.0)));
+        assert_eq!(a.largest_against_fair, Some(1.0), "of two jobs the second is the largest tenth");
+        let change = b.against_reference.expect("four seeds");
+        assert!((change.mean - 1.0125).abs() < 1e-9, "only of the job that succeeded under both");
+        assert_eq!((b.left_out, b.unfinished), (4, 4));
+        assert!(b.p_corrected.expect("four seeds") < 1e-3);
+        let tables = board.tables();
+        let verdicts: Vec<&str> = tables[0].1.rows.iter().map(|row| row[3].text()).collect();
+        assert_eq!(verdicts, ["slower; without 4 jobs", "reference"], "the lowest mean first");
+        let summary = board.summary().text();
+        assert!(summary.lines().nth(1).is_some_and(|first| first.starts_with('b')), "{summary}");
+    }
+}
