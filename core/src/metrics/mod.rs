@@ -58,7 +58,28 @@ struct RunningJob {
     maps_done: u32,
     /// The duration of each map that is done.
     map_durations: Vec<Span>,
+    maps: Vec<MapProgress>,
     reduces: Vec<ReduceProgress>,
+    /// For each task: whether it waits for a slot, or will when it may start.
+    unassigned: PerPhase<Vec<bool>>,
+}
+
+impl RunningJob {
+    fn is_unassigned(&self, task: TaskId) -> bool {
+        let index = task.index as usize;
+        match task.phase {
+            Phase::Map => self.maps.get(index).is_some_and(|map| !map.is_done && map.running == 0),
+            Phase::Reduce => self.reduces.get(index).is_some_and(ReduceProgress::waits),
+        }
+    }
+}
+
+/// The state of a map.
+#[derive(Debug, Clone, Copy, Default)]
+struct MapProgress {
+    /// Number of running attempts.
+    running: u32,
+    is_done: bool,
 }
 
 /// The state of a reduce, to measure its waiting time.
@@ -201,6 +222,35 @@ impl Metrics {
             Fact::CheckpointLost { attempt, why } => self.checkpoint_lost(at, *attempt, why),
             _ => {}
         }
+        self.update_unassigned(at, fact);
+    }
+
+    /// Updates the number of unassigned tasks of a user after a fact about a task.
+    fn update_unassigned(&mut self, at: Time, fact: &Fact) {
+        let task = match fact {
+            Fact::AttemptLaunched { attempt, .. }
+            | Fact::PreemptionRequested { attempt, .. }
+            | Fact::PreemptionRefused { attempt, .. }
+            | Fact::AttemptSucceeded { attempt, .. }
+            | Fact::MapSplit { attempt, .. }
+            | Fact::AttemptPaused { attempt, .. }
+            | Fact::AttemptFailed { attempt, .. }
+            | Fact::AttemptKilled { attempt, .. }
+            | Fact::MapOutputLost { attempt, .. } => attempt.task,
+            Fact::TaskReleased { task } => *task,
+            _ => return,
+        };
+        let Some(job) = self.running_jobs.get_mut(&task.job) else { return };
+        // A split adds a task at the end.
+        let last = TaskId { index: (job.maps.len() as u32).saturating_sub(1), ..task };
+        let remainder = matches!(fact, Fact::MapSplit { .. }).then_some(last);
+        for task in std::iter::once(task).chain(remainder) {
+            let now = job.is_unassigned(task);
+            let Some(before) = job.unassigned[task.phase].get_mut(task.index as usize) else { continue };
+            if std::mem::replace(before, now) != now {
+                self.shares.change_unassigned(at, &job.spec.user, if now { 1 } else { -1 });
+            }
+        }
     }
 
     fn job_submitted(&mut self, at: Time, id: JobId, spec: &Arc<JobSpec>) {
@@ -230,10 +280,15 @@ impl Metrics {
         self.figures.insert(id, figures);
         let roots = (0..tasks.map).collect();
         let map_durations = vec![Span(0); tasks.map as usize];
+        let maps = vec![MapProgress::default(); tasks.map as usize];
         let reduces = vec![ReduceProgress::new(at); tasks.reduce as usize];
-        self.running_jobs
-            .insert(id, RunningJob { spec: spec.clone(), roots, maps_done: 0, map_durations, reduces });
+        let unassigned =
+            PerPhase { map: vec![true; tasks.map as usize], reduce: vec![true; tasks.reduce as usize] };
+        let spec = spec.clone();
         self.shares.change_jobs(at, &spec.user, 1);
+        self.shares.change_unassigned(at, &spec.user, i64::from(tasks.map) + i64::from(tasks.reduce));
+        self.running_jobs
+            .insert(id, RunningJob { spec, roots, maps_done: 0, map_durations, maps, reduces, unassigned });
     }
 
     fn job_ended(&mut self, at: Time, id: JobId, outcome: &JobOutcome) {
@@ -243,6 +298,9 @@ impl Metrics {
         }
         if let Some(live) = self.running_jobs.remove(&id) {
             self.shares.change_jobs(at, &live.spec.user, -1);
+            let left = Phase::BOTH.iter().flat_map(|phase| &live.unassigned[*phase]);
+            let left: i64 = left.map(|unassigned| i64::from(*unassigned)).sum();
+            self.shares.change_unassigned(at, &live.spec.user, -left);
         }
         self.to_recover.retain(|task, _| task.job != id);
     }
@@ -294,7 +352,16 @@ impl Metrics {
             reduce.running += 1;
         }
         let user = figures.user.clone();
+        if let Some(map) = self.map(id.task) {
+            map.running += 1;
+        }
         self.shares.change_slots(at, &user, 1);
+    }
+
+    /// Returns the state of a map of a running job.
+    fn map(&mut self, id: TaskId) -> Option<&mut MapProgress> {
+        let live = self.running_jobs.get_mut(&id.job).filter(|_| id.phase == Phase::Map)?;
+        live.maps.get_mut(id.index as usize)
     }
 
     /// Returns the state of a reduce of a running job.
@@ -339,6 +406,9 @@ impl Metrics {
         if let Some(reduce) = self.reduce(id.task) {
             reduce.running = reduce.running.saturating_sub(1);
             reduce.waiting_since = at;
+        }
+        if let Some(map) = self.map(id.task) {
+            map.running = map.running.saturating_sub(1);
         }
         let figures = self.figures.get_mut(&id.job())?;
         figures.held[id.phase()] = figures.held[id.phase()] + at.since(held.since);
@@ -394,6 +464,8 @@ impl Metrics {
             let root = live.roots.get(index).copied().unwrap_or(0);
             live.roots.push(root);
             live.map_durations.push(Span(0));
+            live.maps.push(MapProgress::default());
+            live.unassigned.map.push(false);
             if let (Some(elapsed), Some(held)) = (live.map_durations.get_mut(index), held) {
                 *elapsed = at.since(held.since);
             }
@@ -444,6 +516,9 @@ impl Metrics {
         let Some(live) = self.running_jobs.get_mut(&id.job()).filter(|_| id.phase() == Phase::Map) else {
             return;
         };
+        if let Some(map) = live.maps.get_mut(id.task.index as usize) {
+            map.is_done = true;
+        }
         live.maps_done += 1;
         if live.maps_done as usize == live.roots.len()
             && let Some(figures) = self.figures.get_mut(&id.job())
@@ -455,6 +530,9 @@ impl Metrics {
     fn map_output_lost(&mut self, at: Time, id: AttemptId) {
         let Some(live) = self.running_jobs.get_mut(&id.job()) else { return };
         live.maps_done = live.maps_done.saturating_sub(1);
+        if let Some(map) = live.maps.get_mut(id.task.index as usize) {
+            map.is_done = false;
+        }
         self.to_recover.insert(id.task, at);
         let Some(figures) = self.figures.get_mut(&id.job()) else { return };
         let elapsed = live.map_durations.get_mut(id.task.index as usize).map(std::mem::take);
@@ -474,8 +552,14 @@ impl Metrics {
         }
     }
 
-    /// Ends the observation at this time. Jobs that have not ended get it as `observed_until`.
+    /// Ends the observation at this time. Jobs that have not ended get it as `observed_until`, and
+    /// the slots that they hold count up to it.
     pub fn end_observation(&mut self, at: Time) {
+        for (id, held) in &self.held_slots {
+            if let Some(figures) = self.figures.get_mut(&id.job()) {
+                figures.held[id.phase()] = figures.held[id.phase()] + at.since(held.since);
+            }
+        }
         for figures in self.figures.values_mut().filter(|figures| figures.ended.is_none()) {
             figures.observed_until = Some(at);
         }

@@ -141,8 +141,8 @@ impl Comparison {
     /// Returns the relative change of the mean makespan of a group (or all jobs) from variant
     /// `other` to variant `one`: -0.2 means a fifth less. Only jobs that succeeded under both count
     /// ([`Self::left_out`] counts the others). Both variants run the same jobs in each seed, so the
-    /// change is computed per seed, and differences between seeds do not widen the interval. Returns
-    /// `None` if no job counts.
+    /// change is computed per seed, and differences between seeds do not widen the interval.
+    /// Returns `None` if no job counts.
     pub fn change(&self, group: Option<&str>, one: usize, other: usize) -> Option<Figure> {
         let changes: Vec<f64> = (0..self.seeds.len())
             .filter_map(|seed| {
@@ -254,4 +254,162 @@ pub fn reduce_wait_s(job: &JobFigures) -> Option<f64> {
 pub fn makespan_s(job: &JobFigures) -> Option<f64> {
     let until = if job.ended.is_some() { job.ended.filter(|_| job.succeeded) } else { job.observed_until };
     Some(until?.since(job.submitted).as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Cases;
+    use mrcore::{
+        Fact, PerPhase, Time, Why,
+        ids::{Incarnation, RequestId, TaskId, TrackerId},
+        job::{InputPin, JobOutcome, JobSpec, Payload, Priority, Program, Split},
+        metrics::Metrics,
+        task::AttemptResult,
+    };
+    use std::sync::Arc;
+
+    /// A job with one map: its group, when it was submitted, when its map was launched, and when
+    /// and whether it ended. Times are in seconds.
+    struct JobRun(&'static str, u64, u64, Option<(u64, bool)>);
+
+    fn spec(group: &str) -> JobSpec {
+        let split = Split {
+            source: "/in".into(),
+            start: 0,
+            end: 100,
+            divisible: true,
+            hosts: Vec::new(),
+            pin: InputPin::default(),
+        };
+        JobSpec {
+            name: group.into(),
+            user: "ann".into(),
+            queue: String::new(),
+            priority: Priority::Normal,
+            program: Program::Builtin("p".into()),
+            splits: vec![split],
+            reduces: 0,
+            output: String::new(),
+            slow_start: 0.0,
+            speculation: false,
+            split_slow: true,
+            attempts_max: 1,
+            conf: BTreeMap::new(),
+            payload: Payload::default(),
+        }
+    }
+
+    /// Returns the outcome of a run with these jobs that was stopped at `until_s`.
+    fn outcome(jobs: &[JobRun], until_s: u64, unsubmitted: usize) -> Outcome {
+        let mut metrics = Metrics::default();
+        let mut facts: Vec<(u64, Fact)> = vec![(
+            0,
+            Fact::TrackerJoined {
+                tracker: TrackerId(0),
+                name: "t".into(),
+                incarnation: Incarnation(1),
+                host: "h".into(),
+                rack: "r".into(),
+                shuffle_addr: String::new(),
+                logs_addr: String::new(),
+                slots: PerPhase { map: 2, reduce: 0 },
+            },
+        )];
+        for (number, JobRun(group, submitted, launched, ended)) in (1..).zip(jobs) {
+            let job = JobId(number);
+            let request = RequestId(u128::from(number));
+            facts.push((*submitted, Fact::JobSubmitted { job, request, spec: Arc::new(spec(group)) }));
+            let attempt = TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
+            let (tracker, speculative, resumed_from) = (TrackerId(0), false, None);
+            let why = Why::default();
+            facts.push((
+                *launched,
+                Fact::AttemptLaunched { attempt, tracker, speculative, resumed_from, why },
+            ));
+            if let Some((at_s, succeeded)) = *ended {
+                facts.push((at_s, Fact::AttemptSucceeded { attempt, result: AttemptResult::default() }));
+                let outcome =
+                    if succeeded { JobOutcome::Succeeded } else { JobOutcome::Failed("no space".into()) };
+                facts.push((at_s, Fact::JobEnded { job, outcome }));
+            }
+        }
+        facts.sort_by_key(|(at_s, _)| *at_s);
+        for (at_s, fact) in &facts {
+            metrics.observe(Time(at_s * 1_000_000), fact);
+        }
+        metrics.end_observation(Time(until_s * 1_000_000));
+        Outcome {
+            scheduler: "fifo".into(),
+            metrics,
+            end: Time(until_s * 1_000_000),
+            hash: 0,
+            events: 0,
+            facts: 0,
+            unfinished: 0,
+            unsubmitted,
+            stopped: false,
+            faults: 0,
+            cases: Cases::default(),
+            deciding: schedulers::timed::DecisionStats::default(),
+        }
+    }
+
+    fn comparison(runs: Vec<Vec<Outcome>>) -> Comparison {
+        Comparison {
+            variants: runs.iter().map(|_| Variant::plain("fifo")).collect(),
+            seeds: (1..=runs[0].len() as u64).collect(),
+            runs,
+            alone: Vec::new(),
+            groups: vec!["large".into(), "small".into()],
+            slots: PerPhase { map: 2, reduce: 0 },
+        }
+    }
+
+    #[test]
+    fn jobs_without_success_under_both_policies_are_left_out_and_counted() {
+        let done = |group, end_s| JobRun(group, 0, 0, Some((end_s, true)));
+        let failed = |group| JobRun(group, 0, 0, Some((9, false)));
+        let one = vec![
+            outcome(&[done("large", 20), done("small", 10)], 20, 0),
+            outcome(&[done("large", 20), failed("small")], 20, 0),
+            // Three jobs were not submitted here, two under the other policy.
+            outcome(&[done("large", 20)], 20, 3),
+        ];
+        let other = vec![
+            outcome(&[done("large", 40), done("small", 10)], 40, 0),
+            outcome(&[done("large", 40), done("small", 1)], 40, 0),
+            outcome(&[done("large", 40), done("small", 1)], 40, 2),
+        ];
+        let both = comparison(vec![one, other]);
+        // The small job failed under one policy in the second seed, and was submitted only under
+        // the other in the third. Two more jobs of the third seed were submitted under neither.
+        assert_eq!(both.left_out(None, 0, 1), 1 + 1 + 2);
+        assert_eq!(both.left_out(None, 1, 0), 4, "the order of the policies does not matter");
+        assert_eq!(both.left_out(Some("small"), 0, 1), 2);
+        assert_eq!(both.left_out(Some("large"), 0, 1), 0);
+        // The change is over the other jobs: 30 s to 50 s, then only the large job.
+        let change = both.change(None, 0, 1).expect("jobs succeeded");
+        assert!((change.mean - (-0.4 - 0.5 - 0.5) / 3.0).abs() < 1e-9, "{change:?}");
+    }
+
+    #[test]
+    fn utilisation_is_the_used_part_of_the_slots_from_first_submission_to_last_end() {
+        // Two slots from 10 s to 30 s. The first job holds one for 10 s, the second for 15 s.
+        let jobs = [JobRun("large", 10, 10, Some((20, true))), JobRun("small", 12, 15, Some((30, true)))];
+        let whole = comparison(vec![vec![outcome(&jobs, 1000, 0)]]);
+        let map = whole.utilisation(0, Phase::Map);
+        assert!((map.mean - 25.0 / 40.0).abs() < 1e-9, "{map:?}");
+        assert_eq!(whole.utilisation(0, Phase::Reduce).seeds, 0, "there are no reduce slots");
+        // A job that runs when the run is stopped counts up to then, with the slot that it holds.
+        let jobs = [JobRun("large", 10, 10, Some((20, true))), JobRun("small", 12, 15, None)];
+        let cut = comparison(vec![vec![outcome(&jobs, 60, 0)]]);
+        let map = cut.utilisation(0, Phase::Map);
+        assert!((map.mean - 55.0 / 100.0).abs() < 1e-9, "{map:?}");
+        // The mean over seeds.
+        let jobs = [JobRun("large", 0, 0, Some((20, true))), JobRun("small", 0, 0, Some((20, true)))];
+        let jobs = [vec![outcome(&jobs, 20, 0), outcome(&jobs[..1], 20, 0)]];
+        let map = comparison(jobs.into()).utilisation(0, Phase::Map);
+        assert!((map.mean - 0.75).abs() < 1e-9 && map.seeds == 2, "{map:?}");
+    }
 }
