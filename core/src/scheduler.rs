@@ -60,6 +60,14 @@ pub trait Scheduler: Send + fmt::Debug {
     /// directions at the same time: a wrapper preempts slots until it returns `false`.
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool;
 
+    /// Returns whether `a` has less than its share and `b` has more, although moving a slot might
+    /// only exchange their places. Policies without shares compare jobs as in [`Self::outranks`].
+    /// The Chronos paper uses this rule for Fair. Like `outranks`, it must never return `true` in
+    /// both directions.
+    fn outranks_by_share(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.outranks(a, b, phase, plan)
+    }
+
     /// Returns whether a job may have another slot of this phase at all, even if slots are free.
     /// This is a maximum, not a ranking. A wrapper that assigns slots itself must call this
     /// function.

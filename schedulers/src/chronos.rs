@@ -1,19 +1,20 @@
 //! Chronos: tasks that were lost with a node get slots at once, near their input, under the ranking
 //! of any other policy.
 //!
-//! Yildiz et al. (2015). When a tracker is lost, the tasks that ran on it, the maps whose output was
-//! lost with it and is still needed, and the paused reduces whose checkpoint was on it are *recovery
-//! tasks*. They are placed in the order of their jobs under the inner policy. Each gets a victim: a
-//! running attempt on a host of its input (for a reduce, on any host) of a job that the job of the
-//! task outranks under the inner policy. Among these, an attempt of the lowest-ranked job is chosen,
-//! then the one with the least progress. The victim is split or paused, and its slot is reserved.
-//! When no outranked attempt is left, the remaining recovery tasks wait like other pending tasks. A
-//! victim resumes later as an ordinary pending task.
+//! Yildiz et al. (2015). When a tracker is lost, the tasks that ran on it, the maps whose output
+//! was lost with it and is still needed, and the paused reduces whose checkpoint was on it are
+//! *recovery tasks*. They are placed in the order of their jobs under the inner policy. Each gets a
+//! victim: a running attempt on a host of its input (for a reduce, on any host) of a job that the
+//! job of the task outranks under the inner policy. Among these, an attempt of the lowest-ranked
+//! job is chosen, then the one with the least progress. The victim is split or paused, and its slot
+//! is reserved. When no outranked attempt is left, the remaining recovery tasks wait like other
+//! pending tasks. A victim resumes later as an ordinary pending task.
 //!
 //! Differs from the paper: with `early = suspect`, Chronos acts when a tracker becomes suspect, by
-//! launching speculative attempts of the tasks there (only for jobs that allow them). If the tracker
-//! recovers, the first attempt of a task to finish counts. If no live host has the input of a task,
-//! its victim may be anywhere.
+//! launching speculative attempts of the tasks there (only for jobs that allow them). If the
+//! tracker recovers, the first attempt of a task to finish counts. If no live host has the input of
+//! a task, its victim may be anywhere. Recovery tasks without a slot are tried again every second,
+//! and lost checkpoints count as lost tasks. `literal = true` reverts all of these.
 //!
 //! Chronos has no ranking of its own.
 
@@ -52,6 +53,8 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
 pub struct Chronos {
     inner: Box<dyn Scheduler>,
     name: String,
+    /// Whether only the rules of the paper are used.
+    literal: bool,
     /// Whether Chronos acts when a tracker becomes suspect, and not only when it is lost.
     acts_on_suspicion: bool,
     preempt_mode: PreemptMode,
@@ -64,12 +67,20 @@ pub struct Chronos {
 impl Chronos {
     /// Wraps a policy.
     pub fn new(inner: Box<dyn Scheduler>, section: &mut Section<'_>) -> Self {
+        let about = "only the rules of the paper: lost checkpoints do not count, maps are placed only near their input, each task \
+                     is tried once; also early lost unless it is set";
+        let literal = section.flag("literal", false, about);
         let about = "act when a tracker is suspect, or only when it is lost";
-        let acts_on_suspicion = section.choice("early", &[("suspect", true), ("lost", false)], about);
+        let mut words = [("suspect", true), ("lost", false)];
+        if literal {
+            words.reverse();
+        }
+        let acts_on_suspicion = section.choice("early", &words, about);
         let (name, preempt_mode) = (format!("chronos({})", inner.name()), section.preempt_mode());
         Self {
             inner,
             name,
+            literal,
             acts_on_suspicion,
             preempt_mode,
             lost_tasks: BTreeSet::new(),
@@ -97,7 +108,8 @@ impl Chronos {
             }
             // The reduce may already have resumed elsewhere.
             Fact::CheckpointLost { attempt, why }
-                if why == TRACKER_LOST
+                if !self.literal
+                    && why == TRACKER_LOST
                     && cluster
                         .task(attempt.task)
                         .is_some_and(|task| task.viable_attempts().next().is_none()) =>
@@ -141,19 +153,24 @@ impl Chronos {
                 Placement::Waiting => {}
             }
         }
+        if self.literal {
+            // The paper acts once, when the failure is detected. Tasks without a slot wait like
+            // other pending tasks.
+            self.lost_tasks.clear();
+        }
     }
 
-    /// Returns the recovery tasks in the order of their jobs under the inner policy: a job comes after
-    /// all jobs that outrank it.
+    /// Returns the recovery tasks in the order of their jobs under the inner policy: a job comes
+    /// after all jobs that outrank it.
     fn ordered_lost_tasks(&self, plan: &Plan<'_>) -> Vec<TaskId> {
         let mut ranks: BTreeMap<(Phase, JobId), usize> = BTreeMap::new();
         for phase in Phase::BOTH {
             let tasks = self.lost_tasks.iter().filter(|task| task.phase == phase);
             let jobs: BTreeSet<JobId> = tasks.map(|task| task.job).collect();
-            // `outranks` may be no total order, so jobs are ordered by the number of jobs above them.
-            let rank = |job: &JobId| {
-                jobs.iter().filter(|other| self.inner.outranks(**other, *job, phase, plan)).count()
-            };
+            // `outranks` may be no total order, so jobs are ordered by the number of jobs above
+            // them.
+            let rank =
+                |job: &JobId| jobs.iter().filter(|other| self.outranks(**other, *job, phase, plan)).count();
             ranks.extend(jobs.iter().map(|job| ((phase, *job), rank(job))));
         }
         let mut tasks: Vec<TaskId> = self.lost_tasks.iter().copied().collect();
@@ -168,6 +185,9 @@ impl Chronos {
             return Placement::Waiting;
         }
         let (candidate_trackers, anywhere) = candidate_trackers(task, plan);
+        if self.literal && anywhere && task.phase == Phase::Map {
+            return Placement::Impossible;
+        }
         let free = candidate_trackers.iter().find(|tracker| {
             plan.free_slots(**tracker, task.phase) > 0 && plan.could_run(task, **tracker).is_ok()
         });
@@ -224,7 +244,7 @@ impl Chronos {
         }
         let mut worst: Option<(&Attempt, f32)> = None;
         for candidate in least.into_values() {
-            if self.inner.outranks(task.job, candidate.0.id.job(), task.phase, plan)
+            if self.outranks(task.job, candidate.0.id.job(), task.phase, plan)
                 && worst.is_none_or(|worst| self.is_worse(candidate, worst, plan))
             {
                 worst = Some(candidate);
@@ -239,10 +259,10 @@ impl Chronos {
         let (job_a, job_b) = (a.0.id.job(), b.0.id.job());
         let phase = a.0.id.phase();
         if job_a != job_b {
-            if self.inner.outranks(job_b, job_a, phase, plan) {
+            if self.outranks(job_b, job_a, phase, plan) {
                 return true;
             }
-            if self.inner.outranks(job_a, job_b, phase, plan) {
+            if self.outranks(job_a, job_b, phase, plan) {
                 return false;
             }
         }
@@ -311,7 +331,11 @@ impl Scheduler for Chronos {
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        self.inner.outranks(a, b, phase, plan)
+        if self.literal {
+            self.inner.outranks_by_share(a, b, phase, plan)
+        } else {
+            self.inner.outranks(a, b, phase, plan)
+        }
     }
 
     fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {

@@ -45,9 +45,15 @@ const PROJECTED_PROGRESS_MIN: f64 = 0.1;
 /// that are done, and projected from their progress for running maps. Returns `None` if no map is
 /// done and none has progress.
 pub fn map_seconds(job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
+    task_seconds(job, Phase::Map, now, cluster)
+}
+
+/// Returns the mean duration of the tasks of a phase in seconds, each from its launch. For reduces
+/// this includes the wait for the last map; [`reduce_seconds`] does not.
+pub fn task_seconds(job: &Job, phase: Phase, now: Time, cluster: &Cluster) -> Option<f64> {
     let mut mean = Mean::default();
-    mean.add_many(job.task_time.map.as_secs_f64(), f64::from(job.succeeded.map));
-    for (attempt, done) in running(job, Phase::Map, cluster) {
+    mean.add_many(job.task_time[phase].as_secs_f64(), f64::from(job.succeeded[phase]));
+    for (attempt, done) in running(job, phase, cluster) {
         if done > 0.0 {
             mean.add(now.since(attempt.launched).as_secs_f64() / done);
         }

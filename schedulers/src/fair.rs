@@ -129,6 +129,34 @@ impl Fair {
         let why = why.with("rack_after", delay.node_wait.as_secs_f64());
         Some(why.with("at_most", (delay.node_wait + delay.rack_wait).as_secs_f64()))
     }
+
+    /// Returns whether job `a` ranks above job `b`. `moves` compares two pools, or two jobs of a
+    /// pool, each given as (slots, share).
+    fn ranks_above(
+        &self,
+        a: JobId,
+        b: JobId,
+        phase: Phase,
+        plan: &Plan<'_>,
+        moves: impl Fn((f64, f64), (f64, f64)) -> bool,
+    ) -> bool {
+        let (Some(pool_a), Some(pool_b)) = (self.pools.pool_of(a), self.pools.pool_of(b)) else {
+            return false;
+        };
+        if pool_a.name != pool_b.name {
+            let retained = |pool: &Pool| (pool.retained_slots(phase, plan), pool.fair_share[phase]);
+            return moves(retained(pool_a), retained(pool_b));
+        }
+        if pool_a.fifo {
+            let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
+            return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
+        }
+        let retained = |job: JobId| {
+            let held = plan.cluster().job(job).map_or(0, |job| plan.retained_slots(job, phase));
+            (f64::from(held), self.pools.job_share(job, phase))
+        };
+        moves(retained(a), retained(b))
+    }
 }
 
 impl SlotOrder for Fair {
@@ -198,22 +226,13 @@ impl Scheduler for Fair {
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        let (Some(pool_a), Some(pool_b)) = (self.pools.pool_of(a), self.pools.pool_of(b)) else {
-            return false;
-        };
-        if pool_a.name != pool_b.name {
-            let retained = |pool: &Pool| (pool.retained_slots(phase, plan), pool.fair_share[phase]);
-            return should_move(retained(pool_a), retained(pool_b));
-        }
-        if pool_a.fifo {
-            let place = |id: JobId| plan.cluster().job(id).map(|job| (Reverse(job.spec.priority), id));
-            return place(a).zip(place(b)).is_some_and(|(a, b)| a < b);
-        }
-        let retained = |job: JobId| {
-            let held = plan.cluster().job(job).map_or(0, |job| plan.retained_slots(job, phase));
-            (f64::from(held), self.pools.job_share(job, phase))
-        };
-        should_move(retained(a), retained(b))
+        self.ranks_above(a, b, phase, plan, should_move)
+    }
+
+    fn outranks_by_share(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.ranks_above(a, b, phase, plan, |(held_a, share_a), (held_b, share_b)| {
+            held_a < share_a && held_b > share_b
+        })
     }
 
     fn explain(&self, job: &Job, now: Time, cluster: &Cluster) -> Vec<Why> {

@@ -7,11 +7,12 @@
 //! resumes where it was paused; after it has skipped more than D offers it migrates. A reduce that
 //! was delayed to `slack_max` times its own duration is not paused again.
 //!
-//! Differs from the paper in four points: `T_rs` is `M_left / M_rate` (the printed formula has the
-//! unit s²); jobs with a pending reduce whose slack has reached the limit are overdue, and have
-//! precedence for `overdue_share` of the reduce slots, so that they do not starve; slack is projected
-//! to the end of the reduce; small differences of `T_rs` do not count. `literal = true` reverts all
-//! four.
+//! Differs from the paper: `T_rs` is `M_left / M_rate` (the printed formula has the unit s²), and
+//! the rate follows from the maps that run now; jobs with a pending reduce whose slack has reached
+//! the limit are overdue, and have precedence for `overdue_share` of the reduce slots, so that they
+//! do not starve; slack is projected to the end of the reduce; small differences of `T_rs` do not
+//! count; a paused reduce preempts only on its own node, and does not migrate while a slot is free
+//! there. `literal = true` reverts all of these.
 //!
 //! FCS does not schedule maps: `fair` assigns map slots, and its parameters are also in this
 //! section.
@@ -132,7 +133,7 @@ enum Skips {
 
 impl Settings {
     fn read(section: &mut Section<'_>) -> Self {
-        let about = "use T_rs as the paper prints it, also slack and tolerance unless they are set, and give overdue jobs no precedence unless overdue_share is set";
+        let about = "only the rules of the paper: T_rs as printed, paused reduces preempt on any node; also slack printed, tolerance 0s and overdue_share 0 unless they are set";
         let literal = section.flag("literal", false, about);
         let mut words = [("projected", SlackForm::Projected), ("printed", SlackForm::Printed)];
         if literal {
@@ -264,8 +265,8 @@ impl Fcs {
         self.overdue_jobs.set(id, overdue.filter(|_| waits).map(|since| (slots, since)));
     }
 
-    /// Returns whether the next slot goes to an overdue job: such jobs have less than their share of
-    /// the reduce slots.
+    /// Returns whether the next slot goes to an overdue job: such jobs have less than their share
+    /// of the reduce slots.
     fn are_overdue_first(&self, cluster: &Cluster) -> bool {
         let share = self.settings.overdue_share * f64::from(cluster.slots(Phase::Reduce));
         let slots = if self.settings.overdue_share > 0.0 { (share as usize).max(1) } else { 0 };
@@ -331,7 +332,7 @@ impl Fcs {
     fn next_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let cluster = plan.cluster();
         let overdue_first = self.are_overdue_first(cluster);
-        let share = self.settings.overdue_share;
+        let (share, literal) = (self.settings.overdue_share, self.settings.literal);
         let Self { waiting_jobs, overdue_jobs, overdue_choices, estimates, paused, skips, .. } = self;
         let overdue = overdue_jobs.iter().filter(|_| overdue_first).map(|id| (id, true));
         let others = waiting_jobs.iter().filter(|id| !overdue_first || overdue_jobs.key(*id).is_none());
@@ -356,7 +357,8 @@ impl Fcs {
             if checkpoint == 0 {
                 continue;
             }
-            if let Some(task) = reduce_to_migrate(job, paused.skipped_more_than(id, *skips), tracker, plan) {
+            let skipped = paused.skipped_more_than(id, *skips);
+            if let Some(task) = reduce_to_migrate(job, skipped, tracker, literal, plan) {
                 *overdue_choices += usize::from(overdue);
                 let why = with_share(Why::rule(rules[2]), overdue, share);
                 return Some((task, with_remaining_work(why, known.remaining)));
@@ -391,11 +393,12 @@ impl SlotOrder for Fcs {
 }
 
 /// Returns the first of some paused reduces that can resume on `tracker` and cannot resume on the
-/// tracker of its checkpoint.
+/// tracker of its checkpoint. The paper does not have the second condition (`literal`).
 fn reduce_to_migrate(
     job: &Job,
     skipped_more_than: impl Iterator<Item = u32>,
     tracker: TrackerId,
+    literal: bool,
     plan: &Plan<'_>,
 ) -> Option<TaskId> {
     let mut tasks = skipped_more_than.filter_map(|index| job.tasks.reduce.get(index as usize));
@@ -403,7 +406,7 @@ fn reduce_to_migrate(
         let home = task.checkpoint.map(|checkpoint| checkpoint.tracker);
         let could =
             |on: TrackerId| plan.free_slots(on, Phase::Reduce) > 0 && plan.could_run(task.id, on).is_ok();
-        !home.is_some_and(could) && could(tracker)
+        (literal || !home.is_some_and(could)) && could(tracker)
     });
     found.map(|task| task.id)
 }

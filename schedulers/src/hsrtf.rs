@@ -9,9 +9,11 @@
 //! then does not wait for locality. Reduces wait a while for a tracker that ran maps of their job
 //! or stores its input.
 //!
-//! Differs from the paper: equation 2 is in seconds (`literal` keeps the printed form), preemption
-//! splits and pauses (`preempt = kill` is the paper's), and also happens at once when a job
-//! arrives. README.md explains how ambiguous parts of the paper are read.
+//! Differs from the paper: equation 2 is in seconds; preemption splits and pauses, needs a margin,
+//! spares attempts that were just launched or whose task was already killed, respects the shares of
+//! `pr`, and also happens at once when a job arrives; under `pr` each job gets at least one slot.
+//! The time of a reduce starts at the end of the maps. `literal = true` reverts all of these (the
+//! table is in docs/research/papers/hsrtf.md). README.md explains how ambiguous parts are read.
 //!
 //! Not used: users, queues, priorities.
 
@@ -84,6 +86,8 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct Hsrtf {
     mode: Mode,
+    /// Whether only the rules of the paper are used.
+    literal: bool,
     estimator: Estimator,
     preempt_mode: PreemptMode,
     /// A job without a slot yields to shorter jobs for at most this many times its remaining time.
@@ -107,18 +111,22 @@ pub struct Hsrtf {
 impl Hsrtf {
     /// Reads the parameters.
     pub fn new(mode: Mode, section: &mut Section<'_>) -> Self {
-        let about =
-            "pr: a job without a slot yields to shorter jobs for at most this many times its remaining time";
+        let about = "only the rules of the paper: no minimum share, preemption only at the end of an interval, of any longer job; \
+                     also eq2 printed, margin 1, newly_launched 0s and preempt kill unless they are set";
+        let literal = section.flag("literal", false, about);
+        let about = "pr: a job without a slot yields to shorter jobs for at most this many times its remaining time; not used with literal";
         let starvation_factor = section.number("starvation_factor", 10.0, 0.0..=1e6, about);
         let about = "a job is preempted only if its remaining time is longer than that of the other job by this factor";
-        let margin = section.number("margin", 1.25, 1.0..=1000.0, about);
+        let margin = section.number("margin", if literal { 1.0 } else { 1.25 }, 1.0..=1000.0, about);
         let about = "an attempt is not preempted for this long after its launch";
-        let newly_launched = section.span("newly_launched", Span::secs(10), about);
+        let newly_launched = section.span("newly_launched", Span::secs(if literal { 0 } else { 10 }), about);
         let about = "how long reduces wait for a tracker that ran maps of their job or stores its input";
+        let preempt_default = if literal { PreemptMode::Kill } else { PreemptMode::Lossless };
         Self {
             mode,
-            estimator: Estimator::new(section),
-            preempt_mode: section.preempt_mode(),
+            literal,
+            estimator: Estimator::new(literal, section),
+            preempt_mode: section.preempt_mode_or(preempt_default),
             starvation_factor,
             margin,
             newly_launched,
@@ -139,11 +147,14 @@ impl Hsrtf {
     }
 
     /// Returns the position of a job: by its remaining time, or by the fraction of its share that
-    /// it would hold with one more slot.
+    /// it would hold with one more slot (with `literal`, by the fraction that it holds).
     fn job_rank(&self, job: &Job, held: u32, phase: Phase) -> (Real, Real) {
         let Estimate { remaining, share, .. } = self.estimator.estimate_of(job.id);
         if self.is_pure() {
             return (Real(0.0), Real(remaining));
+        }
+        if self.literal {
+            return (Real(f64::from(held) / share[phase].max(1e-6)), Real(remaining));
         }
         // Jobs without a slot come first, the shortest first. The time of submission is added so
         // that a job does not wait for jobs that arrive much later.
@@ -177,6 +188,10 @@ impl Hsrtf {
         let asked = |job: &JobId| only.is_none_or(|only| only.contains(job));
         let mut in_need: Vec<JobId> = self.waiting_jobs[phase].iter().filter(asked).collect();
         in_need.sort_by_key(|job| (Real(remaining(*job)), *job));
+        if self.literal {
+            // Table 1 of the paper: slots are freed for the job with the shortest remaining time.
+            in_need.truncate(1);
+        }
         if in_need.is_empty() {
             return;
         }
@@ -236,7 +251,7 @@ impl PreemptionRules for Hsrtf {
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let longer = self.estimator.estimate_of(from).remaining
             > self.margin * self.estimator.estimate_of(to).remaining;
-        longer && (self.is_pure() || self.should_move_slot(to, from, phase, plan))
+        longer && (self.is_pure() || self.literal || self.should_move_slot(to, from, phase, plan))
     }
 
     /// An attempt is protected if it was just launched, so a split would be like a
@@ -246,6 +261,9 @@ impl PreemptionRules for Hsrtf {
     fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
         if plan.now().since(victim.launched) < self.newly_launched || plan.has_just_resumed(victim) {
             return true;
+        }
+        if self.literal {
+            return false;
         }
         let was_wasted = |attempt: &Attempt| match attempt.preempt_request {
             Some((PreemptKind::Kill, _)) => self.preempt_mode == PreemptMode::Kill,
@@ -257,7 +275,8 @@ impl PreemptionRules for Hsrtf {
 
     fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let phase = victim.id.phase();
-        let fit = task_for(job, self.input_hosts.get(&job.id), phase, victim.tracker, plan)?;
+        let near_outputs = !self.literal;
+        let fit = task_for(job, self.input_hosts.get(&job.id), phase, victim.tracker, near_outputs, plan)?;
         let estimate = self.estimator.estimate_of(job.id);
         Some((fit.task, estimate.add_numbers_to(Why::rule(fit.rule), phase, self.is_pure())))
     }
@@ -271,11 +290,11 @@ impl PreemptionRules for Hsrtf {
 
 impl SlotOrder for Hsrtf {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let is_pure = self.is_pure();
+        let (is_pure, near_outputs) = (self.is_pure(), !self.literal);
         let Self { waiting_jobs, colocation, input_hosts, estimator, .. } = self;
         let mut jobs = waiting_jobs[phase].iter().filter_map(|id| plan.cluster().job(id));
         let TaskFit { task, rule, .. } = jobs.find_map(|job| {
-            let fit = task_for(job, input_hosts.get(&job.id), phase, tracker, plan)?;
+            let fit = task_for(job, input_hosts.get(&job.id), phase, tracker, near_outputs, plan)?;
             match fit.near {
                 NearInput::Yes => colocation.forget(job.id),
                 NearInput::No if phase == Phase::Reduce && !colocation.is_over(job.id, plan.now()) => {
@@ -315,11 +334,14 @@ enum NearInput {
     No,
 }
 
+/// Returns the task that a job would run on a tracker. A tracker that only serves outputs of the
+/// job's maps counts as near if `near_outputs` is set.
 fn task_for(
     job: &Job,
     hosts: Option<&BTreeSet<HostId>>,
     phase: Phase,
     tracker: TrackerId,
+    near_outputs: bool,
     plan: &Plan<'_>,
 ) -> Option<TaskFit> {
     if phase == Phase::Map {
@@ -331,20 +353,27 @@ fn task_for(
         return Some(TaskFit { task, rule: "remaining-time,resumed", near: NearInput::Resumed });
     }
     let task = plan.next_reduce(job, tracker)?;
-    if hosts.is_none_or(|hosts| is_near(job.id, hosts, tracker, plan)) {
+    if hosts.is_none_or(|hosts| is_near(job.id, hosts, tracker, near_outputs, plan)) {
         return Some(TaskFit { task, rule: "remaining-time,near-maps", near: NearInput::Yes });
     }
     Some(TaskFit { task, rule: "remaining-time", near: NearInput::No })
 }
 
-/// Returns whether a tracker runs maps of a job, serves their output, or is on a host of the input.
-fn is_near(job: JobId, hosts: &BTreeSet<HostId>, tracker: TrackerId, plan: &Plan<'_>) -> bool {
+/// Returns whether a tracker runs maps of a job, is on a host of the input, or (with
+/// `near_outputs`) serves outputs of the maps.
+fn is_near(
+    job: JobId,
+    hosts: &BTreeSet<HostId>,
+    tracker: TrackerId,
+    near_outputs: bool,
+    plan: &Plan<'_>,
+) -> bool {
     let Some(tracker) = plan.cluster().tracker(tracker) else { return false };
     let first = TaskId { job, phase: Phase::Map, index: 0 }.attempt(0);
     let has = |attempts: &BTreeSet<AttemptId>| {
         attempts.range(first..).next().is_some_and(|attempt| attempt.job() == job)
     };
-    hosts.contains(&tracker.host) || has(&tracker.running.map) || has(&tracker.outputs)
+    hosts.contains(&tracker.host) || has(&tracker.running.map) || near_outputs && has(&tracker.outputs)
 }
 
 impl Scheduler for Hsrtf {
@@ -399,7 +428,7 @@ impl Scheduler for Hsrtf {
                     self.estimator.estimate_all(round.now, plan.cluster());
                     self.refresh_all(plan.cluster());
                 }
-                if self.preempts() {
+                if self.preempts() && (is_due || !self.literal) {
                     let only = (!is_due).then_some(&arrivals);
                     for phase in Phase::BOTH {
                         self.preempt(phase, only, plan);
@@ -414,7 +443,7 @@ impl Scheduler for Hsrtf {
     }
 
     fn needs_round(&self) -> bool {
-        !self.arrivals.is_empty() && self.preempts()
+        !self.arrivals.is_empty() && self.preempts() && !self.literal
     }
 
     fn outranks(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {

@@ -138,10 +138,15 @@ impl<'a> Section<'a> {
 
     /// Reads a duration or `never`.
     pub fn span_or_never(&mut self, key: &str, default: Option<Span>, about: &str) -> Option<Span> {
-        let shown = default.map_or_else(|| "never".to_owned(), show_span);
-        self.read(key, (default, shown), about, "a duration, such as 5s, or never", |text| match text {
-            "never" => Some(None),
-            text => span(text).map(Some),
+        self.span_or("never", key, default, about)
+    }
+
+    /// Reads a duration, or a word that stands for none.
+    pub fn span_or(&mut self, word: &str, key: &str, default: Option<Span>, about: &str) -> Option<Span> {
+        let shown = default.map_or_else(|| word.to_owned(), show_span);
+        let wanted = format!("a duration, such as 5s, or {word}");
+        self.read(key, (default, shown), about, &wanted, |text| {
+            if text == word { Some(None) } else { span(text).map(Some) }
         })
     }
 
@@ -181,7 +186,15 @@ impl<'a> Section<'a> {
 
     /// Reads the parameter `preempt`: how attempts are preempted.
     pub fn preempt_mode(&mut self) -> PreemptMode {
-        let words = [("lossless", PreemptMode::Lossless), ("kill", PreemptMode::Kill)];
+        self.preempt_mode_or(PreemptMode::Lossless)
+    }
+
+    /// Like [`Self::preempt_mode`], with another default.
+    pub fn preempt_mode_or(&mut self, default: PreemptMode) -> PreemptMode {
+        let mut words = [("lossless", PreemptMode::Lossless), ("kill", PreemptMode::Kill)];
+        if default == PreemptMode::Kill {
+            words.reverse();
+        }
         self.choice("preempt", &words, "how attempts are preempted: lossless splits maps and pauses reduces")
     }
 

@@ -105,6 +105,10 @@ impl Scheduler for Timed {
         self.inner.outranks(a, b, phase, plan)
     }
 
+    fn outranks_by_share(&self, a: JobId, b: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.inner.outranks_by_share(a, b, phase, plan)
+    }
+
     fn may_have_slot(&self, job: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         self.inner.may_have_slot(job, phase, plan)
     }

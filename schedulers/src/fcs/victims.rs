@@ -63,6 +63,9 @@ impl Fcs {
         // Slots that are available go to new reduces first, then to paused reduces. The remaining
         // reduces need a victim.
         let wants = homes.into_iter().map(Some).chain((spared.min(fresh)..fresh).map(|_| None));
+        // As printed, a paused reduce also preempts on other nodes (`literal`).
+        let literal = self.settings.literal;
+        let wants = wants.map(|home| home.filter(|_| !literal));
         let wants: Vec<Option<TrackerId>> = wants.take(demand - spared).collect();
         let tolerance = self.settings.tolerance;
         // Caches: the preemptions of this round do not change which trackers are usable.
@@ -77,7 +80,8 @@ impl Fcs {
             let outranked = victims.iter().enumerate().filter(|(_, victim)| more(victim));
             let mut near = outranked.filter(|(_, victim)| wanted.is_none_or(|on| on == victim.tracker));
             let found = near.find(|(_, victim)| {
-                let could = || plan.next_reduce_at(job, victim.tracker, CheckpointPlace::None).is_some();
+                let could =
+                    || literal || plan.next_reduce_at(job, victim.tracker, CheckpointPlace::None).is_some();
                 *usable.entry(victim.tracker).or_insert_with(could)
             });
             let Some(at) = found.map(|(at, _)| at) else {

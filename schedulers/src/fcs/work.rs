@@ -149,7 +149,7 @@ impl JobEstimate {
         self.remaining = RemainingWork {
             shuffle: remaining_shuffle(
                 estimate::remaining_tasks(job, Phase::Map),
-                map_rate(job, mean, now),
+                map_rate(job, mean, now, literal),
                 mean,
                 literal,
             ),
@@ -167,15 +167,16 @@ impl JobEstimate {
 }
 
 /// Returns the number of maps that a job finishes per second, based on running maps, or on maps
-/// that are done if no map is running.
-fn map_rate(job: &Job, mean: f64, now: Time) -> f64 {
+/// that are done if no map is running. With `literal`, it is the mean rate so far, as in the paper,
+/// as soon as a map is done.
+fn map_rate(job: &Job, mean: f64, now: Time, literal: bool) -> f64 {
     let one_at_a_time = 1.0 / mean.max(1e-6);
-    if !job.running.map.is_empty() {
-        return job.running.map.len() as f64 * one_at_a_time;
-    }
     let since = job.first_launch.map_or(0.0, |first| now.since(first).as_secs_f64());
     let done = f64::from(job.succeeded.map);
-    if done > 0.0 && since > 0.0 { done / since } else { one_at_a_time }
+    let so_far = (done > 0.0 && since > 0.0).then(|| done / since);
+    let running = (!job.running.map.is_empty()).then_some(job.running.map.len() as f64 * one_at_a_time);
+    let rate = if literal { so_far.or(running) } else { running.or(so_far) };
+    rate.unwrap_or(one_at_a_time)
 }
 
 /// Returns the fraction of its data that a reduce has reduced. The reduce stage is the last third

@@ -31,8 +31,10 @@ impl Estimate {
 #[derive(Debug)]
 pub(super) struct Estimator {
     pub(super) interval: Span,
-    /// Whether equation 2 is used as the paper prints it.
+    /// Whether durations and shares are computed as in the paper, except equation 2.
     literal: bool,
+    /// Whether equation 2 is used as the paper prints it.
+    prints_equation_2: bool,
     adjusts_for_starvation: bool,
     /// The assumed seconds of a task before any was measured.
     default: PerPhase<f64>,
@@ -47,7 +49,7 @@ pub(super) struct Estimator {
 }
 
 impl Estimator {
-    pub(super) fn new(section: &mut Section<'_>) -> Self {
+    pub(super) fn new(literal: bool, section: &mut Section<'_>) -> Self {
         let interval = section.period("every", Span::secs(10), "how often remaining times are estimated");
         let map =
             section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
@@ -56,9 +58,15 @@ impl Estimator {
             Span::secs(30),
             "assumed duration of a reduce before any was measured",
         );
+        let mut words = [("seconds", false), ("printed", true)];
+        if literal {
+            words.reverse();
+        }
+        let about = "equation 2: in seconds, or as printed, which is not a time";
         Self {
             interval,
-            literal: section.flag("literal", false, "use equation 2 as the paper prints it"),
+            literal,
+            prints_equation_2: section.choice("eq2", &words, about),
             adjusts_for_starvation: section.flag(
                 "starvation",
                 true,
@@ -123,7 +131,7 @@ impl Estimator {
             if let Some(seconds) = estimate::map_seconds(job, now, cluster) {
                 means.map.add(seconds);
             }
-            if let Some(seconds) = estimate::reduce_seconds(job, now, cluster) {
+            if let Some(seconds) = self.measured_reduce_seconds(job, now, cluster) {
                 means.reduce.add(seconds);
             }
         }
@@ -148,18 +156,29 @@ impl Estimator {
         let borrowed = |phase| self.means[phase].unwrap_or(self.default[phase]);
         let own = estimate::map_seconds(job, now, cluster);
         let map = own.unwrap_or_else(|| borrowed(Phase::Map));
-        let measured = estimate::reduce_seconds(job, now, cluster).filter(|_| job.is_done(Phase::Map));
+        let measured = self.measured_reduce_seconds(job, now, cluster).filter(|_| job.is_done(Phase::Map));
         let bytes = self.flow.input_bytes(job.id);
         let reduce = match (measured, own) {
             (Some(seconds), _) => seconds,
             (None, Some(map)) if bytes > 0.0 && map > 0.0 => {
                 // Tasks that were created by splits count as maps, as they do in `map`.
                 let block = bytes / job.tasks.map.len() as f64;
-                formulas::reduce_seconds(self.flow.bytes_per_reduce(job), block, map, self.literal)
+                let bytes = self.flow.bytes_per_reduce(job);
+                formulas::reduce_seconds(bytes, block, map, self.prints_equation_2)
             }
             _ => borrowed(Phase::Reduce),
         };
         PerPhase { map, reduce }
+    }
+
+    /// Returns the mean duration of the reduces of a job: without the time until all maps are done,
+    /// or with it, as in the paper (`literal`).
+    fn measured_reduce_seconds(&self, job: &Job, now: Time, cluster: &Cluster) -> Option<f64> {
+        if self.literal {
+            estimate::task_seconds(job, Phase::Reduce, now, cluster)
+        } else {
+            estimate::reduce_seconds(job, now, cluster)
+        }
     }
 
     /// Divides the slots by remaining times (equations 3 and 4), then corrects the shares for
@@ -170,7 +189,7 @@ impl Estimator {
         for phase in Phase::BOTH {
             let claim = |job: &&Job| (self.estimate_of(job.id).remaining, demand(job, phase, cluster));
             let claims: Vec<(f64, f64)> = jobs.iter().map(claim).collect();
-            let shares = formulas::shares(slots[phase], &claims);
+            let shares = formulas::shares(slots[phase], &claims, self.literal);
             self.set_shares(phase, &jobs, &shares);
         }
         if !self.adjusts_for_starvation {
@@ -184,7 +203,7 @@ impl Estimator {
                     (self.estimate_of(job.id).share[phase], *starvation, demand(job, phase, cluster))
                 })
                 .collect();
-            let shares = formulas::apply_starvation(slots[phase], &claims);
+            let shares = formulas::apply_starvation(slots[phase], &claims, self.literal);
             self.set_shares(phase, &jobs, &shares);
         }
     }

@@ -35,17 +35,18 @@ pub fn reduce_seconds(bytes_per_reduce: f64, block_bytes: f64, map_seconds: f64,
 }
 
 /// Returns the share of each job, given as (remaining time, demand): slots in inverse proportion to
-/// remaining times, at most the demand and at least one (equations 3 and 4).
-pub fn shares(total: f64, jobs: &[(f64, f64)]) -> Vec<f64> {
+/// remaining times, at most the demand (equations 3 and 4). A job also gets at least one slot,
+/// unless `literal` is set: the paper has no minimum.
+pub fn shares(total: f64, jobs: &[(f64, f64)], literal: bool) -> Vec<f64> {
     let weighted = jobs.iter().map(|(remaining, demand)| (1.0 / remaining.max(1e-3), *demand));
-    by_weight(total, weighted.collect())
+    by_weight(total, weighted.collect(), literal)
 }
 
 /// Divides slots by weight among jobs, given as (weight, demand). A job gets at most its demand,
-/// and at least one slot if it has demand and there are enough slots.
-fn by_weight(total: f64, jobs: Vec<(f64, f64)>) -> Vec<f64> {
+/// and at least one slot if it has demand and there are enough slots, unless `literal` is set.
+fn by_weight(total: f64, jobs: Vec<(f64, f64)>, literal: bool) -> Vec<f64> {
     let with_demand = jobs.iter().filter(|(_, demand)| *demand > 0.0).count() as f64;
-    let least = if with_demand <= total { 1.0 } else { 0.0 };
+    let least = if with_demand <= total && !literal { 1.0 } else { 0.0 };
     let claim = |(weight, demand): (f64, f64)| Claim { weight, min: demand.min(least), demand };
     divide(total, &jobs.into_iter().map(claim).collect::<Vec<_>>())
 }
@@ -57,9 +58,9 @@ pub fn starvation(since_launch: f64, remaining_on_share: f64, alone: f64) -> f64
 
 /// Returns the shares multiplied by starvation and scaled to the total. Jobs are given as (share,
 /// starvation, demand).
-pub fn apply_starvation(total: f64, jobs: &[(f64, f64, f64)]) -> Vec<f64> {
+pub fn apply_starvation(total: f64, jobs: &[(f64, f64, f64)], literal: bool) -> Vec<f64> {
     let weighted = jobs.iter().map(|(share, starvation, demand)| (share * starvation, *demand));
-    by_weight(total, weighted.collect())
+    by_weight(total, weighted.collect(), literal)
 }
 
 #[cfg(test)]
@@ -94,13 +95,16 @@ mod tests {
     #[test]
     fn equations_3_and_4_divide_by_remaining_time() {
         // 10 s, 20 s and 20 s: 2 to 1 to 1.
-        assert_close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)]), &[6.0, 3.0, 3.0]);
+        assert_close(&shares(12.0, &[(10.0, 99.0), (20.0, 99.0), (20.0, 99.0)], false), &[6.0, 3.0, 3.0]);
         // The first job can use only 2 slots: the others get the remaining ones.
-        assert_close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)]), &[2.0, 5.0, 5.0]);
+        assert_close(&shares(12.0, &[(10.0, 2.0), (20.0, 99.0), (20.0, 99.0)], false), &[2.0, 5.0, 5.0]);
         // More jobs than slots: no minimum.
-        assert_close(&shares(2.0, &[(10.0, 9.0), (20.0, 9.0), (20.0, 9.0)]), &[1.0, 0.5, 0.5]);
+        assert_close(&shares(2.0, &[(10.0, 9.0), (20.0, 9.0), (20.0, 9.0)], false), &[1.0, 0.5, 0.5]);
         // A job with a long remaining time gets one slot, a job without demand gets none.
-        assert_close(&shares(12.0, &[(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)]), &[11.0, 1.0, 0.0]);
+        let jobs = [(1.0, 99.0), (1000.0, 99.0), (5.0, 0.0)];
+        assert_close(&shares(12.0, &jobs, false), &[11.0, 1.0, 0.0]);
+        // The paper has no minimum: 1000 to 1 of 12 slots.
+        assert_close(&shares(12.0, &jobs, true), &[12_000.0 / 1001.0, 12.0 / 1001.0, 0.0]);
     }
 
     #[test]
@@ -108,6 +112,6 @@ mod tests {
         // Submitted 90 s ago, 60 s left on its share, 50 s alone: it takes three times as long.
         assert_close(&[starvation(90.0, 60.0, 50.0)], &[3.0]);
         // Shares of 8 and 4, starvation of 1 and 4: 12 slots are divided 8 to 16.
-        assert_close(&apply_starvation(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)]), &[4.0, 8.0]);
+        assert_close(&apply_starvation(12.0, &[(8.0, 1.0, 99.0), (4.0, 4.0, 99.0)], false), &[4.0, 8.0]);
     }
 }

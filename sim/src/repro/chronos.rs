@@ -58,6 +58,7 @@ fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Com
         Variant::tuned(inner, inner, &never),
         Variant::tuned("chronos", &wrapped, &paper),
         Variant::tuned("chronos, kill", &wrapped, &[paper[0], never[0], never[1], ("preempt", "kill")]),
+        Variant::tuned("chronos, literal", &wrapped, &[("literal", "true"), never[0], never[1]]),
     ];
     let experiment = Experiment {
         setup: clusters::chronos(),
