@@ -10,8 +10,10 @@
 //! the last solution is used.
 //!
 //! Differs from the paper: if no suggested class has a task, the slot goes to any job (`literal =
-//! true` leaves it free). With `slowest`, no task runs where it would take many times longer than
-//! on its best node. Maps and reduces have separate minimum shares and slots.
+//! true` leaves it free), and of two users in the same position the one who came first is served
+//! (with `literal`, lots are drawn). With `slowest`, no task runs where it would take many times
+//! longer than on its best node. Maps and reduces have separate minimum shares and slots. Durations
+//! of tasks are learned, unless they are given (`users.NAME.map_time`).
 //!
 //! COSHH does not preempt and does not wait for locality: a slot gets the nearest map of a job at
 //! once.
@@ -83,10 +85,14 @@ pub struct Coshh {
     users: Users,
     kinds: Kinds,
     predictor: Predictor,
+    /// The given speeds of nodes, by the name of the tracker.
+    node_speeds: BTreeMap<String, f64>,
     /// The slots of each tracker that are divided among jobs.
     nodes: BTreeMap<TrackerId, PerPhase<u32>>,
-    /// Whether a slot stays free if no suggested class has a task, as in the paper.
+    /// Whether a slot stays free if no suggested class has a task, and lots are drawn between users
+    /// in the same position, as in the paper.
     literal: bool,
+    seed: u64,
     slowdown_max: f64,
     recheck_interval: Span,
     now: Time,
@@ -143,9 +149,10 @@ impl Coshh {
         );
         let about = "no task runs on a node where it would take this many times longer than on its best node; 0: no limit";
         let slowest = section.number("slowest", 0.0, 0.0..=1e6, about);
-        let literal = section.flag("literal", false, "leave a slot free if no suggested class has work");
+        let about = "only the rules of the paper: leave a slot free if no suggested class has work, draw lots between users in the same position";
+        let literal = section.flag("literal", false, about);
         let slowest = if literal { 0.0 } else { slowest };
-        let seed = section.count("seed", 1, "seed of the clustering and of `error`");
+        let seed = section.count("seed", 1, "seed of the clustering, of lots and of `error`");
         let about = "for experiments: maximum random error added to predictions, as a fraction of them";
         let error = section.number("error", 0.0, 0.0..=0.9, about);
         let default = PerPhase {
@@ -160,12 +167,22 @@ impl Coshh {
                 "assumed duration of a reduce before any was measured",
             ),
         };
+        let mut names = section.names("nodes");
+        names.insert("default".into());
+        let about = "speed of the node for given durations (users.NAME.map_time)";
+        let speed = |name: String| {
+            let speed = section.number(&format!("nodes.{name}.speed"), 1.0, 1e-6..=1e6, about);
+            (name, speed)
+        };
+        let node_speeds = names.into_iter().map(speed).collect();
         Self {
             users,
+            node_speeds,
             kinds: Kinds::new(window, radius, slowest, u64::from(seed)),
             predictor: Predictor::new(default, error, u64::from(seed)),
             nodes: BTreeMap::new(),
             literal,
+            seed: u64::from(seed),
             slowdown_max: slowest,
             recheck_interval: section.span(
                 "recheck",
@@ -183,6 +200,8 @@ impl Coshh {
         else {
             return;
         };
+        let speed = self.node_speeds.get(&tracker.name).or(self.node_speeds.get("default"));
+        self.predictor.set_given_speed(id, speed.copied().unwrap_or(1.0));
         let slots = Some(tracker.capacity()).filter(|slots| *slots != PerPhase::default());
         let before = match slots {
             Some(slots) => self.nodes.insert(id, slots),
@@ -195,6 +214,7 @@ impl Coshh {
 
     fn job_submitted(&mut self, id: JobId, now: Time, cluster: &Cluster) {
         let Some(job) = cluster.job(id) else { return };
+        self.predictor.set_given_seconds(&job.spec.user, self.users.given_seconds(&job.spec.user));
         let number = self.users.user_number(&job.spec.user);
         let user = self.users.user(number);
         let facts = (number, user.weight, user.min_slots != PerPhase::default());
@@ -282,14 +302,23 @@ impl SlotOrder for Coshh {
     /// Returns the task for a slot: by stage 1, then by stage 2, then from any job.
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let slot_for = |user: usize, stage: ShareStage| self.slot_for(user, stage, phase, tracker, plan);
-        let below_minimum = self.users.users_below_minimum(phase);
+        let lot = |user: usize| {
+            if self.literal { drawn([self.seed, plan.now().0, u64::from(tracker.0), user as u64]) } else { 0 }
+        };
+        let below_minimum = self.users.users_below_minimum(phase, lot);
+        if self.literal {
+            let by_share = || self.users.users_by_lot(phase, lot).into_iter();
+            return below_minimum
+                .iter()
+                .find_map(|user| slot_for(*user, ShareStage::MinShare))
+                .or_else(|| by_share().find_map(|user| slot_for(user, ShareStage::Share)));
+        }
         below_minimum
             .iter()
             .find_map(|user| slot_for(*user, ShareStage::MinShare))
             .or_else(|| self.users.users_in_order(phase).find_map(|user| slot_for(user, ShareStage::Share)))
             .or_else(|| {
-                let rest = below_minimum.iter().copied().chain(self.users.users_in_order(phase));
-                let mut rest = rest.filter(|_| !self.literal);
+                let mut rest = below_minimum.iter().copied().chain(self.users.users_in_order(phase));
                 rest.find_map(|user| slot_for(user, ShareStage::Any))
             })
     }
@@ -317,6 +346,18 @@ pub fn synthetic_problem(classes: usize, nodes: usize) -> Problem {
         fast_enough: vec![true; nodes],
     };
     classes::problem(&(0..classes).map(kind).collect::<Vec<_>>(), nodes, 1)
+}
+
+/// Returns the lot of a user: from the seed, the time, the tracker and the user, so that equal
+/// histories give equal lots.
+fn drawn(of: [u64; 4]) -> u64 {
+    of.into_iter().fold(0, |mixed, part| {
+        // The finalizer of SplitMix64.
+        let mut mixed = (mixed ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
 }
 
 fn with_user_numbers(why: Why, user: &User, phase: Phase) -> Why {

@@ -46,8 +46,7 @@ pub fn fcs() -> Setup {
     setup
 }
 
-/// Returns the cluster of the COSHH paper with `resources` unequal machines (six in table 3). Its
-/// runs take weeks, so the heartbeat interval does not matter.
+/// Returns the cluster of the COSHH paper with `resources` unequal machines (six in table 3).
 pub fn coshh(resources: u32) -> Setup {
     coshh::resources(resources, "fifo")
 }

@@ -135,8 +135,18 @@ impl Kinds {
             kind.tasks.reduce.add(job.tasks.reduce.len() as f64);
         }
         self.stale |= !self.assign_to_nearest_classes(number, predictor);
+        self.check_speed_of_nodes(number, predictor);
         self.forget_oldest_kinds();
         number
+    }
+
+    /// Determines the nodes that are fast enough for a kind that was not part of the last
+    /// computation.
+    fn check_speed_of_nodes(&mut self, number: usize, predictor: &Predictor) {
+        let (Some(solution), Some(kind)) = (&self.solution, self.kinds.get_mut(&number)) else { return };
+        if kind.fast_enough.is_empty() {
+            kind.fast_enough = kind.fast_enough_on(&solution.nodes, predictor, self.slowdown_max);
+        }
     }
 
     /// Counts a job of this kind as ended.
@@ -271,6 +281,12 @@ impl Kinds {
                 ranks[stage][class] = kind.rank;
             }
         }
+        // What is known about the nodes of the last computation does not apply to other kinds.
+        for (number, kind) in &mut self.kinds {
+            if chosen.binary_search(number).is_err() {
+                kind.fast_enough.clear();
+            }
+        }
         let node_index = nodes.iter().enumerate().map(|(at, (node, _))| (*node, at)).collect();
         let able = |parts: &Vec<f64>| {
             let suggested = || nodes.iter().zip(parts).filter(|(_, part)| **part > PART_MIN);
@@ -284,6 +300,7 @@ impl Kinds {
             self.kinds.iter().filter(|(_, kind)| kind.jobs > 0).map(|(at, _)| *at).collect();
         for number in late.into_iter().filter(|number| chosen.binary_search(number).is_err()) {
             self.stale |= !self.assign_to_nearest_classes(number, predictor);
+            self.check_speed_of_nodes(number, predictor);
         }
     }
 
@@ -296,11 +313,13 @@ impl Kinds {
         self.kinds.get(&number)
     }
 
-    /// Returns whether a node is suggested for tasks of a kind and phase. A kind without a class,
-    /// or with a class whose nodes have no slots of this phase, may run anywhere. A node that was
-    /// not part of the computation may run any kind.
+    /// Returns whether a node is suggested for tasks of a kind and phase. A kind without a class
+    /// may run on any node that is fast enough, and a kind with a class whose nodes have no slots
+    /// of this phase anywhere. A node that was not part of the computation may run any kind.
     pub(super) fn is_suggested(&self, number: usize, stage: usize, phase: Phase, node: TrackerId) -> bool {
-        let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else { return true };
+        let (Some(solution), Some(class)) = (&self.solution, self.class(number, stage)) else {
+            return self.is_fast_enough(number, node);
+        };
         let Some(at) = solution.node_index.get(&node) else { return true };
         if solution.has_slots[stage].get(class).is_none_or(|able| !able[phase]) {
             return true;

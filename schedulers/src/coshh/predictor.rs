@@ -7,6 +7,9 @@
 //! specific level has been measured often enough on a node, only these measurements count, because
 //! a node can be fast for one program and slow for another.
 //!
+//! The durations of a user's tasks can also be given, with the speeds of nodes: then nothing is
+//! learned about them. In the simulations of the paper they were known.
+//!
 //! Differs from the paper: no background clustering of history logs. The levels above replace its
 //! lookup table.
 
@@ -63,6 +66,10 @@ pub(super) struct Predictor {
     default: PerPhase<f64>,
     /// The mean relative error of all predictions.
     error: Mean,
+    /// The given seconds of a task on a node of speed 1, by user.
+    given_seconds: BTreeMap<String, PerPhase<Option<f64>>>,
+    /// The given speeds of nodes, for given durations. Other nodes have speed 1.
+    given_speeds: BTreeMap<TrackerId, f64>,
     /// Elapsed seconds of the longest-running task, by kind and node.
     running: BTreeMap<Scope, BTreeMap<TrackerId, PerPhase<f64>>>,
     /// Upper bound of the logarithm of the speed of each node, from the elapsed times of running
@@ -128,6 +135,8 @@ fn counts_from(job: &Job, id: AttemptId) -> Option<Time> {
 struct PredictionBase<'a> {
     predictor: &'a Predictor,
     phase: Phase,
+    /// Given seconds on a node of speed 1.
+    given: Option<f64>,
     /// Seconds on a node of speed 1.
     seconds: f64,
     observed: Option<&'a BTreeMap<TrackerId, PerPhase<Mean>>>,
@@ -136,6 +145,9 @@ struct PredictionBase<'a> {
 
 impl PredictionBase<'_> {
     fn seconds_on(&self, node: TrackerId) -> f64 {
+        if let Some(given) = self.given {
+            return given / self.predictor.given_speeds.get(&node).copied().unwrap_or(1.0);
+        }
         let observed =
             self.observed.and_then(|observed| observed.get(&node)).map(|observed| observed[self.phase]);
         let enough = observed.filter(|observed| observed.count >= SAMPLES_ENOUGH).and_then(Mean::value);
@@ -154,10 +166,24 @@ impl Predictor {
             speeds: BTreeMap::new(),
             default,
             error: Mean::default(),
+            given_seconds: BTreeMap::new(),
+            given_speeds: BTreeMap::new(),
             running: BTreeMap::new(),
             speed_max: BTreeMap::new(),
             injected_error: (error, seed),
         }
+    }
+
+    /// Sets the given seconds of the tasks of a user, on a node of speed 1.
+    pub(super) fn set_given_seconds(&mut self, user: &str, seconds: PerPhase<Option<f64>>) {
+        if seconds != PerPhase::default() {
+            self.given_seconds.insert(user.to_owned(), seconds);
+        }
+    }
+
+    /// Sets the given speed of a node.
+    pub(super) fn set_given_speed(&mut self, node: TrackerId, speed: f64) {
+        self.given_speeds.insert(node, speed);
     }
 
     /// Adds a measured duration of a task on a node.
@@ -196,6 +222,7 @@ impl Predictor {
     pub(super) fn forget_tracker(&mut self, tracker: TrackerId) {
         self.speeds.remove(&tracker);
         self.speed_max.remove(&tracker);
+        self.given_speeds.remove(&tracker);
         for stats in self.stats.values_mut() {
             stats.observed.remove(&tracker);
         }
@@ -239,7 +266,11 @@ impl Predictor {
         let known = of.iter().find_map(|scope| self.stats.get(scope)?.seconds[phase].value());
         let seconds = known.unwrap_or(self.default[phase]);
         let (observed, running) = (self.stats.get(&of[0]).map(|own| &own.observed), self.running.get(&of[0]));
-        PredictionBase { predictor: self, phase, seconds, observed, running }
+        let given = match &of[0] {
+            Scope::Kind(_, user, _) => self.given_seconds.get(user).and_then(|given| given[phase]),
+            _ => None,
+        };
+        PredictionBase { predictor: self, phase, given, seconds, observed, running }
     }
 
     /// Returns for each node the seconds that a job with these tasks would take alone on the node,
@@ -385,6 +416,25 @@ mod tests {
         assert_close(all.predict(&grep, MAP, SLOW), 5000.0);
         assert_close(all.predict(&sort, MAP, FAST), 10.0);
         all.forget_running();
+        assert_close(all.predict(&sort, MAP, SLOW), 10.0);
+    }
+
+    #[test]
+    fn given_durations_override_measured_ones() {
+        let mut all = predictor();
+        let (sort, grep) = (of("sort", "ann", 30), of("grep", "bob", 30));
+        all.set_given_seconds("ann", PerPhase { map: Some(10.0), reduce: None });
+        all.set_given_speed(SLOW, 0.01);
+        for _ in 0..4 {
+            all.observe_duration(&sort, MAP, FAST, 70.0, Time(0));
+            all.observe_duration(&grep, MAP, SLOW, 70.0, Time(0));
+        }
+        assert_close(all.predict(&sort, MAP, FAST), 10.0);
+        assert_close(all.predict(&sort, MAP, SLOW), 1000.0);
+        // Reduces of ann and maps of bob are not given.
+        assert_close(all.predict(&sort, Phase::Reduce, SLOW), 60.0);
+        assert_close(all.predict(&grep, MAP, SLOW), 70.0);
+        all.forget_tracker(SLOW);
         assert_close(all.predict(&sort, MAP, SLOW), 10.0);
     }
 

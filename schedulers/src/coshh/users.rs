@@ -6,7 +6,7 @@ use crate::{
     ranked_queue::{RankedQueue, Real},
 };
 use mrcore::{
-    Cluster, PerPhase, Phase, Plan,
+    Cluster, PerPhase, Phase, Plan, Span,
     ids::JobId,
     job::{Job, Priority},
 };
@@ -37,6 +37,8 @@ pub(super) struct User {
 struct Settings {
     weight: f64,
     min_slots: PerPhase<u32>,
+    /// Given durations of tasks, on a node of speed 1. Without them, durations are learned.
+    task_time: PerPhase<Option<Span>>,
 }
 
 /// What is known about a job.
@@ -65,6 +67,7 @@ impl Users {
         // `users.default` applies to users that are not configured.
         let mut names = section.names("users");
         names.insert("default".into());
+        let about = "duration of a task of this user on a node of speed 1, if it is given and not learned";
         let read = |name: String| {
             let key = |field: &str| format!("users.{name}.{field}");
             let settings = Settings {
@@ -81,6 +84,10 @@ impl Users {
                         "minimum share of reduce slots, which is served first",
                     ),
                 },
+                task_time: PerPhase {
+                    map: section.span_or("learned", &key("map_time"), None, about),
+                    reduce: section.span_or("learned", &key("reduce_time"), None, about),
+                },
             };
             (name, settings)
         };
@@ -94,13 +101,23 @@ impl Users {
         }
     }
 
+    fn settings_of(&self, name: &str) -> Settings {
+        *self.settings.get(name).unwrap_or(&self.settings["default"])
+    }
+
+    /// Returns the given durations of the tasks of a user in seconds.
+    pub(super) fn given_seconds(&self, name: &str) -> PerPhase<Option<f64>> {
+        let PerPhase { map, reduce } = self.settings_of(name).task_time;
+        PerPhase { map: map.map(Span::as_secs_f64), reduce: reduce.map(Span::as_secs_f64) }
+    }
+
     /// Returns the number of a user. A new user gets the next number.
     pub(super) fn user_number(&mut self, name: &str) -> usize {
         if let Some(number) = self.number_of_name.get(name) {
             return *number;
         }
         let number = self.users.len();
-        let Settings { weight, min_slots } = *self.settings.get(name).unwrap_or(&self.settings["default"]);
+        let Settings { weight, min_slots, .. } = self.settings_of(name);
         self.number_of_name.insert(name.to_owned(), number);
         self.users.push(User {
             weight,
@@ -179,18 +196,32 @@ impl Users {
     }
 
     /// Returns the users of stage 1: those below their minimum share with pending jobs, ordered by
-    /// missing slots times weight, the greatest first.
-    pub(super) fn users_below_minimum(&self, phase: Phase) -> Vec<usize> {
+    /// missing slots times weight, the greatest first. `lot` orders users in the same position.
+    pub(super) fn users_below_minimum(&self, phase: Phase, lot: impl Fn(usize) -> u64) -> Vec<usize> {
         let lacks = |number: usize| {
             let user = &self.users[number];
             let deficit = user.min_slots[phase].saturating_sub(user.held_slots[phase]);
             (deficit > 0 && !user.waiting_jobs[phase].is_empty())
                 .then(|| Reverse(Real(f64::from(deficit) * user.weight)))
         };
-        let mut below_minimum: Vec<(Reverse<Real>, usize)> =
-            self.with_min_share.iter().filter_map(|number| Some((lacks(*number)?, *number))).collect();
+        let mut below_minimum: Vec<(Reverse<Real>, u64, usize)> = self
+            .with_min_share
+            .iter()
+            .filter_map(|number| Some((lacks(*number)?, lot(*number), *number)))
+            .collect();
         below_minimum.sort_unstable();
-        below_minimum.into_iter().map(|(_, number)| number).collect()
+        below_minimum.into_iter().map(|(_, _, number)| number).collect()
+    }
+
+    /// Returns the users of [`Self::users_in_order`], with users in the same position ordered by
+    /// `lot`.
+    pub(super) fn users_by_lot(&self, phase: Phase, lot: impl Fn(usize) -> u64) -> Vec<usize> {
+        let mut users: Vec<(Option<Real>, u64, usize)> = self.waiting_users[phase]
+            .iter()
+            .map(|number| (self.waiting_users[phase].key(number), lot(number), number))
+            .collect();
+        users.sort_unstable();
+        users.into_iter().map(|(_, _, number)| number).collect()
     }
 
     /// Returns the users of stage 2: those with pending jobs, ordered by slots relative to weight.

@@ -9,7 +9,6 @@ use crate::{
     report::{Cell, Table, by_group, change_cell, charts, deciding_s, locality, summary},
     workload::coshh::{self, Class, FACEBOOK, YAHOO},
 };
-use mrcore::Span;
 
 /// Mean seconds between jobs. The paper does not give it, but states that the cluster is overloaded
 /// from job 50 on.
@@ -18,8 +17,12 @@ const GAP_S: f64 = 60.0;
 /// The policies that the paper compares.
 const PAPER_POLICIES: [&str; 3] = ["fifo", "fair", "coshh"];
 
+/// Label of COSHH with durations of tasks that it learns from tasks that end. In the paper, and
+/// under the label `coshh`, they are given.
+const LEARNED: &str = "coshh, learned";
+
 /// Label of our variant of COSHH that avoids slow nodes, which is not in the paper.
-const AVOIDS_SLOW_NODES: &str = "coshh, no slow nodes";
+const AVOIDS_SLOW_NODES: &str = "coshh, learned, no slow nodes";
 
 /// Network rate of a resource with slow storage, bytes per second for all its slots.
 const SLOW_BYTES_PER_S: f64 = 0.5e6;
@@ -100,8 +103,8 @@ impl PaperFigures {
         lab.run(&format!("{}, {what}", self.name), &experiment)
     }
 
-    /// Returns the policies, with the minimum shares of the users as parameters.
-    fn variants(&self, identical: bool) -> Vec<Variant> {
+    /// Returns the policies for a cluster, with the minimum shares of the users as parameters.
+    fn variants(&self, setup: &Setup, identical: bool) -> Vec<Variant> {
         // Without preemption and delay scheduling, as in the paper, which describes Fair with
         // sticky slots.
         let naive = [
@@ -114,18 +117,27 @@ impl PaperFigures {
         let all = [
             Variant::plain("fifo"),
             Variant::tuned("fair", "fair", &naive),
-            Variant::plain("coshh"),
-            Variant::tuned("coshh, literal", "coshh", &[("literal", "true")]),
+            self.with_given_durations(Variant::plain("coshh"), setup),
+            Variant::tuned(LEARNED, "coshh", &[]),
+            self.with_given_durations(
+                Variant::tuned("coshh, literal", "coshh", &[("literal", "true")]),
+                setup,
+            ),
             // Avoids nodes on which a task takes ten times as long as on others.
             Variant::tuned(AVOIDS_SLOW_NODES, "coshh", &[("slowest", "10")]),
         ];
         all.into_iter().map(|variant| variant.with_params(&share_params)).collect()
     }
 
+    /// Adds the durations of the tasks on the machines of a cluster to the parameters of a variant.
+    fn with_given_durations(&self, variant: Variant, setup: &Setup) -> Variant {
+        variant.with_params(&coshh::given_durations(self.classes, &setup.machines).into_iter().collect())
+    }
+
     /// Returns the policies that the paper compares.
-    fn paper_variants(&self) -> Vec<Variant> {
+    fn paper_variants(&self, setup: &Setup) -> Vec<Variant> {
         let is_papers = |variant: &Variant| PAPER_POLICIES.contains(&variant.label.as_str());
-        self.variants(false).into_iter().filter(is_papers).collect()
+        self.variants(setup, false).into_iter().filter(is_papers).collect()
     }
 }
 
@@ -142,12 +154,9 @@ fn compare(
         ("minimum shares", paper_figures.with_shares)
     };
     let title = format!("{}, {users}", paper_figures.name);
-    let comparison = paper_figures.run(
-        lab,
-        users,
-        (clusters::coshh(6), 100),
-        (paper_figures.variants(identical), identical),
-    )?;
+    let setup = clusters::coshh(6);
+    let variants = paper_figures.variants(&setup, identical);
+    let comparison = paper_figures.run(lab, users, (setup, 100), (variants, identical))?;
     let figures = format!("{title} (completion: figure {completion}; deciding: figure {deciding})");
     out.part(figures, summary(&comparison), charts(&comparison));
     out.part(format!("{title}: the paper's metrics"), metrics(&comparison), String::new());
@@ -159,17 +168,24 @@ fn dissatisfaction(comparison: &Comparison, at: usize) -> Figure {
     comparison.figure(at, |outcome| outcome.metrics.shares.dissatisfaction())
 }
 
+/// Returns the fairness over all users, as the paper defines it.
 fn fairness(comparison: &Comparison, at: usize) -> Figure {
+    comparison.figure(at, |outcome| outcome.metrics.shares.fairness_of_all_users())
+}
+
+fn fairness_of_users_with_jobs(comparison: &Comparison, at: usize) -> Figure {
     comparison.figure(at, |outcome| outcome.metrics.shares.fairness())
 }
 
 fn metrics(comparison: &Comparison) -> Table {
-    let mut table = Table::new(&["policy", "dissatisfaction", "fairness", "locality"]);
+    let mut table =
+        Table::new(&["policy", "dissatisfaction", "fairness", "fairness, users with jobs", "locality"]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
             variant.label.as_str().into(),
             dissatisfaction(comparison, at).into(),
             fairness(comparison, at).into(),
+            fairness_of_users_with_jobs(comparison, at).into(),
             Cell::fraction(comparison.figure_of(at, locality)),
         ]);
     }
@@ -205,12 +221,13 @@ fn with_shares(
             versus("coshh", other),
         );
     }
-    let ours = versus(AVOIDS_SLOW_NODES, "fair");
-    out.claim(
-        format!("{name}: mean completion, coshh without slow nodes against fair"),
-        Number::Change(paper_figures.changes[1]),
-        ours,
-    );
+    for label in ["coshh, literal", LEARNED, AVOIDS_SLOW_NODES] {
+        out.claim(
+            format!("{name}: mean completion, {label} against fair"),
+            Number::Change(paper_figures.changes[1]),
+            versus(label, "fair"),
+        );
+    }
     let longer = extra_decision_time(&comparison, "coshh", "fifo");
     let what = format!("{name}: scheduling time of coshh minus that of fifo (wall-clock s)");
     out.claim(what, Number::Seconds(5.0), longer);
@@ -260,32 +277,32 @@ fn extra_decision_time(comparison: &Comparison, one: &str, other: &str) -> Optio
 
 /// Runs the jobs again with slow transfers from resources with slow storage. Otherwise resources
 /// differ only in speed, every class is slowed down equally, and no assignment of classes to
-/// resources is better than another. Table 3 has 40 kbit/s, at which a run would take years. At the
-/// rate used here, reading takes most of the run time of classes with much input.
+/// resources is better than another. Table 3 has 40 kbit/s, at which a block would take seven
+/// hours. At the rate used here, reading takes most of the run time of classes with much input.
 fn slow_storage(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let mut setup = clusters::coshh(6);
-    setup.set_heartbeat_interval(Span::secs(4 * 3600));
-    (setup.tick, setup.config.absence) = (setup.heartbeat, Span(10 * setup.heartbeat.0));
     for machine in setup.machines.iter_mut().filter(|machine| machine.disk < SLOW_BYTES_PER_S) {
         machine.nic = SLOW_BYTES_PER_S;
     }
-    let comparison =
-        paper_figures.run(lab, "slow storage", (setup, 100), (paper_figures.variants(false), false))?;
+    let mut variants = paper_figures.variants(&setup, false);
+    // Given durations are those of the computation. Here reading takes longer, so COSHH learns.
+    variants.retain(|variant| !["coshh", "coshh, literal"].contains(&variant.label.as_str()));
+    let comparison = paper_figures.run(lab, "slow storage", (setup, 100), (variants, false))?;
     let title = format!("{}, slow storage is slow for all", paper_figures.name);
     out.part(title, summary(&comparison), charts(&comparison));
     let what = format!("{}, slow storage", paper_figures.name);
     for (other, paper) in ["fifo", "fair"].iter().zip(paper_figures.changes) {
-        let ours = change(&comparison, None, "coshh", other);
-        out.claim(format!("{what}: coshh against {other}"), Number::Change(paper), ours);
+        let ours = change(&comparison, None, LEARNED, other);
+        out.claim(format!("{what}: {LEARNED} against {other}"), Number::Change(paper), ours);
     }
-    let paper = paper_figures.metrics[2].map(Number::Part);
-    claim_row(out, &format!("{what}: locality"), &comparison, paper, |comparison, at| {
-        comparison.figure_of(at, locality)
-    });
+    for (label, paper) in ["fifo", "fair", LEARNED].iter().zip(paper_figures.metrics[2]) {
+        let ours = comparison.index(label).map(|at| comparison.figure_of(at, locality));
+        out.claim(format!("{what}: locality under {label}"), Number::Part(paper), ours);
+    }
     Ok(())
 }
 
@@ -333,12 +350,9 @@ fn vary_job_count(
     let mut curves = Curves::new("jobs");
     for jobs in [5, 20, 40, 60, 80] {
         let what = format!("{jobs} jobs");
-        let comparison = paper_figures.run(
-            lab,
-            &what,
-            (clusters::coshh(6), jobs),
-            (paper_figures.paper_variants(), false),
-        )?;
+        let setup = clusters::coshh(6);
+        let variants = paper_figures.paper_variants(&setup);
+        let comparison = paper_figures.run(lab, &what, (setup, jobs), (variants, false))?;
         curves.add(jobs, &comparison);
     }
     curves.add(100, hundred);
@@ -356,8 +370,8 @@ fn vary_resource_count(
     for (resources, paper_s) in [(6, Some(60.0)), (30, None), (54, None), (102, Some(180.0))] {
         let what = format!("{resources} resources");
         let setup = clusters::coshh_growing(resources);
-        let comparison =
-            paper_figures.run(lab, &what, (setup, 100), (paper_figures.paper_variants(), false))?;
+        let variants = paper_figures.paper_variants(&setup);
+        let comparison = paper_figures.run(lab, &what, (setup, 100), (variants, false))?;
         curves.add(resources, &comparison);
         if let Some(paper_s) = paper_s {
             let ours = comparison.index("coshh").map(|at| comparison.figure(at, deciding_s));
@@ -373,17 +387,21 @@ fn vary_resource_count(
     Ok(())
 }
 
-/// Varies the maximum error of predicted task times.
+/// Varies the maximum error of the given durations of tasks.
 fn vary_prediction_error(
     out: &mut Reproduction,
     paper_figures: &PaperFigures,
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let share_params = clusters::share_params(&coshh::min_shares(paper_figures.classes, false));
-    let off = |error: &str| Variant::tuned(error, "coshh", &[("error", error)]).with_params(&share_params);
+    let setup = clusters::coshh(6);
+    let off = |error: &str| {
+        let variant = Variant::tuned(error, "coshh", &[("error", error)]).with_params(&share_params);
+        paper_figures.with_given_durations(variant, &setup)
+    };
     let variants = ["0", "0.1", "0.2", "0.3", "0.4"].map(off).to_vec();
     let what = "prediction errors";
-    let comparison = paper_figures.run(lab, what, (clusters::coshh(6), 100), (variants, false))?;
+    let comparison = paper_figures.run(lab, what, (setup, 100), (variants, false))?;
     let mut table = Table::new(&["error up to", "mean completion, s", "against none", "deciding, real s"]);
     for (at, variant) in comparison.variants.iter().enumerate() {
         table.row(vec![
@@ -406,7 +424,9 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     let mut out = Reproduction::new(
         "COSHH at the paper's size",
         "Six resources (table 3) with 31 map and 23 reduce slots; 100 jobs in the proportions of table 4, users of \
-         table 5, 128 MB blocks, 3 replicas. Poisson arrivals with a mean gap of 60 s, which the paper does not give. \
+         table 5, 128 MB blocks, 3 replicas. A job has one task of 20, each of the size that the table gives. Poisson \
+         arrivals with a mean gap of 60 s, which the paper does not give. The label coshh has given durations of tasks, as \
+         in the paper. \
          Deciding is the time of the policy's decisions on this machine, without classes and linear programs, \
          which are computed separately.",
     );
@@ -453,9 +473,10 @@ mod tests {
     fn curves_have_intervals_and_decision_times() {
         let lab = Lab { profiles: &profile::built_in(), seeds: 2, watch: &|_, _| {} };
         let [_, facebook] = &PAPER_FIGURES;
-        let cluster = (clusters::coshh_growing(6), 5);
-        let comparison =
-            facebook.run(&lab, "5 jobs", cluster, (facebook.paper_variants(), false)).expect("it runs");
+        let setup = clusters::coshh_growing(6);
+        let variants = facebook.paper_variants(&setup);
+        let cluster = (setup, 5);
+        let comparison = facebook.run(&lab, "5 jobs", cluster, (variants, false)).expect("it runs");
         let mut curves = Curves::new("jobs");
         curves.add(5, &comparison);
         let mut out = Reproduction::new("", "");
@@ -470,12 +491,12 @@ mod tests {
         }
     }
 
-    /// In these long runs a heartbeat comes only every hour. Tasks must not be considered stuck
-    /// because of that.
+    /// Tasks on slow resources take hours. They must not be considered stuck because of that.
     #[test]
     fn no_work_is_lost_without_faults() {
-        for variant in PAPER_FIGURES[0].variants(false) {
-            let mut setup = clusters::coshh(6);
+        let cluster = clusters::coshh(6);
+        for variant in PAPER_FIGURES[0].variants(&cluster, false) {
+            let mut setup = cluster.clone();
             setup.scheduler.clone_from(&variant.scheduler);
             setup.params.clone_from(&variant.params);
             let workload = coshh::workload("Yahoo!", &YAHOO, 20, GAP_S, 1);
@@ -487,24 +508,29 @@ mod tests {
         }
     }
 
-    /// Half of the resources are a hundred times slower, so that a task there delays its job by
-    /// days.
+    /// Half of the resources are a hundred times slower. With given durations and a limit, only a
+    /// job that comes before the first classes are computed may have tasks there.
     #[test]
-    fn slow_resources_are_detected_and_avoided() {
+    fn slow_resources_are_avoided_if_a_limit_is_set() {
+        let [_, facebook] = &PAPER_FIGURES;
         let share_params = clusters::share_params(&coshh::min_shares(&FACEBOOK, false));
-        let mean_s = |slowest: &str, seed: u64| {
-            let variant =
-                Variant::tuned("coshh", "coshh", &[("slowest", slowest)]).with_params(&share_params);
+        let slowed_down = |slowest: &str, seed: u64| {
             let mut setup = clusters::coshh(6);
+            let variant = Variant::tuned("coshh", "coshh", &[("slowest", slowest)]);
+            let variant = facebook.with_given_durations(variant.with_params(&share_params), &setup);
             (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
             let workload = coshh::workload("Facebook", &FACEBOOK, 30, GAP_S, seed);
+            let work_s = |job: &crate::workload::JobPlan| -> f64 {
+                job.maps.iter().map(|map| f64::from(map.work_s)).sum()
+            };
+            let work_s: Vec<f64> = workload.jobs.iter().map(work_s).collect();
             let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
-            let times: Vec<f64> = outcome.metrics.jobs().filter_map(|(_, job)| makespan_s(job)).collect();
-            mrcore::metrics::stats::mean(&times)
+            // Reads over the network take a few times as long as the computation, at most.
+            let jobs = outcome.metrics.jobs().zip(work_s);
+            jobs.filter(|((_, job), work_s)| job.held.map.as_secs_f64() > 8.0 * work_s).count()
         };
-        // The effect depends on where the large jobs start, so several seeds are averaged.
-        let of = |slowest| (1..=4).map(|seed| mean_s(slowest, seed)).sum::<f64>() / 4.0;
+        let of = |slowest| (1..=4).map(|seed| slowed_down(slowest, seed)).sum::<usize>();
         let (anywhere, fit) = (of("0"), of("10"));
-        assert!(fit < 0.95 * anywhere, "{fit} s compared with {anywhere} s");
+        assert!(fit <= 4 && anywhere >= 2 * fit.max(1), "{fit} jobs compared with {anywhere}");
     }
 }

@@ -2,9 +2,12 @@
 //! (table 5) and resources (tables 3 and 10).
 //!
 //! Each user submits the jobs of one class, in the proportions of the table. The table gives the
-//! bytes and task-seconds of a class, but not the number of tasks. We use one map per 128 MB, but
-//! at least as many as needed to complete the task-seconds within the duration, and at most
-//! [`TASKS_MAX`]. The paper does not give arrival times; we use a Poisson process.
+//! bytes and task-seconds of a class, but not the number of tasks. We use one map per 128 MB of
+//! input (the block size of the paper) and one reduce per 128 MB of shuffled data, but at least as
+//! many as needed to complete the task-seconds within the duration. A hundred jobs of Yahoo! then
+//! have about 800,000 tasks, so jobs are reduced: a job has a part of its tasks ([`SCALE`]), each
+//! of the original size, and the same part of its bytes and task-seconds. The paper does not give
+//! arrival times; we use a Poisson process.
 
 use super::{JobPlan, MapPlan, ReducePlan, Workload, seconds};
 use crate::{
@@ -13,12 +16,14 @@ use crate::{
 };
 use mrcore::{PerPhase, Span, job::Priority, metrics::shares::MinShare};
 
-/// Maximum number of tasks per phase of a job. More would only make the simulation slower: a data
-/// summary would have 231,000 maps on 31 slots.
-pub const TASKS_MAX: u32 = 240;
+/// A job has one task of this many, at least one per phase that it has.
+pub const SCALE: u32 = 20;
 
-/// Heartbeat interval. It is long because runs take years ([`interleaved`]).
-const HEARTBEAT: Span = Span::secs(3600);
+/// Heartbeat interval of a tracker without news.
+const HEARTBEAT: Span = Span::secs(60);
+
+/// Bytes of a block.
+const BLOCK_BYTES: f64 = 128e6;
 
 /// A class of jobs: a row of table 4.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -123,27 +128,41 @@ pub const YAHOO: [Class; 8] = [
 ];
 
 impl Class {
-    fn tasks(&self, bytes: f64, task_s: f64) -> u32 {
+    /// Returns the number of tasks of a phase, before it is reduced by [`SCALE`].
+    fn tasks(&self, bytes: f64, task_s: f64) -> f64 {
         if task_s == 0.0 {
-            return 0;
+            return 0.0;
         }
-        let blocks = (bytes / 128e6).ceil();
+        let blocks = (bytes / BLOCK_BYTES).ceil();
         let parallel = (task_s / self.duration_s).ceil();
-        (blocks.max(parallel) as u32).clamp(1, TASKS_MAX)
+        blocks.max(parallel).max(1.0)
+    }
+
+    fn maps(&self) -> f64 {
+        self.tasks(self.input, self.map_s)
+    }
+
+    fn reduces(&self) -> f64 {
+        self.tasks(self.shuffle, self.reduce_s)
+    }
+
+    /// Returns the seconds of a task on a machine of speed 1, without reads.
+    fn task_seconds(&self) -> PerPhase<f64> {
+        PerPhase { map: self.map_s / self.maps().max(1.0), reduce: self.reduce_s / self.reduces().max(1.0) }
     }
 
     fn plan(&self, number: usize, user: String, at_s: f64) -> JobPlan {
-        let (maps, reduces) = (self.tasks(self.input, self.map_s), self.tasks(self.shuffle, self.reduce_s));
+        let reduced =
+            |tasks: f64| if tasks > 0.0 { (tasks / f64::from(SCALE)).round().max(1.0) as usize } else { 0 };
+        let (maps, reduces) = (reduced(self.maps()), reduced(self.reduces()));
+        let task_s = self.task_seconds();
         let map = MapPlan {
-            bytes: (self.input / f64::from(maps)) as u64,
-            work_s: (self.map_s / f64::from(maps)) as f32,
+            bytes: (self.input / self.maps().max(1.0)) as u64,
+            work_s: task_s.map as f32,
             divisible: true,
         };
-        let reduce = ReducePlan {
-            share: 1.0 / reduces.max(1) as f32,
-            factor: 0.0,
-            fixed_s: (self.reduce_s / f64::from(reduces.max(1))) as f32,
-        };
+        let reduce =
+            ReducePlan { share: 1.0 / reduces.max(1) as f32, factor: 0.0, fixed_s: task_s.reduce as f32 };
         JobPlan {
             at: seconds(at_s),
             name: format!("{}-{number}", self.name),
@@ -151,9 +170,9 @@ impl Class {
             user,
             queue: "default".into(),
             priority: Priority::Normal,
-            maps: vec![map; maps as usize],
+            maps: vec![map; maps],
             hosts: Vec::new(),
-            reduces: vec![reduce; reduces as usize],
+            reduces: vec![reduce; reduces],
             map_out: self.shuffle / self.input.max(1.0),
             reduce_rate: 1e12,
             merge_rate: 1e12,
@@ -176,6 +195,19 @@ pub fn min_shares(classes: &[Class], identical: bool) -> Vec<(String, MinShare)>
     classes.iter().enumerate().map(|(at, class)| (format!("U{}", at + 1), min_share_of(class))).collect()
 }
 
+/// Returns parameters of `coshh` that give it the durations of tasks, which the paper assumes to be
+/// known: of each user on a machine of speed 1, and the speed of each machine.
+pub fn given_durations(classes: &[Class], machines: &[Machine]) -> Vec<(String, String)> {
+    let users = classes.iter().enumerate().flat_map(|(at, class)| {
+        let time = class.task_seconds();
+        let key = |phase: &str| format!("coshh.users.U{}.{phase}_time", at + 1);
+        [(key("map"), format!("{}s", time.map)), (key("reduce"), format!("{}s", time.reduce))]
+    });
+    let node =
+        |(at, machine): (usize, &Machine)| (format!("coshh.nodes.n{at}.speed"), machine.speed.to_string());
+    users.chain(machines.iter().enumerate().map(node)).collect()
+}
+
 /// Returns `jobs` jobs in the proportions of the table, in random order.
 pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, name);
@@ -189,7 +221,9 @@ pub fn workload(name: &str, classes: &[Class], jobs: u32, gap_s: f64, seed: u64)
         order.extend(std::iter::repeat_n(at, count as usize));
     }
     rng.shuffle(&mut order);
-    let mut at_s = 0.0;
+    // Trackers register within the first heartbeat interval. A job that comes before would find
+    // only some of them, perhaps only slow ones.
+    let mut at_s = HEARTBEAT.as_secs_f64();
     let mut plans = Vec::with_capacity(order.len());
     for (number, at) in order.into_iter().enumerate() {
         plans.push(classes[at].plan(number, format!("U{}", at + 1), at_s));
@@ -236,12 +270,11 @@ pub fn resources_of_two_slots(count: u32, scheduler: &str) -> Setup {
 fn interleaved([two, three, five]: [Machine; 3], count: u32, scheduler: &str) -> Setup {
     let six = [slow_machine(true), two, three, slow_machine(true), five, slow_machine(false)];
     let mut setup = Setup::even(count, PerPhase { map: 1, reduce: 1 }, scheduler);
-    // A run takes years, because a task of weeks takes a hundred times as long on a slow resource.
-    // Heartbeats or timers every second or minute would dominate the run time of the simulation.
-    // Trackers send a heartbeat at once if they have something to report.
+    // A task on a slow resource takes up to five days. Heartbeats every three seconds would be most
+    // of the events of a run. Trackers send a heartbeat at once if they have something to report.
     setup.set_heartbeat_interval(HEARTBEAT);
-    setup.tick = HEARTBEAT;
-    setup.costs.net_epoch = HEARTBEAT;
+    setup.tick = Span::secs(10);
+    setup.costs.net_epoch = Span::secs(10);
     setup.output_replication = 0;
     setup.config.absence = Span(10 * HEARTBEAT.0);
     setup.machines = six.iter().cycle().take(count as usize).cloned().collect();
@@ -268,12 +301,36 @@ mod tests {
             "table 10: 17 of each type, two slots each"
         );
         assert_eq!(setup.machines.iter().filter(|machine| machine.speed < 0.1).count(), 51);
-        let summary = FACEBOOK[9].plan(0, "U10".into(), 0.0);
-        let total: f64 = summary.maps.iter().map(|map| f64::from(map.work_s)).sum();
-        assert!((total - 4_843_452.0).abs() < 100.0);
         assert!(
             min_shares(&YAHOO, false).iter().map(|(_, min_share_of)| min_share_of.min_share).sum::<f64>()
                 > 54.0
         );
+    }
+    /// A map of the largest class reads a block and takes 139 s; before, it took 39 hours.
+    #[test]
+    fn tasks_have_the_sizes_of_the_paper() {
+        let plan = |class: &Class| class.plan(0, "U1".into(), 0.0);
+        let summary = plan(&YAHOO[5]);
+        assert_eq!((summary.maps.len(), summary.reduces.len()), (12_109, 366));
+        assert!((summary.maps[0].work_s - 138.76).abs() < 0.01, "{}", summary.maps[0].work_s);
+        assert_eq!(summary.maps[0].bytes, 127_999_735, "31 TB in 242,188 blocks");
+        // A twentieth of the task-seconds, except in classes with fewer than twenty tasks.
+        let total = |job: &JobPlan| job.maps.iter().map(|map| f64::from(map.work_s)).sum::<f64>();
+        for class in FACEBOOK.iter().chain(&YAHOO) {
+            let (tasks, job) = (class.maps(), plan(class));
+            let wanted = if tasks < f64::from(SCALE) { class.map_s / tasks } else { class.map_s / 20.0 };
+            assert!((total(&job) / wanted - 1.0).abs() < 0.04, "{}: {} s", class.name, total(&job));
+            assert_eq!(job.reduces.is_empty(), class.reduce_s == 0.0, "{}", class.name);
+        }
+        // A task of a class takes at most its duration.
+        for class in FACEBOOK.iter().chain(&YAHOO) {
+            let PerPhase { map, reduce } = class.task_seconds();
+            assert!(map.max(reduce) <= class.duration_s, "{}: {map} s, {reduce} s", class.name);
+        }
+        let given = given_durations(&YAHOO, &resources(6, "coshh").machines);
+        let of = |key: &str| given.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
+        assert_eq!(of("coshh.nodes.n0.speed"), Some("0.01"));
+        assert_eq!(of("coshh.nodes.n1.speed"), Some("1"));
+        assert!(of("coshh.users.U6.map_time").is_some_and(|time| time.starts_with("138.76")));
     }
 }
