@@ -13,7 +13,7 @@
 //!
 //! Pools cannot be nested.
 
-mod pools;
+pub(crate) mod pools;
 mod reclaim;
 
 use crate::{

@@ -17,7 +17,6 @@
 //! FCS does not schedule maps: `fair` assigns map slots, and its parameters are also in this
 //! section.
 
-mod paused;
 mod victims;
 mod work;
 
@@ -26,6 +25,7 @@ use crate::{
     fair::Fair,
     fill::{SlotOrder, fill_in_order},
     params::Section,
+    paused::PausedReduces,
     ranked_queue::RankedQueue,
 };
 use mrcore::{
@@ -37,7 +37,6 @@ use mrcore::{
     task::Attempt,
     tracker::Tracker,
 };
-use paused::PausedReduces;
 use std::collections::{BTreeMap, BTreeSet};
 use work::{JobEstimate, Rank, RemainingWork, SlackForm};
 

@@ -6,6 +6,7 @@
 
 pub mod capacity;
 pub mod chronos;
+pub mod coda;
 pub mod coshh;
 pub mod estimate;
 pub mod explain;
@@ -16,6 +17,7 @@ pub mod fill;
 pub mod hsrtf;
 pub mod las;
 pub mod params;
+mod paused;
 pub mod ranked_queue;
 pub mod shares;
 pub mod timed;
@@ -117,6 +119,13 @@ pub const POLICIES: &[Policy] = &[
         about: "jobs of similar duration form classes, and a linear program suggests nodes for each class",
         rule_texts: coshh::RULE_TEXTS,
         build: |section| Box::new(coshh::Coshh::new(section)),
+    },
+    Policy {
+        name: "coda",
+        section: "coda",
+        about: "slots go to the job with the least remaining work, also by preemption, and no job takes much longer than under fair sharing",
+        rule_texts: coda::RULE_TEXTS,
+        build: |section| Box::new(coda::Coda::new(section)),
     },
 ];
 

@@ -176,6 +176,11 @@ impl<'a> Section<'a> {
         self.read(key, (default, default.to_string()), about, "true or false", |text| text.parse().ok())
     }
 
+    /// Reads whether a rule is on. Rules are on by default.
+    pub fn switch(&mut self, key: &str, about: &str) -> bool {
+        self.choice(key, &[("on", true), ("off", false)], about)
+    }
+
     /// Reads one of several words; the first is the default.
     pub fn choice<T: Copy>(&mut self, key: &str, words: &[(&'static str, T)], about: &str) -> T {
         let (default, shown) = (words[0].1, words[0].0.to_owned());

@@ -31,6 +31,9 @@ const WAIT_LIMITS_S: &[(&str, u64, Option<u64>)] = &[
     // The job has used nothing yet. Jobs that have used less than ten seconds of slot time run in the
     // order of submission.
     ("las", 6, Some(60)),
+    // A small job preempts larger ones. A large job waits until it takes longer than under fair
+    // sharing.
+    ("coda", 6, Some(90)),
     // Shortest first: a small job does not wait, a large one waits as long as smaller ones are
     // submitted.
     ("hsrtf-pu", 6, None),

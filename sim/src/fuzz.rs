@@ -59,15 +59,57 @@ pub struct FailedRun {
     pub broken: RuleViolation,
 }
 
+/// Policies that were added after seeds had been recorded. One of six seeds uses one of them; the
+/// others keep the policy that they had before.
+const NEWER_POLICIES: &[&str] = &["coda", "chronos(coda)"];
+
+/// Parameters of these policies, as in [`FUZZ_PARAMS`].
+const NEWER_PARAMS: &[(&str, &[&str])] = &[
+    ("coda.node_wait", &["0s", "3s"]),
+    ("coda.newly_launched", &["0s", "10s"]),
+    ("coda.margin", &["1", "1.25"]),
+    ("coda.overdue_after", &["1", "1.5"]),
+    ("coda.overdue_share", &["0", "0.3"]),
+    ("coda.weigh_cost", &["on", "off"]),
+    ("coda.ready_first", &["on", "off"]),
+    ("coda.avoid_slow_nodes", &["on", "off"]),
+    ("coda.wait_for_checkpoint", &["on", "off"]),
+    ("coda.estimate_error", &["1", "4"]),
+    ("coda.pools.user2.min_maps", &["0", "2"]),
+    ("coda.pools.default.max_jobs", &["none", "1"]),
+];
+
+/// Chooses a newer policy and its parameters for some seeds, without a change to what the other random
+/// numbers of a seed are used for.
+fn newer_policy(seed: u64) -> Option<(String, Params)> {
+    let mut rng = Rng::of(seed, "newer policies");
+    if !rng.one_in(6) {
+        return None;
+    }
+    let policy = NEWER_POLICIES[rng.index(NEWER_POLICIES.len())].to_owned();
+    if rng.one_in(2) {
+        return Some((policy, Params::new()));
+    }
+    let mut choose = |values: &[&str]| values[rng.index(values.len())].to_owned();
+    let params = NEWER_PARAMS.iter().map(|(key, values)| ((*key).to_owned(), choose(values)));
+    Some((policy, params.collect()))
+}
+
 /// Generates the cluster and the workload of a seed.
 pub fn generate(seed: u64) -> (Setup, Workload) {
     let mut rng = Rng::of(seed, "fuzz");
-    let policies = schedulers::specs();
+    let mut policies = schedulers::specs();
+    policies.retain(|policy| !NEWER_POLICIES.contains(&policy.as_str()));
     let scheduler = policies[rng.index(policies.len())].clone();
+    let newer = newer_policy(seed);
     if seed % 3 == 2 {
         let scheduler = if rng.one_in(2) { RANDOM.to_owned() } else { scheduler };
-        return with_random_events(seed, &scheduler, random_params(&mut rng));
+        let (scheduler, newer_params) = newer.unwrap_or((scheduler, Params::new()));
+        let mut params = random_params(&mut rng);
+        params.extend(newer_params);
+        return with_random_events(seed, &scheduler, params);
     }
+    let (scheduler, newer_params) = newer.unwrap_or((scheduler, Params::new()));
     let kills = rng.one_in(4);
     let nodes = 2 + rng.below(4) as u32;
     let mut setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, &scheduler);
@@ -77,6 +119,7 @@ pub fn generate(seed: u64) -> (Setup, Workload) {
         machine.rack = rng.below(2) as u32;
     }
     setup.params = random_params(&mut rng);
+    setup.params.extend(newer_params);
     if kills {
         setup.params.extend(kill_params());
     }

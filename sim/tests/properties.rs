@@ -30,6 +30,11 @@ const SHORT_TIMES: &[(&str, &str)] = &[
     ("fcs.skips", "0"),
     ("fcs.newly_launched", "1s"),
     ("fcs.tolerance", "1s"),
+    ("coda.node_wait", "0s"),
+    ("coda.rack_wait", "0s"),
+    ("coda.newly_launched", "1s"),
+    ("coda.avoid_slow_nodes", "off"),
+    ("coda.wait_for_checkpoint", "off"),
     ("las.quantum", "1s"),
     ("las.newly_launched", "1s"),
     ("capacity.queues.a.capacity", "30"),
@@ -110,8 +115,13 @@ fn shadow_has_no_effect_and_agrees_with_an_equal_policy() {
 /// Checks variants that leave slots free on purpose: no decision is refused, and every job ends.
 #[test]
 fn policies_that_leave_slots_free_on_purpose_starve_no_job() {
-    let variants =
-        [("coshh", "coshh.literal", "true"), ("fcs", "fcs.skips", "60"), ("fcs", "fcs.literal", "true")];
+    let variants = [
+        ("coshh", "coshh.literal", "true"),
+        ("fcs", "fcs.skips", "60"),
+        ("fcs", "fcs.literal", "true"),
+        ("coda", "coda.avoid_slow_nodes", "on"),
+        ("coda", "coda.wait_for_checkpoint", "on"),
+    ];
     for (spec, key, value) in variants {
         let mut params = tuned();
         params.insert(key.into(), value.into());

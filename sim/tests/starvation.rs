@@ -27,6 +27,8 @@ const BOUNDS: &[(&str, Option<u64>, Option<u64>)] = &[
     ("coshh", Some(30), Some(150)),
     // After five times its own duration, a reduce of the job shares 30 % of the slots with others.
     ("fcs", Some(30), Some(300)),
+    // Once the job takes longer than under fair sharing, it shares 30 % of the slots with such jobs.
+    ("coda", Some(30), Some(300)),
     // Jobs that have used little slot time run first, so a large job does not end while small jobs
     // arrive.
     ("las", Some(30), None),

@@ -19,16 +19,16 @@ use std::collections::{BTreeMap, BTreeSet};
 type PoolRank = (bool, Real);
 
 #[derive(Debug)]
-pub(super) struct Pool {
-    pub(super) name: String,
-    pub(super) weight: f64,
-    pub(super) min: PerPhase<u32>,
-    pub(super) max_jobs: Option<u32>,
-    pub(super) fifo: bool,
+pub(crate) struct Pool {
+    pub(crate) name: String,
+    pub(crate) weight: f64,
+    pub(crate) min: PerPhase<u32>,
+    pub(crate) max_jobs: Option<u32>,
+    pub(crate) fifo: bool,
     /// Number of slots that its jobs hold, including finished jobs whose attempts have not ended.
-    pub(super) held_slots: PerPhase<u32>,
+    pub(crate) held_slots: PerPhase<u32>,
     /// Its fair share, as last computed.
-    pub(super) fair_share: PerPhase<f64>,
+    pub(crate) fair_share: PerPhase<f64>,
     /// Its jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Real>>,
     /// Its running jobs, oldest first. Only the first `max_jobs` get slots.
@@ -44,7 +44,7 @@ struct JobEntry {
 }
 
 #[derive(Debug)]
-pub(super) struct Pools {
+pub(crate) struct Pools {
     by_queue: bool,
     settings: BTreeMap<String, Settings>,
     number_of_name: BTreeMap<String, usize>,
@@ -81,7 +81,7 @@ impl Settings {
 }
 
 impl Pools {
-    pub(super) fn new(section: &mut Section<'_>) -> Self {
+    pub(crate) fn new(section: &mut Section<'_>) -> Self {
         let words = [("user", false), ("queue", true)];
         let by_queue = section.choice("pool_by", &words, "what determines the pool of a job");
         // `pools.default` applies to pools that are not configured.
@@ -102,26 +102,26 @@ impl Pools {
         }
     }
 
-    pub(super) fn pool_of(&self, job: JobId) -> Option<&Pool> {
+    pub(crate) fn pool_of(&self, job: JobId) -> Option<&Pool> {
         self.jobs.get(&job).map(|entry| &self.pools[entry.pool])
     }
 
     /// Returns the number of the pool of a job: its position in `iter`.
-    pub(super) fn pool_number(&self, job: JobId) -> Option<usize> {
+    pub(crate) fn pool_number(&self, job: JobId) -> Option<usize> {
         self.jobs.get(&job).map(|entry| entry.pool)
     }
 
-    pub(super) fn job_share(&self, job: JobId, phase: Phase) -> f64 {
+    pub(crate) fn job_share(&self, job: JobId, phase: Phase) -> f64 {
         self.jobs.get(&job).map_or(0.0, |entry| entry.share[phase])
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Pool> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Pool> {
         self.pools.iter()
     }
 
     /// Returns the jobs that can use a slot, with their pools, in the order in which they get a
     /// slot.
-    pub(super) fn jobs_in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
+    pub(crate) fn jobs_in_order(&self, phase: Phase) -> impl Iterator<Item = (&Pool, JobId)> {
         self.waiting_pools[phase].iter().flat_map(move |number| {
             let pool = &self.pools[number];
             pool.waiting_jobs[phase].iter().map(move |job| (pool, job))
@@ -129,11 +129,11 @@ impl Pools {
     }
 
     /// Returns the number of jobs that would get a slot before this one.
-    pub(super) fn jobs_ahead_of(&self, job: JobId, phase: Phase) -> usize {
+    pub(crate) fn jobs_ahead_of(&self, job: JobId, phase: Phase) -> usize {
         self.jobs_in_order(phase).take_while(|(_, other)| *other != job).count()
     }
 
-    pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
+    pub(crate) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => self.add_job(*job, spec),
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => self.end_job(*job, cluster),
@@ -192,7 +192,7 @@ impl Pools {
     }
 
     /// Updates the data of a job from the cluster.
-    pub(super) fn refresh(&mut self, job: JobId, cluster: &Cluster) {
+    pub(crate) fn refresh(&mut self, job: JobId, cluster: &Cluster) {
         let Some(entry) = self.jobs.get(&job) else { return };
         let (pool, weight) = (entry.pool, entry.weight);
         let known = cluster.job(job);
@@ -206,7 +206,7 @@ impl Pools {
     }
 
     /// Counts a slot that this round gives to a job. Calling `refresh` reverts it.
-    pub(super) fn charge(&mut self, job: JobId, phase: Phase) {
+    pub(crate) fn charge(&mut self, job: JobId, phase: Phase) {
         let Some(entry) = self.jobs.get(&job).copied() else { return };
         let held = entry.held[phase] + 1;
         self.set_held_slots(job, phase, held);
@@ -237,7 +237,7 @@ impl Pools {
     }
 
     /// Divides all slots among the pools, and the slots of each pool among its jobs.
-    pub(super) fn compute_shares(&mut self, cluster: &Cluster) {
+    pub(crate) fn compute_shares(&mut self, cluster: &Cluster) {
         for phase in Phase::BOTH {
             let jobs: Vec<Vec<(JobId, Claim)>> = self
                 .pools
@@ -277,26 +277,26 @@ impl Pools {
 
 impl Pool {
     /// Returns whether a job waits because its pool runs its maximum number of jobs.
-    pub(super) fn is_waiting_for_pool(&self, job: JobId) -> bool {
+    pub(crate) fn is_waiting_for_pool(&self, job: JobId) -> bool {
         let most = self.max_jobs.map_or(usize::MAX, |most| most as usize);
         self.jobs.len() > most && !self.jobs.iter().take(most).any(|first| *first == job)
     }
 
     /// Returns the number of slots that the running jobs of the pool hold, without those being
     /// preempted.
-    pub(super) fn retained_slots(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
+    pub(crate) fn retained_slots(&self, phase: Phase, plan: &Plan<'_>) -> f64 {
         let jobs = self.jobs.iter().filter_map(|job| plan.cluster().job(*job));
         jobs.map(|job| f64::from(plan.retained_slots(job, phase))).sum()
     }
 
     /// Returns the running jobs of the pool.
-    pub(super) fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
         self.jobs.iter().copied()
     }
 }
 
 /// Returns the weight of a job with this priority. As in Hadoop, each level doubles the weight.
-fn weight(priority: Priority) -> f64 {
+pub(crate) fn weight(priority: Priority) -> f64 {
     match priority {
         Priority::VeryLow => 0.25,
         Priority::Low => 0.5,

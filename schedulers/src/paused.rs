@@ -20,12 +20,12 @@ struct PausedQueue {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct PausedReduces {
+pub(crate) struct PausedReduces {
     jobs: BTreeMap<JobId, PausedQueue>,
 }
 
 impl PausedReduces {
-    pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
+    pub(crate) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);
@@ -72,18 +72,18 @@ impl PausedReduces {
         }
     }
 
-    pub(super) fn count_of(&self, job: JobId) -> usize {
+    pub(crate) fn count_of(&self, job: JobId) -> usize {
         self.jobs.get(&job).map_or(0, |queue| queue.waiting.len())
     }
 
     /// Returns the paused reduces of a job, oldest first.
-    pub(super) fn tasks_of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn tasks_of(&self, job: JobId) -> impl Iterator<Item = u32> + '_ {
         self.jobs.get(&job).into_iter().flat_map(|queue| &queue.waiting).map(|(index, _)| *index)
     }
 
     /// Returns the paused reduces of a job that have skipped more than `max` offers; with 0, all
     /// paused reduces of the job.
-    pub(super) fn skipped_more_than(&self, job: JobId, max: u64) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn skipped_more_than(&self, job: JobId, max: u64) -> impl Iterator<Item = u32> + '_ {
         let queue = self.jobs.get(&job);
         let skipped = queue.map_or(0, |queue| queue.skipped_offers);
         let waiting = queue.into_iter().flat_map(|queue| &queue.waiting);
@@ -91,14 +91,14 @@ impl PausedReduces {
     }
 
     /// Counts a slot offer that was not used for any paused reduce of the job.
-    pub(super) fn skip_offer(&mut self, job: JobId) {
+    pub(crate) fn skip_offer(&mut self, job: JobId) {
         if let Some(queue) = self.jobs.get_mut(&job) {
             queue.skipped_offers += 1;
         }
     }
 
     /// Returns the number of offers that the oldest paused reduce has skipped.
-    pub(super) fn skipped_offers(&self, job: JobId) -> Option<u64> {
+    pub(crate) fn skipped_offers(&self, job: JobId) -> Option<u64> {
         let queue = self.jobs.get(&job)?;
         queue.waiting.first().map(|(_, at)| queue.skipped_offers - at)
     }

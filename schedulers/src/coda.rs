@@ -1,0 +1,868 @@
+//! Coda: the job with the least remaining work first, bounded by what fair sharing would give.
+//!
+//! 1. **Order.** The size of a job is the remaining work of its maps relative to all map slots, plus
+//!    that of its reduces relative to all reduce slots, in seconds, divided by the weight of its
+//!    priority. Map slots go to the smallest job. Work is estimated ([`estimator`]).
+//! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last map
+//!    is expected to end within the time that a reduce needs to fetch its input. Reduce slots go to
+//!    ready jobs, the smallest first, then to the others, those whose maps end soonest first.
+//! 3. **Preemption.** A job preempts attempts of jobs that are larger by `margin`, and a ready job also
+//!    reduces of jobs that are not ready. Attempts that will end about as soon as they could be
+//!    preempted are left alone, and their slots are counted.
+//! 4. **Bound.** Fair sharing is simulated ([`virtual_fair`]). A job that has taken or will take
+//!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs have
+//!    precedence for `overdue_share` of the slots and share them evenly.
+//! 5. **Minimum shares.** A pool below its minimum share comes before all jobs that are not overdue.
+//! 6. **Unequal nodes.** A slot of a slow node is not used if the task would end sooner on another
+//!    node, after the work of the jobs that are ahead. An attempt on a slow node moves if it ends sooner
+//!    elsewhere.
+//!
+//! Every rule can be switched off. README.md and docs/research/coda.md explain why each exists.
+
+mod estimator;
+mod virtual_fair;
+
+use crate::{
+    fair::pools::{self, Pool, Pools},
+    fill::{LocalityDelay, SlotOrder, fill_in_order, locality_reason},
+    params::Section,
+    paused::PausedReduces,
+    ranked_queue::{RankedQueue, Real},
+    victims::{PreemptionRules, Victims, preempt_for_jobs},
+};
+use estimator::{Estimator, Work, part_reduced};
+use mrcore::{
+    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
+    ids::{AttemptId, JobId, TaskId, TrackerId},
+    job::Job,
+    plan::{CheckpointPlace, Locality, PreemptMode},
+    scheduler::{Cause, Round},
+    task::Attempt,
+};
+use std::{cell::Cell, collections::BTreeMap};
+use virtual_fair::{SharingJob, SharingPool, VirtualFair};
+
+/// The texts of the rules of this policy.
+pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
+    (
+        "smallest-job",
+        "its job has the least remaining work of the jobs that can use the slot, about {size:s}",
+    ),
+    ("below-min-share", "its pool has less than its minimum share; remaining work: about {size:s}"),
+    (
+        "beyond-fair-sharing",
+        "its job takes much longer than under fair sharing, and such jobs have precedence for {share:%} of the slots",
+    ),
+    (
+        "smaller-jobs-first",
+        "the job has about {size:s} of work left; {jobs_ahead job goes|jobs go} first, with less work left",
+    ),
+    (
+        "ready-jobs-first",
+        "the last map of the job ends in about {maps_end:s}, and its reduces do not need slots before; {jobs_ahead job goes|jobs go} first",
+    ),
+    (
+        "shares-with-overdue-jobs",
+        "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots, and {jobs_ahead goes|go} first",
+    ),
+    (
+        "larger-job",
+        "its job has about {size:s} of work left, and the slot goes to {for_job:job}, which has {less:s}",
+    ),
+    (
+        "waits-for-maps",
+        "its job has maps for another {maps_end:s}, and the slot goes to {for_job:job}, whose maps are done or nearly done",
+    ),
+    ("overdue-job", "the slot goes to {for_job:job}, which takes much longer than under fair sharing"),
+    ("slow-node", "its node has {speed:%} of the usual speed, and the task ends sooner on another node"),
+];
+
+/// How often work is estimated and attempts are preempted.
+const INTERVAL: Span = Span::secs(1);
+/// Assumed cost in seconds of a preemption before any was measured.
+const UNMEASURED_COST_S: f64 = 2.0;
+/// Time to start a process again.
+const RESTART_S: f64 = 1.0;
+/// Assumed rate at which a reduce fetches its input or copies a checkpoint.
+const FETCH_BYTES_PER_S: f64 = 40e6;
+/// How long before the end of the maps a reduce is launched, in addition to the time of the fetch.
+const LEAD_S: f64 = 3.0;
+/// A job that is ready stays so until its maps need this many times as long.
+const READY_HYSTERESIS: f64 = 3.0;
+/// The speed of a node is known after maps have run there for this long.
+const SPEED_MEASURED_S: f64 = 10.0;
+/// A finished map counts this much less with each later one.
+const FORGETTING: f64 = 0.95;
+/// How much it takes to change the assumption that maps take equally long everywhere.
+const LOCALITY_PRIOR_S: f64 = 10.0;
+/// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
+const REMOTE_SLOWDOWN_MIN: f64 = 1.05;
+/// A node below this speed is slow.
+const SLOW: f64 = 0.4;
+/// How often a task is moved from a slow node, at most.
+const MOVES_MAX: u32 = 4;
+/// An attempt is preempted if it would hold its slot for this many times the cost.
+const COST_MARGIN: f64 = 1.25;
+
+/// The position of a job: jobs that are not ready come last.
+type Rank = (bool, Real);
+
+/// The `coda` policy.
+#[derive(Debug)]
+pub struct Coda {
+    settings: Settings,
+    estimator: Estimator,
+    pools: Pools,
+    locality_delay: LocalityDelay,
+    paused: PausedReduces,
+    virtual_fair: VirtualFair,
+    jobs: BTreeMap<JobId, JobState>,
+    /// Jobs that can use a slot, in order.
+    waiting_jobs: PerPhase<RankedQueue<JobId, Rank>>,
+    /// The speed of each node relative to all nodes.
+    speeds: BTreeMap<TrackerId, f64>,
+    /// The times of the maps that each node has finished.
+    finished_maps: BTreeMap<TrackerId, NodeTimes>,
+    /// The times of finished maps that were node-local, and of those that were not.
+    finished_near: NodeTimes,
+    finished_far: NodeTimes,
+    /// How many times as long a map takes that is not node-local.
+    remote_slowdown: f64,
+    /// Measured time from the request to the release of a slot.
+    latency: PerPhase<crate::estimate::Mean>,
+    has_overdue: bool,
+    /// Whether jobs have arrived or become ready since the last round.
+    wants_round: bool,
+}
+
+/// The expected and the measured time of maps on a node.
+#[derive(Debug, Clone, Copy, Default)]
+struct NodeTimes {
+    expected_s: f64,
+    taken_s: f64,
+}
+
+impl NodeTimes {
+    fn add(&mut self, expected_s: f64, taken_s: f64) {
+        self.expected_s += expected_s;
+        self.taken_s += taken_s;
+    }
+
+    /// Adds a map; earlier maps count less.
+    fn add_forgetting(&mut self, expected_s: f64, taken_s: f64) {
+        (self.expected_s, self.taken_s) = (self.expected_s * FORGETTING, self.taken_s * FORGETTING);
+        self.add(expected_s, taken_s);
+    }
+
+    fn ratio(&self) -> f64 {
+        self.expected_s / self.taken_s.max(1e-6)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Settings {
+    margin: f64,
+    newly_launched: Span,
+    overdue_after: f64,
+    overdue_share: f64,
+    preempt_mode: PreemptMode,
+    /// The switches of the rules.
+    preempts: PerPhase<bool>,
+    ready_first: bool,
+    weighs_cost: bool,
+    min_shares: bool,
+    avoids_slow_nodes: bool,
+    measures_locality: bool,
+    waits_for_checkpoint: bool,
+}
+
+/// What the policy knows about a job.
+#[derive(Debug, Clone, Copy, Default)]
+struct JobState {
+    work: Work,
+    /// Remaining seconds on the whole cluster, divided by the weight of the priority.
+    size: f64,
+    /// Seconds until the last map ends.
+    maps_end_s: f64,
+    /// Whether reduces are useful now.
+    is_ready: bool,
+    is_overdue: bool,
+    /// Seconds that the work of this job and all smaller jobs takes on all slots.
+    backlog_s: PerPhase<f64>,
+    estimated_at: Time,
+}
+
+impl Settings {
+    fn read(section: &mut Section<'_>) -> Self {
+        let about = "an attempt is preempted only for a job that is smaller by this factor";
+        let margin = section.number("margin", 1.25, 1.0..=1000.0, about);
+        let about = "an attempt is not preempted for this long after its launch";
+        let newly_launched = section.span("newly_launched", Span::secs(10), about);
+        let about = "a job is overdue if it takes this many times as long as under fair sharing";
+        let overdue_after = section.number("overdue_after", 1.5, 1.0..=1000.0, about);
+        let about = "fraction of the slots for which overdue jobs have precedence; they share it evenly";
+        let overdue_share = section.number("overdue_share", 0.3, 0.0..=1.0, about);
+        Self {
+            margin,
+            newly_launched,
+            overdue_after,
+            overdue_share,
+            preempt_mode: section.preempt_mode(),
+            preempts: PerPhase {
+                map: section.switch("preempt_maps", "preempt maps of larger jobs"),
+                reduce: section.switch("preempt_reduces", "preempt reduces"),
+            },
+            ready_first: section
+                .switch("ready_first", "reduce slots go first to jobs whose maps are done or nearly done"),
+            weighs_cost: section.switch(
+                "weigh_cost",
+                "do not preempt attempts that end about as soon as they could be preempted",
+            ),
+            min_shares: section.switch("min_shares", "pools below their minimum share come first"),
+            avoids_slow_nodes: section.switch(
+                "avoid_slow_nodes",
+                "leave a slot of a slow node free if the task ends sooner elsewhere",
+            ),
+            measures_locality: section.switch(
+                "measure_locality",
+                "wait for a node-local slot at most as long as a map loses elsewhere",
+            ),
+            waits_for_checkpoint: section.switch(
+                "wait_for_checkpoint",
+                "a paused reduce waits for the node of its checkpoint if that is sooner than copying it",
+            ),
+        }
+    }
+}
+
+impl Coda {
+    /// Reads the parameters.
+    pub fn new(section: &mut Section<'_>) -> Self {
+        let about = "how long a job waits for a node-local slot";
+        let node_wait = section.span("node_wait", Span::secs(3), about);
+        let about = "how long it then waits for a rack-local slot";
+        let rack_wait = section.span("rack_wait", Span::secs(3), about);
+        Self {
+            settings: Settings::read(section),
+            estimator: Estimator::new(section),
+            pools: Pools::new(section),
+            locality_delay: LocalityDelay::new(node_wait, rack_wait),
+            paused: PausedReduces::default(),
+            virtual_fair: VirtualFair::default(),
+            jobs: BTreeMap::new(),
+            waiting_jobs: PerPhase::default(),
+            speeds: BTreeMap::new(),
+            finished_maps: BTreeMap::new(),
+            finished_near: NodeTimes::default(),
+            finished_far: NodeTimes::default(),
+            remote_slowdown: 1.0,
+            latency: PerPhase::default(),
+            has_overdue: false,
+            wants_round: false,
+        }
+    }
+
+    fn state(&self, job: JobId) -> JobState {
+        self.jobs.get(&job).copied().unwrap_or_default()
+    }
+
+    /// Estimates the work of a job.
+    fn estimate(&mut self, job: &Job, now: Time, cluster: &Cluster) {
+        let work = self.estimator.work(job, &self.paused, now, cluster);
+        let left = |phase| work.left_s[phase] / f64::from(cluster.slots(phase).max(1));
+        let running = (job.running.map.len() as f64).max(1.0);
+        let maps_end_s = if job.is_done(Phase::Map) { 0.0 } else { work.left_s.map / running };
+        let fetch_s = LEAD_S + work.reduce_bytes / FETCH_BYTES_PER_S;
+        let state = self.jobs.entry(job.id).or_default();
+        let was_ready = state.is_ready;
+        state.work = work;
+        state.size = (left(Phase::Map) + left(Phase::Reduce)) / pools::weight(job.spec.priority);
+        state.maps_end_s = maps_end_s;
+        // A job that is ready stays so while its estimate varies, or its reduces would be paused and
+        // resumed again and again.
+        let within_s = if was_ready { READY_HYSTERESIS * fetch_s } else { fetch_s };
+        state.is_ready = !self.settings.ready_first || maps_end_s <= within_s;
+        state.estimated_at = now;
+        self.wants_round |= state.is_ready && !was_ready;
+    }
+
+    /// Updates the place of a job in the queues.
+    fn refresh(&mut self, id: JobId, cluster: &Cluster) {
+        let state = self.state(id);
+        for phase in Phase::BOTH {
+            let job = cluster.job(id).filter(|job| job.may_start(phase) && !job.pending[phase].is_empty());
+            let may_run = |pool: &Pool| !pool.is_waiting_for_pool(id);
+            let waits = job.is_some() && self.pools.pool_of(id).is_some_and(may_run);
+            self.waiting_jobs[phase].set(id, waits.then(|| state.rank(phase)));
+        }
+    }
+
+    /// Estimates all jobs, advances virtual fair sharing, and finds overdue jobs and slow nodes.
+    fn refresh_all(&mut self, now: Time, cluster: &Cluster) {
+        let running: Vec<&Job> = cluster.active_jobs().filter(|job| job.is_running()).collect();
+        for job in &running {
+            self.estimate(job, now, cluster);
+        }
+        self.advance_virtual_fair(&running, now, cluster);
+        let mut in_order: Vec<JobId> = running.iter().map(|job| job.id).collect();
+        in_order.sort_by_key(|id| (Real(self.state(*id).size), *id));
+        let mut ahead = PerPhase::<f64>::default();
+        for id in in_order {
+            let Some(state) = self.jobs.get_mut(&id) else { continue };
+            for phase in Phase::BOTH {
+                ahead[phase] += state.work.left_s[phase] / f64::from(cluster.slots(phase).max(1));
+            }
+            state.backlog_s = ahead;
+        }
+        for job in &running {
+            self.refresh(job.id, cluster);
+        }
+        self.measure_speeds(&running, now, cluster);
+    }
+
+    fn advance_virtual_fair(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
+        if self.settings.overdue_share <= 0.0 {
+            return;
+        }
+        let slots = PerPhase {
+            map: f64::from(cluster.slots(Phase::Map)),
+            reduce: f64::from(cluster.slots(Phase::Reduce)),
+        };
+        let sharing: Vec<SharingJob> = running
+            .iter()
+            .filter_map(|job| {
+                let weight = pools::weight(job.spec.priority);
+                let (pool, work) = (self.pools.pool_number(job.id)?, self.state(job.id).work);
+                Some(SharingJob { id: job.id, submitted: job.submitted, pool, weight, work })
+            })
+            .collect();
+        let min = |pool: &Pool| PerPhase { map: f64::from(pool.min.map), reduce: f64::from(pool.min.reduce) };
+        let pools: Vec<SharingPool> =
+            self.pools.iter().map(|pool| SharingPool { weight: pool.weight, min: min(pool) }).collect();
+        self.virtual_fair.advance(now, &sharing, &pools, slots);
+        self.has_overdue = false;
+        for job in running {
+            let fair_s = self.virtual_fair.completion_s(job.id);
+            let Some(state) = self.jobs.get_mut(&job.id) else { continue };
+            // The time that the job needs on the slots for overdue jobs.
+            let needs = |phase: Phase| {
+                let slots = (self.settings.overdue_share * slots[phase]).max(1.0);
+                let left_s = state.work.left_s[phase];
+                (left_s / slots).max(left_s.min(state.work.task_s[phase]))
+            };
+            let ends = now.since(job.submitted).as_secs_f64() + needs(Phase::Map) + needs(Phase::Reduce);
+            state.is_overdue =
+                fair_s.is_some_and(|fair_s| ends > self.settings.overdue_after * fair_s + LEAD_S);
+            self.has_overdue |= state.is_overdue;
+        }
+    }
+
+    /// Measures the speed of each node: the expected time of the work that its maps have done, divided
+    /// by the time that they took, relative to all nodes.
+    fn measure_speeds(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
+        let mut sums = self.finished_maps.clone();
+        let prior = NodeTimes { expected_s: LOCALITY_PRIOR_S, taken_s: LOCALITY_PRIOR_S };
+        let (mut near, mut far) = (prior, prior);
+        for job in running {
+            for (attempt, progress) in cluster.running(job, Phase::Map) {
+                let done = f64::from(progress.unwrap_or_default().done);
+                if done > 0.0
+                    && let Some(expected_s) = self.expected_map_s(job, attempt.id)
+                {
+                    let taken_s = now.since(attempt.launched).as_secs_f64();
+                    sums.entry(attempt.tracker).or_default().add(done * expected_s, taken_s);
+                    let times = if is_node_local(job, attempt, cluster) { &mut near } else { &mut far };
+                    times.add(done * expected_s, taken_s);
+                }
+            }
+        }
+        near.add(self.finished_near.expected_s, self.finished_near.taken_s);
+        far.add(self.finished_far.expected_s, self.finished_far.taken_s);
+        self.remote_slowdown = near.ratio() / far.ratio();
+        let mut all = NodeTimes::default();
+        sums.values().for_each(|node| all.add(node.expected_s, node.taken_s));
+        let measured = sums.iter().filter(|(_, node)| node.taken_s > SPEED_MEASURED_S);
+        self.speeds = measured.map(|(tracker, node)| (*tracker, node.ratio() / all.ratio())).collect();
+    }
+
+    /// Counts a finished map for the speed of its node and for the value of locality.
+    fn record_map(&mut self, id: AttemptId, now: Time, cluster: &Cluster) {
+        let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
+        let Some(expected_s) = self.expected_map_s(job, id) else { return };
+        let taken_s = now.since(attempt.launched).as_secs_f64();
+        self.finished_maps.entry(attempt.tracker).or_default().add_forgetting(expected_s, taken_s);
+        let is_near = is_node_local(job, attempt, cluster);
+        let times = if is_near { &mut self.finished_near } else { &mut self.finished_far };
+        times.add_forgetting(expected_s, taken_s);
+    }
+
+    /// Returns the expected seconds of a map by the mean speed of its job.
+    fn expected_map_s(&self, job: &Job, attempt: AttemptId) -> Option<f64> {
+        let Work { total_s, input_bytes, .. } = self.state(job.id).work;
+        let bytes = job.task(attempt.task)?.bytes() as f64;
+        let part = if input_bytes > 0.0 { bytes / input_bytes } else { 1.0 / job.tasks.map.len() as f64 };
+        Some(total_s.map * part)
+    }
+
+    fn speed(&self, tracker: TrackerId) -> f64 {
+        if !self.settings.avoids_slow_nodes {
+            return 1.0;
+        }
+        self.speeds.get(&tracker).copied().unwrap_or(1.0)
+    }
+
+    /// Returns whether a task of a job would end sooner on another node than on this slow one, after
+    /// the work of all smaller jobs.
+    fn is_too_slow(&self, job: JobId, phase: Phase, tracker: TrackerId) -> bool {
+        let speed = self.speed(tracker);
+        if !self.settings.avoids_slow_nodes || speed >= SLOW {
+            return false;
+        }
+        let state = self.state(job);
+        state.work.task_s[phase] / speed > state.work.task_s[phase] + state.backlog_s[phase]
+    }
+
+    /// Returns the number of slots for which overdue jobs have precedence.
+    fn overdue_slots(&self, phase: Phase, cluster: &Cluster) -> u32 {
+        if self.settings.overdue_share <= 0.0 {
+            return 0;
+        }
+        ((self.settings.overdue_share * f64::from(cluster.slots(phase))) as u32).max(1)
+    }
+
+    /// Returns the number of slots that overdue jobs will keep.
+    fn slots_of_overdue_jobs(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
+        if !self.has_overdue {
+            return 0;
+        }
+        let overdue = self.jobs.iter().filter(|(_, state)| state.is_overdue);
+        let jobs = overdue.filter_map(|(id, _)| plan.cluster().job(*id));
+        jobs.map(|job| plan.retained_slots(job, phase)).sum()
+    }
+
+    /// Returns the overdue jobs that have precedence for the next slot, the one with the fewest slots
+    /// first.
+    fn overdue_jobs(&self, phase: Phase, plan: &Plan<'_>) -> Vec<JobId> {
+        if !self.has_overdue {
+            return Vec::new();
+        }
+        let waits = |id: &JobId| self.waiting_jobs[phase].key(*id).is_some();
+        let overdue = self.jobs.iter().filter(|(id, state)| state.is_overdue && waits(id)).map(|(id, _)| *id);
+        let mut overdue: Vec<JobId> = overdue.collect();
+        if overdue.is_empty()
+            || self.slots_of_overdue_jobs(phase, plan) >= self.overdue_slots(phase, plan.cluster())
+        {
+            return Vec::new();
+        }
+        let held = |id: &JobId| plan.cluster().job(*id).map_or(0, |job| plan.retained_slots(job, phase));
+        overdue.sort_by_key(|id| (held(id), *id));
+        overdue
+    }
+
+    fn is_below_min(&self, job: JobId, phase: Phase) -> bool {
+        let below = |pool: &Pool| pool.held_slots[phase] < pool.min[phase];
+        self.settings.min_shares && self.pools.pool_of(job).is_some_and(below)
+    }
+
+    /// Returns the jobs that can use a slot in the order in which they get one, with the rule. A job
+    /// may occur more than once.
+    fn in_order<'a>(
+        &'a self,
+        phase: Phase,
+        plan: &Plan<'_>,
+    ) -> impl Iterator<Item = (JobId, &'static str)> + 'a {
+        let overdue = self.overdue_jobs(phase, plan).into_iter().map(|id| (id, "beyond-fair-sharing"));
+        let waiting = || self.waiting_jobs[phase].iter();
+        let below = waiting().filter(move |id| self.is_below_min(*id, phase));
+        let below = below.map(|id| (id, "below-min-share"));
+        overdue.chain(below).chain(waiting().map(|id| (id, "smallest-job")))
+    }
+
+    /// Returns the map that gets a slot. A job waits for a node-local slot, at most as long as a map
+    /// loses elsewhere.
+    fn choose_map(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str, Why)> {
+        let mut delay = std::mem::take(&mut self.locality_delay);
+        let found = self.in_order(Phase::Map, plan).find_map(|(id, rule)| {
+            let job = plan.cluster().job(id).filter(|_| !self.is_too_slow(id, Phase::Map, tracker))?;
+            let waited = delay.since(id).map_or(Span(0), |since| plan.now().since(since));
+            let is_over = waited.as_secs_f64() >= self.remote_loss_s(id);
+            let (task, near) = delay.next_map(job, tracker, is_over, plan)?;
+            Some((task, rule, locality_reason(map_rules(rule), near)))
+        });
+        self.locality_delay = delay;
+        found
+    }
+
+    /// Returns the seconds that a map of a job loses if it is not node-local.
+    fn remote_loss_s(&self, job: JobId) -> f64 {
+        if !self.settings.measures_locality {
+            return f64::INFINITY;
+        }
+        let loss_s = self.state(job).work.task_s.map * (self.remote_slowdown - 1.0);
+        if self.remote_slowdown < REMOTE_SLOWDOWN_MIN { 0.0 } else { loss_s }
+    }
+
+    /// Returns the reduce that a job would run on a tracker: one whose checkpoint is there, a new one,
+    /// or one whose checkpoint can be copied sooner than a slot is free where it is.
+    fn reduce_for(&self, job: &Job, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str)> {
+        if !self.settings.waits_for_checkpoint {
+            return Some((plan.next_reduce(job, tracker)?, ""));
+        }
+        let (task, place) = plan.next_reduce_at(job, tracker, CheckpointPlace::Remote)?;
+        match place {
+            CheckpointPlace::Local => Some((task, ",resumed")),
+            CheckpointPlace::None => Some((task, "")),
+            CheckpointPlace::Remote => {
+                let checkpoint = job.task(task)?.checkpoint?;
+                let copy_s = checkpoint.bytes as f64 / FETCH_BYTES_PER_S;
+                let home = checkpoint.tracker;
+                (copy_s < self.release_s(home, plan)).then_some((task, ",migrated"))
+            }
+        }
+    }
+
+    /// Returns the seconds until a reduce slot of a tracker is free.
+    fn release_s(&self, tracker: TrackerId, plan: &Plan<'_>) -> f64 {
+        if plan.free_slots(tracker, Phase::Reduce) > 0 {
+            return if self.speed(tracker) < SLOW { f64::INFINITY } else { 0.0 };
+        }
+        let Some(tracker) = plan.cluster().tracker(tracker).filter(|tracker| tracker.accepts_work()) else {
+            return f64::INFINITY;
+        };
+        let attempts = tracker.running.reduce.iter().filter_map(|id| plan.cluster().attempt(*id));
+        attempts.map(|attempt| self.remaining_s(attempt, plan)).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Returns the seconds until an attempt ends by itself.
+    fn remaining_s(&self, attempt: &Attempt, plan: &Plan<'_>) -> f64 {
+        let progress = plan.cluster().progress(attempt);
+        let state = self.state(attempt.id.job());
+        let elapsed = plan.now().since(attempt.launched).as_secs_f64();
+        match attempt.id.phase() {
+            Phase::Map => {
+                let done = f64::from(progress.done);
+                if done > 0.0 { elapsed * (1.0 - done) / done } else { state.work.task_s.map }
+            }
+            Phase::Reduce => {
+                let left_s = state.work.task_s.reduce * (1.0 - part_reduced(progress));
+                state.maps_end_s + left_s / self.speed(attempt.tracker).min(1.0)
+            }
+        }
+    }
+
+    /// Returns the seconds that a preemption costs: until the slot is free, to start the victim again,
+    /// and to read back what it had in memory, which takes about as long as to write it.
+    fn preemption_cost_s(&self, phase: Phase) -> f64 {
+        let latency = self.latency[phase].value().unwrap_or(UNMEASURED_COST_S);
+        RESTART_S + latency * if phase == Phase::Reduce { 2.0 } else { 1.0 }
+    }
+
+    /// Preempts attempts for waiting jobs: first those whose slots are node-local for a map of the
+    /// job, then any.
+    fn preempt(&self, phase: Phase, plan: &mut Plan<'_>) {
+        if !self.settings.preempts[phase] || self.waiting_jobs[phase].is_empty() {
+            return;
+        }
+        let mut in_need: Vec<JobId> = Vec::new();
+        for (id, _) in self.in_order(phase, plan) {
+            if !in_need.contains(&id) {
+                in_need.push(id);
+            }
+        }
+        let limits: &[Locality] = match phase {
+            Phase::Map => &[Locality::NodeLocal, Locality::OffRack],
+            Phase::Reduce => &[Locality::OffRack],
+        };
+        let ending = self.slots_free_soon(phase, plan);
+        for limit in limits {
+            let victims = Victims::greatest_first(phase, plan, |attempt, _| {
+                let rank = self.state(attempt.id.job()).rank(phase);
+                (rank, Real(self.remaining_s(attempt, plan)), attempt.id)
+            });
+            let rules = Preemption { policy: self, limit: *limit, ending: Cell::new(ending) };
+            preempt_for_jobs(&in_need, phase, victims, &rules, self.settings.preempt_mode, plan);
+        }
+    }
+
+    /// Preempts attempts on slow nodes that end sooner on another node.
+    fn leave_slow_nodes(&self, plan: &mut Plan<'_>) {
+        if !self.settings.avoids_slow_nodes {
+            return;
+        }
+        let cluster = plan.cluster();
+        for (tracker, speed) in self.speeds.iter().filter(|(_, speed)| **speed < SLOW) {
+            let Some(tracker) = cluster.tracker(*tracker) else { continue };
+            for phase in Phase::BOTH.into_iter().filter(|phase| self.settings.preempts[*phase]) {
+                for attempt in tracker.running[phase].iter().filter_map(|id| cluster.attempt(*id)) {
+                    let left_s = self.remaining_s(attempt, plan);
+                    let there_s =
+                        self.preemption_cost_s(phase) + self.state(attempt.id.job()).backlog_s[phase];
+                    let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
+                    // A task that has moved often stays.
+                    let may_move = attempt.id.number < MOVES_MAX;
+                    let moves = may_move && !is_new && left_s > 2.0 * (left_s * *speed + there_s);
+                    if moves && !plan.is_preempted(attempt.id) {
+                        let why = Why::rule("slow-node").with("speed", *speed);
+                        let _ = plan.preempt_in_mode(attempt.id, self.settings.preempt_mode, why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the number of slots whose attempts end by themselves about as soon as they could be
+    /// preempted.
+    fn slots_free_soon(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
+        let cluster = plan.cluster();
+        let attempts = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
+        let ends = |attempt: &Attempt| self.settings.weighs_cost && self.ends_soon(attempt, plan);
+        attempts.filter(|(attempt, _)| !plan.is_preempted(attempt.id) && ends(attempt)).count() as u32
+    }
+
+    /// Returns whether an attempt ends by itself about as soon as it could be preempted.
+    fn ends_soon(&self, attempt: &Attempt, plan: &Plan<'_>) -> bool {
+        self.remaining_s(attempt, plan) < COST_MARGIN * self.preemption_cost_s(attempt.id.phase())
+    }
+}
+
+/// The rules of launched maps, by reason and locality.
+const MAP_RULES: [[&str; 3]; 3] = [
+    ["smallest-job,node-local", "smallest-job,rack-local", "smallest-job,off-rack"],
+    ["below-min-share,node-local", "below-min-share,rack-local", "below-min-share,off-rack"],
+    ["beyond-fair-sharing,node-local", "beyond-fair-sharing,rack-local", "beyond-fair-sharing,off-rack"],
+];
+
+fn is_node_local(job: &Job, attempt: &Attempt, cluster: &Cluster) -> bool {
+    let host = cluster.tracker(attempt.tracker).map(|tracker| tracker.host);
+    host.zip(job.task(attempt.id.task)).is_some_and(|(host, task)| task.hosts.contains(&host))
+}
+
+fn map_rules(rule: &str) -> [&'static str; 3] {
+    match rule {
+        "below-min-share" => MAP_RULES[1],
+        "beyond-fair-sharing" => MAP_RULES[2],
+        _ => MAP_RULES[0],
+    }
+}
+
+fn reduce_rule(rule: &'static str, how: &str) -> &'static str {
+    match (rule, how) {
+        ("smallest-job", ",resumed") => "smallest-job,resumed",
+        ("smallest-job", ",migrated") => "smallest-job,migrated",
+        ("below-min-share", ",resumed") => "below-min-share,resumed",
+        ("below-min-share", ",migrated") => "below-min-share,migrated",
+        ("beyond-fair-sharing", ",resumed") => "beyond-fair-sharing,resumed",
+        ("beyond-fair-sharing", ",migrated") => "beyond-fair-sharing,migrated",
+        _ => rule,
+    }
+}
+
+impl JobState {
+    fn rank(&self, phase: Phase) -> Rank {
+        match phase {
+            Phase::Reduce if !self.is_ready => (true, Real(self.maps_end_s)),
+            _ => (false, Real(self.size)),
+        }
+    }
+}
+
+/// The rules of one round of preemptions.
+struct Preemption<'a> {
+    policy: &'a Coda,
+    /// How near the input of a map must be.
+    limit: Locality,
+    /// Number of slots that will soon be free without preemption, and are not counted for a job yet.
+    ending: Cell<u32>,
+}
+
+impl PreemptionRules for Preemption<'_> {
+    fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
+        let state = self.policy.state(job.id);
+        if phase == Phase::Reduce && !state.is_ready && !state.is_overdue {
+            return 0;
+        }
+        let wanted = (plan.startable_tasks(job, phase) as u32).min(plan.cluster().slots(phase));
+        let spared = wanted.min(self.ending.get());
+        self.ending.set(self.ending.get() - spared);
+        wanted - spared
+    }
+
+    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        self.policy.may_preempt_from(to, from, phase, plan)
+    }
+
+    fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
+        plan.now().since(victim.launched) < self.policy.settings.newly_launched
+            || plan.has_just_resumed(victim)
+            || self.policy.settings.weighs_cost && self.policy.ends_soon(victim, plan)
+    }
+
+    fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let (phase, tracker) = (victim.id.phase(), victim.tracker);
+        if self.policy.is_too_slow(job.id, phase, tracker) {
+            return None;
+        }
+        let (task, why) = match phase {
+            Phase::Map => {
+                let (task, near) = plan.next_map(job, tracker, self.limit)?;
+                (task, locality_reason(map_rules("smallest-job"), near))
+            }
+            Phase::Reduce => {
+                let (task, how) = self.policy.reduce_for(job, tracker, plan)?;
+                (task, Why::rule(reduce_rule("smallest-job", how)))
+            }
+        };
+        Some((task, why.with("size", self.policy.state(job.id).size)))
+    }
+
+    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
+        let (from, to) = (self.policy.state(victim.job()), self.policy.state(beneficiary));
+        let why = if to.is_overdue && from.size <= to.size {
+            Why::rule("overdue-job")
+        } else if victim.phase() == Phase::Reduce && !from.is_ready {
+            Why::rule("waits-for-maps").with("maps_end", from.maps_end_s)
+        } else {
+            Why::rule("larger-job").with("size", from.size).with("less", to.size)
+        };
+        why.with_beneficiary(beneficiary)
+    }
+}
+
+impl Coda {
+    /// Returns whether a slot may move from a job to another.
+    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+        let (to_state, from_state) = (self.state(to), self.state(from));
+        let (overdue, limit) =
+            (self.slots_of_overdue_jobs(phase, plan), self.overdue_slots(phase, plan.cluster()));
+        if to_state.is_overdue && !from_state.is_overdue && overdue < limit {
+            return true;
+        }
+        if from_state.is_overdue && overdue <= limit {
+            return false;
+        }
+        if self.settings.min_shares && self.pools.pool_number(to) != self.pools.pool_number(from) {
+            let at_min = |pool: &Pool| pool.retained_slots(phase, plan) <= f64::from(pool.min[phase]);
+            if self.pools.pool_of(from).is_some_and(|pool| pool.min[phase] > 0 && at_min(pool)) {
+                return false;
+            }
+            if self.is_below_min(to, phase) {
+                return true;
+            }
+        }
+        if phase == Phase::Reduce && !to_state.is_ready {
+            return false;
+        }
+        (phase == Phase::Reduce && !from_state.is_ready)
+            || from_state.size > self.settings.margin * to_state.size
+    }
+}
+
+impl SlotOrder for Coda {
+    fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
+        let (task, rule, why) = match phase {
+            Phase::Map => self.choose_map(tracker, plan)?,
+            Phase::Reduce => self.in_order(phase, plan).find_map(|(id, rule)| {
+                let job = plan.cluster().job(id).filter(|_| !self.is_too_slow(id, phase, tracker))?;
+                let (task, how) = self.reduce_for(job, tracker, plan)?;
+                Some((task, rule, Why::rule(reduce_rule(rule, how))))
+            })?,
+        };
+        let why = why.with("size", self.state(task.job).size);
+        let is_overdue = rule == "beyond-fair-sharing";
+        Some((task, if is_overdue { why.with("share", self.settings.overdue_share) } else { why }))
+    }
+
+    fn charge(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
+        self.pools.charge(job, phase);
+    }
+
+    fn restore(&mut self, job: JobId, cluster: &Cluster) {
+        self.pools.refresh(job, cluster);
+    }
+}
+
+impl Scheduler for Coda {
+    fn name(&self) -> &'static str {
+        "coda"
+    }
+
+    fn observe(&mut self, now: Time, fact: &Fact, cluster: &Cluster) {
+        self.pools.observe(fact, cluster);
+        self.estimator.observe(fact, cluster);
+        self.paused.observe(fact, cluster);
+        match fact {
+            Fact::JobTrackerStarted { .. } => self.locality_delay.reset(),
+            Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
+                self.jobs.remove(job);
+                self.locality_delay.forget(*job);
+            }
+            Fact::MapSplit { attempt, .. } | Fact::AttemptPaused { attempt, .. } => {
+                let requested = cluster.attempt(*attempt).and_then(|attempt| attempt.preempt_request);
+                if let Some((_, at)) = requested {
+                    self.latency[attempt.phase()].add(now.since(at).as_secs_f64());
+                }
+            }
+            Fact::AttemptSucceeded { attempt, .. } if attempt.phase() == Phase::Map => {
+                self.record_map(*attempt, now, cluster);
+            }
+            Fact::TrackerLost { tracker, .. } | Fact::TrackerForgotten { tracker, .. } => {
+                self.speeds.remove(tracker);
+                self.finished_maps.remove(tracker);
+            }
+            _ => {}
+        }
+        let Some(id) = fact.job() else { return };
+        if let Some(job) = cluster.job(id).filter(|job| job.is_running()) {
+            let is_new = !self.jobs.contains_key(&id);
+            let is_old = || now.since(self.state(id).estimated_at) >= INTERVAL;
+            if is_new || is_old() {
+                self.estimate(job, now, cluster);
+            }
+            self.wants_round |= is_new;
+        }
+        self.refresh(id, cluster);
+    }
+
+    fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
+        match round.cause {
+            Cause::Offer(tracker) => fill_in_order(self, tracker, plan),
+            Cause::Tick => {
+                self.refresh_all(round.now, plan.cluster());
+                self.wants_round = false;
+                self.leave_slow_nodes(plan);
+                for phase in Phase::BOTH {
+                    self.preempt(phase, plan);
+                }
+            }
+        }
+    }
+
+    fn tick_interval(&self) -> Option<Span> {
+        Some(INTERVAL)
+    }
+
+    fn needs_round(&self) -> bool {
+        self.wants_round
+    }
+
+    fn outranks(&self, a: JobId, b: JobId, phase: Phase, _plan: &Plan<'_>) -> bool {
+        (self.state(a).rank(phase), a) < (self.state(b).rank(phase), b)
+    }
+
+    fn explain(&self, job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
+        let state = self.state(job.id);
+        let waits = |phase: &Phase| self.waiting_jobs[*phase].key(job.id).is_some();
+        let reason = |phase: Phase| {
+            let ahead = self.waiting_jobs[phase].ahead_of(job.id).count() as f64;
+            let why = if state.is_overdue {
+                Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
+            } else if phase == Phase::Reduce && !state.is_ready {
+                Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
+            } else {
+                Why::rule("smaller-jobs-first").with("size", state.size)
+            };
+            why.with("jobs_ahead", ahead)
+        };
+        Phase::BOTH.into_iter().filter(waits).map(reason).take(1).collect()
+    }
+}

@@ -1,0 +1,253 @@
+//! Estimates the work of jobs in slot seconds.
+//!
+//! The work of a phase is measured from the tasks of the job that are done or report progress. Before
+//! that, it is predicted from earlier jobs: those of the same program whose tasks have about as many
+//! input bytes, else those of the same program, else all. Predictions are not needed to be exact: one
+//! map of progress counts as much as the prediction.
+
+use crate::{
+    estimate::{self, DataFlow, Mean},
+    params::Section,
+    paused::PausedReduces,
+};
+use mrcore::{
+    Cluster, Fact, PerPhase, Phase, Span, Time,
+    ids::JobId,
+    job::Job,
+    task::{Progress, Stage},
+};
+use std::collections::BTreeMap;
+
+/// An earlier job counts this much less with each later job of its kind.
+const FORGETTING: f64 = 0.9;
+
+/// The estimated work of a job.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Work {
+    /// Slot seconds that are left.
+    pub(super) left_s: PerPhase<f64>,
+    /// Slot seconds of the whole job.
+    pub(super) total_s: PerPhase<f64>,
+    /// Seconds of one task.
+    pub(super) task_s: PerPhase<f64>,
+    /// Input bytes of all maps.
+    pub(super) input_bytes: f64,
+    /// Bytes that each reduce fetches.
+    pub(super) reduce_bytes: f64,
+}
+
+/// Which earlier jobs a prediction is made from: the program, the phase, and the logarithm of the
+/// input bytes of a task. `None` stands for all.
+type Kind = (Option<String>, Phase, Option<u32>);
+
+/// Times of the tasks of earlier jobs.
+#[derive(Debug, Default)]
+struct EarlierTasks {
+    /// Seconds of a task.
+    seconds: Mean,
+    /// Input bytes of a task.
+    bytes: Mean,
+}
+
+#[derive(Debug)]
+pub(super) struct Estimator {
+    default_s: PerPhase<f64>,
+    /// Whether to predict from earlier jobs.
+    predicts: bool,
+    error: Error,
+    flow: DataFlow,
+    earlier_tasks: BTreeMap<Kind, EarlierTasks>,
+    /// Bytes of map output per byte of input of earlier jobs, by program.
+    selectivity: BTreeMap<String, Mean>,
+}
+
+/// A deliberate error of all estimates, for experiments.
+#[derive(Debug, Clone, Copy)]
+struct Error {
+    factor: f64,
+    /// Whether each job is over- or underestimated at random. Otherwise all are overestimated.
+    is_random: bool,
+}
+
+impl Error {
+    fn factor_of(self, job: JobId) -> f64 {
+        // The parity of a multiplicative hash decides: the same job always has the same error.
+        let is_over = (job.0.wrapping_mul(0x9E37_79B9) >> 16) & 1 == 0;
+        if !self.is_random || is_over { self.factor } else { 1.0 / self.factor }
+    }
+}
+
+impl Estimator {
+    pub(super) fn new(section: &mut Section<'_>) -> Self {
+        let map =
+            section.span("default_map", Span::secs(30), "assumed duration of a map before any was measured");
+        let about = "assumed duration of a reduce before any was measured";
+        let reduce = section.span("default_reduce", Span::secs(30), about);
+        let predicts = section.switch("predictions", "predict the work of a job from earlier jobs");
+        let about = "for experiments: estimates are wrong by this factor";
+        let factor = section.number("estimate_error", 1.0, 1.0..=1000.0, about);
+        let about = "for experiments: whether each job is over- or underestimated, or all are overestimated";
+        let is_random =
+            section.choice("estimate_error_kind", &[("random", true), ("systematic", false)], about);
+        Self {
+            default_s: PerPhase { map: map.as_secs_f64(), reduce: reduce.as_secs_f64() },
+            predicts,
+            error: Error { factor, is_random },
+            flow: DataFlow::default(),
+            earlier_tasks: BTreeMap::new(),
+            selectivity: BTreeMap::new(),
+        }
+    }
+
+    /// Observes a fact. Must be called with every fact.
+    pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
+        if let Fact::JobCommitting { job } = fact
+            && let Some(job) = cluster.job(*job)
+        {
+            self.learn_from(job);
+        }
+        self.flow.observe(fact, cluster);
+    }
+
+    fn learn_from(&mut self, job: &Job) {
+        let program = job.spec.program.name();
+        let maps = job.spec.splits.len() as f64;
+        self.learn(job, Phase::Map, self.map_bytes(job), job.task_time.map.as_secs_f64() / maps.max(1.0));
+        let (time, count) = job.reduce_times;
+        if count > 0 {
+            let seconds = time.as_secs_f64() / f64::from(count);
+            self.learn(job, Phase::Reduce, self.flow.bytes_per_reduce(job), seconds);
+        }
+        if self.flow.input_bytes(job.id) > 0.0 {
+            let value = self.flow.selectivity(job.id);
+            forget(self.selectivity.entry(program.to_owned()).or_default()).add(value);
+        }
+    }
+
+    fn learn(&mut self, job: &Job, phase: Phase, bytes: f64, seconds: f64) {
+        for kind in kinds(job, phase, bytes) {
+            let tasks = self.earlier_tasks.entry(kind).or_default();
+            forget(&mut tasks.seconds).add(seconds);
+            forget(&mut tasks.bytes).add(bytes);
+        }
+    }
+
+    /// Returns the predicted seconds of a task, if there was an earlier job. Tasks with other sizes
+    /// count by their bytes.
+    fn predicted_s(&self, job: &Job, phase: Phase, bytes: f64) -> Option<f64> {
+        let kinds = kinds(job, phase, bytes).into_iter().filter(|_| self.predicts);
+        kinds.filter_map(|kind| Some((kind.2, self.earlier_tasks.get(&kind)?))).find_map(|(size, tasks)| {
+            let (seconds, earlier_bytes) = (tasks.seconds.value()?, tasks.bytes.value()?);
+            let scale = if size.is_none() && earlier_bytes > 0.0 { bytes / earlier_bytes } else { 1.0 };
+            Some(seconds * scale)
+        })
+    }
+
+    /// Returns the mean number of input bytes of a map as submitted.
+    fn map_bytes(&self, job: &Job) -> f64 {
+        self.flow.input_bytes(job.id) / (job.spec.splits.len() as f64).max(1.0)
+    }
+
+    /// Estimates the work of a job.
+    pub(super) fn work(&self, job: &Job, paused: &PausedReduces, now: Time, cluster: &Cluster) -> Work {
+        let (map_total, map_left) = self.map_work(job, now, cluster);
+        let maps = (job.spec.splits.len() as f64).max(1.0);
+        let reduce_bytes = self.reduce_bytes(job);
+        let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps, now, cluster);
+        let reduces = f64::from(job.spec.reduces);
+        let reports = cluster.reports(job.id, Phase::Reduce);
+        let running = cluster.running(job, Phase::Reduce).filter_map(|(_, progress)| progress);
+        let checkpoints = paused.tasks_of(job.id).filter_map(|index| {
+            let task = job.tasks.reduce.get(index as usize)?;
+            Some(reports.progress(task.attempts.get(task.checkpoint?.attempt.number as usize)?))
+        });
+        let partly: f64 = running.chain(checkpoints).map(part_reduced).sum();
+        let reduces_left = (reduces - f64::from(job.succeeded.reduce) - partly).max(0.0);
+        let factor = self.error.factor_of(job.id);
+        Work {
+            left_s: PerPhase { map: factor * map_left, reduce: factor * reduce_s * reduces_left },
+            total_s: PerPhase { map: factor * map_total, reduce: factor * reduce_s * reduces },
+            task_s: PerPhase { map: factor * map_total / maps, reduce: factor * reduce_s },
+            input_bytes: self.flow.input_bytes(job.id),
+            reduce_bytes,
+        }
+    }
+
+    /// Returns the slot seconds of all maps of a job, and of those that are left.
+    fn map_work(&self, job: &Job, now: Time, cluster: &Cluster) -> (f64, f64) {
+        let maps = job.spec.splits.len() as f64;
+        if maps == 0.0 || job.is_done(Phase::Map) {
+            return (job.task_time.map.as_secs_f64(), 0.0);
+        }
+        // Fractions of the input. An input without bytes counts by tasks.
+        let bytes = self.flow.input_bytes(job.id);
+        let by_bytes = bytes > 0.0;
+        let tasks = job.tasks.map.len() as f64;
+        let mut done =
+            if by_bytes { job.bytes_mapped as f64 / bytes } else { f64::from(job.succeeded.map) / tasks };
+        let mut spent = job.task_time.map.as_secs_f64();
+        for (attempt, progress) in cluster.running(job, Phase::Map) {
+            let part = f64::from(progress.unwrap_or_default().done);
+            if part > 0.0 {
+                let whole = job.task(attempt.id.task).map_or(0.0, |task| task.bytes() as f64);
+                done += part * if by_bytes { whole / bytes } else { 1.0 / tasks };
+                spent += now.since(attempt.launched).as_secs_f64();
+            }
+        }
+        let done = done.min(1.0);
+        let predicted = self.predicted_s(job, Phase::Map, self.map_bytes(job));
+        let total = match predicted {
+            // The prediction counts as much as one map that was measured.
+            Some(seconds) => (spent + seconds) / (done + 1.0 / maps),
+            None if done > 0.0 => spent / done,
+            None => maps * self.default_s.map,
+        };
+        (total, total * (1.0 - done))
+    }
+
+    /// Returns the number of bytes that each reduce of a job gets.
+    fn reduce_bytes(&self, job: &Job) -> f64 {
+        let earlier = self.selectivity.get(job.spec.program.name()).filter(|_| self.predicts);
+        match earlier.and_then(|mean| mean.value()) {
+            Some(selectivity) if job.succeeded.map == 0 => {
+                self.flow.input_bytes(job.id) * selectivity / f64::from(job.spec.reduces.max(1))
+            }
+            _ => self.flow.bytes_per_reduce(job),
+        }
+    }
+
+    /// Returns the seconds that a reduce takes after the last map. Without measurements and earlier
+    /// jobs it is as long as a map with the same input (hSRTF, equation 2).
+    fn reduce_seconds(&self, job: &Job, bytes: f64, map_s: f64, now: Time, cluster: &Cluster) -> f64 {
+        let measured = estimate::reduce_seconds(job, now, cluster).filter(|_| job.is_done(Phase::Map));
+        let map_bytes = self.map_bytes(job);
+        let like_a_map = || {
+            let known = job.succeeded.map > 0 && map_bytes > 0.0;
+            if known { map_s * bytes / map_bytes } else { self.default_s.reduce }
+        };
+        measured.or_else(|| self.predicted_s(job, Phase::Reduce, bytes)).unwrap_or_else(like_a_map)
+    }
+}
+
+/// Returns the kinds of jobs that a prediction is made from, the most similar first.
+fn kinds(job: &Job, phase: Phase, bytes: f64) -> [Kind; 3] {
+    let program = Some(job.spec.program.name().to_owned());
+    let size = Some(bytes.max(1.0).log2().round() as u32);
+    [(program.clone(), phase, size), (program, phase, None), (None, phase, None)]
+}
+
+/// Lets earlier values count less.
+fn forget(mean: &mut Mean) -> &mut Mean {
+    (mean.sum, mean.count) = (mean.sum * FORGETTING, mean.count * FORGETTING);
+    mean
+}
+
+/// Returns the fraction of its work after the shuffle that a reduce has done. The shuffle is the
+/// first third of its progress.
+pub(super) fn part_reduced(progress: Progress) -> f64 {
+    if progress.stage <= Stage::Shuffle {
+        0.0
+    } else {
+        (1.5 * f64::from(progress.done) - 0.5).clamp(0.0, 1.0)
+    }
+}
