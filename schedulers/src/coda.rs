@@ -90,7 +90,7 @@ const LEAD_S: f64 = 3.0;
 /// A job that is ready stays so until its maps need this many times as long.
 const READY_HYSTERESIS: f64 = 3.0;
 /// The speed of a node is known after maps have run there for this long.
-const SPEED_MEASURED_S: f64 = 10.0;
+const SPEED_MEASURED_S: f64 = 60.0;
 /// A finished map counts this much less with each later one.
 const FORGETTING: f64 = 0.95;
 /// How much it takes to change the assumption that maps take equally long everywhere.
@@ -98,7 +98,10 @@ const LOCALITY_PRIOR_S: f64 = 10.0;
 /// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
 const REMOTE_SLOWDOWN_MIN: f64 = 1.05;
 /// A node below this speed is slow.
-const SLOW: f64 = 0.4;
+const SLOW: f64 = 0.33;
+/// A task waits for a better slot at most this many times as long as expected, plus a constant.
+const PATIENCE: f64 = 4.0;
+const PATIENCE_MIN_S: f64 = 60.0;
 /// How often a task is moved from a slow node, at most.
 const MOVES_MAX: u32 = 4;
 /// An attempt is preempted if it would hold its slot for this many times the cost.
@@ -131,6 +134,8 @@ pub struct Coda {
     /// Measured time from the request to the release of a slot.
     latency: PerPhase<crate::estimate::Mean>,
     has_overdue: bool,
+    /// Since when jobs have left slots of slow nodes free.
+    declined_since: BTreeMap<JobId, Time>,
     /// Whether jobs have arrived or become ready since the last round.
     wants_round: bool,
 }
@@ -258,6 +263,7 @@ impl Coda {
             remote_slowdown: 1.0,
             latency: PerPhase::default(),
             has_overdue: false,
+            declined_since: BTreeMap::new(),
             wants_round: false,
         }
     }
@@ -396,12 +402,14 @@ impl Coda {
         times.add_forgetting(expected_s, taken_s);
     }
 
-    /// Returns the expected seconds of a map by the mean speed of its job.
+    /// Returns the expected seconds of a map by the other maps of its job; `None` while too few have
+    /// been measured. Jobs of one or two maps say nothing about nodes.
     fn expected_map_s(&self, job: &Job, attempt: AttemptId) -> Option<f64> {
-        let Work { total_s, input_bytes, .. } = self.state(job.id).work;
+        let Work { measured_map_s, input_bytes, .. } = self.state(job.id).work;
         let bytes = job.task(attempt.task)?.bytes() as f64;
         let part = if input_bytes > 0.0 { bytes / input_bytes } else { 1.0 / job.tasks.map.len() as f64 };
-        Some(total_s.map * part)
+        let has_several = job.spec.splits.len() > 2;
+        measured_map_s.filter(|_| has_several).map(|total_s| total_s * part)
     }
 
     fn speed(&self, tracker: TrackerId) -> f64 {
@@ -420,6 +428,24 @@ impl Coda {
         }
         let state = self.state(job);
         state.work.task_s[phase] / speed > state.work.task_s[phase] + state.backlog_s[phase]
+    }
+
+    /// Returns whether a job leaves a slot of a slow node free. If no other slot comes for much longer
+    /// than expected, the job takes the slot.
+    fn declines(
+        &self,
+        job: JobId,
+        (phase, tracker): (Phase, TrackerId),
+        now: Time,
+        declined_since: &mut BTreeMap<JobId, Time>,
+    ) -> bool {
+        if !self.is_too_slow(job, phase, tracker) {
+            return false;
+        }
+        let since = *declined_since.entry(job).or_insert(now);
+        let state = self.state(job);
+        let expected_s = state.backlog_s[phase] + state.work.task_s[phase];
+        now.since(since).as_secs_f64() < PATIENCE * expected_s + PATIENCE_MIN_S
     }
 
     /// Returns the number of slots for which overdue jobs have precedence.
@@ -482,14 +508,35 @@ impl Coda {
     /// loses elsewhere.
     fn choose_map(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str, Why)> {
         let mut delay = std::mem::take(&mut self.locality_delay);
+        let mut declined_since = std::mem::take(&mut self.declined_since);
+        let (slot, now) = ((Phase::Map, tracker), plan.now());
         let found = self.in_order(Phase::Map, plan).find_map(|(id, rule)| {
-            let job = plan.cluster().job(id).filter(|_| !self.is_too_slow(id, Phase::Map, tracker))?;
-            let waited = delay.since(id).map_or(Span(0), |since| plan.now().since(since));
+            let job = plan.cluster().job(id)?;
+            if self.declines(id, slot, now, &mut declined_since) {
+                return None;
+            }
+            let waited = delay.since(id).map_or(Span(0), |since| now.since(since));
             let is_over = waited.as_secs_f64() >= self.remote_loss_s(id);
             let (task, near) = delay.next_map(job, tracker, is_over, plan)?;
             Some((task, rule, locality_reason(map_rules(rule), near)))
         });
-        self.locality_delay = delay;
+        (self.locality_delay, self.declined_since) = (delay, declined_since);
+        found
+    }
+
+    /// Returns the reduce that gets a slot.
+    fn choose_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str, Why)> {
+        let mut declined_since = std::mem::take(&mut self.declined_since);
+        let (slot, now) = ((Phase::Reduce, tracker), plan.now());
+        let found = self.in_order(Phase::Reduce, plan).find_map(|(id, rule)| {
+            let job = plan.cluster().job(id)?;
+            if self.declines(id, slot, now, &mut declined_since) {
+                return None;
+            }
+            let (task, how) = self.reduce_for(job, tracker, plan)?;
+            Some((task, rule, Why::rule(reduce_rule(rule, how))))
+        });
+        self.declined_since = declined_since;
         found
     }
 
@@ -516,7 +563,12 @@ impl Coda {
                 let checkpoint = job.task(task)?.checkpoint?;
                 let copy_s = checkpoint.bytes as f64 / FETCH_BYTES_PER_S;
                 let home = checkpoint.tracker;
-                (copy_s < self.release_s(home, plan)).then_some((task, ",migrated"))
+                let paused_at = plan.cluster().attempt(checkpoint.attempt).and_then(|paused| paused.ended);
+                let waited_s = paused_at.map_or(0.0, |at| plan.now().since(at).as_secs_f64());
+                let moves = copy_s < self.release_s(home, plan)
+                    || plan.could_run(task, home).is_err()
+                    || waited_s > PATIENCE * copy_s + PATIENCE_MIN_S;
+                moves.then_some((task, ",migrated"))
             }
         }
     }
@@ -579,6 +631,8 @@ impl Coda {
                 let rank = self.state(attempt.id.job()).rank(phase);
                 (rank, Real(self.remaining_s(attempt, plan)), attempt.id)
             });
+            // Smaller jobs do not use the slots of slow nodes.
+            let victims = victims.without_slots_on(|tracker| self.speed(tracker) < SLOW);
             let rules = Preemption { policy: self, limit: *limit, ending: Cell::new(ending) };
             preempt_for_jobs(&in_need, phase, victims, &rules, self.settings.preempt_mode, plan);
         }
@@ -761,11 +815,7 @@ impl SlotOrder for Coda {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let (task, rule, why) = match phase {
             Phase::Map => self.choose_map(tracker, plan)?,
-            Phase::Reduce => self.in_order(phase, plan).find_map(|(id, rule)| {
-                let job = plan.cluster().job(id).filter(|_| !self.is_too_slow(id, phase, tracker))?;
-                let (task, how) = self.reduce_for(job, tracker, plan)?;
-                Some((task, rule, Why::rule(reduce_rule(rule, how))))
-            })?,
+            Phase::Reduce => self.choose_reduce(tracker, plan)?,
         };
         let why = why.with("size", self.state(task.job).size);
         let is_overdue = rule == "beyond-fair-sharing";
@@ -791,16 +841,23 @@ impl Scheduler for Coda {
         self.estimator.observe(fact, cluster);
         self.paused.observe(fact, cluster);
         match fact {
-            Fact::JobTrackerStarted { .. } => self.locality_delay.reset(),
+            Fact::JobTrackerStarted { .. } => {
+                self.locality_delay.reset();
+                self.declined_since.clear();
+            }
             Fact::JobCommitting { job } | Fact::JobEnded { job, .. } => {
                 self.jobs.remove(job);
                 self.locality_delay.forget(*job);
+                self.declined_since.remove(job);
             }
             Fact::MapSplit { attempt, .. } | Fact::AttemptPaused { attempt, .. } => {
                 let requested = cluster.attempt(*attempt).and_then(|attempt| attempt.preempt_request);
                 if let Some((_, at)) = requested {
                     self.latency[attempt.phase()].add(now.since(at).as_secs_f64());
                 }
+            }
+            Fact::AttemptLaunched { attempt, .. } => {
+                self.declined_since.remove(&attempt.job());
             }
             Fact::AttemptSucceeded { attempt, .. } if attempt.phase() == Phase::Map => {
                 self.record_map(*attempt, now, cluster);

@@ -53,6 +53,13 @@ impl Victims {
         self.expected_slots.values().sum()
     }
 
+    /// Does not count the slots of some trackers as free or being released.
+    #[must_use]
+    pub fn without_slots_on(mut self, excluded: impl Fn(TrackerId) -> bool) -> Self {
+        self.expected_slots.retain(|tracker, _| !excluded(*tracker));
+        self
+    }
+
     /// Reserves up to `deficit` slots that are free or being released on usable trackers. Returns
     /// their number.
     fn reserve_expected_slots(&mut self, deficit: u32, mut usable: impl FnMut(TrackerId) -> bool) -> u32 {

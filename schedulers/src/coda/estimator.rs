@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 /// An earlier job counts this much less with each later job of its kind.
 const FORGETTING: f64 = 0.9;
 
+/// The maps of a job are compared with each other when as many have been measured.
+const MEASURED_MAPS_MIN: f64 = 3.0;
+
 /// The estimated work of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
@@ -30,10 +33,20 @@ pub(super) struct Work {
     pub(super) total_s: PerPhase<f64>,
     /// Seconds of one task.
     pub(super) task_s: PerPhase<f64>,
+    /// Slot seconds of all maps, only from maps of this job. `None` until several have been measured.
+    pub(super) measured_map_s: Option<f64>,
     /// Input bytes of all maps.
     pub(super) input_bytes: f64,
     /// Bytes that each reduce fetches.
     pub(super) reduce_bytes: f64,
+}
+
+/// The estimated slot seconds of the maps of a job.
+struct MapWork {
+    total_s: f64,
+    left_s: f64,
+    /// The total, only from maps of this job.
+    measured_s: Option<f64>,
 }
 
 /// Which earlier jobs a prediction is made from: the program, the phase, and the logarithm of the
@@ -150,7 +163,7 @@ impl Estimator {
 
     /// Estimates the work of a job.
     pub(super) fn work(&self, job: &Job, paused: &PausedReduces, now: Time, cluster: &Cluster) -> Work {
-        let (map_total, map_left) = self.map_work(job, now, cluster);
+        let MapWork { total_s: map_total, left_s: map_left, measured_s } = self.map_work(job, now, cluster);
         let maps = (job.spec.splits.len() as f64).max(1.0);
         let reduce_bytes = self.reduce_bytes(job);
         let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps, now, cluster);
@@ -168,16 +181,17 @@ impl Estimator {
             left_s: PerPhase { map: factor * map_left, reduce: factor * reduce_s * reduces_left },
             total_s: PerPhase { map: factor * map_total, reduce: factor * reduce_s * reduces },
             task_s: PerPhase { map: factor * map_total / maps, reduce: factor * reduce_s },
+            measured_map_s: measured_s,
             input_bytes: self.flow.input_bytes(job.id),
             reduce_bytes,
         }
     }
 
-    /// Returns the slot seconds of all maps of a job, and of those that are left.
-    fn map_work(&self, job: &Job, now: Time, cluster: &Cluster) -> (f64, f64) {
+    fn map_work(&self, job: &Job, now: Time, cluster: &Cluster) -> MapWork {
         let maps = job.spec.splits.len() as f64;
         if maps == 0.0 || job.is_done(Phase::Map) {
-            return (job.task_time.map.as_secs_f64(), 0.0);
+            let spent = job.task_time.map.as_secs_f64();
+            return MapWork { total_s: spent, left_s: 0.0, measured_s: Some(spent) };
         }
         // Fractions of the input. An input without bytes counts by tasks.
         let bytes = self.flow.input_bytes(job.id);
@@ -202,7 +216,8 @@ impl Estimator {
             None if done > 0.0 => spent / done,
             None => maps * self.default_s.map,
         };
-        (total, total * (1.0 - done))
+        let measured_s = (done * maps >= MEASURED_MAPS_MIN).then(|| spent / done);
+        MapWork { total_s: total, left_s: total * (1.0 - done), measured_s }
     }
 
     /// Returns the number of bytes that each reduce of a job gets.
