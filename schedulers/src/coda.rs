@@ -386,7 +386,9 @@ impl Coda {
         far.add(self.finished_far.expected_s, self.finished_far.taken_s);
         self.remote_slowdown = near.ratio() / far.ratio();
         let mut all = NodeTimes::default();
-        sums.values().for_each(|node| all.add(node.expected_s, node.taken_s));
+        for node in sums.values() {
+            all.add(node.expected_s, node.taken_s);
+        }
         let measured = sums.iter().filter(|(_, node)| node.taken_s > SPEED_MEASURED_S);
         self.speeds = measured.map(|(tracker, node)| (*tracker, node.ratio() / all.ratio())).collect();
     }
