@@ -100,8 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         commit: provenance.commit,
     };
     let runs = SimulationProgress::new();
-    let records =
-        campaign.run(&|what, done, of| runs.update(what, done, of, Some(&format!("{what} is done"))))?;
+    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
     drop(runs);
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
     // Files first: standard output may be closed early.

@@ -112,12 +112,27 @@ impl SimulationProgress {
             self.bar.set_message(format!("{label}, seed {seed}: {ended} of {jobs} jobs"));
             return;
         }
-        let mut last = self.last_line.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if last.elapsed() >= LOGGED_AFTER {
-            *last = Instant::now();
+        if self.is_line_due() {
             let took = millis(self.began.elapsed());
             eprintln!("mrctl: {label}, seed {seed}: {ended} of {jobs} jobs have ended after {took}");
         }
+    }
+
+    /// Shows that `done` of `of` runs have finished, the last of them `what`. Without a terminal,
+    /// prints at most one line in ten seconds.
+    pub(crate) fn count_any_run(&self, what: &str, done: usize, of: usize) {
+        let note = (self.bar.is_hidden() && self.is_line_due()).then(|| format!("the last was {what}"));
+        self.update(if self.bar.is_hidden() { "" } else { what }, done, of, note.as_ref());
+    }
+
+    /// Whether the last line was printed at least ten seconds ago. The caller prints one then.
+    fn is_line_due(&self) -> bool {
+        let mut last = self.last_line.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let is_due = last.elapsed() >= LOGGED_AFTER;
+        if is_due {
+            *last = Instant::now();
+        }
+        is_due
     }
 
     /// Counts a finished run of the experiment `title`.
