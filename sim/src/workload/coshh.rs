@@ -19,7 +19,7 @@ use mrcore::{PerPhase, Span, job::Priority, metrics::shares::MinShare};
 /// A job has one task of this many, at least one per phase that it has.
 pub const SCALE: u32 = 20;
 
-/// Heartbeat interval of a tracker without news.
+/// Heartbeat interval of a tracker that has nothing to report.
 const HEARTBEAT: Span = Span::secs(60);
 
 /// Bytes of a block.
