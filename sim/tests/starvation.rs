@@ -57,7 +57,7 @@ fn job(at_s: f64, who: &str, maps: u32, reduces: u32) -> Outline<'static> {
 
 /// Returns the seconds from submission to the end of the job or of the run, and whether the job has
 /// ended.
-fn completion_s(spec: &str, flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
+fn completion_s(spec: &str, params: &[(&str, &str)], flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
     let mut rng = Rng::new(1);
     let count = (600.0 / flood.2) as u32;
     let mut jobs: Vec<_> =
@@ -66,6 +66,7 @@ fn completion_s(spec: &str, flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bo
     let jobs = jobs.into_iter().map(|job| job.plan(&mut rng)).collect();
     let workload = Workload { name: "flood".into(), jobs }.sorted();
     let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, spec);
+    setup.params = params.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     setup.costs.start = Span::millis(1);
     let outcome =
         World::new(setup, workload).expect("a policy").run(Some(Span::secs(600))).expect("no rule broken");
@@ -80,7 +81,8 @@ fn completion_time_is_within_the_stated_bound() {
         let inner = spec.trim_start_matches("chronos(").trim_end_matches(')');
         let stated = BOUNDS.iter().find(|(name, ..)| *name == inner);
         let (small, large) = stated.map_or((Some(90), Some(150)), |(_, small, large)| (*small, *large));
-        let elapsed = (completion_s(&spec, (8, 2, 8.0), (1, 1)), completion_s(&spec, (1, 1, 1.0), (20, 4)));
+        let elapsed =
+            (completion_s(&spec, &[], (8, 2, 8.0), (1, 1)), completion_s(&spec, &[], (1, 1, 1.0), (20, 4)));
         println!("{spec}: a small job takes {:?}, a large one {:?}", elapsed.0, elapsed.1);
         let within = |(elapsed, ended): (f64, bool), bound: Option<u64>| {
             bound.is_none_or(|bound| ended && elapsed <= bound as f64)
@@ -90,4 +92,46 @@ fn completion_time_is_within_the_stated_bound() {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Returns the completion of each job of a random workload, by job ID.
+fn completions_s(spec: &str, params: &[(&str, &str)], seed: u64) -> Vec<f64> {
+    let mut rng = Rng::new(seed);
+    let mut at_s = 0.0;
+    let jobs = (0..60).map(|number| {
+        at_s += rng.exponential(5.5);
+        // Heavy tails: most jobs have one or two maps, some have forty.
+        let maps = (rng.spread(1.3) * 2.0).round().clamp(1.0, 40.0) as u32;
+        let user = ["ann", "bob", "eve"][number % 3];
+        job(at_s, user, maps, rng.below(3) as u32).plan(&mut rng)
+    });
+    let workload = Workload { name: "random".into(), jobs: jobs.collect::<Vec<_>>() }.sorted();
+    let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, spec);
+    setup.params = params.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    setup.costs.start = Span::millis(1);
+    let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+    outcome.metrics.jobs().map(|(_, job)| makespan_s(job).expect("the job has not failed")).collect()
+}
+
+/// A job is overdue from 1.5 times its completion under fair sharing. What it needs then, on its part
+/// of 30 % of the slots, is included in the limit.
+#[test]
+fn no_job_takes_much_longer_under_coda_than_under_fair() {
+    let (mut fair_sum, mut coda_sum) = (0.0, 0.0);
+    for seed in 0..8 {
+        let (fair, coda) = (completions_s("fair", &[], seed), completions_s("coda", &[], seed));
+        let late = fair.iter().zip(&coda).filter(|(fair, coda)| **coda > 3.0 * **fair + 15.0);
+        assert_eq!(late.collect::<Vec<_>>(), vec![], "seed {seed}");
+        fair_sum += fair.iter().sum::<f64>();
+        coda_sum += coda.iter().sum::<f64>();
+    }
+    assert!(coda_sum < 0.9 * fair_sum, "the mean under coda is not shorter: {coda_sum} and {fair_sum}");
+}
+
+/// The bound is what ends the large job of the second case: without it, the job starves.
+#[test]
+fn without_its_bound_coda_starves_a_large_job() {
+    let flood = (1, 1, 1.0);
+    assert!(completion_s("coda", &[], flood, (20, 4)).1);
+    assert!(!completion_s("coda", &[("coda.overdue_share", "0")], flood, (20, 4)).1);
 }

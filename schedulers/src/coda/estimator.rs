@@ -2,8 +2,8 @@
 //!
 //! The work of a phase is measured from the tasks of the job that are done or report progress. Before
 //! that, it is predicted from earlier jobs: those of the same program whose tasks have about as many
-//! input bytes, else those of the same program, else all. Predictions are not needed to be exact: one
-//! map of progress counts as much as the prediction.
+//! input bytes, else those of the same program, else all. A prediction counts as much as one map that
+//! was measured.
 
 use crate::{
     estimate::{self, DataFlow, Mean},
@@ -51,7 +51,10 @@ struct MapWork {
 
 /// Which earlier jobs a prediction is made from: the program, the phase, and the logarithm of the
 /// input bytes of a task. `None` stands for all.
-type Kind = (Option<String>, Phase, Option<u32>);
+type Kind = (Option<ProgramNumber>, Phase, Option<u32>);
+
+/// The position of a program in the order in which programs were first submitted.
+type ProgramNumber = u32;
 
 /// Times of the tasks of earlier jobs.
 #[derive(Debug, Default)]
@@ -69,9 +72,12 @@ pub(super) struct Estimator {
     predicts: bool,
     error: Error,
     flow: DataFlow,
+    programs: BTreeMap<String, ProgramNumber>,
+    /// The programs of the active jobs.
+    program_of: BTreeMap<JobId, ProgramNumber>,
     earlier_tasks: BTreeMap<Kind, EarlierTasks>,
     /// Bytes of map output per byte of input of earlier jobs, by program.
-    selectivity: BTreeMap<String, Mean>,
+    selectivity: BTreeMap<ProgramNumber, Mean>,
 }
 
 /// A deliberate error of all estimates, for experiments.
@@ -107,6 +113,8 @@ impl Estimator {
             predicts,
             error: Error { factor, is_random },
             flow: DataFlow::default(),
+            programs: BTreeMap::new(),
+            program_of: BTreeMap::new(),
             earlier_tasks: BTreeMap::new(),
             selectivity: BTreeMap::new(),
         }
@@ -114,16 +122,26 @@ impl Estimator {
 
     /// Observes a fact. Must be called with every fact.
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
-        if let Fact::JobCommitting { job } = fact
-            && let Some(job) = cluster.job(*job)
-        {
-            self.learn_from(job);
+        match fact {
+            Fact::JobSubmitted { job, spec, .. } => {
+                let next = self.programs.len() as u32;
+                let number = *self.programs.entry(spec.program.name().to_owned()).or_insert(next);
+                self.program_of.insert(*job, number);
+            }
+            Fact::JobCommitting { job } => {
+                if let Some(job) = cluster.job(*job) {
+                    self.learn_from(job);
+                }
+            }
+            Fact::JobEnded { job, .. } => {
+                self.program_of.remove(job);
+            }
+            _ => {}
         }
         self.flow.observe(fact, cluster);
     }
 
     fn learn_from(&mut self, job: &Job) {
-        let program = job.spec.program.name();
         let maps = job.spec.splits.len() as f64;
         self.learn(job, Phase::Map, self.map_bytes(job), job.task_time.map.as_secs_f64() / maps.max(1.0));
         let (time, count) = job.reduce_times;
@@ -131,24 +149,33 @@ impl Estimator {
             let seconds = time.as_secs_f64() / f64::from(count);
             self.learn(job, Phase::Reduce, self.flow.bytes_per_reduce(job), seconds);
         }
-        if self.flow.input_bytes(job.id) > 0.0 {
+        if let Some(program) = self.program_of.get(&job.id)
+            && self.flow.input_bytes(job.id) > 0.0
+        {
             let value = self.flow.selectivity(job.id);
-            forget(self.selectivity.entry(program.to_owned()).or_default()).add(value);
+            forget(self.selectivity.entry(*program).or_default()).add(value);
         }
     }
 
     fn learn(&mut self, job: &Job, phase: Phase, bytes: f64, seconds: f64) {
-        for kind in kinds(job, phase, bytes) {
+        for kind in self.kinds(job, phase, bytes) {
             let tasks = self.earlier_tasks.entry(kind).or_default();
             forget(&mut tasks.seconds).add(seconds);
             forget(&mut tasks.bytes).add(bytes);
         }
     }
 
+    /// Returns the kinds of jobs that a prediction is made from, the most similar first.
+    fn kinds(&self, job: &Job, phase: Phase, bytes: f64) -> [Kind; 3] {
+        let program = self.program_of.get(&job.id).copied();
+        let size = Some(bytes.max(1.0).log2().round() as u32);
+        [(program, phase, size), (program, phase, None), (None, phase, None)]
+    }
+
     /// Returns the predicted seconds of a task, if there was an earlier job. Tasks with other sizes
     /// count by their bytes.
     fn predicted_s(&self, job: &Job, phase: Phase, bytes: f64) -> Option<f64> {
-        let kinds = kinds(job, phase, bytes).into_iter().filter(|_| self.predicts);
+        let kinds = self.kinds(job, phase, bytes).into_iter().filter(|_| self.predicts);
         kinds.filter_map(|kind| Some((kind.2, self.earlier_tasks.get(&kind)?))).find_map(|(size, tasks)| {
             let (seconds, earlier_bytes) = (tasks.seconds.value()?, tasks.bytes.value()?);
             let scale = if size.is_none() && earlier_bytes > 0.0 { bytes / earlier_bytes } else { 1.0 };
@@ -222,7 +249,8 @@ impl Estimator {
 
     /// Returns the number of bytes that each reduce of a job gets.
     fn reduce_bytes(&self, job: &Job) -> f64 {
-        let earlier = self.selectivity.get(job.spec.program.name()).filter(|_| self.predicts);
+        let program = self.program_of.get(&job.id).filter(|_| self.predicts);
+        let earlier = program.and_then(|program| self.selectivity.get(program));
         match earlier.and_then(|mean| mean.value()) {
             Some(selectivity) if job.succeeded.map == 0 => {
                 self.flow.input_bytes(job.id) * selectivity / f64::from(job.spec.reduces.max(1))
@@ -242,13 +270,6 @@ impl Estimator {
         };
         measured.or_else(|| self.predicted_s(job, Phase::Reduce, bytes)).unwrap_or_else(like_a_map)
     }
-}
-
-/// Returns the kinds of jobs that a prediction is made from, the most similar first.
-fn kinds(job: &Job, phase: Phase, bytes: f64) -> [Kind; 3] {
-    let program = Some(job.spec.program.name().to_owned());
-    let size = Some(bytes.max(1.0).log2().round() as u32);
-    [(program.clone(), phase, size), (program, phase, None), (None, phase, None)]
 }
 
 /// Lets earlier values count less.
