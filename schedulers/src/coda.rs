@@ -1,21 +1,22 @@
 //! Coda: the job with the least remaining work first, bounded by what fair sharing would give.
 //!
-//! 1. **Order.** The size of a job is the remaining work of its maps relative to all map slots, plus
-//!    that of its reduces relative to all reduce slots, in seconds, divided by the weight of its
-//!    priority. Map slots go to the smallest job. Work is estimated ([`estimator`]).
-//! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last map
-//!    is expected to end within the time that a reduce needs to fetch its input. Reduce slots go to
-//!    ready jobs, the smallest first, then to the others, those whose maps end soonest first.
-//! 3. **Preemption.** A job preempts attempts of jobs that are larger by `margin`, and a ready job also
-//!    reduces of jobs that are not ready. Attempts that will end about as soon as they could be
-//!    preempted are left alone, and their slots are counted.
+//! 1. **Order.** The size of a job is the remaining work of its maps relative to all map slots,
+//!    plus that of its reduces relative to all reduce slots, in seconds, divided by the weight of
+//!    its priority. Map slots go to the smallest job. Work is estimated ([`estimator`]).
+//! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
+//!    map is expected to end within the time that a reduce needs to fetch its input. Reduce slots
+//!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first.
+//! 3. **Preemption.** A job preempts attempts of jobs that are larger by `margin`, and a ready job
+//!    also reduces of jobs that are not ready. Attempts that will end about as soon as they could
+//!    be preempted are left alone, and their slots are counted.
 //! 4. **Bound.** Fair sharing is simulated ([`virtual_fair`]). A job that has taken or will take
-//!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs have
-//!    precedence for `overdue_share` of the slots and share them evenly.
-//! 5. **Minimum shares.** A pool below its minimum share comes before all jobs that are not overdue.
+//!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
+//!    have precedence for `overdue_share` of the slots and share them evenly.
+//! 5. **Minimum shares.** A pool below its minimum share comes before all jobs that are not
+//!    overdue.
 //! 6. **Unequal nodes.** A slot of a slow node is not used if the task would end sooner on another
-//!    node, after the work of the jobs that are ahead. An attempt on a slow node moves if it ends sooner
-//!    elsewhere.
+//!    node, after the work of the jobs that are ahead. An attempt on a slow node moves if it ends
+//!    sooner elsewhere.
 //!
 //! Every rule can be switched off. README.md and docs/research/coda.md explain why each exists.
 
@@ -284,8 +285,8 @@ impl Coda {
         state.work = work;
         state.size = (left(Phase::Map) + left(Phase::Reduce)) / pools::weight(job.spec.priority);
         state.maps_end_s = maps_end_s;
-        // A job that is ready stays so while its estimate varies, or its reduces would be paused and
-        // resumed again and again.
+        // A job that is ready stays so while its estimate varies, or its reduces would be paused
+        // and resumed again and again.
         let within_s = if was_ready { READY_HYSTERESIS * fetch_s } else { fetch_s };
         state.is_ready = !self.settings.ready_first || maps_end_s <= within_s;
         state.estimated_at = now;
@@ -363,8 +364,8 @@ impl Coda {
         }
     }
 
-    /// Measures the speed of each node: the expected time of the work that its maps have done, divided
-    /// by the time that they took, relative to all nodes.
+    /// Measures the speed of each node: the expected time of the work that its maps have done,
+    /// divided by the time that they took, relative to all nodes.
     fn measure_speeds(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
         let mut sums = self.finished_maps.clone();
         let prior = NodeTimes { expected_s: LOCALITY_PRIOR_S, taken_s: LOCALITY_PRIOR_S };
@@ -404,8 +405,8 @@ impl Coda {
         times.add_forgetting(expected_s, taken_s);
     }
 
-    /// Returns the expected seconds of a map by the other maps of its job; `None` while too few have
-    /// been measured. Jobs of one or two maps say nothing about nodes.
+    /// Returns the expected seconds of a map by the other maps of its job; `None` while too few
+    /// have been measured. Jobs of one or two maps say nothing about nodes.
     fn expected_map_s(&self, job: &Job, attempt: AttemptId) -> Option<f64> {
         let Work { measured_map_s, input_bytes, .. } = self.state(job.id).work;
         let bytes = job.task(attempt.task)?.bytes() as f64;
@@ -421,8 +422,8 @@ impl Coda {
         self.speeds.get(&tracker).copied().unwrap_or(1.0)
     }
 
-    /// Returns whether a task of a job would end sooner on another node than on this slow one, after
-    /// the work of all smaller jobs.
+    /// Returns whether a task of a job would end sooner on another node than on this slow one,
+    /// after the work of all smaller jobs.
     fn is_too_slow(&self, job: JobId, phase: Phase, tracker: TrackerId) -> bool {
         let speed = self.speed(tracker);
         if !self.settings.avoids_slow_nodes || speed >= SLOW {
@@ -432,8 +433,8 @@ impl Coda {
         state.work.task_s[phase] / speed > state.work.task_s[phase] + state.backlog_s[phase]
     }
 
-    /// Returns whether a job leaves a slot of a slow node free. If no other slot comes for much longer
-    /// than expected, the job takes the slot.
+    /// Returns whether a job leaves a slot of a slow node free. If no other slot comes for much
+    /// longer than expected, the job takes the slot.
     fn declines(
         &self,
         job: JobId,
@@ -468,8 +469,8 @@ impl Coda {
         jobs.map(|job| plan.retained_slots(job, phase)).sum()
     }
 
-    /// Returns the overdue jobs that have precedence for the next slot, the one with the fewest slots
-    /// first.
+    /// Returns the overdue jobs that have precedence for the next slot, the one with the fewest
+    /// slots first.
     fn overdue_jobs(&self, phase: Phase, plan: &Plan<'_>) -> Vec<JobId> {
         if !self.has_overdue {
             return Vec::new();
@@ -492,8 +493,8 @@ impl Coda {
         self.settings.min_shares && self.pools.pool_of(job).is_some_and(below)
     }
 
-    /// Returns the jobs that can use a slot in the order in which they get one, with the rule. A job
-    /// may occur more than once.
+    /// Returns the jobs that can use a slot in the order in which they get one, with the rule. A
+    /// job may occur more than once.
     fn in_order<'a>(
         &'a self,
         phase: Phase,
@@ -506,8 +507,8 @@ impl Coda {
         overdue.chain(below).chain(waiting().map(|id| (id, "smallest-job")))
     }
 
-    /// Returns the map that gets a slot. A job waits for a node-local slot, at most as long as a map
-    /// loses elsewhere.
+    /// Returns the map that gets a slot. A job waits for a node-local slot, at most as long as a
+    /// map loses elsewhere.
     fn choose_map(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str, Why)> {
         let mut delay = std::mem::take(&mut self.locality_delay);
         let mut declined_since = std::mem::take(&mut self.declined_since);
@@ -551,8 +552,8 @@ impl Coda {
         if self.remote_slowdown < REMOTE_SLOWDOWN_MIN { 0.0 } else { loss_s }
     }
 
-    /// Returns the reduce that a job would run on a tracker: one whose checkpoint is there, a new one,
-    /// or one whose checkpoint can be copied sooner than a slot is free where it is.
+    /// Returns the reduce that a job would run on a tracker: one whose checkpoint is there, a new
+    /// one, or one whose checkpoint can be copied sooner than a slot is free where it is.
     fn reduce_for(&self, job: &Job, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str)> {
         if !self.settings.waits_for_checkpoint {
             return Some((plan.next_reduce(job, tracker)?, ""));
@@ -604,8 +605,8 @@ impl Coda {
         }
     }
 
-    /// Returns the seconds that a preemption costs: until the slot is free, to start the victim again,
-    /// and to read back what it had in memory, which takes about as long as to write it.
+    /// Returns the seconds that a preemption costs: until the slot is free, to start the victim
+    /// again, and to read back what it had in memory, which takes about as long as to write it.
     fn preemption_cost_s(&self, phase: Phase) -> f64 {
         let latency = self.latency[phase].value().unwrap_or(UNMEASURED_COST_S);
         RESTART_S + latency * if phase == Phase::Reduce { 2.0 } else { 1.0 }
@@ -727,7 +728,8 @@ struct Preemption<'a> {
     policy: &'a Coda,
     /// How near the input of a map must be.
     limit: Locality,
-    /// Number of slots that will soon be free without preemption, and are not counted for a job yet.
+    /// Number of slots that will soon be free without preemption, and are not counted for a job
+    /// yet.
     ending: Cell<u32>,
 }
 

@@ -123,7 +123,7 @@ pub const POLICIES: &[Policy] = &[
     Policy {
         name: "coda",
         section: "coda",
-        about: "slots go to the job with the least remaining work, also by preemption, and no job takes much longer than under fair sharing",
+        about: "slots go to the job with the least remaining work, also by preemption; jobs that take much longer than under fair sharing share 30 % of the slots",
         rule_texts: coda::RULE_TEXTS,
         build: |section| Box::new(coda::Coda::new(section)),
     },

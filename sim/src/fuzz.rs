@@ -79,8 +79,8 @@ const NEWER_PARAMS: &[(&str, &[&str])] = &[
     ("coda.pools.default.max_jobs", &["none", "1"]),
 ];
 
-/// Chooses a newer policy and its parameters for some seeds, without a change to what the other random
-/// numbers of a seed are used for.
+/// Chooses a newer policy and its parameters for some seeds, without a change to what the other
+/// random numbers of a seed are used for.
 fn newer_policy(seed: u64) -> Option<(String, Params)> {
     let mut rng = Rng::of(seed, "policies added later");
     if !rng.one_in(6) {

@@ -27,7 +27,8 @@ const BOUNDS: &[(&str, Option<u64>, Option<u64>)] = &[
     ("coshh", Some(30), Some(150)),
     // After five times its own duration, a reduce of the job shares 30 % of the slots with others.
     ("fcs", Some(30), Some(300)),
-    // Once the job takes longer than under fair sharing, it shares 30 % of the slots with such jobs.
+    // Once the job takes longer than under fair sharing, it shares 30 % of the slots with such
+    // jobs.
     ("coda", Some(30), Some(300)),
     // Jobs that have used little slot time run first, so a large job does not end while small jobs
     // arrive.
@@ -113,8 +114,8 @@ fn completions_s(spec: &str, params: &[(&str, &str)], seed: u64) -> Vec<f64> {
     outcome.metrics.jobs().map(|(_, job)| makespan_s(job).expect("the job has not failed")).collect()
 }
 
-/// A job is overdue from 1.5 times its completion under fair sharing. What it needs then, on its part
-/// of 30 % of the slots, is included in the limit.
+/// A job is overdue from 1.5 times its completion under fair sharing. What it needs then, on its
+/// part of 30 % of the slots, is included in the limit.
 #[test]
 fn no_job_takes_much_longer_under_coda_than_under_fair() {
     let (mut fair_sum, mut coda_sum) = (0.0, 0.0);

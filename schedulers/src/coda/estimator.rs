@@ -1,9 +1,9 @@
 //! Estimates the work of jobs in slot seconds.
 //!
-//! The work of a phase is measured from the tasks of the job that are done or report progress. Before
-//! that, it is predicted from earlier jobs: those of the same program whose tasks have about as many
-//! input bytes, else those of the same program, else all. A prediction counts as much as one map that
-//! was measured.
+//! The work of a phase is measured from the tasks of the job that are done or report progress.
+//! Before that, it is predicted from earlier jobs: those of the same program whose tasks have about
+//! as many input bytes, else those of the same program, else all. A prediction counts as much as
+//! one map that was measured.
 
 use crate::{
     estimate::{self, DataFlow, Mean},
@@ -33,7 +33,8 @@ pub(super) struct Work {
     pub(super) total_s: PerPhase<f64>,
     /// Seconds of one task.
     pub(super) task_s: PerPhase<f64>,
-    /// Slot seconds of all maps, only from maps of this job. `None` until several have been measured.
+    /// Slot seconds of all maps, only from maps of this job. `None` until several have been
+    /// measured.
     pub(super) measured_map_s: Option<f64>,
     /// Input bytes of all maps.
     pub(super) input_bytes: f64,

@@ -1,9 +1,9 @@
 //! Simulates fair sharing of the estimated work, to know when each job would end under it.
 //!
 //! In virtual time, pools share the slots of each phase by weight with their minimum shares, and so
-//! do the jobs of a pool, as in `fair`. Reduces start when all maps of their job are done, and hold no
-//! slots before. A job that has ended in reality leaves at once. All state is in fractions of the work
-//! of a job, so that a corrected estimate corrects the virtual progress as well.
+//! do the jobs of a pool, as in `fair`. Reduces start when all maps of their job are done, and hold
+//! no slots before. A job that has ended in reality leaves at once. All state is in fractions of
+//! the work of a job, so that a corrected estimate corrects the virtual progress as well.
 
 use super::estimator::Work;
 use crate::shares::{Claim, divide};
@@ -88,8 +88,8 @@ impl VirtualFair {
 }
 
 impl VirtualJob {
-    /// Advances the job to `now` on these slots. What remains of the time after its maps are done is
-    /// not used for reduces: they start with the next call.
+    /// Advances the job to `now` on these slots. What remains of the time after its maps are done
+    /// is not used for reduces: they start with the next call.
     fn advance(&mut self, now: Time, job: &SharingJob, slots: PerPhase<f64>) {
         let mut passed = now.since(self.until).as_secs_f64();
         self.until = self.until.max(now);
