@@ -6,6 +6,7 @@ use crate::{
     clusters,
     profile::{self, ProfileError, Profiles},
     scenario::{self, Scenario, ScenarioFileError},
+    setup::Machine,
     workload::{
         coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
@@ -215,11 +216,12 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     if let Some(nodes) = request.nodes
         && nodes as usize != case.setup.machines.len()
     {
-        let slots = case.setup.machines[0].slots;
+        let usual = case.setup.machines[0].clone();
         let machines = if request.workload.starts_with("coshh") {
             clusters::coshh(nodes).machines
         } else {
-            Setup::even(nodes, slots, "fifo").machines
+            let even = Setup::even(nodes, usual.slots, "fifo").machines;
+            even.into_iter().map(|machine| Machine { rack: machine.rack, ..usual.clone() }).collect()
         };
         case.setup.machines = machines;
     }

@@ -193,11 +193,10 @@ fn pause_costs_the_write_and_read_of_the_data_in_memory() {
     let job = figures(&outcome, 1);
     assert_eq!((job.preemption.pauses, job.preemption.resumes, job.lost), (1, 1, Span(0)));
     let memory = f64::from(128 << 20);
-    let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 160e6);
-    // The map that ran at the same time was split, and its remainder was started as a new map, which
-    // uses half of the disk when the reduce reads its checkpoint.
+    let (split, write, read) = (0.05 + 35e6 / 100e6, 0.1 + memory / 100e6, memory / 100e6);
+    // The map that ran at the same time was split, and its remainder was started as a new map.
     assert_near(job.overhead().as_secs_f64(), write + 1.03 + read + split + 1.03, 0.1);
-    // The reduce is on hold for 3 s, then needs 1.03 s to start and 0.8 s to read. The last map is
+    // The reduce is on hold for 3 s, then needs 1.03 s to start and 1.3 s to read. The last map is
     // done by then.
     assert_near(makespan_s(&outcome, 1) - makespan_s(&calm, 1), 43.0 + 1.03 + read - 44.1, 0.3);
 }

@@ -41,7 +41,17 @@ fn student_t(freedom: usize) -> f64 {
         2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
         2.045, 2.042,
     ];
-    QUANTILES.get(freedom.max(1) - 1).copied().unwrap_or(1.96)
+    if let Some(quantile) = QUANTILES.get(freedom.max(1) - 1) {
+        return *quantile;
+    }
+    // It is between that of 30 degrees of freedom and that of the normal distribution.
+    let (mut low, mut high, freedom) = (1.959, 2.043, freedom as f64);
+    for _ in 0..40 {
+        let middle = f64::midpoint(low, high);
+        let p = incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + middle * middle));
+        if p > 0.05 { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
 }
 
 /// Returns the two-sided p-value of the hypothesis that the mean is 0, by Student's t-test; `None`
@@ -151,7 +161,8 @@ mod tests {
             let scale = deviation * ((count - 1) as f64 / count as f64).sqrt();
             (0..count).map(|at| if at % 2 == 0 { 1.0 + scale } else { 1.0 - scale }).collect()
         };
-        for count in [2, 4, 10, 30] {
+        assert!((student_t(60) - 2.000_3).abs() < 1e-4 && (student_t(1000) - 1.962_3).abs() < 1e-4);
+        for count in [2, 4, 10, 30, 62] {
             let p = p_value(&spread(count, student_t(count - 1))).unwrap();
             assert!((p - 0.05).abs() < 1e-4, "{count} values: {p}");
         }

@@ -103,19 +103,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
     drop(runs);
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
+    if board.missing_runs > 0 {
+        let dir = args.dir.as_deref().map_or_else(String::new, |dir| dir.display().to_string());
+        let missing = output::count(board.missing_runs as u64, "run");
+        output::line(format!(
+            "{missing} of other parts not in {dir} yet: repeat without --part when they are done"
+        ))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     // Files first: standard output may be closed early.
     if let Some(path) = &args.csv {
         write(path, &csv(&made_by, &board))?;
     }
     if let Some(path) = &args.report {
         write(path, &page(&made_by, &board))?;
-    }
-    if board.missing_runs > 0 {
-        eprintln!(
-            "mrctl: {} of other parts are not in {} yet: the figures are of the others",
-            output::count(board.missing_runs as u64, "run"),
-            args.dir.as_deref().map_or_else(String::new, |dir| dir.display().to_string())
-        );
     }
     if args.json {
         output::json(&json!({
@@ -163,13 +164,17 @@ fn open_workloads(list: &str, seeds: u64) -> Result<Vec<CampaignWorkload>> {
         .ok_or_else(|| usage("not a list such as hsrtf,trace.tsv[nodes=20;load=0.8]".into()))?;
     let mut workloads = Vec::new();
     for part in parts {
-        let (name, options) = match part.strip_suffix(']').and_then(|part| part.split_once('[')) {
+        let (name, options) = match part.strip_suffix(']').and_then(|part| part.rsplit_once('[')) {
             Some((name, options)) => (name, options),
             None => (part, ""),
         };
+        let mut keys = BTreeSet::new();
         let mut request = Request { workload: name.to_owned(), ..Request::default() };
         for pair in options.split(';').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| usage(format!("{pair} has no value")))?;
+            if !keys.insert(key) {
+                return Err(usage(format!("{key} is given twice")));
+            }
             set_option(&mut request, key, value).map_err(usage)?;
         }
         let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
@@ -195,7 +200,7 @@ fn set_option(request: &mut Request, key: &str, value: &str) -> Result<(), Strin
         "cluster" => request.cluster = Some(value.into()),
         "profiles" => request.profiles = Some(value.into()),
         "faults" => request.faults = Some(value.into()),
-        _ => return Err(format!("unknown option {key}")),
+        _ => return Err(format!("unknown option {key}; see `mrctl lab compare --help`")),
     }
     Ok(())
 }
@@ -224,6 +229,7 @@ mod tests {
             ("gridmix[nodes=x]", "nodes=x is not a number"),
             ("gridmix[nodes]", "nodes has no value"),
             ("gridmix[node=3]", "unknown option node"),
+            ("gridmix[nodes=3;nodes=4]", "nodes is given twice"),
             ("gridmix[", "not a list"),
             ("", "not a list"),
             ("nothing", "unknown workload"),

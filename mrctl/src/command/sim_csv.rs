@@ -5,6 +5,9 @@ use serde_json::Value;
 use sim::experiment::Comparison;
 use std::fmt::Write as _;
 
+/// The first columns of the scores of `mrctl lab compare`.
+const LABELS: [&str; 2] = ["workload", "policy"];
+
 /// The scores of `mrctl lab compare` that are figures over seeds, with an interval.
 const FIGURES: [&str; 7] = [
     "completion_s",
@@ -41,7 +44,9 @@ pub(crate) fn table(made_by: &str, rows: &[Value]) -> String {
     let mut text = format!("# {made_by}\n");
     for (at, row) in rows.iter().filter_map(Value::as_object).enumerate() {
         let (mut names, mut values) = (Vec::new(), Vec::new());
-        for (name, value) in row {
+        let is_label = |name: &str| LABELS.contains(&name);
+        let labels = LABELS.iter().filter_map(|label| row.get_key_value(*label));
+        for (name, value) in labels.chain(row.iter().filter(|(name, _)| !is_label(name))) {
             names.push(name.clone());
             names.extend(FIGURES.contains(&name.as_str()).then(|| format!("{name}_half_width")));
             match value.as_object() {

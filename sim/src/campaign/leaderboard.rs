@@ -6,7 +6,7 @@
 //! campaign together: p-values are corrected after Holm, so that the chance of one false verdict in
 //! the whole campaign is at most 5%.
 
-use super::{ALONE, FAIR, RunRecord};
+use super::{ALONE, FAIR, JobRecord, RunRecord};
 use crate::{
     experiment::Figure,
     report::{Cell, Table, change_cell, svg},
@@ -14,6 +14,7 @@ use crate::{
 use mrcore::metrics::stats::{holm, jain, mean, p_value, quantile};
 use serde::Serialize;
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
 };
@@ -28,7 +29,8 @@ const LARGEST: f64 = 0.1;
 pub struct Score {
     pub workload: String,
     pub policy: String,
-    /// Mean completion of the jobs that succeeded, over seeds.
+    /// Mean completion over seeds. A job that failed or had not ended counts until the end of the
+    /// run, and the mean is a lower bound.
     pub completion_s: Figure,
     /// Relative difference of the mean completion to the reference, over seeds; null for the
     /// reference itself.
@@ -50,7 +52,7 @@ pub struct Score {
     pub lost_slot_s: Figure,
     pub overhead_slot_s: Figure,
     pub preemptions: Figure,
-    /// Jobs that failed or had not ended, over all seeds.
+    /// Jobs that failed, had not ended or were not submitted, over all seeds.
     pub unfinished: usize,
     /// Jobs that did not succeed under both this policy and the reference, over all seeds.
     pub left_out: usize,
@@ -62,7 +64,8 @@ pub struct Leaderboard {
     /// The policy that others are compared with.
     pub reference: String,
     pub scores: Vec<Score>,
-    /// Runs that are missing, because other parts of the campaign have not done them yet.
+    /// Runs that are missing, also of single jobs and of `fair`, because other parts of the campaign
+    /// have not done them yet.
     pub missing_runs: usize,
     #[serde(skip)]
     slowdowns: Vec<Vec<f64>>,
@@ -76,7 +79,7 @@ fn completions(run: &RunRecord) -> BTreeMap<u32, f64> {
     run.jobs.iter().filter_map(|job| Some((job.job, job.completion_s?))).collect()
 }
 
-/// Returns `of` for each job that succeeded in both runs.
+/// Calls `of` for each job that succeeded in both runs, with its number and both completions.
 fn paired(ours: &RunRecord, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64)) {
     let theirs = completions(theirs);
     for (job, our_s) in completions(ours) {
@@ -87,7 +90,7 @@ fn paired(ours: &RunRecord, theirs: &RunRecord, mut of: impl FnMut(u32, f64, f64
 }
 
 impl Leaderboard {
-    /// Computes the scores. `labels` are the workloads and policies in the order of the tables.
+    /// Computes the scores of these policies on these workloads, each with this number of seeds.
     pub fn of(
         records: &[RunRecord],
         workloads: &[&str],
@@ -105,9 +108,11 @@ impl Leaderboard {
         let (mut scores, mut p_values, mut slowdowns, mut missing_runs) =
             (Vec::new(), Vec::new(), Vec::new(), 0);
         for workload in workloads {
+            let expected: BTreeSet<&str> = policies.iter().copied().chain([ALONE, FAIR]).collect();
+            let there = expected.iter().map(|policy| of(workload, policy).len());
+            missing_runs += (seeds as usize * expected.len()).saturating_sub(there.sum());
             for policy in policies {
                 let ours = of(workload, policy);
-                missing_runs += (seeds as usize).saturating_sub(ours.len());
                 let others = [of(workload, reference), of(workload, ALONE), of(workload, FAIR)];
                 let (score, p_value, slowed) = score(workload, policy, ours, others, *policy == reference);
                 scores.push(score);
@@ -154,9 +159,11 @@ impl Leaderboard {
                 "lost slot-s",
                 "overhead slot-s",
                 "preempted",
+                "unfinished",
             ]);
             let mut scores: Vec<&Score> = self.of_workload(workload).map(|(score, _)| score).collect();
-            scores.sort_by(|one, other| one.completion_s.mean.total_cmp(&other.completion_s.mean));
+            let order = |score: &Score| (score.completion_s.is_lower_bound, score.completion_s.mean);
+            scores.sort_by(|one, other| order(one).partial_cmp(&order(other)).unwrap_or(Ordering::Equal));
             for score in scores {
                 table.row(vec![
                     score.policy.as_str().into(),
@@ -174,6 +181,7 @@ impl Leaderboard {
                     score.lost_slot_s.into(),
                     score.overhead_slot_s.into(),
                     score.preemptions.into(),
+                    Cell::count(score.unfinished),
                 ]);
             }
             (workload.to_owned(), table)
@@ -184,6 +192,7 @@ impl Leaderboard {
     fn verdict(&self, score: &Score) -> String {
         let mut verdict = match (score.against_reference, score.p_corrected) {
             (None, _) if score.policy == self.reference => "reference".to_owned(),
+            (None, _) if score.left_out == 0 => "runs are missing".to_owned(),
             (None, _) => "no job succeeded under both".to_owned(),
             (Some(_), None) => "one seed: may be chance".to_owned(),
             (Some(change), Some(p)) if p < SIGNIFICANCE => {
@@ -203,21 +212,34 @@ impl Leaderboard {
         let workloads = self.workloads();
         let head = ["policy", "geometric mean"].into_iter().chain(workloads.iter().copied());
         let mut table = Table::new(&head.collect::<Vec<_>>());
-        let mut ratios: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        let mut ratios: BTreeMap<&str, Vec<(f64, bool)>> = BTreeMap::new();
         for workload in &workloads {
-            let known = |score: &Score| Some(score.completion_s.mean).filter(|mean| *mean > 0.0);
+            let known = |score: &Score| score.completion_s.known().filter(|figure| figure.mean > 0.0);
             let means = self.of_workload(workload).filter_map(|(score, _)| known(score));
-            let best = means.fold(f64::INFINITY, f64::min);
+            let best = means.filter(|figure| !figure.is_lower_bound).map(|figure| figure.mean);
+            let best = best.fold(f64::INFINITY, f64::min);
             for (score, _) in self.of_workload(workload) {
-                let ratio = known(score).map_or(f64::NAN, |mean| mean / best);
+                let ratio = known(score)
+                    .map_or((f64::NAN, true), |figure| (figure.mean / best, figure.is_lower_bound));
                 ratios.entry(&score.policy).or_default().push(ratio);
             }
         }
-        let geometric =
-            |ratios: &[f64]| mean(&ratios.iter().map(|ratio| ratio.ln()).collect::<Vec<_>>()).exp();
-        let mut rows: Vec<(&str, Vec<f64>)> = ratios.into_iter().collect();
-        rows.sort_by(|(_, one), (_, other)| geometric(one).total_cmp(&geometric(other)));
-        let cell = |ratio: f64| Cell::number(Some(ratio).filter(|ratio| ratio.is_finite()));
+        let geometric = |ratios: &[(f64, bool)]| {
+            let logarithms: Vec<f64> = ratios.iter().map(|(ratio, _)| ratio.ln()).collect();
+            (mean(&logarithms).exp(), ratios.iter().any(|(_, is_lower_bound)| *is_lower_bound))
+        };
+        let mut rows: Vec<(&str, Vec<(f64, bool)>)> = ratios.into_iter().collect();
+        rows.sort_by(|(_, one), (_, other)| {
+            let order = |ratios: &[(f64, bool)]| (geometric(ratios).1, geometric(ratios).0);
+            order(one).partial_cmp(&order(other)).unwrap_or(Ordering::Equal)
+        });
+        let cell = |(ratio, is_lower_bound): (f64, bool)| {
+            let value = Some(ratio).filter(|ratio| ratio.is_finite() && *ratio > 0.0);
+            match Cell::number(value) {
+                Cell::Number(Some(_), text) if is_lower_bound => Cell::Number(value, format!("≥{text}")),
+                other => other,
+            }
+        };
         for (policy, ratios) in rows {
             let cells = [policy.into(), cell(geometric(&ratios))].into_iter();
             table.row(cells.chain(ratios.iter().map(|ratio| cell(*ratio))).collect());
@@ -283,11 +305,14 @@ fn score(
         }
     }
     let known = |values: &[f64], part: f64| (!values.is_empty()).then(|| quantile(values, part));
+    let unfinished =
+        |run: &&RunRecord| run.unsubmitted + run.jobs.iter().filter(|job| job.completion_s.is_none()).count();
+    let unfinished = ours.values().map(unfinished).sum();
     let localities: Vec<f64> = ours.values().filter_map(|run| run.locality).collect();
     let score = Score {
         workload: workload.to_owned(),
         policy: policy.to_owned(),
-        completion_s: over_seeds(&|run| mean(&completions(run).into_values().collect::<Vec<_>>())),
+        completion_s: Figure { is_lower_bound: unfinished > 0, ..over_seeds(&mean_completion) },
         against_reference: (!changes.is_empty()).then(|| Figure::of(&changes)),
         p_corrected: None,
         slowdown_p50: known(&slowdowns, 0.5),
@@ -302,10 +327,17 @@ fn score(
         lost_slot_s: over_seeds(&|run| run.lost_slot_s),
         overhead_slot_s: over_seeds(&|run| run.overhead_slot_s),
         preemptions: over_seeds(&|run| run.preemptions as f64),
-        unfinished: ours.values().flat_map(|run| &run.jobs).filter(|job| job.completion_s.is_none()).count(),
+        unfinished,
         left_out,
     };
     (score, p_value(&changes), slowdowns)
+}
+
+/// Returns the mean completion of the jobs of a run. A job that did not succeed counts until the end
+/// of the run.
+fn mean_completion(run: &RunRecord) -> f64 {
+    let at_least = |job: &JobRecord| job.completion_s.unwrap_or(run.makespan_s - job.submitted_s);
+    mean(&run.jobs.iter().map(at_least).collect::<Vec<_>>())
 }
 
 /// Returns the largest tenth of the jobs, at least one, by their time alone.

@@ -5,6 +5,9 @@
 //! interrupted therefore continues where it stopped, and several processes can share a folder, each
 //! with its part of the runs.
 //!
+//! A stored record is used only if commit, cluster, jobs and policy are those of the run. Runs that
+//! were stopped by the time limit are not stored.
+//!
 //! For every workload and seed there are two runs besides those of the policies: each job alone on
 //! the cluster ([`ALONE`]), for slowdowns, and `fair` with its default parameters, for finish-time
 //! fairness.
@@ -21,23 +24,30 @@ pub use leaderboard::{Leaderboard, Score};
 use mrcore::Span;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs, io,
+    fmt::{self, Write as _},
+    fs,
+    hash::{DefaultHasher, Hasher},
+    io,
     ops::Range,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 /// Name of the run of each job alone.
 pub const ALONE: &str = "alone";
+/// Maximum length of the names of workload and policy in the name of a file.
+const NAME_CHARS_MAX: usize = 60;
 /// The policy that finish-time fairness is relative to.
 pub const FAIR: &str = "fair";
 
 /// Why a campaign failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CampaignError {
-    #[error("{}: {source}", path.display())]
+    #[error("{}: cannot be read or written: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
+    #[error("{}: the folder cannot be created: {source}; give another folder", path.display())]
+    NoFolder { path: PathBuf, source: io::Error },
     #[error("{}: not a result of `mrctl lab compare`: {why}; delete the file to repeat the run", path.display())]
     Unreadable { path: PathBuf, why: String },
     #[error(
@@ -78,6 +88,8 @@ pub struct RunRecord {
     /// The command line and version that made it.
     pub made_by: String,
     pub commit: String,
+    /// Hash of the cluster, the jobs and the parameters.
+    pub inputs: String,
     pub workload: String,
     /// The policy and its parameters, or [`ALONE`].
     pub policy: String,
@@ -95,6 +107,8 @@ pub struct RunRecord {
     /// Number of splits, pauses and kills by the policy.
     pub preemptions: u64,
     pub events: u64,
+    /// Jobs that were not submitted before the run was stopped.
+    pub unsubmitted: usize,
     pub jobs: Vec<JobRecord>,
 }
 
@@ -107,6 +121,7 @@ pub struct JobRecord {
     pub user: String,
     pub maps: u32,
     pub reduces: u32,
+    /// Seconds after the first submission.
     pub submitted_s: f64,
     /// Seconds from submission to success; null if the job failed or had not ended.
     pub completion_s: Option<f64>,
@@ -129,11 +144,21 @@ impl Run<'_> {
         format!("{} under {}, seed {}", self.workload.label, self.policy(), self.seed)
     }
 
+    /// Returns a hash of all that the run depends on besides the code.
+    fn inputs(&self) -> String {
+        let case = &self.workload.case;
+        let params = self.variant.map(|variant| variant.clone().with_params(&case.params).params);
+        let mut hash = InputHash::default();
+        let workload = (case.workload)(self.seed);
+        let _ = write!(hash, "{:?}{:?}{:?}{params:?}", case.setup, case.users, workload);
+        format!("{:016x}", hash.0.finish())
+    }
+
     /// Returns the file of its record.
     fn path(&self, folder: &Path) -> PathBuf {
         let name = |text: &str| -> String {
             let plain = |letter: char| letter.is_ascii_alphanumeric() || ".-".contains(letter);
-            text.chars().map(|letter| if plain(letter) { letter } else { '_' }).collect()
+            text.chars().take(NAME_CHARS_MAX).map(|letter| if plain(letter) { letter } else { '_' }).collect()
         };
         let (workload, policy) = (name(&self.workload.label), name(self.policy()));
         // Different labels may give the same name.
@@ -149,7 +174,8 @@ impl Campaign<'_> {
     /// description, the number of runs done, and their total.
     pub fn run(&self, watch: &(dyn Fn(&str, usize, usize) + Sync)) -> Result<Vec<RunRecord>, CampaignError> {
         if let Some(folder) = self.folder {
-            fs::create_dir_all(folder).map_err(|source| CampaignError::Io { path: folder.into(), source })?;
+            fs::create_dir_all(folder)
+                .map_err(|source| CampaignError::NoFolder { path: folder.into(), source })?;
         }
         let fair = Variant::plain(FAIR);
         let is_fair = |variant: &Variant| variant.label == FAIR;
@@ -162,31 +188,44 @@ impl Campaign<'_> {
                 runs.extend(policies.iter().map(|variant| Run { workload, variant: *variant, seed }));
             }
         }
-        let (done, all) = (AtomicUsize::new(0), runs.len());
-        let records = in_parallel(all, |at| {
-            let record = self.record_of(&runs[at], at % self.part.1 == self.part.0);
+        // All stored records are read first: a folder with results of another run is refused before
+        // any work is done.
+        let stored = in_parallel(runs.len(), |at| self.stored(&runs[at]));
+        let stored: Vec<Option<RunRecord>> = stored.into_iter().collect::<Result<_, _>>()?;
+        let is_ours = |at: &usize| stored[*at].is_none() && at % self.part.1 == self.part.0;
+        let missing: Vec<usize> = (0..runs.len()).filter(is_ours).collect();
+        let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let new = in_parallel(missing.len(), |at| {
+            if failed.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let run = &runs[missing[at]];
+            let record = self.run_and_store(run);
+            failed.fetch_or(record.is_err(), Ordering::Relaxed);
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            watch(&runs[at].describe(), done, all);
-            record
+            watch(&run.describe(), done, missing.len());
+            record.map(Some)
         });
-        records.into_iter().filter_map(Result::transpose).collect()
+        let mut records = stored;
+        for (at, record) in missing.iter().zip(new) {
+            records[*at] = record?;
+        }
+        Ok(records.into_iter().flatten().collect())
     }
 
-    /// Returns the stored record of a run. If there is none, does the run if it is `ours`.
-    fn record_of(&self, run: &Run<'_>, ours: bool) -> Result<Option<RunRecord>, CampaignError> {
-        let path = self.folder.map(|folder| run.path(folder));
-        if let Some(path) = path.as_ref().filter(|path| path.exists()) {
-            return self.read(path, run).map(Some);
-        }
-        if !ours {
-            return Ok(None);
-        }
+    /// Returns the stored record of a run, if there is one.
+    fn stored(&self, run: &Run<'_>) -> Result<Option<RunRecord>, CampaignError> {
+        let path = self.folder.map(|folder| run.path(folder)).filter(|path| path.exists());
+        path.map(|path| self.read(&path, run)).transpose()
+    }
+
+    fn run_and_store(&self, run: &Run<'_>) -> Result<RunRecord, CampaignError> {
         let failed = |error| CampaignError::Run { workload: run.workload.label.clone(), error };
-        let record = self.simulate(run).map_err(failed)?;
-        if let Some(path) = path {
+        let (record, stopped) = self.simulate(run).map_err(failed)?;
+        if let Some(path) = self.folder.map(|folder| run.path(folder)).filter(|_| !stopped) {
             write_whole(&path, &record).map_err(|source| CampaignError::Io { path, source })?;
         }
-        Ok(Some(record))
+        Ok(record)
     }
 
     fn read(&self, path: &Path, run: &Run<'_>) -> Result<RunRecord, CampaignError> {
@@ -194,11 +233,11 @@ impl Campaign<'_> {
         let text = fs::read_to_string(path).map_err(io)?;
         let record: RunRecord = serde_json::from_str(&text)
             .map_err(|why| CampaignError::Unreadable { path: path.into(), why: why.to_string() })?;
-        let described = |workload: &str, policy: &str, seed: u64, commit: &str| {
-            format!("{workload} under {policy}, seed {seed}, commit {commit}")
+        let described = |workload: &str, policy: &str, seed: u64, commit: &str, inputs: &str| {
+            format!("{workload} under {policy}, seed {seed}, commit {commit}, inputs {inputs}")
         };
-        let found = described(&record.workload, &record.policy, record.seed, &record.commit);
-        let wanted = described(&run.workload.label, run.policy(), run.seed, self.commit);
+        let found = described(&record.workload, &record.policy, record.seed, &record.commit, &record.inputs);
+        let wanted = described(&run.workload.label, run.policy(), run.seed, self.commit, &run.inputs());
         if found == wanted {
             Ok(record)
         } else {
@@ -206,7 +245,8 @@ impl Campaign<'_> {
         }
     }
 
-    fn simulate(&self, run: &Run<'_>) -> Result<RunRecord, ExperimentError> {
+    /// Does a run. Also returns whether it was stopped by the time limit.
+    fn simulate(&self, run: &Run<'_>) -> Result<(RunRecord, bool), ExperimentError> {
         let case = &run.workload.case;
         let mut setup = case.setup.clone();
         setup.seed = run.seed;
@@ -214,6 +254,7 @@ impl Campaign<'_> {
         let mut record = RunRecord {
             made_by: self.made_by.to_owned(),
             commit: self.commit.to_owned(),
+            inputs: run.inputs(),
             workload: run.workload.label.clone(),
             policy: run.policy().to_owned(),
             seed: run.seed,
@@ -226,11 +267,16 @@ impl Campaign<'_> {
             overhead_slot_s: 0.0,
             preemptions: 0,
             events: 0,
+            unsubmitted: 0,
             jobs: Vec::new(),
         };
-        let workload = (case.workload)(run.seed);
+        let (workload, began) = ((case.workload)(run.seed), Instant::now());
         let Some(variant) = run.variant else {
+            let first = workload.jobs.first().map_or(Span(0), |job| job.at);
             for (at, job) in workload.jobs.iter().enumerate() {
+                if began.elapsed() >= self.time_limit {
+                    return Ok((record, true));
+                }
                 let alone = time_alone(&case.setup, &workload, at, run.seed)?;
                 record.jobs.push(JobRecord {
                     job: at as u32 + 1,
@@ -238,15 +284,14 @@ impl Campaign<'_> {
                     user: job.user.clone(),
                     maps: job.maps.len() as u32,
                     reduces: job.reduces.len() as u32,
-                    submitted_s: job.at.as_secs_f64(),
+                    submitted_s: Span(job.at.0 - first.0).as_secs_f64(),
                     completion_s: alone.map(Span::as_secs_f64),
                 });
             }
-            return Ok(record);
+            return Ok((record, false));
         };
         let variant = variant.clone().with_params(&case.params);
         (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
-        let began = Instant::now();
         let world = World::new(setup, workload)?.with_users(case.users.clone());
         let broken = |broken: RuleViolation| ExperimentError::RuleViolation {
             variant: variant.label.clone(),
@@ -255,7 +300,7 @@ impl Campaign<'_> {
         };
         let outcome = world.run_monitored(None, |_| began.elapsed() < self.time_limit).map_err(broken)?;
         record.add_outcome(&outcome);
-        Ok(record)
+        Ok((record, outcome.stopped))
     }
 }
 
@@ -265,7 +310,7 @@ impl RunRecord {
         let last = outcome.metrics.jobs().filter_map(|(_, job)| job.ended.or(job.observed_until)).max();
         self.makespan_s = first.zip(last).map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
         self.locality = crate::report::locality(outcome);
-        self.events = outcome.events;
+        (self.events, self.unsubmitted) = (outcome.events, outcome.unsubmitted);
         for (id, job) in outcome.metrics.jobs() {
             self.lost_slot_s += job.lost.as_secs_f64();
             self.overhead_slot_s += job.overhead().as_secs_f64();
@@ -280,6 +325,17 @@ impl RunRecord {
                 completion_s: job.makespan().filter(|_| job.succeeded).map(Span::as_secs_f64),
             });
         }
+    }
+}
+
+/// Hashes what is written to it.
+#[derive(Default)]
+struct InputHash(DefaultHasher);
+
+impl fmt::Write for InputHash {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
     }
 }
 
@@ -344,7 +400,14 @@ mod tests {
         one.run(&|_, _, _| {}).expect("it runs");
         let other = Campaign { commit: "d", ..campaign(&workloads, &variants, Some(folder.path()), (0, 1)) };
         let error = other.run(&|_, _, _| {}).expect_err("another commit").to_string();
-        assert!(error.contains("commit c, but this run is of") && error.contains("commit d"), "{error}");
+        assert!(error.contains("commit c, inputs") && error.contains("commit d, inputs"), "{error}");
+        let mut changed = workload();
+        changed.case.setup.machines[0].disk /= 2.0;
+        let (files, changed) = (fs::read_dir(folder.path()).expect("a folder").count(), [changed]);
+        let other = campaign(&changed, &variants, Some(folder.path()), (0, 1));
+        let error = other.run(&|_, _, _| {}).expect_err("another cluster").to_string();
+        assert!(error.contains("use another folder"), "{error}");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), files, "nothing was added");
         let path =
             fs::read_dir(folder.path()).expect("a folder").next().expect("a file").expect("a file").path();
         fs::write(&path, "{").expect("it can be written");
@@ -365,6 +428,7 @@ mod tests {
         RunRecord {
             made_by: String::new(),
             commit: String::new(),
+            inputs: String::new(),
             workload: "w".into(),
             policy: policy.into(),
             seed,
@@ -377,6 +441,7 @@ mod tests {
             overhead_slot_s: 0.0,
             preemptions: 0,
             events: 0,
+            unsubmitted: 0,
             jobs: completions.iter().enumerate().map(job).collect(),
         }
     }
@@ -393,8 +458,9 @@ mod tests {
             records.push(record("b", seed, &[Some(4.0 + more), None]));
         }
         let board = Leaderboard::of(&records, &["w"], &["a", "b"], 5, "a");
+        // Of five seeds, the fifth is missing: alone, fair, a and b.
         let (a, b) = (&board.scores[0], &board.scores[1]);
-        assert_eq!((a.completion_s.mean, a.against_reference, board.missing_runs), (11.0, None, 2));
+        assert_eq!((a.completion_s.mean, a.against_reference, board.missing_runs), (11.0, None, 4));
         assert_eq!((a.slowdown_p50, a.jain, a.rho_p99.map(f64::round)), (Some(2.0), Some(1.0), Some(1.0)));
         assert_eq!(a.largest_against_fair, Some(1.0), "of two jobs the second is the largest tenth");
         let change = b.against_reference.expect("four seeds");
@@ -403,8 +469,11 @@ mod tests {
         assert!(b.p_corrected.expect("four seeds") < 1e-3);
         let tables = board.tables();
         let verdicts: Vec<&str> = tables[0].1.rows.iter().map(|row| row[3].text()).collect();
-        assert_eq!(verdicts, ["slower; without 4 jobs", "reference"], "the lowest mean first");
+        assert_eq!(verdicts, ["reference", "slower; without 4 jobs"], "unfinished jobs come last");
+        // The second job of b counts until the end of the run, after 10 s.
+        assert!(b.completion_s.is_lower_bound && (b.completion_s.mean - 7.0125).abs() < 1e-9);
         let summary = board.summary().text();
-        assert!(summary.lines().nth(1).is_some_and(|first| first.starts_with('b')), "{summary}");
+        assert!(summary.lines().nth(1).is_some_and(|first| first.starts_with('a')), "{summary}");
+        assert!(summary.contains('≥'), "{summary}");
     }
 }

@@ -181,7 +181,8 @@ pub(crate) fn time_alone(
     let world = World::new(setup, workload.only_job(index))?;
     let broken = |broken| ExperimentError::RuleViolation { variant: "alone".into(), seed, broken };
     let outcome = world.run(None).map_err(broken)?;
-    Ok(outcome.metrics.job(JobId(1)).and_then(JobFigures::makespan))
+    let job = outcome.metrics.job(JobId(1)).filter(|job| job.succeeded);
+    Ok(job.and_then(JobFigures::makespan))
 }
 
 /// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload.

@@ -115,16 +115,21 @@ pub fn chronos(profiles: &Profiles, program: &str, seed: u64) -> Workload {
     Workload { name: program.to_owned(), jobs: jobs.collect() }
 }
 
-/// Returns about `jobs_wanted` jobs of the FCS paper, in the proportions of the table and in random
+/// Returns `jobs_wanted` jobs of the FCS paper, in the proportions of the table and in random
 /// order. Arrivals are a Poisson process with this mean gap.
 pub fn fcs(profiles: &Profiles, kinds: &[Kind], gap_s: f64, jobs_wanted: u32, seed: u64) -> Workload {
     let mut rng = Rng::of(seed, "fcs");
     let all: u32 = kinds.iter().map(|kind| kind.jobs).sum();
+    let share = |kind: &Kind| f64::from(kind.jobs) * f64::from(jobs_wanted) / f64::from(all);
     let mut order: Vec<&Kind> = Vec::new();
     for kind in kinds {
-        let count = (f64::from(kind.jobs) * f64::from(jobs_wanted) / f64::from(all)).round() as usize;
-        order.extend(std::iter::repeat_n(kind, count));
+        order.extend(std::iter::repeat_n(kind, share(kind) as usize));
     }
+    // The kinds that lost most by rounding get the jobs that are missing.
+    let mut by_rest: Vec<&Kind> = kinds.iter().collect();
+    by_rest.sort_by(|one, other| share(other).fract().total_cmp(&share(one).fract()));
+    let missing = (jobs_wanted as usize).saturating_sub(order.len());
+    order.extend(by_rest.into_iter().cycle().take(missing));
     rng.shuffle(&mut order);
     let mut at_s = 0.0;
     let mut jobs = Vec::with_capacity(order.len());
@@ -147,6 +152,9 @@ mod tests {
         assert_eq!(maps(&FCS_REDUCE_HEAVY), 137_800);
         let workload = fcs(&profile::built_in(), &FCS_MAP_HEAVY, 30.0, 171, 1);
         assert_eq!(workload.jobs.len(), 171);
+        for jobs in [1, 7, 60, 300] {
+            assert_eq!(fcs(&profile::built_in(), &FCS_REDUCE_HEAVY, 30.0, jobs, 1).jobs.len(), jobs as usize);
+        }
         assert!(workload.jobs.is_sorted_by_key(|job| job.at));
         assert_eq!(fcs(&profile::built_in(), &FCS_MAP_HEAVY, 30.0, 171, 1), workload);
         let hsrtf = hsrtf(&profile::built_in(), 1);

@@ -51,7 +51,10 @@ impl World {
             spread_hosts(&job.hosts, copies, self.nodes.len())
         };
         let spec = Arc::new(self.spec(plan, &replicas, copies));
-        self.jobs_known.insert(id, KnownJob { plan, replicas, copies, log: MapLog::default() });
+        let input: u64 = job.maps.iter().map(|map| map.bytes).sum();
+        let map_output_bytes = input as f64 * job.map_out;
+        let log = MapLog::default();
+        self.jobs_known.insert(id, KnownJob { plan, replicas, copies, map_output_bytes, log });
         let request = self.request();
         if self.random.is_some() {
             self.send_twice(Event::Submission { request, spec });

@@ -96,7 +96,11 @@ impl World {
         match run.mishap {
             Mishap::Fails => self.end_attempt(at, key, AttemptEnd::Failed("injected failure".into())),
             Mishap::IsKilled => self.end_attempt(at, key, AttemptEnd::Killed("out of memory".into())),
-            Mishap::Hangs => run.hangs = true,
+            Mishap::Hangs => {
+                run.hangs = true;
+                let flow = run.flow.take();
+                self.end_flow(flow);
+            }
         }
     }
 
@@ -157,7 +161,7 @@ impl World {
     /// a while; the work done so far is then in the checkpoint or output.
     pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
         let (now, costs) = (self.now, self.setup.costs.clone());
-        let write = costs.write.min(self.net.disk_share(at as u32));
+        let write = self.checkpoint_rate(at);
         let refuses = kind != PreemptKind::Kill && self.one_in(6);
         let late = if self.one_in(8) { Span::secs(30) } else { Span(0) };
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };

@@ -212,6 +212,7 @@ impl World {
                 if reduce.final_stages.is_some() {
                     continue;
                 }
+                reduce.events_in_path = 0;
                 if block {
                     reduce.fetch.block(&known_job.log, gone as u32);
                 } else {

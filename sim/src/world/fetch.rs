@@ -44,8 +44,6 @@ pub(super) struct MapLog {
     current: BTreeMap<u32, Output>,
     /// Bytes of the available outputs on each machine.
     bytes_by_node: BTreeMap<u32, f64>,
-    /// Bytes of the available outputs.
-    bytes: f64,
 }
 
 impl MapLog {
@@ -59,11 +57,6 @@ impl MapLog {
         &self.bytes_by_node
     }
 
-    /// Returns the bytes of all available outputs.
-    pub(super) fn bytes(&self) -> f64 {
-        self.bytes
-    }
-
     /// Counts the bytes of an output on its machine; they are negative for an output that is gone.
     fn count_bytes(&mut self, node: u32, bytes: f64) {
         let on_node = self.bytes_by_node.entry(node).or_default();
@@ -71,7 +64,6 @@ impl MapLog {
         if *on_node < 0.5 {
             self.bytes_by_node.remove(&node);
         }
-        self.bytes = if self.bytes_by_node.is_empty() { 0.0 } else { self.bytes + bytes };
     }
 
     /// Adds an output that became available, or a new location of a known output.

@@ -5,7 +5,7 @@
 //! | map | read from a replica: the disk of that machine, and the network if it is another one. Written: the map output that does not fit into the cache, three times if it is merged from several runs; the replicas of the output of a job without reduces |
 //! | reduce, shuffle | from the machines with map outputs: their uplinks, and their disks as far as the outputs are not cached. What fits neither into the memory of the task nor into the cache is written |
 //! | reduce, merge and reduce | what was written during the shuffle is read; the replicas of the output are written |
-//! | reduce that resumes elsewhere | the checkpoint: both disks and the network |
+//! | reduce that resumes elsewhere | the checkpoint: the network, and both disks as far as it is not cached |
 
 use super::{
     SimEvent, World,
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::rng::{Rng, mix};
 use mrcore::{Phase, ids::AttemptId};
+use smallvec::SmallVec;
 
 /// Maximum number of senders of a shuffle that are modelled one by one. With more, the load is
 /// assumed to be even on all machines.
@@ -55,24 +56,36 @@ impl World {
     }
 
     /// Adds the output of an attempt to a path: `part` bytes per byte of the flow, in total `bytes`.
-    /// The first replica is on the machine of the attempt if that has space, the others are on
-    /// random machines. Each is sent from the machine before it.
+    /// The first replica is on the machine of the attempt, the second in another rack, the third in
+    /// the rack of the second, as far as machines have space. Each is sent from the machine before
+    /// it.
     fn add_replicas(&self, path: &mut Path, at: u32, id: AttemptId, part: f64, bytes: f64) {
-        let mut rng = self.rng_of(id);
-        let has_space = |node: u32| {
-            let free = self.setup.machines[node as usize].disk_bytes as f64;
-            free > bytes && self.nodes[node as usize].has_blocks()
-        };
-        let mut from = at;
-        for number in 0..self.setup.output_replication.min(self.nodes.len()) {
-            let own = (number == 0).then_some(at);
-            let mut some = own.into_iter().chain((0..8).map(|_| rng.index(self.nodes.len()) as u32));
-            let fits = |to: &u32| (number == 0 || *to != from) && has_space(*to);
-            let Some(to) = some.find(fits) else { return };
-            self.net.add_transfer(path, from, to, part);
+        let (mut rng, count) = (self.rng_of(id), self.nodes.len());
+        let mut replicas: SmallVec<[u32; 3]> = SmallVec::new();
+        for number in 0..self.setup.output_replication {
+            let fits = |node: u32| {
+                let has_space = self.setup.machines[node as usize].disk_bytes as f64 > bytes;
+                has_space && self.nodes[node as usize].has_blocks() && !replicas.contains(&node)
+            };
+            let is_preferred = |node: u32| match number {
+                0 => node == at,
+                1 => !self.net.same_rack(node, replicas[0]),
+                _ => self.net.same_rack(node, replicas[1]),
+            };
+            let first = if number == 0 { at as usize } else { rng.index(count) };
+            let all = || (0..count).map(|step| ((first + step) % count) as u32).filter(|node| fits(*node));
+            let found = all().find(|node| is_preferred(*node)).or_else(|| all().next());
+            let Some(to) = found else { return };
+            self.net.add_transfer(path, replicas.last().copied().unwrap_or(at), to, part);
             self.net.add_disk(path, to, part);
-            from = to;
+            replicas.push(to);
         }
+    }
+
+    /// Returns the bytes per second at which a checkpoint can be written or read on a machine.
+    pub(super) fn checkpoint_rate(&self, at: usize) -> f64 {
+        let uncached = self.nodes[at].uncached_share().max(1e-9);
+        self.setup.costs.write.min(self.net.disk_share(at as u32) / uncached)
     }
 
     /// Returns the fraction of the data of a reduce that uses the disk, because it fits neither into
@@ -84,18 +97,17 @@ impl World {
 
     fn shuffle_path(&self, at: u32, id: AttemptId, share: f64) -> Path {
         let Some(known_job) = self.jobs_known.get(&id.job()) else { return Path::default() };
-        let (senders, all) = (known_job.log.bytes_by_node(), known_job.log.bytes());
+        let senders = known_job.log.bytes_by_node();
+        let serving = || senders.iter().filter(|(node, _)| self.nodes[**node as usize].serves());
+        let all: f64 = serving().map(|(_, bytes)| bytes).sum();
+        let uncached = |node: u32| self.nodes[node as usize].uncached_share();
         let mut path = if all > 0.0 && senders.len() <= SENDERS_MAX {
-            let senders = senders
-                .iter()
-                .map(|(node, bytes)| (*node, bytes / all, self.nodes[*node as usize].uncached_share()));
-            self.net.shuffle_path(at, senders)
+            self.net.shuffle_path(at, serving().map(|(node, bytes)| (*node, bytes / all, uncached(*node))))
         } else {
-            self.net.even_shuffle_path(at)
+            self.net.even_shuffle_path(at, uncached(at))
         };
-        let job = &self.workload.jobs[known_job.plan];
-        let in_all: u64 = job.maps.iter().map(|map| map.bytes).sum();
-        self.net.add_disk(&mut path, at, self.spilled_share(at, in_all as f64 * job.map_out * share));
+        let bytes = known_job.map_output_bytes * share;
+        self.net.add_disk(&mut path, at, self.spilled_share(at, bytes));
         path
     }
 
@@ -108,9 +120,9 @@ impl World {
         let node = &mut self.nodes[at];
         let Some(run) = node.runs.iter_mut().find(|run| run.key == key) else { return };
         run.advance(now);
-        let (id, flow, is_frozen) = (run.id, run.flow, run.is_frozen);
+        let (id, flow, is_stopped) = (run.id, run.flow, run.is_frozen || run.hangs);
         let known_job = self.jobs_known.get(&id.job());
-        let (Work::Reduce(reduce), Some(known_job), false) = (&mut run.work, known_job, is_frozen) else {
+        let (Work::Reduce(reduce), Some(known_job), false) = (&mut run.work, known_job, is_stopped) else {
             return self.schedule_next_change(at, key);
         };
         if reduce.transfer.is_some() {
@@ -168,9 +180,10 @@ impl World {
         let Some(run) = self.nodes[at].runs.iter().find(|run| run.key == key) else { return };
         let Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) = &run.work else { return };
         let mut path = Path::default();
-        self.net.add_disk(&mut path, transfer.source, 1.0);
-        self.net.add_transfer(&mut path, transfer.source, at as u32, 1.0);
-        self.net.add_disk(&mut path, at as u32, 1.0);
+        let (source, to) = (transfer.source, at as u32);
+        self.net.add_disk(&mut path, source, self.nodes[source as usize].uncached_share());
+        self.net.add_transfer(&mut path, source, to, 1.0);
+        self.net.add_disk(&mut path, to, self.nodes[at].uncached_share());
         self.start_flow(at, key, path, demand, false);
     }
 

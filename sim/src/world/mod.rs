@@ -57,7 +57,7 @@ use cases::Before;
 use checks::Checks;
 use fetch::MapLog;
 use mrcore::{
-    Effect, Event, Fact, JobTracker, Phase, Span, Time,
+    Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
     compute::Numbers,
     event::Reply,
     fact::Entry,
@@ -86,6 +86,8 @@ struct KnownJob {
     /// Machines with the input of each map, `copies` per map.
     replicas: Vec<u32>,
     copies: usize,
+    /// Bytes of the output of all maps together.
+    map_output_bytes: f64,
     log: MapLog,
 }
 
@@ -530,6 +532,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         connections: 0,
         next_agent_deadline: None,
         inbox: Vec::new(),
+        idle: PerPhase::default(),
         unreported: Vec::new(),
         copying: BTreeMap::new(),
         runs: Vec::new(),

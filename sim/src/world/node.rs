@@ -60,6 +60,8 @@ pub(super) struct Node {
     pub(super) next_agent_deadline: Option<Time>,
     /// Events that a frozen tracker has not received yet.
     pub(super) inbox: Vec<AgentEvent>,
+    /// Whether a slot was free after its last heartbeat although a task could use it.
+    pub(super) idle: PerPhase<bool>,
     /// Ended attempts that wait to be reported with the next heartbeat.
     pub(super) unreported: Vec<AgentEvent>,
     /// Attempts whose files it copies, with the machine that it copies from.

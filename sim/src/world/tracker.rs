@@ -249,7 +249,10 @@ impl World {
         for (phase, name) in [(Phase::Map, "free map slot"), (Phase::Reduce, "free reduce slot")] {
             let core = self.core.as_ref();
             let idle = core.is_some_and(|core| core.runnable_task(self.now, tracker, phase).is_some());
-            self.count(name, idle);
+            // A slot may be free until the next heartbeat: a reduce that waited for the node of its
+            // checkpoint can run here only after another job got the slot there.
+            let was_idle = std::mem::replace(&mut self.nodes[at].idle[phase], idle);
+            self.count(name, idle && was_idle);
         }
         // After a new registration, messages of the earlier one do not reach the core.
         if self.requests == requests {
