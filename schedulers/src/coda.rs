@@ -24,6 +24,7 @@ mod estimator;
 mod virtual_fair;
 
 use crate::{
+    estimate::demand,
     fair::pools::{self, Pool, Pools},
     fill::{LocalityDelay, SlotOrder, fill_in_order, locality_reason},
     params::Section,
@@ -134,7 +135,8 @@ pub struct Coda {
     remote_slowdown: f64,
     /// Measured time from the request to the release of a slot.
     latency: PerPhase<crate::estimate::Mean>,
-    has_overdue: bool,
+    /// The overdue jobs, the one that has been overdue longest first.
+    overdue: Vec<JobId>,
     /// Since when jobs have left slots of slow nodes free.
     declined_since: BTreeMap<JobId, Time>,
     /// Whether jobs have arrived or become ready since the last round.
@@ -192,7 +194,9 @@ struct JobState {
     maps_end_s: f64,
     /// Whether reduces are useful now.
     is_ready: bool,
-    is_overdue: bool,
+    overdue_since: Option<Time>,
+    /// Number of slots that the job has precedence for because it is overdue.
+    overdue_slots: PerPhase<u32>,
     /// Seconds that the work of this job and all smaller jobs takes on all slots.
     backlog_s: PerPhase<f64>,
     estimated_at: Time,
@@ -263,7 +267,7 @@ impl Coda {
             finished_far: NodeTimes::default(),
             remote_slowdown: 1.0,
             latency: PerPhase::default(),
-            has_overdue: false,
+            overdue: Vec::new(),
             declined_since: BTreeMap::new(),
             wants_round: false,
         }
@@ -324,6 +328,7 @@ impl Coda {
         for job in &running {
             self.refresh(job.id, cluster);
         }
+        self.share_overdue_slots(&running, cluster);
         self.measure_speeds(&running, now, cluster);
     }
 
@@ -347,7 +352,6 @@ impl Coda {
         let pools: Vec<SharingPool> =
             self.pools.iter().map(|pool| SharingPool { weight: pool.weight, min: min(pool) }).collect();
         self.virtual_fair.advance(now, &sharing, &pools, slots);
-        self.has_overdue = false;
         for job in running {
             let fair_s = self.virtual_fair.completion_s(job.id);
             let Some(state) = self.jobs.get_mut(&job.id) else { continue };
@@ -358,9 +362,9 @@ impl Coda {
                 (left_s / slots).max(left_s.min(state.work.task_s[phase]))
             };
             let ends = now.since(job.submitted).as_secs_f64() + needs(Phase::Map) + needs(Phase::Reduce);
-            state.is_overdue =
+            let is_overdue =
                 fair_s.is_some_and(|fair_s| ends > self.settings.overdue_after * fair_s + LEAD_S);
-            self.has_overdue |= state.is_overdue;
+            state.overdue_since = is_overdue.then(|| state.overdue_since.unwrap_or(now));
         }
     }
 
@@ -459,33 +463,43 @@ impl Coda {
         ((self.settings.overdue_share * f64::from(cluster.slots(phase))) as u32).max(1)
     }
 
-    /// Returns the number of slots that overdue jobs will keep.
-    fn slots_of_overdue_jobs(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
-        if !self.has_overdue {
-            return 0;
+    /// Divides the slots for overdue jobs evenly among those that can use them. What cannot be
+    /// divided goes to those that have been overdue longest.
+    fn share_overdue_slots(&mut self, running: &[&Job], cluster: &Cluster) {
+        let since = |job: &Job| Some((self.state(job.id).overdue_since?, job.id));
+        let mut overdue: Vec<(Time, JobId)> = running.iter().filter_map(|job| since(job)).collect();
+        overdue.sort_unstable();
+        self.overdue = overdue.into_iter().map(|(_, id)| id).collect();
+        for phase in Phase::BOTH {
+            let usable = |id: &JobId| {
+                let job = cluster.job(*id)?;
+                let waits = self.waiting_jobs[phase].key(*id).is_some();
+                Some(if waits { demand(job, phase, cluster) as u32 } else { job.running[phase].len() as u32 })
+            };
+            let usable: Vec<u32> = self.overdue.iter().map(|id| usable(id).unwrap_or(0)).collect();
+            let shares = divide_evenly(self.overdue_slots(phase, cluster), &usable);
+            for (id, share) in self.overdue.iter().zip(shares) {
+                if let Some(state) = self.jobs.get_mut(id) {
+                    state.overdue_slots[phase] = share;
+                }
+            }
         }
-        let overdue = self.jobs.iter().filter(|(_, state)| state.is_overdue);
-        let jobs = overdue.filter_map(|(id, _)| plan.cluster().job(*id));
-        jobs.map(|job| plan.retained_slots(job, phase)).sum()
     }
 
-    /// Returns the overdue jobs that have precedence for the next slot, the one with the fewest
-    /// slots first.
+    /// Returns the number of slots that a job will keep.
+    fn retained_slots(job: JobId, phase: Phase, plan: &Plan<'_>) -> u32 {
+        plan.cluster().job(job).map_or(0, |job| plan.retained_slots(job, phase))
+    }
+
+    /// Returns the overdue jobs that have precedence for the next slot because they have less than
+    /// their share, the one with the fewest slots first.
     fn overdue_jobs(&self, phase: Phase, plan: &Plan<'_>) -> Vec<JobId> {
-        if !self.has_overdue {
-            return Vec::new();
-        }
-        let waits = |id: &JobId| self.waiting_jobs[phase].key(*id).is_some();
-        let overdue = self.jobs.iter().filter(|(id, state)| state.is_overdue && waits(id)).map(|(id, _)| *id);
-        let mut overdue: Vec<JobId> = overdue.collect();
-        if overdue.is_empty()
-            || self.slots_of_overdue_jobs(phase, plan) >= self.overdue_slots(phase, plan.cluster())
-        {
-            return Vec::new();
-        }
-        let held = |id: &JobId| plan.cluster().job(*id).map_or(0, |job| plan.retained_slots(job, phase));
-        overdue.sort_by_key(|id| (held(id), *id));
-        overdue
+        let waiting = self.overdue.iter().filter(|id| self.waiting_jobs[phase].key(**id).is_some());
+        let retained = waiting.map(|id| (Self::retained_slots(*id, phase, plan), *id));
+        let mut below: Vec<(u32, JobId)> =
+            retained.filter(|(retained, id)| *retained < self.state(*id).overdue_slots[phase]).collect();
+        below.sort_by_key(|(retained, _)| *retained);
+        below.into_iter().map(|(_, id)| id).collect()
     }
 
     fn is_below_min(&self, job: JobId, phase: Phase) -> bool {
@@ -694,6 +708,21 @@ fn is_node_local(job: &Job, attempt: &Attempt, cluster: &Cluster) -> bool {
     host.zip(job.task(attempt.id.task)).is_some_and(|(host, task)| task.hosts.contains(&host))
 }
 
+/// Divides slots evenly among jobs that can use these numbers of slots. What cannot be divided goes
+/// to the first.
+fn divide_evenly(slots: u32, usable: &[u32]) -> Vec<u32> {
+    let mut shares = vec![0; usable.len()];
+    let mut left = slots.min(usable.iter().sum());
+    while left > 0 {
+        for (share, usable) in shares.iter_mut().zip(usable) {
+            if left > 0 && *share < *usable {
+                (*share, left) = (*share + 1, left - 1);
+            }
+        }
+    }
+    shares
+}
+
 fn map_rules(rule: &str) -> [&'static str; 3] {
     match rule {
         "below-min-share" => MAP_RULES[1],
@@ -736,7 +765,7 @@ struct Preemption<'a> {
 impl PreemptionRules for Preemption<'_> {
     fn deficit(&self, job: &Job, phase: Phase, plan: &Plan<'_>) -> u32 {
         let state = self.policy.state(job.id);
-        if phase == Phase::Reduce && !state.is_ready && !state.is_overdue {
+        if phase == Phase::Reduce && !state.is_ready && state.overdue_since.is_none() {
             return 0;
         }
         let wanted = (plan.startable_tasks(job, phase) as u32).min(plan.cluster().slots(phase));
@@ -775,7 +804,7 @@ impl PreemptionRules for Preemption<'_> {
 
     fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
         let (from, to) = (self.policy.state(victim.job()), self.policy.state(beneficiary));
-        let why = if to.is_overdue && from.size <= to.size {
+        let why = if to.overdue_since.is_some() && from.size <= to.size {
             Why::rule("overdue-job")
         } else if victim.phase() == Phase::Reduce && !from.is_ready {
             Why::rule("waits-for-maps").with("maps_end", from.maps_end_s)
@@ -790,13 +819,16 @@ impl Coda {
     /// Returns whether a slot may move from a job to another.
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
         let (to_state, from_state) = (self.state(to), self.state(from));
-        let (overdue, limit) =
-            (self.slots_of_overdue_jobs(phase, plan), self.overdue_slots(phase, plan.cluster()));
-        if to_state.is_overdue && !from_state.is_overdue && overdue < limit {
-            return true;
-        }
-        if from_state.is_overdue && overdue <= limit {
+        // An overdue job keeps its share, and takes what it lacks from all others.
+        if from_state.overdue_since.is_some()
+            && Self::retained_slots(from, phase, plan) <= from_state.overdue_slots[phase]
+        {
             return false;
+        }
+        if to_state.overdue_since.is_some()
+            && Self::retained_slots(to, phase, plan) < to_state.overdue_slots[phase]
+        {
+            return true;
         }
         if self.settings.min_shares && self.pools.pool_number(to) != self.pools.pool_number(from) {
             let at_min = |pool: &Pool| pool.retained_slots(phase, plan) <= f64::from(pool.min[phase]);
@@ -915,7 +947,7 @@ impl Scheduler for Coda {
         let waits = |phase: &Phase| self.waiting_jobs[*phase].key(job.id).is_some();
         let reason = |phase: Phase| {
             let ahead = self.waiting_jobs[phase].ahead_of(job.id).count() as f64;
-            let why = if state.is_overdue {
+            let why = if state.overdue_since.is_some() {
                 Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
             } else if phase == Phase::Reduce && !state.is_ready {
                 Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
@@ -925,5 +957,22 @@ impl Scheduler for Coda {
             why.with("jobs_ahead", ahead)
         };
         Phase::BOTH.into_iter().filter(waits).map(reason).take(1).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::divide_evenly;
+
+    #[test]
+    fn slots_of_overdue_jobs_are_divided_evenly() {
+        assert_eq!(divide_evenly(6, &[9, 9, 9]), [2, 2, 2]);
+        assert_eq!(divide_evenly(8, &[9, 9, 9]), [3, 3, 2]);
+        // A job that can use less leaves the rest to others.
+        assert_eq!(divide_evenly(8, &[1, 9, 2]), [1, 5, 2]);
+        assert_eq!(divide_evenly(8, &[1, 0, 2]), [1, 0, 2]);
+        // More jobs than slots: those that have been overdue longest.
+        assert_eq!(divide_evenly(2, &[9, 9, 9]), [1, 1, 0]);
+        assert_eq!(divide_evenly(0, &[9]), [0]);
     }
 }

@@ -136,3 +136,11 @@ fn without_its_bound_coda_starves_a_large_job() {
     assert!(completion_s("coda", &[], flood, (20, 4)).1);
     assert!(!completion_s("coda", &[("coda.overdue_share", "0")], flood, (20, 4)).1);
 }
+
+/// The jobs that arrive use all reduce slots and become overdue as well, but a large job that is
+/// overdue keeps its part of the slots for overdue jobs.
+#[test]
+fn large_job_ends_among_other_overdue_jobs_under_coda() {
+    let (elapsed_s, ended) = completion_s("coda", &[], (4, 2, 6.0), (40, 4));
+    assert!(ended && elapsed_s < 400.0, "the job takes {elapsed_s} s");
+}
