@@ -835,7 +835,11 @@ impl Coda {
             if self.pools.pool_of(from).is_some_and(|pool| pool.min[phase] > 0 && at_min(pool)) {
                 return false;
             }
-            if self.is_below_min(to, phase) {
+            // What this round preempts for the pool counts.
+            let below = |pool: &Pool| {
+                pool.min[phase] > 0 && pool.retained_slots(phase, plan) < f64::from(pool.min[phase])
+            };
+            if self.pools.pool_of(to).is_some_and(below) {
                 return true;
             }
         }
