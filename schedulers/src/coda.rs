@@ -41,7 +41,10 @@ use mrcore::{
     scheduler::{Cause, Round},
     task::Attempt,
 };
-use std::{cell::Cell, collections::BTreeMap};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 use virtual_fair::{SharingJob, SharingPool, VirtualFair};
 
 /// The texts of the rules of this policy.
@@ -632,12 +635,9 @@ impl Coda {
         if !self.settings.preempts[phase] || self.waiting_jobs[phase].is_empty() {
             return;
         }
-        let mut in_need: Vec<JobId> = Vec::new();
-        for (id, _) in self.in_order(phase, plan) {
-            if !in_need.contains(&id) {
-                in_need.push(id);
-            }
-        }
+        let mut seen = BTreeSet::new();
+        let in_order = self.in_order(phase, plan).map(|(id, _)| id);
+        let in_need: Vec<JobId> = in_order.filter(|id| seen.insert(*id)).collect();
         let limits: &[Locality] = match phase {
             Phase::Map => &[Locality::NodeLocal, Locality::OffRack],
             Phase::Reduce => &[Locality::OffRack],
