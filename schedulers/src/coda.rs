@@ -39,7 +39,7 @@ use mrcore::{
     job::Job,
     plan::{CheckpointPlace, Locality, PreemptMode},
     scheduler::{Cause, Round},
-    task::Attempt,
+    task::{Attempt, Task},
 };
 use std::{
     cell::Cell,
@@ -575,22 +575,29 @@ impl Coda {
         if !self.settings.waits_for_checkpoint {
             return Some((plan.next_reduce(job, tracker)?, ""));
         }
-        let (task, place) = plan.next_reduce_at(job, tracker, CheckpointPlace::Remote)?;
-        match place {
-            CheckpointPlace::Local => Some((task, ",resumed")),
-            CheckpointPlace::None => Some((task, "")),
-            CheckpointPlace::Remote => {
-                let checkpoint = job.task(task)?.checkpoint?;
-                let copy_s = checkpoint.bytes as f64 / FETCH_BYTES_PER_S;
-                let home = checkpoint.tracker;
-                let paused_at = plan.cluster().attempt(checkpoint.attempt).and_then(|paused| paused.ended);
-                let waited_s = paused_at.map_or(0.0, |at| plan.now().since(at).as_secs_f64());
-                let moves = copy_s < self.release_s(home, plan)
-                    || plan.could_run(task, home).is_err()
-                    || waited_s > PATIENCE * copy_s + PATIENCE_MIN_S;
-                moves.then_some((task, ",migrated"))
-            }
+        if let Some((task, place)) = plan.next_reduce_at(job, tracker, CheckpointPlace::None) {
+            return Some((task, if place == CheckpointPlace::Local { ",resumed" } else { "" }));
         }
+        let mut paused =
+            self.paused.tasks_of(job.id).filter_map(|index| job.tasks.reduce.get(index as usize));
+        let found = paused.find(|task| {
+            plan.reserved_place(task.id).is_none()
+                && plan.could_run(task.id, tracker).is_ok()
+                && self.may_migrate(task, plan)
+        });
+        found.map(|task| (task.id, ",migrated"))
+    }
+
+    /// Returns whether a paused reduce may resume on a node without its checkpoint.
+    fn may_migrate(&self, task: &Task, plan: &Plan<'_>) -> bool {
+        let Some(checkpoint) = task.checkpoint else { return false };
+        let copy_s = checkpoint.bytes as f64 / FETCH_BYTES_PER_S;
+        let home = checkpoint.tracker;
+        let paused_at = plan.cluster().attempt(checkpoint.attempt).and_then(|paused| paused.ended);
+        let waited_s = paused_at.map_or(0.0, |at| plan.now().since(at).as_secs_f64());
+        copy_s < self.release_s(home, plan)
+            || plan.could_run(task.id, home).is_err()
+            || waited_s > PATIENCE * copy_s + PATIENCE_MIN_S
     }
 
     /// Returns the seconds until a reduce slot of a tracker is free.
