@@ -179,8 +179,7 @@ impl Estimator {
         let kinds = self.kinds(job, phase, bytes).into_iter().filter(|_| self.predicts);
         kinds.filter_map(|kind| Some((kind.2, self.earlier_tasks.get(&kind)?))).find_map(|(size, tasks)| {
             let (seconds, earlier_bytes) = (tasks.seconds.value()?, tasks.bytes.value()?);
-            let scale = if size.is_none() && earlier_bytes > 0.0 { bytes / earlier_bytes } else { 1.0 };
-            Some(seconds * scale)
+            Some(if size.is_none() { seconds * scale(bytes, earlier_bytes) } else { seconds })
         })
     }
 
@@ -267,10 +266,16 @@ impl Estimator {
         let map_bytes = self.map_bytes(job);
         let like_a_map = || {
             let known = job.succeeded.map > 0 && map_bytes > 0.0;
-            if known { map_s * bytes / map_bytes } else { self.default_s.reduce }
+            if known { map_s * scale(bytes, map_bytes) } else { self.default_s.reduce }
         };
         measured.or_else(|| self.predicted_s(job, Phase::Reduce, bytes)).unwrap_or_else(like_a_map)
     }
+}
+
+/// Returns how many times as long a task takes as tasks with other input. Without bytes, nothing is
+/// known: a task without input, or a reduce whose maps have no output, may take any time.
+fn scale(bytes: f64, earlier_bytes: f64) -> f64 {
+    if bytes > 0.0 && earlier_bytes > 0.0 { bytes / earlier_bytes } else { 1.0 }
 }
 
 /// Lets earlier values count less.
@@ -286,5 +291,17 @@ pub(super) fn part_reduced(progress: Progress) -> f64 {
         0.0
     } else {
         (1.5 * f64::from(progress.done) - 0.5).clamp(0.0, 1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn task_without_input_is_not_predicted_to_take_no_time() {
+        for (bytes, earlier_bytes, expected) in [(20.0, 10.0, 2.0), (0.0, 10.0, 1.0), (20.0, 0.0, 1.0)] {
+            assert!((scale(bytes, earlier_bytes) - expected).abs() < 1e-9, "{bytes} {earlier_bytes}");
+        }
     }
 }
