@@ -12,9 +12,9 @@ use crate::{
 };
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Span, Time,
-    ids::JobId,
+    ids::{JobId, TaskId},
     job::Job,
-    task::{Progress, Stage},
+    task::{Attempt, Progress, Stage},
 };
 use std::collections::BTreeMap;
 
@@ -196,7 +196,7 @@ impl Estimator {
         let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps, now, cluster);
         let reduces = f64::from(job.spec.reduces);
         let reports = cluster.reports(job.id, Phase::Reduce);
-        let running = cluster.running(job, Phase::Reduce).filter_map(|(_, progress)| progress);
+        let running = furthest_attempts(job, Phase::Reduce, cluster).map(|(_, progress)| progress);
         let checkpoints = paused.tasks_of(job.id).filter_map(|index| {
             let task = job.tasks.reduce.get(index as usize)?;
             Some(reports.progress(task.attempts.get(task.checkpoint?.attempt.number as usize)?))
@@ -227,8 +227,8 @@ impl Estimator {
         let mut done =
             if by_bytes { job.bytes_mapped as f64 / bytes } else { f64::from(job.succeeded.map) / tasks };
         let mut spent = job.task_time.map.as_secs_f64();
-        for (attempt, progress) in cluster.running(job, Phase::Map) {
-            let part = f64::from(progress.unwrap_or_default().done);
+        for (attempt, progress) in furthest_attempts(job, Phase::Map, cluster) {
+            let part = f64::from(progress.done);
             if part > 0.0 {
                 let whole = job.task(attempt.id.task).map_or(0.0, |task| task.bytes() as f64);
                 done += part * if by_bytes { whole / bytes } else { 1.0 / tasks };
@@ -276,6 +276,24 @@ impl Estimator {
 /// known: a task without input, or a reduce whose maps have no output, may take any time.
 fn scale(bytes: f64, earlier_bytes: f64) -> f64 {
     if bytes > 0.0 && earlier_bytes > 0.0 { bytes / earlier_bytes } else { 1.0 }
+}
+
+/// Returns the running attempts that have reported progress; of a task with several, the one that is
+/// furthest.
+fn furthest_attempts<'a>(
+    job: &'a Job,
+    phase: Phase,
+    cluster: &'a Cluster,
+) -> impl Iterator<Item = (&'a Attempt, Progress)> {
+    let mut furthest = BTreeMap::<TaskId, (&Attempt, Progress)>::new();
+    for (attempt, progress) in cluster.running(job, phase) {
+        let Some(progress) = progress else { continue };
+        let known = furthest.entry(attempt.id.task).or_insert((attempt, progress));
+        if progress.done > known.1.done {
+            *known = (attempt, progress);
+        }
+    }
+    furthest.into_values()
 }
 
 /// Lets earlier values count less.
