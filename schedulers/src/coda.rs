@@ -107,7 +107,7 @@ const SLOW: f64 = 0.33;
 /// A task waits for a better slot at most this many times as long as expected, plus a constant.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_MIN_S: f64 = 60.0;
-/// How often a task is moved from a slow node, at most.
+/// A task that was interrupted this often is not moved from a slow node.
 const MOVES_MAX: u32 = 4;
 /// An attempt is preempted if it would hold its slot for this many times the cost.
 const COST_MARGIN: f64 = 1.25;
@@ -676,9 +676,9 @@ impl Coda {
                     let there_s =
                         self.preemption_cost_s(phase) + self.state(attempt.id.job()).backlog_s[phase];
                     let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
+                    let moves = !is_new && left_s > 2.0 * (left_s * *speed + there_s);
                     // A task that has moved often stays.
-                    let may_move = attempt.id.number < MOVES_MAX;
-                    let moves = may_move && !is_new && left_s > 2.0 * (left_s * *speed + there_s);
+                    let moves = moves && interruptions(attempt, cluster) < MOVES_MAX;
                     if moves && !plan.is_preempted(attempt.id) {
                         let why = Why::rule("slow-node").with("speed", *speed);
                         let _ = plan.preempt_in_mode(attempt.id, self.settings.preempt_mode, why);
@@ -709,6 +709,15 @@ const MAP_RULES: [[&str; 3]; 3] = [
     ["below-min-share,node-local", "below-min-share,rack-local", "below-min-share,off-rack"],
     ["beyond-fair-sharing,node-local", "beyond-fair-sharing,rack-local", "beyond-fair-sharing,off-rack"],
 ];
+
+/// Returns how often the task of an attempt was interrupted. The remainder of a map that was split
+/// is a new task with the same root.
+fn interruptions(attempt: &Attempt, cluster: &Cluster) -> u32 {
+    let job = cluster.job(attempt.id.job()).filter(|_| attempt.id.phase() == Phase::Map);
+    let root = cluster.task(attempt.id.task).map(|task| task.root);
+    let pieces = job.into_iter().flat_map(|job| &job.tasks.map).filter(|task| Some(task.root) == root);
+    attempt.id.number + (pieces.count() as u32).saturating_sub(1)
+}
 
 fn is_node_local(job: &Job, attempt: &Attempt, cluster: &Cluster) -> bool {
     let host = cluster.tracker(attempt.tracker).map(|tracker| tracker.host);
