@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 
 /// The paused reduces of a job that are pending, in the order in which they were paused.
 ///
-/// The paper increments a counter of every paused reduce of a job with each skipped offer. Here the
-/// job has one counter, and each reduce stores the value of the counter at the time of its pause.
-/// The resulting numbers are the same, but an offer needs only one addition.
+/// FCS increments a counter of every paused reduce of a job with each skipped offer. Here the job
+/// has one counter, and each reduce stores the value of the counter at the time of its pause. The
+/// resulting numbers are the same, but an offer needs only one addition. `coda` does not count
+/// offers.
 #[derive(Debug, Default)]
 struct PausedQueue {
     /// Number of offers that the job has skipped.
