@@ -68,7 +68,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
     ),
     (
         "shares-with-overdue-jobs",
-        "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots, and {jobs_ahead goes|go} first",
+        "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots, and {jobs_ahead job goes|jobs go} first",
     ),
     (
         "larger-job",
