@@ -20,6 +20,9 @@ use smallvec::SmallVec;
 /// assumed to be even on all machines.
 const SENDERS_MAX: usize = 64;
 
+/// Number of random machines that are considered for a replica.
+const DRAWS: usize = 32;
+
 impl World {
     /// Returns a random number generator that depends only on the attempt.
     pub(super) fn rng_of(&self, id: AttemptId) -> Rng {
@@ -72,9 +75,14 @@ impl World {
                 1 => !self.net.same_rack(node, replicas[0]),
                 _ => self.net.same_rack(node, replicas[1]),
             };
-            let first = if number == 0 { at as usize } else { rng.index(count) };
-            let all = || (0..count).map(|step| ((first + step) % count) as u32).filter(|node| fits(*node));
-            let found = all().find(|node| is_preferred(*node)).or_else(|| all().next());
+            // Random machines, so that no machine gets more replicas than others; only if none of
+            // them is suitable, the first that fits.
+            let own = (number == 0).then_some(at);
+            let draws: SmallVec<[u32; DRAWS]> = (0..DRAWS).map(|_| rng.index(count) as u32).collect();
+            let mut some = own.into_iter().chain(draws).filter(|node| fits(*node));
+            let first = rng.index(count);
+            let mut all = (0..count).map(|step| ((first + step) % count) as u32);
+            let found = some.find(|node| is_preferred(*node)).or_else(|| all.find(|node| fits(*node)));
             let Some(to) = found else { return };
             self.net.add_transfer(path, replicas.last().copied().unwrap_or(at), to, part);
             self.net.add_disk(path, to, part);
@@ -281,4 +289,44 @@ pub(super) fn fetch_demand(reduce: &ReduceRun, setup: &crate::setup::Setup) -> f
     let until_then = reduce.fetch.backlog() * reduce.share / setup.costs.net_epoch.as_secs_f64();
     let knows_all_maps = reduce.fetch.knows_all_maps(reduce.maps);
     if knows_all_maps { setup.costs.fetch } else { until_then.min(setup.costs.fetch) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Setup, Workload, World};
+    use mrcore::{
+        PerPhase,
+        ids::{JobId, TaskId},
+    };
+    use std::collections::BTreeMap;
+
+    /// Returns how many bytes per byte of output each machine of a cluster writes, for many reduces.
+    fn writes(nodes: u32, reduces: u32) -> (World, BTreeMap<u32, f64>) {
+        let setup = Setup::even(nodes, PerPhase { map: 1, reduce: 1 }, "fifo");
+        let world = World::new(setup, Workload::default()).expect("a policy");
+        let mut written: BTreeMap<u32, f64> = BTreeMap::new();
+        for index in 0..reduces {
+            let id = TaskId { job: JobId(1), phase: Phase::Reduce, index }.attempt(0);
+            let mut path = Path::default();
+            world.add_replicas(&mut path, index % nodes, id, 1.0, 1e6);
+            for node in 0..nodes {
+                *written.entry(node).or_default() += world.net.disk_part(&path, node);
+            }
+        }
+        (world, written)
+    }
+
+    #[test]
+    fn replicas_of_output_are_spread_over_all_machines() {
+        // Racks of 40 and 18 machines.
+        let (_, written) = writes(58, 5800);
+        let all: f64 = written.values().sum();
+        assert!((all - 3.0 * 5800.0).abs() < 1e-6, "three replicas each: {all}");
+        let (low, high) =
+            written.values().fold((f64::MAX, 0.0_f64), |(low, high), x| (low.min(*x), high.max(*x)));
+        assert!(low > 150.0 && high < 700.0, "100 are own; a machine has {low} to {high}");
+        let (_, written) = writes(2, 100);
+        assert!((written.values().sum::<f64>() - 200.0).abs() < 1e-6, "no machine has two replicas");
+    }
 }

@@ -129,6 +129,13 @@ impl Net {
         self.capacity[at] / (self.parts_on_link[at] + 1.0)
     }
 
+    /// Returns the bytes on the disk of a node per byte of a flow.
+    #[cfg(test)]
+    pub(super) fn disk_part(&self, path: &Path, node: u32) -> f64 {
+        let disk = self.disk(node) as usize;
+        path.iter().find(|(link, _)| *link == disk).map_or(0.0, |(_, part)| part)
+    }
+
     /// Adds `part` bytes on the disk of a node, read or written, to a path.
     pub(super) fn add_disk(&self, path: &mut Path, node: u32, part: f64) {
         path.add(self.disk(node), part);
@@ -343,10 +350,10 @@ impl Net {
             }
         }
         self.link_shares = links;
-        let is_news = |flow: &Flow| (flow.rate - flow.known_rate).abs() > 1e-3 * flow.known_rate;
+        let has_changed = |flow: &Flow| (flow.rate - flow.known_rate).abs() > 1e-3 * flow.known_rate;
         let flows = self.flows.iter().enumerate();
         let flows =
-            flows.filter_map(|(id, flow)| Some((id, flow.as_ref().filter(|flow| is_news(flow))?.owner)));
+            flows.filter_map(|(id, flow)| Some((id, flow.as_ref().filter(|flow| has_changed(flow))?.owner)));
         flows.collect()
     }
 }
