@@ -113,19 +113,13 @@ impl JobTracker {
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
         let mut overdue: Vec<AttemptId> = Vec::new();
-        let cluster = &self.cluster;
-        let phases = cluster.jobs().flat_map(|job| Phase::BOTH.map(|phase| (job, phase)));
-        let running = phases.flat_map(|(job, phase)| {
-            let reports = cluster.reports(job.id, phase);
-            cluster.running(job, phase).map(move |(attempt, _)| (attempt, reports))
-        });
-        for (attempt, reports) in running {
-            // Attempts on a tracker that is suspect or awaited are handled when it comes back or is
-            // lost.
-            let on = self.cluster.tracker(attempt.tracker);
-            if on.is_none_or(|tracker| tracker.state != TrackerState::Live) {
-                continue;
-            }
+        // Attempts on a tracker that is suspect or awaited are handled when it comes back or is lost.
+        let live = self.cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
+        let running = live.flat_map(|tracker| tracker.running.map.iter().chain(&tracker.running.reduce));
+        let mut running: Vec<AttemptId> = running.copied().collect();
+        running.sort_unstable();
+        for attempt in running.into_iter().filter_map(|id| self.cluster.attempt(id)) {
+            let reports = self.cluster.reports(attempt.id.job(), attempt.id.phase());
             let Config { launch_timeout, task_timeout, .. } = self.config;
             let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
             if asked && attempt.preempt_deadline.is_some_and(|preempt_deadline| now >= preempt_deadline) {
