@@ -107,10 +107,10 @@ const SLOW: f64 = 0.33;
 /// A task waits for a better slot at most this many times as long as expected, plus a constant.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_MIN_S: f64 = 60.0;
-/// A task that was interrupted this often is not moved from a slow node.
-const MOVES_MAX: u32 = 4;
-/// An attempt is preempted if it would hold its slot for this many times the cost.
-const COST_MARGIN: f64 = 1.25;
+
+/// An attempt is preempted if it would hold its slot for this many times the cost. Maps are short,
+/// and a split map loses its locality.
+const COST_MARGIN: PerPhase<f64> = PerPhase { map: 5.0, reduce: 1.25 };
 
 /// The position of a job: jobs that are not ready come last.
 type Rank = (bool, Real);
@@ -129,6 +129,8 @@ pub struct Coda {
     waiting_jobs: PerPhase<RankedQueue<JobId, Rank>>,
     /// The speed of each node relative to all nodes.
     speeds: BTreeMap<TrackerId, f64>,
+    /// The assumed speed of the other nodes: where some nodes are slow, others may be as well.
+    unmeasured_speed: f64,
     /// The times of the maps that each node has finished.
     finished_maps: BTreeMap<TrackerId, NodeTimes>,
     /// The times of finished maps that were node-local, and of those that were not.
@@ -265,6 +267,7 @@ impl Coda {
             jobs: BTreeMap::new(),
             waiting_jobs: PerPhase::default(),
             speeds: BTreeMap::new(),
+            unmeasured_speed: 1.0,
             finished_maps: BTreeMap::new(),
             finished_near: NodeTimes::default(),
             finished_far: NodeTimes::default(),
@@ -399,6 +402,8 @@ impl Coda {
         }
         let measured = sums.iter().filter(|(_, node)| node.taken_s > SPEED_MEASURED_S);
         self.speeds = measured.map(|(tracker, node)| (*tracker, node.ratio() / all.ratio())).collect();
+        let slow = self.speeds.values().copied().filter(|speed| *speed < SLOW);
+        self.unmeasured_speed = slow.fold(1.0, f64::min);
     }
 
     /// Counts a finished map for the speed of its node and for the value of locality.
@@ -412,21 +417,21 @@ impl Coda {
         times.add_forgetting(expected_s, taken_s);
     }
 
-    /// Returns the expected seconds of a map by the other maps of its job; `None` while too few
-    /// have been measured. Jobs of one or two maps say nothing about nodes.
+    /// Returns the expected seconds of a map by the other maps of its job, or, if the job has only
+    /// one or two, by earlier jobs of its program. `None` while too few have been measured.
     fn expected_map_s(&self, job: &Job, attempt: AttemptId) -> Option<f64> {
-        let Work { measured_map_s, input_bytes, .. } = self.state(job.id).work;
+        let Work { measured_map_s, earlier_map_s, input_bytes, .. } = self.state(job.id).work;
         let bytes = job.task(attempt.task)?.bytes() as f64;
         let part = if input_bytes > 0.0 { bytes / input_bytes } else { 1.0 / job.tasks.map.len() as f64 };
-        let has_several = job.spec.splits.len() > 2;
-        measured_map_s.filter(|_| has_several).map(|total_s| total_s * part)
+        let total_s = if job.spec.splits.len() > 2 { measured_map_s } else { earlier_map_s };
+        total_s.map(|total_s| total_s * part)
     }
 
     fn speed(&self, tracker: TrackerId) -> f64 {
         if !self.settings.avoids_slow_nodes {
             return 1.0;
         }
-        self.speeds.get(&tracker).copied().unwrap_or(1.0)
+        self.speeds.get(&tracker).copied().unwrap_or(self.unmeasured_speed)
     }
 
     /// Returns whether a task of a job would end sooner on another node than on this slow one,
@@ -649,15 +654,17 @@ impl Coda {
             Phase::Map => &[Locality::NodeLocal, Locality::OffRack],
             Phase::Reduce => &[Locality::OffRack],
         };
-        let ending = self.slots_free_soon(phase, plan);
+        let releases_s = if self.settings.weighs_cost { self.releases_s(phase, plan) } else { Vec::new() };
         for limit in limits {
             let victims = Victims::greatest_first(phase, plan, |attempt, _| {
                 let rank = self.state(attempt.id.job()).rank(phase);
-                (rank, Real(self.remaining_s(attempt, plan)), attempt.id)
+                // By work, not by time: otherwise the slots of slow nodes would be freed first.
+                let left = 1.0 - f64::from(plan.cluster().progress(attempt).done);
+                (rank, Real(left), attempt.id)
             });
             // Smaller jobs do not use the slots of slow nodes.
             let victims = victims.without_slots_on(|tracker| self.speed(tracker) < SLOW);
-            let rules = Preemption { policy: self, limit: *limit, ending: Cell::new(ending) };
+            let rules = Preemption { policy: self, limit: *limit, releases_s: &releases_s, counted: Cell::new(0) };
             preempt_for_jobs(&in_need, phase, victims, &rules, self.settings.preempt_mode, plan);
         }
     }
@@ -668,19 +675,25 @@ impl Coda {
             return;
         }
         let cluster = plan.cluster();
-        for (tracker, speed) in self.speeds.iter().filter(|(_, speed)| **speed < SLOW) {
-            let Some(tracker) = cluster.tracker(*tracker) else { continue };
+        for tracker in cluster.trackers() {
+            let speed = self.speed(tracker.id);
+            if speed >= SLOW {
+                continue;
+            }
+            let is_measured = self.speeds.contains_key(&tracker.id);
             for phase in Phase::BOTH.into_iter().filter(|phase| self.settings.preempts[*phase]) {
                 for attempt in tracker.running[phase].iter().filter_map(|id| cluster.attempt(*id)) {
                     let left_s = self.remaining_s(attempt, plan);
                     let there_s =
                         self.preemption_cost_s(phase) + self.state(attempt.id.job()).backlog_s[phase];
                     let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
-                    let moves = !is_new && left_s > 2.0 * (left_s * *speed + there_s);
-                    // A task that has moved often stays.
-                    let moves = moves && interruptions(attempt, cluster) < MOVES_MAX;
+                    // Each move must gain more than the one before.
+                    let before = interruptions(attempt, cluster);
+                    let gain = 2.0 + f64::from(before);
+                    let moves = !is_new && left_s > gain * (left_s * speed + there_s);
+                    let moves = moves && (is_measured || before == 0);
                     if moves && !plan.is_preempted(attempt.id) {
-                        let why = Why::rule("slow-node").with("speed", *speed);
+                        let why = Why::rule("slow-node").with("speed", speed);
                         let _ = plan.preempt_in_mode(attempt.id, self.settings.preempt_mode, why);
                     }
                 }
@@ -688,18 +701,19 @@ impl Coda {
         }
     }
 
-    /// Returns the number of slots whose attempts end by themselves about as soon as they could be
-    /// preempted.
-    fn slots_free_soon(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
+    /// Returns in how many seconds slots will be free without preemption, the soonest first.
+    fn releases_s(&self, phase: Phase, plan: &Plan<'_>) -> Vec<f64> {
         let cluster = plan.cluster();
         let attempts = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
-        let ends = |attempt: &Attempt| self.settings.weighs_cost && self.ends_soon(attempt, plan);
-        attempts.filter(|(attempt, _)| !plan.is_preempted(attempt.id) && ends(attempt)).count() as u32
+        let kept = attempts.filter(|(attempt, _)| !plan.is_preempted(attempt.id));
+        let mut seconds: Vec<f64> = kept.map(|(attempt, _)| self.remaining_s(attempt, plan)).collect();
+        seconds.sort_unstable_by(f64::total_cmp);
+        seconds
     }
 
-    /// Returns whether an attempt ends by itself about as soon as it could be preempted.
-    fn ends_soon(&self, attempt: &Attempt, plan: &Plan<'_>) -> bool {
-        self.remaining_s(attempt, plan) < COST_MARGIN * self.preemption_cost_s(attempt.id.phase())
+    /// Returns the seconds within which an attempt must end by itself to be left alone.
+    fn soon_s(&self, phase: Phase) -> f64 {
+        COST_MARGIN[phase] * self.preemption_cost_s(phase)
     }
 }
 
@@ -773,9 +787,10 @@ struct Preemption<'a> {
     policy: &'a Coda,
     /// How near the input of a map must be.
     limit: Locality,
-    /// Number of slots that will soon be free without preemption, and are not counted for a job
-    /// yet.
-    ending: Cell<u32>,
+    /// In how many seconds slots will be free without preemption, the soonest first.
+    releases_s: &'a [f64],
+    /// How many of them are counted for a job already.
+    counted: Cell<usize>,
 }
 
 impl PreemptionRules for Preemption<'_> {
@@ -785,9 +800,11 @@ impl PreemptionRules for Preemption<'_> {
             return 0;
         }
         let wanted = (plan.startable_tasks(job, phase) as u32).min(plan.cluster().slots(phase));
-        let spared = wanted.min(self.ending.get());
-        self.ending.set(self.ending.get() - spared);
-        wanted - spared
+        let soon_s = self.policy.soon_s(phase);
+        let soon = self.releases_s.partition_point(|seconds| *seconds < soon_s);
+        let spared = (wanted as usize).min(soon.saturating_sub(self.counted.get()));
+        self.counted.set(self.counted.get() + spared);
+        wanted - spared as u32
     }
 
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
@@ -797,7 +814,8 @@ impl PreemptionRules for Preemption<'_> {
     fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
         plan.now().since(victim.launched) < self.policy.settings.newly_launched
             || plan.has_just_resumed(victim)
-            || self.policy.settings.weighs_cost && self.policy.ends_soon(victim, plan)
+            || self.policy.settings.weighs_cost
+                && self.policy.remaining_s(victim, plan) < self.policy.soon_s(victim.id.phase())
     }
 
     fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)> {

@@ -24,6 +24,9 @@ const FORGETTING: f64 = 0.9;
 /// The maps of a job are compared with each other when as many have been measured.
 const MEASURED_MAPS_MIN: f64 = 3.0;
 
+/// A job of one or two maps is compared with earlier jobs when there were about as many.
+const EARLIER_JOBS_MIN: f64 = 1.0;
+
 /// The estimated work of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
@@ -36,6 +39,9 @@ pub(super) struct Work {
     /// Slot seconds of all maps, only from maps of this job. `None` until several have been
     /// measured.
     pub(super) measured_map_s: Option<f64>,
+    /// Slot seconds of all maps, only from earlier jobs of the same program with tasks of the same
+    /// size. `None` until there were several.
+    pub(super) earlier_map_s: Option<f64>,
     /// Input bytes of all maps.
     pub(super) input_bytes: f64,
     /// Bytes that each reduce fetches.
@@ -62,6 +68,8 @@ type ProgramNumber = u32;
 struct EarlierTasks {
     /// Seconds of a task.
     seconds: Mean,
+    /// The logarithm of these seconds: its mean is not changed much by a few tasks on slow nodes.
+    log_seconds: Mean,
     /// Input bytes of a task.
     bytes: Mean,
 }
@@ -162,6 +170,7 @@ impl Estimator {
         for kind in self.kinds(job, phase, bytes) {
             let tasks = self.earlier_tasks.entry(kind).or_default();
             forget(&mut tasks.seconds).add(seconds);
+            forget(&mut tasks.log_seconds).add(seconds.max(1e-3).ln());
             forget(&mut tasks.bytes).add(bytes);
         }
     }
@@ -181,6 +190,15 @@ impl Estimator {
             let (seconds, earlier_bytes) = (tasks.seconds.value()?, tasks.bytes.value()?);
             Some(if size.is_none() { seconds * scale(bytes, earlier_bytes) } else { seconds })
         })
+    }
+
+    /// Returns the usual seconds of a map of earlier jobs of the same program with maps of the same
+    /// size, if there were several.
+    fn typical_map_s(&self, job: &Job) -> Option<f64> {
+        let [kind, ..] = self.kinds(job, Phase::Map, self.map_bytes(job));
+        let earlier = self.earlier_tasks.get(&kind).filter(|_| self.predicts)?;
+        let several = earlier.log_seconds.count >= EARLIER_JOBS_MIN;
+        earlier.log_seconds.value().filter(|_| several).map(f64::exp)
     }
 
     /// Returns the mean number of input bytes of a map as submitted.
@@ -209,6 +227,7 @@ impl Estimator {
             total_s: PerPhase { map: factor * map_total, reduce: factor * reduce_s * reduces },
             task_s: PerPhase { map: factor * map_total / maps, reduce: factor * reduce_s },
             measured_map_s: measured_s,
+            earlier_map_s: self.typical_map_s(job).map(|seconds| seconds * maps),
             input_bytes: self.flow.input_bytes(job.id),
             reduce_bytes,
         }
