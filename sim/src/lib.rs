@@ -3,14 +3,15 @@
 //!
 //! A [`World`] is made of a [`Setup`] (machines, network, costs, faults, policy, seed) and a
 //! [`Workload`] (jobs and their submission times). It runs to an [`Outcome`] (figures and a hash of
-//! all facts). The crate is pure except for reading and writing files, and for the clock that
-//! measures the run time of policies. Read [`world`] first.
+//! all facts). The crate is pure except for reading and writing files, for the processes of external
+//! policies, and for the clock that measures the run time of policies. Read [`world`] first.
 
 pub mod campaign;
 pub mod catalog;
 mod cluster_file;
 pub mod clusters;
 pub mod experiment;
+mod external;
 pub mod fault;
 pub mod fuzz;
 mod outcome;

@@ -40,13 +40,13 @@ pub struct Outcome {
     pub deciding: DecisionStats,
 }
 
-/// A run that violated a rule.
+/// A run that violated a rule, or whose external policy failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at {at}: {what}")]
 pub struct RuleViolation {
     /// Simulated time.
     pub at: String,
-    /// Description of the violation.
+    /// Description of the violation or failure.
     pub what: String,
 }
 

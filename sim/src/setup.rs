@@ -1,6 +1,12 @@
 //! Description of a simulated cluster: machines, network, costs, faults, policy. Plain data.
 
-use crate::{fault::Fault, random_policy::RandomPolicy, rng::Rng, scenario::Step};
+use crate::{
+    external::{self, External, Failure},
+    fault::Fault,
+    random_policy::RandomPolicy,
+    rng::Rng,
+    scenario::Step,
+};
 use mrcore::{Config, JobTracker, PerPhase, Scheduler, Span};
 use schedulers::{
     Params, PolicyError,
@@ -109,7 +115,7 @@ pub struct Setup {
     pub config: Config,
     /// Costs of operations.
     pub costs: Costs,
-    /// Name of the policy for `schedulers::make`.
+    /// Name of the policy for `schedulers::make`, or `external`.
     pub scheduler: String,
     /// Parameters of the policy, by dotted key.
     pub params: Params,
@@ -188,9 +194,13 @@ impl Setup {
         self.config.offers_max = 0;
     }
 
-    /// Creates the JobTracker core.
-    pub(crate) fn core(&self, spent: &Arc<DecisionTimes>) -> Result<JobTracker, PolicyError> {
-        let core = JobTracker::new(self.config.clone(), self.policy(spent)?);
+    /// Creates the JobTracker core. An external policy that fails sets `failure`.
+    pub(crate) fn core(
+        &self,
+        spent: &Arc<DecisionTimes>,
+        failure: &Failure,
+    ) -> Result<JobTracker, PolicyError> {
+        let core = JobTracker::new(self.config.clone(), self.policy(spent, failure)?);
         Ok(match &self.shadow {
             Some(shadow) => core.with_shadow(schedulers::make(shadow, &self.params)?),
             None => core,
@@ -198,11 +208,19 @@ impl Setup {
     }
 
     /// Creates the policy. Adds the time that its decisions take to `spent`.
-    fn policy(&self, spent: &Arc<DecisionTimes>) -> Result<Box<dyn Scheduler>, PolicyError> {
+    fn policy(
+        &self,
+        spent: &Arc<DecisionTimes>,
+        failure: &Failure,
+    ) -> Result<Box<dyn Scheduler>, PolicyError> {
         if self.scheduler == RANDOM {
             return Ok(Box::new(RandomPolicy(Rng::of(self.seed, "policy"))));
         }
-        let policy = schedulers::make(&self.scheduler, &self.params)?;
+        let policy: Box<dyn Scheduler> = if self.scheduler == external::NAME {
+            Box::new(External::start(self, failure)?)
+        } else {
+            schedulers::make(&self.scheduler, &self.params)?
+        };
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))
     }

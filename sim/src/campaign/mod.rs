@@ -147,10 +147,13 @@ impl Run<'_> {
     /// Returns a hash of all that the run depends on besides the code.
     fn inputs(&self) -> String {
         let case = &self.workload.case;
-        let params = self.variant.map(|variant| variant.clone().with_params(&case.params).params);
+        let policy = self.variant.map(|variant| {
+            let params = variant.clone().with_params(&case.params).params;
+            (&variant.scheduler, params, variant.files())
+        });
         let mut hash = InputHash::default();
         let workload = (case.workload)(self.seed);
-        let _ = write!(hash, "{:?}{:?}{:?}{params:?}", case.setup, case.users, workload);
+        let _ = write!(hash, "{:?}{:?}{:?}{policy:?}", case.setup, case.users, workload);
         format!("{:016x}", hash.0.finish())
     }
 

@@ -1,14 +1,15 @@
-//! Parses lists of policies: `fifo,chronos(fair),fcs[preempt=kill;literal=true]`.
+//! Parses lists of policies: `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`.
 
 use super::ExperimentError;
-use schedulers::Params;
+use crate::external;
+use schedulers::{Params, PolicyError};
 
 /// A policy with its parameters and a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
     /// Label in tables.
     pub label: String,
-    /// Name for `schedulers::make`.
+    /// Name for `schedulers::make`, or `external`.
     pub scheduler: String,
     /// Parameters by dotted key.
     pub params: Params,
@@ -42,23 +43,45 @@ impl Variant {
         self
     }
 
-    /// Parses `fifo,chronos(fair),fcs[preempt=kill;literal=true]`, and checks that each policy can
-    /// be created.
+    /// Parses `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`, and checks that each policy
+    /// can be created. A name before `=` is the label; without it the text is.
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
         let bad = || ExperimentError::NoList(text.to_owned());
         let mut variants = Vec::new();
         for part in split_outside_brackets(text).ok_or_else(bad)? {
-            let (scheduler, given) = match part.split_once('[') {
+            let (name, given) = match part.split_once('[') {
                 None => (part, ""),
-                Some((scheduler, rest)) => (scheduler, rest.strip_suffix(']').ok_or_else(bad)?),
+                Some((name, rest)) => (name, rest.strip_suffix(']').ok_or_else(bad)?),
             };
+            let (label, scheduler) = name.split_once('=').unwrap_or((part, name));
             let pairs = given.split(';').filter(|pair| !pair.is_empty());
             let pairs: Option<Vec<(&str, &str)>> = pairs.map(|pair| pair.split_once('=')).collect();
-            let variant = Self::tuned(part, scheduler, &pairs.ok_or_else(bad)?);
-            schedulers::make(&variant.scheduler, &variant.params)?;
+            let variant = Self::tuned(label.trim(), scheduler.trim(), &pairs.ok_or_else(bad)?);
+            if variant.label.is_empty() {
+                return Err(bad());
+            }
+            variant.check()?;
             variants.push(variant);
         }
         if variants.is_empty() { Err(bad()) } else { Ok(variants) }
+    }
+
+    /// Checks that the policy can be created. Does not start the process of an external policy.
+    fn check(&self) -> Result<(), PolicyError> {
+        if self.scheduler == external::NAME {
+            external::Command::of(&self.params)?;
+        } else {
+            schedulers::make(&self.scheduler, &self.params)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the contents of the files that the command of an external policy names, such as a
+    /// script. They are part of what a run depends on.
+    pub(crate) fn files(&self) -> Vec<Vec<u8>> {
+        let is_external = self.scheduler == external::NAME;
+        let command = is_external.then(|| external::Command::of(&self.params).ok()).flatten();
+        command.map(|command| command.files()).unwrap_or_default()
     }
 }
 
@@ -99,7 +122,14 @@ mod tests {
         assert_eq!(Variant::list("fifo").expect("a list").len(), 1);
         let tuned = Variant::list("fair[pools.a.weight=2;fair.node_wait=5s]").expect("a list");
         assert_eq!(tuned[0].params.keys().collect::<Vec<_>>(), ["fair.node_wait", "fair.pools.a.weight"]);
-        for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]"] {
+        let labelled = Variant::list("a=fifo, b=external[command=python3 x.py;k=1,2]").expect("a list");
+        let labels: Vec<(&str, &str)> =
+            labelled.iter().map(|one| (one.label.as_str(), one.scheduler.as_str())).collect();
+        assert_eq!(labels, [("a", "fifo"), ("b", "external")]);
+        assert_eq!(labelled[1].params["external.k"], "1,2");
+        let error = Variant::list("external").expect_err("no command").to_string();
+        assert!(error.contains("is not a command, as in external[command="), "{error}");
+        for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]", "=fifo", "external[command= ]"] {
             assert!(Variant::list(bad).is_err(), "{bad}");
         }
     }

@@ -79,7 +79,7 @@ impl World {
     /// state.
     pub(super) fn restart_jobtracker(&mut self) {
         let before = self.jobtracker_faults.lost.take();
-        let Ok(mut core) = self.setup.core(&self.decision_times) else { return };
+        let Ok(mut core) = self.setup.core(&self.decision_times, &self.policy_failure) else { return };
         for entry in self.journal.iter().flatten() {
             if let Err(apply_error) = core.replay(entry) {
                 self.violation = Some(format!("replay of the journal failed: {apply_error}"));

@@ -47,6 +47,7 @@ mod trace;
 mod tracker;
 
 use crate::{
+    external::Failure,
     outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
     setup::Setup,
@@ -107,6 +108,8 @@ pub struct World {
     queue: Queue,
     core: Option<JobTracker>,
     decision_times: Arc<DecisionTimes>,
+    /// Why an external policy has failed, if it has.
+    policy_failure: Failure,
     nodes: Vec<Node>,
     /// Index of the machine of each tracker.
     by_tracker: BTreeMap<TrackerId, u32>,
@@ -172,7 +175,8 @@ impl World {
     /// Creates a cluster at the start of a run.
     pub fn new(setup: Setup, workload: Workload) -> Result<Self, PolicyError> {
         let decision_times = Arc::new(DecisionTimes::default());
-        let core = setup.core(&decision_times)?;
+        let policy_failure = Failure::default();
+        let core = setup.core(&decision_times, &policy_failure)?;
         let nodes: Vec<Node> = (0..setup.machines.len()).map(|at| machine(&setup, at)).collect();
         let nic: Vec<f64> = setup.machines.iter().map(|machine| machine.nic).collect();
         let disk: Vec<f64> = setup.machines.iter().map(|machine| machine.disk).collect();
@@ -187,6 +191,7 @@ impl World {
             queue: Queue::default(),
             core: Some(core),
             decision_times,
+            policy_failure,
             nodes,
             by_tracker: BTreeMap::new(),
             net,
@@ -335,7 +340,7 @@ impl World {
     }
 
     fn fail_on_violation(&mut self) -> Result<(), RuleViolation> {
-        match self.violation.take() {
+        match self.policy_failure.get().cloned().or_else(|| self.violation.take()) {
             Some(what) => Err(RuleViolation { at: self.now.to_string(), what }),
             None => Ok(()),
         }
@@ -517,10 +522,15 @@ impl World {
     }
 }
 
+/// Returns the name of a machine and of its tracker.
+pub(crate) fn node_name(at: usize) -> String {
+    format!("n{at}")
+}
+
 fn machine(setup: &Setup, at: usize) -> Node {
     let machine = &setup.machines[at];
     Node {
-        name: format!("n{at}"),
+        name: node_name(at),
         slots: machine.slots,
         speed: machine.speed,
         slowdown: 1.0,
