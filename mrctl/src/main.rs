@@ -19,7 +19,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ("Cluster", &["demo", "up", "down", "status", "health", "top", "web", "cluster"]),
     ("Files", &["fs"]),
     ("Jobs", &["submit", "jobs", "job", "tasks", "logs", "counters", "history", "kill", "programs"]),
-    ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow"]),
+    ("Scheduling", &["why", "preempt", "resume", "schedulers", "shadow", "new"]),
     ("Nodes", &["nodes", "drain"]),
     ("Security", &["token"]),
     ("Lab", &["bench", "chaos", "sim", "compare", "replay", "repro", "verify"]),
@@ -95,6 +95,7 @@ enum Command {
     Programs(job::inspect::Programs),
     Schedulers(command::schedulers::Args),
     Shadow(command::shadow::Args),
+    New(command::new::Args),
     Nodes(command::nodes::Args),
     Top(command::top::Args),
     Drain(command::drain::Args),
@@ -121,6 +122,7 @@ impl Command {
                 | Self::Down(_)
                 | Self::Status(_)
                 | Self::Demo(_)
+                | Self::New(_)
                 | Self::Web(_)
                 | Self::Cluster(_)
                 | Self::Experiment(_)
@@ -183,6 +185,7 @@ async fn run_command(cli: Cli) -> Result<ExitCode> {
         Command::Why(args) => command::why::run(args, &cli.target).await,
         Command::Schedulers(args) => command::schedulers::run(args, &cli.target).await,
         Command::Shadow(args) => command::shadow::run(args, &cli.target).await,
+        Command::New(args) => command::new::run(&args),
         Command::History(args) => job::inspect::history(args, &cli.target).await,
         Command::Programs(args) => job::inspect::programs(&args),
         Command::Nodes(args) => command::nodes::run(args, &cli.target).await,

@@ -33,7 +33,7 @@ pub use params::{Parameter, ParameterError, Params, Section};
 use explain::RuleText;
 use hsrtf::{Hsrtf, Mode};
 use mrcore::Scheduler;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 /// A policy that can be configured.
 pub struct Policy {
@@ -45,7 +45,21 @@ pub struct Policy {
     pub about: &'static str,
     /// The texts of its rules.
     pub rule_texts: &'static [RuleText],
-    build: fn(&mut Section<'_>) -> Box<dyn Scheduler>,
+    /// Reads the parameters and creates the policy.
+    pub build: fn(&mut Section<'_>) -> Box<dyn Scheduler>,
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Names are unique, and functions cannot be compared.
+impl PartialEq for Policy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
 }
 
 /// All policies.
@@ -228,30 +242,41 @@ pub fn specs() -> Vec<String> {
 /// Creates the policy with a name such as `fair` or `chronos(fair)`. Parameters of other policies
 /// are checked too.
 pub fn make(spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, PolicyError> {
-    describe(params)?;
-    build(spec.trim(), params).ok_or_else(|| PolicyError::Unknown { name: spec.to_owned() })
+    make_with(&[], spec, params)
 }
 
-fn build(spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
-    if let Some(policy) = POLICIES.iter().find(|policy| policy.name == spec) {
+/// Works like [`make`], also with policies of another crate.
+pub fn make_with(own: &[Policy], spec: &str, params: &Params) -> Result<Box<dyn Scheduler>, PolicyError> {
+    describe_with(own, params)?;
+    build(own, spec.trim(), params).ok_or_else(|| PolicyError::Unknown { name: spec.to_owned() })
+}
+
+fn build(own: &[Policy], spec: &str, params: &Params) -> Option<Box<dyn Scheduler>> {
+    let find = |name: &str| POLICIES.iter().chain(own).find(|policy| policy.name == name);
+    if let Some(policy) = find(spec) {
         return Some((policy.build)(&mut Section::of(policy.section, params)));
     }
     let (outer, inner) = spec.strip_suffix(')')?.split_once('(')?;
     let wrapper = WRAPPERS.iter().find(|wrapper| wrapper.name == outer.trim())?;
-    let inner = POLICIES.iter().find(|policy| policy.name == inner.trim())?;
+    let inner = find(inner.trim())?;
     let inner = (inner.build)(&mut Section::of(inner.section, params));
     Some((wrapper.build)(inner, &mut Section::of(wrapper.name, params)))
 }
 
 /// Describes all policies, with their parameters and current values.
 pub fn describe(params: &Params) -> Result<Vec<Description>, ParameterError> {
+    describe_with(&[], params)
+}
+
+fn describe_with(own: &[Policy], params: &Params) -> Result<Vec<Description>, ParameterError> {
     let wrappers = WRAPPERS.iter().map(|wrapper| wrapper.name);
-    let sections: Vec<&'static str> = POLICIES.iter().map(|policy| policy.section).chain(wrappers).collect();
+    let policies = || POLICIES.iter().chain(own);
+    let sections: Vec<&'static str> = policies().map(|policy| policy.section).chain(wrappers).collect();
     let known = |key: &&String| key.split_once('.').is_some_and(|(section, _)| sections.contains(&section));
     if let Some(key) = params.keys().find(|key| !known(key)) {
         return Err(ParameterError::Section { key: key.clone(), sections });
     }
-    let policies = POLICIES.iter().map(|policy| {
+    let policies = policies().map(|policy| {
         let mut section = Section::of(policy.section, params);
         (policy.build)(&mut section);
         let Policy { name, about, section: of, .. } = *policy;

@@ -9,7 +9,7 @@ use crate::{
 };
 use mrcore::{Config, JobTracker, PerPhase, Scheduler, Span};
 use schedulers::{
-    Params, PolicyError,
+    Params, Policy, PolicyError,
     timed::{DecisionTimes, Timed},
 };
 use std::{sync::Arc, time::Instant};
@@ -117,6 +117,8 @@ pub struct Setup {
     pub costs: Costs,
     /// Name of the policy for `schedulers::make`, or `external`.
     pub scheduler: String,
+    /// Policies of another crate, in addition to the built-in ones.
+    pub own_policies: &'static [Policy],
     /// Parameters of the policy, by dotted key.
     pub params: Params,
     /// Seed of block placement and all other random choices.
@@ -162,6 +164,7 @@ impl Setup {
             config: Config::default(),
             costs: Costs::default(),
             scheduler: scheduler.to_owned(),
+            own_policies: &[],
             params: Params::new(),
             seed: 1,
             faults: Vec::new(),
@@ -219,7 +222,7 @@ impl Setup {
         let policy: Box<dyn Scheduler> = if self.scheduler == external::NAME {
             Box::new(External::start(self, failure)?)
         } else {
-            schedulers::make(&self.scheduler, &self.params)?
+            schedulers::make_with(self.own_policies, &self.scheduler, &self.params)?
         };
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))

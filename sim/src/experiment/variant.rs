@@ -2,7 +2,7 @@
 
 use super::ExperimentError;
 use crate::external;
-use schedulers::{Params, PolicyError};
+use schedulers::{Params, Policy, PolicyError};
 
 /// A policy with its parameters and a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,6 +46,11 @@ impl Variant {
     /// Parses `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`, and checks that each policy
     /// can be created. A name before `=` is the label; without it the text is.
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
+        Self::list_with(&[], text)
+    }
+
+    /// Works like [`Self::list`], also with policies of another crate.
+    pub fn list_with(own: &[Policy], text: &str) -> Result<Vec<Self>, ExperimentError> {
         let bad = || ExperimentError::NoList(text.to_owned());
         let mut variants = Vec::new();
         for part in split_outside_brackets(text).ok_or_else(bad)? {
@@ -60,18 +65,18 @@ impl Variant {
             if variant.label.is_empty() {
                 return Err(bad());
             }
-            variant.check()?;
+            variant.check(own)?;
             variants.push(variant);
         }
         if variants.is_empty() { Err(bad()) } else { Ok(variants) }
     }
 
     /// Checks that the policy can be created. Does not start the process of an external policy.
-    fn check(&self) -> Result<(), PolicyError> {
+    fn check(&self, own: &[Policy]) -> Result<(), PolicyError> {
         if self.scheduler == external::NAME {
             external::Command::of(&self.params)?;
         } else {
-            schedulers::make(&self.scheduler, &self.params)?;
+            schedulers::make_with(own, &self.scheduler, &self.params)?;
         }
         Ok(())
     }

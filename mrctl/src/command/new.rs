@@ -1,0 +1,151 @@
+//! `mrctl new`: writes a project to start from.
+
+use crate::output::{self, Usage};
+use anyhow::{Context, Result, bail};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// The folder of Fermata's sources that this program was built from.
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The files of `examples/scheduler`.
+const SCHEDULER: [(&str, &str); 5] = [
+    ("Cargo.toml", include_str!("../../../examples/scheduler/Cargo.toml")),
+    ("README.md", include_str!("../../../examples/scheduler/README.md")),
+    ("scenarios/preemption.txt", include_str!("../../../examples/scheduler/scenarios/preemption.txt")),
+    ("src/main.rs", include_str!("../../../examples/scheduler/src/main.rs")),
+    ("src/policy.rs", include_str!("../../../examples/scheduler/src/policy.rs")),
+];
+/// The name of the policy in these files.
+const EXAMPLE_NAME: &str = "my-scheduler";
+/// How these files name the folder of the sources.
+const EXAMPLE_SOURCES: &str = "path = \"../..";
+
+/// Write a project to start from: a scheduling policy in Rust
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  \
+    mrctl new --scheduler shortest && cd shortest\n  \
+    cargo test\n  \
+    cargo run --release -- hsrtf fifo,fair,shortest 5")]
+pub(crate) struct Args {
+    /// Write a scheduling policy with this name to a new folder of this name
+    #[arg(long, value_name = "NAME")]
+    scheduler: String,
+    /// The folder of Fermata's sources [default: that mrctl was built from]
+    #[arg(long, value_name = "DIR")]
+    fermata: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let name = &args.scheduler;
+    write_scheduler(Path::new(name), name, args.fermata.as_deref().unwrap_or(Path::new(SOURCES)))?;
+    output::line(format!("wrote {name}; run it: cd {name} && cargo run --release"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the project of a policy to a new folder.
+fn write_scheduler(folder: &Path, name: &str, sources: &Path) -> Result<()> {
+    check_name(name)?;
+    if !sources.join("schedulers/Cargo.toml").is_file() {
+        let place = sources.display();
+        bail!(Usage(format!("{place} has no sources of Fermata: give --fermata DIR, a checkout of them")));
+    }
+    let sources = fs::canonicalize(sources).with_context(|| format!("cannot read {}", sources.display()))?;
+    let sources = sources.to_str().filter(|path| !path.contains(['"', '\\', '\n']));
+    let sources =
+        sources.ok_or_else(|| Usage("the path of the sources cannot be written to Cargo.toml".into()))?;
+    let cannot = |path: &Path| format!("cannot write {}", path.display());
+    if let Err(error) = fs::create_dir(folder) {
+        if error.kind() == std::io::ErrorKind::AlreadyExists {
+            bail!(Usage(format!("{} exists already: choose another name or remove it", folder.display())));
+        }
+        return Err(anyhow::Error::new(error).context(cannot(folder)));
+    }
+    for (file, text) in SCHEDULER {
+        let path = folder.join(file);
+        let parent = path.parent().unwrap_or(folder);
+        fs::create_dir_all(parent).with_context(|| cannot(parent))?;
+        let text = text.replace(EXAMPLE_SOURCES, &format!("path = \"{sources}")).replace(EXAMPLE_NAME, name);
+        fs::write(&path, text).with_context(|| cannot(&path))?;
+    }
+    // The same versions of dependencies as Fermata: they are known to work, and may be on the
+    // machine already.
+    let lock = Path::new(sources).join("Cargo.lock");
+    if lock.is_file() {
+        let copy = folder.join("Cargo.lock");
+        fs::copy(&lock, &copy).with_context(|| cannot(&copy))?;
+    }
+    Ok(())
+}
+
+/// Checks that a name can be that of a policy and of a crate.
+fn check_name(name: &str) -> Result<()> {
+    let is_valid = name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.chars().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-')
+        && name.len() <= 64;
+    if !is_valid {
+        bail!(Usage(format!(
+            "--scheduler {name}: a name starts with a letter and has lower-case letters, digits and hyphens, at most 64"
+        )));
+    }
+    let is_taken =
+        schedulers::is_section(name) || schedulers::POLICIES.iter().any(|known| known.name == name);
+    if is_taken || ["external", "random", "alone"].contains(&name) {
+        bail!(Usage(format!("--scheduler {name}: there is a policy with this name: choose another")));
+    }
+    // Names that cargo refuses, or that the project uses.
+    if ["test", "core", "std", "alloc", "mrcore", "schedulers", "fermata-sim"].contains(&name) {
+        bail!(Usage(format!("--scheduler {name}: a crate cannot have this name: choose another")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The test of the example in `sim/` compiles and runs the same sources.
+    #[test]
+    fn project_of_a_policy_has_its_name_and_cargo_accepts_it() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let project = folder.path().join("shortest");
+        write_scheduler(&project, "shortest", Path::new(SOURCES)).expect("a good name");
+        for (file, _) in SCHEDULER {
+            let text = fs::read_to_string(project.join(file)).expect("it was written");
+            assert!(!text.contains(EXAMPLE_NAME) && !text.contains("\"../.."), "{file}: {text}");
+        }
+        let cargo = Command::new(env!("CARGO"))
+            .args(["tree", "--offline", "--edges", "normal"])
+            .current_dir(&project)
+            .output()
+            .expect("cargo runs the tests");
+        assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+        let tree = String::from_utf8_lossy(&cargo.stdout);
+        assert!(tree.starts_with("shortest v0.1.0") && tree.contains("fermata-schedulers"), "{tree}");
+    }
+
+    #[test]
+    fn bad_names_existing_folders_and_missing_sources_are_refused() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let refusal = |name: &str, sources: &Path| {
+            write_scheduler(&folder.path().join(name), name, sources).expect_err(name).to_string()
+        };
+        let sources = Path::new(SOURCES);
+        for name in ["", "Fast", "1st", "a b", "../a", "a_b", "-a"] {
+            assert!(refusal(name, sources).contains("a name starts with a letter"), "{name}");
+        }
+        for (name, wanted) in
+            [("fair", "there is a policy"), ("external", "there is a policy"), ("core", "a crate")]
+        {
+            assert!(refusal(name, sources).contains(wanted), "{name}");
+        }
+        assert!(refusal("mine", folder.path()).contains("has no sources of Fermata: give --fermata DIR"));
+        fs::create_dir(folder.path().join("mine")).expect("a working disk");
+        assert!(refusal("mine", sources).contains("exists already"));
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1, "nothing else was written");
+    }
+}
