@@ -11,6 +11,7 @@ pub mod catalog;
 mod cluster_file;
 pub mod clusters;
 pub mod experiment;
+pub mod export;
 mod external;
 pub mod fault;
 pub mod fuzz;

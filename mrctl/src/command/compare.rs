@@ -18,12 +18,15 @@ use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, process::ExitCo
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    mrctl lab compare --policies fifo,fair,las,fcs --workloads hsrtf,gridmix --seeds 10\n  \
-    mrctl lab compare --policies fair,fcs --workloads 'trace.tsv[nodes=20;load=0.8]' --report out.html\n  \
-    mrctl lab compare --policies 'fcs[skips=20],fcs[skips=60]' --workloads fcs-map-heavy --dir results\n  \
-    mrctl lab compare --policies fair,fcs --workloads gridmix --dir results --part 2/4\n\n\
-    Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster, jobs, gap, load,\n\
-    scale, trace-nodes, profiles, faults; they are those of `mrctl sim`.")]
+    mrctl compare --policies fifo,las,fcs --workloads hsrtf,gridmix --seeds 10\n  \
+    mrctl compare --policies fair,fcs --report out.html \\\n    \
+      --workloads 'trace.tsv[nodes=20;load=0.8]'\n  \
+    mrctl compare --policies 'fcs[skips=20],fcs[skips=60]' --dir results \\\n    \
+      --workloads fcs-map-heavy --figures paper\n  \
+    mrctl compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n\n\
+    Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
+    jobs, gap, load, scale, trace-nodes, profiles, faults; they are those of\n\
+    `mrctl sim`. `mrctl lab compare` is the same command.")]
 pub(crate) struct Args {
     /// Policies, separated by commas, with parameters in brackets
     #[arg(long, value_name = "LIST")]

@@ -9,6 +9,7 @@ use daemon::Period;
 use sim::{
     catalog::{self, Case, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
+    export,
     fault::{Fault, random_failures},
     profile, report,
     workload::history,
@@ -32,6 +33,7 @@ const FAILURES_AFTER_LAST_JOB_S: f64 = 86_400.0;
     mrctl sim --workload hsrtf --scheduler fair,fifo --report hsrtf.html\n  \
     mrctl sim --workload trace.tsv --nodes 100 --scheduler 'chronos(fair)'\n  \
     mrctl sim --workload trace.tsv --nodes 60 --load 0.8 --seeds 10 --csv jobs.csv\n  \
+    mrctl sim --workload hsrtf --scheduler fair --swf fair.swf\n  \
     mrctl sim --workload gridmix --cluster mine.toml --mtbf 2h --mttr 10m\n  \
     mrctl sim --workload fcs-map-heavy --scheduler 'fcs,fcs[preempt=kill]'\n  \
     mrctl sim fuzz --seeds 500\n  \
@@ -121,6 +123,15 @@ struct Compare {
     /// Write all jobs of all policies and seeds (CSV) to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write the jobs in the Standard Workload Format; one policy and one seed
+    #[arg(long, value_name = "FILE")]
+    swf: Option<PathBuf>,
+    /// Write the jobs as a workload of Batsim (JSON); one policy and one seed
+    #[arg(long, value_name = "FILE")]
+    batsim_workload: Option<PathBuf>,
+    /// Write the jobs as Batsim does (CSV); one policy and one seed
+    #[arg(long, value_name = "FILE")]
+    batsim_jobs: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -170,7 +181,12 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         faults: args.faults.clone(),
     };
     let variants = parse_policies(&args.scheduler)?;
-    for path in args.report.iter().chain(&args.csv) {
+    let of_one_run = [&args.swf, &args.batsim_workload, &args.batsim_jobs];
+    if of_one_run.iter().any(|path| path.is_some()) && (variants.len() > 1 || args.seeds > 1) {
+        let flags = "--swf, --batsim-workload and --batsim-jobs write one run";
+        anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
+    }
+    for path in args.report.iter().chain(&args.csv).chain(of_one_run.into_iter().flatten()) {
         can_write(path)?;
     }
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
@@ -185,6 +201,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
     let details = sim_json::Details::of(&case, &request, args.first_seed);
     let failures = random_failures_of(args, &case);
+    let machines = case.setup.machines.len();
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
     let runs = SimulationProgress::new();
     let monitor = |run: RunProgress<'_>| {
@@ -217,6 +234,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     if let Some(path) = &args.csv {
         write(path, &sim_csv::jobs(&details, &comparison))?;
     }
+    write_exports(args, &comparison, &details.provenance.line(), &request.workload, machines)?;
     if let Some(path) = &args.report {
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &shown.body(&comparison)))?;
@@ -227,6 +245,27 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         shown.print()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the only run in the formats of other tools.
+fn write_exports(
+    args: &Compare,
+    comparison: &Comparison,
+    made_by: &str,
+    workload: &str,
+    machines: usize,
+) -> Result<()> {
+    let Some(run) = export::Run::only(comparison, made_by, workload, machines) else { return Ok(()) };
+    if let Some(path) = &args.swf {
+        write(path, &export::swf(&run))?;
+    }
+    if let Some(path) = &args.batsim_workload {
+        write(path, &export::batsim_workload(&run).to_string())?;
+    }
+    if let Some(path) = &args.batsim_jobs {
+        write(path, &export::batsim_jobs(&run))?;
+    }
+    Ok(())
 }
 
 /// Opens the workload, and warns about what is not simulated as requested with this number of
