@@ -5,7 +5,7 @@ use super::{
     sim::{can_write, parse_policies, write},
 };
 use crate::output::{self, SimulationProgress, Usage};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use daemon::Period;
 use serde_json::json;
 use sim::{
@@ -13,7 +13,7 @@ use sim::{
     catalog::Request,
     report,
 };
-use std::{collections::BTreeSet, fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::ExitCode};
 
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
@@ -58,6 +58,9 @@ pub(crate) struct Args {
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write each chart to a file in this folder (SVG), for a column of a paper
+    #[arg(long, value_name = "DIR")]
+    figures: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -90,6 +93,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for path in args.report.iter().chain(&args.csv) {
         can_write(path)?;
     }
+    if let Some(folder) = &args.figures {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("{}: the folder cannot be created", folder.display()))?;
+    }
     let provenance = Provenance::of_this_process();
     let made_by = provenance.line();
     let campaign = Campaign {
@@ -121,6 +128,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.report {
         write(path, &page(&made_by, &board))?;
     }
+    if let Some(folder) = &args.figures {
+        for (name, chart) in figures(&board) {
+            write(&folder.join(name), &report::svg::file(&chart, &made_by))?;
+        }
+    }
     if args.json {
         output::json(&json!({
             "command": provenance.command,
@@ -147,7 +159,8 @@ fn print(board: &Leaderboard, seeds: u64) -> Result<()> {
 fn page(made_by: &str, board: &Leaderboard) -> String {
     let mut body = report::paragraphs([made_by].into_iter());
     let _ = write!(body, "<h2>{SUMMARY}</h2>{}", board.summary().html());
-    for ((workload, table), (_, chart)) in board.tables().into_iter().zip(board.charts()) {
+    for ((workload, table), (_, chart)) in board.tables().into_iter().zip(board.charts(&report::svg::SCREEN))
+    {
         let title = report::html::escape(&workload);
         let _ = write!(body, "<h2>{title}</h2>{}<h3>Slowdown of jobs</h3>{chart}", table.html());
     }
@@ -162,6 +175,20 @@ fn archived_tables(board: &Leaderboard) -> Vec<serde_json::Value> {
     let workloads = board.tables().into_iter();
     let workloads = workloads.map(|(workload, table)| report::archive::table(&workload, &table));
     workloads.chain([report::archive::table(SUMMARY, &board.summary())]).collect()
+}
+
+/// Returns the names and contents of the charts for a paper.
+fn figures(board: &Leaderboard) -> Vec<(String, String)> {
+    let layout = &report::svg::COLUMN;
+    let plain =
+        |letter: char| if letter.is_ascii_alphanumeric() || ".-".contains(letter) { letter } else { '_' };
+    let mut files = vec![("completion.svg".to_owned(), board.completion_chart(layout))];
+    for (at, (workload, chart)) in board.charts(layout).into_iter().enumerate() {
+        // The number distinguishes workloads whose names differ only in other characters.
+        let name: String = workload.chars().map(plain).collect();
+        files.push((format!("slowdown-{}-{name}.svg", at + 1), chart));
+    }
+    files
 }
 
 /// Returns the scores of all workloads as CSV. The first line is a comment that says how they were
@@ -229,6 +256,44 @@ mod tests {
         for bad in ["0/4", "5/4", "1", "a/b", "1/0", "-1/4"] {
             assert!(parse_part(bad).is_err(), "{bad}");
         }
+    }
+
+    /// Runs a script of `deploy/batch` with a program that prints its arguments in place of mrctl.
+    fn batch(script: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (bool, String) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let program = folder.path().join("mrctl");
+        fs::write(&program, "#!/bin/sh\necho \"$@\"\n").expect("a working disk");
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&program, executable).expect("our own file");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/batch/");
+        let mut command = std::process::Command::new("bash");
+        command.arg(format!("{path}{script}")).args(arguments).env("PROGRAMS", folder.path());
+        for name in ["SLURM_ARRAY_TASK_ID", "OAR_ARRAY_INDEX", "OAR_ARRAYINDEX"] {
+            command.env_remove(name);
+        }
+        let output = command.envs(variables.iter().copied()).output().expect("bash");
+        let text = if output.status.success() { output.stdout } else { output.stderr };
+        (output.status.success(), String::from_utf8_lossy(&text).trim().to_owned())
+    }
+
+    #[test]
+    fn batch_scripts_give_each_task_its_part() {
+        let slurm = |id, max| {
+            let variables = [
+                ("SLURM_ARRAY_TASK_ID", id),
+                ("SLURM_ARRAY_TASK_MIN", "1"),
+                ("SLURM_ARRAY_TASK_MAX", max),
+                ("SLURM_ARRAY_TASK_COUNT", "8"),
+            ];
+            batch("campaign.slurm", &["--dir", "a b"], &variables)
+        };
+        assert_eq!(slurm("3", "8"), (true, "lab compare --dir a b --part 3/8".into()));
+        assert!(slurm("3", "9").1.contains("must be 1-N without gaps"));
+        assert!(batch("campaign.slurm", &[], &[]).1.contains("submit it as a job array"));
+        let oar = |arguments: &[&str]| batch("campaign.oar", arguments, &[("OAR_ARRAY_INDEX", "2")]);
+        assert_eq!(oar(&["4", "--dir", "x"]), (true, "lab compare --dir x --part 2/4".into()));
+        assert!(oar(&["--dir", "x"]).1.contains("the first argument must be the number of tasks"));
+        assert!(batch("campaign.oar", &["4"], &[]).1.contains("submit it as an array job"));
     }
 
     #[test]

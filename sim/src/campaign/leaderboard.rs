@@ -248,15 +248,35 @@ impl Leaderboard {
     }
 
     /// Returns a chart for each workload: the distribution of the slowdowns under each policy.
-    pub fn charts(&self) -> Vec<(String, String)> {
+    pub fn charts(&self, layout: &'static svg::Layout) -> Vec<(String, String)> {
         let one = |workload: &str| {
             let series: Vec<(&str, Vec<f64>)> = self
                 .of_workload(workload)
                 .map(|(score, slowdowns)| (score.policy.as_str(), slowdowns.clone()))
                 .collect();
-            (workload.to_owned(), svg::cdf("slowdown", &series))
+            (workload.to_owned(), svg::cdf(layout, "slowdown", &series))
         };
         self.workloads().into_iter().map(one).collect()
+    }
+
+    /// Returns a chart with the mean completion of each policy on each workload, divided by that of
+    /// the reference.
+    pub fn completion_chart(&self, layout: &'static svg::Layout) -> String {
+        let workloads = self.workloads();
+        let mut series: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
+        for workload in &workloads {
+            let reference = self.of_workload(workload).find(|(score, _)| score.policy == self.reference);
+            let reference_s = reference.map_or(f64::NAN, |(score, _)| score.completion_s.mean);
+            for (at, (score, _)) in self.of_workload(workload).enumerate() {
+                if series.len() <= at {
+                    series.push((&score.policy, Vec::new()));
+                }
+                let ratio = |value: f64| Some(value / reference_s).filter(|it| it.is_finite()).unwrap_or(0.0);
+                series[at].1.push((ratio(score.completion_s.mean), ratio(score.completion_s.half_width)));
+            }
+        }
+        let groups: Vec<String> = workloads.iter().map(|workload| (*workload).to_owned()).collect();
+        svg::bars(layout, &format!("completion / {}", self.reference), &groups, &series)
     }
 }
 

@@ -233,13 +233,17 @@ pub fn charts(comparison: &Comparison) -> String {
     let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
     let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
     let parts = [
-        ("Completion of jobs", svg::cdf("from submission to end, s", &series(makespan_s))),
-        ("Waiting, from submission to the first map", svg::cdf("waiting, s", &series(waiting))),
-        ("Execution, from the first map on", svg::cdf("execution, s", &series(execution))),
-        ("Completion by group", svg::bars("mean completion, s", &comparison.groups, &groups(makespan_s))),
+        ("Completion of jobs", svg::cdf(&svg::SCREEN, "from submission to end, s", &series(makespan_s))),
+        ("Waiting, from submission to the first map", svg::cdf(&svg::SCREEN, "waiting, s", &series(waiting))),
+        ("Execution, from the first map on", svg::cdf(&svg::SCREEN, "execution, s", &series(execution))),
+        (
+            "Completion by group",
+            svg::bars(&svg::SCREEN, "mean completion, s", &comparison.groups, &groups(makespan_s)),
+        ),
         (
             "Mean preemptions per job, by group",
             svg::bars(
+                &svg::SCREEN,
                 "preemptions",
                 &comparison.groups,
                 &groups(|job| Some(f64::from(job.preemption.preemptions()))),
@@ -247,7 +251,7 @@ pub fn charts(comparison: &Comparison) -> String {
         ),
         (
             "Locality of maps, by group",
-            svg::bars("node-local fraction", &comparison.groups, &groups(JobFigures::locality)),
+            svg::bars(&svg::SCREEN, "node-local fraction", &comparison.groups, &groups(JobFigures::locality)),
         ),
     ];
     for (title, chart) in parts {

@@ -3,12 +3,57 @@
 use super::html::escape;
 use std::fmt::Write as _;
 
-const WIDTH: f64 = 620.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 58.0;
-const RIGHT: f64 = 150.0;
-const TOP: f64 = 14.0;
-const BOTTOM: f64 = 46.0;
+/// Sizes of a chart, in the units of its coordinates.
+#[derive(Debug)]
+pub struct Layout {
+    width: f64,
+    height: f64,
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    font: f64,
+    line: f64,
+    /// How long one unit is: `px`, or `pt` in print.
+    unit: &'static str,
+    /// Number of labels in a row of the legend above the chart; 0 for a legend on the right.
+    legend_columns: usize,
+    /// Whether curves also have different dashes, for print without colours.
+    dashes: bool,
+}
+
+/// A chart in a page.
+pub const SCREEN: Layout = Layout {
+    width: 620.0,
+    height: 300.0,
+    left: 58.0,
+    right: 150.0,
+    top: 14.0,
+    bottom: 46.0,
+    font: 11.0,
+    line: 1.6,
+    unit: "px",
+    legend_columns: 0,
+    dashes: false,
+};
+
+/// A chart for a column of a two-column paper: 240 points (3.33 inches) wide, text of 8 points.
+pub const COLUMN: Layout = Layout {
+    width: 240.0,
+    height: 150.0,
+    left: 38.0,
+    right: 8.0,
+    top: 6.0,
+    bottom: 32.0,
+    font: 8.0,
+    line: 1.1,
+    unit: "pt",
+    legend_columns: 2,
+    dashes: true,
+};
+
+/// Dashes of curves in print.
+const DASHES: [&str; 5] = ["", "5 2", "2 1.5", "6 2 1.5 2", "1 2"];
 
 /// Colours that can be distinguished with most forms of colour blindness.
 const COLOURS: [&str; 10] = [
@@ -49,86 +94,145 @@ pub fn ticks(most: f64) -> Vec<(f64, String)> {
 }
 
 struct Chart {
+    layout: &'static Layout,
     body: String,
+    /// Height of the legend above the chart.
+    legend_height: f64,
     x_max: f64,
     y_max: f64,
 }
 
+/// The axes of a chart.
+struct Axes<'a> {
+    x_max: f64,
+    y_max: f64,
+    x_label: &'a str,
+    y_label: &'a str,
+    x_ticks: bool,
+}
+
 impl Chart {
-    fn new(x_max: f64, y_max: f64, x_label: &str, y_label: &str, x_ticks: bool) -> Self {
-        let (x_ticks_at, y_ticks_at) = (ticks(x_max), ticks(y_max));
+    fn new(layout: &'static Layout, axes: &Axes<'_>, labels: &[&str]) -> Self {
+        let (x_ticks_at, y_ticks_at) = (ticks(axes.x_max), ticks(axes.y_max));
         let last =
             |ticks: &[(f64, String)], most: f64| ticks.last().map_or(1.0, |(at, _)| at.max(most).max(1e-9));
-        let x_end = if x_ticks { last(&x_ticks_at, x_max) } else { x_max.max(1e-9) };
-        let mut chart = Self { body: String::new(), x_max: x_end, y_max: last(&y_ticks_at, y_max) };
+        let x_max = if axes.x_ticks { last(&x_ticks_at, axes.x_max) } else { axes.x_max.max(1e-9) };
+        let y_max = last(&y_ticks_at, axes.y_max);
+        let rows = labels
+            .len()
+            .checked_div(layout.legend_columns)
+            .map_or(0, |full| full + usize::from(!labels.len().is_multiple_of(layout.legend_columns)));
+        let legend_height = rows as f64 * layout.font * 1.3;
+        let mut chart = Self { layout, body: String::new(), legend_height, x_max, y_max };
+        let Layout { width, height, left, right, bottom, font, .. } = *layout;
         for (at, label) in &y_ticks_at {
             let y = chart.y(*at);
             let _ = write!(
                 chart.body,
-                "<line x1='{LEFT}' y1='{y:.1}' x2='{:.1}' y2='{y:.1}' stroke='#ddd'/>\
+                "<line x1='{left}' y1='{y:.1}' x2='{:.1}' y2='{y:.1}' stroke='#ddd'/>\
                  <text x='{:.1}' y='{:.1}' text-anchor='end'>{label}</text>",
-                WIDTH - RIGHT,
-                LEFT - 5.0,
-                y + 4.0,
+                width - right,
+                left - 5.0,
+                y + font * 0.36,
             );
         }
-        for (at, label) in x_ticks_at.iter().filter(|_| x_ticks) {
+        for (at, label) in x_ticks_at.iter().filter(|_| axes.x_ticks) {
             let x = chart.x(*at);
             let _ = write!(
                 chart.body,
                 "<text x='{x:.1}' y='{:.1}' text-anchor='middle'>{label}</text>",
-                HEIGHT - BOTTOM + 15.0,
+                height - bottom + font * 1.36,
             );
         }
-        let middle = f64::midpoint(LEFT, WIDTH - RIGHT);
+        let middle = f64::midpoint(left, width - right);
+        let centre = f64::midpoint(chart.y(0.0), chart.y(chart.y_max));
         let _ = write!(
             chart.body,
             "<text x='{middle:.1}' y='{:.1}' text-anchor='middle'>{}</text>\
-             <text x='12' y='{:.1}' text-anchor='middle' transform='rotate(-90 12 {:.1})'>{}</text>",
-            HEIGHT - 6.0,
-            escape(x_label),
-            HEIGHT / 2.0,
-            HEIGHT / 2.0,
-            escape(y_label)
+             <text x='{font}' y='{centre:.1}' text-anchor='middle' transform='rotate(-90 {font} {centre:.1})'>{}</text>",
+            height - 6.0,
+            escape(axes.x_label),
+            escape(axes.y_label)
         );
+        chart.legend(labels, layout.dashes && axes.x_ticks);
         chart
     }
 
     fn x(&self, value: f64) -> f64 {
-        LEFT + value / self.x_max * (WIDTH - LEFT - RIGHT)
+        let Layout { width, left, right, .. } = *self.layout;
+        left + value / self.x_max * (width - left - right)
     }
 
     fn y(&self, value: f64) -> f64 {
-        HEIGHT - BOTTOM - value / self.y_max * (HEIGHT - TOP - BOTTOM)
+        let Layout { height, top, bottom, .. } = *self.layout;
+        height - bottom - value / self.y_max * (height - top - self.legend_height - bottom)
     }
 
-    fn legend(&mut self, labels: &[&str]) {
+    /// Returns the attributes of the curve of a series.
+    fn stroke(&self, at: usize) -> String {
+        let dash = DASHES[at % DASHES.len()];
+        let dash = if self.layout.dashes && !dash.is_empty() {
+            format!(" stroke-dasharray='{dash}'")
+        } else {
+            String::new()
+        };
+        format!("stroke='{}' stroke-width='{}'{dash}", colour(at), self.layout.line)
+    }
+
+    /// Shows what each series looks like: a line with its dashes, or a box.
+    fn legend(&mut self, labels: &[&str], as_lines: bool) {
+        let Layout { width, left, right, top, font, legend_columns, .. } = *self.layout;
+        let size = (font - 1.0).min(10.0);
         for (at, label) in labels.iter().enumerate().take(18) {
-            let y = TOP + 15.0 * at as f64;
+            let (x, y) = match (at.checked_div(legend_columns), at.checked_rem(legend_columns)) {
+                (Some(row), Some(column)) => {
+                    let step = (width - left - right) / legend_columns as f64;
+                    (left + step * column as f64, top + font * 1.3 * row as f64)
+                }
+                _ => (width - right + 8.0, top + 15.0 * at as f64),
+            };
+            let mark = if as_lines {
+                let middle = y + font * 0.45;
+                let stroke = self.stroke(at);
+                format!("<line x1='{x:.1}' y1='{middle:.1}' x2='{:.1}' y2='{middle:.1}' {stroke}/>", x + 14.0)
+            } else {
+                format!("<rect x='{x:.1}' y='{y:.1}' width='{size}' height='{size}' fill='{}'/>", colour(at))
+            };
             let _ = write!(
                 self.body,
-                "<rect x='{:.1}' y='{y:.1}' width='10' height='10' fill='{}'/><text x='{:.1}' y='{:.1}'>{}</text>",
-                WIDTH - RIGHT + 8.0,
-                colour(at),
-                WIDTH - RIGHT + 22.0,
-                y + 9.0,
+                "{mark}<text x='{:.1}' y='{:.1}'>{}</text>",
+                x + if as_lines { 18.0 } else { size + 4.0 },
+                y + font * 0.82,
                 escape(label)
             );
         }
     }
 
     fn finish(self) -> String {
+        let Layout { width, height, font, unit, .. } = *self.layout;
         format!(
-            "<svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img' font-family='sans-serif' font-size='11'>{}</svg>",
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}{unit}' height='{height}{unit}' role='img' font-family='Helvetica, Arial, sans-serif' font-size='{font}'>{}</svg>",
             self.body
         )
     }
 }
 
+/// Returns a chart as a file of its own, with a description of how it was made.
+pub fn file(chart: &str, made_by: &str) -> String {
+    let (opening, rest) = chart.split_once('>').unwrap_or((chart, ""));
+    format!("<?xml version='1.0' encoding='UTF-8'?>\n{opening}><desc>{}</desc>{rest}\n", escape(made_by))
+}
+
+/// Returns the labels of series.
+fn labels<'a, T>(series: &[(&'a str, T)]) -> Vec<&'a str> {
+    series.iter().map(|(label, _)| *label).collect()
+}
+
 /// Returns a chart of the cumulative distribution of each series.
-pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
+pub fn cdf(layout: &'static Layout, x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
     let x_max = series.iter().flat_map(|(_, values)| values).copied().fold(0.0, f64::max);
-    let mut chart = Chart::new(x_max, 1.0, x_label, "fraction of jobs", true);
+    let axes = Axes { x_max, y_max: 1.0, x_label, y_label: "fraction of jobs", x_ticks: true };
+    let mut chart = Chart::new(layout, &axes, &labels(series));
     for (at, (_, values)) in series.iter().enumerate() {
         let mut sorted = values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -142,11 +246,9 @@ pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
             }
         }
         let _ = write!(path, "H{:.1}", chart.x(x_max));
-        let _ =
-            write!(chart.body, "<path d='{path}' fill='none' stroke='{}' stroke-width='1.6'/>", colour(at));
+        let stroke = chart.stroke(at);
+        let _ = write!(chart.body, "<path d='{path}' fill='none' {stroke}/>");
     }
-    let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
-    chart.legend(&labels);
     chart.finish()
 }
 
@@ -154,7 +256,9 @@ pub fn cdf(x_label: &str, series: &[(&str, Vec<f64>)]) -> String {
 /// `capacity` are cut off.
 pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity: f64) -> String {
     let steps = series.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
-    let mut chart = Chart::new(steps as f64 * step_s, capacity, "time, s", y_label, true);
+    let x_max = steps as f64 * step_s;
+    let axes = Axes { x_max, y_max: capacity, x_label: "time, s", y_label, x_ticks: true };
+    let mut chart = Chart::new(&SCREEN, &axes, &labels(series));
     let mut below = vec![0.0; steps];
     for (at, (_, values)) in series.iter().enumerate() {
         let above: Vec<f64> =
@@ -170,14 +274,17 @@ pub fn stacked(y_label: &str, step_s: f64, series: &[(&str, Vec<f64>)], capacity
         let _ = write!(chart.body, "<path d='{path}Z' fill='{}' fill-opacity='0.75'/>", colour(at));
         below = above;
     }
-    let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
-    chart.legend(&labels);
     chart.finish()
 }
 
 /// Returns a chart with one bar per group and series. Each value is a mean and half the width of
 /// its confidence interval.
-pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]) -> String {
+pub fn bars(
+    layout: &'static Layout,
+    y_label: &str,
+    groups: &[String],
+    series: &[(&str, Vec<(f64, f64)>)],
+) -> String {
     let y_max = series
         .iter()
         .flat_map(|(_, values)| values)
@@ -185,7 +292,8 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
         .fold(0.0, f64::max);
     // The axis of a fraction ends at 1, even if a confidence interval exceeds it.
     let y_max = if y_label.ends_with(" fraction") { y_max.min(1.0) } else { y_max };
-    let mut chart = Chart::new(groups.len() as f64, y_max, "", y_label, false);
+    let axes = Axes { x_max: groups.len() as f64, y_max, x_label: "", y_label, x_ticks: false };
+    let mut chart = Chart::new(layout, &axes, &labels(series));
     let width = 0.8 / series.len().max(1) as f64;
     for (at, (_, values)) in series.iter().enumerate() {
         for (group, (mean, half_width)) in values.iter().enumerate() {
@@ -211,12 +319,10 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
     }
     for (at, group) in groups.iter().enumerate() {
         let x = chart.x(at as f64 + 0.5);
-        let y = HEIGHT - BOTTOM + 13.0 + 11.0 * (at % 2) as f64;
+        let y = layout.height - layout.bottom + layout.font * (1.2 + (at % 2) as f64);
         let _ =
             write!(chart.body, "<text x='{x:.1}' y='{y:.1}' text-anchor='middle'>{}</text>", escape(group));
     }
-    let labels: Vec<&str> = series.iter().map(|(label, _)| *label).collect();
-    chart.legend(&labels);
     chart.finish()
 }
 
@@ -228,6 +334,7 @@ pub type PointRow<'a> = (&'a str, Option<f64>, Option<(f64, f64)>);
 pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
     const LABELS: f64 = 300.0;
     const ROW: f64 = 20.0;
+    let (width, top) = (SCREEN.width, SCREEN.top);
     let values = rows.iter().flat_map(|(_, paper, ours)| {
         let ours = ours.map(|(mean, half_width)| [mean - half_width, mean + half_width]);
         paper.iter().copied().chain(ours.into_iter().flatten()).collect::<Vec<_>>()
@@ -238,8 +345,8 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
     let step = ticks(most - least)[1].0;
     let digits = (-step.log10().floor()).max(0.0) as usize;
     let (from, to) = ((least / step).floor(), (most / step).ceil().max((least / step).floor() + 1.0));
-    let height = TOP + ROW * rows.len() as f64;
-    let x = |value: f64| LABELS + (value / step - from) / (to - from) * (WIDTH - LABELS - 20.0);
+    let height = top + ROW * rows.len() as f64;
+    let x = |value: f64| LABELS + (value / step - from) / (to - from) * (width - LABELS - 20.0);
     let mut body = String::new();
     let mut tick = from;
     while tick <= to + 1e-9 {
@@ -247,7 +354,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
         let colour = if tick == 0.0 { "#888" } else { "#ddd" };
         let _ = write!(
             body,
-            "<line x1='{at:.1}' y1='{TOP}' x2='{at:.1}' y2='{height:.1}' stroke='{colour}'/>\
+            "<line x1='{at:.1}' y1='{top}' x2='{at:.1}' y2='{height:.1}' stroke='{colour}'/>\
              <text x='{at:.1}' y='{:.1}' text-anchor='middle'>{:.digits$}</text>",
             height + 14.0,
             tick * step + 0.0
@@ -255,7 +362,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
         tick += 1.0;
     }
     for (at, (label, paper, ours)) in rows.iter().enumerate() {
-        let y = TOP + ROW * (at as f64 + 0.5);
+        let y = top + ROW * (at as f64 + 0.5);
         let _ = write!(
             body,
             "<text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
@@ -293,7 +400,7 @@ pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
         colour(0)
     );
     format!(
-        "<svg viewBox='0 0 {WIDTH} {0:.0}' width='{WIDTH}' role='img' font-family='sans-serif' font-size='11'>{body}</svg>",
+        "<svg viewBox='0 0 {width} {0:.0}' width='{width}' role='img' font-family='sans-serif' font-size='11'>{body}</svg>",
         key + 8.0
     )
 }
@@ -315,17 +422,35 @@ mod tests {
 
     #[test]
     fn charts_are_well_formed() {
-        let charts = [
-            cdf("s", &[("a<b", vec![3.0, 1.0, 2.0]), ("empty", vec![])]),
-            stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),
-            bars("s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
-            bars("s", &[], &[]),
-            points("s", &[("a<b", Some(-0.45), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))]),
-            points("s", &[]),
-        ];
-        for chart in charts {
-            assert!(chart.starts_with("<svg") && chart.ends_with("</svg>"));
-            assert!(!chart.contains("NaN") && !chart.contains("inf") && !chart.contains("a<b"), "{chart}");
+        for layout in [&SCREEN, &COLUMN] {
+            let charts = [
+                cdf(layout, "s", &[("a<b", vec![3.0, 1.0, 2.0]), ("empty", vec![])]),
+                stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),
+                bars(layout, "s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
+                bars(layout, "s", &[], &[]),
+                points("s", &[("a<b", Some(-0.45), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))]),
+                points("s", &[]),
+            ];
+            for chart in charts {
+                assert!(chart.starts_with("<svg") && chart.ends_with("</svg>"));
+                assert!(
+                    !chart.contains("NaN") && !chart.contains("inf") && !chart.contains("a<b"),
+                    "{chart}"
+                );
+            }
         }
+    }
+
+    #[test]
+    fn chart_of_a_paper_is_a_file_with_its_size_and_provenance() {
+        let series = [("a", vec![1.0]), ("b", vec![2.0]), ("c", vec![3.0])];
+        let chart = file(&cdf(&COLUMN, "s", &series), "mrctl compare --policies 'a<b'");
+        assert!(chart.starts_with("<?xml version='1.0' encoding='UTF-8'?>\n<svg xmlns="), "{chart}");
+        assert!(chart.contains("width='240pt'") && chart.contains("font-size='8'"), "{chart}");
+        assert!(chart.contains("<desc>mrctl compare --policies &#39;a&lt;b&#39;</desc>"), "{chart}");
+        // The curves differ without colours, and the legend has two rows above the plot.
+        assert_eq!(chart.matches("stroke-dasharray='5 2'").count(), 2, "{chart}");
+        assert!(chart.contains("<text x='56.0' y='12.6'>a</text>"), "{chart}");
+        assert!(chart.contains("<text x='56.0' y='23.0'>c</text>"), "{chart}");
     }
 }
