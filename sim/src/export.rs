@@ -239,11 +239,17 @@ mod tests {
         Run::only(comparison, "a test\nwith two lines", "hsrtf", 20).expect("one run")
     }
 
+    /// A job in a file: its fields, counted from 1, and field 6, which need not be a whole number.
+    struct Line {
+        fields: [i64; 19],
+        cpu_s: f64,
+    }
+
     /// Reads a file by the rules of the format: comments first, then lines of 18 numbers, sorted by
     /// submission, job numbers from 1, whole numbers except field 6, -1 for what is unknown.
-    fn parse(text: &str) -> (BTreeMap<&str, &str>, Vec<[f64; 18]>) {
+    fn parse(text: &str) -> (BTreeMap<&str, &str>, Vec<Line>) {
         let mut header = BTreeMap::new();
-        let mut jobs: Vec<[f64; 18]> = Vec::new();
+        let mut jobs: Vec<Line> = Vec::new();
         for line in text.lines() {
             assert!(line.is_ascii(), "{line}");
             if let Some(comment) = line.strip_prefix(';') {
@@ -253,17 +259,17 @@ mod tests {
                 header.insert(label.trim(), value.trim());
                 continue;
             }
-            let fields: Vec<f64> =
-                line.split_whitespace().map(|field| field.parse().expect("a number")).collect();
-            let fields: [f64; 18] = fields.try_into().expect("18 fields");
-            for (at, field) in fields.iter().enumerate() {
-                assert!(at == 5 || field.fract() == 0.0, "field {} of {line}", at + 1);
-                assert!(*field >= 0.0 || *field == -1.0, "field {} of {line}", at + 1);
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words.len(), 18, "{line}");
+            let mut fields = [0; 19];
+            for (at, word) in words.iter().enumerate().filter(|(at, _)| *at != 5) {
+                fields[at + 1] = word.parse().unwrap_or_else(|_| panic!("field {} of {line}", at + 1));
+                assert!(fields[at + 1] >= -1, "field {} of {line}", at + 1);
             }
-            assert_eq!(fields[0], jobs.len() as f64 + 1.0, "{line}");
-            assert!(jobs.last().is_none_or(|before| before[1] <= fields[1]), "{line}");
-            assert!([-1.0, 0.0, 1.0, 5.0].contains(&fields[10]), "{line}");
-            jobs.push(fields);
+            assert_eq!(fields[1], jobs.len() as i64 + 1, "{line}");
+            assert!(jobs.last().is_none_or(|before| before.fields[2] <= fields[2]), "{line}");
+            assert!([-1, 0, 1, 5].contains(&fields[11]), "{line}");
+            jobs.push(Line { fields, cpu_s: words[5].parse().expect("a number") });
         }
         (header, jobs)
     }
@@ -275,22 +281,23 @@ mod tests {
         let (header, jobs) = parse(&text);
         assert_eq!((header["Version"], header["MaxJobs"], header["MaxProcs"]), ("2.2", "31", "200"));
         assert_eq!(header["Information"], "a test with two lines");
-        assert_eq!((jobs.len(), jobs[0][1]), (31, 0.0));
+        assert_eq!((jobs.len(), jobs[0].fields[2]), (31, 0));
         let metrics = &comparison.runs[0][0].metrics;
         let start = metrics.jobs().map(|(_, job)| job.submitted).min().expect("jobs");
-        for (fields, (_, job)) in jobs.iter().zip(metrics.jobs()) {
-            assert_eq!(fields[10] == 1.0, job.succeeded);
+        for (Line { fields, cpu_s }, (_, job)) in jobs.iter().zip(metrics.jobs()) {
+            assert_eq!(fields[11] == 1, job.succeeded);
             let end_s = job.ended.expect("it has ended").since(start).as_secs_f64();
-            assert!((fields[1] + fields[2] + fields[3] - end_s).abs() <= 0.5, "{fields:?}");
+            assert!(((fields[2] + fields[3] + fields[4]) as f64 - end_s).abs() <= 0.5, "{fields:?}");
             let slot_s = Span(job.held.map.0 + job.held.reduce.0).as_secs_f64();
-            assert!((fields[4] * fields[5] - slot_s).abs() <= 0.01 * fields[4] + 0.01, "{fields:?}");
+            let processors = fields[5] as f64;
+            assert!((processors * cpu_s - slot_s).abs() <= 0.01 * processors + 0.01, "{fields:?}");
         }
-        assert!(jobs.iter().any(|fields| fields[10] == 0.0), "no job failed");
-        // Unfinished jobs have no run time, and the others are the same.
+        assert!(jobs.iter().any(|job| job.fields[11] == 0), "no job failed");
+        // A job that has not ended has no run time.
         let cut = self::comparison(200);
         let text = swf(&run(&cut));
-        let (_, cut) = parse(&text);
-        assert!(cut.iter().any(|fields| fields[10] == -1.0 && fields[3] == -1.0), "{cut:?}");
+        let is_cut = |job: &Line| job.fields[11] == -1 && job.fields[4] == -1;
+        assert!(parse(&text).1.iter().any(is_cut), "{text}");
     }
 
     #[test]

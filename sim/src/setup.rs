@@ -1,7 +1,7 @@
 //! Description of a simulated cluster: machines, network, costs, faults, policy. Plain data.
 
 use crate::{
-    external::{self, External, Failure},
+    external::{self, Environment, External, Failure, MachineLine},
     fault::Fault,
     random_policy::RandomPolicy,
     rng::Rng,
@@ -19,6 +19,11 @@ pub(crate) const RANDOM: &str = "random";
 
 /// Number of machines in a rack, unless a cluster file sets the racks.
 pub(crate) const MACHINES_PER_RACK: usize = 40;
+
+/// Returns the name of a machine and of its tracker.
+pub(crate) fn node_name(at: usize) -> String {
+    format!("n{at}")
+}
 
 /// A machine with a TaskTracker and a DataNode.
 #[derive(Debug, Clone, PartialEq)]
@@ -220,12 +225,29 @@ impl Setup {
             return Ok(Box::new(RandomPolicy(Rng::of(self.seed, "policy"))));
         }
         let policy: Box<dyn Scheduler> = if self.scheduler == external::NAME {
-            Box::new(External::start(self, failure)?)
+            Box::new(External::start(&self.params, self.environment(), failure)?)
         } else {
             schedulers::make_with(self.own_policies, &self.scheduler, &self.params)?
         };
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))
+    }
+
+    /// Describes the cluster for an external policy.
+    fn environment(&self) -> Environment {
+        let machine = |(at, machine): (usize, &Machine)| MachineLine {
+            tracker: node_name(at),
+            rack: machine.rack,
+            map_slots: machine.slots.map,
+            reduce_slots: machine.slots.reduce,
+            speed: machine.speed,
+        };
+        Environment {
+            seed: self.seed,
+            heartbeat_s: self.heartbeat.as_secs_f64(),
+            preemption_timeout_s: self.config.preemption_timeout.as_secs_f64(),
+            machines: self.machines.iter().enumerate().map(machine).collect(),
+        }
     }
 
     /// Returns the slots of all machines.

@@ -10,7 +10,6 @@
 mod process;
 mod protocol;
 
-use crate::setup::Setup;
 use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     history::HistoryFact,
@@ -20,9 +19,8 @@ use mrcore::{
     task::PreemptKind,
 };
 use process::Process;
-use protocol::{
-    Answer, DecisionLine, EventLine, Hello, HelloAnswer, How, Include, MachineLine, RoundRequest,
-};
+use protocol::{Answer, DecisionLine, EventLine, Hello, HelloAnswer, How, Include, RoundRequest};
+pub(crate) use protocol::{Environment, MachineLine};
 use schedulers::{ParameterError, Params, Section};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -102,8 +100,12 @@ pub(crate) struct External {
 
 impl External {
     /// Starts the process of a policy. If that fails, sets `failure`.
-    pub(crate) fn start(setup: &Setup, failure: &Failure) -> Result<Self, ParameterError> {
-        let command = Command::of(&setup.params)?;
+    pub(crate) fn start(
+        params: &Params,
+        environment: Environment,
+        failure: &Failure,
+    ) -> Result<Self, ParameterError> {
+        let command = Command::of(params)?;
         let mut policy = Self {
             name: NAME.to_owned(),
             process: None,
@@ -113,31 +115,20 @@ impl External {
             requests: 0,
             events: Vec::new(),
         };
-        if let Err(why) = policy.connect(&command, setup) {
+        if let Err(why) = policy.connect(&command, environment) {
             policy.fail(why);
         }
         Ok(policy)
     }
 
-    fn connect(&mut self, command: &Command<'_>, setup: &Setup) -> Result<(), String> {
+    fn connect(&mut self, command: &Command<'_>, environment: Environment) -> Result<(), String> {
         self.process = Some(Process::start(&command.words, command.timeout)?);
-        let machine = |(at, machine): (usize, &crate::setup::Machine)| MachineLine {
-            tracker: crate::world::node_name(at),
-            rack: machine.rack,
-            map_slots: machine.slots.map,
-            reduce_slots: machine.slots.reduce,
-            speed: machine.speed,
-        };
-        let machines = setup.machines.iter().enumerate().map(machine).collect();
         let answer: HelloAnswer = self.ask("hello", |request| Hello {
             request,
             kind: "hello",
             protocol: protocol::PROTOCOL,
-            seed: setup.seed,
             params: command.params.clone(),
-            heartbeat_s: setup.heartbeat.as_secs_f64(),
-            preemption_timeout_s: setup.config.preemption_timeout.as_secs_f64(),
-            machines,
+            environment,
         })?;
         self.check_request("hello", answer.request)?;
         let refuse = |why: String| Err(format!("request {} (hello): {why}", answer.request));

@@ -23,20 +23,27 @@ pub(super) struct Hello<'a> {
     #[serde(rename = "type")]
     pub(super) kind: &'static str,
     pub(super) protocol: u32,
-    pub(super) seed: u64,
     pub(super) params: BTreeMap<&'a str, &'a str>,
-    pub(super) heartbeat_s: f64,
-    pub(super) preemption_timeout_s: f64,
-    pub(super) machines: Vec<MachineLine>,
+    #[serde(flatten)]
+    pub(super) environment: Environment,
+}
+
+/// The cluster and the seed of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Environment {
+    pub(crate) seed: u64,
+    pub(crate) heartbeat_s: f64,
+    pub(crate) preemption_timeout_s: f64,
+    pub(crate) machines: Vec<MachineLine>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct MachineLine {
-    pub(super) tracker: String,
-    pub(super) rack: u32,
-    pub(super) map_slots: u32,
-    pub(super) reduce_slots: u32,
-    pub(super) speed: f64,
+pub(crate) struct MachineLine {
+    pub(crate) tracker: String,
+    pub(crate) rack: u32,
+    pub(crate) map_slots: u32,
+    pub(crate) reduce_slots: u32,
+    pub(crate) speed: f64,
 }
 
 /// The answer to [`Hello`].
@@ -114,8 +121,7 @@ struct PhaseLine<'a> {
     retained: u32,
     mean_s: Option<f64>,
     next: Option<NextLine>,
-    #[serde(serialize_with = "as_optional_text")]
-    straggler: Option<TaskId>,
+    straggler: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pending: Option<Vec<TaskLine<'a>>>,
 }
@@ -154,13 +160,6 @@ pub(super) struct AttemptLine<'a> {
 
 fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
-}
-
-fn as_optional_text<T: Display, S: Serializer>(value: &Option<T>, serializer: S) -> Result<S::Ok, S::Error> {
-    match value {
-        Some(value) => serializer.collect_str(value),
-        None => serializer.serialize_none(),
-    }
 }
 
 /// The answer to a [`RoundRequest`].
@@ -249,7 +248,9 @@ fn phase_line<'a>(
         retained: plan.retained_slots(job, phase),
         mean_s: job.mean_time(phase).map(Span::as_secs_f64),
         next: offered.and_then(|tracker| next(job, phase, tracker, plan)),
-        straggler: offered.and_then(|tracker| plan.next_straggler(job, phase, tracker)),
+        straggler: offered
+            .and_then(|tracker| plan.next_straggler(job, phase, tracker))
+            .map(|task| task.to_string()),
         pending: include_pending.then(pending),
     }
 }

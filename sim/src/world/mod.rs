@@ -50,7 +50,7 @@ use crate::{
     external::Failure,
     outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
-    setup::Setup,
+    setup::{Setup, node_name},
     workload::Workload,
 };
 use agent::Action;
@@ -520,11 +520,6 @@ impl World {
         self.requests += 1;
         RequestId(self.requests)
     }
-}
-
-/// Returns the name of a machine and of its tracker.
-pub(crate) fn node_name(at: usize) -> String {
-    format!("n{at}")
 }
 
 fn machine(setup: &Setup, at: usize) -> Node {
