@@ -266,7 +266,7 @@ mod tests {
                 fields[at + 1] = word.parse().unwrap_or_else(|_| panic!("field {} of {line}", at + 1));
                 assert!(fields[at + 1] >= -1, "field {} of {line}", at + 1);
             }
-            assert_eq!(fields[1], jobs.len() as i64 + 1, "{line}");
+            assert_eq!(usize::try_from(fields[1]), Ok(jobs.len() + 1), "{line}");
             assert!(jobs.last().is_none_or(|before| before.fields[2] <= fields[2]), "{line}");
             assert!([-1, 0, 1, 5].contains(&fields[11]), "{line}");
             jobs.push(Line { fields, cpu_s: words[5].parse().expect("a number") });

@@ -22,6 +22,8 @@ pub(crate) mod sim;
 mod sim_csv;
 mod sim_fuzz;
 mod sim_json;
+#[cfg(feature = "parquet")]
+mod sim_parquet;
 pub(crate) mod sim_replay;
 pub(crate) mod sim_repro;
 pub(crate) mod status;

@@ -123,6 +123,9 @@ struct Compare {
     /// Write all jobs of all policies and seeds (CSV) to this file
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+    /// Write the same as Parquet; needs mrctl with the feature parquet
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
     /// Write the jobs in the Standard Workload Format; one policy and one seed
     #[arg(long, value_name = "FILE")]
     swf: Option<PathBuf>,
@@ -181,12 +184,19 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         faults: args.faults.clone(),
     };
     let variants = parse_policies(&args.scheduler)?;
+    if args.parquet.is_some() && !cfg!(feature = "parquet") {
+        let build = "cargo build --release -p mrctl --features parquet";
+        anyhow::bail!(Usage(format!(
+            "--parquet: this mrctl was built without Parquet: build it with {build}"
+        )));
+    }
     let of_one_run = [&args.swf, &args.batsim_workload, &args.batsim_jobs];
     if of_one_run.iter().any(|path| path.is_some()) && (variants.len() > 1 || args.seeds > 1) {
         let flags = "--swf, --batsim-workload and --batsim-jobs write one run";
         anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
     }
-    for path in args.report.iter().chain(&args.csv).chain(of_one_run.into_iter().flatten()) {
+    let files = args.report.iter().chain(&args.csv).chain(&args.parquet);
+    for path in files.chain(of_one_run.into_iter().flatten()) {
         can_write(path)?;
     }
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
@@ -233,6 +243,10 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     // Files first: standard output may be closed early.
     if let Some(path) = &args.csv {
         write(path, &sim_csv::jobs(&details, &comparison))?;
+    }
+    #[cfg(feature = "parquet")]
+    if let Some(path) = &args.parquet {
+        super::sim_parquet::write(path, &details, &comparison)?;
     }
     write_exports(args, &comparison, &details.provenance.line(), &request.workload, machines)?;
     if let Some(path) = &args.report {

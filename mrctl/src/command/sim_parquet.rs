@@ -1,0 +1,142 @@
+//! Writes the jobs of a comparison as Parquet: the same rows and columns as CSV. Only with the
+//! feature `parquet`, because its dependencies take long to compile.
+
+use super::sim_json::{self, Details};
+use anyhow::{Context, Result};
+use parquet::{
+    basic::{Compression, LogicalType, Repetition, Type as Physical},
+    data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type},
+    file::{metadata::KeyValue, properties::WriterProperties, writer::SerializedFileWriter},
+    schema::types::Type,
+};
+use serde_json::{Map, Value};
+use sim::experiment::Comparison;
+use std::{fs::File, path::Path, sync::Arc};
+
+/// Writes all jobs of all policies and seeds to a file. The key `made_by` of its metadata says how
+/// they were made.
+pub(crate) fn write(path: &Path, details: &Details, comparison: &Comparison) -> Result<()> {
+    let mut rows: Vec<Map<String, Value>> = Vec::new();
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let jobs = sim_json::jobs(comparison, at);
+        for job in jobs.as_array().into_iter().flatten().filter_map(Value::as_object) {
+            let mut row = job.clone();
+            row.insert("policy".into(), variant.label.as_str().into());
+            rows.push(row);
+        }
+    }
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    write_rows(file, &rows, &details.provenance.line())
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes objects with the same keys. A column may have nulls.
+fn write_rows(
+    file: impl std::io::Write + Send,
+    rows: &[Map<String, Value>],
+    made_by: &str,
+) -> parquet::errors::Result<()> {
+    let names: Vec<&String> = rows.first().into_iter().flat_map(Map::keys).collect();
+    let column =
+        |name: &str| rows.iter().map(|row| row.get(name).unwrap_or(&Value::Null)).collect::<Vec<_>>();
+    let mut fields = Vec::new();
+    for name in &names {
+        let physical = physical_type(&column(name));
+        let logical = (physical == Physical::BYTE_ARRAY).then_some(LogicalType::String);
+        let field = Type::primitive_type_builder(name, physical)
+            .with_repetition(Repetition::OPTIONAL)
+            .with_logical_type(logical)
+            .build()?;
+        fields.push(Arc::new(field));
+    }
+    let schema = Arc::new(Type::group_type_builder("jobs").with_fields(fields).build()?);
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::UNCOMPRESSED)
+        .set_key_value_metadata(Some(vec![KeyValue::new("made_by".to_owned(), made_by.to_owned())]))
+        .build();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
+    let mut group = writer.next_row_group()?;
+    for name in names {
+        let Some(mut writer) = group.next_column()? else { break };
+        let values = column(name);
+        match physical_type(&values) {
+            Physical::BOOLEAN => write_column::<BoolType>(&mut writer, &values, Value::as_bool)?,
+            Physical::INT64 => write_column::<Int64Type>(&mut writer, &values, Value::as_i64)?,
+            Physical::DOUBLE => write_column::<DoubleType>(&mut writer, &values, Value::as_f64)?,
+            _ => write_column::<ByteArrayType>(&mut writer, &values, |value| {
+                value.as_str().map(ByteArray::from)
+            })?,
+        }
+        writer.close()?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(())
+}
+
+/// Returns the type of a column: that of all values that are not null.
+fn physical_type(values: &[&Value]) -> Physical {
+    let all = |is: fn(&Value) -> bool| values.iter().all(|value| value.is_null() || is(value));
+    if all(Value::is_boolean) {
+        Physical::BOOLEAN
+    } else if all(Value::is_i64) {
+        Physical::INT64
+    } else if all(Value::is_number) {
+        Physical::DOUBLE
+    } else {
+        Physical::BYTE_ARRAY
+    }
+}
+
+/// Writes the values of a column. The level of a null is 0, that of others 1.
+fn write_column<T: DataType>(
+    writer: &mut parquet::file::writer::SerializedColumnWriter<'_>,
+    values: &[&Value],
+    read: impl Fn(&Value) -> Option<T::T>,
+) -> parquet::errors::Result<()> {
+    let read: Vec<Option<T::T>> = values.iter().map(|value| read(value)).collect();
+    let levels: Vec<i16> = read.iter().map(|value| i16::from(value.is_some())).collect();
+    let present: Vec<T::T> = read.into_iter().flatten().collect();
+    writer.typed::<T>().write_batch(&present, Some(&levels), None).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parquet::{
+        file::reader::{FileReader as _, SerializedFileReader},
+        record::Field,
+    };
+    use serde_json::json;
+
+    #[test]
+    fn rows_are_read_back_with_their_types_nulls_and_provenance() {
+        let rows = [
+            json!({"completion_s": 1.5, "job": "job_1", "maps": 3, "succeeded": true}),
+            json!({"completion_s": null, "job": "job_2", "maps": 4, "succeeded": false}),
+        ];
+        let rows = rows.map(|row| row.as_object().cloned().expect("an object"));
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        write_rows(&mut file, &rows, "a test").expect("valid rows");
+        let reader = SerializedFileReader::new(file).expect("a Parquet file");
+        let metadata = reader.metadata().file_metadata().key_value_metadata().expect("metadata");
+        assert!(metadata.iter().any(|pair| pair.key == "made_by" && pair.value.as_deref() == Some("a test")));
+        let value = |field: &Field| match field {
+            Field::Null => Value::Null,
+            Field::Bool(value) => json!(value),
+            Field::Long(value) => json!(value),
+            Field::Double(value) => json!(value),
+            Field::Str(value) => json!(value),
+            other => panic!("unexpected type: {other:?}"),
+        };
+        let read: Vec<Map<String, Value>> = reader
+            .get_row_iter(None)
+            .expect("rows")
+            .map(|row| {
+                let row = row.expect("a row");
+                row.get_column_iter().map(|(name, field)| (name.clone(), value(field))).collect()
+            })
+            .collect();
+        assert_eq!(read, rows);
+    }
+}
