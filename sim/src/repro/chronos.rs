@@ -560,7 +560,7 @@ fn task_times(out: &mut Reproduction, comparison: &Comparison) {
     let longer = Figure::of(&pairs.map(|(ours, theirs)| ours / theirs - 1.0).collect::<Vec<_>>());
     out.claim("mean duration of successful tasks, Chronos against Fifo", Number::Change(0.0), Some(longer))
         .of("figure 4a");
-    out.part("Durations of successful attempts", table, svg::cdf("duration, s", &series));
+    out.part("Durations of successful attempts", table, svg::cdf(&svg::SCREEN, "duration, s", &series));
 }
 
 /// Adds every figure of the paper to the inventory. It has no tables.

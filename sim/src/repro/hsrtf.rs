@@ -293,7 +293,7 @@ fn distributions(comparison: &Comparison, x_label: &str, of: Measure) -> String 
             .into_iter()
             .filter_map(|label| Some((label, comparison.values(comparison.index(label)?, Some(size), of))))
             .collect();
-        let _ = write!(out, "<h3>{size} jobs</h3>{}", svg::cdf(x_label, &series));
+        let _ = write!(out, "<h3>{size} jobs</h3>{}", svg::cdf(&svg::SCREEN, x_label, &series));
     }
     out
 }
