@@ -664,7 +664,8 @@ impl Coda {
             });
             // Smaller jobs do not use the slots of slow nodes.
             let victims = victims.without_slots_on(|tracker| self.speed(tracker) < SLOW);
-            let rules = Preemption { policy: self, limit: *limit, releases_s: &releases_s, counted: Cell::new(0) };
+            let rules =
+                Preemption { policy: self, limit: *limit, releases_s: &releases_s, counted: Cell::new(0) };
             preempt_for_jobs(&in_need, phase, victims, &rules, self.settings.preempt_mode, plan);
         }
     }

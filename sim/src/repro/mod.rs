@@ -102,6 +102,12 @@ impl<'a> Lab<'a> {
         Self { profiles, seeds, is_complete, watch, runs: Mutex::default() }
     }
 
+    /// Returns the number of seeds for runs that take half a minute and longer: a sixth, but at
+    /// least three if there are as many.
+    fn seeds_of_long_runs(&self) -> u64 {
+        (self.seeds / 6).max(3).min(self.seeds)
+    }
+
     /// Returns the number of seeds of each row of a sensitivity table.
     fn sensitivity_seeds(&self) -> u64 {
         self.seeds.min(SENSITIVITY_SEEDS_MAX)
