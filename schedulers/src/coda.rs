@@ -108,6 +108,8 @@ const SLOW: f64 = 0.33;
 const PATIENCE: f64 = 4.0;
 const PATIENCE_MIN_S: f64 = 60.0;
 
+/// An attempt moves from a slow node for the first time if it ends this many times as soon elsewhere.
+const MOVE_GAIN: f64 = 2.0;
 /// An attempt is preempted if it would hold its slot for this many times the cost. Maps are short,
 /// and a split map loses its locality.
 const COST_MARGIN: PerPhase<f64> = PerPhase { map: 5.0, reduce: 1.25 };
@@ -654,7 +656,7 @@ impl Coda {
             Phase::Map => &[Locality::NodeLocal, Locality::OffRack],
             Phase::Reduce => &[Locality::OffRack],
         };
-        let releases_s = if self.settings.weighs_cost { self.releases_s(phase, plan) } else { Vec::new() };
+        let ending = self.slots_free_soon(phase, plan);
         for limit in limits {
             let victims = Victims::greatest_first(phase, plan, |attempt, _| {
                 let rank = self.state(attempt.id.job()).rank(phase);
@@ -664,8 +666,7 @@ impl Coda {
             });
             // Smaller jobs do not use the slots of slow nodes.
             let victims = victims.without_slots_on(|tracker| self.speed(tracker) < SLOW);
-            let rules =
-                Preemption { policy: self, limit: *limit, releases_s: &releases_s, counted: Cell::new(0) };
+            let rules = Preemption { policy: self, limit: *limit, ending: Cell::new(ending) };
             preempt_for_jobs(&in_need, phase, victims, &rules, self.settings.preempt_mode, plan);
         }
     }
@@ -688,11 +689,15 @@ impl Coda {
                     let there_s =
                         self.preemption_cost_s(phase) + self.state(attempt.id.job()).backlog_s[phase];
                     let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
-                    // Each move must gain more than the one before.
-                    let before = interruptions(attempt, cluster);
-                    let gain = 2.0 + f64::from(before);
-                    let moves = !is_new && left_s > gain * (left_s * speed + there_s);
-                    let moves = moves && (is_measured || before == 0);
+                    let there_s = left_s * speed + there_s;
+                    let mut moves = !is_new && left_s > MOVE_GAIN * there_s;
+                    if moves {
+                        // Each move must gain more than the one before. An assumed speed is a
+                        // reason for one move only.
+                        let before = interruptions(attempt, cluster);
+                        moves = left_s > (MOVE_GAIN + f64::from(before)) * there_s
+                            && (is_measured || before == 0);
+                    }
                     if moves && !plan.is_preempted(attempt.id) {
                         let why = Why::rule("slow-node").with("speed", speed);
                         let _ = plan.preempt_in_mode(attempt.id, self.settings.preempt_mode, why);
@@ -702,19 +707,20 @@ impl Coda {
         }
     }
 
-    /// Returns in how many seconds slots will be free without preemption, the soonest first.
-    fn releases_s(&self, phase: Phase, plan: &Plan<'_>) -> Vec<f64> {
+    /// Returns the number of slots that will soon be free without preemption.
+    fn slots_free_soon(&self, phase: Phase, plan: &Plan<'_>) -> u32 {
         let cluster = plan.cluster();
         let attempts = cluster.active_jobs().flat_map(|job| cluster.running(job, phase));
-        let kept = attempts.filter(|(attempt, _)| !plan.is_preempted(attempt.id));
-        let mut seconds: Vec<f64> = kept.map(|(attempt, _)| self.remaining_s(attempt, plan)).collect();
-        seconds.sort_unstable_by(f64::total_cmp);
-        seconds
+        attempts
+            .filter(|(attempt, _)| !plan.is_preempted(attempt.id) && self.ends_soon(attempt, plan))
+            .count() as u32
     }
 
-    /// Returns the seconds within which an attempt must end by itself to be left alone.
-    fn soon_s(&self, phase: Phase) -> f64 {
-        COST_MARGIN[phase] * self.preemption_cost_s(phase)
+    /// Returns whether an attempt ends by itself so soon that preempting it does not pay.
+    fn ends_soon(&self, attempt: &Attempt, plan: &Plan<'_>) -> bool {
+        let phase = attempt.id.phase();
+        self.settings.weighs_cost
+            && self.remaining_s(attempt, plan) < COST_MARGIN[phase] * self.preemption_cost_s(phase)
     }
 }
 
@@ -788,10 +794,9 @@ struct Preemption<'a> {
     policy: &'a Coda,
     /// How near the input of a map must be.
     limit: Locality,
-    /// In how many seconds slots will be free without preemption, the soonest first.
-    releases_s: &'a [f64],
-    /// How many of them are counted for a job already.
-    counted: Cell<usize>,
+    /// Number of slots that will soon be free without preemption, and are not counted for a job
+    /// yet.
+    ending: Cell<u32>,
 }
 
 impl PreemptionRules for Preemption<'_> {
@@ -801,11 +806,9 @@ impl PreemptionRules for Preemption<'_> {
             return 0;
         }
         let wanted = (plan.startable_tasks(job, phase) as u32).min(plan.cluster().slots(phase));
-        let soon_s = self.policy.soon_s(phase);
-        let soon = self.releases_s.partition_point(|seconds| *seconds < soon_s);
-        let spared = (wanted as usize).min(soon.saturating_sub(self.counted.get()));
-        self.counted.set(self.counted.get() + spared);
-        wanted - spared as u32
+        let spared = wanted.min(self.ending.get());
+        self.ending.set(self.ending.get() - spared);
+        wanted - spared
     }
 
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
@@ -815,8 +818,7 @@ impl PreemptionRules for Preemption<'_> {
     fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
         plan.now().since(victim.launched) < self.policy.settings.newly_launched
             || plan.has_just_resumed(victim)
-            || self.policy.settings.weighs_cost
-                && self.policy.remaining_s(victim, plan) < self.policy.soon_s(victim.id.phase())
+            || self.policy.ends_soon(victim, plan)
     }
 
     fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)> {

@@ -24,9 +24,6 @@ const FORGETTING: f64 = 0.9;
 /// The maps of a job are compared with each other when as many have been measured.
 const MEASURED_MAPS_MIN: f64 = 3.0;
 
-/// A job of one or two maps is compared with earlier jobs when there were about as many.
-const EARLIER_JOBS_MIN: f64 = 1.0;
-
 /// The estimated work of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
@@ -40,7 +37,7 @@ pub(super) struct Work {
     /// measured.
     pub(super) measured_map_s: Option<f64>,
     /// Slot seconds of all maps, only from earlier jobs of the same program with tasks of the same
-    /// size. `None` until there were several.
+    /// size. `None` if there was none.
     pub(super) earlier_map_s: Option<f64>,
     /// Input bytes of all maps.
     pub(super) input_bytes: f64,
@@ -193,12 +190,11 @@ impl Estimator {
     }
 
     /// Returns the usual seconds of a map of earlier jobs of the same program with maps of the same
-    /// size, if there were several.
+    /// size.
     fn typical_map_s(&self, job: &Job) -> Option<f64> {
         let [kind, ..] = self.kinds(job, Phase::Map, self.map_bytes(job));
         let earlier = self.earlier_tasks.get(&kind).filter(|_| self.predicts)?;
-        let several = earlier.log_seconds.count >= EARLIER_JOBS_MIN;
-        earlier.log_seconds.value().filter(|_| several).map(f64::exp)
+        earlier.log_seconds.value().map(f64::exp)
     }
 
     /// Returns the mean number of input bytes of a map as submitted.

@@ -77,6 +77,8 @@ impl Assumptions {
 struct PaperFigures {
     name: &'static str,
     classes: &'static [Class],
+    /// Whether a run takes long: the jobs of Yahoo! have six times as many tasks.
+    is_long: bool,
     /// Relative change of the mean completion time: COSHH compared with FIFO, and with Fair.
     changes: [f64; 2],
     /// Relative change of the mean completion time with identical users: COSHH compared with Fair,
@@ -99,6 +101,7 @@ const PAPER_FIGURES: [PaperFigures; 2] = [
     PaperFigures {
         name: "Yahoo!",
         classes: &YAHOO,
+        is_long: true,
         changes: [-0.7449, -0.7973],
         identical: [-0.7592, -0.3772],
         metrics: [[8.618, 7.16e-4, 1.209], [4.974, 0.965, 2.779], [0.956, 0.974, 0.965]],
@@ -113,6 +116,7 @@ const PAPER_FIGURES: [PaperFigures; 2] = [
     PaperFigures {
         name: "Facebook",
         classes: &FACEBOOK,
+        is_long: false,
         changes: [-0.3127, -0.4241],
         identical: [-0.4297, -0.2642],
         metrics: [[10.782, 8.31e-2, 0.294], [6.646, 2.537, 0.663], [0.977, 0.957, 0.950]],
@@ -156,9 +160,9 @@ impl PaperFigures {
         lab.run(&format!("{}, {what}", self.name), &experiment)
     }
 
-    /// Returns the number of seeds. The jobs of Yahoo! have six times as many tasks.
+    /// Returns the number of seeds.
     fn seeds(&self, lab: &Lab<'_>) -> u64 {
-        if self.name == "Yahoo!" { lab.seeds_of_long_runs() } else { lab.seeds }
+        if self.is_long { lab.seeds_of_long_runs() } else { lab.seeds }
     }
 
     /// Returns the policies for a cluster, with the minimum shares of the users as parameters.
@@ -204,7 +208,7 @@ fn compare(
     lab: &Lab<'_>,
 ) -> Result<Comparison, ExperimentError> {
     let (users, [completion, deciding]) = if identical {
-        ("users alike", paper_figures.with_identical_users)
+        ("identical users", paper_figures.with_identical_users)
     } else {
         ("minimum shares", paper_figures.with_shares)
     };
@@ -308,7 +312,7 @@ fn with_identical_users(
     lab: &Lab<'_>,
 ) -> Result<(), ExperimentError> {
     let (comparison, what) =
-        (compare(out, paper_figures, true, lab)?, format!("{}, users alike", paper_figures.name));
+        (compare(out, paper_figures, true, lab)?, format!("{}, identical users", paper_figures.name));
     let completion = format!("figure {}", paper_figures.with_identical_users[0]);
     for ((one, other), paper) in
         [("coshh", "fair"), ("fair", "fifo")].into_iter().zip(paper_figures.identical)
@@ -597,7 +601,7 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
 }
 
 const FOUR_MACHINES: &str = "Four machines, minimum shares";
-const FOUR_MACHINES_IDENTICAL: &str = "Four machines, users alike";
+const FOUR_MACHINES_IDENTICAL: &str = "Four machines, identical users";
 
 /// Adds every figure and table of the paper to the inventory.
 fn take_inventory(out: &mut Reproduction) {
@@ -612,7 +616,7 @@ fn take_inventory(out: &mut Reproduction) {
     for (name, shows) in
         [("table 3", "the six resources"), ("table 4", "the classes of jobs"), ("table 5", "the users")]
     {
-        out.reproduced(name, shows, "input of the experiments");
+        out.used(name, shows);
     }
     for figures in &PAPER_FIGURES {
         let name = figures.name;
@@ -620,7 +624,7 @@ fn take_inventory(out: &mut Reproduction) {
             format!("{name}, {users} (completion: figure {completion}, deciding: figure {deciding})")
         };
         let with_shares = shares("minimum shares", figures.with_shares);
-        let alike = shares("users alike", figures.with_identical_users);
+        let alike = shares("identical users", figures.with_identical_users);
         out.reproduced(
             figures.tables[0],
             "metrics with minimum shares",
@@ -629,7 +633,7 @@ fn take_inventory(out: &mut Reproduction) {
         out.reproduced(
             figures.tables[1],
             "metrics with identical users",
-            format!("{name}, users alike: the paper's metrics"),
+            format!("{name}, identical users: the paper's metrics"),
         );
         let by_jobs = format!("{name}, by the number of jobs");
         let by_resources = format!("{name}, by the number of resources (table 10)");
@@ -662,8 +666,8 @@ fn take_inventory(out: &mut Reproduction) {
             out.reproduced(FIGURES[number as usize - 5], shows, title);
         }
     }
-    out.reproduced("table 10", "the types of resources", "input of the experiments");
-    out.reproduced("table 11", "the four machines, simulated here", "input of the experiments");
+    out.used("table 10", "the types of resources");
+    out.used("table 11", "the four machines, simulated here");
     out.reproduced(
         "table 12",
         "dissatisfaction on four machines",

@@ -24,8 +24,8 @@ use std::{
 };
 use verdict::{Claim, Number, Sign};
 
-/// Maximum number of seeds of each row of a sensitivity table. The table has many rows, and shows
-/// large differences.
+/// Maximum number of seeds of each row of a sensitivity table, where runs are not short. The table
+/// has many rows, and shows large differences.
 const SENSITIVITY_SEEDS_MAX: u64 = 10;
 
 /// Maximum number of groups of jobs whose means per seed are part of an archive.
@@ -407,9 +407,11 @@ fn difference(
     (one, other): (&str, &str),
     of: impl Fn(&JobFigures) -> Option<f64>,
 ) -> Option<Figure> {
-    let means = |label: &str| Some(comparison.means(comparison.index(label)?, group, &of));
-    let pairs = means(one)?.into_iter().zip(means(other)?).filter_map(|(one, other)| one.zip(other));
-    Some(Figure::of(&pairs.map(|(one, other)| one - other).collect::<Vec<_>>()))
+    let (one, other) = (comparison.index(one)?, comparison.index(other)?);
+    let means = |at: usize| comparison.means(at, group, &of).into_iter();
+    let pairs = means(one).zip(means(other)).filter_map(|(one, other)| one.zip(other));
+    let figure = Figure::of(&pairs.map(|(one, other)| one - other).collect::<Vec<_>>());
+    Some(figure).filter(|_| comparison.left_out(group, one, other) == 0)
 }
 
 #[cfg(test)]

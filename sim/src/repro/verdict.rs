@@ -47,13 +47,14 @@ pub(super) enum Sign {
 impl Sign {
     /// Returns whether our difference has this sign; `None` if the seeds do not decide it.
     fn holds(self, ours: Figure) -> Option<bool> {
-        let is_insignificant = ours.is_insignificant() || ours.mean == 0.0;
-        match self {
-            Sign::NotLess => Some(is_insignificant || ours.mean > 0.0),
-            _ if ours.is_insignificant() && ours.mean != 0.0 => None,
-            Sign::Less => Some(ours.mean < 0.0),
-            Sign::More => Some(ours.mean > 0.0),
+        if ours.is_insignificant() && ours.mean != 0.0 {
+            return None;
         }
+        Some(match self {
+            Sign::Less => ours.mean < 0.0,
+            Sign::More => ours.mean > 0.0,
+            Sign::NotLess => ours.mean >= 0.0,
+        })
     }
 
     fn text(self) -> &'static str {
@@ -265,8 +266,12 @@ mod tests {
         );
         assert_eq!(of(Sign::Less, -0.5), "undecided: no difference beyond the noise");
         assert_eq!(verdict(Number::Statement(Sign::Less), 0.0, 0.0, 5), "differs: no difference");
-        assert_eq!((of(Sign::NotLess, -0.5), of(Sign::NotLess, 2.0)), ("agrees".into(), "agrees".into()));
-        assert_eq!(of(Sign::NotLess, -2.0), "differs: opposite");
+        assert_eq!(
+            (of(Sign::NotLess, 2.0), of(Sign::NotLess, -2.0)),
+            ("agrees".into(), "differs: opposite".into())
+        );
+        assert_eq!(of(Sign::NotLess, -0.5), "undecided: no difference beyond the noise");
+        assert_eq!(verdict(Number::Statement(Sign::NotLess), 0.0, 0.0, 5), "agrees");
         let ours = Some(Figure { mean: 12.0, half_width: 1.0, is_lower_bound: false, seeds: 5 });
         let claim =
             Claim { source: String::new(), what: String::new(), paper: Number::Statement(Sign::Less), ours };
