@@ -28,7 +28,7 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::Ex
     jobs, gap, load, scale, trace-nodes, profiles, faults; they are those of\n\
     `mrctl sim`. `mrctl lab compare` is the same command.")]
 pub(crate) struct Args {
-    /// Policies, separated by commas, with parameters in brackets
+    /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label
     #[arg(long, value_name = "LIST")]
     policies: String,
     /// Workloads by name or file, separated by commas, with options in brackets
@@ -80,11 +80,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
     let workloads = open_workloads(&args.workloads, args.seeds)?;
     let labels: Vec<&str> = workloads.iter().map(|workload| workload.label.as_str()).collect();
-    for (what, labels) in [("policy", &policies), ("workload", &labels)] {
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = labels.iter().find(|label| !seen.insert(**label)) {
-            bail!(Usage(format!("the {what} {twice} is given twice")));
-        }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = labels.iter().find(|label| !seen.insert(**label)) {
+        bail!(Usage(format!("the workload {twice} is given twice")));
     }
     let reference = args.reference.as_deref().unwrap_or(policies[0]);
     if !policies.contains(&reference) {

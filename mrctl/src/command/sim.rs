@@ -66,7 +66,7 @@ struct Compare {
     /// Name of a workload, or a file
     #[arg(long, value_name = "FILE|NAME", required = true)]
     workload: Option<String>,
-    /// Policies, separated by commas, with parameters in brackets
+    /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label
     #[arg(long, value_name = "LIST", default_value = "fifo")]
     scheduler: String,
     /// Description of the machines (TOML), instead of --nodes and slots

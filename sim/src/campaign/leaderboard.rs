@@ -259,20 +259,23 @@ impl Leaderboard {
         self.workloads().into_iter().map(one).collect()
     }
 
-    /// Returns a chart with the mean completion of each policy on each workload, divided by that of
-    /// the reference.
+    /// Returns a chart with the mean completion of each policy on each workload, relative to that of
+    /// the reference. The intervals are those of the paired differences.
     pub fn completion_chart(&self, layout: &'static svg::Layout) -> String {
         let workloads = self.workloads();
         let mut series: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
         for workload in &workloads {
-            let reference = self.of_workload(workload).find(|(score, _)| score.policy == self.reference);
-            let reference_s = reference.map_or(f64::NAN, |(score, _)| score.completion_s.mean);
             for (at, (score, _)) in self.of_workload(workload).enumerate() {
                 if series.len() <= at {
                     series.push((&score.policy, Vec::new()));
                 }
-                let ratio = |value: f64| Some(value / reference_s).filter(|it| it.is_finite()).unwrap_or(0.0);
-                series[at].1.push((ratio(score.completion_s.mean), ratio(score.completion_s.half_width)));
+                let ratio = match score.against_reference {
+                    Some(change) => (1.0 + change.mean, change.half_width),
+                    None if score.policy == self.reference => (1.0, 0.0),
+                    // No job succeeded under both policies.
+                    None => (0.0, 0.0),
+                };
+                series[at].1.push(ratio);
             }
         }
         let groups: Vec<String> = workloads.iter().map(|workload| (*workload).to_owned()).collect();

@@ -17,7 +17,7 @@ mod leaderboard;
 use crate::{
     Outcome, RuleViolation, World,
     catalog::Case,
-    experiment::{ExperimentError, Variant, in_parallel, time_alone},
+    experiment::{ALONE, ExperimentError, Variant, in_parallel, time_alone},
     rng::Rng,
 };
 pub use leaderboard::{Leaderboard, Score};
@@ -34,8 +34,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Name of the run of each job alone.
-pub const ALONE: &str = "alone";
 /// Maximum length of the names of workload and policy in the name of a file.
 const NAME_CHARS_MAX: usize = 60;
 /// The policy that finish-time fairness is relative to.
@@ -149,7 +147,7 @@ impl Run<'_> {
         let case = &self.workload.case;
         let policy = self.variant.map(|variant| {
             let params = variant.clone().with_params(&case.params).params;
-            (&variant.scheduler, params, variant.files())
+            (&variant.scheduler, params, variant.file_hashes())
         });
         let mut hash = InputHash::default();
         let workload = (case.workload)(self.seed);
@@ -475,6 +473,11 @@ mod tests {
         assert_eq!(verdicts, ["reference", "slower; without 4 jobs"], "unfinished jobs come last");
         // The second job of b counts until the end of the run, after 10 s.
         assert!(b.completion_s.is_lower_bound && (b.completion_s.mean - 7.0125).abs() < 1e-9);
+        let one = |mean: f64, half_width: f64| vec![(mean, half_width)];
+        let drawn = [("a", one(1.0, 0.0)), ("b", one(1.0 + change.mean, change.half_width))];
+        let layout = &crate::report::svg::SCREEN;
+        let chart = crate::report::svg::bars(layout, "completion / a", &["w".to_owned()], &drawn);
+        assert_eq!(board.completion_chart(layout), chart, "the intervals are of paired differences");
         let summary = board.summary().text();
         assert!(summary.lines().nth(1).is_some_and(|first| first.starts_with('a')), "{summary}");
         assert!(summary.contains('≥'), "{summary}");

@@ -15,16 +15,23 @@ use schedulers::{Params, PolicyError};
 use std::{
     collections::BTreeMap,
     ops::Range,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 pub use variant::{Variant, split_outside_brackets};
+
+/// Label of the runs of single jobs.
+pub const ALONE: &str = "alone";
 
 /// Why an experiment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
     #[error("{0:?} is not a list of policies such as fifo,chronos(fair),fcs[preempt=kill;literal=true]")]
     NoList(String),
+    #[error("the label {0} stands for other runs: choose another label")]
+    ReservedLabel(String),
+    #[error("the policy {0} is given twice: give one of them a label, as in a={0}")]
+    RepeatedLabel(String),
     #[error(transparent)]
     Make(#[from] PolicyError),
     #[error("{variant}, seed {seed}: {broken}")]
@@ -71,7 +78,7 @@ pub struct RunProgress<'a> {
 /// Progress of an experiment: one run is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// Label of the policy; `alone` for the runs of single jobs.
+    /// Label of the policy; [`ALONE`] for the runs of single jobs.
     pub label: &'a str,
     /// Whether this was the last run of the policy.
     pub is_last: bool,
@@ -106,20 +113,25 @@ impl Experiment<'_> {
         let report = |label: &str, own: &AtomicUsize| {
             watch(Step { label, is_last: one_more(own) == seeds.len(), done: one_more(&ran), of });
         };
+        let failed = AtomicBool::new(false);
         let outcomes = in_parallel(cases.len(), |at| {
+            if failed.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             let (variant, seed) = cases[at];
             let outcome = self.run_one(&self.variants[variant], seed);
+            failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
             report(&self.variants[variant].label, &by_policy[variant]);
-            outcome
+            outcome.map(Some)
         });
         let mut runs: Vec<Vec<Outcome>> = self.variants.iter().map(|_| Vec::new()).collect();
         for ((variant, _), outcome) in cases.iter().zip(outcomes) {
-            runs[*variant].push(outcome?);
+            runs[*variant].extend(outcome?);
         }
         let alone = if self.alone {
             let alone = in_parallel(seeds.len(), |at| {
                 let alone = self.group_times_alone(seeds[at], &groups);
-                report("alone", &alone_ran);
+                report(ALONE, &alone_ran);
                 alone
             });
             alone.into_iter().collect::<Result<_, _>>()?
@@ -179,7 +191,7 @@ pub(crate) fn time_alone(
     "fifo".clone_into(&mut setup.scheduler);
     setup.params = Params::new();
     let world = World::new(setup, workload.only_job(index))?;
-    let broken = |broken| ExperimentError::RuleViolation { variant: "alone".into(), seed, broken };
+    let broken = |broken| ExperimentError::RuleViolation { variant: ALONE.into(), seed, broken };
     let outcome = world.run(None).map_err(broken)?;
     let job = outcome.metrics.job(JobId(1)).filter(|job| job.succeeded);
     Ok(job.and_then(JobFigures::makespan))

@@ -1,6 +1,6 @@
 //! Parses lists of policies: `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`.
 
-use super::ExperimentError;
+use super::{ALONE, ExperimentError};
 use crate::external;
 use schedulers::{Params, Policy, PolicyError};
 
@@ -44,7 +44,9 @@ impl Variant {
     }
 
     /// Parses `fifo,chronos(fair),kill=fcs[preempt=kill;literal=true]`, and checks that each policy
-    /// can be created. A name before `=` is the label; without it the text is.
+    /// can be created. A name before `=` is the label; without it the text is. Labels are unique, and
+    /// the name of a policy is only the label of that policy without parameters: results of `fair`
+    /// are those that others are compared with.
     pub fn list(text: &str) -> Result<Vec<Self>, ExperimentError> {
         Self::list_with(&[], text)
     }
@@ -66,6 +68,13 @@ impl Variant {
                 return Err(bad());
             }
             variant.check(own)?;
+            let is_plain = variant == Self::plain(&variant.label);
+            if variant.label == ALONE || (!is_plain && is_policy(own, &variant.label)) {
+                return Err(ExperimentError::ReservedLabel(variant.label));
+            }
+            if variants.iter().any(|other: &Self| other.label == variant.label) {
+                return Err(ExperimentError::RepeatedLabel(variant.label));
+            }
             variants.push(variant);
         }
         if variants.is_empty() { Err(bad()) } else { Ok(variants) }
@@ -81,13 +90,18 @@ impl Variant {
         Ok(())
     }
 
-    /// Returns the contents of the files that the command of an external policy names, such as a
-    /// script. They are part of what a run depends on.
-    pub(crate) fn files(&self) -> Vec<Vec<u8>> {
+    /// Returns hashes of the files that the command of an external policy names, such as a script.
+    /// They are part of what a run depends on.
+    pub(crate) fn file_hashes(&self) -> Vec<u64> {
         let is_external = self.scheduler == external::NAME;
         let command = is_external.then(|| external::Command::of(&self.params).ok()).flatten();
-        command.map(|command| command.files()).unwrap_or_default()
+        command.map(|command| command.file_hashes()).unwrap_or_default()
     }
+}
+
+/// Returns whether a policy has this name.
+fn is_policy(own: &[Policy], name: &str) -> bool {
+    name == external::NAME || schedulers::make_with(own, name, &Params::new()).is_ok()
 }
 
 /// Splits a text at the commas that are not inside brackets. Returns `None` if a part is empty or
@@ -136,6 +150,23 @@ mod tests {
         assert!(error.contains("is not a command, as in external[command="), "{error}");
         for bad in ["", "nonsense", "fifo[", "fifo[x=1]", "fifo[x]", "=fifo", "external[command= ]"] {
             assert!(Variant::list(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_are_unique_and_not_those_of_reference_runs() {
+        for good in ["fifo,fair,fair[node_wait=5s]", "fair=fair", "f=fair[node_wait=5s],g=chronos(fair)"] {
+            assert!(Variant::list(good).is_ok(), "{good}");
+        }
+        for bad in
+            ["fair=fifo", "alone=fifo", "fair=fair[node_wait=5s]", "chronos(fair)=fifo", "external=fifo"]
+        {
+            let error = Variant::list(bad).expect_err(bad).to_string();
+            assert!(error.contains("stands for other runs: choose another label"), "{bad}: {error}");
+        }
+        for bad in ["fifo,fifo", "a=fifo,a=fair", "fcs[skips=2],fcs[skips=2]"] {
+            let error = Variant::list(bad).expect_err(bad).to_string();
+            assert!(error.contains("is given twice"), "{bad}: {error}");
         }
     }
 }

@@ -25,6 +25,10 @@ use schedulers::{ParameterError, Params, Section};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     collections::BTreeMap,
+    fs::{self, File},
+    hash::{DefaultHasher, Hasher as _},
+    io::{BufRead as _, BufReader},
+    path::Path,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -77,9 +81,26 @@ impl<'a> Command<'a> {
         Ok(Self { words, timeout: Duration::from_micros(limit.0), params: own })
     }
 
-    /// Returns the contents of the files that the command names, such as a script.
-    pub(crate) fn files(&self) -> Vec<Vec<u8>> {
-        self.words.iter().filter_map(|word| std::fs::read(word).ok()).collect()
+    /// Returns the hash of each file that the command names, such as a script.
+    pub(crate) fn file_hashes(&self) -> Vec<u64> {
+        self.words.iter().filter_map(|word| hash_file(Path::new(word))).collect()
+    }
+}
+
+/// Returns a hash of the contents of a file; `None` if it is not a regular file or cannot be read.
+fn hash_file(path: &Path) -> Option<u64> {
+    // Opening a named pipe would block.
+    fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let mut file = BufReader::new(File::open(path).ok()?);
+    let mut hash = DefaultHasher::new();
+    loop {
+        let block = file.fill_buf().ok()?;
+        if block.is_empty() {
+            return Some(hash.finish());
+        }
+        hash.write(block);
+        let length = block.len();
+        file.consume(length);
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! Two threads move the lines, so that neither a process that does not read nor one that does not
 //! answer can block the simulation. The process ends when its standard input is closed, else it is
-//! killed.
+//! killed. Processes that it has started are killed with it, unless they have left its group.
 
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::{
     io::{BufRead, BufReader, Read, Write},
+    os::unix::process::CommandExt as _,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -40,6 +42,7 @@ impl Process {
             .env("PYTHONHASHSEED", "0")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .map_err(|error| format!("cannot start {program}: {error}"))?;
         let (requests, to_write) = channel::bounded(1);
@@ -69,19 +72,21 @@ impl Process {
         }
     }
 
-    /// Closes standard input, waits until the process has ended, and kills it if it does not.
-    /// Returns how it ended.
+    /// Closes standard input, waits until the process has ended, and kills its group. Returns how it
+    /// ended.
     fn end(&mut self) -> String {
-        self.requests = None;
-        let deadline = Instant::now() + END_TIMEOUT;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return status.to_string(),
-                Ok(None) if Instant::now() < deadline => thread::sleep(END_CHECK_INTERVAL),
-                Ok(None) | Err(_) => break,
+        // After the first call the process ID may belong to another process.
+        if self.requests.take().is_some() {
+            let (group, deadline) = (Pid::from_child(&self.child), Instant::now() + END_TIMEOUT);
+            // NOWAIT: the ID of the group stays reserved until `wait` below.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+            while waitid(WaitId::Pid(group), options).is_ok_and(|ended| ended.is_none())
+                && Instant::now() < deadline
+            {
+                thread::sleep(END_CHECK_INTERVAL);
             }
+            let _ = kill_process_group(group, Signal::KILL);
         }
-        let _ = self.child.kill();
         self.child.wait().map_or_else(|error| error.to_string(), |status| status.to_string())
     }
 }

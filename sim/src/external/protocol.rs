@@ -202,7 +202,7 @@ pub(super) fn seconds(time: Time) -> f64 {
 /// Returns the number of slots in the cluster.
 pub(super) fn slot_counts(plan: &Plan<'_>) -> PerPhase<SlotCounts> {
     let count = |phase: Phase| SlotCounts {
-        total: plan.cluster().trackers().map(|tracker| tracker.capacity()[phase]).sum(),
+        total: plan.cluster().slots(phase),
         free: plan.free_trackers(phase).map(|id| plan.free_slots(id, phase)).sum(),
     };
     PerPhase { map: count(Phase::Map), reduce: count(Phase::Reduce) }

@@ -47,7 +47,7 @@ mod trace;
 mod tracker;
 
 use crate::{
-    external::Failure,
+    external::{self, Failure},
     outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
     setup::{Setup, node_name},
@@ -76,7 +76,8 @@ use std::{
 use trace::{TaskTimes, Trace};
 use tracker::{Agent, AgentEvent, Message, Model};
 
-/// Number of events between two calls of the monitor of a run.
+/// Number of events between two calls of the monitor of a run. With an external policy, which may
+/// take long for each decision, the monitor is called at every event.
 const EVENTS_PER_CHECK: u64 = 1 << 14;
 
 /// A job that the core has accepted.
@@ -282,13 +283,14 @@ impl World {
     ) -> Result<Outcome, RuleViolation> {
         let last = limit.map(|limit| self.now + limit);
         let mut stopped = false;
+        let events_per_check = if self.setup.scheduler == external::NAME { 1 } else { EVENTS_PER_CHECK };
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if let Some(last) = last.filter(|last| at > *last) {
                 self.metrics.end_observation(last);
                 break;
             }
-            stopped = self.events % EVENTS_PER_CHECK == EVENTS_PER_CHECK - 1
+            stopped = self.events % events_per_check == events_per_check - 1
                 && !should_continue(self.workload.jobs.len() - self.jobs_open);
             if stopped || self.is_stalled(at, what) {
                 self.metrics.end_observation(at);
