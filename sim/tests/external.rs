@@ -13,6 +13,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 fn has_python() -> bool {
@@ -29,20 +31,23 @@ fn example(file: &str, params: &str) -> String {
     format!("external[command=python3 {}{params}]", folder.join(file).display())
 }
 
-/// Two jobs of each size of the hSRTF paper, on a cluster on which they wait for each other.
+/// Two medium and two small jobs of the hSRTF paper, on a cluster on which they wait for each other.
 fn workload(seed: u64) -> Workload {
     let mut workload = papers::hsrtf(&profile::built_in(), seed);
     let mut seen = std::collections::BTreeMap::new();
     workload.jobs.retain(|job| {
         let count = seen.entry(job.group.clone()).or_insert(0);
         *count += 1;
-        *count <= 2
+        *count <= 2 && job.group != "large"
     });
+    for (at, job) in workload.jobs.iter_mut().enumerate() {
+        job.at = Span::secs(10 * at as u64);
+    }
     workload
 }
 
 fn setup() -> Setup {
-    Setup::even(6, PerPhase { map: 4, reduce: 2 }, "fifo")
+    Setup::even(4, PerPhase { map: 3, reduce: 1 }, "fifo")
 }
 
 fn run(setup: Setup, variants: &str) -> Result<Comparison, ExperimentError> {
@@ -74,13 +79,14 @@ fn external_fifo_decides_as_the_built_in_one() {
     let mut faulty = setup();
     faulty.failing = 40;
     faulty.faults = vec![
-        Fault { at_s: 60.0, for_s: Some(100.0), what: FaultKind::Node { node: 2 } },
+        Fault { at_s: 30.0, for_s: Some(60.0), what: FaultKind::Node { node: 2 } },
         Fault { at_s: 20.0, for_s: Some(400.0), what: FaultKind::Slow { node: 3, factor: 8.0 } },
-        Fault { at_s: 200.0, for_s: Some(5.0), what: FaultKind::JobTracker },
+        Fault { at_s: 100.0, for_s: Some(5.0), what: FaultKind::JobTracker },
     ];
     for setup in [quiet, faulty] {
+        let faults = setup.faults.len() as u32;
         let comparison = run(setup, &format!("fifo,{}", example("fifo.py", ""))).expect("it runs");
-        assert!(comparison.runs[0].iter().all(|outcome| outcome.unfinished == 0));
+        assert!(comparison.runs[0].iter().all(|run| run.unfinished == 0 && run.faults == faults));
         assert_eq!(hashes(&comparison.runs[0]), hashes(&comparison.runs[1]));
     }
 }
@@ -126,19 +132,24 @@ impl Script {
         self.folder.path().join("policy.sh")
     }
 
-    /// Runs the policy and returns the error of the run.
-    fn error(&self, mut setup: Setup) -> String {
+    /// Starts the policy.
+    fn world(&self, mut setup: Setup, timeout: &str) -> World {
         setup.scheduler = "external".into();
         setup.params.insert("external.command".into(), format!("sh {}", self.path().display()));
-        setup.params.insert("external.timeout".into(), "300ms".into());
-        let world = World::new(setup, workload(1)).expect("valid parameters");
+        setup.params.insert("external.timeout".into(), timeout.into());
+        World::new(setup, workload(1)).expect("valid parameters")
+    }
+
+    /// Runs the policy and returns the error of the run.
+    fn error(&self, setup: Setup, timeout: &str) -> String {
+        let world = self.world(setup, timeout);
         world.run(Some(Span::secs(1_000_000))).expect_err("the policy is wrong").to_string()
     }
 
-    /// Returns whether the process still exists.
-    fn is_running(&self) -> bool {
+    /// Returns the folder of the process in `/proc`.
+    fn process(&self) -> PathBuf {
         let pid = fs::read_to_string(self.folder.path().join("pid")).expect("it has started");
-        Path::new("/proc").join(pid.trim()).exists()
+        Path::new("/proc").join(pid.trim())
     }
 }
 
@@ -182,16 +193,47 @@ fn a_wrong_policy_ends_the_run_with_one_line_and_is_reaped() {
     ];
     let in_rounds = in_rounds.map(|(code, wanted)| (format!("{HELLO}; {code}"), wanted));
     let all = cases.into_iter().map(|(code, wanted)| (code.to_owned(), wanted)).chain(in_rounds);
-    for (code, wanted) in all {
-        let script = Script::new(&code);
-        let error = script.error(setup());
+    let check = |code: &str, wanted: &str| {
+        let script = Script::new(code);
+        let timeout = if wanted.contains("no answer") { "300ms" } else { "30s" };
+        let error = script.error(setup(), timeout);
         assert!(error.contains(wanted) && error.lines().count() == 1, "{code}: {error}");
-        assert!(!script.is_running(), "{code}: the process still runs");
-    }
+        assert!(!script.process().exists(), "{code}: the process still exists");
+    };
+    // In parallel: a process that does not end is killed only after two seconds.
+    thread::scope(|scope| {
+        for (code, wanted) in all {
+            scope.spawn(move || check(&code, wanted));
+        }
+    });
     // The hello is larger than the buffer of a pipe, and is never read.
-    let error =
-        Script::new("exec sleep 1000").error(Setup::even(5000, PerPhase { map: 1, reduce: 1 }, "fifo"));
+    let large = Setup::even(5000, PerPhase { map: 1, reduce: 1 }, "fifo");
+    let error = Script::new("exec sleep 1000").error(large, "300ms");
     assert!(error.contains("no answer within 0.3 s"), "{error}");
+}
+
+#[test]
+fn processes_that_a_policy_has_started_are_killed_with_it() {
+    let script = Script::new(r#"sleep 1000 & echo $! > "${0%/*}/pid"; read hello; echo wrong; wait"#);
+    let error = script.error(setup(), "30s");
+    assert!(error.contains("the answer is invalid"), "{error}");
+    // The state of a process comes after its name. A zombie waits for whoever has adopted it.
+    let is_running = || {
+        let stat = fs::read_to_string(script.process().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while is_running() {
+        assert!(Instant::now() < deadline, "the child of the policy still runs");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_run_of_an_external_policy_can_be_stopped_at_any_event() {
+    let world = Script::new(&format!("{HELLO}; exec cat > /dev/null")).world(setup(), "30s");
+    let outcome = world.run_monitored(None, |_| false).expect("it is stopped before the first round");
+    assert_eq!((outcome.stopped, outcome.events), (true, 0));
 }
 
 #[test]
@@ -199,7 +241,7 @@ fn errors_of_a_comparison_name_the_policy_and_the_seed() {
     let script = Script::new("exit 3");
     let list = format!("fifo,mine=external[command=sh {}]", script.path().display());
     let error = run(setup(), &list).expect_err("the policy is wrong").to_string();
-    assert!(error.starts_with("mine, seed 1: at 1.0"), "{error}");
+    assert!(error.starts_with("mine, seed ") && error.contains(": at 1.0"), "{error}");
     let error = run(setup(), "external[command=/no/such/program]").expect_err("no program").to_string();
     assert!(error.contains("cannot start /no/such/program: No such file"), "{error}");
 }
