@@ -97,7 +97,8 @@ fn check_name(name: &str) -> Result<()> {
         bail!(Usage(format!("--scheduler {name}: there is a policy with this name: choose another")));
     }
     // Names that cargo refuses, or that the project uses.
-    if ["test", "core", "std", "alloc", "mrcore", "schedulers", "fermata-sim"].contains(&name) {
+    let reserved = ["test", "core", "std", "alloc", "build", "deps", "examples", "incremental"];
+    if reserved.contains(&name) || ["mrcore", "schedulers"].contains(&name) || name.starts_with("fermata-") {
         bail!(Usage(format!("--scheduler {name}: a crate cannot have this name: choose another")));
     }
     Ok(())
@@ -138,10 +139,11 @@ mod tests {
         for name in ["", "Fast", "1st", "a b", "../a", "a_b", "-a"] {
             assert!(refusal(name, sources).contains("a name starts with a letter"), "{name}");
         }
-        for (name, wanted) in
-            [("fair", "there is a policy"), ("external", "there is a policy"), ("core", "a crate")]
-        {
-            assert!(refusal(name, sources).contains(wanted), "{name}");
+        for name in ["fair", "external", "alone"] {
+            assert!(refusal(name, sources).contains("there is a policy"), "{name}");
+        }
+        for name in ["core", "build", "deps", "examples", "incremental", "fermata-schedulers"] {
+            assert!(refusal(name, sources).contains("a crate cannot have this name"), "{name}");
         }
         assert!(refusal("mine", folder.path()).contains("has no sources of Fermata: give --fermata DIR"));
         fs::create_dir(folder.path().join("mine")).expect("a working disk");

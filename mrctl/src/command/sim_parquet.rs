@@ -74,10 +74,13 @@ fn write_rows(
     Ok(())
 }
 
-/// Returns the type of a column: that of all values that are not null.
+/// Returns the type of a column: that of all values that are not null. A column with only nulls is
+/// one of times of jobs of which none has ended.
 fn physical_type(values: &[&Value]) -> Physical {
     let all = |is: fn(&Value) -> bool| values.iter().all(|value| value.is_null() || is(value));
-    if all(Value::is_boolean) {
+    if values.iter().all(|value| value.is_null()) {
+        Physical::DOUBLE
+    } else if all(Value::is_boolean) {
         Physical::BOOLEAN
     } else if all(Value::is_i64) {
         Physical::INT64
@@ -112,8 +115,8 @@ mod tests {
     #[test]
     fn rows_are_read_back_with_their_types_nulls_and_provenance() {
         let rows = [
-            json!({"completion_s": 1.5, "job": "job_1", "maps": 3, "succeeded": true}),
-            json!({"completion_s": null, "job": "job_2", "maps": 4, "succeeded": false}),
+            json!({"completion_s": 1.5, "job": "job_1", "maps": 3, "succeeded": true, "waiting_s": null}),
+            json!({"completion_s": null, "job": "job_2", "maps": 4, "succeeded": false, "waiting_s": null}),
         ];
         let rows = rows.map(|row| row.as_object().cloned().expect("an object"));
         let mut file = tempfile::tempfile().expect("a temporary file");
@@ -121,6 +124,11 @@ mod tests {
         let reader = SerializedFileReader::new(file).expect("a Parquet file");
         let metadata = reader.metadata().file_metadata().key_value_metadata().expect("metadata");
         assert!(metadata.iter().any(|pair| pair.key == "made_by" && pair.value.as_deref() == Some("a test")));
+        let schema = reader.metadata().file_metadata().schema_descr();
+        let types: Vec<Physical> =
+            (0..schema.num_columns()).map(|at| schema.column(at).physical_type()).collect();
+        let (double, text) = (Physical::DOUBLE, Physical::BYTE_ARRAY);
+        assert_eq!(types, [double, text, Physical::INT64, Physical::BOOLEAN, double]);
         let value = |field: &Field| match field {
             Field::Null => Value::Null,
             Field::Bool(value) => json!(value),
