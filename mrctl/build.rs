@@ -1,7 +1,19 @@
-//! Sets `FERMATA_COMMIT` to the commit that is built, for the results of simulations. Changes that are
-//! not committed are not recorded.
+//! Sets `FERMATA_COMMIT` to the commit that is built, for the results of simulations. It ends with
+//! `+changes` if sources of the simulator have changes that are not committed.
 
 use std::{path::Path, process::Command};
+
+/// Sources that results of simulations depend on, from the root of the repository.
+const SOURCES: [&str; 8] = [
+    "Cargo.lock",
+    "base/placement/src",
+    "base/types/src",
+    "core/src",
+    "mrctl/src",
+    "schedulers/src",
+    "sim/src",
+    "tasktracker/agent/src",
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -15,7 +27,15 @@ fn main() {
     let is_own = git(&["rev-parse", "--show-toplevel"])
         .is_some_and(|top| Path::new(&top).canonicalize().ok() == folder.canonicalize().ok());
     let commit = if is_own { git(&["rev-parse", "--short=12", "HEAD"]) } else { None };
-    println!("cargo::rustc-env=FERMATA_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    let status = git(&[&["--no-optional-locks", "status", "--porcelain", "--"][..], &SOURCES].concat());
+    let suffix =
+        if commit.is_some() && status.is_none_or(|changed| !changed.is_empty()) { "+changes" } else { "" };
+    println!("cargo::rustc-env=FERMATA_COMMIT={}{suffix}", commit.as_deref().unwrap_or("unknown"));
+    if commit.is_some() {
+        for source in SOURCES {
+            println!("cargo::rerun-if-changed={}", folder.join(source).display());
+        }
+    }
     // The log of HEAD changes with every commit and checkout.
     let log = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]);
     if let Some(log) = log.filter(|log| is_own && Path::new(log).exists()) {

@@ -9,7 +9,8 @@ pub(crate) struct Provenance {
     pub(crate) command: String,
     /// The version of `mrctl`.
     pub(crate) version: &'static str,
-    /// The commit that `mrctl` was built from.
+    /// The commit that `mrctl` was built from: `unknown` without a repository, and with the suffix
+    /// `+changes` if there were changes that were not committed.
     pub(crate) commit: &'static str,
 }
 
@@ -24,6 +25,11 @@ impl Provenance {
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("FERMATA_COMMIT"),
         }
+    }
+
+    /// Whether the code was exactly that of a commit.
+    pub(crate) fn is_of_commit(&self) -> bool {
+        self.commit != "unknown" && !self.commit.ends_with("+changes")
     }
 
     /// Describes the provenance in one line.

@@ -107,6 +107,10 @@ impl Args {
         if matches!(self.paper, PaperName::All) && !self.all {
             return Err(Usage("all papers are repeated only completely: add --all".into()));
         }
+        // A paper whose results are in the folder is not repeated, so it would be missing there.
+        if matches!(self.paper, PaperName::All) && (self.json || self.markdown.is_some()) {
+            return Err(Usage("--json and --markdown are only for one paper: give its name".into()));
+        }
         match self.scale {
             Scale::Laptop if self.all => {
                 no_use("--all", "with --scale laptop, which has few experiments of a paper")
@@ -140,7 +144,6 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         can_write(path)?;
     }
     let made = Made::of(args);
-    let (mut results, mut markdown) = (Vec::new(), String::new());
     for paper in papers {
         if let Some(file) = folder.filter(|_| made.is_done(folder, paper, args)) {
             let file = file_of(file, paper, "json");
@@ -162,21 +165,17 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
         } else if let Some(path) = &args.report {
             write(path, &reproduction.html(&made.provenance.line()))?;
         }
-        markdown += &reproduction.markdown();
+        if let Some(path) = &args.markdown {
+            write(path, &reproduction.markdown())?;
+        }
         if args.json {
-            results.push(reproduction.json());
+            output::json(&reproduction.json())?;
         } else {
             output::line(reproduction.text())?;
         }
     }
     if let Some(folder) = folder {
         write(&folder.join("index.html"), &index(folder))?;
-    }
-    if let Some(path) = &args.markdown {
-        write(path, &markdown)?;
-    }
-    if args.json {
-        output::json(&if args.paper.paper().is_some() { results.pop() } else { Some(json!(results)) })?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -229,7 +228,7 @@ impl Made {
             found["commit"] == self.provenance.commit
                 && found["version"] == self.provenance.version
                 && found["seeds"] == self.seeds
-                && self.provenance.commit != "unknown"
+                && self.provenance.is_of_commit()
         })
     }
 }
@@ -326,6 +325,8 @@ mod tests {
             ("coshh --profiles p.toml", "--profiles has no effect for coshh"),
             ("fcs --dir d", "--dir has no effect"),
             ("fcs --all --scale laptop", "--all has no effect"),
+            ("all --all --json", "--json and --markdown are only for one paper"),
+            ("all --all --markdown m.md", "--json and --markdown are only for one paper"),
             ("all --report d", "all papers are repeated only completely"),
         ] {
             let error = check(bad).expect_err(bad);
