@@ -18,14 +18,15 @@ fn papers_are_reproduced() {
         if !chosen.is_empty() && !chosen.split(',').any(|name| name == paper.name()) {
             continue;
         }
-        let lab = Lab { profiles: &profile::built_in(), seeds, watch: &|_, _| {} };
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, seeds, true, &|_, _| {});
         let reproduction = paper.reproduce(&lab).unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
         println!("{}", reproduction.text());
         let write = |kind: &str, text: String| {
             std::fs::write(folder.join(format!("{}.{kind}", paper.name())), text)
                 .expect("a folder to write to");
         };
-        write("html", reproduction.html());
+        write("html", reproduction.html(""));
         write("md", reproduction.markdown());
     }
 }

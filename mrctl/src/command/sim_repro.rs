@@ -1,21 +1,31 @@
 //! `mrctl repro`: repeats the experiments of a paper and compares the results with its figures,
 //! simulated at the size of the paper or on a real cluster on this machine.
 
-use super::sim::{can_write, write};
+use super::{
+    provenance::Provenance,
+    sim::{can_write, write},
+};
 use crate::output::{self, SimulationProgress, Usage};
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use lab::trial;
+use serde_json::{Map, Value, json};
 use sim::{
     catalog,
     experiment::Step,
+    report,
     repro::{Lab, Paper, Reproduction, laptop::Laptop},
 };
 use std::{
+    fmt::Write as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Instant,
 };
+
+/// Default number of seeds, and that of complete reproductions.
+const SEEDS: u64 = 5;
+const SEEDS_COMPLETE: u64 = 30;
 
 /// Repeat the experiments of a paper and compare the results
 #[derive(Debug, clap::Args)]
@@ -23,15 +33,22 @@ use std::{
     mrctl repro hsrtf\n  \
     mrctl repro fcs --seeds 3 --report fcs.html\n  \
     mrctl repro coshh --seeds 3 --json\n  \
+    mrctl repro hsrtf --all --report results\n  \
+    mrctl repro all --all --report results\n  \
     mrctl repro chronos --scale laptop --report chronos.html")]
 pub(crate) struct Args {
-    /// Paper
+    /// Paper; all four papers need --all
     #[arg(value_enum)]
     paper: PaperName,
+    /// Repeat every figure and table, and show the sensitivity to assumptions; --report is then a
+    /// folder
+    #[arg(long)]
+    all: bool,
     /// Size of the experiments
     #[arg(long, value_enum, default_value_t = Scale::Paper)]
     scale: Scale,
-    /// Number of seeds, which vary workload, placement and arrivals (--scale paper) [default: 5]
+    /// Number of seeds, which vary workload, placement and arrivals (--scale paper) [default: 5; with
+    /// --all: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
     /// File of profiles (TOML); they replace built-in ones (--scale paper, not coshh)
@@ -40,8 +57,9 @@ pub(crate) struct Args {
     /// Folder for the data of the real cluster (--scale laptop) [default: the current folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Write a report with charts (HTML) to this file
-    #[arg(long, value_name = "FILE")]
+    /// Write a report with charts (HTML) to this file. With --all: write PAPER.html, PAPER.json and
+    /// index.html to this folder
+    #[arg(long, value_name = "PATH")]
     report: Option<PathBuf>,
     /// Write the tables as Markdown to this file
     #[arg(long, value_name = "FILE")]
@@ -57,6 +75,21 @@ enum PaperName {
     Chronos,
     Fcs,
     Coshh,
+    /// All four papers
+    All,
+}
+
+impl PaperName {
+    /// Returns the paper; `None` for all papers.
+    fn paper(self) -> Option<Paper> {
+        match self {
+            PaperName::Hsrtf => Some(Paper::Hsrtf),
+            PaperName::Chronos => Some(Paper::Chronos),
+            PaperName::Fcs => Some(Paper::Fcs),
+            PaperName::Coshh => Some(Paper::Coshh),
+            PaperName::All => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -71,7 +104,13 @@ impl Args {
     /// Refuses flags that would have no effect.
     fn check(&self) -> Result<(), Usage> {
         let no_use = |what: &str, why: &str| Err(Usage(format!("{what} has no effect {why}: omit it")));
+        if matches!(self.paper, PaperName::All) && !self.all {
+            return Err(Usage("all papers are repeated only completely: add --all".into()));
+        }
         match self.scale {
+            Scale::Laptop if self.all => {
+                no_use("--all", "with --scale laptop, which has few experiments of a paper")
+            }
             Scale::Laptop if self.seeds.is_some() => {
                 no_use("--seeds", "with --scale laptop, where each policy runs once on a real cluster")
             }
@@ -90,40 +129,141 @@ impl Args {
 }
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
-    let paper = match args.paper {
-        PaperName::Hsrtf => Paper::Hsrtf,
-        PaperName::Chronos => Paper::Chronos,
-        PaperName::Fcs => Paper::Fcs,
-        PaperName::Coshh => Paper::Coshh,
-    };
     args.check()?;
-    for path in args.report.iter().chain(&args.markdown) {
+    let papers = args.paper.paper().map_or_else(|| Paper::ALL.to_vec(), |paper| vec![paper]);
+    let folder = args.report.as_deref().filter(|_| args.all);
+    if let Some(folder) = folder {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("{}: the folder cannot be created", folder.display()))?;
+    }
+    for path in args.report.iter().filter(|_| !args.all).chain(&args.markdown) {
         can_write(path)?;
     }
-    let reproduction = match args.scale {
-        Scale::Paper => {
-            let (profiles, seeds) = (catalog::profiles(args.profiles.as_deref())?, args.seeds.unwrap_or(5));
-            let runs = SimulationProgress::new();
-            let watch = |title: &str, step: Step<'_>| runs.count_run(title, step);
-            paper.reproduce(&Lab { profiles: &profiles, seeds, watch: &watch })?
+    let made = Made::of(args);
+    let (mut results, mut markdown) = (Vec::new(), String::new());
+    for paper in papers {
+        if let Some(file) = folder.filter(|_| made.is_done(folder, paper, args)) {
+            let file = file_of(file, paper, "json");
+            eprintln!("mrctl: {} has the results of this commit; delete it to repeat them", file.display());
+            continue;
         }
-        Scale::Laptop => {
-            let dir = args.dir.as_deref().unwrap_or_else(|| Path::new("."));
-            on_this_machine(paper, dir).await?
+        let reproduction = match args.scale {
+            Scale::Paper => simulate(paper, args, made.seeds)?,
+            Scale::Laptop => {
+                let dir = args.dir.as_deref().unwrap_or_else(|| Path::new("."));
+                on_this_machine(paper, dir).await?
+            }
+        };
+        // Files first: standard output may be closed early.
+        if let Some(folder) = folder {
+            let archive = made.archive(&reproduction);
+            write(&file_of(folder, paper, "html"), &reproduction.html(&made.provenance.line()))?;
+            write(&file_of(folder, paper, "json"), &report::archive::text(&archive.into()))?;
+        } else if let Some(path) = &args.report {
+            write(path, &reproduction.html(&made.provenance.line()))?;
         }
-    };
-    if args.json {
-        output::json(&reproduction.json())?;
-    } else {
-        output::line(reproduction.text())?;
+        markdown += &reproduction.markdown();
+        if args.json {
+            results.push(reproduction.json());
+        } else {
+            output::line(reproduction.text())?;
+        }
     }
-    if let Some(path) = &args.report {
-        write(path, &reproduction.html())?;
+    if let Some(folder) = folder {
+        write(&folder.join("index.html"), &index(folder))?;
     }
     if let Some(path) = &args.markdown {
-        write(path, &reproduction.markdown())?;
+        write(path, &markdown)?;
+    }
+    if args.json {
+        output::json(&if args.paper.paper().is_some() { results.pop() } else { Some(json!(results)) })?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn simulate(paper: Paper, args: &Args, seeds: u64) -> Result<Reproduction> {
+    let profiles = catalog::profiles(args.profiles.as_deref())?;
+    let runs = SimulationProgress::new();
+    let watch = |title: &str, step: Step<'_>| runs.count_run(title, step);
+    Ok(paper.reproduce(&Lab::new(&profiles, seeds, args.all, &watch))?)
+}
+
+fn file_of(folder: &Path, paper: Paper, kind: &str) -> PathBuf {
+    folder.join(format!("{}.{kind}", paper.name()))
+}
+
+/// How results are made.
+struct Made {
+    provenance: Provenance,
+    date: String,
+    seeds: u64,
+}
+
+impl Made {
+    fn of(args: &Args) -> Self {
+        let seeds = args.seeds.unwrap_or(if args.all { SEEDS_COMPLETE } else { SEEDS });
+        let date = output::utc(output::now_ms());
+        Self { provenance: Provenance::of_this_process(), date, seeds }
+    }
+
+    fn archive(&self, reproduction: &Reproduction) -> Map<String, Value> {
+        let Provenance { command, version, commit } = &self.provenance;
+        let made = [
+            ("command", json!(command)),
+            ("version", json!(version)),
+            ("commit", json!(commit)),
+            ("date", json!(self.date)),
+            ("seeds", json!(self.seeds)),
+        ];
+        let made = made.into_iter().map(|(key, value)| (key.to_owned(), value));
+        made.chain(reproduction.archive()).collect()
+    }
+
+    /// Returns whether the folder has the results of a paper, made by this commit with these
+    /// seeds. Only for all papers, so that a run that was interrupted continues. A single paper is
+    /// always repeated, and so is a paper with profiles of the user, which may have changed.
+    fn is_done(&self, folder: Option<&Path>, paper: Paper, args: &Args) -> bool {
+        let applies = args.paper.paper().is_none() && args.profiles.is_none();
+        let found = folder.filter(|_| applies).and_then(|folder| read(folder, paper));
+        found.is_some_and(|found| {
+            found["commit"] == self.provenance.commit
+                && found["version"] == self.provenance.version
+                && found["seeds"] == self.seeds
+                && self.provenance.commit != "unknown"
+        })
+    }
+}
+
+/// Reads the results of a paper; `None` if the folder has none.
+fn read(folder: &Path, paper: Paper) -> Option<Value> {
+    serde_json::from_str(&std::fs::read_to_string(file_of(folder, paper, "json")).ok()?).ok()
+}
+
+/// Returns a page with a row for each paper whose results are in the folder.
+fn index(folder: &Path) -> String {
+    let mut body =
+        String::from("<table><tr><th>paper</th><th>numbers</th><th>agree</th><th>made by</th></tr>");
+    for paper in Paper::ALL {
+        let Some(found) = read(folder, paper) else { continue };
+        let claims = found["claims"].as_array().map_or(&[][..], Vec::as_slice);
+        let agrees =
+            |claim: &&Value| claim["verdict"].as_str().is_some_and(|text| text.starts_with("agrees"));
+        let agree = claims.iter().filter(agrees).count();
+        let text = |key: &str| report::html::escape(found[key].as_str().unwrap_or("-"));
+        let _ = write!(
+            body,
+            "<tr><td><a href='{0}.html'>{1}</a> (<a href='{0}.json'>data</a>)</td><td>{2}</td><td>{agree}</td>\
+             <td>{3}, commit {4}, {5}</td></tr>",
+            paper.name(),
+            text("title"),
+            claims.len(),
+            text("command"),
+            text("commit"),
+            text("date"),
+        );
+    }
+    body += "</table>";
+    report::page("Reproduced papers", &body)
 }
 
 async fn on_this_machine(paper: Paper, dir: &Path) -> Result<Reproduction> {
@@ -158,10 +298,26 @@ mod tests {
     }
 
     #[test]
+    fn index_lists_the_papers_whose_results_are_in_the_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = json!({ "title": "FCS & co", "commit": "abc", "seeds": 30,
+            "claims": [{ "verdict": "agrees" }, { "verdict": "differs" }] });
+        std::fs::write(dir.path().join("fcs.json"), found.to_string()).unwrap();
+        std::fs::write(dir.path().join("coshh.json"), "not JSON").unwrap();
+        let page = index(dir.path());
+        assert!(page.contains("<a href='fcs.html'>FCS &amp; co</a>"), "{page}");
+        assert!(page.contains("<td>2</td><td>1</td>") && !page.contains("coshh"), "{page}");
+    }
+
+    #[test]
     fn flags_without_effect_are_rejected() {
-        for good in
-            ["fcs --seeds 2 --profiles p.toml", "coshh --seeds 3", "fcs --scale laptop --dir d", "hsrtf"]
-        {
+        for good in [
+            "fcs --seeds 2 --profiles p.toml",
+            "coshh --seeds 3",
+            "fcs --scale laptop --dir d",
+            "hsrtf",
+            "all --all --report d",
+        ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (bad, what) in [
@@ -169,6 +325,8 @@ mod tests {
             ("fcs --scale laptop --profiles p.toml", "--profiles has no effect"),
             ("coshh --profiles p.toml", "--profiles has no effect for coshh"),
             ("fcs --dir d", "--dir has no effect"),
+            ("fcs --all --scale laptop", "--all has no effect"),
+            ("all --report d", "all papers are repeated only completely"),
         ] {
             let error = check(bad).expect_err(bad);
             assert!(error.starts_with(what), "{bad}: {error}");

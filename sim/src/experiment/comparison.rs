@@ -123,7 +123,7 @@ impl Comparison {
 
     /// Like [`Self::mean_over`], but returns one mean per seed; `None` for a seed in which `of` has
     /// no value for any job.
-    fn means(
+    pub(crate) fn means(
         &self,
         variant: usize,
         group: Option<&str>,
@@ -168,7 +168,13 @@ impl Comparison {
 
     /// Returns the makespans of each job under two variants, in one seed; `None` for a job that did
     /// not succeed under both.
-    fn pairs(&self, seed: usize, group: Option<&str>, one: usize, other: usize) -> Vec<Option<(f64, f64)>> {
+    pub(crate) fn pairs(
+        &self,
+        seed: usize,
+        group: Option<&str>,
+        one: usize,
+        other: usize,
+    ) -> Vec<Option<(f64, f64)>> {
         let (Some(ours), Some(theirs)) = (self.runs[one].get(seed), self.runs[other].get(seed)) else {
             return Vec::new();
         };

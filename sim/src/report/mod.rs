@@ -1,5 +1,6 @@
 //! Writes comparisons as one self-contained HTML file.
 
+pub mod archive;
 pub mod html;
 pub mod svg;
 mod table;
@@ -136,6 +137,21 @@ pub fn locality(outcome: &Outcome) -> Option<f64> {
 /// Returns a table of the mean of `of` by group and policy.
 pub fn by_group(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
     group_table(comparison, |at, group| comparison.mean_over(at, Some(group), &of))
+}
+
+/// Like [`by_group`], but with a row per policy and a column per group, and one for all jobs. This
+/// suits many policies and few groups.
+pub fn by_policy(comparison: &Comparison, of: impl Fn(&JobFigures) -> Option<f64>) -> Table {
+    let groups = comparison.groups.iter().map(|group| (group.as_str(), Some(group.as_str())));
+    let groups: Vec<(&str, Option<&str>)> = groups.chain([("all", None)]).collect();
+    let mut head = vec!["policy"];
+    head.extend(groups.iter().map(|(name, _)| *name));
+    let mut table = Table::new(&head);
+    for (at, variant) in comparison.variants.iter().enumerate() {
+        let figures = groups.iter().map(|(_, group)| Cell::from(comparison.mean_over(at, *group, &of)));
+        table.row(std::iter::once(Cell::from(variant.label.as_str())).chain(figures).collect());
+    }
+    table
 }
 
 /// Returns a table of the largest slowdown by group and policy.

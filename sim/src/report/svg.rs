@@ -220,6 +220,84 @@ pub fn bars(y_label: &str, groups: &[String], series: &[(&str, Vec<(f64, f64)>)]
     chart.finish()
 }
 
+/// A row of [`points`]: a label, the published value, and ours with half the width of its interval.
+pub type PointRow<'a> = (&'a str, Option<f64>, Option<(f64, f64)>);
+
+/// Returns a chart with one row per label: the published value as a diamond, our mean as a dot over
+/// its interval. Values may be negative.
+pub fn points(x_label: &str, rows: &[PointRow<'_>]) -> String {
+    const LABELS: f64 = 300.0;
+    const ROW: f64 = 20.0;
+    let values = rows.iter().flat_map(|(_, paper, ours)| {
+        let ours = ours.map(|(mean, half_width)| [mean - half_width, mean + half_width]);
+        paper.iter().copied().chain(ours.into_iter().flatten()).collect::<Vec<_>>()
+    });
+    let (least, most) = values
+        .filter(|value| value.is_finite())
+        .fold((0.0, 0.0), |(least, most): (f64, f64), value| (least.min(value), most.max(value)));
+    let step = ticks(most - least)[1].0;
+    let digits = (-step.log10().floor()).max(0.0) as usize;
+    let (from, to) = ((least / step).floor(), (most / step).ceil().max((least / step).floor() + 1.0));
+    let height = TOP + ROW * rows.len() as f64;
+    let x = |value: f64| LABELS + (value / step - from) / (to - from) * (WIDTH - LABELS - 20.0);
+    let mut body = String::new();
+    let mut tick = from;
+    while tick <= to + 1e-9 {
+        let at = x(tick * step);
+        let colour = if tick == 0.0 { "#888" } else { "#ddd" };
+        let _ = write!(
+            body,
+            "<line x1='{at:.1}' y1='{TOP}' x2='{at:.1}' y2='{height:.1}' stroke='{colour}'/>\
+             <text x='{at:.1}' y='{:.1}' text-anchor='middle'>{:.digits$}</text>",
+            height + 14.0,
+            tick * step + 0.0
+        );
+        tick += 1.0;
+    }
+    for (at, (label, paper, ours)) in rows.iter().enumerate() {
+        let y = TOP + ROW * (at as f64 + 0.5);
+        let _ = write!(
+            body,
+            "<text x='{:.1}' y='{:.1}' text-anchor='end'>{}</text>",
+            LABELS - 8.0,
+            y + 4.0,
+            escape(label)
+        );
+        if let Some((mean, half_width)) = ours.filter(|(mean, half)| mean.is_finite() && half.is_finite()) {
+            let (low, high) = (x(mean - half_width), x(mean + half_width));
+            let _ = write!(
+                body,
+                "<line x1='{low:.1}' y1='{y:.1}' x2='{high:.1}' y2='{y:.1}' stroke='{0}' stroke-width='2'/>\
+                 <circle cx='{1:.1}' cy='{y:.1}' r='3.5' fill='{0}'/>",
+                colour(0),
+                x(mean)
+            );
+        }
+        if let Some(paper) = paper.filter(|paper| paper.is_finite()) {
+            let (x, left, right) = (x(paper), x(paper) - 5.0, x(paper) + 5.0);
+            let (above, below) = (y - 5.0, y + 5.0);
+            let _ = write!(
+                body,
+                "<path d='M{left:.1},{y:.1}L{x:.1},{above:.1}L{right:.1},{y:.1}L{x:.1},{below:.1}Z' fill='none' \
+                 stroke='{}' stroke-width='2'/>",
+                colour(1)
+            );
+        }
+    }
+    let key = height + 32.0;
+    let _ = write!(
+        body,
+        "<text x='{LABELS}' y='{key:.1}'>{} (<tspan fill='{}'>◇ paper</tspan>, <tspan fill='{}'>● ours</tspan>)</text>",
+        escape(x_label),
+        colour(1),
+        colour(0)
+    );
+    format!(
+        "<svg viewBox='0 0 {WIDTH} {0:.0}' width='{WIDTH}' role='img' font-family='sans-serif' font-size='11'>{body}</svg>",
+        key + 8.0
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,6 +320,8 @@ mod tests {
             stacked("slots", 2.0, &[("a", vec![1.0, 2.0]), ("b", vec![0.5])], 4.0),
             bars("s", &["x".to_owned(), "y".to_owned()], &[("a", vec![(1.0, 0.1), (0.0, 0.0)])]),
             bars("s", &[], &[]),
+            points("s", &[("a<b", Some(-0.45), Some((-0.2, 0.1))), ("x", None, Some((f64::NAN, 0.0)))]),
+            points("s", &[]),
         ];
         for chart in charts {
             assert!(chart.starts_with("<svg") && chart.ends_with("</svg>"));

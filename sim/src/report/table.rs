@@ -44,6 +44,21 @@ impl Cell {
         }
     }
 
+    /// Returns the cell for an archive: its text, or an object with its text and its number.
+    pub(super) fn archived(&self) -> Value {
+        match self {
+            Self::Figure(figure, text) if figure.seeds > 1 => json!({
+                "text": text,
+                "mean": rounded(figure.mean),
+                "half_width": rounded(figure.half_width),
+            }),
+            Self::Figure(Figure { mean, seeds: 1, .. }, text) | Self::Number(Some(mean), text) => {
+                json!({ "text": text, "mean": rounded(*mean) })
+            }
+            _ => json!(self.text()),
+        }
+    }
+
     /// Returns the value for `--json`, with full precision.
     pub fn json(&self) -> Value {
         match self {
@@ -55,6 +70,11 @@ impl Cell {
             },
         }
     }
+}
+
+/// Rounds a number for an archive to six significant digits.
+pub(super) fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 impl From<String> for Cell {

@@ -46,7 +46,7 @@ struct Case<'a> {
 }
 
 fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Comparison, ExperimentError> {
-    let (Case { title, program, inner, at }, Lab { profiles, seeds, .. }) = (*case, *lab);
+    let (Case { title, program, inner, at }, Lab { profiles, seeds, .. }) = (*case, lab);
     let faults = |seed: u64| -> Vec<Fault> {
         let at_s = at.map(|at| failure_time_s(profiles, program, inner, at, seed));
         at_s.map(|at_s| Fault { at_s, for_s: None, what: FaultKind::Node { node: 3 } }).into_iter().collect()

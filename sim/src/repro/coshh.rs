@@ -471,7 +471,8 @@ mod tests {
 
     #[test]
     fn curves_have_intervals_and_decision_times() {
-        let lab = Lab { profiles: &profile::built_in(), seeds: 2, watch: &|_, _| {} };
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 2, false, &|_, _| {});
         let [_, facebook] = &PAPER_FIGURES;
         let setup = clusters::coshh_growing(6);
         let variants = facebook.paper_variants(&setup);

@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn every_variant_runs_with_all_seeds() {
-        let lab = Lab { profiles: &profile::built_in(), seeds: 4, watch: &|_, _| {} };
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 4, false, &|_, _| {});
         let mut out = Reproduction::new("", "");
         let comparison =
             run_heavy(&mut out, &lab, "Small jobs", &papers::FCS_MAP_HEAVY[..1]).expect("it runs");

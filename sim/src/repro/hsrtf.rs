@@ -1,20 +1,354 @@
 //! The hSRTF paper: 31 jobs of three sizes on 58 nodes, in the order of the paper (section 5,
 //! figures 2 and 3).
 
-use super::{Lab, Number, Reproduction, change};
+use super::{Lab, Number, Reproduction, Sign, change, difference};
 use crate::{
-    clusters,
-    experiment::{Experiment, ExperimentError, Variant, makespan_s},
-    report::{by_group, charts, summary},
+    Setup, clusters,
+    experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s, reduce_wait_s},
+    profile::{Profile, Profiles},
+    report::{Cell, Table, by_policy, charts, summary, svg},
     workload::papers,
 };
 use mrcore::{Span, metrics::JobFigures};
+use std::fmt::Write as _;
+
+/// The policies of table 1 of the paper.
+const PAPER_POLICIES: [&str; 6] = ["fifo", "fair", "hsrtf-pu", "hsrtf-pup", "hsrtf-pr", "hsrtf-prp"];
+
+/// Sizes of jobs, in the order of the parts of figures 2 and 3.
+const SIZES: [&str; 3] = ["small", "medium", "large"];
 
 /// Returns Hadoop's Fair scheduler as the papers used it: with delay scheduling, without
 /// preemption.
 pub(super) fn plain_fair() -> Variant {
     Variant::tuned("fair", "fair", &[("min_share_timeout", "never"), ("fair_share_timeout", "never")])
 }
+
+fn waiting_s(job: &JobFigures) -> Option<f64> {
+    job.waiting().map(Span::as_secs_f64)
+}
+
+fn execution_s(job: &JobFigures) -> Option<f64> {
+    job.execution().map(Span::as_secs_f64)
+}
+
+/// What a part of figure 2 shows.
+type Measure = fn(&JobFigures) -> Option<f64>;
+
+/// A statement of the paper about figure 2: its part, the measure and the jobs that it shows, two
+/// policies, and how the first compares with the second.
+type Statement = (&'static str, (&'static str, Measure), &'static str, [&'static str; 2], Sign);
+
+const COMPLETION: (&str, Measure) = ("completion", makespan_s);
+const WAITING: (&str, Measure) = ("waiting", waiting_s);
+const EXECUTION: (&str, Measure) = ("execution", execution_s);
+
+/// Statements of sections 5.1 to 5.4 that have no number.
+const STATEMENTS: [Statement; 28] = [
+    ("figure 2a", COMPLETION, "small", ["hsrtf-pup", "hsrtf-pu"], Sign::NotLess),
+    ("figure 2a", COMPLETION, "small", ["hsrtf-prp", "hsrtf-pr"], Sign::NotLess),
+    ("figure 2b", COMPLETION, "medium", ["hsrtf-pr", "fifo"], Sign::Less),
+    ("figure 2b", COMPLETION, "medium", ["hsrtf-pr", "fair"], Sign::Less),
+    ("figure 2b", COMPLETION, "medium", ["hsrtf-pr", "hsrtf-pu"], Sign::Less),
+    ("figure 2b", COMPLETION, "medium", ["hsrtf-pr", "hsrtf-pup"], Sign::Less),
+    ("figure 2b", COMPLETION, "medium", ["hsrtf-pr", "hsrtf-prp"], Sign::Less),
+    ("figure 2b", COMPLETION, "medium", ["hsrtf-prp", "fair"], Sign::Less),
+    ("figure 2c", COMPLETION, "large", ["hsrtf-prp", "hsrtf-pr"], Sign::More),
+    ("figure 2c", COMPLETION, "large", ["hsrtf-pup", "hsrtf-pu"], Sign::More),
+    ("figure 2d", WAITING, "small", ["hsrtf-pu", "fifo"], Sign::NotLess),
+    ("figure 2d", WAITING, "small", ["hsrtf-pr", "fair"], Sign::Less),
+    ("figure 2d", WAITING, "small", ["hsrtf-pup", "hsrtf-pu"], Sign::Less),
+    ("figure 2d", WAITING, "small", ["hsrtf-prp", "hsrtf-pr"], Sign::Less),
+    ("figure 2e", WAITING, "medium", ["hsrtf-pu", "fifo"], Sign::NotLess),
+    ("figure 2e", WAITING, "medium", ["hsrtf-pr", "fair"], Sign::Less),
+    ("figure 2e", WAITING, "medium", ["hsrtf-prp", "fair"], Sign::Less),
+    ("figure 2e", WAITING, "medium", ["hsrtf-pup", "hsrtf-pu"], Sign::More),
+    ("figure 2f", WAITING, "large", ["hsrtf-pu", "fifo"], Sign::Less),
+    ("figure 2f", WAITING, "large", ["hsrtf-pr", "fifo"], Sign::Less),
+    ("figure 2f", WAITING, "large", ["hsrtf-pr", "fair"], Sign::Less),
+    ("figure 2g", EXECUTION, "small", ["hsrtf-pu", "fifo"], Sign::Less),
+    ("figure 2g", EXECUTION, "small", ["hsrtf-pr", "fair"], Sign::Less),
+    ("figure 2h", EXECUTION, "medium", ["hsrtf-pr", "fifo"], Sign::Less),
+    ("figure 2h", EXECUTION, "medium", ["hsrtf-pr", "fair"], Sign::Less),
+    ("figure 2h", EXECUTION, "medium", ["hsrtf-pu", "fifo"], Sign::More),
+    ("figure 2i", EXECUTION, "large", ["hsrtf-pr", "fifo"], Sign::More),
+    ("figure 2i", EXECUTION, "large", ["hsrtf-pu", "fifo"], Sign::More),
+];
+
+/// What an experiment assumes.
+struct Assumptions {
+    setup: Setup,
+    profiles: Profiles,
+    gap_s: f64,
+    /// Fraction of the maps that must be done before reduces start.
+    slow_start: Option<f64>,
+    speculation: bool,
+    fair: Variant,
+}
+
+impl Assumptions {
+    fn of(lab: &Lab<'_>) -> Self {
+        Self {
+            setup: clusters::hsrtf(),
+            profiles: lab.profiles.clone(),
+            gap_s: 10.0,
+            slow_start: None,
+            speculation: true,
+            fair: plain_fair(),
+        }
+    }
+
+    /// Changes the profiles of both programs.
+    fn profile(&mut self, change: impl Fn(&mut Profile)) {
+        self.profiles.values_mut().for_each(change);
+    }
+
+    fn run(
+        &self,
+        lab: &Lab<'_>,
+        title: &str,
+        variants: Vec<Variant>,
+        alone: bool,
+    ) -> Result<Comparison, ExperimentError> {
+        let workload = |seed| {
+            let mut workload = papers::hsrtf(&self.profiles, seed);
+            for (number, job) in workload.jobs.iter_mut().enumerate() {
+                job.at = Span((self.gap_s * 1e6 * number as f64) as u64);
+                job.slow_start = self.slow_start.unwrap_or(job.slow_start);
+                job.speculation = self.speculation;
+            }
+            workload
+        };
+        let experiment = Experiment {
+            setup: self.setup.clone(),
+            faults: None,
+            workload: &workload,
+            users: Vec::new(),
+            variants,
+            seeds: 1..lab.seeds + 1,
+            limit: Some(Span::secs(2500)),
+            alone,
+            monitor: None,
+        };
+        lab.run(title, &experiment)
+    }
+}
+
+/// An assumption and how it is varied.
+type Variation = (&'static str, fn(&mut Assumptions));
+
+/// One assumption is varied in each.
+const VARIATIONS: [Variation; 24] = [
+    ("as assumed", |_| {}),
+    ("task times: maps twice as fast", |all| all.profile(|profile| profile.map_mbps *= 2.0)),
+    ("task times: maps half as fast", |all| all.profile(|profile| profile.map_mbps /= 2.0)),
+    ("task times: reduces twice as fast", |all| all.profile(|profile| profile.reduce_mbps *= 2.0)),
+    ("task times: reduces half as fast", |all| all.profile(|profile| profile.reduce_mbps /= 2.0)),
+    ("task times: reduces a quarter as fast", |all| all.profile(|profile| profile.reduce_mbps /= 4.0)),
+    ("task times: spread 0.5", |all| all.profile(|profile| profile.spread = 0.5)),
+    ("task times: a task starts after 10 s", |all| all.profile(|profile| profile.start_s = 10.0)),
+    ("slots: 4 map slots a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.map = 4);
+    }),
+    ("slots: 2 map slots a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.map = 2);
+    }),
+    ("slots: 1 reduce slot a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 1);
+    }),
+    ("slots: 4 reduce slots a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 4);
+    }),
+    ("slots: 29 nodes", |all| all.setup.machines.truncate(29)),
+    ("gap: 5 s", |all| all.gap_s = 5.0),
+    ("gap: 20 s", |all| all.gap_s = 20.0),
+    ("slow start: after half of the maps", |all| all.slow_start = Some(0.5)),
+    ("slow start: after all maps", |all| all.slow_start = Some(1.0)),
+    ("heartbeats: every 1 s", |all| all.setup.set_heartbeat_interval(Span::secs(1))),
+    ("heartbeats: at once if a slot is free", |all| all.setup.out_of_band = true),
+    ("heartbeats: Fair waits 15 s for locality", |all| {
+        let waits = [("node_wait", "15s"), ("rack_wait", "15s")];
+        all.fair = Variant::tuned("fair", "fair", &waits).with_params(&plain_fair().params);
+    }),
+    ("disk: 50 MB/s", |all| all.setup.machines.iter_mut().for_each(|machine| machine.disk = 50e6)),
+    ("disk: no memory for cached files", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.cache = 0);
+    }),
+    ("network: 30 MB/s a node", |all| all.setup.machines.iter_mut().for_each(|machine| machine.nic = 30e6)),
+    ("no speculative attempts", |all| all.speculation = false),
+];
+
+/// Shows how the numbers of the paper depend on what it does not print, and on its settings.
+fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let numbers = [
+        ("small, Pr against Fifo", Number::Change(-0.45)),
+        ("small, Pr against Fair", Number::Change(-0.26)),
+        ("small, Pu against Fifo", Number::Change(-0.43)),
+        ("large, Pr against Fifo", Number::Change(0.10)),
+        ("large, Pr against Fair", Number::Change(0.002)),
+        ("medium, Pr minus Fifo", Number::Statement(Sign::Less)),
+        ("medium, Pr minus Fair", Number::Statement(Sign::Less)),
+        ("waiting of small, Pr minus Fair", Number::Statement(Sign::Less)),
+    ];
+    let (mut rows, mut times) = (Vec::new(), Vec::new());
+    for (label, vary) in VARIATIONS {
+        let mut all = Assumptions::of(lab);
+        vary(&mut all);
+        let variants = vec![
+            Variant::plain("fifo"),
+            all.fair.clone(),
+            Variant::plain("hsrtf-pu"),
+            Variant::plain("hsrtf-pr"),
+        ];
+        let comparison = all.run(lab, label, variants, false)?;
+        let versus = |group: &str, one: &str, other: &str| change(&comparison, Some(group), one, other);
+        let minus = |group: &str, other: &str, of: Measure| {
+            difference(&comparison, Some(group), ("hsrtf-pr", other), of)
+        };
+        rows.push((
+            label.to_owned(),
+            vec![
+                versus("small", "hsrtf-pr", "fifo"),
+                versus("small", "hsrtf-pr", "fair"),
+                versus("small", "hsrtf-pu", "fifo"),
+                versus("large", "hsrtf-pr", "fifo"),
+                versus("large", "hsrtf-pr", "fair"),
+                minus("medium", "fifo", makespan_s),
+                minus("medium", "fair", makespan_s),
+                minus("small", "fair", waiting_s),
+            ],
+        ));
+        let mut row = vec![Cell::from(label)];
+        for policy in ["fifo", "fair", "hsrtf-pr"] {
+            let at = comparison.index(policy).expect("the policy is a variant");
+            row.extend(SIZES.map(|group| Cell::from(comparison.mean_over(at, Some(group), makespan_s))));
+        }
+        times.push(row);
+    }
+    out.sensitivity("Sensitivity", &numbers, &rows);
+    let mut head = vec!["assumption".to_owned()];
+    for policy in ["Fifo", "Fair", "Pr"] {
+        head.extend(SIZES.map(|size| format!("{policy}: {size}")));
+    }
+    let table = Table { head, rows: times };
+    out.part("Completion under varied assumptions, s", table, String::new());
+    Ok(())
+}
+
+/// Adds what the paper says about figures 2 and 3, and all its figures and tables.
+fn compare_with_paper(out: &mut Reproduction, comparison: &Comparison) {
+    let versus = |group: &str, one: &str, other: &str| change(comparison, Some(group), one, other);
+    for (rules, suffix) in [("", ""), (" (literal)", ", literal")] {
+        for (source, mode, group, other, paper) in [
+            ("figure 2a", "pr", "small", "fifo", -0.45),
+            ("figure 2a", "pr", "small", "fair", -0.26),
+            ("figure 2c", "pr", "large", "fifo", 0.10),
+            ("figure 2c", "pr", "large", "fair", 0.002),
+            ("figure 2a", "pu", "small", "fifo", -0.43),
+        ] {
+            let what = format!("completion of {group} jobs, hsrtf-{mode}{rules} against {other}");
+            let ours = versus(group, &format!("hsrtf-{mode}{suffix}"), other);
+            out.claim(what, Number::Change(paper), ours).of(source);
+        }
+    }
+    out.claim(
+        "small jobs that end sooner under hsrtf-pu than under fifo",
+        Number::Part(1.0),
+        sooner(comparison),
+    )
+    .of("figure 2a");
+    for (source, (measure, of), group, [one, other], sign) in STATEMENTS {
+        let ours = difference(comparison, Some(group), (one, other), of);
+        let what = format!("{measure} of {group} jobs, {one} minus {other}");
+        out.claim(what, Number::Statement(sign), ours).of(source);
+    }
+    let locality = |label: &str| {
+        let at = comparison.index(label)?;
+        Some(comparison.mean_over(at, Some("small"), JobFigures::locality))
+    };
+    for (label, paper) in [("hsrtf-pr", 0.05), ("fair", 1.0)] {
+        out.claim(format!("locality of small jobs, {label}"), Number::Part(paper), locality(label))
+            .of("figure 3a");
+    }
+}
+
+/// Returns the fraction of the small jobs that take less time under Pu than under Fifo.
+fn sooner(comparison: &Comparison) -> Option<Figure> {
+    let (pu, fifo) = (comparison.index("hsrtf-pu")?, comparison.index("fifo")?);
+    let of_seed = |seed: usize| {
+        let pairs: Vec<(f64, f64)> =
+            comparison.pairs(seed, Some("small"), pu, fifo).into_iter().flatten().collect();
+        let sooner = pairs.iter().filter(|(pu, fifo)| pu < fifo).count();
+        (!pairs.is_empty()).then(|| sooner as f64 / pairs.len() as f64)
+    };
+    Some(Figure::of(&(0..comparison.seeds.len()).filter_map(of_seed).collect::<Vec<_>>()))
+}
+
+/// Returns the three parts of a row of figure 2 as charts: the distribution for each size.
+fn distributions(comparison: &Comparison, x_label: &str, of: Measure) -> String {
+    let mut out = String::new();
+    for size in SIZES {
+        let series: Vec<(&str, Vec<f64>)> = PAPER_POLICIES
+            .into_iter()
+            .filter_map(|label| Some((label, comparison.values(comparison.index(label)?, Some(size), of))))
+            .collect();
+        let _ = write!(out, "<h3>{size} jobs</h3>{}", svg::cdf(x_label, &series));
+    }
+    out
+}
+
+/// Adds every figure and table of the paper to the inventory.
+fn take_inventory(out: &mut Reproduction) {
+    let why = "it describes a month of logs of three research clusters, not a run under a scheduler, and the logs \
+               are not part of the paper";
+    out.not_reproduced("figure 1a", "execution times of jobs by input size, from logs", why);
+    out.not_reproduced("figure 1b", "distribution of task durations, from logs", why);
+    out.reproduced("table 1", "the six schedulers", "All policies");
+    out.reproduced("table 2", "the 31 jobs", "All policies");
+    for (title, parts) in [
+        (
+            FIGURE_2A,
+            [
+                ("figure 2a", "completion of small jobs"),
+                ("figure 2b", "of medium jobs"),
+                ("figure 2c", "of large jobs"),
+            ],
+        ),
+        (
+            FIGURE_2D,
+            [
+                ("figure 2d", "waiting of small jobs"),
+                ("figure 2e", "of medium jobs"),
+                ("figure 2f", "of large jobs"),
+            ],
+        ),
+        (
+            FIGURE_2G,
+            [
+                ("figure 2g", "execution of small jobs"),
+                ("figure 2h", "of medium jobs"),
+                ("figure 2i", "of large jobs"),
+            ],
+        ),
+        (
+            FIGURE_3,
+            [
+                ("figure 3a", "locality of small jobs"),
+                ("figure 3b", "of medium jobs"),
+                ("figure 3c", "of large jobs"),
+            ],
+        ),
+    ] {
+        for (name, shows) in parts {
+            out.reproduced(name, shows, title);
+        }
+    }
+}
+
+const FIGURE_2A: &str = "Completion by size, s (figure 2, a to c)";
+const FIGURE_2D: &str = "Waiting by size, s (figure 2, d to f)";
+const FIGURE_2G: &str = "Execution by size, s (figure 2, g to i)";
+const FIGURE_3: &str = "Locality by size (figure 3)";
 
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
     let mut out = Reproduction::new(
@@ -40,51 +374,60 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         Variant::tuned("hsrtf-pu, literal, eq. 2 printed", "hsrtf-pu", &printed),
         Variant::tuned("hsrtf-pr, literal, eq. 2 printed", "hsrtf-pr", &printed),
         // Not in the paper.
+        Variant::tuned("hsrtf-pr, no wait for co-location", "hsrtf-pr", &[("colocate_wait", "0s")]),
         Variant::plain("fcs"),
         Variant::tuned("fcs, literal", "fcs", &printed),
     ];
-    let experiment = Experiment {
-        setup: clusters::hsrtf(),
-        faults: None,
-        workload: &|seed| papers::hsrtf(lab.profiles, seed),
-        users: Vec::new(),
-        variants,
-        seeds: 1..lab.seeds + 1,
-        limit: Some(Span::secs(2500)),
-        alone: true,
-        monitor: None,
-    };
-    let comparison = lab.run("31 jobs", &experiment)?;
-    let versus = |group: &str, one: &str, other: &str| change(&comparison, Some(group), one, other);
-    for (rules, suffix) in [("", ""), (" (literal)", ", literal")] {
-        for (mode, group, other, paper) in [
-            ("pr", "small", "fifo", -0.45),
-            ("pr", "small", "fair", -0.26),
-            ("pr", "large", "fifo", 0.10),
-            ("pr", "large", "fair", 0.002),
-            ("pu", "small", "fifo", -0.43),
-        ] {
-            let what = format!("completion of {group} jobs, hsrtf-{mode}{rules} against {other}");
-            let ours = versus(group, &format!("hsrtf-{mode}{suffix}"), other);
-            out.claim(what, Number::Change(paper), ours);
+    let comparison = Assumptions::of(lab).run(lab, "31 jobs", variants, true)?;
+    compare_with_paper(&mut out, &comparison);
+    take_inventory(&mut out);
+    let cdfs = |x_label: &str, of: Measure| distributions(&comparison, x_label, of);
+    let by = |of: Measure| by_policy(&comparison, of);
+    out.part("All policies", summary(&comparison), charts(&comparison));
+    out.part(FIGURE_2A, by(makespan_s), cdfs("from submission to end, s", makespan_s));
+    out.part(FIGURE_2D, by(waiting_s), cdfs("from submission to the first map, s", waiting_s));
+    out.part(FIGURE_2G, by(execution_s), cdfs("from the first map to the end, s", execution_s));
+    out.part(FIGURE_3, by_policy(&comparison, JobFigures::locality), String::new());
+    out.part("Wait of a reduce for a slot by size, s", by(reduce_wait_s), String::new());
+    out.part("Slot seconds that a job loses, by size", by(|job| Some(job.lost.as_secs_f64())), String::new());
+    let overhead = by(|job| Some(job.overhead().as_secs_f64()));
+    out.part("Slot seconds of overhead of a job, by size", overhead, String::new());
+    let kills = ["hsrtf-pup", "hsrtf-prp"];
+    let mut table = Table::new(&["against the same with kills", "large", "medium", "small", "all"]);
+    for label in kills {
+        let change = |group: Option<&str>| {
+            crate::report::change_cell(change(&comparison, group, label, &format!("{label}, kill")))
+        };
+        let row = [Some("large"), Some("medium"), Some("small"), None].map(change);
+        table.row(std::iter::once(Cell::from(label)).chain(row).collect());
+    }
+    out.part("Completion with lossless preemption against kills", table, String::new());
+    if lab.is_complete {
+        vary_assumptions(&mut out, lab)?;
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile;
+
+    #[test]
+    fn statements_name_policies_of_the_paper_and_variations_differ() {
+        for (_, _, size, policies, _) in STATEMENTS {
+            assert!(SIZES.contains(&size) && policies.iter().all(|policy| PAPER_POLICIES.contains(policy)));
+        }
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 1, true, &|_, _| {});
+        let of = |vary: fn(&mut Assumptions)| {
+            let mut all = Assumptions::of(&lab);
+            vary(&mut all);
+            (all.setup, all.profiles, all.gap_s.to_bits(), all.slow_start, all.speculation, all.fair)
+        };
+        let base = of(|_| {});
+        for (label, vary) in &VARIATIONS[1..] {
+            assert_ne!(of(*vary), base, "{label} varies nothing");
         }
     }
-    let locality = |label: &str| {
-        let at = comparison.index(label)?;
-        Some(comparison.mean_over(at, Some("small"), JobFigures::locality))
-    };
-    out.claim("locality of small jobs, hsrtf-pr", Number::Part(0.05), locality("hsrtf-pr"));
-    out.claim("locality of small jobs, fair", Number::Part(1.0), locality("fair"));
-    let waiting = |job: &JobFigures| job.waiting().map(Span::as_secs_f64);
-    let execution = |job: &JobFigures| job.execution().map(Span::as_secs_f64);
-    out.part("All policies", summary(&comparison), charts(&comparison));
-    out.part("Completion by size, s (figure 2, a to c)", by_group(&comparison, makespan_s), String::new());
-    out.part("Waiting by size, s (figure 2, d to f)", by_group(&comparison, waiting), String::new());
-    out.part("Execution by size, s (figure 2, g to i)", by_group(&comparison, execution), String::new());
-    out.part("Locality by size (figure 3)", by_group(&comparison, JobFigures::locality), String::new());
-    let lost = by_group(&comparison, |job| Some(job.lost.as_secs_f64()));
-    out.part("Slot seconds that a job loses, by size", lost, String::new());
-    let overhead = by_group(&comparison, |job| Some(job.overhead().as_secs_f64()));
-    out.part("Slot seconds of overhead of a job, by size", overhead, String::new());
-    Ok(out)
 }

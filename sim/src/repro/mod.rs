@@ -1,5 +1,6 @@
 //! The experiments of the four papers, at their original size or scaled to one machine. A
-//! reproduction contains the figures of the paper, ours, and the difference.
+//! reproduction contains the figures of the paper, ours, and the difference. If it is complete, it
+//! also has the inventory of the paper's figures and tables, and the sensitivity to assumptions.
 
 mod chronos;
 mod coshh;
@@ -11,13 +12,20 @@ mod verdict;
 pub use chronos::recovery;
 
 use crate::{
-    experiment::{Comparison, Experiment, ExperimentError, Figure, Step},
+    experiment::{Comparison, Experiment, ExperimentError, Figure, Step, Variant, makespan_s},
     profile::Profiles,
-    report::{self, Table},
+    report::{self, Cell, Table, svg},
 };
-use serde_json::{Value, json};
-use std::fmt::Write as _;
-use verdict::{Claim, Number};
+use mrcore::metrics::JobFigures;
+use serde_json::{Map, Value, json};
+use std::{
+    fmt::Write as _,
+    sync::{Mutex, PoisonError},
+};
+use verdict::{Claim, Number, Sign};
+
+/// Maximum number of groups of jobs whose means per seed are part of an archive.
+const ARCHIVED_GROUPS_MAX: usize = 4;
 
 /// A paper about a scheduler, whose experiments can be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,31 +62,91 @@ impl Paper {
 
     /// Runs the experiments of the paper in the simulator.
     pub fn reproduce(self, lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
-        match self {
-            Paper::Hsrtf => hsrtf::reproduce(lab),
-            Paper::Chronos => chronos::reproduce(lab),
-            Paper::Fcs => fcs::reproduce(lab),
-            Paper::Coshh => coshh::reproduce(lab),
-        }
+        let mut out = match self {
+            Paper::Hsrtf => hsrtf::reproduce(lab)?,
+            Paper::Chronos => chronos::reproduce(lab)?,
+            Paper::Fcs => fcs::reproduce(lab)?,
+            Paper::Coshh => coshh::reproduce(lab)?,
+        };
+        out.runs = std::mem::take(&mut *lab.runs.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(out)
     }
 }
 
-/// Options of all experiments.
-#[derive(Clone, Copy)]
+/// Options of all experiments, and the results of those that have run.
 pub struct Lab<'a> {
     /// Profiles of the programs.
-    pub profiles: &'a Profiles,
+    profiles: &'a Profiles,
     /// Number of seeds.
-    pub seeds: u64,
+    seeds: u64,
+    /// Whether to run everything, including what shows the sensitivity to assumptions.
+    is_complete: bool,
     /// Called after every run with the title of its experiment.
-    pub watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
+    watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
+    /// The means of each experiment per seed, for archives.
+    runs: Mutex<Vec<Value>>,
 }
 
-impl Lab<'_> {
+impl<'a> Lab<'a> {
+    /// Creates a lab. `watch` is called after every run with the title of its experiment.
+    pub fn new(
+        profiles: &'a Profiles,
+        seeds: u64,
+        is_complete: bool,
+        watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
+    ) -> Self {
+        Self { profiles, seeds, is_complete, watch, runs: Mutex::default() }
+    }
+
     /// Runs an experiment, and reports its progress.
     fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
-        experiment.run_watched(&|step| (self.watch)(title, step))
+        let comparison = experiment.run_watched(&|step| (self.watch)(title, step))?;
+        self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(per_seed(title, &comparison));
+        Ok(comparison)
     }
+}
+
+/// Returns the mean completion time under each policy, of all jobs and by group, for each seed, in
+/// seconds.
+fn per_seed(title: &str, comparison: &Comparison) -> Value {
+    let rounded = |mean: Option<f64>| mean.map(|mean| (mean * 100.0).round() / 100.0);
+    let of = |at: usize, group: Option<&str>| -> Value {
+        comparison.means(at, group, makespan_s).into_iter().map(|mean| json!(rounded(mean))).collect()
+    };
+    let groups = Some(&comparison.groups).filter(|groups| groups.len() <= ARCHIVED_GROUPS_MAX);
+    let policy = |(at, variant): (usize, &Variant)| {
+        let groups = groups.into_iter().flatten().map(|group| (group.clone(), of(at, Some(group))));
+        let means: Map<String, Value> =
+            std::iter::once(("all".to_owned(), of(at, None))).chain(groups).collect();
+        (variant.label.clone(), means.into())
+    };
+    let policies: Map<String, Value> = comparison.variants.iter().enumerate().map(policy).collect();
+    json!({ "experiment": title, "completion_s": policies })
+}
+
+/// Title of the table of claims.
+const CLAIMS: &str = "The paper's numbers and ours";
+/// Title of the inventory.
+const INVENTORY: &str = "Figures and tables of the paper";
+
+/// A table of a reproduction.
+#[derive(Debug)]
+struct Part {
+    /// The title; pages cite the table by it.
+    title: String,
+    table: Table,
+    /// Charts (SVG).
+    charts: String,
+}
+
+/// A figure or table of the paper.
+#[derive(Debug)]
+struct Entry {
+    /// For example `figure 2a`.
+    name: &'static str,
+    shows: &'static str,
+    /// The title of our table, or why the figure cannot be reproduced.
+    ours: Result<String, &'static str>,
 }
 
 /// Results of the experiments of a paper.
@@ -87,9 +155,11 @@ pub struct Reproduction {
     title: String,
     /// How the experiments were set up, in a few sentences.
     setup_description: String,
+    inventory: Vec<Entry>,
     claims: Vec<Claim>,
-    /// Title, table and charts (SVG) of each section.
-    parts: Vec<(String, Table, String)>,
+    parts: Vec<Part>,
+    /// Means per seed of all experiments.
+    runs: Vec<Value>,
 }
 
 impl Reproduction {
@@ -97,33 +167,149 @@ impl Reproduction {
         Self { title: title.into(), setup_description: setup_description.into(), ..Self::default() }
     }
 
-    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Figure>) {
-        self.claims.push(Claim { what: what.into(), paper, ours });
+    /// Adds a number of the paper and ours. [`Claim::of`] names the figure that has it.
+    fn claim(&mut self, what: impl Into<String>, paper: Number, ours: Option<Figure>) -> &mut Claim {
+        self.claims.push(Claim { source: String::new(), what: what.into(), paper, ours });
+        self.claims.last_mut().expect("a claim was added")
     }
 
     fn part(&mut self, title: impl Into<String>, table: Table, charts: String) {
-        self.parts.push((title.into(), table, charts));
+        self.parts.push(Part { title: title.into(), table, charts });
+    }
+
+    /// Adds a figure or table of the paper to the inventory that our table `title` repeats.
+    fn reproduced(&mut self, name: &'static str, shows: &'static str, title: impl Into<String>) {
+        self.inventory.push(Entry { name, shows, ours: Ok(title.into()) });
+    }
+
+    /// Adds a figure or table of the paper to the inventory that cannot be repeated.
+    fn not_reproduced(&mut self, name: &'static str, shows: &'static str, why: &'static str) {
+        self.inventory.push(Entry { name, shows, ours: Err(why) });
+    }
+
+    /// Adds a table of how numbers of the paper depend on our assumptions. Each row varies one
+    /// assumption; the first row should vary none. Rows have one figure per number.
+    fn sensitivity(
+        &mut self,
+        title: &str,
+        numbers: &[(&str, Number)],
+        rows: &[(String, Vec<Option<Figure>>)],
+    ) {
+        let head = std::iter::once("assumption").chain(numbers.iter().map(|(name, _)| *name));
+        let mut table = Table::new(&head.chain(["agrees with the paper"]).collect::<Vec<_>>());
+        let published = numbers.iter().map(|(_, number)| Cell::from(number.published()));
+        table.row(std::iter::once("the paper".into()).chain(published).chain(["".into()]).collect());
+        for (assumption, figures) in rows {
+            let mut row = vec![Cell::from(assumption.as_str())];
+            let mut agreeing = Vec::new();
+            for ((name, number), ours) in numbers.iter().zip(figures) {
+                let claim = Claim { source: String::new(), what: String::new(), paper: *number, ours: *ours };
+                row.push(claim.cell());
+                if claim.agrees() {
+                    agreeing.push(*name);
+                }
+            }
+            let agreeing = if agreeing.is_empty() { "none".into() } else { agreeing.join("; ") };
+            row.push(agreeing.into());
+            table.row(row);
+        }
+        let mut charts = String::new();
+        for (at, (name, number)) in numbers.iter().enumerate() {
+            let points: Vec<svg::PointRow<'_>> = rows
+                .iter()
+                .map(|(assumption, figures)| {
+                    let ours = figures[at].and_then(Figure::known).map(|ours| (ours.mean, ours.half_width));
+                    (assumption.as_str(), Some(number.value()), ours)
+                })
+                .collect();
+            let _ = write!(
+                charts,
+                "<h3>{}</h3>{}",
+                report::html::escape(name),
+                svg::points(number.unit(), &points)
+            );
+        }
+        self.part(title, table, charts);
     }
 
     /// Returns a table that compares the claims of the paper with our results.
     pub fn claims(&self) -> Table {
-        let mut table = Table::new(&["what", "paper", "ours", "relative difference", "verdict"]);
+        let has_sources = self.claims.iter().any(|claim| !claim.source.is_empty());
+        let head = ["where", "what", "paper", "ours", "relative difference", "verdict"];
+        let skipped = usize::from(!has_sources);
+        let mut table = Table::new(&head[skipped..]);
         for claim in &self.claims {
-            let none = || "-".to_owned();
-            let ours = claim.ours().map_or_else(none, |ours| claim.paper.show(ours));
-            let paper = claim.paper.show(Figure::of(&[claim.paper.value()]));
-            let off =
-                claim.relative().map_or_else(none, |off| format!("{:+.0}%", (100.0 * off).round() + 0.0));
-            let verdict = claim.verdict().into();
-            table.row(vec![claim.what.as_str().into(), paper.into(), ours.into(), off.into(), verdict]);
+            let paper = claim.paper.published();
+            let off = claim
+                .relative()
+                .map_or_else(|| "-".to_owned(), |off| format!("{:+.0}%", (100.0 * off).round() + 0.0));
+            let (source, what) = (claim.source.as_str(), claim.what.as_str());
+            let row: [Cell; 6] =
+                [source.into(), what.into(), paper.into(), claim.cell(), off.into(), claim.verdict().into()];
+            table.row(row.into_iter().skip(skipped).collect());
         }
         table
     }
 
+    /// Returns a table with a row for each figure and table of the paper.
+    fn inventory(&self) -> Table {
+        let mut table = Table::new(&["figure or table", "shows", "result", "our table"]);
+        for Entry { name, shows, ours } in &self.inventory {
+            let claims: Vec<&Claim> = self.claims.iter().filter(|claim| claim.source == *name).collect();
+            let agree = claims.iter().filter(|claim| claim.agrees()).count();
+            let (result, title) = match ours {
+                Err(why) => (format!("cannot be reproduced: {why}"), "-"),
+                Ok(title) if claims.is_empty() => {
+                    ("repeated; the paper prints no number of it".into(), title.as_str())
+                }
+                Ok(title) => (
+                    format!("repeated: {agree} of {} agree", crate::count(claims.len(), "number")),
+                    title.as_str(),
+                ),
+            };
+            table.row(vec![(*name).into(), (*shows).into(), result.into(), title.into()]);
+        }
+        table
+    }
+
+    /// Returns all tables and their charts, with their titles.
+    fn all_parts(&self) -> Vec<(&str, Table, String)> {
+        let mut all = Vec::new();
+        if !self.inventory.is_empty() {
+            all.push((INVENTORY, self.inventory(), String::new()));
+        }
+        all.push((CLAIMS, self.claims(), self.claim_charts()));
+        all.extend(
+            self.parts.iter().map(|part| (part.title.as_str(), part.table.clone(), part.charts.clone())),
+        );
+        all
+    }
+
+    /// Returns charts of our values over those of the paper, one per figure and unit.
+    fn claim_charts(&self) -> String {
+        let mut out = String::new();
+        let mut drawn: Vec<(&str, &str)> = Vec::new();
+        for claim in &self.claims {
+            let key = (claim.source.as_str(), claim.paper.unit());
+            if drawn.contains(&key) {
+                continue;
+            }
+            drawn.push(key);
+            let same = self.claims.iter().filter(|other| (other.source.as_str(), other.paper.unit()) == key);
+            let points: Vec<svg::PointRow<'_>> = same
+                .map(|claim| {
+                    let ours = claim.ours().map(|ours| (ours.mean, ours.half_width));
+                    (claim.what.as_str(), Some(claim.paper.value()), ours)
+                })
+                .collect();
+            let _ = write!(out, "<h3>{}</h3>{}", report::html::escape(key.0), svg::points(key.1, &points));
+        }
+        out
+    }
+
     /// Returns every claim and every table for `--json`.
     pub fn json(&self) -> Value {
-        let table =
-            |(title, table, _): &(String, Table, String)| json!({ "title": title, "rows": table.json() });
+        let table = |part: &Part| json!({ "title": part.title, "rows": part.table.json() });
         json!({
             "title": self.title,
             "setting": self.setup_description,
@@ -132,11 +318,24 @@ impl Reproduction {
         })
     }
 
-    /// Returns an HTML page.
-    pub fn html(&self) -> String {
-        let mut body = format!("<p>{}</p>", report::html::escape(&self.setup_description));
-        let _ = write!(body, "<h2>The paper's figures and ours</h2>{}", self.claims().html());
-        for (title, table, charts) in &self.parts {
+    /// Returns the content of an archive ([`report::archive`]), without its provenance.
+    pub fn archive(&self) -> Map<String, Value> {
+        let tables =
+            self.all_parts().into_iter().map(|(title, table, _)| report::archive::table(title, &table));
+        let fields = [
+            ("title", json!(self.title)),
+            ("setting", json!(self.setup_description)),
+            ("claims", self.claims.iter().map(Claim::json).collect()),
+            ("tables", tables.collect()),
+            ("runs", json!(self.runs)),
+        ];
+        fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    }
+
+    /// Returns an HTML page. `made_by` says which command made it.
+    pub fn html(&self, made_by: &str) -> String {
+        let mut body = report::paragraphs([self.setup_description.as_str(), made_by].into_iter());
+        for (title, table, charts) in self.all_parts() {
             let _ = write!(body, "<h2>{}</h2>{}{charts}", report::html::escape(title), table.html());
         }
         report::page(&self.title, &body)
@@ -145,16 +344,16 @@ impl Reproduction {
     /// Returns Markdown for a page of documentation, without charts.
     pub fn markdown(&self) -> String {
         let mut out = format!("{}\n\n{}\n", self.setup_description, self.claims().markdown());
-        for (title, table, _) in &self.parts {
-            let _ = write!(out, "\n### {title}\n{}", table.markdown());
+        for part in &self.parts {
+            let _ = write!(out, "\n### {}\n{}", part.title, part.table.markdown());
         }
         out
     }
 
     /// Returns text for a terminal.
     pub fn text(&self) -> String {
-        let mut out = format!("{}\n{}\n\n{}", self.title, self.setup_description, self.claims().text());
-        for (title, table, _) in &self.parts {
+        let mut out = format!("{}\n{}\n", self.title, self.setup_description);
+        for (title, table, _) in self.all_parts() {
             let _ = write!(out, "\n{title}\n{}", table.text());
         }
         out
@@ -169,21 +368,81 @@ fn change(comparison: &Comparison, group: Option<&str>, one: &str, other: &str) 
     comparison.change(group, one, other).filter(|_| comparison.left_out(group, one, other) == 0)
 }
 
+/// Returns the mean of `of` over the jobs of a group under policy `one`, minus that under policy
+/// `other`, in each seed.
+fn difference(
+    comparison: &Comparison,
+    group: Option<&str>,
+    (one, other): (&str, &str),
+    of: impl Fn(&JobFigures) -> Option<f64>,
+) -> Option<Figure> {
+    let means = |label: &str| Some(comparison.means(comparison.index(label)?, group, &of));
+    let pairs = means(one)?.into_iter().zip(means(other)?).filter_map(|(one, other)| one.zip(other));
+    Some(Figure::of(&pairs.map(|(one, other)| one - other).collect::<Vec<_>>()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn figure(mean: f64) -> Figure {
+        Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 }
+    }
+
+    #[test]
+    fn inventory_counts_the_numbers_that_agree() {
+        let mut out = Reproduction::new("A paper", "its setup");
+        out.claim("small jobs", Number::Change(-0.44), Some(figure(-0.22))).of("figure 1");
+        out.claim("large jobs", Number::Change(-0.44), Some(figure(-0.42))).of("figure 1");
+        out.reproduced("figure 1", "jobs", "Jobs");
+        out.reproduced("figure 2", "a curve", "Jobs");
+        out.not_reproduced("figure 3", "a trace", "the trace is not public");
+        let table = out.inventory();
+        let results: Vec<&str> = table.rows.iter().map(|row| row[2].text()).collect();
+        assert_eq!(
+            results,
+            [
+                "repeated: 1 of 2 numbers agree",
+                "repeated; the paper prints no number of it",
+                "cannot be reproduced: the trace is not public"
+            ]
+        );
+        assert_eq!(out.claims().rows[1][0].text(), "figure 1");
+        let tables = &out.archive()["tables"];
+        assert_eq!((&tables[0]["title"], &tables[1]["title"]), (&json!(INVENTORY), &json!(CLAIMS)));
+        assert_eq!(
+            tables[1]["rows"][0][3],
+            json!({ "text": "-22.0% ±3.0", "mean": -0.22, "half_width": 0.03 })
+        );
+    }
+
+    #[test]
+    fn sensitivity_names_the_assumptions_under_which_the_paper_is_met() {
+        let mut out = Reproduction::new("A paper", "its setup");
+        let numbers = [("small", Number::Change(-0.44)), ("large", Number::Change(0.1))];
+        let rows = [
+            ("as assumed".to_owned(), vec![Some(figure(-0.22)), Some(figure(0.5))]),
+            ("fast maps".to_owned(), vec![Some(figure(-0.43)), None]),
+        ];
+        out.sensitivity("Assumptions", &numbers, &rows);
+        let table = &out.parts[0].table;
+        let column = |at: usize| table.rows.iter().map(|row| row[at].text()).collect::<Vec<_>>();
+        assert_eq!(column(0), ["the paper", "as assumed", "fast maps"]);
+        assert_eq!(column(1), ["-44.0%", "-22.0% ±3.0", "-43.0% ±3.0"]);
+        assert_eq!(column(3), ["", "none", "small"]);
+    }
+
     #[test]
     fn every_output_format_contains_the_relative_difference() {
         let mut out = Reproduction::new("A paper", "its setup");
-        let ours = Figure { mean: -0.22, half_width: 0.03, is_lower_bound: false, seeds: 5 };
+        let ours = figure(-0.22);
         out.claim("small jobs", Number::Change(-0.44), Some(ours));
         out.claim("no failure", Number::Change(0.0), Some(ours));
         out.claim("a wait", Number::Seconds(51.0), Some(Figure::of(&[])));
         let table = out.claims();
         let column: Vec<&str> = table.rows.iter().map(|row| row[3].text()).collect();
         assert_eq!((table.head[3].as_str(), column), ("relative difference", vec!["+50%", "-", "-"]));
-        assert!(out.text().contains("+50%") && out.html().contains("<td>+50%</td>"));
+        assert!(out.text().contains("+50%") && out.html("").contains("<td>+50%</td>"));
         assert!(
             out.markdown().contains("| small jobs | -44.0% | -22.0% ±3.0 | +50% |"),
             "{}",

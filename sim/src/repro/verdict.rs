@@ -7,13 +7,15 @@
 
 use crate::{
     experiment::Figure,
-    report::{show, show_change},
+    report::{Cell, show, show_change},
 };
 use serde_json::{Value, json};
 
 /// A number in a paper, and our result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claim {
+    /// The figure, table or section of the paper that has the number; empty if not given.
+    pub(super) source: String,
     pub(super) what: String,
     /// The number in the paper: a relative change from another policy, or a number with its unit.
     pub(super) paper: Number,
@@ -30,14 +32,55 @@ pub(super) enum Number {
     Seconds(f64),
     /// A number without unit.
     Plain(f64),
+    /// A statement without a number about a difference in seconds.
+    Statement(Sign),
+}
+
+/// A statement of a paper about the difference between two policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    Less,
+    More,
+    NotLess,
+}
+
+impl Sign {
+    /// Returns whether our difference has this sign; `None` if the seeds do not decide it.
+    fn holds(self, ours: Figure) -> Option<bool> {
+        let is_insignificant = ours.is_insignificant() || ours.mean == 0.0;
+        match self {
+            Sign::NotLess => Some(is_insignificant || ours.mean > 0.0),
+            _ if ours.is_insignificant() && ours.mean != 0.0 => None,
+            Sign::Less => Some(ours.mean < 0.0),
+            Sign::More => Some(ours.mean > 0.0),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Sign::Less => "less",
+            Sign::More => "more",
+            Sign::NotLess => "not less",
+        }
+    }
 }
 
 impl Number {
+    /// Returns the value; not a number for a statement.
     pub(super) fn value(self) -> f64 {
         match self {
             Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
                 value
             }
+            Number::Statement(_) => f64::NAN,
+        }
+    }
+
+    /// Returns the text of what the paper states.
+    pub(super) fn published(self) -> String {
+        match self {
+            Number::Statement(sign) => sign.text().into(),
+            number => number.show(Figure::of(&[number.value()])),
         }
     }
 
@@ -47,6 +90,18 @@ impl Number {
             Number::Part(_) => "part",
             Number::Seconds(_) => "seconds",
             Number::Plain(_) => "plain",
+            Number::Statement(_) => "statement",
+        }
+    }
+
+    /// Returns the unit for the axis of a chart.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Number::Change(_) => "relative change",
+            Number::Part(_) => "fraction",
+            Number::Seconds(_) => "seconds",
+            Number::Plain(_) => "value",
+            Number::Statement(_) => "difference, seconds",
         }
     }
 
@@ -57,6 +112,7 @@ impl Number {
             Number::Change(value) => (value.abs() / 3.0).max(0.03),
             Number::Part(_) => 0.15,
             Number::Seconds(value) | Number::Plain(value) => 0.25 * value.abs(),
+            Number::Statement(_) => 0.0,
         }
     }
 
@@ -66,11 +122,29 @@ impl Number {
             Number::Part(_) => show_change(ours).trim_start_matches('+').to_owned(),
             Number::Seconds(_) => format!("{} s", show(ours)),
             Number::Plain(_) => show(ours),
+            Number::Statement(_) => {
+                format!("{}{} s", if ours.mean > 0.0 { "+" } else { "" }, show(ours))
+            }
         }
     }
 }
 
 impl Claim {
+    /// Sets the figure, table or section of the paper that has the number.
+    pub(super) fn of(&mut self, source: &str) {
+        source.clone_into(&mut self.source);
+    }
+
+    /// Returns our figure as a cell.
+    pub(super) fn cell(&self) -> Cell {
+        self.ours().map_or_else(|| "-".into(), |ours| Cell::Figure(ours, self.paper.show(ours)))
+    }
+
+    /// Returns whether our whole interval is within the tolerance.
+    pub(super) fn agrees(&self) -> bool {
+        self.verdict().starts_with("agrees")
+    }
+
     /// Returns our figure if it has a value.
     pub(super) fn ours(&self) -> Option<Figure> {
         self.ours.and_then(Figure::known)
@@ -78,7 +152,7 @@ impl Claim {
 
     /// Returns our value minus that of the paper, in its unit.
     fn difference(&self) -> Option<f64> {
-        self.ours().map(|ours| ours.mean - self.paper.value())
+        self.ours().map(|ours| ours.mean - self.paper.value()).filter(|difference| difference.is_finite())
     }
 
     /// Returns the difference relative to the number of the paper; `None` if that is 0.
@@ -90,9 +164,10 @@ impl Claim {
     /// Returns the claim for `--json`.
     pub(super) fn json(&self) -> Value {
         json!({
+            "source": self.source,
             "what": self.what,
             "kind": self.paper.kind(),
-            "paper": self.paper.value(),
+            "paper": if let Number::Statement(sign) = self.paper { json!(sign.text()) } else { json!(self.paper.value()) },
             "ours": self.ours(),
             "difference": self.difference(),
             "relative": self.relative(),
@@ -104,6 +179,15 @@ impl Claim {
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
         let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
+        if let Number::Statement(sign) = self.paper {
+            let word = match sign.holds(ours) {
+                None => "undecided: no difference beyond the noise",
+                Some(true) => "agrees",
+                Some(false) if ours.mean == 0.0 => "differs: no difference",
+                Some(false) => "differs: opposite",
+            };
+            return if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() };
+        }
         let off = (ours.mean - self.paper.value()).abs();
         let (surely, perhaps) = (off + ours.half_width, (off - ours.half_width).max(0.0));
         let word = if surely <= self.paper.tolerance() {
@@ -136,7 +220,7 @@ impl Claim {
             }
             Number::Change(paper) if ours.mean * paper > 0.0 => "same direction, smaller",
             Number::Change(_) | Number::Part(_) => "differs",
-            Number::Seconds(_) | Number::Plain(_) => "differs in size",
+            Number::Seconds(_) | Number::Plain(_) | Number::Statement(_) => "differs in size",
         }
     }
 }
@@ -147,7 +231,7 @@ mod tests {
 
     fn verdict(paper: Number, mean: f64, half_width: f64, seeds: usize) -> String {
         let ours = Some(Figure { mean, half_width, is_lower_bound: false, seeds });
-        Claim { what: String::new(), paper, ours }.verdict()
+        Claim { source: String::new(), what: String::new(), paper, ours }.verdict()
     }
 
     #[test]
@@ -169,9 +253,33 @@ mod tests {
     }
 
     #[test]
+    fn statements_hold_if_the_interval_is_on_their_side_of_zero() {
+        let of = |sign, mean| verdict(Number::Statement(sign), mean, 1.0, 5);
+        assert_eq!(
+            (of(Sign::Less, -2.0), of(Sign::Less, 2.0)),
+            ("agrees".into(), "differs: opposite".into())
+        );
+        assert_eq!(
+            (of(Sign::More, 2.0), of(Sign::More, -2.0)),
+            ("agrees".into(), "differs: opposite".into())
+        );
+        assert_eq!(of(Sign::Less, -0.5), "undecided: no difference beyond the noise");
+        assert_eq!(verdict(Number::Statement(Sign::Less), 0.0, 0.0, 5), "differs: no difference");
+        assert_eq!((of(Sign::NotLess, -0.5), of(Sign::NotLess, 2.0)), ("agrees".into(), "agrees".into()));
+        assert_eq!(of(Sign::NotLess, -2.0), "differs: opposite");
+        let ours = Some(Figure { mean: 12.0, half_width: 1.0, is_lower_bound: false, seeds: 5 });
+        let claim =
+            Claim { source: String::new(), what: String::new(), paper: Number::Statement(Sign::Less), ours };
+        assert_eq!((claim.cell().text(), claim.paper.published()), ("+12.0 ±1.00 s", "less".into()));
+        assert_eq!((claim.relative(), claim.json()["paper"].as_str()), (None, Some("less")));
+    }
+
+    #[test]
     fn json_contains_all_numbers_of_a_claim() {
         let ours = Some(Figure { mean: -0.5, half_width: 0.25, is_lower_bound: false, seeds: 3 });
-        let claim = Claim { what: "small jobs".into(), paper: Number::Change(-0.25), ours }.json();
+        let claim =
+            Claim { source: String::new(), what: "small jobs".into(), paper: Number::Change(-0.25), ours }
+                .json();
         assert_eq!((&claim["kind"], &claim["paper"]), (&json!("change"), &json!(-0.25)));
         assert_eq!(
             claim["ours"],
@@ -179,7 +287,9 @@ mod tests {
         );
         assert_eq!((&claim["difference"], &claim["relative"]), (&json!(-0.25), &json!(-1.0)));
         assert_eq!(claim["verdict"], "same direction; size undecided");
-        let none = Claim { what: String::new(), paper: Number::Seconds(0.0), ours: None }.json();
+        let none =
+            Claim { source: String::new(), what: String::new(), paper: Number::Seconds(0.0), ours: None }
+                .json();
         assert_eq!(
             (&none["ours"], &none["difference"], &none["relative"]),
             (&Value::Null, &Value::Null, &Value::Null)
@@ -197,7 +307,8 @@ mod tests {
         assert_eq!(verdict(Number::Change(-0.45), -0.05, 0.10, 3), "differs: no change beyond the noise");
         assert_eq!(verdict(Number::Seconds(51.0), 60.0, 10.0, 3), "undecided: within the noise");
         assert_eq!(verdict(Number::Change(-0.45), -0.40, 0.0, 1), "agrees (one seed)");
-        let none = Claim { what: String::new(), paper: Number::Change(0.1), ours: None };
+        let none =
+            Claim { source: String::new(), what: String::new(), paper: Number::Change(0.1), ours: None };
         assert!(none.verdict().starts_with("not comparable"));
         let empty = Claim { paper: Number::Seconds(1.5), ours: Some(Figure::of(&[])), ..none };
         assert!(empty.verdict().starts_with("nothing to compare"), "a missing wait is not a short wait");

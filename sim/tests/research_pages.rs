@@ -1,0 +1,400 @@
+//! The pages of docs/research agree with the archived results in docs/research/archive.
+//!
+//! A page in `papers/`, and every other page that cites an archive, follows these rules:
+//!
+//! ```text
+//! <!-- archive: FILE, TITLE -->        the next table is that table of the archive
+//!     ; columns: A | B                 with these columns only, in this order
+//!     ; rows: A | B                    with the rows only whose first cell is A or B
+//! <!-- not measured: WHAT -->          the next table has settings, rules or numbers of the paper
+//! ```
+//!
+//! - A table with digits has one of these comments before it.
+//! - A number with a unit, a decimal point or an interval in the text of a page is in some table of
+//!   an archive that the page cites, in the description of its setting, or in a table of the page
+//!   that is not measured. Numbers in code, links and headings are not checked.
+//! - Every table of an archive that a page cites exists, and the archive has a commit and a command.
+//!
+//! `FERMATA_BLESS=1 cargo test -p fermata-sim --test research_pages` rewrites the tables.
+
+use serde_json::Value;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Maximum size of an archive.
+const ARCHIVE_BYTES_MAX: usize = 250_000;
+
+fn research() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/research")
+}
+
+/// Archives by file name.
+type Archives = BTreeMap<String, Value>;
+
+fn archives() -> Archives {
+    let folder = research().join("archive");
+    let files = fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.expect("an entry").path());
+    let files = files.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    let read = |path: PathBuf| {
+        let name = path.file_name().expect("a file").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("a readable file");
+        assert!(
+            text.len() <= ARCHIVE_BYTES_MAX,
+            "{name}: {} bytes, more than {ARCHIVE_BYTES_MAX}",
+            text.len()
+        );
+        let archive: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for key in ["command", "version", "commit"] {
+            assert!(archive[key].is_string(), "{name}: no {key}");
+        }
+        (name, archive)
+    };
+    files.map(read).collect()
+}
+
+/// Returns the text of a cell of an archive.
+fn text(cell: &Value) -> &str {
+    cell.as_str().or_else(|| cell["text"].as_str()).unwrap_or("-")
+}
+
+/// What precedes a table.
+#[derive(Debug, Clone, PartialEq, Default)]
+enum Marker {
+    #[default]
+    None,
+    NotMeasured,
+    /// File, title, columns and rows.
+    Archive {
+        file: String,
+        title: String,
+        columns: Vec<String>,
+        rows: Vec<String>,
+    },
+}
+
+impl Marker {
+    fn parse(comment: &str) -> Option<Self> {
+        let (kind, rest) = comment.split_once(':')?;
+        match kind.trim() {
+            "not measured" => Some(Self::NotMeasured).filter(|_| rest.trim().len() > 3),
+            "archive" => {
+                let mut parts = rest.split(';').map(str::trim);
+                let (file, title) = parts.next()?.split_once(',')?;
+                let (mut columns, mut rows) = (Vec::new(), Vec::new());
+                for part in parts {
+                    let (key, names) = part.split_once(':')?;
+                    let names = names.split('|').map(|name| name.trim().to_owned()).collect();
+                    match key.trim() {
+                        "columns" => columns = names,
+                        "rows" => rows = names,
+                        _ => return None,
+                    }
+                }
+                Some(Self::Archive { file: file.trim().into(), title: title.trim().into(), columns, rows })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the lines of the table in the archive; `None` if the page does not cite one.
+    fn lines(&self, archives: &Archives) -> Result<Option<Vec<String>>, String> {
+        let Self::Archive { file, title, columns, rows } = self else { return Ok(None) };
+        let archive = archives.get(file).ok_or_else(|| format!("there is no archive {file}"))?;
+        let tables = archive["tables"].as_array().ok_or_else(|| format!("{file} has no tables"))?;
+        let table = tables.iter().find(|table| table["title"] == title.as_str());
+        let table = table.ok_or_else(|| format!("{file} has no table {title:?}"))?;
+        let head: Vec<&str> = table["head"].as_array().into_iter().flatten().map(text).collect();
+        let column = |name: &String| {
+            head.iter()
+                .position(|column| column == name)
+                .ok_or_else(|| format!("{title:?}: no column {name:?}"))
+        };
+        let shown: Vec<usize> = if columns.is_empty() {
+            (0..head.len()).collect()
+        } else {
+            columns.iter().map(column).collect::<Result<_, _>>()?
+        };
+        let cells: Vec<&Vec<Value>> =
+            table["rows"].as_array().into_iter().flatten().filter_map(Value::as_array).collect();
+        let first = |row: &Vec<Value>| row.first().map_or("", text).to_owned();
+        if let Some(none) = rows.iter().find(|name| !cells.iter().any(|row| first(row) == **name)) {
+            return Err(format!("{title:?}: no row {none:?}"));
+        }
+        let line = |cells: Vec<&str>| format!("| {} |", cells.join(" | "));
+        let mut lines = vec![
+            line(shown.iter().map(|at| head[*at]).collect()),
+            format!("|{}", "---|".repeat(shown.len())),
+        ];
+        let cells = cells.into_iter().filter(|row| rows.is_empty() || rows.contains(&first(row)));
+        lines.extend(cells.map(|row| line(shown.iter().map(|at| row.get(*at).map_or("-", text)).collect())));
+        Ok(Some(lines))
+    }
+}
+
+/// A part of a page.
+#[derive(Debug)]
+enum Block {
+    /// A table: its marker, its first line (from 1) and its lines.
+    Table(Marker, usize, Vec<String>),
+    /// Another line that is not code and not a heading, with its number.
+    Text(usize, String),
+    /// A line that is not checked.
+    Other(String),
+}
+
+/// Divides a page into blocks. Comments of one line before a table may be followed by empty lines.
+fn blocks(page: &str) -> Vec<Block> {
+    let (mut blocks, mut marker, mut is_code) = (Vec::new(), Marker::None, false);
+    for (at, line) in page.lines().enumerate() {
+        let trimmed = line.trim();
+        if trimmed.starts_with("```") {
+            is_code = !is_code;
+        }
+        if is_code || trimmed.starts_with("```") || line.starts_with("    ") && !line.contains('|') {
+            blocks.push(Block::Other(line.to_owned()));
+        } else if let Some(comment) = trimmed.strip_prefix("<!--").and_then(|line| line.strip_suffix("-->")) {
+            marker = Marker::parse(comment.trim()).unwrap_or_default();
+            blocks.push(Block::Other(line.to_owned()));
+        } else if trimmed.starts_with('|') {
+            if let Some(Block::Table(_, from, lines)) = blocks.last_mut()
+                && *from + lines.len() == at + 1
+            {
+                lines.push(trimmed.to_owned());
+            } else {
+                blocks.push(Block::Table(std::mem::take(&mut marker), at + 1, vec![trimmed.to_owned()]));
+            }
+        } else if trimmed.is_empty() || trimmed.starts_with('#') {
+            blocks.push(Block::Other(line.to_owned()));
+        } else {
+            marker = Marker::None;
+            blocks.push(Block::Text(at + 1, line.to_owned()));
+        }
+    }
+    blocks
+}
+
+/// A number in a text, without sign and separators.
+#[derive(Debug, PartialEq, Eq)]
+struct Token {
+    number: String,
+    /// Whether it may be a measured value: it has a unit, a decimal point or an interval.
+    is_value: bool,
+}
+
+/// Returns the numbers of a text. Text in backquotes and targets of links are ignored, as are
+/// numbers that are parts of words, versions, and numbers of sections, figures and tables.
+fn tokens(text: &str) -> Vec<Token> {
+    const REFERENCES: [&str; 9] =
+        ["section", "figure", "figures", "table", "tables", "eq.", "note", "adr", "version"];
+    const UNITS: [&str; 8] = ["s", "seconds", "slot", "points", "times", "ms", "min", "minutes"];
+    let mut plain = String::new();
+    for (at, part) in text.split('`').enumerate() {
+        plain += if at % 2 == 0 { part } else { " code " };
+    }
+    while let Some(from) = plain.find("](") {
+        let to = plain[from..].find(')').map_or(plain.len(), |to| from + to + 1);
+        plain.replace_range(from..to, "] ");
+    }
+    let words: Vec<&str> = plain.split_whitespace().collect();
+    let mut found = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        let before = if at == 0 { String::new() } else { words[at - 1].to_lowercase() };
+        let core = word.trim_start_matches(['(', '[', '*', '-', '+', '±', '≥', '"', '~']);
+        let core = core.trim_end_matches([')', ']', '*', ',', '.', ';', ':', '"', '/']);
+        let (core, has_percent) = core.strip_suffix('%').map_or((core, false), |core| (core, true));
+        let number: String = core.chars().filter(|letter| *letter != ',').collect();
+        let digits = number.trim_end_matches('k');
+        let is_number = digits.starts_with(|letter: char| letter.is_ascii_digit())
+            && digits.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
+            && digits.matches('.').count() <= 1;
+        if !is_number || REFERENCES.contains(&before.trim_start_matches('(')) {
+            continue;
+        }
+        let after = words.get(at + 1).copied().unwrap_or_default();
+        let unit = after.trim_end_matches([')', ',', '.', ';', ':', '*']);
+        let ends = word.ends_with([',', '.', ';', ':', ')']);
+        let is_value = has_percent
+            || word.trim_start_matches(['(', '*']).starts_with(['±', '≥'])
+            || number.contains(['.', 'k'])
+            || !ends && (UNITS.contains(&unit) || after.starts_with('±'));
+        found.push(Token { number, is_value });
+    }
+    found
+}
+
+fn numbers(text: &str) -> impl Iterator<Item = String> {
+    tokens(text).into_iter().map(|token| token.number)
+}
+
+/// Returns the page with the tables of the archives, and what breaks the rules.
+fn check(page: &str, archives: &Archives) -> (String, Vec<String>) {
+    let blocks = blocks(page);
+    let (mut broken, mut out) = (Vec::new(), Vec::new());
+    // The numbers that the text may contain.
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    let mut cited: BTreeSet<&str> = BTreeSet::new();
+    for block in &blocks {
+        match block {
+            Block::Table(Marker::Archive { file, .. }, ..) => drop(cited.insert(file)),
+            Block::Table(Marker::NotMeasured, _, lines) => {
+                known.extend(lines.iter().flat_map(|line| numbers(line)))
+            }
+            _ => {}
+        }
+    }
+    for archive in cited.iter().filter_map(|file| archives.get(*file)) {
+        known.extend(archive["setting"].as_str().into_iter().flat_map(numbers));
+        known.extend(archive["seeds"].as_u64().map(|seeds| seeds.to_string()));
+        for table in archive["tables"].as_array().into_iter().flatten() {
+            let rows = table["rows"].as_array().into_iter().flatten().filter_map(Value::as_array);
+            known.extend(rows.flatten().flat_map(|cell| numbers(text(cell))));
+        }
+    }
+    for block in blocks {
+        match block {
+            Block::Table(marker, at, lines) => {
+                let has_digits =
+                    lines.iter().any(|line| line.contains(|letter: char| letter.is_ascii_digit()));
+                match marker.lines(archives) {
+                    Err(why) => broken.push(format!("line {at}: {why}")),
+                    Ok(None) if marker == Marker::None && has_digits => {
+                        broken.push(format!("line {at}: a table with numbers without <!-- archive: --> or <!-- not measured: -->"));
+                    }
+                    Ok(None) => {}
+                    Ok(Some(archived)) => {
+                        if let Some(row) = (0..archived.len().max(lines.len()))
+                            .find(|row| archived.get(*row) != lines.get(*row))
+                        {
+                            let show = |lines: &[String]| {
+                                lines.get(row).cloned().unwrap_or_else(|| "(no row)".into())
+                            };
+                            let line = at + row;
+                            broken.push(format!(
+                                "line {line}: the page has\n  {}\nthe archive has\n  {}",
+                                show(&lines),
+                                show(&archived)
+                            ));
+                        }
+                        out.extend(archived);
+                        continue;
+                    }
+                }
+                out.extend(lines);
+            }
+            Block::Text(at, line) => {
+                for token in tokens(&line).into_iter().filter(|token| token.is_value) {
+                    if !known.contains(&token.number) {
+                        broken.push(format!("line {at}: {} is in no archived table: {line}", token.number));
+                    }
+                }
+                out.push(line);
+            }
+            Block::Other(line) => out.push(line),
+        }
+    }
+    (out.join("\n") + "\n", broken)
+}
+
+#[test]
+fn pages_agree_with_the_archived_results() {
+    let archives = archives();
+    let mut pages = Vec::new();
+    for folder in ["", "papers"] {
+        for entry in fs::read_dir(research().join(folder)).expect("a folder of pages") {
+            let path = entry.expect("an entry").path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let page = fs::read_to_string(&path).expect("a readable page");
+                if page.contains("<!-- archive: ")
+                    || folder == "papers" && !NOT_ARCHIVED.iter().any(|name| path.ends_with(name))
+                {
+                    pages.push((path, page));
+                }
+            }
+        }
+    }
+    assert!(!pages.is_empty());
+    let is_blessing = std::env::var_os("FERMATA_BLESS").is_some();
+    let mut all = Vec::new();
+    for (path, page) in pages {
+        let (written, mut broken) = check(&page, &archives);
+        if is_blessing && written != page {
+            fs::write(&path, &written).expect("a page to write");
+            broken = check(&written, &archives).1;
+        }
+        all.extend(broken.into_iter().map(|what| format!("{}: {what}", path.display())));
+    }
+    assert!(
+        all.is_empty(),
+        "{}\nFERMATA_BLESS=1 cargo test -p fermata-sim --test research_pages rewrites the tables",
+        all.join("\n")
+    );
+}
+
+/// Pages of papers that have no archive yet.
+const NOT_ARCHIVED: [&str; 4] = ["hsrtf.md", "chronos.md", "fcs.md", "coshh.md"];
+
+fn example() -> Archives {
+    let archive = serde_json::json!({
+        "command": "mrctl repro x --all", "version": "0", "commit": "c", "seeds": 30, "setting": "45 workers, every 30 s",
+        "tables": [{ "title": "Completion, s", "head": ["policy", "all", "small"], "rows": [
+            ["fifo", { "text": "236 ±3.10", "mean": 236.1 }, "139"], ["fair", "226", "112"]] }],
+    });
+    Archives::from([("x.json".to_owned(), archive)])
+}
+
+#[test]
+fn tables_are_rewritten_from_the_archive_and_differences_are_found() {
+    let archives = example();
+    let page = "Text\n<!-- archive: x.json, Completion, s -->\n\n| policy | all | small |\n|---|---|---|\n| fifo | 236 ±3.10 | 139 |\n| fair | 227 | 112 |\n";
+    let (written, broken) = check(page, &archives);
+    assert!(broken.len() == 1 && broken[0].starts_with("line 7: the page has\n  | fair | 227"), "{broken:?}");
+    assert_eq!(written, page.replace("227", "226"));
+    assert_eq!(check(&written, &archives), (written.clone(), Vec::new()));
+    let some = "<!-- archive: x.json, Completion, s; columns: small | policy; rows: fair -->\n| x |\n";
+    assert!(check(some, &archives).0.ends_with("-->\n| small | policy |\n|---|---|\n| 112 | fair |\n"));
+    for (bad, why) in [
+        ("<!-- archive: y.json, T -->\n| 1 |\n", "no archive y.json"),
+        ("<!-- archive: x.json, T -->\n| 1 |\n", "no table \"T\""),
+        ("<!-- archive: x.json, Completion, s; columns: large -->\n| 1 |\n", "no column \"large\""),
+        ("<!-- archive: x.json, Completion, s; rows: las -->\n| 1 |\n", "no row \"las\""),
+        ("| a | 1 |\n", "a table with numbers"),
+    ] {
+        let broken = check(bad, &archives).1;
+        assert!(broken.len() == 1 && broken[0].contains(why), "{bad}: {broken:?}");
+    }
+    assert_eq!(
+        check("<!-- not measured: settings -->\n| 8 s |\n\n| a | b |\n", &archives).1,
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn numbers_of_the_text_are_in_a_table() {
+    let archives = example();
+    let page = |text: &str| {
+        format!(
+            "<!-- archive: x.json, Completion, s -->\n| x |\n\n<!-- not measured: settings -->\n| heartbeats | 3 s |\n\n{text}\n"
+        )
+    };
+    let unknown = |text: &str| {
+        let broken = check(&page(text), &archives).1;
+        broken.into_iter().filter(|line| line.contains("is in no archived")).count()
+    };
+    for good in [
+        "Fifo takes 236 ±3.10 s, that is 236 s, every 3 s or 30 s.",
+        "In section 5.4, figure 2 and note 4 of 2016, with 8 nodes and `99 s`, see [a page](a-9.5.md).",
+        "Hadoop 1.0.4 has 30 seeds.",
+    ] {
+        assert_eq!(unknown(good), 0, "{good}");
+    }
+    for (bad, count) in
+        [("It takes 237 s.", 1), ("-12.5% ±4", 2), ("1,100 slot seconds, ≥9 and 0.25", 3), ("(17 times)", 1)]
+    {
+        assert_eq!(unknown(bad), count, "{bad}");
+    }
+    // A number of the page's own archive table does not allow one of another page.
+    assert_eq!(check("It takes 236 s.\n", &archives).1.len(), 1);
+}
