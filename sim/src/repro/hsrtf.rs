@@ -109,7 +109,7 @@ impl Assumptions {
         lab: &Lab<'_>,
         title: &str,
         variants: Vec<Variant>,
-        alone: bool,
+        (seeds, alone): (u64, bool),
     ) -> Result<Comparison, ExperimentError> {
         let workload = |seed| {
             let mut workload = papers::hsrtf(&self.profiles, seed);
@@ -126,7 +126,7 @@ impl Assumptions {
             workload: &workload,
             users: Vec::new(),
             variants,
-            seeds: 1..lab.seeds + 1,
+            seeds: 1..seeds + 1,
             limit: Some(Span::secs(2500)),
             alone,
             monitor: None,
@@ -201,7 +201,7 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
             Variant::plain("hsrtf-pu"),
             Variant::plain("hsrtf-pr"),
         ];
-        let comparison = all.run(lab, label, variants, false)?;
+        let comparison = all.run(lab, label, variants, (lab.sensitivity_seeds(), false))?;
         let versus = |group: &str, one: &str, other: &str| change(&comparison, Some(group), one, other);
         let minus = |group: &str, other: &str, of: Measure| {
             difference(&comparison, Some(group), ("hsrtf-pr", other), of)
@@ -379,7 +379,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
         Variant::plain("fcs"),
         Variant::tuned("fcs, literal", "fcs", &printed),
     ];
-    let comparison = Assumptions::of(lab).run(lab, "31 jobs", variants, true)?;
+    let comparison = Assumptions::of(lab).run(lab, "31 jobs", variants, (lab.seeds, true))?;
     compare_with_paper(&mut out, &comparison);
     take_inventory(&mut out);
     let cdfs = |x_label: &str, of: Measure| distributions(&comparison, x_label, of);

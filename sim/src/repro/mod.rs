@@ -24,6 +24,10 @@ use std::{
 };
 use verdict::{Claim, Number, Sign};
 
+/// Maximum number of seeds of each row of a sensitivity table. The table has many rows, and shows
+/// large differences.
+const SENSITIVITY_SEEDS_MAX: u64 = 10;
+
 /// Maximum number of groups of jobs whose means per seed are part of an archive.
 const ARCHIVED_GROUPS_MAX: usize = 4;
 
@@ -96,6 +100,11 @@ impl<'a> Lab<'a> {
         watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
     ) -> Self {
         Self { profiles, seeds, is_complete, watch, runs: Mutex::default() }
+    }
+
+    /// Returns the number of seeds of each row of a sensitivity table.
+    fn sensitivity_seeds(&self) -> u64 {
+        self.seeds.min(SENSITIVITY_SEEDS_MAX)
     }
 
     /// Runs an experiment, and reports its progress.
