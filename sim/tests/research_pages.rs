@@ -240,7 +240,7 @@ fn check(page: &str, archives: &Archives) -> (String, Vec<String>) {
         match block {
             Block::Table(Marker::Archive { file, .. }, ..) => drop(cited.insert(file)),
             Block::Table(Marker::NotMeasured, _, lines) => {
-                known.extend(lines.iter().flat_map(|line| numbers(line)))
+                known.extend(lines.iter().flat_map(|line| numbers(line)));
             }
             _ => {}
         }
