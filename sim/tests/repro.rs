@@ -1,9 +1,12 @@
 //! Runs the experiments of the papers without the command line. `FERMATA_REPRO=DIR cargo test
-//! --release -p fermata-sim --test repro -- --ignored` writes an HTML page and a Markdown file per
-//! paper to that folder; `FERMATA_PAPERS=hsrtf,fcs` selects papers.
+//! --release -p fermata-sim --test repro -- --ignored` writes an HTML page, a Markdown file and an
+//! archive (JSON) per paper to that folder. `FERMATA_PAPERS=hsrtf,fcs` selects papers,
+//! `FERMATA_SEEDS` is the number of seeds, and `FERMATA_COMMIT` the commit for the archive.
 
 use fermata_sim::{
+    experiment::Step,
     profile,
+    report::archive,
     repro::{Lab, Paper},
 };
 use std::path::PathBuf;
@@ -19,7 +22,12 @@ fn papers_are_reproduced() {
             continue;
         }
         let profiles = profile::built_in();
-        let lab = Lab::new(&profiles, seeds, true, &|_, _| {});
+        let watch = |title: &str, step: Step<'_>| {
+            if step.is_last {
+                eprintln!("{title}: {} ({} of {})", step.label, step.done, step.of);
+            }
+        };
+        let lab = Lab::new(&profiles, seeds, true, &watch);
         let reproduction = paper.reproduce(&lab).unwrap_or_else(|error| panic!("{}: {error}", paper.name()));
         println!("{}", reproduction.text());
         let write = |kind: &str, text: String| {
@@ -28,5 +36,15 @@ fn papers_are_reproduced() {
         };
         write("html", reproduction.html(""));
         write("md", reproduction.markdown());
+        let name = paper.name();
+        let made = serde_json::json!({
+            "command": format!("FERMATA_PAPERS={name} FERMATA_SEEDS={seeds} cargo test -p fermata-sim --test repro"),
+            "version": env!("CARGO_PKG_VERSION"),
+            "commit": std::env::var("FERMATA_COMMIT").unwrap_or_else(|_| "unknown".into()),
+            "seeds": seeds,
+        });
+        let made = made.as_object().cloned().unwrap_or_default();
+        let archive: serde_json::Map<_, _> = made.into_iter().chain(reproduction.archive()).collect();
+        write("json", archive::text(&archive.into()));
     }
 }

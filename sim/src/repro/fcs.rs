@@ -1,56 +1,286 @@
 //! The FCS paper: 171 jobs of ten sizes on 45 workers, map-heavy and reduce-heavy; pausing compared
-//! with killing; delays; scale (section 5, tables 1 to 4, figures 6 to 15).
+//! with killing; delays; scale (sections 2 and 5, tables 1 to 4, figures 1, 3 and 6 to 15).
 
-use super::{Lab, Number, Reproduction, change, hsrtf::plain_fair};
+use super::{Lab, Number, Reproduction, Sign, change, difference, hsrtf::plain_fair};
 use crate::{
-    Setup, clusters,
-    experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s, reduce_wait_s},
+    Setup, Workload, clusters,
+    experiment::{
+        Comparison, Experiment, ExperimentError, Figure, TimesAlone, Variant, makespan_s, reduce_wait_s,
+    },
+    profile::{Profile, Profiles},
     report::{Cell, Table, by_group, change_cell, charts, slowdowns, summary},
     workload::{
         papers::{self, Kind},
         synthetic::{self, Arrivals},
     },
 };
-use mrcore::metrics::stats::mean;
+use mrcore::{
+    PerPhase, Span,
+    metrics::{JobFigures, stats::mean},
+};
 
-/// Mean seconds between `GridMix` jobs. The paper describes a stress test, but not its number of
-/// nodes. With 10 s on twelve nodes, reduce slots are never scarce and all policies give the same
-/// result.
+/// Mean seconds between `GridMix` jobs. The paper gives 30 s for figure 6, but neither the sizes of
+/// the jobs nor, for the stress test, the gap.
 const MIX_GAP_S: f64 = 3.0;
 
-fn run_heavy(
-    out: &mut Reproduction,
-    lab: &Lab<'_>,
-    title: &str,
-    kinds: &[Kind],
-) -> Result<Comparison, ExperimentError> {
-    let variants = vec![
-        Variant::plain("fcs"),
-        plain_fair(),
-        Variant::plain("capacity"),
-        Variant::tuned("fcs, literal", "fcs", &[("literal", "true")]),
-        Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")]),
-    ];
-    let experiment = Experiment {
-        setup: clusters::fcs(),
-        faults: None,
-        workload: &|seed| papers::fcs(lab.profiles, kinds, 30.0, 171, seed),
-        users: Vec::new(),
-        variants,
-        seeds: 1..lab.seeds + 1,
-        limit: None,
-        alone: true,
-        monitor: None,
-    };
-    let comparison = lab.run(title, &experiment)?;
-    out.part(title, summary(&comparison), charts(&comparison));
-    out.part(format!("{title}: execution by group, s"), by_group(&comparison, makespan_s), String::new());
-    let wait = by_group(&comparison, reduce_wait_s);
-    out.part(format!("{title}: wait of reduces by group, s"), wait, String::new());
+/// Number of nodes for `GridMix` jobs. The paper has 45 for jobs whose sizes it does not print; with
+/// 3 maps for a small job and 300 for a large one, reduce slots are scarce only on fewer nodes.
+const MIX_NODES: usize = 12;
+
+/// Number of jobs with which the assumptions about `GridMix` are varied.
+const MIX_JOBS: u32 = 180;
+
+/// The assumptions about the heavy workloads are varied with jobs and a cluster of this part of
+/// their size: a run then takes a few seconds.
+const REDUCTION: u32 = 5;
+
+/// Mean seconds between the jobs of tables 1 and 3.
+const GAP_S: f64 = 30.0;
+
+/// Seconds between the jobs of figure 3, and the number of its large job.
+const PROFILE_GAP_S: u64 = 60;
+const PROFILE_LARGE: usize = 3;
+
+/// A workload of table 1 or 3, and what the paper says about it.
+struct Heavy {
+    title: &'static str,
+    kinds: &'static [Kind],
+    /// The table of mean times, and the times under FCS, Fair and Capacity in seconds.
+    means: (&'static str, [f64; 3]),
+    /// Relative change of the mean time from Fair to FCS.
+    against_fair: f64,
+    /// The figures of execution, wait and worst slowdown by group.
+    figures: [&'static str; 3],
+}
+
+const MAP_HEAVY: Heavy = Heavy {
+    title: "Map-heavy",
+    kinds: &papers::FCS_MAP_HEAVY,
+    means: ("table 2", [247.0, 359.0, 1061.0]),
+    against_fair: -0.31,
+    figures: ["figure 8", "figure 9", "figure 11"],
+};
+
+const REDUCE_HEAVY: Heavy = Heavy {
+    title: "Reduce-heavy",
+    kinds: &papers::FCS_REDUCE_HEAVY,
+    means: ("table 4", [978.0, 1364.0, 8829.0]),
+    against_fair: -0.28,
+    figures: ["figure 12", "figure 13", "figure 14"],
+};
+
+/// What the experiments assume.
+struct Assumptions {
+    setup: Setup,
+    profiles: Profiles,
+    /// Factor of the gaps between jobs.
+    gaps: f64,
+    /// Fraction of the maps that must be done before reduces start.
+    slow_start: Option<f64>,
+}
+
+impl Assumptions {
+    fn of(lab: &Lab<'_>) -> Self {
+        Self { setup: clusters::fcs(), profiles: lab.profiles.clone(), gaps: 1.0, slow_start: None }
+    }
+
+    fn profile(&mut self, change: impl Fn(&mut Profile)) {
+        self.profiles.values_mut().for_each(change);
+    }
+
+    /// Runs jobs on the first `nodes` nodes.
+    fn run(
+        &self,
+        lab: &Lab<'_>,
+        title: &str,
+        (nodes, seeds, alone): (usize, u64, bool),
+        variants: Vec<Variant>,
+        jobs: &(dyn Fn(&Self, u64) -> Workload + Sync),
+    ) -> Result<Comparison, ExperimentError> {
+        let workload = |seed| {
+            let mut workload = jobs(self, seed);
+            for job in &mut workload.jobs {
+                job.slow_start = self.slow_start.unwrap_or(job.slow_start);
+            }
+            workload
+        };
+        let mut setup = self.setup.clone();
+        setup.machines.truncate(nodes);
+        let experiment = Experiment {
+            setup,
+            faults: None,
+            workload: &workload,
+            users: Vec::new(),
+            variants,
+            seeds: 1..seeds + 1,
+            limit: None,
+            alone,
+            monitor: None,
+        };
+        lab.run(title, &experiment)
+    }
+
+    /// Runs jobs of a table of the paper at its size.
+    fn run_heavy(
+        &self,
+        lab: &Lab<'_>,
+        title: &str,
+        kinds: &'static [Kind],
+        variants: Vec<Variant>,
+    ) -> Result<Comparison, ExperimentError> {
+        let jobs = |all: &Self, seed| papers::fcs(&all.profiles, kinds, all.gaps * GAP_S, 171, seed);
+        self.run(lab, title, (usize::MAX, lab.seeds_of_long_runs(), true), variants, &jobs)
+    }
+
+    /// Runs jobs of a table of the paper, and a cluster, of a part of their size.
+    fn run_reduced(
+        &self,
+        lab: &Lab<'_>,
+        title: &str,
+        kinds: &'static [Kind],
+    ) -> Result<Comparison, ExperimentError> {
+        let reduced: Vec<Kind> = kinds
+            .iter()
+            .map(|kind| Kind {
+                maps: kind.maps / REDUCTION,
+                reduces: (kind.reduces / REDUCTION).max(1),
+                ..*kind
+            })
+            .collect();
+        let jobs = move |all: &Self, seed| papers::fcs(&all.profiles, &reduced, all.gaps * GAP_S, 171, seed);
+        let nodes = self.setup.machines.len() / REDUCTION as usize;
+        let variants = vec![Variant::plain("fcs"), plain_fair()];
+        self.run(lab, title, (nodes, lab.seeds_of_long_runs(), false), variants, &jobs)
+    }
+
+    /// Runs jobs like those of `GridMix`.
+    fn run_gridmix(
+        &self,
+        lab: &Lab<'_>,
+        what: &str,
+        count: u32,
+        variants: Vec<Variant>,
+    ) -> Result<Comparison, ExperimentError> {
+        let jobs = |all: &Self, seed| {
+            synthetic::gridmix(&all.profiles, Arrivals::Poisson, count, all.gaps * MIX_GAP_S, seed)
+        };
+        self.run(lab, &format!("{what}, {count} jobs"), (MIX_NODES, lab.seeds, false), variants, &jobs)
+    }
+}
+
+/// Returns FCS that kills reduces instead of pausing them.
+fn killing() -> Variant {
+    Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])
+}
+
+/// Returns FCS that never moves a paused reduce to another node.
+fn without_migration() -> Variant {
+    Variant::tuned("fcs, no migration", "fcs", &[("skips", "100000")])
+}
+
+fn preemptions(job: &JobFigures) -> Option<f64> {
+    Some(f64::from(job.preemption.preemptions()))
+}
+
+fn seconds(comparison: &Comparison, label: &str) -> Option<Figure> {
+    comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s))
+}
+
+/// Returns the relative change of the mean of `of` over a group from Fair to FCS, from the means of
+/// both over seeds.
+fn change_of(comparison: &Comparison, group: &str, of: fn(&JobFigures) -> Option<f64>) -> Option<Figure> {
+    let means = |label: &str| Some(comparison.means(comparison.index(label)?, Some(group), of));
+    let pairs = means("fcs")?.into_iter().zip(means("fair")?).filter_map(|(fcs, fair)| fcs.zip(fair));
+    let changes: Vec<f64> =
+        pairs.filter(|(_, fair)| *fair > 0.0).map(|(fcs, fair)| fcs / fair - 1.0).collect();
+    Some(Figure::of(&changes))
+}
+
+/// Runs the jobs of a table of the paper, and compares what both workloads have.
+fn repeat_heavy(out: &mut Reproduction, lab: &Lab<'_>, heavy: &Heavy) -> Result<Comparison, ExperimentError> {
+    let Heavy { title, kinds, means: (table, means), against_fair, figures } = heavy;
+    let variants = vec![Variant::plain("fcs"), plain_fair(), Variant::plain("capacity")];
+    let comparison = Assumptions::of(lab).run_heavy(lab, title, kinds, variants)?;
+    out.part(*title, summary(&comparison), charts(&comparison));
+    let by = |of: fn(&JobFigures) -> Option<f64>| by_group(&comparison, of);
+    out.part(format!("{title}: execution by group, s"), by(makespan_s), String::new());
+    out.part(format!("{title}: wait of reduces by group, s"), by(reduce_wait_s), String::new());
     out.part(format!("{title}: worst slowdown by group"), slowdowns(&comparison), String::new());
-    let taken = by_group(&comparison, |job| Some(f64::from(job.preemption.preemptions())));
-    out.part(format!("{title}: preemptions of a job, by group"), taken, String::new());
+    out.part(format!("{title}: preemptions of a job, by group"), by(preemptions), String::new());
+    let ours = change(&comparison, None, "fcs", "fair");
+    out.claim(format!("{title}: FCS against Fair"), Number::Change(*against_fair), ours).of(table);
+    for (label, paper) in ["fcs", "fair", "capacity"].into_iter().zip(means) {
+        let ours = seconds(&comparison, label);
+        out.claim(format!("{title}: mean under {label}"), Number::Seconds(*paper), ours).of(table);
+    }
+    let best = fairness(&comparison);
+    let (what, number, ours) = if *title == MAP_HEAVY.title {
+        ("best group", -0.667, best.map(|[best, _]| best))
+    } else {
+        ("mean over groups", -0.352, best.map(|[_, mean]| mean))
+    };
+    out.claim(format!("{title}: worst slowdown, {what}, FCS against Fair"), Number::Change(number), ours)
+        .of(figures[2]);
     Ok(comparison)
+}
+
+/// Adds statements about the difference between FCS and Fair in each of these groups.
+fn state(
+    out: &mut Reproduction,
+    comparison: &Comparison,
+    (source, what): (&str, &str),
+    groups: std::ops::RangeInclusive<u32>,
+    (sign, of): (Sign, fn(&JobFigures) -> Option<f64>),
+) {
+    for group in groups {
+        let ours = difference(comparison, Some(&group.to_string()), ("fcs", "fair"), of);
+        out.claim(format!("{what} of group {group}, FCS minus Fair"), Number::Statement(sign), ours)
+            .of(source);
+    }
+}
+
+/// Reproduces tables 1 and 2 and figures 1 and 8 to 11.
+fn repeat_map_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let comparison = repeat_heavy(out, lab, &MAP_HEAVY)?;
+    let worst = comparison.index("fair").map(|at| comparison.worst_slowdown(at, None));
+    out.claim("worst slowdown of a job under Fair (the paper has other jobs)", Number::Plain(52.0), worst)
+        .of("figure 1");
+    let of = |group: &str| change(&comparison, Some(group), "fcs", "fair");
+    // "up to 2.4x speedup for jobs in group 2"; "only jobs in Group 9 are negatively affected, at an
+    // average ratio of 0.79".
+    for (group, paper) in [("2", 1.0 / 2.4 - 1.0), ("9", 1.0 / 0.79 - 1.0)] {
+        let what = format!("execution of group {group}, FCS against Fair");
+        out.claim(what, Number::Change(paper), of(group)).of("figure 8");
+    }
+    state(out, &comparison, ("figure 8", "execution"), 1..=8, (Sign::Less, makespan_s));
+    let wait = change_of(&comparison, "5", reduce_wait_s);
+    out.claim("wait of group 5, FCS against Fair", Number::Change(1.0 / 32.2 - 1.0), wait).of("figure 9");
+    state(out, &comparison, ("figure 9", "wait"), 1..=8, (Sign::Less, reduce_wait_s));
+    state(out, &comparison, ("figure 9", "wait"), 9..=10, (Sign::More, reduce_wait_s));
+    for group in ["1", "2", "3", "4"] {
+        let ours = comparison.index("fcs").map(|at| comparison.mean_over(at, Some(group), preemptions));
+        out.claim(format!("preemptions of a job of group {group}"), Number::Plain(0.0), ours).of("figure 10");
+    }
+    let third = comparison.index("fair").map(|at| comparison.worst_slowdown(at, Some("3")));
+    out.claim("worst slowdown in group 3 under Fair", Number::Plain(16.0), third).of("figure 11");
+    Ok(())
+}
+
+/// Reproduces tables 3 and 4 and figures 12 to 14.
+fn repeat_reduce_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let comparison = repeat_heavy(out, lab, &REDUCE_HEAVY)?;
+    state(out, &comparison, ("figure 12", "execution"), 1..=10, (Sign::Less, makespan_s));
+    for (group, label) in [("1", "fcs"), ("1", "fair"), ("2", "fcs"), ("4", "fcs")] {
+        let ours = comparison.index(label).map(|at| comparison.mean_over(at, Some(group), reduce_wait_s));
+        out.claim(format!("wait of group {group} under {label}"), Number::Seconds(0.0), ours).of("figure 13");
+    }
+    state(out, &comparison, ("figure 13", "wait"), 5..=7, (Sign::Less, reduce_wait_s));
+    for group in ["9", "10"] {
+        let ours = change_of(&comparison, group, reduce_wait_s);
+        out.claim(format!("wait of group {group}, FCS against Fair (up to)"), Number::Change(0.15), ours)
+            .of("figure 13");
+    }
+    Ok(())
 }
 
 /// Returns the relative change of the worst slowdown from Fair to FCS: for the group that gains
@@ -71,27 +301,6 @@ fn fairness(comparison: &Comparison) -> Option<[Figure; 2]> {
     Some([Figure::of(&best), Figure::of(&means)])
 }
 
-/// Runs jobs like those of `GridMix` under several policies.
-fn run_gridmix(
-    lab: &Lab<'_>,
-    what: &str,
-    jobs: u32,
-    variants: Vec<Variant>,
-) -> Result<Comparison, ExperimentError> {
-    let experiment = Experiment {
-        setup: Setup { machines: clusters::fcs().machines[..12].to_vec(), ..clusters::fcs() },
-        faults: None,
-        workload: &|seed| synthetic::gridmix(lab.profiles, Arrivals::Poisson, jobs, MIX_GAP_S, seed),
-        users: Vec::new(),
-        variants,
-        seeds: 1..lab.seeds + 1,
-        limit: None,
-        alone: false,
-        monitor: None,
-    };
-    lab.run(&format!("{what}, {jobs} jobs"), &experiment)
-}
-
 /// Adds a row to a table: the number of jobs, the mean completion time under each of two policies,
 /// and the relative change from the second to the first.
 fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison) {
@@ -102,92 +311,250 @@ fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison) {
     }
 }
 
+/// Repeats figure 3: 40 map slots on ten nodes, 20 reduce slots on ten others, and eight jobs, the
+/// third of which has as many reduces as there are slots. The paper does not print the other sizes.
+fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let mut all = Assumptions::of(lab);
+    all.setup.machines.truncate(20);
+    for (at, machine) in all.setup.machines.iter_mut().enumerate() {
+        machine.slots = if at < 10 { PerPhase { map: 4, reduce: 0 } } else { PerPhase { map: 0, reduce: 2 } };
+    }
+    const NAMES: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
+    let jobs = |all: &Assumptions, seed| {
+        let mut jobs = Vec::new();
+        for (at, group) in NAMES.into_iter().enumerate() {
+            let (maps, reduces) = if at + 1 == PROFILE_LARGE { (2000, 20) } else { (100, 4) };
+            let kind = Kind { group, program: "fcs-terasort", maps, reduces, jobs: 1 };
+            let mut one = papers::fcs(&all.profiles, &[kind], 0.0, 1, seed * 8 + at as u64).jobs;
+            one.iter_mut().for_each(|job| job.at = Span::secs(PROFILE_GAP_S * at as u64));
+            jobs.append(&mut one);
+        }
+        Workload { name: "fcs-profile".into(), jobs }
+    };
+    let variants = vec![plain_fair(), Variant::plain("fcs")];
+    let comparison = all.run(lab, "eight jobs", (20, lab.seeds, true), variants, &jobs)?;
+    out.part(FIGURE_3, by_group(&comparison, makespan_s), charts(&comparison));
+    out.part(
+        "Eight jobs, the third large: wait of reduces, s",
+        by_group(&comparison, reduce_wait_s),
+        String::new(),
+    );
+    let ours = comparison.index("fair").map(|at| delay_s(&comparison, at));
+    let what = "jobs 4 to 8 under Fair: time beyond that alone";
+    out.claim(what, Number::Statement(Sign::More), ours).of("figure 3");
+    let waits =
+        |group: &str| comparison.index("fair").map(|at| comparison.mean_over(at, Some(group), reduce_wait_s));
+    for group in &NAMES[PROFILE_LARGE..] {
+        out.claim(format!("wait of job {group} under Fair"), Number::Statement(Sign::More), waits(group))
+            .of("figure 3");
+    }
+    Ok(())
+}
+
+/// Returns by how many seconds the jobs after the large one take longer than alone.
+fn delay_s(comparison: &Comparison, at: usize) -> Figure {
+    let of_seed = |(outcome, alone): (&crate::Outcome, &TimesAlone)| {
+        let TimesAlone::Groups(alone) = alone else { return None };
+        let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
+        let delays =
+            later.filter_map(|(_, job)| Some(makespan_s(job)? - alone.get(&job.group)?.as_secs_f64()));
+        Some(mean(&delays.collect::<Vec<f64>>()))
+    };
+    Figure::of(&comparison.runs[at].iter().zip(&comparison.alone).filter_map(of_seed).collect::<Vec<_>>())
+}
+
 /// Compares pausing with killing for several numbers of jobs.
 fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "against kill"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
-        let variants =
-            vec![Variant::plain("fcs"), Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])];
-        let comparison = run_gridmix(lab, "pausing and killing", jobs, variants)?;
+        let variants = vec![Variant::plain("fcs"), killing()];
+        let comparison = Assumptions::of(lab).run_gridmix(lab, "pausing and killing", jobs, variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
-        out.claim(format!("pause compared with kill, {jobs} jobs"), Number::Change(paper), less);
+        out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less).of("figure 7");
         add_row(&mut table, jobs, &comparison);
     }
-    out.part("Pausing compared with killing (figure 7)", table, String::new());
+    out.part(FIGURE_7, table, String::new());
     Ok(())
 }
 
 /// Varies D, the number of offers that a paused reduce skips before it migrates to another node.
 fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut table = Table::new(&["D", "mean completion, s", "moved"]);
-    let counts = ["0", "20", "60", "100", "140", "100000"];
-    let variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)]));
-    let comparison = run_gridmix(lab, "skips", 100, variants.to_vec())?;
+    let mut table = Table::new(&["D", "mean completion, s", "against no migration", "migrations"]);
+    let counts = ["0", "20", "40", "60", "80", "100", "120", "140"];
+    let mut variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)])).to_vec();
+    variants.push(without_migration());
+    let never = variants.len() - 1;
+    let comparison = Assumptions::of(lab).run_gridmix(lab, "skips", 100, variants)?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.migrations)).sum()
         });
         let mean = comparison.mean_over(at, None, makespan_s);
-        table.row(vec![variant.label.as_str().into(), mean.into(), moved.into()]);
+        let change = change_cell(comparison.change(None, at, never).filter(|_| at != never));
+        table.row(vec![variant.label.as_str().into(), mean.into(), change, moved.into()]);
     }
-    out.claim(
-        "D = 60 against no migration",
-        Number::Change(-0.096),
-        change(&comparison, None, "60", "100000"),
-    );
-    out.part("Skips before a paused reduce is moved (figure 6)", table, String::new());
+    let versus = |one: &str, other: &str| change(&comparison, None, one, other);
+    let ours = versus("60", "fcs, no migration");
+    out.claim("D = 60 against no migration", Number::Change(-0.096), ours).of("figure 6");
+    for other in ["20", "140"] {
+        let ours = difference(&comparison, None, ("60", other), makespan_s);
+        out.claim(format!("D = 60 minus D = {other}"), Number::Statement(Sign::Less), ours).of("figure 6");
+    }
+    out.part(FIGURE_6, table, String::new());
     Ok(())
 }
 
 /// Compares FCS with Fair for an increasing number of jobs.
 fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "against fair"]);
-    for (jobs, paper) in [(60, -0.10), (120, f64::NAN), (180, f64::NAN), (240, f64::NAN), (300, -0.28)] {
-        let comparison = run_gridmix(lab, "number of jobs", jobs, vec![Variant::plain("fcs"), plain_fair()])?;
-        if paper.is_finite() {
-            let less = change(&comparison, None, "fcs", "fair");
-            out.claim(format!("{jobs} jobs like GridMix's, against Fair"), Number::Change(paper), less);
+    let mut all = Vec::new();
+    for (jobs, paper) in [(60, Some(-0.10)), (120, None), (180, None), (240, None), (300, Some(-0.28))] {
+        let variants = vec![Variant::plain("fcs"), plain_fair()];
+        let comparison = Assumptions::of(lab).run_gridmix(lab, "number of jobs", jobs, variants)?;
+        let less = change(&comparison, None, "fcs", "fair");
+        if let Some(paper) = paper {
+            out.claim(format!("{jobs} jobs, FCS against Fair"), Number::Change(paper), less).of("figure 15");
         }
+        all.extend(less.map(|less| less.mean));
         add_row(&mut table, jobs, &comparison);
     }
-    out.part("Number of jobs (figure 15)", table, String::new());
+    let average = Figure { half_width: 0.0, ..Figure::of(&all) };
+    out.claim("mean over the numbers of jobs, FCS against Fair", Number::Change(-0.397), Some(average))
+        .of("figure 15");
+    out.part(FIGURE_15, table, String::new());
     Ok(())
 }
 
+/// An assumption and how it is varied.
+type Variation = (&'static str, fn(&mut Assumptions));
+
+/// One assumption is varied in each.
+const VARIATIONS: [Variation; 9] = [
+    ("as assumed", |_| {}),
+    ("task times: maps twice as fast", |all| all.profile(|profile| profile.map_mbps *= 2.0)),
+    ("task times: reduces twice as fast", |all| all.profile(|profile| profile.reduce_mbps *= 2.0)),
+    ("task times: reduces a quarter as fast", |all| all.profile(|profile| profile.reduce_mbps /= 4.0)),
+    ("slots: 2 reduce slots a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 2);
+    }),
+    ("gap: double", |all| all.gaps = 2.0),
+    ("slow start: after all maps", |all| all.slow_start = Some(1.0)),
+    ("heartbeats: at once if a slot is free", |all| all.setup.out_of_band = true),
+    ("disk: twice as fast", |all| all.setup.machines.iter_mut().for_each(|machine| machine.disk *= 2.0)),
+];
+
+/// Shows how the numbers of the paper depend on what it does not print, and on its settings.
+fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let (mut mix, mut heavy) = (Vec::new(), Vec::new());
+    for (label, vary) in VARIATIONS {
+        let mut all = Assumptions::of(lab);
+        vary(&mut all);
+        let variants = vec![Variant::plain("fcs"), plain_fair(), killing(), without_migration()];
+        let comparison = all.run_gridmix(lab, label, MIX_JOBS, variants)?;
+        let versus = |other: &str| change(&comparison, None, "fcs", other);
+        mix.push((label.to_owned(), vec![versus("fair"), versus("fcs, kill"), versus("fcs, no migration")]));
+    }
+    out.sensitivity(
+        "Sensitivity, 180 jobs like GridMix's",
+        &[
+            ("against Fair", Number::Change(-0.397)),
+            ("pause against kill", Number::Change(-0.257)),
+            ("D = 60 against no migration", Number::Change(-0.096)),
+        ],
+        &mix,
+    );
+    for (label, vary) in VARIATIONS {
+        let mut all = Assumptions::of(lab);
+        vary(&mut all);
+        let mut row = Vec::new();
+        for Heavy { title, kinds, .. } in [&MAP_HEAVY, &REDUCE_HEAVY] {
+            let comparison = all.run_reduced(lab, &format!("{title}, {label}"), kinds)?;
+            row.extend([change(&comparison, None, "fcs", "fair"), seconds(&comparison, "fair")]);
+        }
+        heavy.push((label.to_owned(), row));
+    }
+    out.sensitivity(
+        "Sensitivity, heavy workloads at a fifth of their size",
+        &[
+            ("map-heavy, FCS against Fair", Number::Change(MAP_HEAVY.against_fair)),
+            ("map-heavy, mean under Fair", Number::Seconds(MAP_HEAVY.means.1[1])),
+            ("reduce-heavy, FCS against Fair", Number::Change(REDUCE_HEAVY.against_fair)),
+            ("reduce-heavy, mean under Fair", Number::Seconds(REDUCE_HEAVY.means.1[1])),
+        ],
+        &heavy,
+    );
+    Ok(())
+}
+
+const FIGURE_3: &str = "Eight jobs, the third large: execution, s (figure 3)";
+const FIGURE_6: &str = "Skips before a paused reduce is moved (figure 6)";
+const FIGURE_7: &str = "Pausing compared with killing (figure 7)";
+const FIGURE_15: &str = "Number of jobs (figure 15)";
+
+/// Adds every figure and table of the paper to the inventory.
+fn take_inventory(out: &mut Reproduction) {
+    let diagram = "it is a diagram of the mechanism and shows no measurement";
+    out.reproduced(
+        "figure 1",
+        "normalized execution of jobs of seven sizes under Fair; sizes and cluster are not printed, ours are \
+         those of table 1",
+        "Map-heavy: worst slowdown by group",
+    );
+    out.not_reproduced("figure 2", "an example of three jobs on eight slots", diagram);
+    out.reproduced("figure 3", "slots over time of eight jobs, one of them large", FIGURE_3);
+    out.not_reproduced("figure 4", "preemption during the shuffle", diagram);
+    out.not_reproduced("figure 5", "preemption during the reduce", diagram);
+    out.reproduced("figure 6", "mean execution by D", FIGURE_6);
+    out.reproduced("figure 7", "pausing and killing for 80, 130 and 180 jobs", FIGURE_7);
+    out.reproduced("table 1", "the map-heavy jobs (input of the experiment)", "Map-heavy");
+    out.reproduced("table 2", "mean execution, map-heavy", "Map-heavy");
+    out.reproduced("figure 8", "execution by group, map-heavy", "Map-heavy: execution by group, s");
+    out.reproduced(
+        "figure 9",
+        "wait of reduces by group, map-heavy",
+        "Map-heavy: wait of reduces by group, s",
+    );
+    out.reproduced(
+        "figure 10",
+        "preemptions by group, map-heavy",
+        "Map-heavy: preemptions of a job, by group",
+    );
+    out.reproduced("figure 11", "worst slowdown by group, map-heavy", "Map-heavy: worst slowdown by group");
+    out.reproduced("table 3", "the reduce-heavy jobs (input of the experiment)", "Reduce-heavy");
+    out.reproduced("table 4", "mean execution, reduce-heavy", "Reduce-heavy");
+    out.reproduced("figure 12", "execution by group, reduce-heavy", "Reduce-heavy: execution by group, s");
+    out.reproduced(
+        "figure 13",
+        "wait of reduces by group, reduce-heavy",
+        "Reduce-heavy: wait of reduces by group, s",
+    );
+    out.reproduced(
+        "figure 14",
+        "worst slowdown by group, reduce-heavy",
+        "Reduce-heavy: worst slowdown by group",
+    );
+    out.reproduced("figure 15", "mean execution for 60 to 300 jobs", FIGURE_15);
+}
+
 pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> {
-    let mut out = Reproduction::new(
-        "FCS at the paper's size",
+    let setting = format!(
         "45 workers with 8 map and 4 reduce slots, 128 MB blocks; 171 jobs of ten groups, arrivals Poisson with a \
-         mean gap of 30 s. Figures 6, 7 and 15: jobs like GridMix's on 12 of the nodes, one every 3 s.",
+         mean gap of 30 s. Figures 6, 7 and 15: jobs like GridMix's on {MIX_NODES} of the nodes, one every \
+         {MIX_GAP_S} s. Experiments with 171 jobs have {} seeds, the others {}.",
+        lab.seeds_of_long_runs(),
+        lab.seeds
     );
-    let map = run_heavy(&mut out, lab, "Map-heavy", &papers::FCS_MAP_HEAVY)?;
-    let seconds = |comparison: &Comparison, label: &str| {
-        comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s))
-    };
-    out.claim("map-heavy: FCS against Fair", Number::Change(-0.31), change(&map, None, "fcs", "fair"));
-    for (label, paper) in [("fcs", 247.0), ("fair", 359.0), ("capacity", 1061.0)] {
-        out.claim(format!("map-heavy: mean under {label}"), Number::Seconds(paper), seconds(&map, label));
-    }
-    let better = fairness(&map);
-    out.claim("map-heavy: worst slowdown, best group", Number::Change(-0.667), better.map(|[best, _]| best));
-    let reduce = run_heavy(&mut out, lab, "Reduce-heavy", &papers::FCS_REDUCE_HEAVY)?;
-    out.claim("reduce-heavy: FCS against Fair", Number::Change(-0.28), change(&reduce, None, "fcs", "fair"));
-    for (label, paper) in [("fcs", 978.0), ("fair", 1364.0), ("capacity", 8829.0)] {
-        out.claim(
-            format!("reduce-heavy: mean under {label}"),
-            Number::Seconds(paper),
-            seconds(&reduce, label),
-        );
-    }
-    let better = fairness(&reduce);
-    out.claim(
-        "reduce-heavy: worst slowdown, mean group",
-        Number::Change(-0.352),
-        better.map(|[_, mean]| mean),
-    );
-    pause_or_kill(&mut out, lab)?;
+    let mut out = Reproduction::new("FCS at the paper's size", &setting);
+    take_inventory(&mut out);
+    repeat_map_heavy(&mut out, lab)?;
+    repeat_reduce_heavy(&mut out, lab)?;
+    profile_slots(&mut out, lab)?;
     vary_skips(&mut out, lab)?;
+    pause_or_kill(&mut out, lab)?;
     vary_jobs(&mut out, lab)?;
+    if lab.is_complete {
+        vary_assumptions(&mut out, lab)?;
+    }
     Ok(out)
 }
 
@@ -197,13 +564,31 @@ mod tests {
     use crate::profile;
 
     #[test]
-    fn every_variant_runs_with_all_seeds() {
+    fn long_runs_have_fewer_seeds() {
         let profiles = profile::built_in();
         let lab = Lab::new(&profiles, 4, false, &|_, _| {});
         let mut out = Reproduction::new("", "");
-        let comparison =
-            run_heavy(&mut out, &lab, "Small jobs", &papers::FCS_MAP_HEAVY[..1]).expect("it runs");
-        assert!(comparison.runs.iter().all(|runs| runs.len() == 4));
-        assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], 4);
+        let heavy = Heavy { title: "Small jobs", kinds: &papers::FCS_MAP_HEAVY[..1], ..MAP_HEAVY };
+        let comparison = repeat_heavy(&mut out, &lab, &heavy).expect("it runs");
+        assert!(comparison.runs.iter().all(|runs| runs.len() == 3));
+        assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], 3);
+        let variants = vec![Variant::plain("fcs")];
+        let mix = Assumptions::of(&lab).run_gridmix(&lab, "mix", 2, variants).expect("it runs");
+        assert_eq!(mix.runs[0].len(), 4);
+    }
+
+    #[test]
+    fn variations_differ_from_the_assumptions() {
+        let profiles = profile::built_in();
+        let lab = Lab::new(&profiles, 1, true, &|_, _| {});
+        let of = |vary: fn(&mut Assumptions)| {
+            let mut all = Assumptions::of(&lab);
+            vary(&mut all);
+            (all.setup, all.profiles, all.gaps.to_bits(), all.slow_start)
+        };
+        let base = of(|_| {});
+        for (label, vary) in &VARIATIONS[1..] {
+            assert_ne!(of(*vary), base, "{label} varies nothing");
+        }
     }
 }

@@ -98,6 +98,12 @@ impl<'a> Lab<'a> {
         Self { profiles, seeds, is_complete, watch, runs: Mutex::default() }
     }
 
+    /// Returns the number of seeds for runs that take half a minute and longer: a sixth, but at
+    /// least three if there are as many.
+    fn seeds_of_long_runs(&self) -> u64 {
+        (self.seeds / 6).max(3).min(self.seeds)
+    }
+
     /// Runs an experiment, and reports its progress.
     fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
         let comparison = experiment.run_watched(&|step| (self.watch)(title, step))?;
