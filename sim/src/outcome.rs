@@ -4,6 +4,9 @@ use mrcore::{Time, metrics::Metrics};
 use schedulers::timed::DecisionStats;
 use std::collections::BTreeMap;
 
+/// Maximum number of tasks of a workload whose durations are kept.
+pub(crate) const TIMED_TASKS_MAX: usize = 1000;
+
 /// The figures of a run without rule violations.
 #[derive(Debug)]
 pub struct Outcome {
@@ -29,6 +32,9 @@ pub struct Outcome {
     pub faults: u32,
     /// How often rare cases occurred, if rules were checked.
     pub cases: Cases,
+    /// Seconds that each successful attempt held its slot; empty for a workload of more than 1,000
+    /// tasks.
+    pub task_times: Vec<f32>,
     /// Real time that the policy took to decide. The only figure that differs between runs with the
     /// same seed.
     pub deciding: DecisionStats,

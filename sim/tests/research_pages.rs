@@ -307,9 +307,8 @@ fn pages_agree_with_the_archived_results() {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|extension| extension == "md") {
                 let page = fs::read_to_string(&path).expect("a readable page");
-                if page.contains("<!-- archive: ")
-                    || folder == "papers" && !NOT_ARCHIVED.iter().any(|name| path.ends_with(name))
-                {
+                let is_of_paper = folder == "papers" && !NOT_ARCHIVED.iter().any(|name| path.ends_with(name));
+                if is_of_paper || page.lines().any(|line| line.starts_with("<!-- archive: ")) {
                     pages.push((path, page));
                 }
             }
@@ -334,7 +333,7 @@ fn pages_agree_with_the_archived_results() {
 }
 
 /// Pages of papers that have no archive yet.
-const NOT_ARCHIVED: [&str; 4] = ["hsrtf.md", "chronos.md", "fcs.md", "coshh.md"];
+const NOT_ARCHIVED: [&str; 2] = ["fcs.md", "coshh.md"];
 
 fn example() -> Archives {
     let archive = serde_json::json!({

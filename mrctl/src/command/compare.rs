@@ -126,6 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "first_seed": args.first_seed,
             "seeds": args.seeds,
             "leaderboard": board,
+            "tables": archived_tables(&board),
         }))?;
     } else {
         print(&board, args.seeds)?;
@@ -142,12 +143,22 @@ fn print(board: &Leaderboard, seeds: u64) -> Result<()> {
 
 fn page(made_by: &str, board: &Leaderboard) -> String {
     let mut body = report::paragraphs([made_by].into_iter());
-    let _ = write!(body, "<h2>Mean completion divided by the best</h2>{}", board.summary().html());
+    let _ = write!(body, "<h2>{SUMMARY}</h2>{}", board.summary().html());
     for ((workload, table), (_, chart)) in board.tables().into_iter().zip(board.charts()) {
         let title = report::html::escape(&workload);
         let _ = write!(body, "<h2>{title}</h2>{}<h3>Slowdown of jobs</h3>{chart}", table.html());
     }
     report::page("Comparison of policies", &body)
+}
+
+/// Title of the table over all workloads.
+const SUMMARY: &str = "Mean completion divided by the best";
+
+/// Returns all tables as they are shown, so that the JSON is an archive that pages can cite.
+fn archived_tables(board: &Leaderboard) -> Vec<serde_json::Value> {
+    let workloads = board.tables().into_iter();
+    let workloads = workloads.map(|(workload, table)| report::archive::table(&workload, &table));
+    workloads.chain([report::archive::table(SUMMARY, &board.summary())]).collect()
 }
 
 /// Returns the scores of all workloads as CSV. The first line is a comment that says how they were

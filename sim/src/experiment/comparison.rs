@@ -352,6 +352,7 @@ mod tests {
             hash: 0,
             events: 0,
             facts: 0,
+            task_times: Vec::new(),
             unfinished: 0,
             unsubmitted,
             stopped: false,

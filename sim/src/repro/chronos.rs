@@ -2,14 +2,24 @@
 
 use super::{Lab, Number, Reproduction, change};
 use crate::{
-    Outcome, World, clusters,
-    experiment::{Comparison, Experiment, ExperimentError, Variant, makespan_s},
+    Outcome, Setup, Workload, World, clusters,
+    experiment::{Comparison, Experiment, ExperimentError, Figure, Variant, makespan_s},
     fault::{Fault, FaultKind},
-    profile::Profiles,
-    report::{Cell, Table, by_group, charts},
+    profile::{Profile, Profiles},
+    report::{Cell, Table, by_policy, charts, svg},
     workload::papers,
 };
-use mrcore::{Phase, Span, Time, ids::JobId, metrics::JobFigures};
+use mrcore::{
+    Phase, Span, Time,
+    ids::JobId,
+    metrics::{JobFigures, stats::quantile},
+};
+
+/// The node that dies.
+const FAILING_NODE: u32 = 3;
+
+/// Parameters that turn preemption by Fair off. The paper has none.
+const NEVER: [(&str, &str); 2] = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
 
 /// When the node dies.
 #[derive(Clone, Copy)]
@@ -20,23 +30,102 @@ enum FailureTime {
     InReduces(f64),
 }
 
-/// Returns the time of the failure in seconds, computed from a run without a failure.
-fn failure_time_s(profiles: &Profiles, program: &str, scheduler: &str, at: FailureTime, seed: u64) -> f64 {
-    let mut undisturbed = clusters::chronos();
-    scheduler.clone_into(&mut undisturbed.scheduler);
-    undisturbed.seed = seed;
-    let world = World::new(undisturbed, papers::chronos(profiles, program, seed)).ok();
-    let Some(outcome) = world.and_then(|world| world.run(None).ok()) else { return 0.0 };
-    let since_start = |time: Option<Time>| time.map_or(0.0, |time| time.since(Time(1_000_000)).as_secs_f64());
-    let first = outcome.metrics.job(JobId(1));
-    let maps_done = since_start(first.and_then(|job| job.maps_done));
-    let ended = since_start(first.and_then(|job| job.ended));
-    match at {
-        FailureTime::InMaps(part) => part * maps_done,
-        FailureTime::InReduces(part) => maps_done + part * (ended - maps_done),
+/// What an experiment assumes.
+struct Assumptions {
+    setup: Setup,
+    profiles: Profiles,
+    /// Seconds between the submissions of the two jobs.
+    gap_s: f64,
+    /// Fraction of the maps that must be done before reduces start.
+    slow_start: Option<f64>,
+    /// Number of reduces of each job.
+    reduces: Option<usize>,
+    /// Fraction of the phase after which the node dies.
+    failure: Option<f64>,
+    /// Whether slow tasks get speculative attempts, and slow maps are split.
+    speculation: bool,
+}
+
+impl Assumptions {
+    fn of(lab: &Lab<'_>) -> Self {
+        Self {
+            setup: clusters::chronos(),
+            profiles: lab.profiles.clone(),
+            gap_s: 1.0,
+            slow_start: None,
+            reduces: None,
+            failure: None,
+            speculation: true,
+        }
+    }
+
+    /// Changes the profiles of both programs.
+    fn profile(&mut self, change: impl Fn(&mut Profile)) {
+        self.profiles.values_mut().for_each(change);
+    }
+
+    fn workload(&self, program: &str, seed: u64) -> Workload {
+        let mut workload = papers::chronos(&self.profiles, program, seed);
+        workload.jobs[1].at = Span((self.gap_s * 1e6) as u64);
+        for job in &mut workload.jobs {
+            job.slow_start = self.slow_start.unwrap_or(job.slow_start);
+            (job.speculation, job.split_slow) = (self.speculation, self.speculation);
+            if let Some(count) = self.reduces {
+                job.reduces = job.reduces.iter().copied().cycle().take(count).collect();
+                job.reduces.iter_mut().for_each(|reduce| reduce.share = 1.0 / count as f32);
+            }
+        }
+        workload
+    }
+
+    /// Returns the time of the failure in seconds, computed from a run without a failure.
+    fn failure_time_s(&self, program: &str, scheduler: &str, at: FailureTime, seed: u64) -> f64 {
+        let mut undisturbed = self.setup.clone();
+        scheduler.clone_into(&mut undisturbed.scheduler);
+        undisturbed.seed = seed;
+        let world = World::new(undisturbed, self.workload(program, seed)).ok();
+        let Some(outcome) = world.and_then(|world| world.run(None).ok()) else { return 0.0 };
+        let since_start =
+            |time: Option<Time>| time.map_or(0.0, |time| time.since(Time(1_000_000)).as_secs_f64());
+        let first = outcome.metrics.job(JobId(1));
+        let maps_done = since_start(first.and_then(|job| job.maps_done));
+        let ended = since_start(first.and_then(|job| job.ended));
+        match at {
+            FailureTime::InMaps(part) => self.failure.unwrap_or(part) * maps_done,
+            FailureTime::InReduces(part) => maps_done + self.failure.unwrap_or(part) * (ended - maps_done),
+        }
+    }
+
+    /// Runs the two jobs of a case under these policies.
+    fn run(
+        &self,
+        lab: &Lab<'_>,
+        title: &str,
+        case: &Case<'_>,
+        variants: Vec<Variant>,
+    ) -> Result<Comparison, ExperimentError> {
+        let Case { program, inner, at, .. } = *case;
+        let faults = |seed: u64| -> Vec<Fault> {
+            let at_s = at.map(|at| self.failure_time_s(program, inner, at, seed));
+            let fault = |at_s| Fault { at_s, for_s: None, what: FaultKind::Node { node: FAILING_NODE } };
+            at_s.map(fault).into_iter().collect()
+        };
+        let experiment = Experiment {
+            setup: self.setup.clone(),
+            faults: Some(&faults),
+            workload: &|seed| self.workload(program, seed),
+            users: Vec::new(),
+            variants,
+            seeds: 1..lab.seeds + 1,
+            limit: None,
+            alone: false,
+            monitor: None,
+        };
+        lab.run(title, &experiment)
     }
 }
 
+/// An experiment of the paper.
 #[derive(Clone, Copy)]
 struct Case<'a> {
     title: &'a str,
@@ -45,92 +134,71 @@ struct Case<'a> {
     at: Option<FailureTime>,
 }
 
+impl Case<'_> {
+    /// Returns the inner policy, and Chronos around it as in the paper.
+    fn policies(&self) -> [Variant; 2] {
+        let paper = [("early", "lost"), NEVER[0], NEVER[1]];
+        let wrapped = format!("chronos({})", self.inner);
+        [Variant::tuned(self.inner, self.inner, &NEVER), Variant::tuned("chronos", &wrapped, &paper)]
+    }
+}
+
+const FIFO: Case<'_> = Case {
+    title: "Fifo, wordcount, before the reduces",
+    program: "wordcount",
+    inner: "fifo",
+    at: Some(FailureTime::InMaps(0.45)),
+};
+const FAIR: Case<'_> = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..FIFO };
+const SORT: Case<'_> = Case {
+    title: "Fifo, sort, in the reduces",
+    program: "sort",
+    inner: "fifo",
+    at: Some(FailureTime::InReduces(0.8)),
+};
+const CALM: Case<'_> = Case { title: "No failure", program: "wordcount", inner: "fifo", at: None };
+
 fn compare(out: &mut Reproduction, lab: &Lab<'_>, case: &Case<'_>) -> Result<Comparison, ExperimentError> {
-    let (Case { title, program, inner, at }, Lab { profiles, seeds, .. }) = (*case, lab);
-    let faults = |seed: u64| -> Vec<Fault> {
-        let at_s = at.map(|at| failure_time_s(profiles, program, inner, at, seed));
-        at_s.map(|at_s| Fault { at_s, for_s: None, what: FaultKind::Node { node: 3 } }).into_iter().collect()
-    };
+    let Case { title, inner, .. } = *case;
     let wrapped = format!("chronos({inner})");
-    let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
-    let paper = [("early", "lost"), never[0], never[1]];
-    let variants = vec![
-        Variant::tuned(inner, inner, &never),
-        Variant::tuned("chronos", &wrapped, &paper),
-        Variant::tuned("chronos, kill", &wrapped, &[paper[0], never[0], never[1], ("preempt", "kill")]),
-        Variant::tuned("chronos, literal", &wrapped, &[("literal", "true"), never[0], never[1]]),
-    ];
-    let experiment = Experiment {
-        setup: clusters::chronos(),
-        faults: Some(&faults),
-        workload: &|seed| papers::chronos(profiles, program, seed),
-        users: Vec::new(),
-        variants,
-        seeds: 1..seeds + 1,
-        limit: None,
-        alone: false,
-        monitor: None,
-    };
-    let comparison = lab.run(title, &experiment)?;
+    let mut variants = case.policies().to_vec();
+    variants.push(Variant::tuned(
+        "chronos, kill",
+        &wrapped,
+        &[("early", "lost"), NEVER[0], NEVER[1], ("preempt", "kill")],
+    ));
+    variants.push(Variant::tuned("chronos, literal", &wrapped, &[("literal", "true"), NEVER[0], NEVER[1]]));
+    let comparison = Assumptions::of(lab).run(lab, title, case, variants)?;
     out.part(title, recovery(&comparison), charts(&comparison));
-    out.part(format!("{title}: completion, s"), by_group(&comparison, makespan_s), String::new());
+    out.part(format!("{title}: completion, s"), by_policy(&comparison, makespan_s), String::new());
+    let locality = by_policy(&comparison, JobFigures::locality);
+    out.part(format!("{title}: locality of all maps"), locality, String::new());
     Ok(comparison)
 }
 
 /// Runs an experiment that is not in the paper: jobs allow speculative attempts, and Chronos
 /// acts when heartbeats of the node are late (suspect) instead of when the node is lost.
 fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let Lab { profiles, seeds, .. } = *lab;
-    let at = FailureTime::InMaps(0.45);
-    let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
-    let lost = [("early", "lost"), never[0], never[1]];
     let columns = ["policy", "first job, s", "second, s", "speculative attempts", "lost slot-seconds"];
     let mut table = Table::new(&columns);
-    for inner in ["fifo", "fair"] {
-        let wrapped = format!("chronos({inner})");
-        let faults = |seed| {
-            vec![Fault {
-                at_s: failure_time_s(profiles, "wordcount", inner, at, seed),
-                for_s: None,
-                what: FaultKind::Node { node: 3 },
-            }]
-        };
-        let workload = |seed| {
-            let mut workload = papers::chronos(profiles, "wordcount", seed);
-            workload.jobs.iter_mut().for_each(|job| job.speculation = true);
-            workload
-        };
-        let variants = vec![
-            Variant::tuned(inner, inner, &never),
-            Variant::tuned(&format!("{wrapped}, when lost"), &wrapped, &lost),
-            Variant::tuned(&format!("{wrapped}, when suspect"), &wrapped, &never),
-        ];
-        let (users, limit, alone) = (Vec::new(), None, false);
-        let experiment = Experiment {
-            setup: clusters::chronos(),
-            faults: Some(&faults),
-            workload: &workload,
-            users,
-            variants,
-            seeds: 1..seeds + 1,
-            limit,
-            alone,
-            monitor: None,
-        };
-        let comparison = lab.run(&format!("on suspicion, {inner}"), &experiment)?;
+    for case in [FIFO, FAIR] {
+        let wrapped = format!("chronos({})", case.inner);
+        let [plain, mut chronos] = case.policies();
+        chronos.label = format!("{wrapped}, when lost");
+        let suspect = Variant::tuned(&format!("{wrapped}, when suspect"), &wrapped, &NEVER);
+        let title = format!("on suspicion, {}", case.inner);
+        let comparison = Assumptions::of(lab).run(lab, &title, &case, vec![plain, chronos, suspect])?;
         let sum = |at: usize, of: fn(&JobFigures) -> f64| -> Cell {
             comparison.figure(at, |outcome| outcome.metrics.jobs().map(|(_, job)| of(job)).sum()).into()
         };
         for (at, variant) in comparison.variants.iter().enumerate() {
             let elapsed = |group| Cell::from(comparison.mean_over(at, Some(group), makespan_s));
-            let speculative_attempts = sum(at, |job| f64::from(job.speculative_attempts));
-            let lost = sum(at, |job| job.lost.as_secs_f64());
             table.row(vec![
                 variant.label.as_str().into(),
                 elapsed("small"),
                 elapsed("large"),
-                speculative_attempts,
-                lost,
+                sum(at, |job| f64::from(job.speculative_attempts)),
+                sum(at, |job| job.lost.as_secs_f64()),
             ]);
         }
     }
@@ -141,11 +209,6 @@ fn on_suspicion(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentE
 /// Loses each of the eight nodes in turn, because under Fair the result depends on which job's
 /// tasks the lost node ran.
 fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let profiles = lab.profiles;
-    let never = [("fair.min_share_timeout", "never"), ("fair.fair_share_timeout", "never")];
-    let lost = [("early", "lost"), never[0], never[1]];
-    let variants =
-        vec![Variant::tuned("fair", "fair", &never), Variant::tuned("chronos", "chronos(fair)", &lost)];
     let head = [
         "node",
         "first job's tasks",
@@ -158,14 +221,15 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
         "second s",
     ];
     let mut table = Table::new(&head);
-    let at_s = failure_time_s(profiles, "wordcount", "fair", FailureTime::InMaps(0.45), 1);
+    let assumed = Assumptions::of(lab);
+    let at_s = assumed.failure_time_s("wordcount", "fair", FailureTime::InMaps(0.45), 1);
     for node in 0..8 {
         let experiment = Experiment {
             setup: clusters::chronos(),
             faults: Some(&move |_| vec![Fault { at_s, for_s: None, what: FaultKind::Node { node } }]),
-            workload: &|seed| papers::chronos(profiles, "wordcount", seed),
+            workload: &|seed| assumed.workload("wordcount", seed),
             users: Vec::new(),
-            variants: variants.clone(),
+            variants: FAIR.policies().to_vec(),
             seeds: 1..2,
             limit: None,
             alone: false,
@@ -186,6 +250,333 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
     }
     out.part("Fair, wordcount: each node in turn, seed 1", table, String::new());
     Ok(())
+}
+
+/// Shows how long the shares differ, for several limits of what counts as different. The paper does
+/// not define its times.
+fn vary_definition(out: &mut Reproduction, fair: &Comparison) {
+    let mut table = Table::new(&["shares differ by more than", "fair, s", "chronos, s"]);
+    let numbers = [("a tenth", 0.1), ("a quarter", 0.25), ("a half", 0.5)];
+    table.row(vec!["the paper, not defined".into(), "48".into(), "2".into()]);
+    for (label, limit) in numbers {
+        let of = |at: usize| Cell::from(fair.figure_of(at, |outcome| unfair_s(outcome, limit)));
+        table.row(vec![label.into(), of(0), of(1)]);
+    }
+    out.part("Time off fair share, by definition", table, String::new());
+}
+
+/// An assumption and how it is varied.
+type Variation = (&'static str, fn(&mut Assumptions));
+
+/// One assumption is varied in each.
+const VARIATIONS: [Variation; 24] = [
+    ("as assumed", |_| {}),
+    ("failure: after 20% of the phase", |all| all.failure = Some(0.2)),
+    ("failure: after 60% of the phase", |all| all.failure = Some(0.6)),
+    ("failure: after 95% of the phase", |all| all.failure = Some(0.95)),
+    ("failure: lost after 10 s", |all| all.setup.config.lost_after = Span::secs(10)),
+    ("task times: maps twice as fast", |all| all.profile(|profile| profile.map_mbps *= 2.0)),
+    ("task times: maps half as fast", |all| all.profile(|profile| profile.map_mbps /= 2.0)),
+    ("task times: reduces half as fast", |all| all.profile(|profile| profile.reduce_mbps /= 2.0)),
+    ("task times: reduces a quarter as fast", |all| all.profile(|profile| profile.reduce_mbps /= 4.0)),
+    ("task times: spread 0.3", |all| all.profile(|profile| profile.spread = 0.3)),
+    ("slots: 4 map slots a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.map = 4);
+    }),
+    ("slots: 2 reduce slots a node", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 2);
+    }),
+    ("slots: 16 reduces a job", |all| all.reduces = Some(16)),
+    ("slots: 8 reduces a job", |all| all.reduces = Some(8)),
+    ("gap: second job after 10 s", |all| all.gap_s = 10.0),
+    ("gap: second job after 30 s", |all| all.gap_s = 30.0),
+    ("slow start: after 5% of the maps", |all| all.slow_start = Some(0.05)),
+    ("slow start: after all maps", |all| all.slow_start = Some(1.0)),
+    ("heartbeats: every 1 s", |all| {
+        let lost_after = all.setup.config.lost_after;
+        all.setup.set_heartbeat_interval(Span::secs(1));
+        all.setup.config.lost_after = lost_after;
+    }),
+    ("heartbeats: at once if a slot is free", |all| all.setup.out_of_band = true),
+    ("disk: 50 MB/s", |all| all.setup.machines.iter_mut().for_each(|machine| machine.disk = 50e6)),
+    ("disk: no memory for cached files", |all| {
+        all.setup.machines.iter_mut().for_each(|machine| machine.cache = 0);
+    }),
+    ("network: 30 MB/s a node", |all| all.setup.machines.iter_mut().for_each(|machine| machine.nic = 30e6)),
+    ("speculation: none, and no splits of slow maps", |all| all.speculation = false),
+];
+
+/// What a number of the paper is compared with.
+type OurFigure = fn(&Comparison, &str) -> Option<Figure>;
+
+/// A number of the paper about one case, as a claim and as a column of its sensitivity.
+struct PaperNumber {
+    source: &'static str,
+    what: &'static str,
+    column: &'static str,
+    paper: Number,
+    ours: OurFigure,
+}
+
+const fn number(
+    source: &'static str,
+    (what, column): (&'static str, &'static str),
+    paper: Number,
+    ours: OurFigure,
+) -> PaperNumber {
+    PaperNumber { source, what, column, paper, ours }
+}
+
+fn first_job(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    change(comparison, Some("small"), "chronos", inner)
+}
+
+fn second_job(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    change(comparison, Some("large"), "chronos", inner)
+}
+
+fn of(comparison: &Comparison, label: &str, what: fn(&Outcome) -> Option<f64>) -> Option<Figure> {
+    comparison.index(label).map(|at| comparison.figure_of(at, what))
+}
+
+/// Returns the relative change of the locality of all maps of a job with Chronos.
+fn locality_change(comparison: &Comparison, inner: &str, group: &str) -> Option<Figure> {
+    let of =
+        |label: &str| Some(comparison.means(comparison.index(label)?, Some(group), JobFigures::locality));
+    let pairs = of("chronos")?.into_iter().zip(of(inner)?).filter_map(|(ours, theirs)| ours.zip(theirs));
+    let pairs = pairs.filter(|(_, theirs)| *theirs > 0.0);
+    Some(Figure::of(&pairs.map(|(ours, theirs)| ours / theirs - 1.0).collect::<Vec<_>>()))
+}
+
+fn first_job_locality(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    locality_change(comparison, inner, "small")
+}
+
+fn second_job_locality(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    locality_change(comparison, inner, "large")
+}
+
+fn wait_without(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    of(comparison, inner, first_job_wait)
+}
+
+fn wait_with(comparison: &Comparison, _: &str) -> Option<Figure> {
+    of(comparison, "chronos", first_job_wait)
+}
+
+fn local_without(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    of(comparison, inner, first_job_rerun_locality)
+}
+
+fn local_with(comparison: &Comparison, _: &str) -> Option<Figure> {
+    of(comparison, "chronos", first_job_rerun_locality)
+}
+
+fn unfair_without(comparison: &Comparison, inner: &str) -> Option<Figure> {
+    of(comparison, inner, |outcome| unfair_s(outcome, 0.1))
+}
+
+fn unfair_with(comparison: &Comparison, _: &str) -> Option<Figure> {
+    of(comparison, "chronos", |outcome| unfair_s(outcome, 0.1))
+}
+
+const FIFO_NUMBERS: [PaperNumber; 8] = [
+    number(
+        "figure 1a",
+        ("Fifo, wordcount: completion of the first job", "first job"),
+        Number::Change(-0.20),
+        first_job,
+    ),
+    number(
+        "figure 1a",
+        ("Fifo, wordcount: completion of the second job", "second job"),
+        Number::Change(-0.10),
+        second_job,
+    ),
+    number("figure 1a", ("recovery wait under Fifo", "wait, Fifo"), Number::Seconds(51.0), wait_without),
+    number("figure 1a", ("recovery wait with Chronos", "wait, Chronos"), Number::Seconds(1.5), wait_with),
+    number(
+        "figure 2a",
+        ("recovery maps local under Fifo", "local, Fifo"),
+        Number::Part(0.125),
+        local_without,
+    ),
+    number(
+        "figure 2a",
+        ("recovery maps local with Chronos", "local, Chronos"),
+        Number::Part(1.0),
+        local_with,
+    ),
+    number(
+        "figure 2a",
+        ("Fifo, wordcount: locality of the first job", "locality of the first"),
+        Number::Change(0.15),
+        first_job_locality,
+    ),
+    number(
+        "figure 2a",
+        ("Fifo, wordcount: locality of the second job", "of the second"),
+        Number::Change(0.0),
+        second_job_locality,
+    ),
+];
+
+const FAIR_NUMBERS: [PaperNumber; 6] = [
+    number(
+        "figure 1b",
+        ("Fair, wordcount: completion of the first job (paper: 2 to 14% less)", "first job"),
+        Number::Change(-0.14),
+        first_job,
+    ),
+    number(
+        "figure 1b",
+        ("Fair, wordcount: completion of the second job (paper: 2 to 14% less)", "second job"),
+        Number::Change(-0.02),
+        second_job,
+    ),
+    number(
+        "figure 1b",
+        ("time off fair share, under Fair", "off share, Fair"),
+        Number::Seconds(48.0),
+        unfair_without,
+    ),
+    number(
+        "figure 1b",
+        ("time off fair share, with Chronos", "off share, Chronos"),
+        Number::Seconds(2.0),
+        unfair_with,
+    ),
+    number(
+        "figure 2b",
+        ("Fair, wordcount: locality of the first job", "locality of the first"),
+        Number::Change(0.22),
+        first_job_locality,
+    ),
+    number(
+        "figure 2b",
+        ("Fair, wordcount: locality of the second job", "of the second"),
+        Number::Change(0.0),
+        second_job_locality,
+    ),
+];
+
+const SORT_NUMBERS: [PaperNumber; 4] = [
+    number(
+        "figure 3",
+        ("Fifo, sort: completion of the first job", "first job"),
+        Number::Change(-0.55),
+        first_job,
+    ),
+    number(
+        "figure 3",
+        ("Fifo, sort: completion of the second job", "second job"),
+        Number::Change(-0.11),
+        second_job,
+    ),
+    number(
+        "figure 3",
+        ("recovery wait under Fifo, sort", "wait, Fifo"),
+        Number::Seconds(325.0),
+        wait_without,
+    ),
+    number(
+        "figure 3",
+        ("recovery wait with Chronos, sort", "wait, Chronos"),
+        Number::Seconds(2.0),
+        wait_with,
+    ),
+];
+
+fn add_claims(out: &mut Reproduction, numbers: &[PaperNumber], comparison: &Comparison, inner: &str) {
+    for number in numbers {
+        out.claim(number.what, number.paper, (number.ours)(comparison, inner)).of(number.source);
+    }
+}
+
+/// Shows how the numbers of a case depend on what the paper does not print, and on its settings.
+fn vary_assumptions(
+    out: &mut Reproduction,
+    lab: &Lab<'_>,
+    case: &Case<'_>,
+    numbers: &[PaperNumber],
+) -> Result<(), ExperimentError> {
+    let mut rows = Vec::new();
+    for (label, vary) in VARIATIONS {
+        let mut all = Assumptions::of(lab);
+        vary(&mut all);
+        // The assumption of the case itself.
+        let is_same = label == "slow start: after all maps" && case.program == "wordcount"
+            || label == "slow start: after 5% of the maps" && case.program == "sort";
+        if is_same {
+            continue;
+        }
+        let title = format!("{}: {label}", case.title);
+        let comparison = all.run(lab, &title, case, case.policies().to_vec())?;
+        rows.push((
+            label.to_owned(),
+            numbers.iter().map(|number| (number.ours)(&comparison, case.inner)).collect(),
+        ));
+    }
+    let columns: Vec<(&str, Number)> = numbers.iter().map(|number| (number.column, number.paper)).collect();
+    out.sensitivity(&format!("Sensitivity: {}", case.title), &columns, &rows);
+    Ok(())
+}
+
+/// Compares the durations of all successful attempts (figure 4a).
+fn task_times(out: &mut Reproduction, comparison: &Comparison) {
+    let mut table = Table::new(&["policy", "tasks", "mean s", "p10 s", "p50 s", "p90 s", "p99 s"]);
+    let mut series = Vec::new();
+    for at in [0, 1] {
+        let label = comparison.variants[at].label.as_str();
+        let of = |part: f64| {
+            let times =
+                |outcome: &Outcome| outcome.task_times.iter().copied().map(f64::from).collect::<Vec<_>>();
+            Cell::from(comparison.figure(at, |outcome| quantile(&times(outcome), part)))
+        };
+        let mean = |outcome: &Outcome| {
+            outcome.task_times.iter().copied().map(f64::from).sum::<f64>()
+                / outcome.task_times.len().max(1) as f64
+        };
+        let tasks = comparison.figure(at, |outcome| outcome.task_times.len() as f64);
+        table.row(vec![
+            label.into(),
+            tasks.into(),
+            comparison.figure(at, mean).into(),
+            of(0.1),
+            of(0.5),
+            of(0.9),
+            of(0.99),
+        ]);
+        let all =
+            comparison.runs[at].iter().flat_map(|outcome| outcome.task_times.iter().copied().map(f64::from));
+        series.push((label, all.collect::<Vec<f64>>()));
+    }
+    let mean = |outcome: &Outcome| {
+        let sum: f64 = outcome.task_times.iter().copied().map(f64::from).sum();
+        (!outcome.task_times.is_empty()).then(|| sum / outcome.task_times.len() as f64)
+    };
+    let pairs = comparison.runs[1].iter().zip(&comparison.runs[0]);
+    let pairs = pairs.filter_map(|(ours, theirs)| mean(ours).zip(mean(theirs)));
+    let longer = Figure::of(&pairs.map(|(ours, theirs)| ours / theirs - 1.0).collect::<Vec<_>>());
+    out.claim("mean duration of successful tasks, Chronos against Fifo", Number::Change(0.0), Some(longer))
+        .of("figure 4a");
+    out.part("Durations of successful attempts", table, svg::cdf("duration, s", &series));
+}
+
+/// Adds every figure of the paper to the inventory. It has no tables.
+fn take_inventory(out: &mut Reproduction) {
+    let title = |case: &Case<'_>, what: &str| format!("{}{what}", case.title);
+    out.reproduced("figure 1a", "completion under Fifo, wordcount", title(&FIFO, ": completion, s"));
+    out.reproduced("figure 1b", "completion under Fair, wordcount", title(&FAIR, ": completion, s"));
+    out.reproduced("figure 2a", "locality under Fifo, wordcount", title(&FIFO, ": locality of all maps"));
+    out.reproduced("figure 2b", "locality under Fair, wordcount", title(&FAIR, ": locality of all maps"));
+    out.reproduced("figure 3", "completion under Fifo, sort", title(&SORT, ": completion, s"));
+    out.reproduced(
+        "figure 4a",
+        "durations of successful tasks, Fifo, wordcount",
+        "Durations of successful attempts",
+    );
+    out.reproduced("figure 4b", "completion without a failure", title(&CALM, ": completion, s"));
 }
 
 /// Returns the wait of the lost tasks of a job as the paper defines it: the time from the detection
@@ -216,10 +607,10 @@ pub(super) fn first_job_rerun_locality(outcome: &Outcome) -> Option<f64> {
     outcome.metrics.job(JobId(1))?.recovery.locality()
 }
 
-/// Returns for how many seconds, between the loss and the end of the first job's maps, the shares
-/// of the two jobs in the occupied map slots differed from one half by more than a tenth. `None` if
-/// no task was lost, or if there are not two jobs.
-fn unfair_s(outcome: &Outcome) -> Option<f64> {
+/// Returns for how many seconds, between the loss and the end of the first job's maps, the two jobs
+/// differed by more than this fraction of the map slots that they occupied together. `None` if no
+/// task was lost, or if there are not two jobs.
+fn unfair_s(outcome: &Outcome, limit: f64) -> Option<f64> {
     let metrics = &outcome.metrics;
     let (lost, ends) = (metrics.first_loss()?, metrics.job(JobId(1))?.maps_done?);
     let step = metrics.by_job.step();
@@ -229,7 +620,7 @@ fn unfair_s(outcome: &Outcome) -> Option<f64> {
     let at = |slots: &[f64], step: usize| slots.get(step).copied().unwrap_or(0.0);
     let away = |step: &usize| {
         let (one, other) = (at(one, *step), at(other, *step));
-        (one - other).abs() > 0.1 * (one + other)
+        (one - other).abs() > limit * (one + other)
     };
     let away = steps.filter(away).count();
     Some(away as f64 * step.as_secs_f64())
@@ -259,7 +650,7 @@ pub fn recovery(comparison: &Comparison) -> Table {
             comparison.figure_of(at, |outcome| wait_of(outcome, 2)).into(),
             comparison.figure_of(at, first_job_mean_wait).into(),
             comparison.figure_of(at, first_job_rerun_locality).into(),
-            comparison.figure_of(at, unfair_s).into(),
+            comparison.figure_of(at, |outcome| unfair_s(outcome, 0.1)).into(),
             comparison.figure(at, sum(|job| job.lost)).into(),
             comparison.figure(at, sum(JobFigures::overhead)).into(),
         ]);
@@ -274,81 +665,25 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
          one node dies. The wait of a job lasts from the detection of the loss until all its lost tasks have started. \
          Tasks of the second job may wait longer, because no other job ranks below it.",
     );
-    let fifo = Case {
-        title: "Fifo, wordcount, before the reduces",
-        program: "wordcount",
-        inner: "fifo",
-        at: Some(FailureTime::InMaps(0.45)),
-    };
-    let wordcount = compare(&mut out, lab, &fifo)?;
-    let versus = |comparison: &Comparison, group, inner| change(comparison, Some(group), "chronos", inner);
-    let of = |comparison: &Comparison, label: &str, what: fn(&Outcome) -> Option<f64>| {
-        comparison.index(label).map(|at| comparison.figure_of(at, what))
-    };
-    out.claim(
-        "Fifo, wordcount: completion of the first job",
-        Number::Change(-0.20),
-        versus(&wordcount, "small", "fifo"),
-    );
-    out.claim(
-        "Fifo, wordcount: completion of the second job",
-        Number::Change(-0.10),
-        versus(&wordcount, "large", "fifo"),
-    );
-    out.claim("recovery wait under Fifo", Number::Seconds(51.0), of(&wordcount, "fifo", first_job_wait));
-    out.claim("recovery wait with Chronos", Number::Seconds(1.5), of(&wordcount, "chronos", first_job_wait));
-    out.claim(
-        "recovery maps local under Fifo",
-        Number::Part(0.125),
-        of(&wordcount, "fifo", first_job_rerun_locality),
-    );
-    out.claim(
-        "recovery maps local with Chronos",
-        Number::Part(1.0),
-        of(&wordcount, "chronos", first_job_rerun_locality),
-    );
-    let fair = Case { title: "Fair, wordcount, before the reduces", inner: "fair", ..fifo };
-    let fair = compare(&mut out, lab, &fair)?;
-    out.claim(
-        "Fair, wordcount: completion of the first job (paper: 2 to 14% less)",
-        Number::Change(-0.14),
-        versus(&fair, "small", "fair"),
-    );
-    out.claim(
-        "Fair, wordcount: completion of the second job (paper: 2 to 14% less)",
-        Number::Change(-0.02),
-        versus(&fair, "large", "fair"),
-    );
-    out.claim("time off fair share, under Fair", Number::Seconds(48.0), of(&fair, "fair", unfair_s));
-    out.claim("time off fair share, with Chronos", Number::Seconds(2.0), of(&fair, "chronos", unfair_s));
+    let wordcount = compare(&mut out, lab, &FIFO)?;
+    add_claims(&mut out, &FIFO_NUMBERS, &wordcount, "fifo");
+    let fair = compare(&mut out, lab, &FAIR)?;
+    add_claims(&mut out, &FAIR_NUMBERS, &fair, "fair");
+    vary_definition(&mut out, &fair);
     lose_each_node(&mut out, lab)?;
     on_suspicion(&mut out, lab)?;
-    let sort = Case {
-        title: "Fifo, sort, in the reduces",
-        program: "sort",
-        inner: "fifo",
-        at: Some(FailureTime::InReduces(0.8)),
-    };
-    let sort = compare(&mut out, lab, &sort)?;
-    out.claim(
-        "Fifo, sort: completion of the first job",
-        Number::Change(-0.55),
-        versus(&sort, "small", "fifo"),
-    );
-    out.claim(
-        "Fifo, sort: completion of the second job",
-        Number::Change(-0.11),
-        versus(&sort, "large", "fifo"),
-    );
-    out.claim("recovery wait under Fifo, sort", Number::Seconds(325.0), of(&sort, "fifo", first_job_wait));
-    out.claim("recovery wait with Chronos, sort", Number::Seconds(2.0), of(&sort, "chronos", first_job_wait));
-    let calm = Case { title: "No failure (figure 4b)", program: "wordcount", inner: "fifo", at: None };
-    let calm = compare(&mut out, lab, &calm)?;
-    out.claim(
-        "no failure: completion of all jobs",
-        Number::Change(0.0),
-        change(&calm, None, "chronos", "fifo"),
-    );
+    let sort = compare(&mut out, lab, &SORT)?;
+    add_claims(&mut out, &SORT_NUMBERS, &sort, "fifo");
+    task_times(&mut out, &wordcount);
+    let calm = compare(&mut out, lab, &CALM)?;
+    let overhead = change(&calm, None, "chronos", "fifo");
+    out.claim("no failure: completion of all jobs", Number::Change(0.0), overhead).of("figure 4b");
+    take_inventory(&mut out);
+    if lab.is_complete {
+        vary_assumptions(&mut out, lab, &FIFO, &FIFO_NUMBERS)?;
+        vary_assumptions(&mut out, lab, &FAIR, &FAIR_NUMBERS)?;
+        vary_assumptions(&mut out, lab, &SORT, &SORT_NUMBERS)?;
+    }
     Ok(out)
 }
 

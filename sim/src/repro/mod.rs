@@ -24,6 +24,10 @@ use std::{
 };
 use verdict::{Claim, Number, Sign};
 
+/// Maximum number of seeds of each row of a sensitivity table. The table has many rows, and shows
+/// large differences.
+const SENSITIVITY_SEEDS_MAX: u64 = 10;
+
 /// Maximum number of groups of jobs whose means per seed are part of an archive.
 const ARCHIVED_GROUPS_MAX: usize = 4;
 
@@ -104,6 +108,11 @@ impl<'a> Lab<'a> {
         (self.seeds / 6).max(3).min(self.seeds)
     }
 
+    /// Returns the number of seeds of each row of a sensitivity table.
+    fn sensitivity_seeds(&self) -> u64 {
+        self.seeds.min(SENSITIVITY_SEEDS_MAX)
+    }
+
     /// Runs an experiment, and reports its progress.
     fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
         let comparison = experiment.run_watched(&|step| (self.watch)(title, step))?;
@@ -115,7 +124,7 @@ impl<'a> Lab<'a> {
 /// Returns the mean completion time under each policy, of all jobs and by group, for each seed, in
 /// seconds.
 fn per_seed(title: &str, comparison: &Comparison) -> Value {
-    let rounded = |mean: Option<f64>| mean.map(|mean| (mean * 100.0).round() / 100.0);
+    let rounded = |mean: Option<f64>| mean.map(|mean| (mean * 10.0).round() / 10.0);
     let of = |at: usize, group: Option<&str>| -> Value {
         comparison.means(at, group, makespan_s).into_iter().map(|mean| json!(rounded(mean))).collect()
     };
@@ -151,8 +160,18 @@ struct Entry {
     /// For example `figure 2a`.
     name: &'static str,
     shows: &'static str,
-    /// The title of our table, or why the figure cannot be reproduced.
-    ours: Result<String, &'static str>,
+    coverage: Coverage,
+}
+
+/// How a figure or table of the paper is covered.
+#[derive(Debug)]
+enum Coverage {
+    /// Our table with this title repeats it.
+    Repeated(String),
+    /// It describes the experiment, and ours is set up so.
+    Setting,
+    /// It cannot be reproduced, and why.
+    Not(&'static str),
 }
 
 /// Results of the experiments of a paper.
@@ -185,12 +204,17 @@ impl Reproduction {
 
     /// Adds a figure or table of the paper to the inventory that our table `title` repeats.
     fn reproduced(&mut self, name: &'static str, shows: &'static str, title: impl Into<String>) {
-        self.inventory.push(Entry { name, shows, ours: Ok(title.into()) });
+        self.inventory.push(Entry { name, shows, coverage: Coverage::Repeated(title.into()) });
+    }
+
+    /// Adds a figure or table of the paper to the inventory that describes the experiment.
+    fn used(&mut self, name: &'static str, shows: &'static str) {
+        self.inventory.push(Entry { name, shows, coverage: Coverage::Setting });
     }
 
     /// Adds a figure or table of the paper to the inventory that cannot be repeated.
     fn not_reproduced(&mut self, name: &'static str, shows: &'static str, why: &'static str) {
-        self.inventory.push(Entry { name, shows, ours: Err(why) });
+        self.inventory.push(Entry { name, shows, coverage: Coverage::Not(why) });
     }
 
     /// Adds a table of how numbers of the paper depend on our assumptions. Each row varies one
@@ -260,18 +284,19 @@ impl Reproduction {
     /// Returns a table with a row for each figure and table of the paper.
     fn inventory(&self) -> Table {
         let mut table = Table::new(&["figure or table", "shows", "result", "our table"]);
-        for Entry { name, shows, ours } in &self.inventory {
+        for Entry { name, shows, coverage } in &self.inventory {
             let claims: Vec<&Claim> = self.claims.iter().filter(|claim| claim.source == *name).collect();
             let agree = claims.iter().filter(|claim| claim.agrees()).count();
-            let (result, title) = match ours {
-                Err(why) => (format!("cannot be reproduced: {why}"), "-"),
-                Ok(title) if claims.is_empty() => {
-                    ("repeated; the paper prints no number of it".into(), title.as_str())
+            let (result, title) = match coverage {
+                Coverage::Not(why) => (format!("cannot be reproduced: {why}"), "-"),
+                Coverage::Setting => ("our experiment is set up so".to_owned(), "-"),
+                Coverage::Repeated(title) if claims.is_empty() => {
+                    ("repeated; the paper states nothing that can be compared".to_owned(), title.as_str())
                 }
-                Ok(title) => (
-                    format!("repeated: {agree} of {} agree", crate::count(claims.len(), "number")),
-                    title.as_str(),
-                ),
+                Coverage::Repeated(title) => {
+                    let count = crate::count(claims.len(), "statement");
+                    (format!("repeated: {agree} of {count} agree"), title.as_str())
+                }
             };
             table.row(vec![(*name).into(), (*shows).into(), result.into(), title.into()]);
         }
@@ -403,14 +428,16 @@ mod tests {
         out.reproduced("figure 1", "jobs", "Jobs");
         out.reproduced("figure 2", "a curve", "Jobs");
         out.not_reproduced("figure 3", "a trace", "the trace is not public");
+        out.used("table 1", "the jobs");
         let table = out.inventory();
         let results: Vec<&str> = table.rows.iter().map(|row| row[2].text()).collect();
         assert_eq!(
             results,
             [
-                "repeated: 1 of 2 numbers agree",
-                "repeated; the paper prints no number of it",
-                "cannot be reproduced: the trace is not public"
+                "repeated: 1 of 2 statements agree",
+                "repeated; the paper states nothing that can be compared",
+                "cannot be reproduced: the trace is not public",
+                "our experiment is set up so"
             ]
         );
         assert_eq!(out.claims().rows[1][0].text(), "figure 1");

@@ -47,7 +47,7 @@ mod trace;
 mod tracker;
 
 use crate::{
-    outcome::{Outcome, RuleViolation},
+    outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
     setup::Setup,
     workload::Workload,
@@ -72,7 +72,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
-use trace::Trace;
+use trace::{TaskTimes, Trace};
 use tracker::{Agent, AgentEvent, Message, Model};
 
 /// Number of events between two calls of the monitor of a run.
@@ -155,6 +155,7 @@ pub struct World {
     scenario: steps::ScenarioState,
     rng: Rng,
     trace: Trace,
+    task_times: TaskTimes,
     metrics: Metrics,
     events: u64,
     /// When the last job ended.
@@ -214,6 +215,7 @@ impl World {
             scenario: steps::ScenarioState::new(setup.seed),
             rng: Rng::of(setup.seed, "world"),
             trace: Trace::default(),
+            task_times: TaskTimes::new(workload.tasks() <= TIMED_TASKS_MAX),
             metrics: Metrics::default(),
             events: 0,
             end: Time(0),
@@ -308,6 +310,7 @@ impl World {
             hash: self.trace.hash,
             events: self.events,
             facts: self.trace.facts,
+            task_times: self.task_times.done,
             unfinished: self.jobs_open,
             unsubmitted: self.workload.jobs.len() - self.next_arrival + self.unsubmitted.len(),
             stopped,
@@ -450,6 +453,7 @@ impl World {
             Effect::Append(entry) => {
                 self.record_fact(&entry.fact);
                 self.trace.add(entry.at, &entry.fact);
+                self.task_times.observe(entry.at, &entry.fact);
                 self.metrics.observe(entry.at, &entry.fact);
                 if let Some(journal) = &mut self.journal {
                     journal.push(entry);

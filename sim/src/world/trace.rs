@@ -1,10 +1,12 @@
-//! Combines all facts of a run into a hash. Runs with the same hash have the same facts.
+//! Combines all facts of a run into a hash, and measures attempts. Runs with the same hash have the
+//! same facts.
 
 use crate::rng::mix;
 use mrcore::{
     Fact, Phase, Time,
     ids::{AttemptId, TaskId},
 };
+use std::collections::BTreeMap;
 
 /// Hash of the facts so far.
 #[derive(Debug, Default)]
@@ -19,6 +21,34 @@ impl Trace {
         let [kind, one, two] = hash_input(fact);
         for word in [at.0, kind, one, two] {
             self.hash = mix(self.hash ^ word).wrapping_add(word);
+        }
+    }
+}
+
+/// How long successful attempts hold their slots.
+#[derive(Debug, Default)]
+pub(super) struct TaskTimes {
+    is_on: bool,
+    launched: BTreeMap<AttemptId, Time>,
+    /// Seconds of each successful attempt.
+    pub(super) done: Vec<f32>,
+}
+
+impl TaskTimes {
+    pub(super) fn new(is_on: bool) -> Self {
+        Self { is_on, ..Self::default() }
+    }
+
+    pub(super) fn observe(&mut self, at: Time, fact: &Fact) {
+        match fact {
+            Fact::AttemptLaunched { attempt, .. } if self.is_on => {
+                self.launched.insert(*attempt, at);
+            }
+            Fact::AttemptSucceeded { attempt, .. } => {
+                let launched = self.launched.remove(attempt);
+                self.done.extend(launched.map(|launched| at.since(launched).as_secs_f64() as f32));
+            }
+            _ => {}
         }
     }
 }

@@ -305,6 +305,7 @@ impl History {
             hash: 0,
             events: 0,
             facts: 0,
+            task_times: Vec::new(),
             unfinished,
             unsubmitted: 0,
             stopped: false,
