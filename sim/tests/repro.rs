@@ -38,7 +38,7 @@ fn papers_are_reproduced() {
         write("md", reproduction.markdown());
         let name = paper.name();
         let made = serde_json::json!({
-            "command": format!("FERMATA_PAPERS={name} FERMATA_SEEDS={seeds} cargo test -p fermata-sim --test repro"),
+            "command": format!("FERMATA_PAPERS={name} FERMATA_SEEDS={seeds} cargo test -p fermata-sim --test repro -- --ignored"),
             "version": env!("CARGO_PKG_VERSION"),
             "commit": std::env::var("FERMATA_COMMIT").unwrap_or_else(|_| "unknown".into()),
             "seeds": seeds,

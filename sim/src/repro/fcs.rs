@@ -158,13 +158,13 @@ impl Assumptions {
         &self,
         lab: &Lab<'_>,
         what: &str,
-        count: u32,
+        (count, seeds): (u32, u64),
         variants: Vec<Variant>,
     ) -> Result<Comparison, ExperimentError> {
         let jobs = |all: &Self, seed| {
             synthetic::gridmix(&all.profiles, Arrivals::Poisson, count, all.gaps * MIX_GAP_S, seed)
         };
-        self.run(lab, &format!("{what}, {count} jobs"), (MIX_NODES, lab.seeds, false), variants, &jobs)
+        self.run(lab, &format!("{what}, {count} jobs"), (MIX_NODES, seeds, false), variants, &jobs)
     }
 }
 
@@ -178,8 +178,8 @@ fn without_migration() -> Variant {
     Variant::tuned("fcs, no migration", "fcs", &[("skips", "100000")])
 }
 
-fn preemptions(job: &JobFigures) -> Option<f64> {
-    Some(f64::from(job.preemption.preemptions()))
+fn preemptions(job: &JobFigures) -> f64 {
+    f64::from(job.preemption.preemptions())
 }
 
 fn seconds(comparison: &Comparison, label: &str) -> Option<Figure> {
@@ -206,7 +206,11 @@ fn repeat_heavy(out: &mut Reproduction, lab: &Lab<'_>, heavy: &Heavy) -> Result<
     out.part(format!("{title}: execution by group, s"), by(makespan_s), String::new());
     out.part(format!("{title}: wait of reduces by group, s"), by(reduce_wait_s), String::new());
     out.part(format!("{title}: worst slowdown by group"), slowdowns(&comparison), String::new());
-    out.part(format!("{title}: preemptions of a job, by group"), by(preemptions), String::new());
+    out.part(
+        format!("{title}: preemptions of a job, by group"),
+        by(|job| Some(preemptions(job))),
+        String::new(),
+    );
     let ours = change(&comparison, None, "fcs", "fair");
     out.claim(format!("{title}: FCS against Fair"), Number::Change(*against_fair), ours).of(table);
     for (label, paper) in ["fcs", "fair", "capacity"].into_iter().zip(means) {
@@ -258,7 +262,9 @@ fn repeat_map_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
     state(out, &comparison, ("figure 9", "wait"), 1..=8, (Sign::Less, reduce_wait_s));
     state(out, &comparison, ("figure 9", "wait"), 9..=10, (Sign::More, reduce_wait_s));
     for group in ["1", "2", "3", "4"] {
-        let ours = comparison.index("fcs").map(|at| comparison.mean_over(at, Some(group), preemptions));
+        let ours = comparison
+            .index("fcs")
+            .map(|at| comparison.mean_over(at, Some(group), |job| Some(preemptions(job))));
         out.claim(format!("preemptions of a job of group {group}"), Number::Plain(0.0), ours).of("figure 10");
     }
     let third = comparison.index("fair").map(|at| comparison.worst_slowdown(at, Some("3")));
@@ -326,7 +332,9 @@ fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
             let (maps, reduces) = if at + 1 == PROFILE_LARGE { (2000, 20) } else { (100, 4) };
             let kind = Kind { group, program: "fcs-terasort", maps, reduces, jobs: 1 };
             let mut one = papers::fcs(&all.profiles, &[kind], 0.0, 1, seed * 8 + at as u64).jobs;
-            one.iter_mut().for_each(|job| job.at = Span::secs(PROFILE_GAP_S * at as u64));
+            for job in &mut one {
+                job.at = Span::secs(PROFILE_GAP_S * at as u64);
+            }
             jobs.append(&mut one);
         }
         Workload { name: "fcs-profile".into(), jobs }
@@ -368,7 +376,8 @@ fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
     let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "against kill"]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
         let variants = vec![Variant::plain("fcs"), killing()];
-        let comparison = Assumptions::of(lab).run_gridmix(lab, "pausing and killing", jobs, variants)?;
+        let comparison =
+            Assumptions::of(lab).run_gridmix(lab, "pausing and killing", (jobs, lab.seeds), variants)?;
         let less = change(&comparison, None, "fcs", "fcs, kill");
         out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less).of("figure 7");
         add_row(&mut table, jobs, &comparison);
@@ -384,7 +393,7 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
     let mut variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)])).to_vec();
     variants.push(without_migration());
     let never = variants.len() - 1;
-    let comparison = Assumptions::of(lab).run_gridmix(lab, "skips", 100, variants)?;
+    let comparison = Assumptions::of(lab).run_gridmix(lab, "skips", (100, lab.seeds), variants)?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.migrations)).sum()
@@ -410,7 +419,8 @@ fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErro
     let mut all = Vec::new();
     for (jobs, paper) in [(60, Some(-0.10)), (120, None), (180, None), (240, None), (300, Some(-0.28))] {
         let variants = vec![Variant::plain("fcs"), plain_fair()];
-        let comparison = Assumptions::of(lab).run_gridmix(lab, "number of jobs", jobs, variants)?;
+        let comparison =
+            Assumptions::of(lab).run_gridmix(lab, "number of jobs", (jobs, lab.seeds), variants)?;
         let less = change(&comparison, None, "fcs", "fair");
         if let Some(paper) = paper {
             out.claim(format!("{jobs} jobs, FCS against Fair"), Number::Change(paper), less).of("figure 15");
@@ -458,7 +468,7 @@ fn vary_assumptions(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
         let mut all = Assumptions::of(lab);
         vary(&mut all);
         let variants = vec![Variant::plain("fcs"), plain_fair(), killing(), without_migration()];
-        let comparison = all.run_gridmix(lab, label, MIX_JOBS, variants)?;
+        let comparison = all.run_gridmix(lab, label, (MIX_JOBS, lab.sensitivity_seeds()), variants)?;
         let versus = |other: &str| change(&comparison, None, "fcs", other);
         mix.push((label.to_owned(), vec![versus("fair"), versus("fcs, kill"), versus("fcs, no migration")]));
     }
@@ -581,7 +591,7 @@ mod tests {
         assert!(comparison.runs.iter().all(|runs| runs.len() == 3));
         assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], 3);
         let variants = vec![Variant::plain("fcs")];
-        let mix = Assumptions::of(&lab).run_gridmix(&lab, "mix", 2, variants).expect("it runs");
+        let mix = Assumptions::of(&lab).run_gridmix(&lab, "mix", (2, 4), variants).expect("it runs");
         assert_eq!(mix.runs[0].len(), 4);
     }
 
