@@ -217,7 +217,7 @@ fn processes_that_a_policy_has_started_are_killed_with_it() {
     let script = Script::new(r#"sleep 1000 & echo $! > "${0%/*}/pid"; read hello; echo wrong; wait"#);
     let error = script.error(setup(), "30s");
     assert!(error.contains("the answer is invalid"), "{error}");
-    // The state of a process comes after its name. A zombie has ended, and its new parent has not waited yet.
+    // The state of a process comes after its name. A zombie has ended already.
     let is_running = || {
         let stat = fs::read_to_string(script.process().join("stat")).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
