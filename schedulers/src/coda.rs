@@ -2,14 +2,14 @@
 //!
 //! 1. **Order.** The size of a job is the remaining work of its maps relative to all map slots,
 //!    plus that of its reduces relative to all reduce slots, in seconds, divided by the weight of
-//!    its priority. Map slots go to the smallest job. Work is estimated ([`estimator`]).
+//!    its priority. Map slots go to the smallest job. Work is estimated (`estimator`).
 //! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
 //!    map is expected to end within the time that a reduce needs to fetch its input. Reduce slots
 //!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first.
 //! 3. **Preemption.** A job preempts attempts of jobs that are larger by `margin`, and a ready job
 //!    also reduces of jobs that are not ready. Attempts that will end about as soon as they could
 //!    be preempted are left alone, and their slots are counted.
-//! 4. **Bound.** Fair sharing is simulated ([`virtual_fair`]). A job that has taken or will take
+//! 4. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
 //!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
 //!    have precedence for `overdue_share` of the slots and share them evenly.
 //! 5. **Minimum shares.** A pool below its minimum share comes before all jobs that are not
