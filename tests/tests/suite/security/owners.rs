@@ -215,8 +215,13 @@ fn jobtracker_takes_over_a_staging_area_that_a_user_has_created() {
         });
     };
     await_secured();
-    lab.cluster.mrctl(&["fs", "rm", "-r", "/tmp/fermata"]);
-    lab.done("mallory", &["fs", "mkdir", "-p", "/tmp/fermata/staging"]);
+    // The JobTracker checks the area at any time. It may have created the parent again, in which the
+    // user may not create the area.
+    eventually("a user creates the staging area", Duration::from_mins(1), || {
+        lab.cluster.mrctl(&["fs", "rm", "-r", "/tmp/fermata"]);
+        let ran = lab.run("mallory", &["fs", "mkdir", "-p", "/tmp/fermata/staging"]);
+        (ran.code == 0).then_some(())
+    });
     await_secured();
     lab.denied("mallory", &["fs", "rm", "-r", "/tmp/fermata"]);
     // A client waits until the JobTracker has created the area.
