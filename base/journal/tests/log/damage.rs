@@ -75,9 +75,9 @@ fn file_names(disk: &CrashDisk) -> Vec<String> {
 #[test]
 fn tail_torn_at_any_byte_is_cut_and_saved_and_the_log_continues() {
     let whole = two_segments_after_crash(Survive::SyncedOnly);
-    let len = whole.files()[NEWEST_SEGMENT].len();
-    let border = len - GRAIN;
-    for cut in border + 1..len {
+    let content = whole.files()[NEWEST_SEGMENT].clone();
+    let border = content.len() - GRAIN;
+    for cut in border + 1..content.len() {
         // The last batch is one sector of the disk. A part of it exists, perhaps followed by zeros.
         for zeros in [0, 3 * GRAIN - cut % GRAIN, 5000] {
             let disk = with_changed_file(&whole, NEWEST_SEGMENT, |bytes| {
@@ -85,6 +85,11 @@ fn tail_torn_at_any_byte_is_cut_and_saved_and_the_log_continues() {
                 bytes.resize(cut + zeros, 0);
             });
             let before = disk.files()[NEWEST_SEGMENT].clone();
+            if before.starts_with(&content) {
+                // The bytes after the cut were zeros, so nothing is torn. Whether they are depends
+                // on the random salt of the segment, which masks the payload.
+                continue;
+            }
             let opened = read(&disk).unwrap();
             let torn = opened.torn.as_ref().expect("a torn tail");
             assert_eq!((opened.check(), torn.offset), (7, border as u64), "cut at {cut}, {zeros} zeros");
