@@ -54,6 +54,16 @@ impl Disk for RealDisk {
     }
 }
 
+/// Makes the kernel start to write a range of a file to disk, without waiting for it. Otherwise all of
+/// a block would be written by the sync at its end, while its writer waits: a disk that is twice as
+/// fast as the network would then make writes half as long again. The sync reports errors of the
+/// write.
+pub(super) fn start_writing(file: &File, range: std::ops::Range<u64>) {
+    let length = std::num::NonZeroU64::new(range.end.saturating_sub(range.start));
+    // Linux starts to write dirty pages for this advice, and drops only those that are clean.
+    let _ = rustix::fs::fadvise(file, range.start, length, rustix::fs::Advice::DontNeed);
+}
+
 /// What an error means for the data folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DiskFault {

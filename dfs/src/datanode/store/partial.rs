@@ -7,6 +7,7 @@
 
 use super::Store;
 use crate::datanode::{
+    disk::start_writing,
     error::{Refusal, RefusalKind},
     pending_reports::ReplicaEvent,
 };
@@ -26,6 +27,9 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+/// Length of the ranges that are written to disk while later data of the block is received.
+const EARLY_WRITE_BYTES: u64 = 4 << 20;
 
 /// The partial replica of a block.
 #[derive(Debug)]
@@ -242,6 +246,13 @@ impl Writer<'_> {
         if let Err(refusal) = self.store.or_retire(self.partial.volume, written) {
             self.store.drop_partial(&self.partial, &mut inner, self.block);
             return Err(refusal);
+        }
+        let begun = inner.length / EARLY_WRITE_BYTES * EARLY_WRITE_BYTES;
+        let complete = end / EARLY_WRITE_BYTES * EARLY_WRITE_BYTES;
+        if complete > begun
+            && let Some(file) = &inner.data
+        {
+            start_writing(file, begun..complete);
         }
         inner.length = end;
         inner.sums.extend_from_slice(sums);
