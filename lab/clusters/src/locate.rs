@@ -135,8 +135,19 @@ impl Target {
 
     /// Connects to the NameNode of the selected cluster.
     pub async fn connect(&self) -> Result<Client> {
+        self.connect_as(None).await
+    }
+
+    /// Connects to the file system as another user. Waits are reported on standard error.
+    pub async fn connect_as(&self, user: Option<&str>) -> Result<Client> {
         let listener = Listener::new(|line| eprintln!("mrctl: {line}"));
-        self.connect_with(|options| options.listener = Some(listener)).await
+        self.connect_with(|options| {
+            options.listener = Some(listener);
+            if let Some(user) = user {
+                user.clone_into(&mut options.user);
+            }
+        })
+        .await
     }
 
     /// Connects with a short deadline and without messages about retries, for callers that poll.

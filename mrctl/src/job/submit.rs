@@ -129,7 +129,7 @@ pub(crate) async fn run(args: Args, target: &Target) -> Result<ExitCode> {
     let mut plan = plan(&args)?;
     let advice = plan.advice.take();
     let tracker = target.jobtracker_as(args.user.as_deref()).await?;
-    let client = target.connect().await?;
+    let client = target.connect_as(args.user.as_deref()).await?;
     let mut staging = StagingFolder::new(&client);
     // Whether the request may have reached the JobTracker.
     let mut sent = false;

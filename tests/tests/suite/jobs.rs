@@ -81,6 +81,10 @@ fn terasort_output_validates() {
     // The expected value is the checksum of the first 100,000 records of the sort benchmark.
     let report = cluster.mrctl(&["fs", "cat", "/report/part-*"]);
     assert_eq!(report, "records\t100000\nchecksum\tc327a1c42c28\nout-of-order\t0\n");
+    // The sample of the input that mrctl writes for the job belongs to the user of the job.
+    cluster.mrctl(&["fs", "mkdir", "/ann"]);
+    cluster.mrctl(&["fs", "chmod", "777", "/ann"]);
+    cluster.mrctl(&["submit", "terasort", "--input", "/gen", "--output", "/ann/sorted", "--user", "ann"]);
 }
 
 #[test]
