@@ -12,6 +12,7 @@
 //! map_slots = 8
 //! reduce_slots = 4
 //! speed = 1.5               # relative to the machine that the profiles were measured on
+//! cores = 4                 # cores that tasks share evenly; without it, each task has a core
 //! disk_mbps = 320           # MB per second of all disks of a machine together
 //! cache_mb = 4096           # MB of memory for cached files
 //! nic_mbps = 125            # MB per second in each direction
@@ -51,6 +52,7 @@ struct MachineRecord {
     map_slots: Spanned<u32>,
     reduce_slots: Spanned<u32>,
     speed: Option<Spanned<f64>>,
+    cores: Option<Spanned<f64>>,
     disk_mbps: Option<Spanned<f64>>,
     cache_mb: Option<Spanned<f64>>,
     nic_mbps: Option<Spanned<f64>>,
@@ -96,6 +98,7 @@ impl ClusterFile {
             check(text, "map_slots", Some(&record.map_slots), (0, SLOTS_MAX))?;
             check(text, "reduce_slots", Some(&record.reduce_slots), (0, SLOTS_MAX))?;
             check(text, "speed", record.speed.as_ref(), (1e-3, 1e3))?;
+            check(text, "cores", record.cores.as_ref(), (1e-3, 1e6))?;
             check(text, "disk_mbps", record.disk_mbps.as_ref(), RATES)?;
             check(text, "cache_mb", record.cache_mb.as_ref(), (0.0, 1e9))?;
             check(text, "nic_mbps", record.nic_mbps.as_ref(), RATES)?;
@@ -136,6 +139,7 @@ impl ClusterFile {
                         reduce: *record.reduce_slots.get_ref(),
                     },
                     speed: record.speed.as_ref().map_or(usual.speed, |speed| *speed.get_ref()),
+                    cores: record.cores.as_ref().map_or(usual.cores, |cores| *cores.get_ref()),
                     disk: rate(&record.disk_mbps, usual.disk),
                     cache: rate(&record.cache_mb, usual.cache as f64) as u64,
                     nic: rate(&record.nic_mbps, usual.nic),
@@ -182,7 +186,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = "replication = 2\noutput_replication = 1\nheartbeat_s = 3\nheartbeat_only = true\nrack_uplink_mbps = 500\n\
-        [[machines]]\ncount = 2\nmap_slots = 8\nreduce_slots = 4\nspeed = 1.5\ndisk_mbps = 60\ncache_mb = 7\n\
+        [[machines]]\ncount = 2\nmap_slots = 8\nreduce_slots = 4\nspeed = 1.5\ncores = 2.5\ndisk_mbps = 60\ncache_mb = 7\n\
         [[machines]]\ncount = 41\nmap_slots = 2\nreduce_slots = 1\n";
 
     #[test]
@@ -190,6 +194,7 @@ mod tests {
         let mut setup = Setup::even(3, PerPhase { map: 1, reduce: 1 }, "fifo");
         ClusterFile::parse(FILE).expect("it parses").apply(&mut setup);
         assert_eq!((setup.machines.len(), setup.slots()), (43, PerPhase { map: 98, reduce: 49 }));
+        assert!((setup.machines[1].cores - 2.5).abs() < 1e-9 && setup.machines[2].cores.is_infinite());
         assert!((setup.machines[1].speed - 1.5).abs() < 1e-9 && (setup.machines[2].speed - 1.0).abs() < 1e-9);
         assert!(
             (setup.machines[0].disk - 60e6).abs() < 1.0

@@ -34,6 +34,8 @@ pub struct Machine {
     pub slots: PerPhase<u32>,
     /// Computing speed relative to the machine that profiles were measured on.
     pub speed: f64,
+    /// Number of cores, which computing tasks share evenly; infinite if each task has its own.
+    pub cores: f64,
     /// Bytes per second of its disks, which readers and writers share.
     pub disk: f64,
     /// Bytes of memory for cached files. Temporary files of tasks use the disks only as far as they
@@ -152,6 +154,7 @@ impl Setup {
             rack: at / MACHINES_PER_RACK as u32,
             slots,
             speed: 1.0,
+            cores: f64::INFINITY,
             disk: 320e6,
             cache: 4 << 30,
             nic: 125e6,

@@ -12,7 +12,11 @@ use crate::{
     report::{Cell, Table},
     workload::{JobPlan, MapPlan, ReducePlan, history::History, seconds},
 };
-use mrcore::{PerPhase, Span, ids::JobId, job::Priority, metrics::stats::mean};
+use mrcore::{
+    PerPhase, Span,
+    job::Priority,
+    metrics::{JobFigures, stats::mean},
+};
 
 /// Input of one map, in bytes.
 pub const BLOCK: u64 = 64 << 10;
@@ -187,14 +191,13 @@ pub struct Fidelity {
 }
 
 impl Fidelity {
-    /// Compares a run with its simulation.
+    /// Compares a run with its simulation. Both have the same jobs in the same order, but job IDs may
+    /// differ.
     pub fn of(real: &Outcome, simulated: &Outcome) -> Self {
-        let seconds =
-            |outcome: &Outcome, id: JobId| outcome.metrics.job(id).and_then(makespan_s).unwrap_or(0.0);
-        let jobs = real
-            .metrics
-            .jobs()
-            .map(|(id, job)| (job.name.clone(), seconds(real, id), seconds(simulated, id)));
+        let seconds = |job: &JobFigures| makespan_s(job).unwrap_or(0.0);
+        let pairs = real.metrics.jobs().zip(simulated.metrics.jobs());
+        let jobs =
+            pairs.map(|((_, real), (_, simulated))| (real.name.clone(), seconds(real), seconds(simulated)));
         Self { jobs: jobs.collect() }
     }
 
@@ -324,6 +327,7 @@ pub fn short() -> Trial {
 mod tests {
     use super::*;
     use crate::World;
+    use mrcore::ids::JobId;
 
     #[test]
     fn every_trial_ends_within_90_seconds() {

@@ -344,6 +344,7 @@ fn real_cluster() -> Setup {
         *machine = Machine {
             slots: PerPhase { map: 2, reduce: 2 },
             speed: mhz / 3200.0,
+            cores: f64::INFINITY,
             disk: 100e6,
             nic: 250e6,
             disk_bytes: 4_000_000_000_000_000,

@@ -238,6 +238,7 @@ fn slow_machine(stores: bool) -> Machine {
         rack: 0,
         slots: PerPhase { map: 1, reduce: 1 },
         speed: 0.01,
+        cores: f64::INFINITY,
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
         cache: u64::MAX,
         nic: 12.5e6,

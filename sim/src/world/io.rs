@@ -34,12 +34,24 @@ impl World {
 
     /// Starts the flow of a map.
     pub(super) fn start_reading(&mut self, at: usize, key: u64) {
-        let speed_now = self.nodes[at].speed_now();
         let Some(run) = self.nodes[at].runs.iter().find(|run| run.key == key) else { return };
         let Work::Map(map) = &run.work else { return self.schedule_next_change(at, key) };
         let path = self.map_path(at as u32, run.id, map);
-        let demand = map.bytes() * speed_now / map.work_s;
+        let demand = self.map_demand(at, map);
         self.start_flow(at, key, path, demand, false);
+    }
+
+    /// Returns the bytes per second that a map processes if nothing else limits it. Where the cores of
+    /// a machine are modelled, the work of a map is its CPU time, and it reads and computes in turn.
+    fn map_demand(&self, at: usize, map: &MapRun) -> f64 {
+        let node = &self.nodes[at];
+        let computing = map.bytes() * node.speed_now() / map.work_s;
+        if node.cores.is_infinite() {
+            return computing;
+        }
+        let source = &self.setup.machines[map.source.map_or(at, |source| source as usize)];
+        let reading = if map.source.is_some() { source.disk.min(source.nic) } else { source.disk };
+        1.0 / (1.0 / computing + 1.0 / reading)
     }
 
     fn map_path(&self, at: u32, id: AttemptId, map: &MapRun) -> Path {
@@ -198,6 +210,7 @@ impl World {
     /// Starts the flow of an attempt. `varies` says that its demand depends on its progress.
     fn start_flow(&mut self, at: usize, key: u64, path: Path, demand: f64, varies: bool) {
         let flow = self.net.add(path, demand, (at as u32, key), varies);
+        self.net.dirty |= self.shares_cpu;
         if let Some(run) = self.nodes[at].run(key) {
             run.flow = Some(flow);
         }
@@ -209,6 +222,7 @@ impl World {
     pub(super) fn end_flow(&mut self, flow: Option<FlowId>) {
         if let Some(flow) = flow {
             self.net.remove(flow);
+            self.net.dirty |= self.shares_cpu;
             self.request_rate_update();
         }
     }
@@ -224,6 +238,9 @@ impl World {
     /// Computes the rates of all flows, and updates the attempts that they belong to.
     pub(super) fn update_flow_rates(&mut self) {
         self.rate_update_scheduled = false;
+        if self.shares_cpu {
+            (0..self.nodes.len()).for_each(|at| self.update_demands(at));
+        }
         let mut unsettled = false;
         for (flow, (at, key)) in self.net.varying_flows() {
             let now = self.now;
@@ -262,9 +279,15 @@ impl World {
     /// Divides the speed of a machine by `slow`.
     pub(super) fn set_speed(&mut self, at: usize, slow: f64) {
         self.nodes[at].slowdown *= slow;
+        self.update_demands(at);
+        self.request_rate_update();
+    }
+
+    /// Sets the demands of the attempts that compute on a machine to its current speed.
+    fn update_demands(&mut self, at: usize) {
         let speed_now = self.nodes[at].speed_now();
         let demand_of = |work: &Work| match work {
-            Work::Map(map) => Some(map.bytes() * speed_now / map.work_s),
+            Work::Map(map) => Some(self.map_demand(at, map)),
             Work::Reduce(ReduceRun { transfer: None, final_stages: Some(final_stages), .. }) => {
                 Some(final_stages.demand(speed_now))
             }
@@ -276,7 +299,6 @@ impl World {
             self.net.set_demand(flow, demand);
             self.apply_rate(at, key, flow);
         }
-        self.request_rate_update();
     }
 }
 

@@ -117,6 +117,8 @@ pub struct World {
     net: Net,
     /// Whether a computation of flow rates is scheduled.
     rate_update_scheduled: bool,
+    /// Whether tasks of a machine may have to share its cores.
+    shares_cpu: bool,
     /// Number of machines whose tracker or network is down.
     unreachable: u32,
     jobs_known: BTreeMap<JobId, KnownJob>,
@@ -197,6 +199,7 @@ impl World {
             by_tracker: BTreeMap::new(),
             net,
             rate_update_scheduled: false,
+            shares_cpu: setup.machines.iter().any(|machine| machine.cores.is_finite()),
             unreachable: 0,
             jobs_known: BTreeMap::new(),
             next_arrival: 0,
@@ -530,6 +533,7 @@ fn machine(setup: &Setup, at: usize) -> Node {
         name: node_name(at),
         slots: machine.slots,
         speed: machine.speed,
+        cores: machine.cores,
         slowdown: 1.0,
         cache: machine.cache,
         faults: NodeFaults::default(),

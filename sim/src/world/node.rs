@@ -35,6 +35,7 @@ pub(super) struct Node {
     pub(super) name: String,
     pub(super) slots: PerPhase<u32>,
     pub(super) speed: f64,
+    pub(super) cores: f64,
     /// Combined factor of all slowdowns.
     pub(super) slowdown: f64,
     pub(super) cache: u64,
@@ -98,9 +99,15 @@ impl Node {
         self.serves() && self.faults.partitioned == 0
     }
 
-    /// Returns its current speed.
+    /// Returns the current speed of each of its tasks: that of a core, or less if more tasks compute
+    /// than there are cores.
     pub(super) fn speed_now(&self) -> f64 {
-        self.speed / self.slowdown
+        let mut speed = self.speed / self.slowdown;
+        if self.cores.is_finite() {
+            let computing = self.runs.iter().filter(|run| run.computes()).count();
+            speed *= (self.cores / computing.max(1) as f64).min(1.0);
+        }
+        speed
     }
 
     /// Whether nothing runs and the JobTracker knows all that has happened.

@@ -267,6 +267,16 @@ impl Run {
         matches!(&self.work, Work::Reduce(ReduceRun { transfer: Some(_), .. }))
     }
 
+    /// Returns whether it uses a core: it is a map, or a reduce after its shuffle.
+    pub(super) fn computes(&self) -> bool {
+        let computes = match &self.work {
+            Work::Map(_) => true,
+            Work::Reduce(reduce) => reduce.transfer.is_none() && reduce.final_stages.is_some(),
+            Work::Failing(_) | Work::CheckpointUnreachable => false,
+        };
+        computes && !self.is_frozen && !self.hangs
+    }
+
     /// Returns the current stage.
     pub(super) fn stage(&self) -> Stage {
         match &self.work {

@@ -10,9 +10,13 @@
 //! is part of the rate of reduces. Values that were not measured are omitted, with a comment.
 
 use super::History;
-use crate::profile;
+use crate::profile::{self, Profile};
 use mrcore::{Phase, job::Program, metrics::stats::mean};
 use std::{collections::BTreeMap, fmt::Write as _};
+
+/// Rate of merging in a measured profile, MB per second: so high that it takes no time, because it is
+/// part of the rate of reduces.
+const MERGE_INCLUDED_MBPS: f64 = 1e6;
 
 /// All samples of a program.
 #[derive(Default)]
@@ -87,6 +91,21 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
+    /// Returns the profile; `None` if there was too little input to measure maps or reduces. Reduces
+    /// include their merge. Maps of equal sizes do not show the time that a start takes; it is 0 then.
+    pub fn profile(&self) -> Option<Profile> {
+        let (reduce_mbps, reduce_out) = self.reduce?;
+        Some(Profile {
+            map_mbps: self.map_mbps?,
+            map_out: self.map_out,
+            reduce_mbps,
+            reduce_out,
+            merge_mbps: MERGE_INCLUDED_MBPS,
+            start_s: self.start_s.unwrap_or(0.0),
+            spread: self.spread.unwrap_or(0.0),
+        })
+    }
+
     /// Returns the profile as TOML. A comment after each value gives the number of measured tasks;
     /// comments above the profile contain warnings.
     pub fn render(&self) -> String {
@@ -129,7 +148,7 @@ impl Calibrated {
         if let Some((rate, out)) = self.reduce {
             say("reduce_mbps", rate, &reduces);
             say("reduce_out", out, &reduces);
-            say("merge_mbps", 1e6, "not measured: merging is part of reduce_mbps");
+            say("merge_mbps", MERGE_INCLUDED_MBPS, "not measured: merging is part of reduce_mbps");
         }
         match self.start_s {
             Some(start_s) => say("start_s", start_s, &maps),
