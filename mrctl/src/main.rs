@@ -207,7 +207,7 @@ async fn run_lab(command: LabCommand) -> Result<ExitCode> {
         LabCommand::Compare(args) => command::compare::run(&args),
         LabCommand::Replay(args) => command::sim_replay::run(&args),
         LabCommand::Repro(args) => command::sim_repro::run(&args).await,
-        LabCommand::Verify(args) => lab::verify::run(&args).await,
+        LabCommand::Verify(args) => command::verify::run(&args).await,
     }
 }
 

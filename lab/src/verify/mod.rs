@@ -1,43 +1,80 @@
 //! `mrctl verify`: runs the same jobs on a real cluster and in the simulator, and compares the
-//! results.
+//! durations of every job.
+
+mod machines;
+mod real;
+mod summary;
 
 use crate::trial;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use sim::{
-    Outcome, World, report,
-    trial::{Fidelity, Trial, all, narrow_link, short},
+    World, profile,
+    report::{self, archive},
+    trial::{Trial, all, narrow_link, short},
 };
 use std::{path::PathBuf, process::ExitCode};
+use summary::Comparison;
 use view::output::{self, Usage};
 
-/// Compare the simulator with small jobs on a real local cluster
+/// Compare the simulator with jobs on a real cluster
 ///
-/// Each trial starts a cluster of eight nodes in a temporary folder and removes it afterwards.
-/// Tasks are slowed down to a planned rate, so they sleep most of the time.
+/// Runs terasort, wordcount, streaming and mixed workloads on four machines that it creates on this
+/// machine: network namespaces with limited links, disks and processors (as root). Tasks are
+/// preempted, and in the mixed workload a node dies. The simulator gets the limits of the machines,
+/// and rates of the programs that were measured before with other input. With --paced, the tasks of
+/// other trials mostly sleep, on a local cluster of eight nodes; that needs no rights.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl verify\n  \
-    mrctl verify --only 'fcs;fair' --json\n\n\
-With a narrow link, as root:\n  \
+    mrctl verify --only mixed --repeats 3 --size 64MB\n  \
+    mrctl verify --paced --only 'fcs;fair' --json\n\n\
+With a narrow link for all nodes, as root:\n  \
     ip netns add narrow && ip -n narrow link set lo mtu 1500 up\n  \
     ip netns exec narrow tc qdisc add dev lo root \\\n      \
         tbf rate 32mbit burst 64kb latency 400ms\n  \
     ip netns exec narrow mrctl verify --link 4MB")]
 pub struct Args {
-    /// Run only these trials; `short` takes a few seconds
+    /// Run only these workloads (or trials, with --paced); the trial `short` takes a few seconds
     #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
     only: Vec<String>,
+    /// How often each workload runs
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000),
+        conflicts_with_all = ["paced", "link"])]
+    repeats: u32,
+    /// Bytes of the largest input
+    #[arg(long, value_name = "SIZE", default_value = "400MB", conflicts_with_all = ["paced", "link"])]
+    size: daemon::Bytes,
+    /// Run trials whose tasks sleep most of the time
+    #[arg(long)]
+    paced: bool,
     /// Run only the trial of a narrow link (with --only: make it available). SIZE is the rate in
     /// bytes per second to which the loopback interface has been limited, as in the example below
     #[arg(long, value_name = "SIZE")]
     link: Option<daemon::Bytes>,
+    /// Folder for the histories of all jobs, for `mrctl replay` and `mrctl sim calibrate`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["paced", "link"])]
+    histories: Option<PathBuf>,
     /// Folder for the data of the cluster [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The smallest size of the largest input: blocks have at least one MiB.
+const SIZE_MIN: u64 = 16 << 20;
+
+fn find<T: Clone>(known: &[T], name_of: impl Fn(&T) -> &str, only: &[String]) -> Result<Vec<T>> {
+    let one = |name: &String| {
+        let names: Vec<&str> = known.iter().map(&name_of).collect();
+        let found = known.iter().find(|one| name_of(one) == name).cloned();
+        found.ok_or_else(|| {
+            Usage(format!("there is no workload {name:?}: choose from {}", names.join("; "))).into()
+        })
+    };
+    only.iter().map(one).collect()
 }
 
 fn selected_trials(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<Trial>> {
@@ -47,76 +84,87 @@ fn selected_trials(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<T
         return Ok(linked.map_or_else(all, |linked| vec![linked]));
     }
     let known: Vec<Trial> = all().into_iter().chain([short()]).chain(linked).collect();
-    let find = |name: &String| {
-        let names: Vec<&str> = known.iter().map(|trial| trial.name.as_str()).collect();
-        let found = known.iter().find(|trial| trial.name == *name).cloned();
-        found.ok_or_else(|| {
-            Usage(format!("there is no trial {name:?}: choose from {}", names.join("; "))).into()
-        })
+    find(&known, |trial| &trial.name, only)
+}
+
+/// Runs the workloads and prints how much the simulator differs from the real cluster. `provenance`
+/// is part of the JSON.
+pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
+    let is_short = args.only.len() == 1 && args.only[0] == short().name;
+    let (all, profiles) = if args.paced || args.link.is_some() || is_short {
+        (run_paced(args).await?, Value::Null)
+    } else {
+        tokio::select! {
+            ran = Box::pin(run_real(args)) => ran?,
+            () = daemon::lifecycle::end_signal() => bail!("interrupted: the machines were stopped and removed"),
+        }
     };
-    only.iter().map(find).collect()
+    let (errors, durations) = (summary::errors(&all), summary::durations(&all));
+    if args.json {
+        let mut result = json!({
+            "error": summary::mean_error(&all),
+            "trials": all.iter().map(Comparison::json).collect::<Vec<_>>(),
+            "profiles": profiles,
+            "tables": [archive::table("Errors", &errors), archive::table("Durations", &durations)],
+        });
+        if let (Value::Object(result), Value::Object(provenance)) = (&mut result, provenance) {
+            result.extend(provenance.clone());
+        }
+        output::json(&result)?;
+    } else {
+        output::line(format!("{}\n{}", durations.text(), errors.text()))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// A trial that has been run and simulated, with the comparison.
-struct VerifiedTrial {
-    name: String,
-    fidelity: Fidelity,
-    real: Outcome,
+fn print_run(args: &Args, run: &str, comparison: &Comparison) -> Result<()> {
+    let [real, simulated] = comparison.preemptions;
+    let (error, text) = (report::percent(comparison.fidelity.error()), comparison.fidelity.table().text());
+    let line = format!(
+        "{run}: mean error over jobs {error}; preemptions: {real} real, {simulated} simulated\n{text}"
+    );
+    if args.json {
+        eprintln!("mrctl: {run}: mean error over jobs {error}");
+        return Ok(());
+    }
+    Ok(output::line(line)?)
 }
 
-/// Runs the trials and prints how much the simulator differs from the real cluster.
-pub async fn run(args: &Args) -> Result<ExitCode> {
-    let mut all: Vec<VerifiedTrial> = Vec::new();
+async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
+    let mut all: Vec<Comparison> = Vec::new();
     for trial in selected_trials(&args.only, args.link)? {
         let real = trial::run(&trial, &args.dir).await?;
         let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
         let simulated =
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
-        let fidelity = Fidelity::of(&real.outcome, &simulated);
-        if !args.json {
-            let preemptions = |outcome: &Outcome| -> u32 {
-                outcome.metrics.jobs().map(|(_, job)| job.preemption.preemptions()).sum()
-            };
-            output::line(format!(
-                "{name}: mean error over jobs {}; preemptions: {} real, {} simulated\n{}",
-                report::percent(fidelity.error()),
-                preemptions(&real.outcome),
-                preemptions(&simulated),
-                fidelity.table().text()
-            ))?;
-        }
-        all.push(VerifiedTrial { name, fidelity, real: real.outcome });
+        let comparison = Comparison::of(&name, &real.outcome, &simulated);
+        print_run(args, &name, &comparison)?;
+        all.push(comparison);
     }
-    let jobs = Fidelity { jobs: all.iter().flat_map(|trial| trial.fidelity.jobs.clone()).collect() };
-    if args.json {
-        output::json(&as_json(&all, &jobs))?;
-    } else {
-        let trials = output::count(all.len() as u64, "trial");
-        let count = output::count(jobs.jobs.len() as u64, "job");
-        let off = report::percent(jobs.error());
-        output::line(format!("{count} of {trials}: mean error over jobs {off}"))?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(all)
 }
 
-fn as_json(all: &[VerifiedTrial], jobs: &Fidelity) -> Value {
-    let trials = all.iter().map(|VerifiedTrial { name, fidelity, real }| {
-        let jobs = fidelity.jobs.iter().zip(real.metrics.jobs());
-        let jobs = jobs.map(|((name, real_s, simulated_s), (_, figures))| {
-            let recovery = &figures.recovery;
-            json!({
-                "job": name,
-                "real_s": real_s,
-                "simulated_s": simulated_s,
-                "recovery": {
-                    "tasks": recovery.tasks,
-                    "maps": recovery.maps,
-                    "local": recovery.local,
-                    "longest_s": recovery.longest.as_secs_f64(),
-                },
-            })
-        });
-        json!({ "trial": name, "error": fidelity.error(), "jobs": jobs.collect::<Vec<_>>() })
-    });
-    json!({ "error": jobs.error(), "trials": trials.collect::<Vec<_>>() })
+async fn run_real(args: &Args) -> Result<(Vec<Comparison>, Value)> {
+    let known = real::workloads();
+    let selected =
+        if args.only.is_empty() { known } else { find(&known, |workload| workload.name, &args.only)? };
+    if args.size.0 < SIZE_MIN {
+        bail!(Usage(format!("--size {}: must be at least 16MiB", args.size)));
+    }
+    machines::check()?;
+    eprintln!("mrctl: starting machines, writing inputs and measuring the programs");
+    let bench = real::Bench::start(&args.dir, args.size.0, args.histories.as_deref(), &selected).await?;
+    let profiles = serde_json::to_value(bench.profiles())?;
+    if !args.json {
+        output::line(format!("measured profiles:\n{}", profile::render(bench.profiles())))?;
+    }
+    let mut all = Vec::new();
+    for repeat in 1..=args.repeats {
+        for workload in &selected {
+            let comparison = bench.compare(workload, u64::from(repeat)).await?;
+            print_run(args, &format!("{} {repeat} of {}", workload.name, args.repeats), &comparison)?;
+            all.push(comparison);
+        }
+    }
+    Ok((all, profiles))
 }

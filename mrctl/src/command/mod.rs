@@ -30,5 +30,6 @@ pub(crate) mod status;
 pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod up;
+pub(crate) mod verify;
 pub(crate) mod web;
 pub(crate) mod why;

@@ -157,7 +157,7 @@ struct Calibrate {
 
 pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     match &args.command {
-        Some(SimCommand::Verify(args)) => lab::verify::run(args).await,
+        Some(SimCommand::Verify(args)) => super::verify::run(args).await,
         Some(SimCommand::Fuzz(args)) => super::sim_fuzz::run(args),
         Some(SimCommand::Calibrate(args)) => calibrate(args),
         Some(SimCommand::Profiles) => {

@@ -24,7 +24,7 @@ fn run(mut mrctl: Command, args: &[&str]) -> String {
 /// Runs trials for real and simulated.
 fn verify(only: Option<&str>) -> Value {
     let only: Vec<&str> = only.into_iter().flat_map(|only| ["--only", only]).collect();
-    let out = mrctl(&[&["sim", "verify", "--json"], &only[..]].concat());
+    let out = mrctl(&[&["sim", "verify", "--paced", "--json"], &only[..]].concat());
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
 }
 
@@ -37,6 +37,32 @@ fn number(value: &Value) -> f64 {
 #[test]
 fn simulator_predicts_a_short_trial() {
     let result = verify(Some("short"));
+    assert!(number(&result["error"]) < 1.0, "{result:#}");
+}
+
+/// Runs real jobs on machines with limited links, disks and processors, and simulates them. The inputs
+/// are small and the machine may be busy, so only a large error fails.
+#[test]
+fn simulator_predicts_real_jobs_on_limited_machines() {
+    let space = binaries().with_file_name("tmp");
+    std::fs::create_dir_all(&space).expect("a writable build folder");
+    let mut command = Command::new(binaries().join("mrctl"));
+    command
+        .args(["verify", "--only", "mixed", "--repeats", "1", "--size", "16MiB", "--json", "--dir"])
+        .arg(space);
+    let ran = command.output().expect("mrctl starts");
+    let why = String::from_utf8_lossy(&ran.stderr);
+    if ["need root", "is not installed", "no controllers", "`losetup"].iter().any(|cause| why.contains(cause))
+    {
+        return skip("limits", why.trim());
+    }
+    let out = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{out}{why}");
+    let result: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"));
+    let jobs = result["trials"][0]["jobs"].as_array().expect("jobs");
+    assert_eq!(jobs.len(), 5, "{result:#}");
+    assert!(jobs.iter().all(|job| number(&job["real_s"]) > 0.0 && number(&job["simulated_s"]) > 0.0));
+    assert!(number(&result["profiles"]["wordcount"]["map_mbps"]) > 0.0, "{result:#}");
     assert!(number(&result["error"]) < 1.0, "{result:#}");
 }
 

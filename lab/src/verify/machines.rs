@@ -1,0 +1,391 @@
+//! Machines with limited resources on this machine: network namespaces whose links, disks and
+//! processors have a known rate, and a cluster on them that `mrctl cluster` starts.
+//!
+//! | resource | limit |
+//! |---|---|
+//! | link | a token bucket (`tc tbf`) in each direction |
+//! | disk | an ext4 file system on a loop device, throttled by the `blkio` (version 1) or `io` (version 2) controller of control groups |
+//! | processor | a quota of the `cpu` controller for all processes of the machine |
+//!
+//! The first machine has the masters and no limits. Dropping the value stops and removes everything.
+
+use anyhow::{Context, Result, bail, ensure};
+use clusters::{
+    local::temporary_folder,
+    remote::{Fleet, Reach},
+};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use view::output::Usage;
+
+/// Prefix of the names of the machines.
+const NAME: &str = "fmv";
+/// Number in the addresses 10.77.SUBNET.0/24 of the machines.
+const SUBNET: &str = "77";
+/// The script that creates the namespaces.
+const NET: &str = include_str!("../../../deploy/netns/net");
+/// Programs that the machines run.
+const PROGRAMS: [&str; 5] = ["namenode", "jobtracker", "datanode", "tasktracker", "mrtask"];
+/// Other programs that this module calls.
+const TOOLS: [&str; 6] = ["bash", "ip", "tc", "losetup", "mkfs.ext4", "mount"];
+/// Size of each disk; the space is only used as files are written.
+const DISK_BYTES: u64 = 8 << 30;
+/// Period of the quota of a processor. A short one keeps the delays of daemons short.
+const CPU_PERIOD_US: f64 = 20_000.0;
+/// Burst of the token bucket. It must be larger than the packets of the local network, which are up
+/// to 64 KiB.
+const LINK_BURST: &str = "128kb";
+
+/// The resources of each machine with a DataNode and a TaskTracker.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Limits {
+    /// Cores; below 1, a part of one.
+    pub(super) cores: f64,
+    /// Bytes per second of the disk, for reads and for writes.
+    pub(super) disk: u64,
+    /// Bytes per second of the link, in each direction.
+    pub(super) link: u64,
+}
+
+/// A cluster on limited machines.
+pub(super) struct Machines {
+    folder: tempfile::TempDir,
+    nodes: usize,
+    /// Loop devices, and where they are mounted.
+    disks: Vec<(String, PathBuf)>,
+    groups: Vec<PathBuf>,
+    /// Lock that keeps other runs from using the same names.
+    _lock: fs::File,
+}
+
+/// Runs a program to its end and returns its output.
+fn run(program: &str, args: &[&str]) -> Result<String> {
+    let ran = Command::new(program)
+        .args(args)
+        .env("SUBNET", SUBNET)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    let (out, why) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
+    ensure!(ran.status.success(), "`{program} {}` failed: {}", args.join(" "), why.trim());
+    Ok(out.trim().to_owned())
+}
+
+/// Runs a command of this `mrctl`.
+fn mrctl(args: &[&str]) -> Result<String> {
+    let own = std::env::current_exe().context("cannot find the program file of mrctl")?;
+    run(&own.display().to_string(), args)
+}
+
+/// Fails if limited machines cannot be created here, and says why.
+pub(super) fn check() -> Result<()> {
+    let instead = "`mrctl verify --paced` compares with tasks that sleep, and needs no rights";
+    if !rustix::process::geteuid().is_root() {
+        bail!(Usage(format!(
+            "machines with limited disks and links need root: run mrctl verify as root; {instead}"
+        )));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let exists = |tool: &str| std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    if let Some(tool) = TOOLS.iter().find(|tool| !exists(tool)) {
+        bail!("{tool} is not installed: install iproute2, e2fsprogs and util-linux; {instead}");
+    }
+    Controllers::find().map(drop).with_context(|| instead.to_owned())
+}
+
+/// Where the control groups of this machine are mounted.
+enum Controllers {
+    /// Version 1: a tree for `cpu` and one for `blkio`.
+    Separate { cpu: PathBuf, blkio: PathBuf },
+    /// Version 2: one tree.
+    Unified(PathBuf),
+}
+
+impl Controllers {
+    fn find() -> Result<Self> {
+        let mounts = fs::read_to_string("/proc/mounts").context("cannot read /proc/mounts")?;
+        Self::of(&mounts, |root| {
+            let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+            ["cpu", "io"].iter().all(|wanted| controllers.split_whitespace().any(|name| name == *wanted))
+        })
+        .context("the control groups of this machine have no controllers for processors and disks")
+    }
+
+    /// Finds the trees in the text of `/proc/mounts`. `is_complete` says whether a tree of version 2
+    /// has both controllers.
+    fn of(mounts: &str, is_complete: impl Fn(&Path) -> bool) -> Option<Self> {
+        let lines = || mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        let separate = |controller: &str| {
+            let has = |line: &Vec<&str>| {
+                line.get(2) == Some(&"cgroup")
+                    && line.get(3).is_some_and(|all| all.split(',').any(|one| one == controller))
+            };
+            lines().find(has).map(|line| PathBuf::from(line[1]))
+        };
+        if let (Some(cpu), Some(blkio)) = (separate("cpu"), separate("blkio")) {
+            return Some(Self::Separate { cpu, blkio });
+        }
+        let unified = lines().filter(|line| line.get(2) == Some(&"cgroup2"));
+        unified.map(|line| PathBuf::from(line[1])).find(|root| is_complete(root)).map(Self::Unified)
+    }
+
+    /// Creates the group of a machine, and limits its processor and the disk with this device number.
+    fn limit(&self, machine: &str, limits: &Limits, device: &str) -> Result<PathBuf> {
+        let quota = (limits.cores * CPU_PERIOD_US) as u64;
+        match self {
+            Self::Separate { cpu, blkio } => {
+                let group = cpu.join(machine);
+                make_group(&group)?;
+                write(&group.join("cpu.cfs_period_us"), &format!("{CPU_PERIOD_US:.0}"))?;
+                write(&group.join("cpu.cfs_quota_us"), &quota.to_string())?;
+                // The kernel writes cached pages on behalf of the root group.
+                for key in ["read", "write"] {
+                    let file = blkio.join(format!("blkio.throttle.{key}_bps_device"));
+                    write(&file, &format!("{device} {}", limits.disk))?;
+                }
+                Ok(group)
+            }
+            Self::Unified(root) => {
+                write(&root.join("cgroup.subtree_control"), "+cpu +io")?;
+                let group = root.join(machine);
+                make_group(&group)?;
+                write(&group.join("cpu.max"), &format!("{quota} {CPU_PERIOD_US:.0}"))?;
+                write(&group.join("io.max"), &format!("{device} rbps={0} wbps={0}", limits.disk))?;
+                Ok(group)
+            }
+        }
+    }
+}
+
+fn make_group(group: &Path) -> Result<()> {
+    fs::create_dir_all(group).with_context(|| format!("cannot create the control group {}", group.display()))
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    fs::write(file, text).with_context(|| format!("cannot write {text:?} to {}", file.display()))
+}
+
+impl Machines {
+    /// Creates a master and `nodes` limited machines, in a temporary folder below `within`, and starts
+    /// a cluster on them with these further flags of `mrctl cluster init` and settings.
+    pub(super) fn start(
+        within: &Path,
+        nodes: usize,
+        limits: &Limits,
+        flags: &[&str],
+        settings: &str,
+    ) -> Result<Self> {
+        let lock = format!("/run/fermata-net-{NAME}.lock");
+        let lock = fs::File::create(&lock).with_context(|| format!("cannot create {lock}"))?;
+        lock.try_lock()
+            .map_err(|_| anyhow::anyhow!("another `mrctl verify` is running: wait until it has ended"))?;
+        let within = std::path::absolute(within).context("cannot determine the path of the folder")?;
+        let folder = temporary_folder(&within, "fermata-verify-")?;
+        let mut machines = Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), _lock: lock };
+        machines.create(limits)?;
+        machines.start_cluster(flags, settings)?;
+        Ok(machines)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn shown(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+
+    /// Returns the name of the machine of a node, which are numbered from 0.
+    pub(super) fn node(node: usize) -> String {
+        format!("{NAME}{}", node + 2)
+    }
+
+    /// Returns the configuration file of the cluster.
+    pub(super) fn config(&self) -> PathBuf {
+        self.path("cluster/fermata.toml")
+    }
+
+    fn create(&mut self, limits: &Limits) -> Result<()> {
+        let controllers = Controllers::find()?;
+        write(&self.path("net"), NET)?;
+        let net = self.shown("net");
+        // Removes what a killed run may have left.
+        run("bash", &[&net, "down", NAME])?;
+        run("bash", &[&net, "up", NAME, &(self.nodes + 1).to_string()])?;
+        for node in 0..self.nodes {
+            let (machine, link) = (Self::node(node), format!("{NAME}v{}", node + 2));
+            let rate = format!("{}bps", limits.link);
+            let bucket = ["root", "tbf", "rate", &rate, "burst", LINK_BURST, "latency", "100ms"];
+            let towards = [&["qdisc", "add", "dev", &link], &bucket[..]].concat();
+            run("tc", &towards)?;
+            let from =
+                [&["netns", "exec", &machine, "tc", "qdisc", "add", "dev", "eth0"], &bucket[..]].concat();
+            run("ip", &from)?;
+            let device = self.create_disk(&machine)?;
+            let group = controllers.limit(&machine, limits, &device)?;
+            self.groups.push(group);
+        }
+        Ok(())
+    }
+
+    /// Creates the disk of a machine, mounts it as the folder of the machine, and returns the number
+    /// of its device.
+    fn create_disk(&mut self, machine: &str) -> Result<String> {
+        let (image, folder) = (self.shown(&format!("{machine}.disk")), self.path(machine));
+        let file = fs::File::create(&image).with_context(|| format!("cannot create {image}"))?;
+        file.set_len(DISK_BYTES).with_context(|| format!("cannot extend {image}"))?;
+        run("mkfs.ext4", &["-q", "-m", "0", &image])?;
+        let device = run("losetup", &["--find", "--show", "--direct-io=on", &image])?;
+        self.disks.push((device.clone(), folder.clone()));
+        fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        run("mount", &[&device, &folder.display().to_string()])?;
+        let traversable = fs::Permissions::from_mode(0o711);
+        fs::set_permissions(&folder, traversable).context("cannot set the mode of the folder of a disk")?;
+        let number = fs::metadata(&device).with_context(|| format!("cannot inspect {device}"))?;
+        let number = std::os::unix::fs::MetadataExt::rdev(&number);
+        Ok(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
+    }
+
+    fn start_cluster(&self, flags: &[&str], settings: &str) -> Result<()> {
+        let own = std::env::current_exe().context("cannot find the program file of mrctl")?;
+        let bin = self.path("bin");
+        fs::create_dir(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
+        for program in PROGRAMS {
+            // The account of tasks may not be allowed to reach the folder of mrctl.
+            let (from, to) = (own.with_file_name(program), bin.join(program));
+            fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+        let groups: Vec<String> =
+            self.groups.iter().map(|group| format!("{}/cgroup.procs", group.display())).collect();
+        let cases: Vec<String> = (groups.iter().enumerate())
+            .map(|(node, file)| format!("{}) echo $$ > {file} ;;\n", Self::node(node)))
+            .collect();
+        let enter = format!(
+            "#!/bin/sh\nset -e\nhost=$1\nshift\ncase $host in\n{}esac\nexec ip netns exec \"$host\" \"$@\"\n",
+            cases.concat()
+        );
+        write(&self.path("enter"), &enter)?;
+        write(&self.path("settings.toml"), settings)?;
+        let (cluster, file) = (self.shown("cluster"), self.shown("settings.toml"));
+        let host = |number: usize| format!("{NAME}{number}=10.77.{SUBNET}.{number}");
+        let mut init = vec!["cluster", "init", &cluster, "--no-tls", "--settings", &file];
+        let (master, hosts) = (host(1), (2..self.nodes + 2).map(host).collect::<Vec<_>>());
+        init.extend(["--master", &master]);
+        hosts.iter().for_each(|host| init.extend(["--node", host]));
+        mrctl(&[&init[..], flags].concat())?;
+        let shell = format!("sh {} {{host}}", self.shown("enter"));
+        let (remote, programs) = (self.shown("{host}"), bin.display().to_string());
+        mrctl(&[
+            "cluster",
+            "up",
+            "--cluster",
+            &cluster,
+            "--shell",
+            &shell,
+            "--remote-dir",
+            &remote,
+            "--programs",
+            &programs,
+        ])?;
+        Ok(())
+    }
+
+    /// Starts the daemons that are not running.
+    pub(super) fn start_daemons(&self) -> Result<()> {
+        mrctl(&["cluster", "up", "--cluster", &self.shown("cluster")]).map(drop)
+    }
+
+    /// Writes all files to the disks of the machines and forgets their cached pages, so that the next
+    /// reads use the disks.
+    pub(super) fn drop_caches(&self) -> Result<()> {
+        for (device, folder) in &self.disks {
+            fs::File::open(folder)
+                .and_then(|opened| Ok(rustix::fs::syncfs(opened)?))
+                .and_then(|()| forget_cached(folder))
+                .with_context(|| format!("cannot empty the cache of {device}"))?;
+        }
+        Ok(())
+    }
+
+    /// Kills the daemons of a node.
+    pub(super) fn kill(&self, node: usize) -> Result<()> {
+        let fleet = Fleet::of(&Reach::of(&self.path("cluster")))?;
+        let machine = fleet.find(&Self::node(node))?;
+        for daemon in machine.host.role.daemons() {
+            machine.signal(daemon, "KILL")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        let cluster = self.path("cluster");
+        if cluster.join("launch.json").exists()
+            && let Err(error) = mrctl(&["cluster", "down", "--cluster", &cluster.display().to_string()])
+        {
+            eprintln!("mrctl: {error:#}");
+        }
+        let net = self.shown("net");
+        let mut results = vec![run("bash", &[&net, "down", NAME])];
+        for (device, folder) in &self.disks {
+            results.push(run("umount", &["--lazy", &folder.display().to_string()]));
+            results.push(run("losetup", &["--detach", device]));
+        }
+        for group in &self.groups {
+            let removed = fs::remove_dir(group).with_context(|| format!("cannot remove {}", group.display()));
+            results.push(removed.map(|()| String::new()));
+        }
+        for error in results.into_iter().filter_map(Result::err) {
+            eprintln!("mrctl: {error:#}");
+        }
+    }
+}
+
+/// Makes the kernel forget the cached pages of all files below a folder, as far as they are on disk.
+fn forget_cached(folder: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let (entry, gone) = (entry?, |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound);
+        let (path, kind) = (entry.path(), entry.file_type()?);
+        let forgotten = if kind.is_dir() {
+            forget_cached(&path)
+        } else if kind.is_file() {
+            fs::File::open(&path)
+                .and_then(|file| Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?))
+        } else {
+            Ok(())
+        };
+        // Daemons may delete files at any time.
+        if let Err(error) = forgotten
+            && !gone(&error)
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_of_both_versions_are_found() {
+        let first = "cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu,cpuacct 0 0\n\
+                     cgroup /sys/fs/cgroup/blkio cgroup rw,relatime,blkio 0 0\n\
+                     cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+        assert!(matches!(
+            Controllers::of(first, |_| true),
+            Some(Controllers::Separate { cpu, blkio }) if cpu.ends_with("cpu") && blkio.ends_with("blkio")
+        ));
+        let second = "proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n";
+        assert!(
+            matches!(Controllers::of(second, |_| true), Some(Controllers::Unified(root)) if root.ends_with("cgroup"))
+        );
+        assert!(Controllers::of(second, |_| false).is_none(), "without the controllers");
+        assert!(Controllers::of("proc /proc proc rw 0 0\n", |_| true).is_none());
+    }
+}

@@ -1,0 +1,442 @@
+//! Jobs with real input and output on limited machines, and their simulation.
+//!
+//! First, each program runs on input of its own. The CPU time of its tasks and the sizes of their
+//! outputs give its profile. Then the workloads run, and each run is simulated with these profiles,
+//! the limits of the machines, and the submission times, splits and block locations of the run. No
+//! task time of a compared run is used.
+
+use super::{
+    machines::{Limits, Machines},
+    summary::Comparison,
+};
+use anyhow::{Context, Result, bail, ensure};
+use client::{Cluster, JobTracker};
+use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
+use sim::{
+    PerPhase, Setup, Span, World,
+    fault::{Fault, FaultKind},
+    profile::{Profile, Profiles},
+    workload::history::{self, Calibrated, History},
+};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::{Duration, Instant, SystemTime},
+};
+use tokio::process::Command;
+use view::output;
+
+/// Nodes of the cluster.
+const NODES: usize = 4;
+const SLOTS: PerPhase<u32> = PerPhase { map: 2, reduce: 1 };
+const REPLICATION: usize = 2;
+const HEARTBEAT: Span = Span::millis(500);
+const SUSPECT_AFTER: Span = Span::secs(2);
+const LOST_AFTER: Span = Span::secs(4);
+/// Parameters of the policy `fair`: short waiting times, because tasks take seconds.
+const POLICY: [(&str, &str); 3] =
+    [("node_wait", "500ms"), ("rack_wait", "500ms"), ("fair_share_timeout", "3s")];
+/// The resources of each machine. All machines together use less than two cores.
+pub(super) const LIMITS: Limits = Limits { cores: 0.3, disk: 30_000_000, link: 20_000_000 };
+/// Number of blocks of the largest input.
+const BLOCKS: u64 = 32;
+/// Seconds of simulated time before the first submission, in which trackers register.
+const LATER_S: f64 = 1.0;
+const RUN_TIMEOUT: Duration = Duration::from_mins(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A program of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Terasort,
+    Wordcount,
+    Streaming,
+}
+
+impl Program {
+    const ALL: [Self; 3] = [Self::Terasort, Self::Wordcount, Self::Streaming];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Terasort => "terasort",
+            Self::Wordcount => "wordcount",
+            Self::Streaming => "streaming",
+        }
+    }
+
+    /// Returns the folder of its inputs.
+    fn input(self) -> &'static str {
+        match self {
+            Self::Terasort => "records",
+            Self::Wordcount | Self::Streaming => "text",
+        }
+    }
+
+    /// Returns how much smaller its inputs and splits are, because it needs more time for each byte.
+    fn slowness(self) -> u64 {
+        match self {
+            Self::Terasort | Self::Wordcount => 1,
+            Self::Streaming => 8,
+        }
+    }
+
+    /// Returns the flags of `mrctl submit` in addition to input and output.
+    fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Terasort | Self::Wordcount => &[],
+            Self::Streaming => &[
+                "--mapper",
+                "awk '{for (i = 1; i <= NF; i++) print $i \"\\t1\"}'",
+                "--reducer",
+                "awk -F '\\t' '{n[$1] += $2} END {for (w in n) print w \"\\t\" n[w]}'",
+            ],
+        }
+    }
+}
+
+/// A job of a workload.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    at_s: f64,
+    user: &'static str,
+    program: Program,
+    /// The size of its input is that of the largest input of its program, divided by this number.
+    part: u64,
+    reduces: u32,
+}
+
+/// Jobs that run together, and the node that dies meanwhile.
+#[derive(Debug, Clone)]
+pub(super) struct Workload {
+    pub(super) name: &'static str,
+    jobs: Vec<Job>,
+    dies: Option<(f64, usize)>,
+}
+
+fn job(at_s: f64, user: &'static str, program: Program, part: u64, reduces: u32) -> Job {
+    Job { at_s, user, program, part, reduces }
+}
+
+/// Returns the workloads. In each, later jobs of other users make `fair` preempt tasks of the first.
+pub(super) fn workloads() -> Vec<Workload> {
+    use Program::{Streaming, Terasort, Wordcount};
+    let three = |program: Program, parts: [u64; 3]| {
+        let [first, second, third] = parts;
+        let jobs = vec![
+            job(0.0, "ann", program, first, 4),
+            job(4.0, "bob", program, second, 2),
+            job(9.0, "carl", program, third, 1),
+        ];
+        Workload { name: program.name(), jobs, dies: None }
+    };
+    let mixed = Workload {
+        name: "mixed",
+        jobs: vec![
+            job(0.0, "ann", Terasort, 1, 4),
+            job(3.0, "bob", Wordcount, 1, 2),
+            job(6.0, "carl", Streaming, 2, 2),
+            job(12.0, "bob", Terasort, 4, 2),
+            job(18.0, "carl", Wordcount, 4, 1),
+        ],
+        dies: Some((8.0, 2)),
+    };
+    vec![three(Terasort, [1, 2, 4]), three(Wordcount, [1, 2, 4]), three(Streaming, [1, 2, 4]), mixed]
+}
+
+/// Returns the cluster as the simulator sees it.
+fn setup(seed: u64, faults: Vec<Fault>) -> Setup {
+    let mut setup = Setup::even(NODES as u32, SLOTS, "fair");
+    setup.params = POLICY.map(|(key, value)| (format!("fair.{key}"), value.to_owned())).into();
+    (setup.replication, setup.output_replication) = (REPLICATION, REPLICATION);
+    (setup.heartbeat, setup.seed, setup.faults) = (HEARTBEAT, seed, faults);
+    (setup.config.suspect_after, setup.config.lost_after) = (SUSPECT_AFTER, LOST_AFTER);
+    setup.costs.net_epoch = Span::millis(50);
+    for machine in &mut setup.machines {
+        machine.cores = LIMITS.cores;
+        (machine.disk, machine.nic) = (LIMITS.disk as f64, LIMITS.link as f64);
+    }
+    setup
+}
+
+/// Returns the settings of the cluster that `setup` describes. The NameNode does not replace lost
+/// replicas during a run, because that is not simulated.
+fn settings(block: u64) -> String {
+    let period = |span: Span| format!("\"{}ms\"", span.0 / 1000);
+    let (beat, suspect, lost) = (period(HEARTBEAT), period(SUSPECT_AFTER), period(LOST_AFTER));
+    let policy = POLICY.map(|(key, value)| format!("{key} = \"{value}\"\n")).concat();
+    format!(
+        "[namenode]\nreplication = {REPLICATION}\nblock_size = \"{block}\"\nheartbeat = {beat}\nsuspect_after = {suspect}\n\
+         dead_after = \"1h\"\n[jobtracker]\nheartbeat = {beat}\nsuspect_after = {suspect}\nlost_after = {lost}\n\
+         [datanode]\nscrub_rate = \"0\"\n[tasktracker]\ntask_user = \"nobody\"\n[scheduler.fair]\n{policy}"
+    )
+}
+
+/// The cluster, and connections to it.
+pub(super) struct Bench {
+    machines: Machines,
+    config: PathBuf,
+    tracker: JobTracker,
+    files: Client,
+    /// Bytes of the largest input, and of a block.
+    size: u64,
+    block: u64,
+    /// Folder for the histories of all jobs.
+    histories: Option<PathBuf>,
+    profiles: Profiles,
+}
+
+fn output_folder(number: usize) -> String {
+    format!("/out/{number}")
+}
+
+/// Returns the input of a job.
+fn input(program: Program, part: u64) -> String {
+    format!("/in/{}-{}", program.input(), program.slowness() * part)
+}
+
+impl Bench {
+    /// Starts the cluster in a folder below `within`, writes the inputs of the workloads, and
+    /// measures the profiles of their programs.
+    pub(super) async fn start(
+        within: &Path,
+        size: u64,
+        histories: Option<&Path>,
+        workloads: &[Workload],
+    ) -> Result<Self> {
+        let block = (size / BLOCKS).next_multiple_of(1 << 20);
+        let slots = [SLOTS.map.to_string(), SLOTS.reduce.to_string()];
+        let flags = ["--scheduler", "fair", "--map-slots", &slots[0], "--reduce-slots", &slots[1]];
+        let machines = Machines::start(within, NODES, &LIMITS, &flags, &settings(block))?;
+        let config = machines.config();
+        let cluster = Cluster::load(&config)?;
+        let (tracker, files) = (cluster.jobtracker().await?, cluster.files().await?);
+        let histories = histories.map(Path::to_owned);
+        let mut bench =
+            Self { machines, config, tracker, files, size, block, histories, profiles: Profiles::new() };
+        bench.await_trackers().await?;
+        for folder in ["/in", "/out"] {
+            bench.mrctl(&["fs", "mkdir", folder]).await?;
+            bench.mrctl(&["fs", "chmod", "777", folder]).await?;
+        }
+        let mut inputs: BTreeMap<String, (Program, u64)> = BTreeMap::new();
+        for job in workloads.iter().flat_map(|workload| &workload.jobs) {
+            inputs.insert(input(job.program, job.part), (job.program, job.part));
+        }
+        for (seed, (path, (program, part))) in (1..).zip(&inputs) {
+            bench.put_input(*program, size / program.slowness() / part, seed, path).await?;
+        }
+        for program in Program::ALL {
+            if workloads.iter().any(|workload| workload.jobs.iter().any(|job| job.program == program)) {
+                bench.calibrate(program).await?;
+            }
+        }
+        Ok(bench)
+    }
+
+    /// Returns the profiles that were measured.
+    pub(super) fn profiles(&self) -> &Profiles {
+        &self.profiles
+    }
+
+    async fn mrctl(&self, args: &[&str]) -> Result<String> {
+        let own = std::env::current_exe().context("cannot find the program file of mrctl")?;
+        let mut command = Command::new(own);
+        command.arg("--config").arg(&self.config).args(args).stdin(Stdio::null()).kill_on_drop(true);
+        let ran = command.output().await.context("cannot run mrctl")?;
+        let why = String::from_utf8_lossy(&ran.stderr);
+        ensure!(ran.status.success(), "`mrctl {}` failed: {}", args.join(" "), why.trim());
+        Ok(String::from_utf8_lossy(&ran.stdout).into_owned())
+    }
+
+    /// Writes histories to a file of this name, if that was asked for.
+    fn save(&self, name: &str, texts: &[(String, String)]) -> Result<()> {
+        let Some(folder) = &self.histories else { return Ok(()) };
+        let file = folder.join(format!("{name}.jsonl"));
+        let all: String = texts.iter().map(|(_, text)| text.as_str()).collect();
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&file, all))
+            .with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    async fn await_trackers(&self) -> Result<()> {
+        let deadline = Instant::now() + RUN_TIMEOUT;
+        loop {
+            let trackers = self.tracker.trackers().await?;
+            if trackers.iter().filter(|tracker| tracker.state == "live").count() == NODES {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not all trackers are live after {} s", RUN_TIMEOUT.as_secs());
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    async fn put_input(&self, program: Program, bytes: u64, seed: u64, to: &str) -> Result<()> {
+        let file = self.config.with_file_name("input");
+        match program {
+            Program::Terasort => plain::make_records(&file, bytes, seed)?,
+            Program::Wordcount | Program::Streaming => plain::make_text(&file, bytes, seed)?,
+        }
+        let options = PutOptions { make_parents: true, ..PutOptions::default() };
+        self.files.put(PutSource::File(file.clone()), &DfsPath::parse(to)?, options, &()).await?;
+        std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
+    }
+
+    /// Measures the profile of a program on input of its own, with splits of different sizes, which
+    /// separates the time of a start from that of the input.
+    async fn calibrate(&mut self, program: Program) -> Result<()> {
+        let largest = self.size / program.slowness();
+        let (from, mut histories) = (format!("/in/calibration-{}", program.name()), Vec::new());
+        self.put_input(program, largest / 2, 1000, &from).await?;
+        for divisor in [1, 4] {
+            self.machines.drop_caches()?;
+            let whole = Job { at_s: 0.0, user: "ann", program, part: 2, reduces: 4 };
+            let id = self.submit(&whole, program.name(), &from, "/out/calibration", divisor).await?;
+            histories.extend(self.await_histories(std::slice::from_ref(&id)).await?);
+            self.mrctl(&["fs", "rm", "--recursive", "/out/calibration"]).await?;
+        }
+        self.save(&format!("calibration-{}", program.name()), &histories)?;
+        let measured = |texts: &[(String, String)]| {
+            let all = history::read_texts(texts)?.calibrate(true);
+            let found = all.iter().find(|one| one.name == program.name()).and_then(Calibrated::profile);
+            found.with_context(|| format!("{}: too little input to measure it", program.name()))
+        };
+        // The output of a combiner depends on the size of a split, so sizes are those of whole splits.
+        let (both, whole) = (measured(&histories)?, measured(&histories[..1])?);
+        let profile = Profile { map_mbps: both.map_mbps, start_s: both.start_s, ..whole };
+        self.profiles.insert(program.name().to_owned(), profile);
+        Ok(())
+    }
+
+    /// Submits a job whose splits are those of the workloads, divided by `divisor`.
+    async fn submit(&self, job: &Job, name: &str, from: &str, to: &str, divisor: u64) -> Result<String> {
+        let (program, reduces) = (job.program.name(), job.reduces.to_string());
+        let fixed =
+            ["submit", program, "--name", name, "--input", from, "--output", to, "--reduces", &reduces];
+        let split = format!("split.size={}", self.block / job.program.slowness() / divisor);
+        let more =
+            ["--user", job.user, "--conf", "speculation=false", "--conf", &split, "--detach", "--json"];
+        let printed = self.mrctl(&[&fixed[..], job.program.flags(), &more].concat()).await?;
+        let job: serde_json::Value = serde_json::from_str(&printed).unwrap_or_default();
+        let id = job["job"].as_str().context("`mrctl submit --json` did not print a job")?;
+        Ok(id.to_owned())
+    }
+
+    /// Waits until the jobs have succeeded, and returns the texts of their histories, with their IDs.
+    async fn await_histories(&self, ids: &[String]) -> Result<Vec<(String, String)>> {
+        let deadline = Instant::now() + RUN_TIMEOUT;
+        let mut texts = Vec::new();
+        for id in ids {
+            loop {
+                let job = self.tracker.job(id).await?;
+                if job.has_ended() {
+                    ensure!(job.state == "succeeded", "{id} {} {}: {}", job.name, job.state, job.why);
+                    break;
+                }
+                ensure!(Instant::now() < deadline, "{id} has not ended after {} s", RUN_TIMEOUT.as_secs());
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+            let mut text = String::new();
+            self.tracker
+                .history(id, |chunk| {
+                    text.push_str(chunk);
+                    Ok::<(), client::Error>(())
+                })
+                .await?;
+            texts.push((id.clone(), text));
+        }
+        Ok(texts)
+    }
+
+    /// Runs a workload once, simulates the run, and compares both.
+    pub(super) async fn compare(&self, workload: &Workload, seed: u64) -> Result<Comparison> {
+        self.machines.drop_caches()?;
+        let first = self.submit_one(workload, 0).await?;
+        // The first submission of a sort samples its input, which takes seconds.
+        let began = Instant::now();
+        let (others, killed) =
+            tokio::join!(self.submit_others(workload, began), self.kill_node(workload, began));
+        let (ids, killed) = ([vec![first], others?].concat(), killed?);
+        let texts = self.await_histories(&ids).await?;
+        if workload.dies.is_some() {
+            self.machines.start_daemons()?;
+            self.await_trackers().await?;
+        }
+        for number in 0..workload.jobs.len() {
+            self.mrctl(&["fs", "rm", "--recursive", &output_folder(number)]).await?;
+        }
+        self.save(&format!("{}-{seed}", workload.name), &texts)?;
+        let mut history = history::read_texts(&texts)?;
+        ensure!(
+            history.real.len() == workload.jobs.len(),
+            "{} complete histories of {}",
+            history.real.len(),
+            output::count(workload.jobs.len() as u64, "job")
+        );
+        let planned = self.plan(workload, &history)?;
+        let mut faults = Vec::new();
+        if let (Some((_, node)), Some(killed)) = (workload.dies, killed) {
+            let what = FaultKind::Node { node: node as u32 };
+            faults.push(Fault { at_s: killed - first_submission_s(&texts)? + LATER_S, for_s: None, what });
+        }
+        let world = World::new(setup(seed, faults), planned)?;
+        let simulated = world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))?;
+        let real = history.outcome("fair");
+        Ok(Comparison::of(workload.name, &real, &simulated))
+    }
+
+    async fn submit_one(&self, workload: &Workload, number: usize) -> Result<String> {
+        let job = &workload.jobs[number];
+        let name = format!("{}-{}", job.program.name(), number + 1);
+        self.submit(job, &name, &input(job.program, job.part), &output_folder(number), 1).await
+    }
+
+    async fn submit_others(&self, workload: &Workload, began: Instant) -> Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for (number, job) in workload.jobs.iter().enumerate().skip(1) {
+            sleep_until(began, job.at_s).await;
+            ids.push(self.submit_one(workload, number).await?);
+        }
+        Ok(ids)
+    }
+
+    /// Kills the node that is to die, and returns when that was, in seconds since 1970.
+    async fn kill_node(&self, workload: &Workload, began: Instant) -> Result<Option<f64>> {
+        let Some((at_s, node)) = workload.dies else { return Ok(None) };
+        sleep_until(began, at_s).await;
+        self.machines.kill(node)?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Ok(Some(now.context("the clock is before 1970")?.as_secs_f64()))
+    }
+
+    /// Returns the jobs of a run with predicted tasks: the splits, block locations and submission
+    /// times of the run, and the rates of the profiles.
+    fn plan(&self, workload: &Workload, history: &History) -> Result<sim::Workload> {
+        let node = |host: &u32| {
+            let name = history.trackers.get(*host as usize)?;
+            (0..NODES).find(|node| Machines::node(*node) == *name).map(|node| node as u32)
+        };
+        let mut planned = history.workload.clone();
+        for (job, program) in planned.jobs.iter_mut().zip(&workload.jobs) {
+            let name = program.program.name();
+            let Some(profile) = self.profiles.get(name) else { bail!("{name} was not measured") };
+            profile.predict(job);
+            // Cores that are limited slow the start down as well.
+            job.startup_time = Span((job.startup_time.0 as f64 / LIMITS.cores.min(1.0)) as u64);
+            job.at = job.at + sim::workload::seconds(LATER_S);
+            job.hosts = job.hosts.iter().map(|hosts| hosts.iter().filter_map(node).collect()).collect();
+        }
+        Ok(planned)
+    }
+}
+
+/// Returns the time of the first submission, in seconds since 1970.
+fn first_submission_s(histories: &[(String, String)]) -> Result<f64> {
+    let line = histories.first().and_then(|(_, text)| text.lines().next()).context("an empty history")?;
+    let head: serde_json::Value = serde_json::from_str(line).context("a history that is not JSON")?;
+    Ok(head["at_us"].as_f64().context("a history without at_us")? / 1e6)
+}
+
+async fn sleep_until(began: Instant, seconds: f64) {
+    tokio::time::sleep_until((began + Duration::from_secs_f64(seconds)).into()).await;
+}

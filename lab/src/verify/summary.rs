@@ -1,0 +1,195 @@
+//! The errors of the simulator: real and simulated duration of each job, and their distribution.
+
+use mrcore::metrics::stats::mean;
+use serde_json::{Value, json};
+use sim::{
+    Outcome,
+    report::{Cell, Table},
+    trial::Fidelity,
+};
+
+/// A run of a workload and its simulation.
+pub(super) struct Comparison {
+    pub(super) name: String,
+    pub(super) fidelity: Fidelity,
+    /// Real and simulated number of preemptions.
+    pub(super) preemptions: [u32; 2],
+    /// For each job in the real run: recovered tasks, maps among them, node-local ones among these,
+    /// and the longest wait of a recovered task in seconds.
+    recovery: Vec<Value>,
+}
+
+impl Comparison {
+    pub(super) fn of(name: &str, real: &Outcome, simulated: &Outcome) -> Self {
+        let preemptions = |outcome: &Outcome| -> u32 {
+            outcome.metrics.jobs().map(|(_, job)| job.preemption.preemptions()).sum()
+        };
+        let recovery = real.metrics.jobs().map(|(_, job)| {
+            let recovery = &job.recovery;
+            json!({
+                "tasks": recovery.tasks,
+                "maps": recovery.maps,
+                "local": recovery.local,
+                "longest_s": recovery.longest.as_secs_f64(),
+            })
+        });
+        Self {
+            name: name.to_owned(),
+            fidelity: Fidelity::of(real, simulated),
+            preemptions: [preemptions(real), preemptions(simulated)],
+            recovery: recovery.collect(),
+        }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let jobs = self.fidelity.jobs.iter().zip(&self.recovery);
+        let jobs = jobs.map(|((name, real_s, simulated_s), recovery)| {
+            json!({ "job": name, "real_s": real_s, "simulated_s": simulated_s, "recovery": recovery })
+        });
+        let [real, simulated] = self.preemptions;
+        json!({
+            "trial": self.name,
+            "error": self.fidelity.error(),
+            "preemptions": { "real": real, "simulated": simulated },
+            "jobs": jobs.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Returns the mean error over all jobs.
+pub(super) fn mean_error(all: &[Comparison]) -> f64 {
+    Fidelity { jobs: all.iter().flat_map(|one| one.fidelity.jobs.clone()).collect() }.error()
+}
+
+/// Returns the value below which this fraction of the sorted values is.
+fn quantile(sorted: &[f64], fraction: f64) -> f64 {
+    let rank = (fraction * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// Returns the distribution of the errors of each trial and of all, each over all its runs and jobs.
+pub(super) fn errors(all: &[Comparison]) -> Table {
+    let head = [
+        "workload",
+        "runs",
+        "jobs",
+        "mean error",
+        "p50",
+        "p95",
+        "largest",
+        "mean difference",
+        "preemptions, real",
+        "preemptions, simulated",
+    ];
+    let mut table = Table::new(&head);
+    let mut names: Vec<&str> = Vec::new();
+    for one in all {
+        if !names.contains(&one.name.as_str()) {
+            names.push(&one.name);
+        }
+    }
+    let whole = (names.len() > 1).then_some(None);
+    for name in names.into_iter().map(Some).chain(whole) {
+        let runs: Vec<&Comparison> =
+            all.iter().filter(|one| name.is_none_or(|name| one.name == name)).collect();
+        let jobs = runs.iter().flat_map(|run| &run.fidelity.jobs);
+        let differences: Vec<f64> =
+            jobs.map(|(_, real, simulated)| (simulated - real) / real.max(1e-6)).collect();
+        let mut errors: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let percent = |value: f64| Cell::Number(Some(value), sim::report::percent(value));
+        let preemptions = |at: usize| Cell::count(runs.iter().map(|run| run.preemptions[at] as usize).sum());
+        table.row(vec![
+            name.unwrap_or("all").into(),
+            Cell::count(runs.len()),
+            Cell::count(errors.len()),
+            percent(mean(&errors)),
+            percent(quantile(&errors, 0.5)),
+            percent(quantile(&errors, 0.95)),
+            percent(errors.last().copied().unwrap_or(0.0)),
+            Cell::percent(Some(mean(&differences))),
+            preemptions(0),
+            preemptions(1),
+        ]);
+    }
+    table
+}
+
+/// Returns, for each job of each trial, the mean durations over all runs.
+pub(super) fn durations(all: &[Comparison]) -> Table {
+    let mut table = Table::new(&[
+        "workload",
+        "job",
+        "real, mean s",
+        "real, shortest s",
+        "real, longest s",
+        "simulated, mean s",
+        "mean error",
+    ]);
+    let mut jobs: Vec<(&str, &str)> = Vec::new();
+    for one in all {
+        for (job, ..) in &one.fidelity.jobs {
+            if !jobs.contains(&(&one.name, job)) {
+                jobs.push((&one.name, job));
+            }
+        }
+    }
+    for (workload, job) in jobs {
+        let runs = all.iter().filter(|one| one.name == workload);
+        let times: Vec<(f64, f64)> = runs
+            .flat_map(|run| &run.fidelity.jobs)
+            .filter(|(name, ..)| name == job)
+            .map(|(_, real, simulated)| (*real, *simulated))
+            .collect();
+        let real: Vec<f64> = times.iter().map(|(real, _)| *real).collect();
+        let simulated: Vec<f64> = times.iter().map(|(_, simulated)| *simulated).collect();
+        let errors: Vec<f64> =
+            times.iter().map(|(real, simulated)| (simulated - real).abs() / real.max(1e-6)).collect();
+        let seconds = |value: f64| Cell::Number(Some(value), format!("{value:.1}"));
+        table.row(vec![
+            workload.into(),
+            job.into(),
+            seconds(mean(&real)),
+            seconds(real.iter().copied().fold(f64::INFINITY, f64::min)),
+            seconds(real.iter().copied().fold(0.0, f64::max)),
+            seconds(mean(&simulated)),
+            Cell::Number(Some(mean(&errors)), sim::report::percent(mean(&errors))),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn comparison(name: &str, jobs: &[(&str, f64, f64)]) -> Comparison {
+        let jobs =
+            jobs.iter().map(|(name, real, simulated)| ((*name).to_owned(), *real, *simulated)).collect();
+        Comparison {
+            name: name.to_owned(),
+            fidelity: Fidelity { jobs },
+            preemptions: [2, 3],
+            recovery: Vec::new(),
+        }
+    }
+
+    fn row(table: &Table, at: usize) -> Vec<String> {
+        table.rows[at].iter().map(|cell| cell.text().to_owned()).collect()
+    }
+
+    #[test]
+    fn errors_are_those_of_all_runs_of_a_workload() {
+        let all = [
+            comparison("sort", &[("a", 10.0, 11.0), ("b", 10.0, 8.0)]),
+            comparison("sort", &[("a", 10.0, 10.0), ("b", 10.0, 10.0)]),
+            comparison("count", &[("a", 10.0, 15.0)]),
+        ];
+        assert!((mean_error(&all) - 0.16).abs() < 1e-9);
+        let table = errors(&all);
+        assert_eq!(row(&table, 0)[..7], ["sort", "2", "4", "7.5%", "0.0%", "20.0%", "20.0%"]);
+        assert_eq!(row(&table, 2)[..4], ["all", "3", "5", "16.0%"]);
+        assert_eq!(row(&table, 2)[8..], ["6", "9"]);
+        assert_eq!(row(&durations(&all), 1)[..6], ["sort", "b", "10.0", "10.0", "10.0", "9.0"]);
+    }
+}
