@@ -81,10 +81,14 @@ pub struct JobFigures {
     pub group: String,
     /// Number of tasks at submission.
     pub tasks: PerPhase<u32>,
+    /// Bytes of its input.
+    pub input_bytes: u64,
     /// When it was submitted.
     pub submitted: Time,
     /// When its first map was launched.
     pub first_map: Option<Time>,
+    /// When its first reduce was launched.
+    pub first_reduce: Option<Time>,
     /// When its last map was done.
     pub maps_done: Option<Time>,
     /// When it ended.
@@ -93,6 +97,8 @@ pub struct JobFigures {
     pub observed_until: Option<Time>,
     /// Whether it succeeded.
     pub succeeded: bool,
+    /// Why it failed or who killed it.
+    pub failure: Option<String>,
     /// Number of maps launched node-local, rack-local and off-rack.
     pub near: [u32; 3],
     /// Preemptions.

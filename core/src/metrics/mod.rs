@@ -260,12 +260,15 @@ impl Metrics {
             user: spec.user.clone(),
             group: group(spec).to_owned(),
             tasks,
+            input_bytes: spec.splits.iter().map(|split| split.end.saturating_sub(split.start)).sum(),
             submitted: at,
             first_map: None,
+            first_reduce: None,
             maps_done: None,
             ended: None,
             observed_until: None,
             succeeded: false,
+            failure: None,
             near: [0; 3],
             preemption: PreemptionCounts::default(),
             speculative_attempts: 0,
@@ -295,6 +298,11 @@ impl Metrics {
         if let Some(figures) = self.figures.get_mut(&id) {
             figures.ended = Some(at);
             figures.succeeded = *outcome == JobOutcome::Succeeded;
+            figures.failure = match outcome {
+                JobOutcome::Succeeded => None,
+                JobOutcome::Failed(why) => Some(why.clone()),
+                JobOutcome::Killed(user) => Some(format!("killed by {user}")),
+            };
         }
         if let Some(live) = self.running_jobs.remove(&id) {
             self.shares.change_jobs(at, &live.spec.user, -1);
@@ -338,6 +346,9 @@ impl Metrics {
         if let Some(near) = near {
             figures.first_map.get_or_insert(at);
             figures.near[near as usize] += 1;
+        }
+        if id.phase() == Phase::Reduce {
+            figures.first_reduce.get_or_insert(at);
         }
         let live = self.running_jobs.get_mut(&id.job()).filter(|_| id.phase() == Phase::Reduce);
         if let Some(reduce) = live.and_then(|live| live.reduces.get_mut(id.task.index as usize)) {

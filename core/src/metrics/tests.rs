@@ -104,6 +104,7 @@ fn split_paused_and_migrated_job_has_the_figures_computed_by_hand() {
     }
     let job = metrics.job(JobId(1)).expect("it is known");
     assert_eq!(job.group, "large");
+    assert_eq!((job.input_bytes, &job.failure), (200, &None));
     assert_eq!(job.makespan(), Some(Span::secs(41)));
     assert_eq!(job.waiting(), Some(Span::secs(3)));
     assert_eq!(job.waiting().zip(job.execution()).map(|(a, b)| a + b), job.makespan());
@@ -112,6 +113,7 @@ fn split_paused_and_migrated_job_has_the_figures_computed_by_hand() {
     // The reduce waits from 30 s to 34 s before its first launch, and from 41 s to 47 s after the
     // pause.
     assert_eq!(job.reduce_wait(), Some(Span::secs(10)));
+    assert_eq!(job.first_reduce, Some(Time(34_000_000)));
     assert_eq!(job.near, [2, 1, 0], "m0 and the remainder are node-local, m1 is rack-local");
     assert_eq!(job.locality(), Some(2.0 / 3.0));
     let recovery = (job.recovery.mean_wait(), job.recovery.mean_map_wait(), job.recovery.locality());
@@ -147,6 +149,7 @@ fn job_ended_before_first_map_counts_as_waiting() {
     ]);
     assert_eq!((job.makespan(), job.waiting()), (Some(Span::secs(4)), Some(Span::secs(4))));
     assert_eq!(job.execution(), Some(Span(0)));
+    assert_eq!((job.succeeded, job.failure.as_deref()), (false, Some("killed by ann")));
 }
 
 #[test]
