@@ -113,8 +113,8 @@ pub struct Case {
     pub workload: Box<dyn Fn(u64) -> Workload + Sync>,
     /// Users and their minimum shares.
     pub users: Vec<(String, MinShare)>,
-    /// Policy parameters with the minimum shares and weights of the users. Parameters of a variant
-    /// override them.
+    /// Policy parameters with the minimum shares and weights of the users, and the durations of tasks
+    /// that `coshh` is given. Parameters of a variant override them.
     pub params: Params,
     /// Whether the jobs of a group are identical. If so, their slowdowns are relative to the run
     /// time of one of them alone on the cluster.
@@ -217,7 +217,7 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
         && nodes as usize != case.setup.machines.len()
     {
         let usual = case.setup.machines[0].clone();
-        let machines = if request.workload.starts_with("coshh") {
+        let machines = if coshh_classes(&request.workload).is_some() {
             clusters::coshh(nodes).machines
         } else {
             let even = Setup::even(nodes, usual.slots, "fifo").machines;
@@ -231,6 +231,10 @@ pub fn open(request: &Request) -> Result<Case, CatalogError> {
     }
     if let Some(cluster) = cluster {
         cluster.apply(&mut case.setup);
+    }
+    // The paper assumes that the durations of tasks are known.
+    if let Some(classes) = coshh_classes(&request.workload) {
+        case.params.extend(coshh::given_durations(classes, &case.setup.machines));
     }
     // With the default gap, `mixed` would leave most slots free, and all policies would be equal.
     let usual_load = (request.workload == "mixed" && request.gap_s.is_none()).then_some(MIXED_LOAD);
@@ -317,6 +321,15 @@ fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     }
 }
 
+/// Returns the classes of jobs of a workload of the COSHH paper; `None` for another workload.
+fn coshh_classes(workload: &str) -> Option<&'static [coshh::Class]> {
+    match workload {
+        "coshh-facebook" => Some(&coshh::FACEBOOK),
+        "coshh-yahoo" => Some(&coshh::YAHOO),
+        _ => None,
+    }
+}
+
 /// Returns the built-in workload with the requested name; `None` if there is none.
 fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
     let jobs = request.jobs.unwrap_or(100);
@@ -335,8 +348,7 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
             (clusters::fcs(), Box::new(move |seed| papers::fcs(&profiles, &kinds, gap_s, jobs, seed)))
         }
         "coshh-facebook" | "coshh-yahoo" => {
-            let facebook = request.workload == "coshh-facebook";
-            let classes = if facebook { &coshh::FACEBOOK[..] } else { &coshh::YAHOO[..] };
+            let classes = coshh_classes(&request.workload)?;
             users = coshh::min_shares(classes, false);
             let gap_s = request.gap_s.unwrap_or(60.0);
             let work = move |seed| coshh::workload("coshh", classes, jobs, gap_s, seed);
@@ -441,6 +453,20 @@ mod tests {
         assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are fixed");
         let asked = Request { scale: Some(3.0), ..request("gridmix") };
         assert!(refused(&asked).starts_with("gridmix takes no --scale"));
+    }
+
+    #[test]
+    fn coshh_workloads_give_shares_to_every_policy_and_durations_to_coshh() {
+        let asked = Request { nodes: Some(8), ..request("coshh-yahoo") };
+        let case = open(&asked).unwrap_or_else(|error| panic!("{error}"));
+        let of = |key: &str| case.params.get(key).map(String::as_str);
+        for place in ["fair.pools", "fcs.pools", "coda.pools", "coshh.users"] {
+            assert_eq!(of(&format!("{place}.U6.min_maps")), Some("9"), "15 of 54 slots: {place}");
+        }
+        assert!(of("coshh.users.U6.map_time").is_some_and(|time| time.starts_with("138.76")));
+        // The eighth machine is of the type of the second.
+        assert_eq!((of("coshh.nodes.n6.speed"), of("coshh.nodes.n7.speed")), (Some("0.01"), Some("1")));
+        schedulers::make("coshh", &case.params).unwrap_or_else(|error| panic!("{error}"));
     }
 
     #[test]

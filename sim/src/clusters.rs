@@ -1,7 +1,7 @@
 //! The clusters of the papers, for `mrctl repro`, `mrctl sim --workload` and measurements.
 //!
-//! They use the timing of Hadoop 1: a tracker sends a heartbeat every three seconds, and reports a
-//! free slot, and gets work, only with a heartbeat.
+//! Except for that of COSHH, they use the timing of Hadoop 1: a tracker sends a heartbeat every three
+//! seconds, and reports a free slot, and gets work, only with a heartbeat.
 
 use crate::{Setup, workload::coshh};
 use mrcore::{PerPhase, Span, metrics::shares::MinShare};
@@ -57,17 +57,44 @@ pub fn coshh_growing(resources: u32) -> Setup {
     coshh::resources_of_two_slots(resources, "fifo")
 }
 
-/// Returns policy parameters with the weights and minimum shares of the users. A minimum share is
-/// divided into map and reduce slots in the ratio 31 to 23, that of the six machines of COSHH.
+/// Returns policy parameters with the weights and minimum shares of the users, for every policy that
+/// has shares of users. A minimum share is divided into map and reduce slots in the ratio 31 to 23,
+/// that of the six machines of COSHH.
 pub fn share_params(users: &[(String, MinShare)]) -> Params {
     let mut params = Params::new();
     for (user, min_share_of) in users {
         let (maps, reduces) = (min_share_of.min_share * 31.0 / 54.0, min_share_of.min_share * 23.0 / 54.0);
-        for place in ["fair.pools", "coshh.users"] {
+        for place in ["fair.pools", "fcs.pools", "coda.pools", "coshh.users"] {
             params.insert(format!("{place}.{user}.weight"), min_share_of.weight.to_string());
             params.insert(format!("{place}.{user}.min_maps"), format!("{maps:.0}"));
             params.insert(format!("{place}.{user}.min_reduces"), format!("{reduces:.0}"));
         }
     }
     params
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_with_shares_gets_those_of_the_users() {
+        let user = ("U1".to_owned(), MinShare { min_share: 54.0, weight: 2.0 });
+        let given = share_params(&[user]);
+        let mut policies = 0;
+        for policy in schedulers::describe(&Params::new()).expect("no parameters") {
+            for place in ["pools", "users"].map(|place| format!("{}.{place}.U1", policy.section)) {
+                let weight = format!("{place}.weight");
+                let has_shares =
+                    schedulers::make("fifo", &Params::from([(weight.clone(), "2".to_owned())])).is_ok();
+                assert_eq!(given.contains_key(&weight), has_shares, "{place}");
+                if has_shares {
+                    let of = |field: &str| given.get(&format!("{place}.{field}")).map(String::as_str);
+                    assert_eq!((of("min_maps"), of("min_reduces")), (Some("31"), Some("23")), "{place}");
+                    policies += 1;
+                }
+            }
+        }
+        assert_eq!(policies, 4, "fair, fcs, coda and coshh");
+    }
 }
