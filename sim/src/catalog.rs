@@ -15,7 +15,9 @@ use crate::{
 };
 use mrcore::{PerPhase, metrics::shares::MinShare};
 use schedulers::Params;
+use serde::Serialize;
 use std::{
+    fmt,
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -125,11 +127,62 @@ pub struct Case {
     pub skipped_jobs: Option<String>,
 }
 
+/// The size of a workload and its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CaseSize {
+    /// Number of jobs and of tasks.
+    pub jobs: usize,
+    pub tasks: usize,
+    /// Offered load of each phase; null if all jobs arrive at once.
+    pub offered_load: Option<OfferedLoad>,
+    pub machines: usize,
+    pub map_slots: u32,
+    pub reduce_slots: u32,
+}
+
+/// The offered load of each phase.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct OfferedLoad {
+    pub map: f64,
+    pub reduce: f64,
+}
+
+impl fmt::Display for CaseSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} with {} map and {} reduce slots, {}, {}",
+            crate::count(self.machines, "node"),
+            self.map_slots,
+            self.reduce_slots,
+            crate::count(self.jobs, "job"),
+            crate::count(self.tasks, "task"),
+        )?;
+        match self.offered_load {
+            Some(load) => write!(f, ", offered load {:.2} (maps) and {:.2} (reduces)", load.map, load.reduce),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Case {
+    /// Returns the size with this seed.
+    pub fn size(&self, seed: u64) -> CaseSize {
+        let (slots, workload) = (self.setup.slots(), (self.workload)(seed));
+        let load = workload.offered_load(&self.setup);
+        CaseSize {
+            jobs: workload.jobs.len(),
+            tasks: workload.tasks(),
+            offered_load: load.map(|PerPhase { map, reduce }| OfferedLoad { map, reduce }),
+            machines: self.setup.machines.len(),
+            map_slots: slots.map,
+            reduce_slots: slots.reduce,
+        }
+    }
+
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
     pub fn describe(&self, request: &Request, seeds: &Range<u64>) -> String {
-        let (slots, workload) = (self.setup.slots(), (self.workload)(seeds.start));
         let is_named = WORKLOADS.iter().any(|(known, _)| *known == request.workload);
         let profiles = match &request.profiles {
             Some(path) => format!(", profiles of {}", path.display()),
@@ -137,17 +190,10 @@ impl Case {
             None => if is_named { ", built-in profiles" } else { "" }.to_owned(),
         };
         let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
-        let load = workload.offered_load(&self.setup).map_or_else(String::new, |load| {
-            format!(", offered load {:.2} (maps) and {:.2} (reduces)", load.map, load.reduce)
-        });
         format!(
-            "simulated: {} on {} with {} map and {} reduce slots, {}, {}{scale}{load}, {}{profiles}",
+            "simulated: {} on {}{scale}, {}{profiles}",
             request.workload,
-            crate::count(self.setup.machines.len(), "node"),
-            slots.map,
-            slots.reduce,
-            crate::count(workload.jobs.len(), "job"),
-            crate::count(workload.tasks(), "task"),
+            self.size(seeds.start),
             crate::count((seeds.end - seeds.start) as usize, "seed"),
         )
     }

@@ -1,9 +1,12 @@
 //! Faults of a simulated cluster, as plain data. The fuzzer generates faults; scenario files
 //! contain them directly or as steps (`crate::scenario`).
 
-use crate::rng::Rng;
+use crate::{Workload, rng::Rng};
 use mrcore::Span;
 use serde::Deserialize;
+
+/// Random failures begin until this long after twice the time of the last submission.
+const FAILURES_AFTER_LAST_JOB_S: f64 = 86_400.0;
 
 /// A fault with its time.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,7 +57,7 @@ pub enum FaultKind {
 /// Returns random failures of machines: each machine works for `mtbf_s` seconds on average, then it
 /// is down for `mttr_s` seconds on average. Both are distributed exponentially. No failure begins
 /// after `until_s`.
-pub fn random_failures(machines: u32, mtbf_s: f64, mttr_s: f64, until_s: f64, seed: u64) -> Vec<Fault> {
+fn random_failures(machines: u32, mtbf_s: f64, mttr_s: f64, until_s: f64, seed: u64) -> Vec<Fault> {
     let mut faults = Vec::new();
     for node in 0..machines {
         let mut rng = Rng::of(seed, "failures").forked(u64::from(node));
@@ -66,6 +69,18 @@ pub fn random_failures(machines: u32, mtbf_s: f64, mttr_s: f64, until_s: f64, se
         }
     }
     faults
+}
+
+/// Returns [`random_failures`] while the jobs of a workload may run.
+pub fn random_failures_during(
+    workload: &Workload,
+    machines: usize,
+    (mtbf_s, mttr_s): (f64, f64),
+    seed: u64,
+) -> Vec<Fault> {
+    let last_s = workload.jobs.last().map_or(0.0, |job| job.at.as_secs_f64());
+    let until_s = 2.0 * last_s + FAILURES_AFTER_LAST_JOB_S;
+    random_failures(machines as u32, mtbf_s, mttr_s, until_s, seed)
 }
 
 /// A fault as written in a file.

@@ -2,15 +2,16 @@
 
 use super::{
     provenance::Provenance,
-    sim::{can_write, parse_policies, write},
+    sim::{FAILURE_TIME_MIN, can_write, parse_policies, write},
 };
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result, bail};
 use daemon::Period;
+use serde::Serialize;
 use serde_json::json;
 use sim::{
     campaign::{Campaign, CampaignWorkload, Leaderboard},
-    catalog::Request,
+    catalog::{CaseSize, Request},
     report,
 };
 use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::ExitCode};
@@ -25,8 +26,8 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::Ex
       --workloads fcs-map-heavy --figures paper\n  \
     mrctl compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
-    jobs, gap, load, scale, trace-nodes, profiles, faults; they are those of\n\
-    `mrctl sim`. `mrctl lab compare` is the same command.")]
+    jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
+    those of `mrctl sim`. `mrctl lab compare` is the same command.")]
 pub(crate) struct Args {
     /// Policies, separated by commas, with parameters in brackets; LABEL=POLICY gives one a label
     #[arg(long, value_name = "LIST")]
@@ -79,6 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let variants = parse_policies(&args.policies)?;
     let policies: Vec<&str> = variants.iter().map(|variant| variant.label.as_str()).collect();
     let workloads = open_workloads(&args.workloads, args.seeds)?;
+    let sizes: Vec<WorkloadSize<'_>> =
+        workloads.iter().map(|workload| WorkloadSize::of(workload, args.first_seed)).collect();
     let labels: Vec<&str> = workloads.iter().map(|workload| workload.label.as_str()).collect();
     let mut seen = BTreeSet::new();
     if let Some(twice) = labels.iter().find(|label| !seen.insert(**label)) {
@@ -124,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         write(path, &csv(&made_by, &board))?;
     }
     if let Some(path) = &args.report {
-        write(path, &page(&made_by, &board))?;
+        write(path, &page(&made_by, &board, &sizes))?;
     }
     if let Some(folder) = &args.figures {
         for (name, chart) in figures(&board) {
@@ -136,31 +139,50 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "command": provenance.command,
             "version": provenance.version,
             "commit": provenance.commit,
+            "date": output::utc(output::now_ms()),
             "first_seed": args.first_seed,
             "seeds": args.seeds,
+            "workloads": sizes,
             "leaderboard": board,
             "tables": archived_tables(&board),
+            "runs": board.means_per_seed(),
         }))?;
     } else {
-        print(&board, args.seeds)?;
+        print(&board, &sizes, args.seeds)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(board: &Leaderboard, seeds: u64) -> Result<()> {
-    for (workload, table) in board.tables() {
-        output::line(format!("{workload}, {}\n{}", output::count(seeds, "seed"), table.text()))?;
+/// The size of a workload in the first seed.
+#[derive(Debug, Serialize)]
+struct WorkloadSize<'a> {
+    label: &'a str,
+    #[serde(flatten)]
+    size: CaseSize,
+}
+
+impl<'a> WorkloadSize<'a> {
+    fn of(workload: &'a CampaignWorkload, first_seed: u64) -> Self {
+        Self { label: &workload.label, size: workload.case.size(first_seed) }
+    }
+}
+
+fn print(board: &Leaderboard, sizes: &[WorkloadSize<'_>], seeds: u64) -> Result<()> {
+    for ((workload, table), size) in board.tables().into_iter().zip(sizes) {
+        let (size, seeds) = (&size.size, output::count(seeds, "seed"));
+        output::line(format!("{workload} on {size}, {seeds}\n{}", table.text()))?;
     }
     output::line(format!("mean completion divided by the best\n{}", board.summary().text()))
 }
 
-fn page(made_by: &str, board: &Leaderboard) -> String {
+fn page(made_by: &str, board: &Leaderboard, sizes: &[WorkloadSize<'_>]) -> String {
     let mut body = report::paragraphs([made_by].into_iter());
     let _ = write!(body, "<h2>{SUMMARY}</h2>{}", board.summary().html());
-    for ((workload, table), (_, chart)) in board.tables().into_iter().zip(board.charts(&report::svg::SCREEN))
-    {
-        let title = report::html::escape(&workload);
-        let _ = write!(body, "<h2>{title}</h2>{}<h3>Slowdown of jobs</h3>{chart}", table.html());
+    let charts = board.charts(&report::svg::SCREEN);
+    for (((workload, table), (_, chart)), size) in board.tables().into_iter().zip(charts).zip(sizes) {
+        let (title, size) = (report::html::escape(&workload), size.size);
+        let table = table.html();
+        let _ = write!(body, "<h2>{title}</h2><p>{size}</p>{table}<h3>Slowdown of jobs</h3>{chart}");
     }
     report::page("Comparison of policies", &body)
 }
@@ -209,17 +231,37 @@ fn open_workloads(list: &str, seeds: u64) -> Result<Vec<CampaignWorkload>> {
         };
         let mut keys = BTreeSet::new();
         let mut request = Request { workload: name.to_owned(), ..Request::default() };
+        let (mut mtbf_s, mut mttr_s) = (None, None);
         for pair in options.split(';').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| usage(format!("{pair} has no value")))?;
             if !keys.insert(key) {
                 return Err(usage(format!("{key} is given twice")));
             }
-            set_option(&mut request, key, value).map_err(usage)?;
+            match key {
+                "mtbf" => mtbf_s = Some(failure_time_s(key, value).map_err(usage)?),
+                "mttr" => mttr_s = Some(failure_time_s(key, value).map_err(usage)?),
+                _ => set_option(&mut request, key, value).map_err(usage)?,
+            }
+        }
+        if mtbf_s.is_some() != mttr_s.is_some() {
+            return Err(usage("mtbf and mttr are given together".into()));
+        }
+        if mtbf_s.is_some() && request.faults.is_some() {
+            return Err(usage("give either mtbf and mttr or faults".into()));
         }
         let case = super::sim::open_case(&request, seeds, request.faults.as_deref())?;
-        workloads.push(CampaignWorkload { label: part.to_owned(), case });
+        workloads.push(CampaignWorkload { label: part.to_owned(), case, failures_s: mtbf_s.zip(mttr_s) });
     }
     Ok(workloads)
+}
+
+/// Parses the mean time between failures, or until a machine is back, to seconds.
+fn failure_time_s(key: &str, value: &str) -> Result<f64, String> {
+    let time: Period = value.parse().map_err(|why| format!("{key}={value}: {why}"))?;
+    if time.0 < FAILURE_TIME_MIN {
+        return Err(format!("{key}={value}: the time must be at least 1s"));
+    }
+    Ok(time.0.as_secs_f64())
 }
 
 /// Sets one option of a workload.
@@ -302,6 +344,13 @@ mod tests {
             ["hsrtf", "gridmix[nodes=7;jobs=3]"]
         );
         assert_eq!(workloads[1].case.setup.machines.len(), 7);
+        assert_eq!(workloads[1].failures_s, None);
+        let failing = &open_workloads("gridmix[jobs=3;mtbf=2h;mttr=10m]", 2).unwrap()[0];
+        assert_eq!(failing.failures_s, Some((7200.0, 600.0)));
+        let size = json!(WorkloadSize::of(failing, 1));
+        assert_eq!((&size["label"], &size["jobs"]), (&json!(failing.label), &json!(3)));
+        assert_eq!((&size["machines"], &size["map_slots"]), (&json!(20), &json!(160)));
+        assert!(size["offered_load"]["map"].as_f64() > Some(0.0), "{size}");
         let cases = [
             ("gridmix[nodes=x]", "nodes=x is not a number"),
             ("gridmix[nodes]", "nodes has no value"),
@@ -311,6 +360,10 @@ mod tests {
             ("", "not a list"),
             ("nothing", "unknown workload"),
             ("hsrtf[load=0.5]", "takes no --load"),
+            ("gridmix[mtbf=2h]", "mtbf and mttr are given together"),
+            ("gridmix[mtbf=0s;mttr=1m]", "mtbf=0s: the time must be at least 1s"),
+            ("gridmix[mtbf=soon;mttr=1m]", "mtbf=soon: "),
+            ("gridmix[mtbf=2h;mttr=1m;faults=f.toml]", "either mtbf and mttr or faults"),
         ];
         for (list, wanted) in cases {
             let error = open_workloads(list, 2).err().expect(list).to_string();

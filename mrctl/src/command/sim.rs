@@ -7,10 +7,11 @@ use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
 use sim::{
+    Workload,
     catalog::{self, Case, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     export,
-    fault::{Fault, random_failures},
+    fault::{Fault, random_failures_during},
     profile, report,
     workload::history,
 };
@@ -21,9 +22,7 @@ use std::{
 };
 
 /// The shortest mean time between failures, and until a machine is back.
-const FAILURE_TIME_MIN: Duration = Duration::from_secs(1);
-/// Random failures begin until this long after twice the time of the last submission.
-const FAILURES_AFTER_LAST_JOB_S: f64 = 86_400.0;
+pub(super) const FAILURE_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// Compare scheduling policies in a simulated cluster
 #[derive(Debug, clap::Args)]
@@ -210,8 +209,8 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     let heading = case.describe(&request, &seeds);
     let planned = args.faults.as_ref().map(|_| case.setup.faults.len() + case.setup.steps.len());
     let details = sim_json::Details::of(&case, &request, args.first_seed);
-    let failures = random_failures_of(args, &case);
     let machines = case.setup.machines.len();
+    let failures = random_failures_of(args, &case.workload, machines);
     let variants = variants.into_iter().map(|variant| variant.with_params(&case.params)).collect();
     let runs = SimulationProgress::new();
     let monitor = |run: RunProgress<'_>| {
@@ -314,14 +313,14 @@ pub(super) fn open_case(request: &Request, seeds: u64, faults: Option<&Path>) ->
 }
 
 /// Returns a function that draws the failures of machines for a seed.
-fn random_failures_of(args: &Compare, case: &Case) -> Option<impl Fn(u64) -> Vec<Fault> + Sync + use<>> {
+fn random_failures_of(
+    args: &Compare,
+    workload: &(impl Fn(u64) -> Workload + Sync),
+    machines: usize,
+) -> Option<impl Fn(u64) -> Vec<Fault> + Sync> {
     let (mtbf, mttr) = args.mtbf.zip(args.mttr)?;
-    let machines = case.setup.machines.len() as u32;
-    let last_s = (case.workload)(args.first_seed).jobs.last().map_or(0.0, |job| job.at.as_secs_f64());
-    // Jobs may run for long after the last submission.
-    let until_s = 2.0 * last_s + FAILURES_AFTER_LAST_JOB_S;
-    let [mtbf_s, mttr_s] = [mtbf, mttr].map(|period| period.0.as_secs_f64());
-    Some(move |seed| random_failures(machines, mtbf_s, mttr_s, until_s, seed))
+    let times = (mtbf.0.as_secs_f64(), mttr.0.as_secs_f64());
+    Some(move |seed| random_failures_during(&workload(seed), machines, times, seed))
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {

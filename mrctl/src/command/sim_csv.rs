@@ -9,11 +9,13 @@ use std::fmt::Write as _;
 const LABELS: [&str; 2] = ["workload", "policy"];
 
 /// The scores of `mrctl lab compare` that are figures over seeds, with an interval.
-const FIGURES: [&str; 7] = [
+const FIGURES: [&str; 9] = [
     "completion_s",
     "against_reference",
     "makespan_s",
     "locality",
+    "map_slots_used",
+    "reduce_slots_used",
     "lost_slot_s",
     "overhead_slot_s",
     "preemptions",

@@ -5,8 +5,8 @@ use super::provenance::Provenance;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sim::{
-    JobFigures, PerPhase, Phase, Span,
-    catalog::{Case, Request},
+    JobFigures, Phase, Span,
+    catalog::{Case, CaseSize, Request},
     experiment::{Comparison, Figure, makespan_s, reduce_wait_s},
     report,
 };
@@ -18,36 +18,15 @@ pub(crate) struct Details {
     pub(crate) provenance: Provenance,
     /// Name or file of the workload.
     workload: String,
-    /// Number of jobs and of tasks in the first seed.
-    jobs: usize,
-    tasks: usize,
-    /// Offered load of each phase in the first seed; null if all jobs arrive at once.
-    offered_load: Option<LoadJson>,
-    machines: usize,
-    map_slots: u32,
-    reduce_slots: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct LoadJson {
-    map: f64,
-    reduce: f64,
+    /// The size of the workload in the first seed.
+    #[serde(flatten)]
+    size: CaseSize,
 }
 
 impl Details {
     pub(crate) fn of(case: &Case, request: &Request, first_seed: u64) -> Self {
-        let (workload, slots) = ((case.workload)(first_seed), case.setup.slots());
-        let load = workload.offered_load(&case.setup);
-        Self {
-            provenance: Provenance::of_this_process(),
-            workload: request.workload.clone(),
-            jobs: workload.jobs.len(),
-            tasks: workload.tasks(),
-            offered_load: load.map(|PerPhase { map, reduce }| LoadJson { map, reduce }),
-            machines: case.setup.machines.len(),
-            map_slots: slots.map,
-            reduce_slots: slots.reduce,
-        }
+        let (provenance, workload) = (Provenance::of_this_process(), request.workload.clone());
+        Self { provenance, workload, size: case.size(first_seed) }
     }
 }
 
@@ -154,9 +133,11 @@ pub(crate) fn jobs(comparison: &Comparison, at: usize) -> Value {
                 "user": job.user,
                 "maps": job.tasks.map,
                 "reduces": job.tasks.reduce,
+                "input_bytes": job.input_bytes,
                 "submitted_s": Span(job.submitted.0).as_secs_f64(),
                 "completion_s": job.makespan().map(Span::as_secs_f64),
                 "succeeded": job.succeeded,
+                "failure": job.failure,
                 "waiting_s": job.waiting().map(Span::as_secs_f64),
                 "reduce_wait_s": reduce_wait_s(job),
                 "locality": job.locality(),
@@ -213,6 +194,8 @@ mod tests {
             assert!(seconds(makespan) > 1.5 * seconds(mean), "makespan {makespan}, mean completion {mean}");
             assert!(seconds(&row["groups"]["large"]["completion_s"]) > 0.0);
             let jobs = row["jobs"].as_array().expect("jobs");
+            assert_eq!(jobs[0]["input_bytes"], 256_u64 * 128_000_000, "256 blocks");
+            assert!(jobs.iter().all(|job| job["failure"].is_null() && job["succeeded"] == true));
             let waiting_for = |job: &&Value| job["reduce_wait_s"].is_null();
             assert_eq!(
                 jobs.iter().filter(waiting_for).count(),

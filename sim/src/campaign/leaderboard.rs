@@ -13,6 +13,7 @@ use crate::{
 };
 use mrcore::metrics::stats::{holm, jain, mean, p_value, quantile};
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 use std::{
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
@@ -49,6 +50,9 @@ pub struct Score {
     pub largest_against_fair: Option<f64>,
     pub makespan_s: Figure,
     pub locality: Option<Figure>,
+    /// Fraction of the slots of each phase that were in use.
+    pub map_slots_used: Option<Figure>,
+    pub reduce_slots_used: Option<Figure>,
     pub lost_slot_s: Figure,
     pub overhead_slot_s: Figure,
     pub preemptions: Figure,
@@ -69,6 +73,9 @@ pub struct Leaderboard {
     pub missing_runs: usize,
     #[serde(skip)]
     slowdowns: Vec<Vec<f64>>,
+    /// Mean completion of each seed, for each score.
+    #[serde(skip)]
+    means: Vec<Vec<f64>>,
 }
 
 /// The runs of one policy on one workload, by seed.
@@ -105,8 +112,8 @@ impl Leaderboard {
         }
         let none = BySeed::new();
         let of = |workload, policy| runs.get(&(workload, policy)).unwrap_or(&none);
-        let (mut scores, mut p_values, mut slowdowns, mut missing_runs) =
-            (Vec::new(), Vec::new(), Vec::new(), 0);
+        let (mut scores, mut p_values, mut missing_runs) = (Vec::new(), Vec::new(), 0);
+        let (mut slowdowns, mut means) = (Vec::new(), Vec::new());
         for workload in workloads {
             let expected: BTreeSet<&str> = policies.iter().copied().chain([ALONE, FAIR]).collect();
             let there = expected.iter().map(|policy| of(workload, policy).len());
@@ -118,6 +125,7 @@ impl Leaderboard {
                 scores.push(score);
                 p_values.push(p_value);
                 slowdowns.push(slowed);
+                means.push(ours.values().map(|run| mean_completion(run)).collect());
             }
         }
         let known: Vec<f64> = p_values.iter().flatten().copied().collect();
@@ -125,7 +133,7 @@ impl Leaderboard {
         for (score, p_value) in scores.iter_mut().zip(p_values) {
             score.p_corrected = p_value.and_then(|_| corrected.next());
         }
-        Self { reference: reference.to_owned(), scores, missing_runs, slowdowns }
+        Self { reference: reference.to_owned(), scores, missing_runs, slowdowns, means }
     }
 
     fn of_workload<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = (&'a Score, &'a Vec<f64>)> {
@@ -139,8 +147,24 @@ impl Leaderboard {
         all.filter(|workload| seen.insert(*workload)).collect()
     }
 
+    /// Returns the mean completion of each seed under each policy, for each workload, in seconds and
+    /// in the order of the seeds.
+    pub fn means_per_seed(&self) -> Vec<Value> {
+        let rounded = |mean: &f64| json!((mean * 10.0).round() / 10.0);
+        let one = |workload: &str| {
+            let scores = self.scores.iter().zip(&self.means);
+            let scores = scores.filter(|(score, _)| score.workload == workload);
+            let policies: Map<String, Value> = scores
+                .map(|(score, means)| (score.policy.clone(), means.iter().map(rounded).collect()))
+                .collect();
+            json!({ "workload": workload, "completion_s": policies })
+        };
+        self.workloads().into_iter().map(one).collect()
+    }
+
     /// Returns a table for each workload, the policy with the lowest mean completion first.
     pub fn tables(&self) -> Vec<(String, Table)> {
+        let fraction = |figure: Option<Figure>| figure.map_or_else(|| "-".into(), Cell::fraction);
         let one = |workload: &str| {
             let against = format!("against {}", self.reference);
             let mut table = Table::new(&[
@@ -156,6 +180,8 @@ impl Leaderboard {
                 "largest tenth / fair",
                 "makespan s",
                 "locality",
+                "map slots used",
+                "reduce slots used",
                 "lost slot-s",
                 "overhead slot-s",
                 "preempted",
@@ -177,7 +203,9 @@ impl Leaderboard {
                     Cell::number(score.rho_p99),
                     Cell::number(score.largest_against_fair),
                     score.makespan_s.into(),
-                    score.locality.map_or_else(|| "-".into(), Cell::fraction),
+                    fraction(score.locality),
+                    fraction(score.map_slots_used),
+                    fraction(score.reduce_slots_used),
                     score.lost_slot_s.into(),
                     score.overhead_slot_s.into(),
                     score.preemptions.into(),
@@ -331,7 +359,9 @@ fn score(
     let unfinished =
         |run: &&RunRecord| run.unsubmitted + run.jobs.iter().filter(|job| job.completion_s.is_none()).count();
     let unfinished = ours.values().map(unfinished).sum();
-    let localities: Vec<f64> = ours.values().filter_map(|run| run.locality).collect();
+    let over_known = |of: fn(&RunRecord) -> Option<f64>| {
+        Figure::of(&ours.values().filter_map(|run| of(run)).collect::<Vec<_>>()).known()
+    };
     let score = Score {
         workload: workload.to_owned(),
         policy: policy.to_owned(),
@@ -346,7 +376,9 @@ fn score(
         largest_against_fair: (!largest[0].is_empty())
             .then(|| mean(&largest[0]) / mean(&largest[1]).max(1e-6)),
         makespan_s: over_seeds(&|run| run.makespan_s),
-        locality: (!localities.is_empty()).then(|| Figure::of(&localities)),
+        locality: over_known(|run| run.locality),
+        map_slots_used: over_known(|run| run.map_slots_used),
+        reduce_slots_used: over_known(|run| run.reduce_slots_used),
         lost_slot_s: over_seeds(&|run| run.lost_slot_s),
         overhead_slot_s: over_seeds(&|run| run.overhead_slot_s),
         preemptions: over_seeds(&|run| run.preemptions as f64),

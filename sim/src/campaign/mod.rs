@@ -17,11 +17,12 @@ mod leaderboard;
 use crate::{
     Outcome, RuleViolation, World,
     catalog::Case,
-    experiment::{ALONE, ExperimentError, Variant, in_parallel, time_alone},
+    experiment::{ALONE, ExperimentError, Variant, in_parallel, time_alone, utilisation},
+    fault::random_failures_during,
     rng::Rng,
 };
 pub use leaderboard::{Leaderboard, Score};
-use mrcore::Span;
+use mrcore::{PerPhase, Phase, Span};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt::{self, Write as _},
@@ -61,6 +62,9 @@ pub struct CampaignWorkload {
     /// The workload and its options, as given on the command line.
     pub label: String,
     pub case: Case,
+    /// Mean seconds between random failures of a machine, and until it is back; `None` without
+    /// random failures.
+    pub failures_s: Option<(f64, f64)>,
 }
 
 /// Policies, workloads and seeds to run.
@@ -99,6 +103,9 @@ pub struct RunRecord {
     pub makespan_s: f64,
     /// Fraction of the maps that were launched node-local; null without maps.
     pub locality: Option<f64>,
+    /// Fraction of the slots of each phase that were in use until the makespan; null without slots.
+    pub map_slots_used: Option<f64>,
+    pub reduce_slots_used: Option<f64>,
     /// Slot seconds of work that was lost, and of preemptions.
     pub lost_slot_s: f64,
     pub overhead_slot_s: f64,
@@ -151,7 +158,8 @@ impl Run<'_> {
         });
         let mut hash = InputHash::default();
         let workload = (case.workload)(self.seed);
-        let _ = write!(hash, "{:?}{:?}{:?}{policy:?}", case.setup, case.users, workload);
+        let failures_s = self.workload.failures_s;
+        let _ = write!(hash, "{:?}{:?}{:?}{policy:?}{failures_s:?}", case.setup, case.users, workload);
         format!("{:016x}", hash.0.finish())
     }
 
@@ -264,6 +272,8 @@ impl Campaign<'_> {
             reduce_slots: slots.reduce,
             makespan_s: 0.0,
             locality: None,
+            map_slots_used: None,
+            reduce_slots_used: None,
             lost_slot_s: 0.0,
             overhead_slot_s: 0.0,
             preemptions: 0,
@@ -292,6 +302,9 @@ impl Campaign<'_> {
             return Ok((record, false));
         };
         let variant = variant.clone().with_params(&case.params);
+        if let Some(times_s) = run.workload.failures_s {
+            setup.faults = random_failures_during(&workload, setup.machines.len(), times_s, run.seed);
+        }
         (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
         let world = World::new(setup, workload)?.with_users(case.users.clone());
         let broken = |broken: RuleViolation| ExperimentError::RuleViolation {
@@ -300,17 +313,19 @@ impl Campaign<'_> {
             broken,
         };
         let outcome = world.run_monitored(None, |_| began.elapsed() < self.time_limit).map_err(broken)?;
-        record.add_outcome(&outcome);
+        record.add_outcome(&outcome, slots);
         Ok((record, outcome.stopped))
     }
 }
 
 impl RunRecord {
-    fn add_outcome(&mut self, outcome: &Outcome) {
+    fn add_outcome(&mut self, outcome: &Outcome, slots: PerPhase<u32>) {
         let first = outcome.metrics.jobs().map(|(_, job)| job.submitted).min();
         let last = outcome.metrics.jobs().filter_map(|(_, job)| job.ended.or(job.observed_until)).max();
         self.makespan_s = first.zip(last).map_or(0.0, |(first, last)| last.since(first).as_secs_f64());
         self.locality = crate::report::locality(outcome);
+        self.map_slots_used = utilisation(outcome, slots, Phase::Map);
+        self.reduce_slots_used = utilisation(outcome, slots, Phase::Reduce);
         (self.events, self.unsubmitted) = (outcome.events, outcome.unsubmitted);
         for (id, job) in outcome.metrics.jobs() {
             self.lost_slot_s += job.lost.as_secs_f64();
@@ -354,7 +369,8 @@ mod tests {
 
     fn workload() -> CampaignWorkload {
         let request = Request { workload: "gridmix".into(), jobs: Some(6), ..Request::default() };
-        CampaignWorkload { label: "gridmix[jobs=6]".into(), case: catalog::open(&request).expect("a name") }
+        let case = catalog::open(&request).expect("a name");
+        CampaignWorkload { label: "gridmix[jobs=6]".into(), case, failures_s: None }
     }
 
     fn campaign<'a>(
@@ -416,6 +432,26 @@ mod tests {
         assert!(error.contains(&path.display().to_string()) && error.contains("delete the file"), "{error}");
     }
 
+    #[test]
+    fn records_have_utilisation_and_random_failures_cost_work() {
+        let variants = Variant::list("fifo").expect("a policy");
+        let of = |failures_s| {
+            let workloads = [CampaignWorkload { failures_s, ..workload() }];
+            let records = campaign(&workloads, &variants, None, (0, 1)).run(&|_, _, _| {}).expect("it runs");
+            let fifo = records.into_iter().filter(|record| record.policy == "fifo");
+            fifo.collect::<Vec<_>>()
+        };
+        let (calm, failing) = (of(None), of(Some((60.0, 60.0))));
+        for record in &calm {
+            let used = [record.map_slots_used, record.reduce_slots_used].map(|used| used.expect("slots"));
+            assert!(used.iter().all(|used| (0.0..1.0).contains(used) && *used > 0.0), "{used:?}");
+        }
+        let lost = |records: &[RunRecord]| records.iter().map(|record| record.lost_slot_s).sum::<f64>();
+        assert!(lost(&calm) == 0.0 && lost(&failing) > 0.0, "{} and {}", lost(&calm), lost(&failing));
+        assert_ne!(calm[0].inputs, failing[0].inputs, "failures are inputs of a run");
+        assert_ne!(failing[0].lost_slot_s, failing[1].lost_slot_s, "each seed has failures of its own");
+    }
+
     fn record(policy: &str, seed: u64, completions: &[Option<f64>]) -> RunRecord {
         let job = |(at, completion_s): (usize, &Option<f64>)| JobRecord {
             job: at as u32 + 1,
@@ -438,6 +474,8 @@ mod tests {
             reduce_slots: 1,
             makespan_s: 10.0,
             locality: None,
+            map_slots_used: None,
+            reduce_slots_used: None,
             lost_slot_s: 0.0,
             overhead_slot_s: 0.0,
             preemptions: 0,
@@ -478,6 +516,8 @@ mod tests {
         let layout = &crate::report::svg::SCREEN;
         let chart = crate::report::svg::bars(layout, "completion / a", &["w".to_owned()], &drawn);
         assert_eq!(board.completion_chart(layout), chart, "the intervals are of paired differences");
+        let seeds = &board.means_per_seed()[0];
+        assert_eq!(seeds["completion_s"]["a"], serde_json::json!([11.0, 11.0, 11.0, 11.0]));
         let summary = board.summary().text();
         assert!(summary.lines().nth(1).is_some_and(|first| first.starts_with('a')), "{summary}");
         assert!(summary.contains('≥'), "{summary}");

@@ -3,7 +3,7 @@
 use super::Variant;
 use crate::Outcome;
 use mrcore::{
-    Phase, Span,
+    PerPhase, Phase, Span,
     ids::JobId,
     metrics::{
         JobFigures,
@@ -27,7 +27,7 @@ pub struct Comparison {
     /// Names of the groups of jobs, in the order of [`Workload::groups`](crate::Workload::groups).
     pub groups: Vec<String>,
     /// Slots of the cluster.
-    pub slots: mrcore::PerPhase<u32>,
+    pub slots: PerPhase<u32>,
 }
 
 /// How long jobs take when they run alone on a cluster without faults. This is the base of
@@ -190,17 +190,9 @@ impl Comparison {
         all.into_iter().map(|id| succeeded(ours, id).zip(succeeded(theirs, id))).collect()
     }
 
-    /// Returns the fraction of the slots of a phase that were in use, from the first submission to
-    /// the end of the last job.
+    /// Returns the fraction of the slots of a phase that were in use ([`utilisation`]).
     pub fn utilisation(&self, variant: usize, phase: Phase) -> Figure {
-        self.figure_of(variant, |outcome| {
-            let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
-            let last = jobs().filter_map(|job| job.ended.or(job.observed_until)).max()?;
-            let span_s = last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64();
-            let held_s: f64 = jobs().map(|job| job.held[phase].as_secs_f64()).sum();
-            let slots = f64::from(self.slots[phase]);
-            (slots * span_s > 0.0).then(|| held_s / (slots * span_s))
-        })
+        self.figure_of(variant, |outcome| utilisation(outcome, self.slots, phase))
     }
 
     /// Counts the jobs of a group (or all jobs) with a property, over all seeds.
@@ -247,6 +239,17 @@ impl Comparison {
     pub fn index(&self, label: &str) -> Option<usize> {
         self.variants.iter().position(|variant| variant.label == label)
     }
+}
+
+/// Returns the fraction of the slots of a phase that were in use, from the first submission to the
+/// end of the last job; `None` if there are no slots or no jobs.
+pub(crate) fn utilisation(outcome: &Outcome, slots: PerPhase<u32>, phase: Phase) -> Option<f64> {
+    let jobs = || outcome.metrics.jobs().map(|(_, job)| job);
+    let last = jobs().filter_map(|job| job.ended.or(job.observed_until)).max()?;
+    let span_s = last.since(jobs().map(|job| job.submitted).min()?).as_secs_f64();
+    let held_s: f64 = jobs().map(|job| job.held[phase].as_secs_f64()).sum();
+    let slots = f64::from(slots[phase]);
+    (slots * span_s > 0.0).then(|| held_s / (slots * span_s))
 }
 
 /// Returns the mean seconds that a reduce of the job waited for a slot after the maps were done;

@@ -4,6 +4,7 @@ mod comparison;
 mod variant;
 
 use crate::{Outcome, RuleViolation, Setup, Workload, World, fault::Fault};
+pub(crate) use comparison::utilisation;
 pub use comparison::{Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s};
 use crossbeam::channel;
 use mrcore::{
