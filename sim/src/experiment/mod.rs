@@ -8,7 +8,7 @@ pub(crate) use comparison::utilisation;
 pub use comparison::{Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s};
 use crossbeam::channel;
 use mrcore::{
-    Span,
+    PerPhase, Span,
     ids::JobId,
     metrics::{JobFigures, shares::MinShare},
 };
@@ -177,8 +177,11 @@ impl Experiment<'_> {
     }
 }
 
-/// Simulates a job alone on a cluster without faults, and returns how long it takes; `None` if the
-/// job cannot end, for example because it has reduces and the cluster has no reduce slots.
+/// Simulates a job alone under `fifo` on a cluster without faults, and returns how long it takes;
+/// `None` if the job cannot end, for example because it has reduces and the cluster has no reduce
+/// slots. If machines differ in speed, the job also runs with the slots of the fastest machines
+/// only, and the shorter time counts: `fifo` would give its tasks to slow machines while fast ones
+/// are free.
 pub(crate) fn time_alone(
     setup: &Setup,
     workload: &Workload,
@@ -191,11 +194,22 @@ pub(crate) fn time_alone(
     setup.seed = seed;
     "fifo".clone_into(&mut setup.scheduler);
     setup.params = Params::new();
-    let world = World::new(setup, workload.only_job(index))?;
-    let broken = |broken| ExperimentError::RuleViolation { variant: ALONE.into(), seed, broken };
-    let outcome = world.run(None).map_err(broken)?;
-    let job = outcome.metrics.job(JobId(1)).filter(|job| job.succeeded);
-    Ok(job.and_then(JobFigures::makespan))
+    let run = |setup: Setup| {
+        let world = World::new(setup, workload.only_job(index))?;
+        let broken = |broken| ExperimentError::RuleViolation { variant: ALONE.into(), seed, broken };
+        let outcome = world.run(None).map_err(broken)?;
+        let job = outcome.metrics.job(JobId(1)).filter(|job| job.succeeded);
+        Ok::<_, ExperimentError>(job.and_then(JobFigures::makespan))
+    };
+    let everywhere = run(setup.clone())?;
+    let fastest = setup.machines.iter().map(|machine| machine.speed).fold(0.0, f64::max);
+    let mut slower = setup.machines.iter_mut().filter(|machine| machine.speed < fastest).peekable();
+    if slower.peek().is_none() {
+        return Ok(everywhere);
+    }
+    // The machines stay, because they may store input.
+    slower.for_each(|machine| machine.slots = PerPhase::default());
+    Ok([everywhere, run(setup)?].into_iter().flatten().min())
 }
 
 /// Simulates every job of a workload alone. `ids[i]` is the job ID of job `i` of the workload.
@@ -234,8 +248,10 @@ pub(crate) fn in_parallel<T: Send>(count: usize, one: impl Fn(usize) -> T + Sync
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{profile, workload::papers};
-    use mrcore::PerPhase;
+    use crate::{
+        clusters, profile,
+        workload::{coshh, papers},
+    };
 
     /// Starved jobs must not improve the mean of a run that is stopped by the limit.
     #[test]
@@ -304,6 +320,24 @@ mod tests {
         };
         let (failed, unfinished) = experiment.run().expect("it runs").unfinished(0, None);
         assert!(failed == 0 && (1..31).contains(&unfinished), "{unfinished} jobs are unfinished");
+    }
+
+    /// Half of the machines are a hundred times slower. A job alone must not be measured on them.
+    #[test]
+    fn time_alone_is_that_of_the_fastest_machines() {
+        let workload = coshh::workload("test", &coshh::FACEBOOK, 20, 60.0, 1);
+        let setup = clusters::coshh(6);
+        let mut fast = setup.clone();
+        fast.machines.iter_mut().for_each(|machine| machine.speed = 1.0);
+        let small = workload.jobs.iter().position(|job| job.group == "Small jobs").expect("most jobs");
+        let alone_s = |setup: &Setup, seed: u64| {
+            let alone = time_alone(setup, &workload, small, seed).expect("it runs");
+            alone.expect("the job ends").as_secs_f64()
+        };
+        for seed in 1..=6 {
+            let (unequal, equal) = (alone_s(&setup, seed), alone_s(&fast, seed));
+            assert!(unequal < 2.0 * equal, "{unequal} s, but {equal} s if all machines are fast");
+        }
     }
 
     #[test]
