@@ -2,8 +2,9 @@
 //!
 //! Our result is an interval. It agrees with the paper if the whole interval is within the
 //! tolerance of the paper's number, and differs if no part of the interval is. Otherwise the seeds
-//! do not suffice to decide, and the verdict is undecided. With one seed there is no interval; the
-//! verdict then contains `one seed`.
+//! do not suffice to decide, and the verdict is undecided. A change agrees only if it has the sign of
+//! the paper's, or if its interval contains 0; for small changes the tolerance alone would not
+//! require that. With one seed there is no interval; the verdict then contains `one seed`.
 
 use crate::{
     experiment::Figure,
@@ -32,8 +33,14 @@ pub(super) enum Number {
     Seconds(f64),
     /// A number without unit.
     Plain(f64),
+    /// The least and the largest relative change that the paper gives, or a minimum effect.
+    ChangeRange(f64, f64),
+    /// The least and the largest fraction.
+    PartRange(f64, f64),
     /// A statement without a number about a difference in seconds.
     Statement(Sign),
+    /// A statement without a number about a difference of fractions.
+    PartStatement(Sign),
 }
 
 /// A statement of a paper about the difference between two policies.
@@ -67,21 +74,58 @@ impl Sign {
 }
 
 impl Number {
-    /// Returns the value; not a number for a statement.
+    /// Returns the value; not a number for a statement or a range.
     pub(super) fn value(self) -> f64 {
         match self {
             Number::Change(value) | Number::Part(value) | Number::Seconds(value) | Number::Plain(value) => {
                 value
             }
-            Number::Statement(_) => f64::NAN,
+            Number::ChangeRange(..)
+            | Number::PartRange(..)
+            | Number::Statement(_)
+            | Number::PartStatement(_) => f64::NAN,
         }
+    }
+
+    /// Returns the smallest and the largest value that agrees; `None` for a statement. The tolerance
+    /// is a third of a change, but at least 3 percentage points; 15 points for a fraction; a quarter
+    /// for other numbers. A range has none.
+    fn limits(self) -> Option<(f64, f64)> {
+        let tolerance = match self {
+            Number::Change(value) => (value.abs() / 3.0).max(0.03),
+            Number::Part(_) => 0.15,
+            Number::Seconds(value) | Number::Plain(value) => 0.25 * value.abs(),
+            Number::ChangeRange(low, high) | Number::PartRange(low, high) => return Some((low, high)),
+            Number::Statement(_) | Number::PartStatement(_) => return None,
+        };
+        Some((self.value() - tolerance, self.value() + tolerance))
     }
 
     /// Returns the text of what the paper states.
     pub(super) fn published(self) -> String {
+        let show = |value: f64| self.show(Figure::of(&[value]));
         match self {
-            Number::Statement(sign) => sign.text().into(),
-            number => number.show(Figure::of(&[number.value()])),
+            Number::Statement(sign) | Number::PartStatement(sign) => sign.text().into(),
+            Number::ChangeRange(low, high) | Number::PartRange(low, high) => {
+                if low.is_infinite() {
+                    format!("{} or less", show(high))
+                } else if high.is_infinite() {
+                    format!("{} or more", show(low))
+                } else {
+                    format!("{} to {}", show(low), show(high))
+                }
+            }
+            number => show(number.value()),
+        }
+    }
+
+    /// Returns what the paper states for `--json`: a number, two for a range, or a word.
+    fn json(self) -> Value {
+        match self {
+            Number::Statement(sign) | Number::PartStatement(sign) => json!(sign.text()),
+            // JSON has no infinity: null.
+            Number::ChangeRange(low, high) | Number::PartRange(low, high) => json!([low, high]),
+            number => json!(number.value()),
         }
     }
 
@@ -91,36 +135,29 @@ impl Number {
             Number::Part(_) => "part",
             Number::Seconds(_) => "seconds",
             Number::Plain(_) => "plain",
+            Number::ChangeRange(..) => "change-range",
+            Number::PartRange(..) => "part-range",
             Number::Statement(_) => "statement",
+            Number::PartStatement(_) => "part-statement",
         }
     }
 
     /// Returns the unit for the axis of a chart.
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Number::Change(_) => "relative change",
-            Number::Part(_) => "fraction",
+            Number::Change(_) | Number::ChangeRange(..) => "relative change",
+            Number::Part(_) | Number::PartRange(..) => "fraction",
             Number::Seconds(_) => "seconds",
             Number::Plain(_) => "value",
             Number::Statement(_) => "difference, seconds",
-        }
-    }
-
-    /// Returns the tolerance: a third of a change, but at least 3 percentage points; 15 points for
-    /// a fraction; a quarter for other numbers.
-    fn tolerance(self) -> f64 {
-        match self {
-            Number::Change(value) => (value.abs() / 3.0).max(0.03),
-            Number::Part(_) => 0.15,
-            Number::Seconds(value) | Number::Plain(value) => 0.25 * value.abs(),
-            Number::Statement(_) => 0.0,
+            Number::PartStatement(_) => "difference of fractions",
         }
     }
 
     pub(super) fn show(self, ours: Figure) -> String {
         match self {
-            Number::Change(_) => show_change(ours),
-            Number::Part(_) => show_change(ours).trim_start_matches('+').to_owned(),
+            Number::Change(_) | Number::ChangeRange(..) | Number::PartStatement(_) => show_change(ours),
+            Number::Part(_) | Number::PartRange(..) => show_change(ours).trim_start_matches('+').to_owned(),
             Number::Seconds(_) => format!("{} s", show(ours)),
             Number::Plain(_) => show(ours),
             Number::Statement(_) => {
@@ -168,7 +205,7 @@ impl Claim {
             "source": self.source,
             "what": self.what,
             "kind": self.paper.kind(),
-            "paper": if let Number::Statement(sign) = self.paper { json!(sign.text()) } else { json!(self.paper.value()) },
+            "paper": self.paper.json(),
             "ours": self.ours(),
             "difference": self.difference(),
             "relative": self.relative(),
@@ -180,48 +217,70 @@ impl Claim {
     pub(super) fn verdict(&self) -> String {
         let Some(ours) = self.ours else { return "not comparable: jobs failed or did not end".into() };
         let Some(ours) = ours.known() else { return "nothing to compare: no run has this value".into() };
-        if let Number::Statement(sign) = self.paper {
-            let word = match sign.holds(ours) {
+        let word = match (self.paper, self.paper.limits()) {
+            (Number::Statement(sign) | Number::PartStatement(sign), _) => match sign.holds(ours) {
                 None => "undecided: no difference beyond the noise",
                 Some(true) => "agrees",
                 Some(false) if ours.mean == 0.0 => "differs: no difference",
                 Some(false) => "differs: opposite",
-            };
-            return if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() };
-        }
-        let off = (ours.mean - self.paper.value()).abs();
-        let (surely, perhaps) = (off + ours.half_width, (off - ours.half_width).max(0.0));
-        let word = if surely <= self.paper.tolerance() {
-            "agrees"
-        } else if perhaps <= self.paper.tolerance() {
-            self.undecided(ours)
-        } else {
-            self.differs(ours)
+            },
+            (_, Some((low, high))) => {
+                let (from, to) = (ours.mean - ours.half_width, ours.mean + ours.half_width);
+                if low <= from && to <= high && self.has_sign(ours) {
+                    "agrees"
+                } else if from <= high && low <= to && self.has_sign(ours) {
+                    self.undecided(ours)
+                } else {
+                    self.differs(ours)
+                }
+            }
+            (_, None) => "nothing to compare",
         };
         if ours.seeds < 2 { format!("{word} (one seed)") } else { word.to_owned() }
+    }
+
+    /// Returns whether our change may have the sign of the paper's: it has it, or our interval
+    /// contains 0. True for a change of 0 and for other numbers.
+    fn has_sign(&self, ours: Figure) -> bool {
+        match self.paper {
+            Number::Change(paper) if paper != 0.0 => ours.mean * paper > 0.0 || ours.is_insignificant(),
+            _ => true,
+        }
+    }
+
+    /// Returns the sign of the paper's change: that of the limit that is nearer to 0; 0 for other
+    /// numbers.
+    fn paper_change(&self) -> f64 {
+        match self.paper {
+            Number::Change(paper) => paper,
+            Number::ChangeRange(low, high) if low.abs() < high.abs() => low,
+            Number::ChangeRange(_, high) => high,
+            _ => 0.0,
+        }
     }
 
     /// Returns the verdict if only a part of the interval is within the tolerance.
     fn undecided(&self, ours: Figure) -> &'static str {
         match self.paper {
-            Number::Change(_) if ours.is_insignificant() => {
+            Number::Change(_) | Number::ChangeRange(..) if ours.is_insignificant() => {
                 "undecided: consistent with the paper's change and with no change"
             }
-            Number::Change(paper) if ours.mean * paper > 0.0 => "same direction; size undecided",
+            _ if ours.mean * self.paper_change() > 0.0 => "same direction; size undecided",
             _ => "undecided: within the noise",
         }
     }
 
     /// Returns the verdict if the whole interval is outside the tolerance.
     fn differs(&self, ours: Figure) -> &'static str {
+        let paper = self.paper_change();
         match self.paper {
-            Number::Change(_) if ours.is_insignificant() => "differs: no change beyond the noise",
-            Number::Change(paper) if ours.mean * paper > 0.0 && ours.mean.abs() > paper.abs() => {
-                "same direction, larger"
+            Number::Change(_) | Number::ChangeRange(..) if ours.is_insignificant() => {
+                "differs: no change beyond the noise"
             }
-            Number::Change(paper) if ours.mean * paper > 0.0 => "same direction, smaller",
-            Number::Change(_) | Number::Part(_) => "differs",
-            Number::Seconds(_) | Number::Plain(_) | Number::Statement(_) => "differs in size",
+            _ if ours.mean * paper > 0.0 && ours.mean.abs() > paper.abs() => "same direction, larger",
+            _ if ours.mean * paper > 0.0 => "same direction, smaller",
+            Number::Seconds(_) | Number::Plain(_) => "differs in size",
+            _ => "differs",
         }
     }
 }
@@ -247,7 +306,10 @@ mod tests {
             "differs",
             "a change of half a percent is not one of a tenth"
         );
-        assert_eq!(sure(Number::Change(0.002), -0.02), "agrees");
+        assert_eq!(sure(Number::Change(0.002), 0.02), "agrees");
+        assert_eq!(sure(Number::Change(0.002), -0.02), "differs", "a change of the other sign");
+        assert_eq!(verdict(Number::Change(-0.02), 0.004, 0.005, 5), "agrees", "or none");
+        assert_eq!(sure(Number::Change(0.0), -0.02), "agrees");
         assert_eq!(sure(Number::Seconds(51.0), 60.0), "agrees");
         assert_eq!(sure(Number::Seconds(51.0), 6.0), "differs in size");
         assert_eq!(sure(Number::Part(0.05), 0.9), "differs");
@@ -277,6 +339,41 @@ mod tests {
             Claim { source: String::new(), what: String::new(), paper: Number::Statement(Sign::Less), ours };
         assert_eq!((claim.cell().text(), claim.paper.published()), ("+12.0 ±1.00 s", "less".into()));
         assert_eq!((claim.relative(), claim.json()["paper"].as_str()), (None, Some("less")));
+    }
+
+    #[test]
+    fn range_agrees_if_the_whole_interval_is_in_it() {
+        let range = Number::ChangeRange(-0.14, -0.02);
+        let of = |mean| verdict(range, mean, 0.01, 5);
+        assert_eq!((of(-0.12), of(-0.04)), ("agrees".into(), "agrees".into()));
+        assert_eq!(of(-0.025), "same direction; size undecided");
+        assert_eq!(of(-0.005), "differs: no change beyond the noise");
+        assert_eq!(verdict(range, -0.01, 0.005, 5), "same direction, smaller");
+        assert_eq!((of(-0.20), of(0.10)), ("same direction, larger".into(), "differs".into()));
+        assert_eq!(
+            verdict(range, -0.01, 0.02, 5),
+            "undecided: consistent with the paper's change and with no change"
+        );
+        assert_eq!((range.published(), range.json()), ("-14.0% to -2.0%".into(), json!([-0.14, -0.02])));
+        // A minimum effect: "huge" is at least a tenth.
+        let huge = Number::ChangeRange(f64::NEG_INFINITY, -0.1);
+        assert_eq!((huge.published(), huge.json()), ("-10.0% or less".into(), json!([null, -0.1])));
+        assert_eq!(verdict(huge, -0.008, 0.001, 5), "same direction, smaller");
+        assert_eq!(verdict(huge, -0.3, 0.01, 5), "agrees");
+        let parts = Number::PartRange(0.05, 0.15);
+        assert_eq!(
+            (parts.published(), verdict(parts, 0.058, 0.026, 5)),
+            ("5.0% to 15.0%".into(), "undecided: within the noise".into())
+        );
+        assert_eq!(
+            (verdict(parts, 0.1, 0.026, 5), verdict(parts, 0.3, 0.026, 5)),
+            ("agrees".into(), "differs".into())
+        );
+        let more = Number::PartStatement(Sign::More);
+        assert_eq!(
+            (verdict(more, 0.5, 0.1, 5), more.show(Figure::of(&[0.5]))),
+            ("agrees".into(), "+50.0%".into())
+        );
     }
 
     #[test]
