@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use mrcore::{PerPhase, Span, ids::JobId};
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 /// What to replay, and with which changes.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub struct ReplayRequest {
     pub nodes: i32,
     /// Additional faults.
     pub faults: Vec<Fault>,
+    /// Real time after which a run is stopped.
+    pub time_limit: Duration,
 }
 
 /// Result of a replay.
@@ -175,12 +177,11 @@ pub fn replay(
     let (workload, real) = history.succeeded();
     let slots = history.slots;
     let as_it_was = machines(history, what.real_slots(history), 0);
-    let before = run_experiment(
-        &workload,
-        replay_setup(slots, as_it_was, tracker_loss_faults(history)),
-        vec![what.ran.clone()],
-        watch,
-    )?;
+    let run = |setup, variants| run_experiment(&workload, setup, variants, (what.time_limit, watch));
+    let before = run(replay_setup(slots, as_it_was, tracker_loss_faults(history)), vec![what.ran.clone()])?;
+    if before.runs[0][0].stopped {
+        return Err(ExperimentError::ReplayStopped);
+    }
     let simulated =
         before.runs[0][0].metrics.jobs().map(|(_, job)| job.makespan().map_or(0.0, Span::as_secs_f64));
     let both = real.into_iter().zip(simulated);
@@ -189,7 +190,7 @@ pub fn replay(
     let machines = machines(history, what.slots, what.nodes);
     // Trackers that were lost in the history are lost again, if the changed cluster has them.
     let lost = tracker_loss_faults(history).into_iter().chain(what.faults.iter().cloned()).collect();
-    let comparison = run_experiment(&workload, replay_setup(slots, machines, lost), variants, watch)?;
+    let comparison = run(replay_setup(slots, machines, lost), variants)?;
     Ok(Replay { fidelity, before, comparison })
 }
 
@@ -245,7 +246,7 @@ fn run_experiment(
     workload: &Workload,
     setup: Setup,
     variants: Vec<Variant>,
-    watch: &(dyn Fn(Step<'_>) + Sync),
+    (time_limit, watch): (Duration, &(dyn Fn(Step<'_>) + Sync)),
 ) -> Result<Comparison, ExperimentError> {
     let experiment = Experiment {
         setup,
@@ -256,7 +257,7 @@ fn run_experiment(
         seeds: 1..2,
         limit: None,
         alone: false,
-        monitor: None,
+        monitor: Some(&|run| run.elapsed < time_limit),
     };
     experiment.run_watched(watch)
 }
@@ -328,6 +329,7 @@ mod tests {
             slots: PerPhase::default(),
             nodes: 0,
             faults: Vec::new(),
+            time_limit: Duration::MAX,
         }
     }
 
@@ -422,16 +424,17 @@ mod tests {
         assert_eq!(slots(&history, asked), Some(PerPhase { map: 4, reduce: 1 }), "{maps}");
     }
 
-    /// Returns the history of two maps of 10 s on a node with one map slot.
-    fn two_maps_on_one_slot() -> History {
+    /// Returns the history of two maps of so many seconds on a node with one map slot.
+    fn two_maps_on_one_slot(map_s: u64) -> History {
+        let (first, second) = ((1 + map_s) * 1_000_000, (1 + 2 * map_s) * 1_000_000);
         let lines = [
-            r#"{"format":3,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#,
-            r#"{"at_us":1000000,"fact":{"submitted-to":{"policy":"fifo","params":{},"trackers":[{"name":"node1","host":"node1","rack":"/r","map_slots":1,"reduce_slots":1}]}}}"#,
-            r#"{"at_us":1000000,"fact":{"attempt-launched":{"attempt":"job_1.m0.0","tracker":"node1"}}}"#,
-            r#"{"at_us":11000000,"fact":{"attempt-succeeded":{"attempt":"job_1.m0.0","bytes_out":1}}}"#,
-            r#"{"at_us":11000000,"fact":{"attempt-launched":{"attempt":"job_1.m1.0","tracker":"node1"}}}"#,
-            r#"{"at_us":21000000,"fact":{"attempt-succeeded":{"attempt":"job_1.m1.0","bytes_out":1}}}"#,
-            r#"{"at_us":21000000,"fact":{"job-ended":{"outcome":"succeeded"}}}"#,
+            r#"{"format":3,"cluster":"c","job":"job_1","at_us":1000000,"spec":{"name":"sort","user":"ann","queue":"q","priority":"normal","program":"builtin:sort","reduces":0,"slow_start":0.05,"speculation":false,"splits":[{"start":0,"end":100},{"start":100,"end":200}]}}"#.to_owned(),
+            r#"{"at_us":1000000,"fact":{"submitted-to":{"policy":"fifo","params":{},"trackers":[{"name":"node1","host":"node1","rack":"/r","map_slots":1,"reduce_slots":1}]}}}"#.to_owned(),
+            r#"{"at_us":1000000,"fact":{"attempt-launched":{"attempt":"job_1.m0.0","tracker":"node1"}}}"#.to_owned(),
+            format!(r#"{{"at_us":{first},"fact":{{"attempt-succeeded":{{"attempt":"job_1.m0.0","bytes_out":1}}}}}}"#),
+            format!(r#"{{"at_us":{first},"fact":{{"attempt-launched":{{"attempt":"job_1.m1.0","tracker":"node1"}}}}}}"#),
+            format!(r#"{{"at_us":{second},"fact":{{"attempt-succeeded":{{"attempt":"job_1.m1.0","bytes_out":1}}}}}}"#),
+            format!(r#"{{"at_us":{second},"fact":{{"job-ended":{{"outcome":"succeeded"}}}}}}"#),
         ];
         let text = ("a file".to_owned(), lines.join("\n"));
         crate::workload::history::read_texts(&[text]).expect("it reads")
@@ -439,7 +442,7 @@ mod tests {
 
     #[test]
     fn model_error_is_measured_with_the_recorded_slots() {
-        let history = two_maps_on_one_slot();
+        let history = two_maps_on_one_slot(10);
         let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..empty_request() };
         let replay = replay(&history, &what, &|_| {}).expect("it runs");
         assert!(
@@ -454,5 +457,13 @@ mod tests {
             before > 1.8 * after,
             "with two slots the maps should take half of {before} s, not {after} s"
         );
+    }
+
+    #[test]
+    fn replay_needs_the_run_of_the_policy_that_ran() {
+        let history = two_maps_on_one_slot(100_000);
+        let what = ReplayRequest { time_limit: Duration::ZERO, ..empty_request() };
+        let error = replay(&history, &what, &|_| {}).expect_err("no time").to_string();
+        assert!(error.contains("--time-limit"), "{error}");
     }
 }

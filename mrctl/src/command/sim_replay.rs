@@ -6,6 +6,7 @@ use super::{
 };
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::Result;
+use daemon::Period;
 use serde_json::json;
 use sim::{
     PerPhase,
@@ -44,6 +45,9 @@ pub(crate) struct Args {
     /// Kill a node of the history, this many seconds after the first job was submitted
     #[arg(long, value_name = "NODE@SECONDS")]
     fail: Vec<String>,
+    /// Real time after which a run is stopped; its active jobs count as unfinished
+    #[arg(long, value_name = "TIME", default_value = "30m")]
+    time_limit: Period,
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -76,7 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         args.fail.iter().map(|fail| parse_fault(fail, &history.trackers)).collect::<Result<Vec<Fault>>>()?;
     let nodes =
         args.nodes.as_deref().map_or(Ok(0), |text| parse_node_difference(text, history.trackers.len()))?;
-    let what = ReplayRequest { ran, others, slots, nodes, faults };
+    let time_limit = args.time_limit.0;
+    let what = ReplayRequest { ran, others, slots, nodes, faults, time_limit };
     what.validate(&history).map_err(|error| Usage(format!("--fail: {error}")))?;
     let runs = SimulationProgress::new();
     let replay = replay(&history, &what, &|step| runs.count_run("", step))?;

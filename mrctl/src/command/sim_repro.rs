@@ -8,6 +8,7 @@ use super::{
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
+use daemon::Period;
 use lab::trial;
 use serde_json::{Map, Value, json};
 use sim::{
@@ -26,6 +27,8 @@ use std::{
 /// Default number of seeds, and that of complete reproductions.
 const SEEDS: u64 = 5;
 const SEEDS_COMPLETE: u64 = 30;
+/// Default real time after which a run is stopped.
+const TIME_LIMIT: Period = Period::secs(30 * 60);
 
 /// Repeat the experiments of a paper and compare the results
 #[derive(Debug, clap::Args)]
@@ -47,10 +50,17 @@ pub(crate) struct Args {
     /// Size of the experiments
     #[arg(long, value_enum, default_value_t = Scale::Paper)]
     scale: Scale,
-    /// Number of seeds, which vary workload, placement and arrivals (--scale paper) [default: 5; with
-    /// --all: 30]
+    /// Number of seeds (--scale paper). A seed varies placement and, except for coshh, task times; for
+    /// fcs and coshh also the order of the jobs and their arrivals [default: 5; with --all: 30]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: Option<u64>,
+    /// The first seed (--scale paper) [default: 1]
+    #[arg(long, value_name = "SEED", value_parser = clap::value_parser!(u64).range(1..1 << 48))]
+    first_seed: Option<u64>,
+    /// Real time after which a run is stopped; its active jobs count as unfinished (--scale paper)
+    /// [default: 30m]
+    #[arg(long, value_name = "TIME")]
+    time_limit: Option<Period>,
     /// File of profiles (TOML); they replace built-in ones (--scale paper, not coshh)
     #[arg(long, value_name = "FILE")]
     profiles: Option<PathBuf>,
@@ -118,6 +128,12 @@ impl Args {
             Scale::Laptop if self.seeds.is_some() => {
                 no_use("--seeds", "with --scale laptop, where each policy runs once on a real cluster")
             }
+            Scale::Laptop if self.first_seed.is_some() => {
+                no_use("--first-seed", "with --scale laptop, which has no seeds")
+            }
+            Scale::Laptop if self.time_limit.is_some() => {
+                no_use("--time-limit", "with --scale laptop, where the real cluster ends by itself")
+            }
             Scale::Laptop if self.profiles.is_some() => {
                 no_use("--profiles", "with --scale laptop, where tasks take the planned time")
             }
@@ -151,7 +167,7 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
             continue;
         }
         let reproduction = match args.scale {
-            Scale::Paper => simulate(paper, args, made.seeds)?,
+            Scale::Paper => simulate(paper, args, &made)?,
             Scale::Laptop => {
                 let dir = args.dir.as_deref().unwrap_or_else(|| Path::new("."));
                 on_this_machine(paper, dir).await?
@@ -180,11 +196,13 @@ pub(crate) async fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn simulate(paper: Paper, args: &Args, seeds: u64) -> Result<Reproduction> {
+fn simulate(paper: Paper, args: &Args, made: &Made) -> Result<Reproduction> {
     let profiles = catalog::profiles(args.profiles.as_deref())?;
     let runs = SimulationProgress::new();
     let watch = |title: &str, step: Step<'_>| runs.count_run(title, step);
-    Ok(paper.reproduce(&Lab::new(&profiles, seeds, args.all, &watch))?)
+    let lab = Lab::new(&profiles, made.seeds, args.all, &watch);
+    let time_limit = args.time_limit.unwrap_or(TIME_LIMIT).0;
+    Ok(paper.reproduce(&lab.with_first_seed(made.first_seed).with_time_limit(time_limit))?)
 }
 
 fn file_of(folder: &Path, paper: Paper, kind: &str) -> PathBuf {
@@ -196,13 +214,15 @@ struct Made {
     provenance: Provenance,
     date: String,
     seeds: u64,
+    first_seed: u64,
 }
 
 impl Made {
     fn of(args: &Args) -> Self {
         let seeds = args.seeds.unwrap_or(if args.all { SEEDS_COMPLETE } else { SEEDS });
         let date = output::utc(output::now_ms());
-        Self { provenance: Provenance::of_this_process(), date, seeds }
+        let first_seed = args.first_seed.unwrap_or(1);
+        Self { provenance: Provenance::of_this_process(), date, seeds, first_seed }
     }
 
     fn archive(&self, reproduction: &Reproduction) -> Map<String, Value> {
@@ -213,6 +233,7 @@ impl Made {
             ("commit", json!(commit)),
             ("date", json!(self.date)),
             ("seeds", json!(self.seeds)),
+            ("first_seed", json!(self.first_seed)),
         ];
         let made = made.into_iter().map(|(key, value)| (key.to_owned(), value));
         made.chain(reproduction.archive()).collect()
@@ -228,6 +249,7 @@ impl Made {
             found["commit"] == self.provenance.commit
                 && found["version"] == self.provenance.version
                 && found["seeds"] == self.seeds
+                && found["first_seed"] == self.first_seed
                 && self.provenance.is_of_commit()
         })
     }
@@ -312,6 +334,7 @@ mod tests {
     fn flags_without_effect_are_rejected() {
         for good in [
             "fcs --seeds 2 --profiles p.toml",
+            "fcs --first-seed 31 --time-limit 10m",
             "coshh --seeds 3",
             "fcs --scale laptop --dir d",
             "hsrtf",
@@ -321,6 +344,8 @@ mod tests {
         }
         for (bad, what) in [
             ("fcs --scale laptop --seeds 3", "--seeds has no effect"),
+            ("fcs --scale laptop --first-seed 3", "--first-seed has no effect"),
+            ("fcs --scale laptop --time-limit 1h", "--time-limit has no effect"),
             ("fcs --scale laptop --profiles p.toml", "--profiles has no effect"),
             ("coshh --profiles p.toml", "--profiles has no effect for coshh"),
             ("fcs --dir d", "--dir has no effect"),

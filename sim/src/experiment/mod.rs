@@ -35,6 +35,8 @@ pub enum ExperimentError {
     RepeatedLabel(String),
     #[error(transparent)]
     Make(#[from] PolicyError),
+    #[error("the time limit stopped the simulation of the policy that ran: give a longer --time-limit")]
+    ReplayStopped,
     #[error("{variant}, seed {seed}: {broken}")]
     RuleViolation { variant: String, seed: u64, broken: RuleViolation },
 }

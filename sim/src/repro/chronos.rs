@@ -116,12 +116,12 @@ impl Assumptions {
             workload: &|seed| self.workload(program, seed),
             users: Vec::new(),
             variants,
-            seeds: 1..lab.seeds + 1,
+            seeds: lab.seed_range(lab.seeds),
             limit: None,
             alone: false,
             monitor: None,
         };
-        lab.run(title, &experiment)
+        lab.run(title, experiment)
     }
 }
 
@@ -222,7 +222,7 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
     ];
     let mut table = Table::new(&head);
     let assumed = Assumptions::of(lab);
-    let at_s = assumed.failure_time_s("wordcount", "fair", FailureTime::InMaps(0.45), 1);
+    let at_s = assumed.failure_time_s("wordcount", "fair", FailureTime::InMaps(0.45), lab.first_seed);
     for node in 0..8 {
         let experiment = Experiment {
             setup: clusters::chronos(),
@@ -230,12 +230,12 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
             workload: &|seed| assumed.workload("wordcount", seed),
             users: Vec::new(),
             variants: FAIR.policies().to_vec(),
-            seeds: 1..2,
+            seeds: lab.seed_range(1),
             limit: None,
             alone: false,
             monitor: None,
         };
-        let comparison = lab.run(&format!("node {node}"), &experiment)?;
+        let comparison = lab.run(&format!("node {node}"), experiment)?;
         let tasks = |job: u32| {
             let figures = comparison.runs[0][0].metrics.job(JobId(job));
             Cell::count(figures.map_or(0, |job| job.recovery.tasks) as usize)
@@ -248,7 +248,7 @@ fn lose_each_node(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experimen
         }
         table.row(row);
     }
-    out.part("Fair, wordcount: each node in turn, seed 1", table, String::new());
+    out.part(format!("Fair, wordcount: each node in turn, seed {}", lab.first_seed), table, String::new());
     Ok(())
 }
 

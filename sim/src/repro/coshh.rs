@@ -152,12 +152,12 @@ impl PaperFigures {
             workload: &workload,
             users: coshh::min_shares(self.classes, identical),
             variants,
-            seeds: 1..self.seeds(lab).min(all.seeds_max) + 1,
+            seeds: lab.seed_range(self.seeds(lab).min(all.seeds_max)),
             limit: None,
             alone: false,
             monitor: None,
         };
-        lab.run(&format!("{}, {what}", self.name), &experiment)
+        lab.run(&format!("{}, {what}", self.name), experiment)
     }
 
     /// Returns the number of seeds.

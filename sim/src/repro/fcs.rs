@@ -125,12 +125,12 @@ impl Assumptions {
             workload: &workload,
             users: Vec::new(),
             variants,
-            seeds: 1..seeds + 1,
+            seeds: lab.seed_range(seeds),
             limit: None,
             alone,
             monitor: None,
         };
-        lab.run(title, &experiment)
+        lab.run(title, experiment)
     }
 
     /// Runs jobs of a table of the paper at its size.
@@ -163,7 +163,8 @@ impl Assumptions {
         let jobs = move |all: &Self, seed| papers::fcs(&all.profiles, &reduced, all.gaps * GAP_S, 171, seed);
         let nodes = self.setup.machines.len() / REDUCTION as usize;
         let variants = vec![Variant::plain("fcs"), plain_fair()];
-        self.run(lab, title, (nodes, lab.seeds_of_long_runs(), false), variants, &jobs)
+        let seeds = lab.sensitivity_seeds().min(lab.seeds_of_long_runs());
+        self.run(lab, title, (nodes, seeds, false), variants, &jobs)
     }
 
     /// Runs jobs like those of `GridMix`.

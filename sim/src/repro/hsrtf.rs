@@ -126,12 +126,12 @@ impl Assumptions {
             workload: &workload,
             users: Vec::new(),
             variants,
-            seeds: 1..seeds + 1,
+            seeds: lab.seed_range(seeds),
             limit: Some(Span::secs(2500)),
             alone,
             monitor: None,
         };
-        lab.run(title, &experiment)
+        lab.run(title, experiment)
     }
 }
 

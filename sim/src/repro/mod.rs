@@ -12,7 +12,7 @@ mod verdict;
 pub use chronos::recovery;
 
 use crate::{
-    experiment::{Comparison, Experiment, ExperimentError, Figure, Step, Variant, makespan_s},
+    experiment::{Comparison, Experiment, ExperimentError, Figure, RunProgress, Step, Variant, makespan_s},
     profile::Profiles,
     report::{self, Cell, Table, svg},
 };
@@ -20,12 +20,17 @@ use mrcore::metrics::JobFigures;
 use serde_json::{Map, Value, json};
 use std::{
     fmt::Write as _,
-    sync::{Mutex, PoisonError},
+    ops::Range,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 use verdict::{Claim, Number, Sign};
 
-/// Maximum number of seeds of each row of a sensitivity table, where runs are not short. The table
-/// has many rows, and shows large differences.
+/// Maximum number of seeds of each row of a sensitivity table, where runs are not short, also if the
+/// reproduction is complete. The table has many rows, and shows large differences.
 const SENSITIVITY_SEEDS_MAX: u64 = 10;
 
 /// Maximum number of groups of jobs whose means per seed are part of an archive.
@@ -73,6 +78,12 @@ impl Paper {
             Paper::Coshh => coshh::reproduce(lab)?,
         };
         out.runs = std::mem::take(&mut *lab.runs.lock().unwrap_or_else(PoisonError::into_inner));
+        let stopped = lab.stopped.load(Ordering::Relaxed);
+        if stopped > 0 {
+            let runs = crate::count(stopped, "run");
+            let text = &mut out.setup_description;
+            let _ = write!(text, " The time limit stopped {runs}: their active jobs count as unfinished.");
+        }
         Ok(out)
     }
 }
@@ -81,14 +92,19 @@ impl Paper {
 pub struct Lab<'a> {
     /// Profiles of the programs.
     profiles: &'a Profiles,
-    /// Number of seeds.
+    /// Number of seeds, and the first of them.
     seeds: u64,
+    first_seed: u64,
+    /// Real time after which a run is stopped.
+    time_limit: Duration,
     /// Whether to run everything, including what shows the sensitivity to assumptions.
     is_complete: bool,
     /// Called after every run with the title of its experiment.
     watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
     /// The means of each experiment per seed, for archives.
     runs: Mutex<Vec<Value>>,
+    /// Number of runs that the time limit stopped.
+    stopped: AtomicUsize,
 }
 
 impl<'a> Lab<'a> {
@@ -99,13 +115,32 @@ impl<'a> Lab<'a> {
         is_complete: bool,
         watch: &'a (dyn Fn(&str, Step<'_>) + Sync),
     ) -> Self {
-        Self { profiles, seeds, is_complete, watch, runs: Mutex::default() }
+        let (first_seed, time_limit) = (1, Duration::MAX);
+        let (runs, stopped) = (Mutex::default(), AtomicUsize::new(0));
+        Self { profiles, seeds, first_seed, time_limit, is_complete, watch, runs, stopped }
     }
 
-    /// Returns the number of seeds for runs that take half a minute and longer: a sixth, but at
-    /// least three if there are as many.
+    /// Sets the first seed, which is 1 otherwise.
+    #[must_use]
+    pub fn with_first_seed(self, first_seed: u64) -> Self {
+        Self { first_seed, ..self }
+    }
+
+    /// Stops a run after this real time. Otherwise there is no limit.
+    #[must_use]
+    pub fn with_time_limit(self, time_limit: Duration) -> Self {
+        Self { time_limit, ..self }
+    }
+
+    /// Returns the number of seeds for runs that take half a minute and longer: all if the
+    /// reproduction is complete, otherwise a sixth, but at least three if there are as many.
     fn seeds_of_long_runs(&self) -> u64 {
-        (self.seeds / 6).max(3).min(self.seeds)
+        if self.is_complete { self.seeds } else { (self.seeds / 6).max(3).min(self.seeds) }
+    }
+
+    /// Returns the first `count` seeds.
+    fn seed_range(&self, count: u64) -> Range<u64> {
+        self.first_seed..self.first_seed + count
     }
 
     /// Returns the number of seeds of each row of a sensitivity table.
@@ -113,9 +148,13 @@ impl<'a> Lab<'a> {
         self.seeds.min(SENSITIVITY_SEEDS_MAX)
     }
 
-    /// Runs an experiment, and reports its progress.
-    fn run(&self, title: &str, experiment: &Experiment<'_>) -> Result<Comparison, ExperimentError> {
+    /// Runs an experiment, and reports its progress. Runs are stopped after the time limit.
+    fn run(&self, title: &str, experiment: Experiment<'_>) -> Result<Comparison, ExperimentError> {
+        let monitor = |run: RunProgress<'_>| run.elapsed < self.time_limit;
+        let experiment = Experiment { monitor: Some(&monitor), ..experiment };
         let comparison = experiment.run_watched(&|step| (self.watch)(title, step))?;
+        let stopped = comparison.runs.iter().flatten().filter(|outcome| outcome.stopped).count();
+        self.stopped.fetch_add(stopped, Ordering::Relaxed);
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).push(per_seed(title, &comparison));
         Ok(comparison)
     }
