@@ -15,7 +15,8 @@ use crate::{
     },
 };
 use mrcore::{
-    PerPhase, Span,
+    PerPhase, Span, Time,
+    ids::JobId,
     metrics::{JobFigures, stats::mean},
 };
 
@@ -26,6 +27,12 @@ const MIX_GAP_S: f64 = 3.0;
 /// Number of nodes for `GridMix` jobs. The paper has 45 for jobs whose sizes it does not print; with
 /// 3 maps for a small job and 300 for a large one, reduce slots are scarce only on fewer nodes.
 const MIX_NODES: usize = 12;
+
+/// Mean seconds between the `GridMix` jobs of figure 6 in the paper.
+const PAPER_MIX_GAP_S: f64 = 30.0;
+
+/// Label of FCS with only the rules of the paper.
+const LITERAL: &str = "fcs, literal";
 
 /// Number of jobs with which the assumptions about `GridMix` are varied.
 const MIX_JOBS: u32 = 180;
@@ -88,13 +95,16 @@ struct Assumptions {
     profiles: Profiles,
     /// Factor of the gaps between jobs.
     gaps: f64,
+    /// Number of nodes for `GridMix` jobs.
+    mix_nodes: usize,
     /// Fraction of the maps that must be done before reduces start.
     slow_start: Option<f64>,
 }
 
 impl Assumptions {
     fn of(lab: &Lab<'_>) -> Self {
-        Self { setup: clusters::fcs(), profiles: lab.profiles.clone(), gaps: 1.0, slow_start: None }
+        let (setup, profiles) = (clusters::fcs(), lab.profiles.clone());
+        Self { setup, profiles, gaps: 1.0, mix_nodes: MIX_NODES, slow_start: None }
     }
 
     fn profile(&mut self, change: impl Fn(&mut Profile)) {
@@ -178,13 +188,18 @@ impl Assumptions {
         let jobs = |all: &Self, seed| {
             synthetic::gridmix(&all.profiles, Arrivals::Poisson, count, all.gaps * MIX_GAP_S, seed)
         };
-        self.run(lab, &format!("{what}, {count} jobs"), (MIX_NODES, seeds, false), variants, &jobs)
+        self.run(lab, &format!("{what}, {count} jobs"), (self.mix_nodes, seeds, false), variants, &jobs)
     }
 }
 
 /// Returns FCS that kills reduces instead of pausing them.
 fn killing() -> Variant {
     Variant::tuned("fcs, kill", "fcs", &[("preempt", "kill")])
+}
+
+/// Returns FCS with only the rules of the paper, and these parameters.
+fn literal(label: &str, params: &[(&str, &str)]) -> Variant {
+    Variant::tuned(label, "fcs", &[&[("literal", "true")], params].concat())
 }
 
 /// Returns FCS that never moves a paused reduce to another node.
@@ -199,6 +214,9 @@ fn preemptions(job: &JobFigures) -> f64 {
 fn seconds(comparison: &Comparison, label: &str) -> Option<Figure> {
     comparison.index(label).map(|at| comparison.mean_over(at, None, makespan_s))
 }
+
+/// Our rules and those of the paper: the suffix in claims, and the label of the policy.
+const RULES: [(&str, &str); 2] = [("", "fcs"), (" (literal)", LITERAL)];
 
 /// Returns the relative change of the mean of `of` over a group from Fair to FCS, paired by seed.
 /// `None` if jobs are left out, or if the mean under Fair is 0 with some seed.
@@ -215,7 +233,8 @@ fn change_of(comparison: &Comparison, group: &str, of: fn(&JobFigures) -> Option
 fn repeat_heavy(out: &mut Reproduction, lab: &Lab<'_>, heavy: &Heavy) -> Result<Comparison, ExperimentError> {
     let Heavy { title, kinds, means: (table, means), against_fair, figures, slowdown: (fairness, slowdown) } =
         heavy;
-    let variants = vec![Variant::plain("fcs"), plain_fair(), Variant::plain("capacity")];
+    let variants =
+        vec![Variant::plain("fcs"), plain_fair(), Variant::plain("capacity"), literal(LITERAL, &[])];
     let comparison = Assumptions::of(lab).run_heavy(lab, title, kinds, variants)?;
     out.part(*title, summary(&comparison), charts(&comparison));
     let by = |of: fn(&JobFigures) -> Option<f64>| by_group(&comparison, of);
@@ -227,19 +246,25 @@ fn repeat_heavy(out: &mut Reproduction, lab: &Lab<'_>, heavy: &Heavy) -> Result<
         by(|job| Some(preemptions(job))),
         String::new(),
     );
-    let ours = change(&comparison, None, "fcs", "fair");
-    out.claim(format!("{title}: FCS against Fair"), Number::Change(*against_fair), ours).of(table);
-    for (label, paper) in ["fcs", "fair", "capacity"].into_iter().zip(means) {
+    for (rules, label) in RULES {
+        let ours = change(&comparison, None, label, "fair");
+        let what = format!("{title}: FCS{rules} against Fair");
+        out.claim(what, Number::Change(*against_fair), ours).of(table);
+    }
+    for (label, paper) in [("fcs", means[0]), (LITERAL, means[0]), ("fair", means[1]), ("capacity", means[2])]
+    {
         let ours = seconds(&comparison, label);
-        out.claim(format!("{title}: mean under {label}"), Number::Seconds(*paper), ours).of(table);
+        out.claim(format!("{title}: mean under {label}"), Number::Seconds(paper), ours).of(table);
     }
     let what = match fairness {
         Fairness::Best => "best group",
         Fairness::Mean => "mean over groups",
     };
-    let ours = fairness.change(&comparison);
-    out.claim(format!("{title}: worst slowdown, {what}, FCS against Fair"), Number::Change(*slowdown), ours)
-        .of(figures[2]);
+    for (rules, label) in RULES {
+        let ours = fairness.change(&comparison, label);
+        let what = format!("{title}: worst slowdown, {what}, FCS{rules} against Fair");
+        out.claim(what, Number::Change(*slowdown), ours).of(figures[2]);
+    }
     Ok(comparison)
 }
 
@@ -290,12 +315,28 @@ fn repeat_map_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experim
 /// Reproduces tables 3 and 4 and figures 12 to 14.
 fn repeat_reduce_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
     let comparison = repeat_heavy(out, lab, &REDUCE_HEAVY)?;
+    // Section 7: "up to 39.7% and 88.9%", against Fair and Capacity.
+    for (rules, label) in RULES {
+        let ours = change(&comparison, None, label, "capacity");
+        out.claim(format!("Reduce-heavy: FCS{rules} against Capacity"), Number::Change(-0.889), ours)
+            .of("table 4");
+    }
     state(out, &comparison, ("figure 12", "execution"), 1..=10, (Sign::Less, makespan_s));
     for (group, label) in [("1", "fcs"), ("1", "fair"), ("2", "fcs"), ("4", "fcs")] {
         let ours = comparison.index(label).map(|at| comparison.mean_over(at, Some(group), reduce_wait_s));
         out.claim(format!("wait of group {group} under {label}"), Number::Seconds(0.0), ours).of("figure 13");
     }
-    state(out, &comparison, ("figure 13", "wait"), 5..=7, (Sign::Less, reduce_wait_s));
+    // "ranging from 9.8x to 84.5x".
+    for group in ["5", "6", "7"] {
+        let ours = change_of(&comparison, group, reduce_wait_s);
+        let paper = Number::ChangeRange(1.0 / 84.5 - 1.0, 1.0 / 9.8 - 1.0);
+        out.claim(format!("wait of group {group}, FCS against Fair"), paper, ours).of("figure 13");
+    }
+    for group in ["3", "8"] {
+        let ours = change_of(&comparison, group, reduce_wait_s);
+        out.claim(format!("wait of group {group}, FCS against Fair (comparable)"), Number::Change(0.0), ours)
+            .of("figure 13");
+    }
     for group in ["9", "10"] {
         let ours = change_of(&comparison, group, reduce_wait_s);
         out.claim(format!("wait of group {group}, FCS against Fair (up to)"), Number::Change(0.15), ours)
@@ -305,9 +346,10 @@ fn repeat_reduce_heavy(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Expe
 }
 
 impl Fairness {
-    /// Returns the relative change of the worst slowdown from Fair to FCS, paired by seed.
-    fn change(self, comparison: &Comparison) -> Option<Figure> {
-        let (fcs, fair) = (comparison.index("fcs")?, comparison.index("fair")?);
+    /// Returns the relative change of the worst slowdown from Fair to the policy with this label,
+    /// paired by seed.
+    fn change(self, comparison: &Comparison, label: &str) -> Option<Figure> {
+        let (fcs, fair) = (comparison.index(label)?, comparison.index("fair")?);
         let groups = comparison.groups.iter().map(|group| {
             let worst = |at| comparison.worst_slowdowns(at, Some(group));
             let both = worst(fcs).into_iter().zip(worst(fair)).filter_map(|(fcs, fair)| fcs.zip(fair));
@@ -326,14 +368,15 @@ impl Fairness {
     }
 }
 
-/// Adds a row to a table: the number of jobs, the mean completion time under each of two policies,
-/// and the relative change from the second to the first.
-fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison) {
-    if comparison.variants.len() == 2 {
-        let mean = |at| comparison.mean_over(at, None, makespan_s);
-        let change = change_cell(comparison.change(None, 0, 1));
-        table.row(vec![Cell::count(jobs as usize), mean(0).into(), mean(1).into(), change]);
+/// Adds a row to a table: the number of jobs, and for each pair of policies the mean completion time
+/// under both, and the relative change from the second to the first.
+fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison, pairs: &[(usize, usize)]) {
+    let mut row = vec![Cell::count(jobs as usize)];
+    for (one, other) in pairs {
+        let mean = |at: usize| Cell::from(comparison.mean_over(at, None, makespan_s));
+        row.extend([mean(*one), mean(*other), change_cell(comparison.change(None, *one, *other))]);
     }
+    table.row(row);
 }
 
 /// Repeats figure 3: 40 map slots on ten nodes, 20 reduce slots on ten others, and eight jobs, the
@@ -366,25 +409,51 @@ fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
         by_group(&comparison, reduce_wait_s),
         String::new(),
     );
-    let ours = comparison.index("fair").map(|at| delay_s(&comparison, at));
-    let what = "jobs 4 to 8 under Fair: time beyond that alone";
-    out.claim(what, Number::Statement(Sign::More), ours).of("figure 3");
-    let waits =
-        |group: &str| comparison.index("fair").map(|at| comparison.mean_over(at, Some(group), reduce_wait_s));
-    for group in &NAMES[PROFILE_LARGE..] {
-        out.claim(format!("wait of job {group} under Fair"), Number::Statement(Sign::More), waits(group))
-            .of("figure 3");
+    let fair = comparison.index("fair");
+    // "significantly delayed": at least a tenth.
+    let what = "jobs 4 to 8 under Fair: completion against that alone (significantly delayed: at least 10%)";
+    let ours = fair.map(|at| delay(&comparison, at));
+    out.claim(what, Number::ChangeRange(0.1, f64::INFINITY), ours).of("figure 3");
+    // "Jobs 4-8 cannot get a share until Job 3 completes".
+    for (which, choose) in [("first", f64::min as fn(f64, f64) -> f64), ("last", f64::max)] {
+        let ours = fair.map(|at| comparison.figure_of(at, |outcome| first_reduce_s(outcome, choose)));
+        let what = format!("{which} of jobs 4 to 8 to get a reduce slot under Fair, minus the end of job 3");
+        out.claim(what, Number::Statement(Sign::NotLess), ours).of("figure 3");
     }
+    // The same job alone with reduces that start after all maps: they never wait for map outputs.
+    all.slow_start = Some(1.0);
+    let large = |all: &Assumptions, seed| jobs(all, seed).only_job(PROFILE_LARGE - 1);
+    let alone = all.run(lab, "the large job alone", (20, lab.seeds, false), vec![plain_fair()], &large)?;
+    let held_s = |outcome: &crate::Outcome, job: usize| {
+        Some(outcome.metrics.job(JobId(job as u32))?.held.reduce.as_secs_f64()).filter(|held_s| *held_s > 0.0)
+    };
+    let idle = fair.map(|at| {
+        let both = comparison.runs[at].iter().zip(&alone.runs[0]);
+        let idle =
+            both.filter_map(|(ours, alone)| Some(1.0 - held_s(alone, 1)? / held_s(ours, PROFILE_LARGE)?));
+        Figure::of(&idle.collect::<Vec<f64>>())
+    });
+    out.claim("time that reduces of job 3 are idle, under Fair", Number::Part(0.876), idle).of("figure 3");
     Ok(())
 }
 
-/// Returns by how many seconds the jobs after the large one take longer than alone.
-fn delay_s(comparison: &Comparison, at: usize) -> Figure {
+/// Returns when one of the jobs after the large one got its first reduce slot, in seconds after the
+/// end of the large job. `choose` chooses among the jobs.
+fn first_reduce_s(outcome: &crate::Outcome, choose: fn(f64, f64) -> f64) -> Option<f64> {
+    let ended = outcome.metrics.job(JobId(PROFILE_LARGE as u32))?.ended?;
+    let since = |time: Time| Span(time.0).as_secs_f64() - Span(ended.0).as_secs_f64();
+    let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
+    let firsts: Option<Vec<f64>> = later.map(|(_, job)| job.first_reduce.map(since)).collect();
+    firsts?.into_iter().reduce(choose)
+}
+
+/// Returns by which fraction the jobs after the large one take longer than alone.
+fn delay(comparison: &Comparison, at: usize) -> Figure {
     let of_seed = |(outcome, alone): (&crate::Outcome, &TimesAlone)| {
         let TimesAlone::Groups(alone) = alone else { return None };
         let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
         let delays =
-            later.filter_map(|(_, job)| Some(makespan_s(job)? - alone.get(&job.group)?.as_secs_f64()));
+            later.filter_map(|(_, job)| Some(makespan_s(job)? / alone.get(&job.group)?.as_secs_f64() - 1.0));
         Some(mean(&delays.collect::<Vec<f64>>()))
     };
     Figure::of(&comparison.runs[at].iter().zip(&comparison.alone).filter_map(of_seed).collect::<Vec<_>>())
@@ -392,14 +461,26 @@ fn delay_s(comparison: &Comparison, at: usize) -> Figure {
 
 /// Compares pausing with killing for several numbers of jobs.
 fn pause_or_kill(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut table = Table::new(&["jobs", "fcs, s", "fcs with kill, s", "against kill"]);
+    let mut table = Table::new(&[
+        "jobs",
+        "fcs, s",
+        "fcs with kill, s",
+        "against kill",
+        "literal, s",
+        "literal with kill, s",
+        "literal, against kill",
+    ]);
+    let literal_kill = || literal("fcs, literal, kill", &[("preempt", "kill")]);
     for (jobs, paper) in [(80, -0.113), (130, -0.218), (180, -0.257)] {
-        let variants = vec![Variant::plain("fcs"), killing()];
+        let variants = vec![Variant::plain("fcs"), killing(), literal(LITERAL, &[]), literal_kill()];
         let comparison =
             Assumptions::of(lab).run_gridmix(lab, "pausing and killing", (jobs, lab.seeds), variants)?;
-        let less = change(&comparison, None, "fcs", "fcs, kill");
-        out.claim(format!("pause against kill, {jobs} jobs"), Number::Change(paper), less).of("figure 7");
-        add_row(&mut table, jobs, &comparison);
+        for (rules, label) in RULES {
+            let less = change(&comparison, None, label, &format!("{label}, kill"));
+            out.claim(format!("pause against kill{rules}, {jobs} jobs"), Number::Change(paper), less)
+                .of("figure 7");
+        }
+        add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 3)]);
     }
     out.part(FIGURE_7, table, String::new());
     Ok(())
@@ -412,21 +493,38 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
     let mut variants = counts.map(|count| Variant::tuned(count, "fcs", &[("skips", count)])).to_vec();
     variants.push(without_migration());
     let never = variants.len() - 1;
+    variants.extend(["20", "60", "140", "100000"].map(|count| {
+        let label =
+            if count == "100000" { "no migration, literal".into() } else { format!("{count}, literal") };
+        literal(&label, &[("skips", count)])
+    }));
+    let literal_never = variants.len() - 1;
     let comparison = Assumptions::of(lab).run_gridmix(lab, "skips", (100, lab.seeds), variants)?;
     for (at, variant) in comparison.variants.iter().enumerate() {
         let moved = comparison.figure(at, |outcome| {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.migrations)).sum()
         });
         let mean = comparison.mean_over(at, None, makespan_s);
-        let change = change_cell(comparison.change(None, at, never).filter(|_| at != never));
+        let base = if at > never { literal_never } else { never };
+        let change = change_cell(comparison.change(None, at, base).filter(|_| at != base));
         table.row(vec![variant.label.as_str().into(), mean.into(), change, moved.into()]);
     }
     let versus = |one: &str, other: &str| change(&comparison, None, one, other);
-    let ours = versus("60", "fcs, no migration");
-    out.claim("D = 60 against no migration", Number::Change(-0.096), ours).of("figure 6");
-    for other in ["20", "140"] {
-        let ours = difference(&comparison, None, ("60", other), makespan_s);
-        out.claim(format!("D = 60 minus D = {other}"), Number::Statement(Sign::Less), ours).of("figure 6");
+    for (rules, suffix, never) in
+        [("", "", "fcs, no migration"), (" (literal)", ", literal", "no migration, literal")]
+    {
+        let best = format!("60{suffix}");
+        out.claim(
+            format!("D = 60 against no migration{rules}"),
+            Number::Change(-0.096),
+            versus(&best, never),
+        )
+        .of("figure 6");
+        for other in ["20", "140"] {
+            let ours = difference(&comparison, None, (&best, &format!("{other}{suffix}")), makespan_s);
+            out.claim(format!("D = 60 minus D = {other}{rules}"), Number::Statement(Sign::Less), ours)
+                .of("figure 6");
+        }
     }
     out.part(FIGURE_6, table, String::new());
     Ok(())
@@ -434,29 +532,35 @@ fn vary_skips(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErr
 
 /// Compares FCS with Fair for an increasing number of jobs.
 fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut table = Table::new(&["jobs", "fcs, s", "fair, s", "against fair"]);
-    let mut all = Vec::new();
+    let mut table =
+        Table::new(&["jobs", "fcs, s", "fair, s", "against fair", "literal, s", "fair, s", "against fair"]);
+    let mut all: [Vec<Vec<f64>>; 2] = Default::default();
     for (jobs, paper) in [(60, Some(-0.10)), (120, None), (180, None), (240, None), (300, Some(-0.28))] {
-        let variants = vec![Variant::plain("fcs"), plain_fair()];
+        let variants = vec![Variant::plain("fcs"), plain_fair(), literal(LITERAL, &[])];
         let comparison =
             Assumptions::of(lab).run_gridmix(lab, "number of jobs", (jobs, lab.seeds), variants)?;
-        let less = change(&comparison, None, "fcs", "fair");
-        if let Some(paper) = paper {
-            out.claim(format!("{jobs} jobs, FCS against Fair"), Number::Change(paper), less).of("figure 15");
-        }
         let means = |label: &str| {
             comparison.index(label).map_or_else(Vec::new, |at| comparison.means(at, None, makespan_s))
         };
-        let pairs = means("fcs").into_iter().zip(means("fair"));
-        all.push(pairs.filter_map(|(fcs, fair)| Some(fcs? / fair? - 1.0)).collect::<Vec<f64>>());
-        add_row(&mut table, jobs, &comparison);
+        for ((rules, label), all) in RULES.into_iter().zip(&mut all) {
+            let less = change(&comparison, None, label, "fair");
+            if let Some(paper) = paper {
+                let what = format!("{jobs} jobs, FCS{rules} against Fair");
+                out.claim(what, Number::Change(paper), less).of("figure 15");
+            }
+            let pairs = means(label).into_iter().zip(means("fair"));
+            all.push(pairs.filter_map(|(fcs, fair)| Some(fcs? / fair? - 1.0)).collect());
+        }
+        add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 1)]);
     }
-    // The mean over the numbers of jobs, in each seed.
-    let seeds = all.iter().map(Vec::len).min().unwrap_or(0);
-    let of_seed = |seed: usize| mean(&all.iter().map(|changes| changes[seed]).collect::<Vec<f64>>());
-    let average = Figure::of(&(0..seeds).map(of_seed).collect::<Vec<f64>>());
-    out.claim("mean over the numbers of jobs, FCS against Fair", Number::Change(-0.397), Some(average))
-        .of("figure 15");
+    for ((rules, _), all) in RULES.into_iter().zip(&all) {
+        // The mean over the numbers of jobs, in each seed.
+        let seeds = all.iter().map(Vec::len).min().unwrap_or(0);
+        let of_seed = |seed: usize| mean(&all.iter().map(|changes| changes[seed]).collect::<Vec<f64>>());
+        let average = Figure::of(&(0..seeds).map(of_seed).collect::<Vec<f64>>());
+        let what = format!("mean over the numbers of jobs, FCS{rules} against Fair");
+        out.claim(what, Number::Change(-0.397), Some(average)).of("figure 15");
+    }
     out.part(FIGURE_15, table, String::new());
     Ok(())
 }
@@ -465,7 +569,7 @@ fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErro
 type Variation = (&'static str, fn(&mut Assumptions));
 
 /// One assumption is varied in each.
-const VARIATIONS: [Variation; 9] = [
+const VARIATIONS: [Variation; 11] = [
     ("as assumed", |_| {}),
     ("task times: maps twice as fast", |all| all.profile(|profile| profile.map_mbps *= 2.0)),
     ("task times: reduces twice as fast", |all| all.profile(|profile| profile.reduce_mbps *= 2.0)),
@@ -474,6 +578,10 @@ const VARIATIONS: [Variation; 9] = [
         all.setup.machines.iter_mut().for_each(|machine| machine.slots.reduce = 2);
     }),
     ("gap: double", |all| all.gaps = 2.0),
+    ("gap: 30 s", |all| all.gaps = PAPER_MIX_GAP_S / MIX_GAP_S),
+    ("nodes: 45, gap 30 s", |all| {
+        (all.gaps, all.mix_nodes) = (PAPER_MIX_GAP_S / MIX_GAP_S, all.setup.machines.len());
+    }),
     ("slow start: after all maps", |all| all.slow_start = Some(1.0)),
     ("heartbeats: at once if a slot is free", |all| all.setup.out_of_band = true),
     ("disk: twice as fast", |all| all.setup.machines.iter_mut().for_each(|machine| machine.disk *= 2.0)),
@@ -608,14 +716,23 @@ mod tests {
     use crate::profile;
 
     #[test]
-    fn long_runs_have_fewer_seeds() {
+    fn long_runs_have_fewer_seeds_unless_the_reproduction_is_complete() {
         let profiles = profile::built_in();
-        let lab = Lab::new(&profiles, 4, false, &|_, _| {});
-        let mut out = Reproduction::new("", "");
         let heavy = Heavy { title: "Small jobs", kinds: &papers::FCS_MAP_HEAVY[..1], ..MAP_HEAVY };
-        let comparison = repeat_heavy(&mut out, &lab, &heavy).expect("it runs");
-        assert!(comparison.runs.iter().all(|runs| runs.len() == 3));
-        assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], 3);
+        for (is_complete, seeds) in [(false, 3), (true, 4)] {
+            let lab = Lab::new(&profiles, 4, is_complete, &|_, _| {}).with_first_seed(7);
+            let mut out = Reproduction::new("", "");
+            let comparison = repeat_heavy(&mut out, &lab, &heavy).expect("it runs");
+            assert!(comparison.runs.iter().all(|runs| runs.len() == seeds));
+            assert_eq!(comparison.seeds[..3], [7, 8, 9]);
+            assert_eq!(out.json()["tables"][0]["rows"][0]["completion, mean s"]["seeds"], seeds);
+            let claims = out.json()["claims"].as_array().cloned().expect("claims");
+            let literal = claims
+                .iter()
+                .filter(|claim| claim["what"].as_str().is_some_and(|what| what.contains("literal")));
+            assert_eq!(literal.count(), 3, "the rules of the paper: against Fair, mean, worst slowdown");
+        }
+        let lab = Lab::new(&profiles, 4, false, &|_, _| {});
         let variants = vec![Variant::plain("fcs")];
         let mix = Assumptions::of(&lab).run_gridmix(&lab, "mix", (2, 4), variants).expect("it runs");
         assert_eq!(mix.runs[0].len(), 4);
@@ -628,7 +745,7 @@ mod tests {
         let of = |vary: fn(&mut Assumptions)| {
             let mut all = Assumptions::of(&lab);
             vary(&mut all);
-            (all.setup, all.profiles, all.gaps.to_bits(), all.slow_start)
+            (all.setup, all.profiles, all.gaps.to_bits(), all.mix_nodes, all.slow_start)
         };
         let base = of(|_| {});
         for (label, vary) in &VARIATIONS[1..] {
