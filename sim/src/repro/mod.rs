@@ -457,6 +457,20 @@ fn difference(
 mod tests {
     use super::*;
 
+    #[test]
+    fn stopped_runs_are_counted_and_not_compared() {
+        let profiles = crate::profile::built_in();
+        let lab = Lab::new(&profiles, 1, false, &|_, _| {}).with_time_limit(Duration::ZERO);
+        let out = Paper::Hsrtf.reproduce(&lab).expect("it runs");
+        assert!(out.text().contains("The time limit stopped "), "{}", out.setup_description);
+        let json = out.json();
+        let mut claims = json["claims"].as_array().expect("claims").iter();
+        assert!(
+            claims.any(|claim| claim["verdict"] == "not comparable: jobs failed or did not end"),
+            "{json:#}"
+        );
+    }
+
     fn figure(mean: f64) -> Figure {
         Figure { mean, half_width: 0.03, is_lower_bound: false, seeds: 5 }
     }
