@@ -3,7 +3,7 @@
 
 use super::{Lab, Number, Reproduction, Sign, change, difference, hsrtf::plain_fair};
 use crate::{
-    Setup, Workload, clusters,
+    Outcome, Setup, Workload, clusters,
     experiment::{
         Comparison, Experiment, ExperimentError, Figure, TimesAlone, Variant, makespan_s, reduce_wait_s,
     },
@@ -19,6 +19,7 @@ use mrcore::{
     ids::JobId,
     metrics::{JobFigures, stats::mean},
 };
+use std::cmp::Ordering;
 
 /// Mean seconds between `GridMix` jobs. The paper gives 30 s for figure 6, but neither the sizes of
 /// the jobs nor, for the stress test, the gap.
@@ -379,20 +380,61 @@ fn add_row(table: &mut Table, jobs: u32, comparison: &Comparison, pairs: &[(usiz
     table.row(row);
 }
 
-/// Repeats figure 3: 40 map slots on ten nodes, 20 reduce slots on ten others, and eight jobs, the
-/// third of which has as many reduces as there are slots. The paper does not print the other sizes.
-fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
-    let mut all = Assumptions::of(lab);
-    all.setup.machines.truncate(20);
-    for (at, machine) in all.setup.machines.iter_mut().enumerate() {
-        machine.slots = if at < 10 { PerPhase { map: 4, reduce: 0 } } else { PerPhase { map: 0, reduce: 2 } };
-    }
-    const NAMES: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
-    let jobs = |all: &Assumptions, seed| {
+/// What figure 3 assumes about its eight jobs. The paper prints only that the third has as many
+/// reduces as there are slots.
+#[derive(Clone, Copy)]
+struct EightJobs {
+    program: &'static str,
+    /// Maps and reduces of the first two jobs.
+    early: (u32, u32),
+}
+
+const EIGHT_JOBS: EightJobs = EightJobs { program: "fcs-terasort", early: LATER };
+
+/// Maps and reduces of the jobs after the third.
+const LATER: (u32, u32) = (100, 4);
+
+/// Assumptions about figure 3. Kmeans has little map output; small early jobs have ended when the
+/// third gets its reduce slots.
+const EIGHT_JOBS_VARIATIONS: [(&str, EightJobs); 4] = [
+    ("as assumed", EIGHT_JOBS),
+    ("program: kmeans", EightJobs { program: "fcs-kmeans", ..EIGHT_JOBS }),
+    ("jobs 1 and 2: 10 maps, 1 reduce", EightJobs { early: (10, 1), ..EIGHT_JOBS }),
+    ("kmeans, and jobs 1 and 2: 10 maps, 1 reduce", EightJobs { program: "fcs-kmeans", early: (10, 1) }),
+];
+
+/// What the paper says about figure 3, and the columns of its sensitivity.
+const FIGURE_3_NUMBERS: [(&str, &str, Number); 4] = [
+    (
+        "jobs 4 to 8 under Fair: completion against that alone (significantly delayed: at least 10%)",
+        "delay of jobs 4 to 8",
+        Number::ChangeRange(0.1, f64::INFINITY),
+    ),
+    // "Jobs 4-8 cannot get a share until Job 3 completes".
+    (
+        "first of jobs 4 to 8 to get a reduce slot under Fair, minus the end of job 3",
+        "first reduce slot of jobs 4 to 8",
+        Number::Statement(Sign::NotLess),
+    ),
+    (
+        "last of jobs 4 to 8 to get a reduce slot under Fair, minus the end of job 3",
+        "last of these jobs",
+        Number::Statement(Sign::NotLess),
+    ),
+    ("time that reduces of job 3 are idle, under Fair", "reduces of job 3 idle", Number::Part(0.876)),
+];
+
+impl EightJobs {
+    fn workload(self, all: &Assumptions, seed: u64) -> Workload {
+        const NAMES: [&str; 8] = ["1", "2", "3", "4", "5", "6", "7", "8"];
         let mut jobs = Vec::new();
         for (at, group) in NAMES.into_iter().enumerate() {
-            let (maps, reduces) = if at + 1 == PROFILE_LARGE { (2000, 20) } else { (100, 4) };
-            let kind = Kind { group, program: "fcs-terasort", maps, reduces, jobs: 1 };
+            let (maps, reduces) = match (at + 1).cmp(&PROFILE_LARGE) {
+                Ordering::Less => self.early,
+                Ordering::Equal => (2000, 20),
+                Ordering::Greater => LATER,
+            };
+            let kind = Kind { group, program: self.program, maps, reduces, jobs: 1 };
             let mut one = papers::fcs(&all.profiles, &[kind], 0.0, 1, seed * 8 + at as u64).jobs;
             for job in &mut one {
                 job.at = Span::secs(PROFILE_GAP_S * at as u64);
@@ -400,46 +442,85 @@ fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), Experiment
             jobs.append(&mut one);
         }
         Workload { name: "fcs-profile".into(), jobs }
-    };
-    let variants = vec![plain_fair(), Variant::plain("fcs")];
-    let comparison = all.run(lab, "eight jobs", (20, lab.seeds, true), variants, &jobs)?;
+    }
+
+    /// Runs the jobs on 40 map slots of ten nodes and 20 reduce slots of ten others. Also returns our
+    /// figures for [`FIGURE_3_NUMBERS`].
+    fn run(
+        self,
+        lab: &Lab<'_>,
+        title: &str,
+        seeds: u64,
+    ) -> Result<(Comparison, [Option<Figure>; 4]), ExperimentError> {
+        let mut all = Assumptions::of(lab);
+        all.setup.machines.truncate(20);
+        for (at, machine) in all.setup.machines.iter_mut().enumerate() {
+            machine.slots =
+                if at < 10 { PerPhase { map: 4, reduce: 0 } } else { PerPhase { map: 0, reduce: 2 } };
+        }
+        let jobs = move |all: &Assumptions, seed| self.workload(all, seed);
+        let variants = vec![plain_fair(), Variant::plain("fcs")];
+        let comparison = all.run(lab, title, (20, seeds, true), variants, &jobs)?;
+        // The large job alone with reduces that start after all maps: they never wait for map outputs.
+        all.slow_start = Some(1.0);
+        let large = move |all: &Assumptions, seed| self.workload(all, seed).only_job(PROFILE_LARGE - 1);
+        let title = format!("{title}: the large job alone");
+        let alone = all.run(lab, &title, (20, seeds, false), vec![plain_fair()], &large)?;
+        let of_fair = |of: &dyn Fn(usize) -> Figure| comparison.index("fair").map(of);
+        let reduce_slot = |choose: fn(f64, f64) -> f64| {
+            of_fair(&|at| comparison.figure_of(at, |outcome| first_reduce_s(outcome, choose)))
+        };
+        let figures = [
+            of_fair(&|at| delay(&comparison, at)),
+            reduce_slot(f64::min),
+            reduce_slot(f64::max),
+            of_fair(&|at| idle(&comparison.runs[at], &alone.runs[0])),
+        ];
+        Ok((comparison, figures))
+    }
+}
+
+/// Repeats figure 3.
+fn profile_slots(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let (comparison, figures) = EIGHT_JOBS.run(lab, "eight jobs", lab.seeds)?;
     out.part(FIGURE_3, by_group(&comparison, makespan_s), charts(&comparison));
     out.part(
         "Eight jobs, the third large: wait of reduces, s",
         by_group(&comparison, reduce_wait_s),
         String::new(),
     );
-    let fair = comparison.index("fair");
-    // "significantly delayed": at least a tenth.
-    let what = "jobs 4 to 8 under Fair: completion against that alone (significantly delayed: at least 10%)";
-    let ours = fair.map(|at| delay(&comparison, at));
-    out.claim(what, Number::ChangeRange(0.1, f64::INFINITY), ours).of("figure 3");
-    // "Jobs 4-8 cannot get a share until Job 3 completes".
-    for (which, choose) in [("first", f64::min as fn(f64, f64) -> f64), ("last", f64::max)] {
-        let ours = fair.map(|at| comparison.figure_of(at, |outcome| first_reduce_s(outcome, choose)));
-        let what = format!("{which} of jobs 4 to 8 to get a reduce slot under Fair, minus the end of job 3");
-        out.claim(what, Number::Statement(Sign::NotLess), ours).of("figure 3");
+    for ((what, _, paper), ours) in FIGURE_3_NUMBERS.into_iter().zip(figures) {
+        out.claim(what, paper, ours).of("figure 3");
     }
-    // The same job alone with reduces that start after all maps: they never wait for map outputs.
-    all.slow_start = Some(1.0);
-    let large = |all: &Assumptions, seed| jobs(all, seed).only_job(PROFILE_LARGE - 1);
-    let alone = all.run(lab, "the large job alone", (20, lab.seeds, false), vec![plain_fair()], &large)?;
-    let held_s = |outcome: &crate::Outcome, job: usize| {
+    Ok(())
+}
+
+/// Shows how figure 3 depends on its jobs.
+fn vary_eight_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentError> {
+    let mut rows = Vec::new();
+    for (label, jobs) in EIGHT_JOBS_VARIATIONS {
+        let (_, figures) = jobs.run(lab, &format!("eight jobs, {label}"), lab.sensitivity_seeds())?;
+        rows.push((label.to_owned(), figures.to_vec()));
+    }
+    let numbers = FIGURE_3_NUMBERS.map(|(_, column, paper)| (column, paper));
+    out.sensitivity("Sensitivity, eight jobs", &numbers, &rows);
+    Ok(())
+}
+
+/// Returns the part of the slot time of the reduces of the large job that they do not need in the runs
+/// `alone`.
+fn idle(runs: &[Outcome], alone: &[Outcome]) -> Figure {
+    let held_s = |outcome: &Outcome, job: usize| {
         Some(outcome.metrics.job(JobId(job as u32))?.held.reduce.as_secs_f64()).filter(|held_s| *held_s > 0.0)
     };
-    let idle = fair.map(|at| {
-        let both = comparison.runs[at].iter().zip(&alone.runs[0]);
-        let idle =
-            both.filter_map(|(ours, alone)| Some(1.0 - held_s(alone, 1)? / held_s(ours, PROFILE_LARGE)?));
-        Figure::of(&idle.collect::<Vec<f64>>())
-    });
-    out.claim("time that reduces of job 3 are idle, under Fair", Number::Part(0.876), idle).of("figure 3");
-    Ok(())
+    let idle = runs.iter().zip(alone);
+    let idle = idle.filter_map(|(ours, alone)| Some(1.0 - held_s(alone, 1)? / held_s(ours, PROFILE_LARGE)?));
+    Figure::of(&idle.collect::<Vec<f64>>())
 }
 
 /// Returns when one of the jobs after the large one got its first reduce slot, in seconds after the
 /// end of the large job. `choose` chooses among the jobs.
-fn first_reduce_s(outcome: &crate::Outcome, choose: fn(f64, f64) -> f64) -> Option<f64> {
+fn first_reduce_s(outcome: &Outcome, choose: fn(f64, f64) -> f64) -> Option<f64> {
     let ended = outcome.metrics.job(JobId(PROFILE_LARGE as u32))?.ended?;
     let since = |time: Time| Span(time.0).as_secs_f64() - Span(ended.0).as_secs_f64();
     let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
@@ -449,7 +530,7 @@ fn first_reduce_s(outcome: &crate::Outcome, choose: fn(f64, f64) -> f64) -> Opti
 
 /// Returns by which fraction the jobs after the large one take longer than alone.
 fn delay(comparison: &Comparison, at: usize) -> Figure {
-    let of_seed = |(outcome, alone): (&crate::Outcome, &TimesAlone)| {
+    let of_seed = |(outcome, alone): (&Outcome, &TimesAlone)| {
         let TimesAlone::Groups(alone) = alone else { return None };
         let later = outcome.metrics.jobs().skip(PROFILE_LARGE);
         let delays =
@@ -548,7 +629,8 @@ fn vary_jobs(out: &mut Reproduction, lab: &Lab<'_>) -> Result<(), ExperimentErro
                 let what = format!("{jobs} jobs, FCS{rules} against Fair");
                 out.claim(what, Number::Change(paper), less).of("figure 15");
             }
-            let pairs = means(label).into_iter().zip(means("fair"));
+            // Nothing if jobs failed or did not end.
+            let pairs = means(label).into_iter().zip(means("fair")).filter(|_| less.is_some());
             all.push(pairs.filter_map(|(fcs, fair)| Some(fcs? / fair? - 1.0)).collect());
         }
         add_row(&mut table, jobs, &comparison, &[(0, 1), (2, 1)]);
@@ -705,6 +787,7 @@ pub(super) fn reproduce(lab: &Lab<'_>) -> Result<Reproduction, ExperimentError> 
     pause_or_kill(&mut out, lab)?;
     vary_jobs(&mut out, lab)?;
     if lab.is_complete {
+        vary_eight_jobs(&mut out, lab)?;
         vary_assumptions(&mut out, lab)?;
     }
     Ok(out)
