@@ -1,9 +1,12 @@
 //! The history of a job: a line for the job as submitted, then a line for each of its facts.
 //! docs/research/history-format.md describes the format.
 //!
-//! The JobTracker writes these types as JSON, the simulator and the clients read them. They are
+//! The JobTracker and the simulator write these types as JSON, the simulator and the clients read
+//! them. They are
 //! separate from the types of the core: trackers are named, IDs are text, and splits are grouped. A
 //! history contains no secrets. Readers skip fields and kinds of facts that they do not know.
+
+mod lines;
 
 use crate::{
     fact::Fact,
@@ -12,6 +15,7 @@ use crate::{
     task::{AttemptResult, PreemptKind, Stage},
     why::Why,
 };
+pub use lines::{HistoryLines, Policy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{borrow::Cow, collections::BTreeMap};
@@ -34,6 +38,9 @@ pub struct Head {
     /// The ID of the cluster that ran the job.
     #[serde(default)]
     pub cluster: String,
+    /// How the history was made, if it is of a simulated job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<String>,
     /// The ID of the job.
     #[serde(with = "text")]
     pub job: JobId,

@@ -5,7 +5,7 @@ use crate::{
     clock::Clock,
     driver::{Driver, DriverParts},
     files::Files,
-    history::{Histories, HistoryWriter, Limits, Policy},
+    history::{Histories, HistoryWriter, Limits},
     link::LinkService,
     policy::{Policies, make_policies},
     server::{ClientService, HISTORY_READERS_MAX, SUBMISSIONS_MAX, WATCHERS_MAX},
@@ -21,7 +21,7 @@ use daemon::{
 };
 use dfs_client::ClientOptions;
 use journal::{Log, LogFailed, Recovery, SnapshotPolicy};
-use mrcore::{Event, JobTracker, Span, Time};
+use mrcore::{Event, JobTracker, Span, Time, history::Policy};
 use proto::mr::{job_tracker_server::JobTrackerServer, tracker_link_server::TrackerLinkServer};
 use security::{Credentials, Guard, Incoming, Role, SecurityError};
 use std::{

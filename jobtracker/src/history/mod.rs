@@ -12,14 +12,16 @@
 //! number of histories is limited, and so are their bytes, in total and per user. The oldest
 //! histories are deleted first. A history that is being written counts, but is never deleted.
 
-mod record;
 mod writer;
 
-pub(crate) use record::Policy;
 pub(crate) use writer::HistoryWriter;
 
-use mrcore::{Fact, fact::Entry, ids::JobId};
-use record::{KnownTracker, KnownTrackers};
+use mrcore::{
+    Fact,
+    fact::Entry,
+    history::{HistoryLines, Policy},
+    ids::JobId,
+};
 use std::{
     collections::BTreeMap,
     fs::{self, File, OpenOptions},
@@ -85,10 +87,8 @@ struct HistoryFile {
 /// All history files.
 pub(crate) struct Histories {
     folder: PathBuf,
-    cluster_id: String,
     limits: Limits,
-    policy: Policy,
-    trackers: KnownTrackers,
+    lines: HistoryLines,
     open_files: BTreeMap<JobId, HistoryFile>,
     on_disk: BTreeMap<JobId, StoredHistory>,
     /// Lines until free space and limits are checked again.
@@ -113,10 +113,8 @@ impl Histories {
         }
         Ok(Self {
             folder: folder.into(),
-            cluster_id: cluster_id.into(),
             limits,
-            policy,
-            trackers: KnownTrackers::new(),
+            lines: HistoryLines::new(cluster_id, policy),
             open_files: BTreeMap::new(),
             on_disk,
             lines_until_check: 0,
@@ -126,25 +124,9 @@ impl Histories {
 
     /// Adds the line of a fact to the history of its job.
     pub(crate) fn append(&mut self, entry: &Entry) {
-        match &entry.fact {
-            Fact::TrackerJoined { tracker, name, host, rack, slots, .. } => {
-                let (name, host, rack) = (name.clone(), host.clone(), rack.clone());
-                self.trackers
-                    .insert(*tracker, KnownTracker { name, host, rack, slots: *slots, is_lost: false });
-            }
-            Fact::TrackerLost { tracker, .. } => {
-                if let Some(known) = self.trackers.get_mut(tracker) {
-                    known.is_lost = true;
-                }
-            }
-            Fact::TrackerForgotten { tracker, .. } => {
-                self.trackers.remove(tracker);
-            }
-            _ => {}
-        }
-        let Some(job) = entry.fact.job() else { return };
-        let Some(line) = record::fact_line(&self.cluster_id, &self.trackers, entry) else { return };
-        if let Err(error) = self.write(job, entry, &line) {
+        let lines = self.lines.of_fact(entry.at, &entry.fact);
+        let Some(job) = entry.fact.job().filter(|_| !lines.is_empty()) else { return };
+        if let Err(error) = self.write(job, entry, &lines) {
             self.abandon(job, &error);
         }
     }
@@ -166,12 +148,12 @@ impl Histories {
         Ok(())
     }
 
-    fn write(&mut self, job: JobId, entry: &Entry, line: &str) -> io::Result<()> {
+    fn write(&mut self, job: JobId, entry: &Entry, lines: &[String]) -> io::Result<()> {
         let mut prune = false;
         if let Fact::JobSubmitted { spec, .. } = &entry.fact {
             self.lines_until_check = 0;
             self.check_space()?;
-            let history_file = HistoryFile::open(&path_of(&self.folder, job), line)?;
+            let history_file = HistoryFile::open(&path_of(&self.folder, job), &lines[0])?;
             self.on_disk.insert(job, StoredHistory { bytes: history_file.bytes, user: spec.user.clone() });
             self.open_files.insert(job, history_file);
         } else if self.open_files.contains_key(&job) {
@@ -179,13 +161,12 @@ impl Histories {
             self.check_space()?;
         }
         let Some(history_file) = self.open_files.get_mut(&job) else { return Ok(()) };
-        history_file.add(line)?;
+        for line in lines {
+            // A line that is already in the file is skipped. So the history keeps the policy that
+            // was configured at the submission, even if a later start uses a different policy.
+            history_file.add(line)?;
+        }
         match entry.fact {
-            // If this line is already in the file, it is skipped. So it keeps the policy that was
-            // configured at the submission, even if a later start uses a different policy.
-            Fact::JobSubmitted { .. } => {
-                history_file.add(&record::submitted_to_line(entry.at, &self.policy, &self.trackers))?;
-            }
             Fact::AttemptLaunched { .. } => history_file.live_attempts += 1,
             Fact::AttemptSucceeded { .. }
             | Fact::AttemptFailed { .. }
@@ -365,8 +346,8 @@ impl HistoryFile {
 mod tests {
     use super::*;
     use mrcore::{
-        PerPhase, Time,
-        ids::{AttemptId, Incarnation, RequestId, TrackerId},
+        Time,
+        ids::{AttemptId, RequestId, TrackerId},
         job::{JobOutcome, JobSpec, Payload, Priority, Program},
         plan::Why,
         task::{AttemptResult, Stage},
@@ -414,29 +395,6 @@ mod tests {
             conf: BTreeMap::new(),
             payload: Payload::default(),
         })
-    }
-
-    #[test]
-    fn forgotten_tracker_is_removed_from_the_known_trackers() {
-        let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { count: 10, bytes: u64::MAX, user_bytes: u64::MAX, reserve: 0 };
-        let mut histories = Histories::open(folder.path(), "c", limits, Policy::default()).unwrap();
-        let joined = Fact::TrackerJoined {
-            tracker: TrackerId(1),
-            name: "node1".into(),
-            incarnation: Incarnation(1),
-            host: "h".into(),
-            rack: "r".into(),
-            shuffle_addr: String::new(),
-            logs_addr: String::new(),
-            slots: PerPhase { map: 1, reduce: 1 },
-        };
-        histories.append(&Entry { at: Time(0), fact: joined });
-        assert_eq!(histories.trackers.len(), 1);
-        let (name, why) = ("node1".into(), String::new());
-        let fact = Fact::TrackerForgotten { tracker: TrackerId(1), name, why };
-        histories.append(&Entry { at: Time(0), fact });
-        assert!(histories.trackers.is_empty());
     }
 
     #[test]

@@ -270,7 +270,7 @@ fn start_driver(disk: &CrashDisk, folder: &Path) -> Driver {
 pub(super) fn driver_parts(disk: &CrashDisk, folder: &Path) -> DriverParts {
     let storage = Storage::open_log(Arc::new(disk.clone()), "c".into(), Recovery::Refuse).unwrap();
     let options = ClientOptions::new("127.0.0.1:1", daemon::config::ClientConfig::default());
-    replay_journal(storage, core(), (folder, crate::history::Policy::default()), &settings(), options)
+    replay_journal(storage, core(), (folder, mrcore::history::Policy::default()), &settings(), options)
         .unwrap()
 }
 
