@@ -4,7 +4,7 @@ use crate::{
     ids::{AttemptId, HostId, JobId, RequestId, TaskId, TrackerId},
     pending::PendingTasks,
     phase::{PerPhase, Phase},
-    task::{Attempt, Stage, Task, Work},
+    task::{Attempt, AttemptState, Stage, Task, Work},
     time::{Span, Time},
     why::Why,
 };
@@ -284,6 +284,20 @@ impl Job {
         matches!(self.state, JobState::Ended(_))
     }
 
+    /// Returns the name of the state of one of its tasks.
+    pub fn task_state(&self, task: &Task) -> &'static str {
+        match (task.is_done(), task.viable_attempts().next()) {
+            (true, _) => "done",
+            (false, Some(_)) => "running",
+            (false, None) if self.has_ended() => {
+                let failed = task.attempts.last().is_some_and(|last| last.state == AttemptState::Failed);
+                if failed { "failed" } else { "unfinished" }
+            }
+            (false, None) if task.on_hold => "paused",
+            (false, None) => "waiting",
+        }
+    }
+
     /// Returns the task with this ID, if it belongs to this job.
     pub fn task(&self, id: TaskId) -> Option<&Task> {
         if id.job != self.id {
@@ -429,6 +443,17 @@ impl FromStr for Program {
         path.ok_or_else(|| {
             format!("program {text:?} begins neither with {BUILTIN_PREFIX} nor with {EXECUTABLE_PREFIX}")
         })
+    }
+}
+
+impl JobState {
+    /// Returns the name of the state, and the reason if the job failed or was killed.
+    pub fn name_and_reason(&self) -> (&'static str, &str) {
+        match self {
+            JobState::Running => ("running", ""),
+            JobState::Committing => ("committing", ""),
+            JobState::Ended(outcome) => outcome.name_and_reason(),
+        }
     }
 }
 

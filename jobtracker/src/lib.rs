@@ -3,10 +3,9 @@
 //!
 //! Read in this order: [`run`] (start to stop), `driver` (one lock, effects in order), `submit` and
 //! `splits` (a request becomes a job), `link` (trackers), `server` and `shared_status` (clients),
-//! `fact_text` (facts as text), `output` (commit), `leftovers` and `sweep` (deletion of temporary
-//! files), `files` (client of the file system), `history` (job histories), `storage` and `compact`
-//! (the journal), `starts` (earlier starts of this folder), `writable` (whether the NameNode accepts
-//! changes).
+//! `output` (commit), `leftovers` and `sweep` (deletion of temporary files), `files` (client of the
+//! file system), `history` (job histories), `storage` and `compact` (the journal), `starts` (earlier
+//! starts of this folder), `writable` (whether the NameNode accepts changes).
 //!
 //! Other crates have the scheduling policies (`schedulers`), the rules of tasks (`core`) and the
 //! web pages (`gateway`).
@@ -17,7 +16,6 @@ mod compact;
 mod driver;
 mod error;
 mod events;
-mod fact_text;
 mod files;
 mod history;
 mod leftovers;

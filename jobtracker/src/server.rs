@@ -1,14 +1,11 @@
 //! The gRPC service for clients. Each method decodes the request, checks permissions, and calls the
 //! driver.
 
-use crate::{
-    driver::Driver, error::Refusal, fact_text::FactFormatter, history, shared_status::SharedStatuses, submit,
-    wire,
-};
+use crate::{driver::Driver, error::Refusal, history, shared_status::SharedStatuses, submit, wire};
 use daemon::serve::stream_chunks;
 use mrcore::{Cluster, ids::JobId, job::Job};
 use proto::mr::{self as pb, job_tracker_server::JobTracker};
-use schedulers::{Params, timed::DecisionTimes};
+use schedulers::{Params, explain::Subject, timed::DecisionTimes};
 use security::Identity;
 use std::{
     collections::BTreeSet,
@@ -99,7 +96,7 @@ impl ClientService {
     }
 
     fn encode_status(&self, cluster: &Cluster, job: &Job, for_list: bool) -> FullStatus {
-        let formatter = FactFormatter { cluster, params: &self.params };
+        let formatter = wire::formatter(cluster, &self.params);
         let waits_for_user = || Some(formatter.describe(job.id, &job.waits_for_user()?));
         FullStatus {
             status: Arc::new(wire::job_status(cluster, job, for_list)),
@@ -320,11 +317,11 @@ impl JobTracker for ClientService {
     }
 }
 
-fn unknown_task(subject: wire::Subject) -> Refusal {
+fn unknown_task(subject: Subject) -> Refusal {
     let job = subject.job();
     Refusal::not_found(match subject {
-        wire::Subject::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
-        wire::Subject::Job(_) => no_job_message(job),
+        Subject::Task(task) => format!("there is no task {task}: `mrctl tasks {job}` lists them"),
+        Subject::Job(_) => no_job_message(job),
     })
 }
 

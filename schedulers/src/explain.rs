@@ -1,4 +1,5 @@
-//! Formats reasons (rules and numbers) as sentences for users.
+//! Formats reasons (rules and numbers) as sentences for users. `facts.rs` formats the facts of a
+//! job, `why.rs` makes the answer of `mrctl why`.
 //!
 //! A rule is `base` or `base,detail`. The text of the base is in the file of its policy or in
 //! [`RULE_TEXTS`], the text of the detail in [`RULE_DETAILS`]. A rule without a text is shown by
@@ -14,11 +15,16 @@
 //! | `{pool}`, `{user}`, `{queue}` | the pool, user or queue of the job |
 //! | `[...]`, `[!held ...]` | left out if a number in it is missing; left out unless the number `held` is missing |
 
+mod facts;
+mod why;
+
 use crate::{POLICIES, WRAPPERS};
+pub use facts::{FactFormatter, FactText, Reason};
 use mrcore::{
     Why,
     ids::{JobId, TrackerId},
 };
+pub use why::{Explanation, Subject, explain};
 
 /// Names that a text may contain.
 pub struct Names<'a> {

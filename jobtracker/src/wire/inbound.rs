@@ -15,6 +15,7 @@ use mrlib_api::{
     settings,
 };
 use proto::{TRACKER_PROTOCOL, mr as pb};
+use schedulers::explain::Subject;
 use security::Identity;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -92,31 +93,9 @@ pub(crate) fn tasks(request: &pb::TasksRequest) -> Result<(JobId, TaskSelection)
     Ok((job_id(&request.job)?, which))
 }
 
-/// The job or the task that a request is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subject {
-    Job(JobId),
-    Task(TaskId),
-}
-
-impl Subject {
-    pub(crate) fn job(self) -> JobId {
-        match self {
-            Subject::Job(job) => job,
-            Subject::Task(task) => task.job,
-        }
-    }
-}
-
 /// Parses the ID of a job, a task or an attempt. An attempt stands for its task.
 pub(crate) fn subject(text: &str) -> Result<Subject, Refusal> {
-    if let Ok(attempt) = text.parse::<AttemptId>() {
-        return Ok(Subject::Task(attempt.task));
-    }
-    match text.parse::<TaskId>() {
-        Ok(task) => Ok(Subject::Task(task)),
-        Err(_) => job_id(text).map(Subject::Job),
-    }
+    text.parse().or_else(|_| job_id(text).map(Subject::Job))
 }
 
 /// Decodes the request to kill a job. Returns the request ID, the job and the user.

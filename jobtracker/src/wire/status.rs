@@ -3,7 +3,7 @@
 use super::inbound::TaskSelection;
 use mrcore::{
     Cluster, JobTracker, Phase, Span, Time,
-    job::{Job, JobState, Preemption},
+    job::{Job, Preemption},
     plan::Locality,
     speed::Throughput,
     task::{Attempt, AttemptState, Stage, Task},
@@ -32,15 +32,6 @@ pub(super) fn ms(at: Time) -> u64 {
 
 fn ms_or_0(at: Option<Time>) -> u64 {
     at.map_or(0, ms)
-}
-
-/// Returns the state of a job, and the reason if it failed or was killed.
-pub(super) fn job_state(job: &Job) -> (&'static str, &str) {
-    match &job.state {
-        JobState::Running => ("running", ""),
-        JobState::Committing => ("committing", ""),
-        JobState::Ended(outcome) => outcome.name_and_reason(),
-    }
 }
 
 /// Removes from the status of a job what the caller may not see. Only the owner and admins see its
@@ -73,7 +64,7 @@ fn listed_inputs(inputs: &[String]) -> &[String] {
 
 /// Encodes the status of a job; for a list of jobs, without counters and with the first inputs only.
 pub(crate) fn job_status(cluster: &Cluster, job: &Job, for_list: bool) -> pb::JobStatus {
-    let (state, why) = job_state(job);
+    let (state, why) = job.state.name_and_reason();
     let all_inputs = &job.spec.payload.inputs;
     let inputs = if for_list { listed_inputs(all_inputs) } else { all_inputs };
     let (local_maps, rack_maps) = count_local_maps(cluster, job);
@@ -167,7 +158,7 @@ fn phase_status(cluster: &Cluster, job: &Job, phase: Phase) -> pb::PhaseStatus {
         failed_attempts: count(AttemptState::Failed),
         killed_attempts: count(AttemptState::Killed),
         progress,
-        paused: tasks.iter().filter(|task| task_state(job, task) == "paused").count() as u32,
+        paused: tasks.iter().filter(|task| job.task_state(task) == "paused").count() as u32,
     }
 }
 
@@ -201,22 +192,9 @@ pub(crate) fn task_statuses(cluster: &Cluster, job: &Job, which: TaskSelection) 
     pb::TasksReply { tasks: page, more: false }
 }
 
-pub(super) fn task_state(job: &Job, task: &Task) -> &'static str {
-    match (task.is_done(), task.viable_attempts().next()) {
-        (true, _) => "done",
-        (false, Some(_)) => "running",
-        (false, None) if job.has_ended() => {
-            let failed = task.attempts.last().is_some_and(|last| last.state == AttemptState::Failed);
-            if failed { "failed" } else { "unfinished" }
-        }
-        (false, None) if task.on_hold => "paused",
-        (false, None) => "waiting",
-    }
-}
-
 /// Encodes a task. Error texts are cut to `error_bytes_max`.
 fn task_status(cluster: &Cluster, job: &Job, task: &Task, error_bytes_max: usize) -> pb::TaskStatus {
-    let state = task_state(job, task);
+    let state = job.task_state(task);
     let on = task.checkpoint.and_then(|checkpoint| cluster.tracker(checkpoint.tracker));
     let split = job.spec.splits.get(task.root as usize).filter(|_| task.id.phase == Phase::Map);
     pb::TaskStatus {

@@ -1,27 +1,29 @@
 //! Encodes replies to clients: why a job waits, the policies, and how the shadow policy differs
 //! from the policy in use.
 
-use super::{inbound::Subject, status::ms};
-use crate::fact_text::{FactFormatter, FactText, task_of};
+use super::status::ms;
 use mrcore::{
-    JobTracker, Phase, Time, Why,
-    ids::JobId,
+    Cluster, JobTracker, Time,
     shadow::{Choice, Difference},
 };
+use mrlib_api::error::one_line;
 use proto::mr as pb;
-use schedulers::{Description, Params, timed::DecisionStats};
+use schedulers::{
+    Description, Params,
+    explain::{Explanation, FactFormatter, FactText, Reason, Subject, explain},
+    timed::DecisionStats,
+};
 
-fn reason(formatter: &FactFormatter<'_>, job: JobId, why: &Why) -> pb::Reason {
-    let text = formatter.describe(job, why);
-    let number = |(name, value): &(std::borrow::Cow<'static, str>, f64)| pb::Number {
-        name: name.clone().into_owned(),
-        value: *value,
-    };
-    pb::Reason {
-        rule: why.rule.clone().into_owned(),
-        numbers: why.numbers.iter().map(number).collect(),
-        text,
-    }
+fn reason(reason: Reason) -> pb::Reason {
+    let number =
+        |(name, value): (std::borrow::Cow<'static, str>, f64)| pb::Number { name: name.into_owned(), value };
+    let Reason { why, text } = reason;
+    pb::Reason { rule: why.rule.into_owned(), numbers: why.numbers.into_iter().map(number).collect(), text }
+}
+
+/// Renders facts with the names of this cluster.
+pub(crate) fn formatter<'a>(cluster: &'a Cluster, params: &'a Params) -> FactFormatter<'a> {
+    FactFormatter { cluster, params, one_line }
 }
 
 /// Encodes why a job or a task waits. `not_writable` is the reason why its output cannot be written
@@ -33,47 +35,27 @@ pub(crate) fn why(
     subject: Subject,
     not_writable: Option<String>,
 ) -> Option<pb::WhyReply> {
-    let formatter = FactFormatter { cluster: core.cluster(), params };
-    let job = core.cluster().job(subject.job())?;
-    let (of, state, waiting_for) = match subject {
-        Subject::Job(id) => {
-            // Show the same state as lists of jobs do.
-            let idle = job.is_running() && Phase::BOTH.into_iter().all(|phase| job.running[phase].is_empty());
-            let state = if idle { "waiting" } else { super::status::job_state(job).0 };
-            (id.to_string(), state, core.explain(now, id))
-        }
-        Subject::Task(id) => {
-            let task = job.task(id)?;
-            (id.to_string(), super::status::task_state(job, task), core.explain_task(now, id))
-        }
-    };
+    let Explanation { of, state, scheduler, waiting_for, recent_events } =
+        explain(core, formatter(core.cluster(), params), now, subject)?;
     let not_writable = not_writable.filter(|_| state != "done").map(|text| pb::Reason {
         rule: "namenode-not-writable".into(),
         numbers: Vec::new(),
         text,
     });
-    let waiting_for = waiting_for.iter().map(|why| reason(&formatter, job.id, why));
-    let recent_events = core.recent(job.id);
-    let recent_events = recent_events.iter().filter(|entry| match subject {
-        Subject::Job(_) => true,
-        Subject::Task(task) => task_of(&entry.fact) == Some(task),
-    });
-    let event = |at: Time, fact: FactText| pb::JobEvent {
+    let event = |(at, fact): (Time, FactText)| pb::JobEvent {
         at_ms: ms(at),
         what: fact.what.into(),
         attempt: fact.subject,
         tracker: fact.tracker,
-        why: fact.why.map(|why| reason(&formatter, job.id, &why)),
+        why: fact.why.map(reason),
         text: fact.text,
     };
     Some(pb::WhyReply {
         of,
         state: state.into(),
-        scheduler: core.scheduler_name().into(),
-        waiting_for: not_writable.into_iter().chain(waiting_for).collect(),
-        recent_events: recent_events
-            .filter_map(|entry| Some(event(entry.at, formatter.format(entry)?)))
-            .collect(),
+        scheduler,
+        waiting_for: not_writable.into_iter().chain(waiting_for.into_iter().map(reason)).collect(),
+        recent_events: recent_events.into_iter().map(event).collect(),
     })
 }
 
@@ -109,7 +91,7 @@ pub(crate) fn schedulers(
 /// None if there is no shadow policy.
 pub(crate) fn shadow(core: &JobTracker, params: &Params) -> Option<pb::ShadowReply> {
     let shadow = core.shadow()?;
-    let formatter = FactFormatter { cluster: core.cluster(), params };
+    let formatter = formatter(core.cluster(), params);
     let tally = shadow.tally();
     let difference = |(at, difference): &(Time, Difference)| difference_info(&formatter, *at, difference);
     Some(pb::ShadowReply {
@@ -130,7 +112,7 @@ fn difference_info(formatter: &FactFormatter<'_>, at: Time, difference: &Differe
     let choice = |choice: &Choice| pb::Choice {
         task: choice.0.to_string(),
         preempted: false,
-        why: Some(reason(formatter, choice.0.job, &choice.1)),
+        why: Some(reason(formatter.reason(choice.0.job, choice.1.clone()))),
     };
     match difference {
         Difference::Slot { on, phase, policy, shadow } => pb::ShadowDifference {
@@ -142,7 +124,7 @@ fn difference_info(formatter: &FactFormatter<'_>, at: Time, difference: &Differe
         },
         Difference::Preempted { attempt, by_shadow, why } => {
             let on = formatter.cluster.attempt(*attempt).map(|attempt| formatter.tracker(attempt.tracker));
-            let why = Some(reason(formatter, attempt.job(), why));
+            let why = Some(reason(formatter.reason(attempt.job(), why.clone())));
             let preempted = pb::Choice { task: attempt.to_string(), preempted: true, why };
             let (policy, shadow) = if *by_shadow { (None, Some(preempted)) } else { (Some(preempted), None) };
             let phase = attempt.phase().to_string();

@@ -1,5 +1,7 @@
 //! Renders the facts of a job as sentences, with the reasons for decisions.
 
+use super::{Names, describe, describe_text};
+use crate::Params;
 use mrcore::{
     Cluster, Fact, Why,
     fact::Entry,
@@ -7,34 +9,42 @@ use mrcore::{
     job::{JobOutcome, JobSpec},
     task::PreemptKind,
 };
-use mrlib_api::error::one_line;
-use schedulers::{
-    Params,
-    explain::{Names, describe, describe_text},
-};
+
+/// A reason with its sentence.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reason {
+    pub why: Why,
+    pub text: String,
+}
 
 /// One fact as text.
-pub(crate) struct FactText {
+#[derive(Debug, Clone, PartialEq)]
+pub struct FactText {
     /// The name of the fact, as in the history.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// The ID of the attempt or task that the fact is about; empty if it is about neither.
-    pub(crate) subject: String,
+    pub subject: String,
     /// The tracker, if the fact is a launch; otherwise empty.
-    pub(crate) tracker: String,
+    pub tracker: String,
     /// The reason, if the fact is a decision of a scheduler.
-    pub(crate) why: Option<Why>,
+    pub why: Option<Reason>,
     /// The fact as a sentence.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// Renders facts with the names of trackers and pools.
-pub(crate) struct FactFormatter<'a> {
-    pub(crate) cluster: &'a Cluster,
-    pub(crate) params: &'a Params,
+#[derive(Debug, Clone, Copy)]
+pub struct FactFormatter<'a> {
+    pub cluster: &'a Cluster,
+    /// The parameters of the policy.
+    pub params: &'a Params,
+    /// Shortens the error of a task to one line.
+    pub one_line: fn(&str) -> String,
 }
 
 impl FactFormatter<'_> {
-    pub(crate) fn tracker(&self, id: TrackerId) -> String {
+    /// Returns the name of a tracker.
+    pub fn tracker(&self, id: TrackerId) -> String {
         self.cluster.tracker(id).map_or_else(|| format!("tracker {id}"), |tracker| tracker.name.clone())
     }
 
@@ -48,8 +58,13 @@ impl FactFormatter<'_> {
     }
 
     /// Renders a reason as text.
-    pub(crate) fn describe(&self, job: JobId, why: &Why) -> String {
+    pub fn describe(&self, job: JobId, why: &Why) -> String {
         self.with_names(job, |names| describe(why, names))
+    }
+
+    /// Returns a reason with its text.
+    pub fn reason(&self, job: JobId, why: Why) -> Reason {
+        Reason { text: self.describe(job, &why), why }
     }
 
     fn describe_text(&self, job: JobId, reason_text: &str) -> String {
@@ -57,7 +72,7 @@ impl FactFormatter<'_> {
     }
 
     /// Renders a fact of a job. None for facts that are not shown.
-    pub(crate) fn format(&self, entry: &Entry) -> Option<FactText> {
+    pub fn format(&self, entry: &Entry) -> Option<FactText> {
         let job = entry.fact.job()?;
         let (what, subject, text) = match &entry.fact {
             Fact::AttemptLaunched { .. } => return self.format_launch(&entry.fact),
@@ -69,8 +84,8 @@ impl FactFormatter<'_> {
                 };
                 let hold = if *hold { " until `mrctl resume`" } else { "" };
                 let text = format!("{attempt} {kind}{hold}: {}", self.describe_text(job, reason_text));
-                let (what, subject, why) =
-                    ("preemption-requested", attempt.to_string(), Why::parse(reason_text));
+                let why = Why::parse(reason_text).map(|why| self.reason(job, why));
+                let (what, subject) = ("preemption-requested", attempt.to_string());
                 return Some(FactText { what, subject, tracker: String::new(), why, text });
             }
             Fact::MapSplit { attempt, position, .. } => {
@@ -100,10 +115,12 @@ impl FactFormatter<'_> {
             }
             Fact::TaskReleased { task } => ("task-released", task.to_string(), format!("{task} may resume")),
             Fact::AttemptFailed { attempt, error } => {
-                ("attempt-failed", attempt.to_string(), format!("{attempt} failed: {}", one_line(error)))
+                let text = format!("{attempt} failed: {}", (self.one_line)(error));
+                ("attempt-failed", attempt.to_string(), text)
             }
             Fact::AttemptKilled { attempt, why, .. } => {
-                let text = format!("{attempt} was killed: {}", self.describe_text(job, &one_line(why)));
+                let text =
+                    format!("{attempt} was killed: {}", self.describe_text(job, &(self.one_line)(why)));
                 ("attempt-killed", attempt.to_string(), text)
             }
             Fact::MapOutputLost { attempt, why, .. } => {
@@ -117,7 +134,7 @@ impl FactFormatter<'_> {
             Fact::JobCommitting { .. } => {
                 ("job-committing", String::new(), "all tasks are done; the output is moved into place".into())
             }
-            Fact::JobEnded { outcome, .. } => ("job-ended", String::new(), describe_outcome(outcome)),
+            Fact::JobEnded { outcome, .. } => ("job-ended", String::new(), self.describe_outcome(outcome)),
             _ => return None,
         };
         Some(FactText { what, subject, tracker: String::new(), why: None, text })
@@ -131,15 +148,23 @@ impl FactFormatter<'_> {
         let from =
             resumed_from.map_or_else(String::new, |paused| format!(" from the checkpoint of {paused}"));
         let kind = if *speculative { " as a speculative attempt" } else { "" };
-        let text =
-            format!("{attempt} started on {tracker}{from}{kind}: {}", self.describe(attempt.job(), why));
-        let (what, subject, why) = ("attempt-launched", attempt.to_string(), Some(why.clone()));
-        Some(FactText { what, subject, tracker, why, text })
+        let why = self.reason(attempt.job(), why.clone());
+        let text = format!("{attempt} started on {tracker}{from}{kind}: {}", why.text);
+        let (what, subject) = ("attempt-launched", attempt.to_string());
+        Some(FactText { what, subject, tracker, why: Some(why), text })
+    }
+
+    fn describe_outcome(&self, outcome: &JobOutcome) -> String {
+        match outcome {
+            JobOutcome::Succeeded => "the job succeeded".to_owned(),
+            JobOutcome::Failed(why) => format!("the job failed: {}", (self.one_line)(why)),
+            JobOutcome::Killed(why) => format!("the job was killed: {}", (self.one_line)(why)),
+        }
     }
 }
 
 /// Returns the task that a fact is about, or whose attempt it is about.
-pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
+pub(super) fn task_of(fact: &Fact) -> Option<TaskId> {
     match fact {
         Fact::AttemptLaunched { attempt, .. }
         | Fact::PreemptionRequested { attempt, .. }
@@ -154,13 +179,5 @@ pub(crate) fn task_of(fact: &Fact) -> Option<TaskId> {
         | Fact::MapOutputLost { attempt, .. } => Some(attempt.task),
         Fact::TaskReleased { task } => Some(*task),
         _ => None,
-    }
-}
-
-fn describe_outcome(outcome: &JobOutcome) -> String {
-    match outcome {
-        JobOutcome::Succeeded => "the job succeeded".to_owned(),
-        JobOutcome::Failed(why) => format!("the job failed: {}", one_line(why)),
-        JobOutcome::Killed(why) => format!("the job was killed: {}", one_line(why)),
     }
 }
