@@ -15,6 +15,7 @@ pub mod export;
 mod external;
 pub mod fault;
 pub mod fuzz;
+mod histories;
 mod outcome;
 pub mod profile;
 mod random_policy;
@@ -28,6 +29,7 @@ pub mod trial;
 pub mod workload;
 pub mod world;
 
+pub use histories::Recording;
 pub use mrcore::{
     PerPhase, Phase, Span,
     metrics::{JobFigures, shares::MinShare},
@@ -35,7 +37,10 @@ pub use mrcore::{
 pub use outcome::{Cases, Outcome, RuleViolation};
 pub use setup::Setup;
 pub use workload::Workload;
-pub use world::World;
+pub use world::{WhyError, World};
+
+/// Time of the start of every run.
+pub(crate) const BEGINNING: mrcore::Time = mrcore::Time(1_000_000);
 
 /// Returns a number with a noun: `1 job`, `2 jobs`. Only for nouns with a plural in s.
 pub(crate) fn count(count: usize, noun: &str) -> String {

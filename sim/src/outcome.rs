@@ -40,7 +40,7 @@ pub struct Outcome {
     pub deciding: DecisionStats,
 }
 
-/// A run that violated a rule, or whose external policy failed.
+/// A run that violated a rule, whose external policy failed, or whose histories cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at {at}: {what}")]
 pub struct RuleViolation {

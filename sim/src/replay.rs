@@ -2,8 +2,8 @@
 //! really ran, to measure the error of the model.
 
 use crate::{
-    Setup,
-    experiment::{Comparison, Experiment, ExperimentError, Step, Variant, job_times_alone},
+    Recording, Setup,
+    experiment::{Comparison, Experiment, ExperimentError, RunProgress, Step, Variant, job_times_alone},
     fault::{Fault, FaultKind},
     report::{percent, show},
     setup::Machine,
@@ -14,6 +14,7 @@ use crate::{
     },
 };
 use mrcore::{PerPhase, Span, ids::JobId};
+use schedulers::explain::{Explanation, Subject};
 use std::{fmt::Write as _, time::Duration};
 
 /// What to replay, and with which changes.
@@ -168,17 +169,20 @@ pub fn as_it_was(mut history: History, scheduler: &str) -> Result<Comparison, Ex
     Ok(Comparison { variants, seeds: vec![1], runs, alone, groups, slots: setup.slots() })
 }
 
-/// Replays a history. Calls `watch` after every run.
+/// Replays a history. Calls `watch` after every run. `recording` is of the runs on the changed
+/// cluster: policy 0 is the one that ran.
 pub fn replay(
     history: &History,
     what: &ReplayRequest,
     watch: &(dyn Fn(Step<'_>) + Sync),
+    recording: Option<Recording<'_>>,
 ) -> Result<Replay, ExperimentError> {
     let (workload, real) = history.succeeded();
-    let slots = history.slots;
+    let workload = |_| workload.clone();
     let as_it_was = machines(history, what.real_slots(history), 0);
-    let run = |setup, variants| run_experiment(&workload, setup, variants, (what.time_limit, watch));
-    let before = run(replay_setup(slots, as_it_was, tracker_loss_faults(history)), vec![what.ran.clone()])?;
+    let monitor = |run: RunProgress<'_>| run.elapsed < what.time_limit;
+    let setup = replay_setup(history.slots, as_it_was, tracker_loss_faults(history));
+    let before = experiment(&workload, setup, vec![what.ran.clone()], &monitor).run_watched(watch)?;
     if before.runs[0][0].stopped {
         return Err(ExperimentError::ReplayStopped);
     }
@@ -187,11 +191,31 @@ pub fn replay(
     let both = real.into_iter().zip(simulated);
     let fidelity = Fidelity { jobs: both.map(|((name, real), simulated)| (name, real, simulated)).collect() };
     let variants = std::iter::once(&what.ran).chain(&what.others).cloned().collect();
-    let machines = machines(history, what.slots, what.nodes);
-    // Trackers that were lost in the history are lost again, if the changed cluster has them.
-    let lost = tracker_loss_faults(history).into_iter().chain(what.faults.iter().cloned()).collect();
-    let comparison = run(replay_setup(slots, machines, lost), variants)?;
+    let experiment = experiment(&workload, changed_setup(history, what), variants, &monitor);
+    let comparison = experiment.run_recorded(watch, recording)?;
     Ok(Replay { fidelity, before, comparison })
+}
+
+/// Explains why a job or a task waits on the changed cluster under the first of the other policies,
+/// at a time after the first submission.
+pub fn explain(
+    history: &History,
+    what: &ReplayRequest,
+    subject: Subject,
+    at: Span,
+) -> Result<Explanation, ExperimentError> {
+    let (workload, _) = history.succeeded();
+    let workload = |_| workload.clone();
+    let monitor = |run: RunProgress<'_>| run.elapsed < what.time_limit;
+    experiment(&workload, changed_setup(history, what), what.others.clone(), &monitor).explain(subject, at)
+}
+
+/// Returns the changed cluster. Trackers that were lost in the history are lost again, if the
+/// changed cluster has them.
+fn changed_setup(history: &History, what: &ReplayRequest) -> Setup {
+    let machines = machines(history, what.slots, what.nodes);
+    let lost = tracker_loss_faults(history).into_iter().chain(what.faults.iter().cloned()).collect();
+    replay_setup(history.slots, machines, lost)
 }
 
 /// Returns the machines of a history, ordered by name. If `more` is positive, adds copies of the
@@ -242,24 +266,23 @@ fn replay_setup(slots: PerPhase<u32>, machines: Vec<Machine>, faults: Vec<Fault>
     setup
 }
 
-fn run_experiment(
-    workload: &Workload,
+fn experiment<'a>(
+    workload: &'a (dyn Fn(u64) -> Workload + Sync),
     setup: Setup,
     variants: Vec<Variant>,
-    (time_limit, watch): (Duration, &(dyn Fn(Step<'_>) + Sync)),
-) -> Result<Comparison, ExperimentError> {
-    let experiment = Experiment {
+    monitor: &'a (dyn Fn(RunProgress<'_>) -> bool + Sync),
+) -> Experiment<'a> {
+    Experiment {
         setup,
         faults: None,
-        workload: &|_| workload.clone(),
+        workload,
         users: Vec::new(),
         variants,
         seeds: 1..2,
         limit: None,
         alone: false,
-        monitor: Some(&|run| run.elapsed < time_limit),
-    };
-    experiment.run_watched(watch)
+        monitor: Some(monitor),
+    }
 }
 
 impl Replay {
@@ -444,7 +467,7 @@ mod tests {
     fn model_error_is_measured_with_the_recorded_slots() {
         let history = two_maps_on_one_slot(10);
         let what = ReplayRequest { slots: PerPhase { map: Some(2), reduce: None }, ..empty_request() };
-        let replay = replay(&history, &what, &|_| {}).expect("it runs");
+        let replay = replay(&history, &what, &|_| {}, None).expect("it runs");
         assert!(
             replay.fidelity.error() < 0.1,
             "the maps do not run one after the other: {:?}",

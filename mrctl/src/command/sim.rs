@@ -1,13 +1,17 @@
 //! `mrctl sim`: compares policies in a simulated cluster. Also runs random simulations, and
 //! computes profiles of programs.
 
-use super::{provenance::Provenance, sim_csv, sim_json};
+use super::{
+    provenance::Provenance,
+    sim_csv, sim_json,
+    why::{SimulatedWhy, print_simulated},
+};
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use daemon::Period;
 use sim::{
-    Workload,
+    Recording, Workload,
     catalog::{self, Case, CatalogError, Request},
     experiment::{Comparison, Experiment, ExperimentError, RunProgress, Variant},
     export,
@@ -33,6 +37,7 @@ pub(super) const FAILURE_TIME_MIN: Duration = Duration::from_secs(1);
     mrctl sim --workload trace.tsv --nodes 100 --scheduler 'chronos(fair)'\n  \
     mrctl sim --workload trace.tsv --nodes 60 --load 0.8 --seeds 10 --csv jobs.csv\n  \
     mrctl sim --workload hsrtf --scheduler fair --swf fair.swf\n  \
+    mrctl sim --workload hsrtf --scheduler fair --why job_3@120s\n  \
     mrctl sim --workload gridmix --cluster mine.toml --mtbf 2h --mttr 10m\n  \
     mrctl sim --workload fcs-map-heavy --scheduler 'fcs,fcs[preempt=kill]'\n  \
     mrctl sim fuzz --seeds 500\n  \
@@ -134,6 +139,12 @@ struct Compare {
     /// Write the jobs as Batsim does (CSV); one policy and one seed
     #[arg(long, value_name = "FILE")]
     batsim_jobs: Option<PathBuf>,
+    /// Write the job histories to this new folder, as a JobTracker does; one policy and one seed
+    #[arg(long, value_name = "FOLDER")]
+    history: Option<PathBuf>,
+    /// Run until this time and print what `mrctl why` would print then; one policy and one seed
+    #[arg(long, value_name = "JOB@TIME", conflicts_with_all = ["report", "csv", "parquet", "swf", "batsim_workload", "batsim_jobs", "history"])]
+    why: Option<SimulatedWhy>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -190,14 +201,17 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         )));
     }
     let of_one_run = [&args.swf, &args.batsim_workload, &args.batsim_jobs];
-    if of_one_run.iter().any(|path| path.is_some()) && (variants.len() > 1 || args.seeds > 1) {
-        let flags = "--swf, --batsim-workload and --batsim-jobs write one run";
+    let one_run =
+        of_one_run.iter().any(|path| path.is_some()) || args.history.is_some() || args.why.is_some();
+    if one_run && (variants.len() > 1 || args.seeds > 1) {
+        let flags = "--swf, --batsim-workload, --batsim-jobs, --history and --why are for one run";
         anyhow::bail!(Usage(format!("{flags}: give one policy with --scheduler, and one seed")));
     }
     let files = args.report.iter().chain(&args.csv).chain(&args.parquet);
     for path in files.chain(of_one_run.into_iter().flatten()) {
         can_write(path)?;
     }
+    args.history.as_deref().map_or(Ok(()), create_history_folder)?;
     for (flag, time) in [("--mtbf", args.mtbf), ("--mttr", args.mttr)] {
         if let Some(time) = time.filter(|time| time.0 < FAILURE_TIME_MIN) {
             anyhow::bail!(Usage(format!("{flag} {time}: the time must be at least 1s")));
@@ -228,7 +242,14 @@ fn compare(args: &Compare) -> Result<ExitCode> {
         alone: case.groups_identical,
         monitor: Some(&monitor),
     };
-    let comparison = experiment.run_watched(&|step| runs.count_run("", step))?;
+    if let Some(SimulatedWhy { of, at }) = args.why {
+        let explanation = experiment.explain(of, at)?;
+        drop(runs);
+        return print_simulated(explanation, args.json).map(|()| ExitCode::SUCCESS);
+    }
+    let made_by = details.provenance.line();
+    let recording = args.history.as_deref().map(|folder| Recording { folder, made_by: &made_by, variant: 0 });
+    let comparison = experiment.run_recorded(&|step| runs.count_run("", step), recording)?;
     drop(runs);
     let elapsed_s = started.elapsed().as_secs_f64();
     let shown = ComparisonReport {
@@ -247,7 +268,7 @@ fn compare(args: &Compare) -> Result<ExitCode> {
     if let Some(path) = &args.parquet {
         super::sim_parquet::write(path, &details, &comparison)?;
     }
-    write_exports(args, &comparison, &details.provenance.line(), &request.workload, machines)?;
+    write_exports(args, &comparison, &made_by, &request.workload, machines)?;
     if let Some(path) = &args.report {
         let title = format!("{} under {}", request.workload, args.scheduler);
         write(path, &report::page(&title, &shown.body(&comparison)))?;
@@ -419,6 +440,17 @@ pub(crate) fn can_write(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Creates the folder for histories. It must be empty, because a history is of one run.
+pub(super) fn create_history_folder(folder: &Path) -> Result<()> {
+    let cannot = || format!("cannot write {}", folder.display());
+    std::fs::create_dir_all(folder).with_context(cannot)?;
+    if std::fs::read_dir(folder).with_context(cannot)?.next().is_some() {
+        let why = format!("--history {}: the folder is not empty: give a new one", folder.display());
+        return Err(Usage(why).into());
+    }
+    Ok(())
+}
+
 pub(crate) fn write(path: &PathBuf, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -444,4 +476,56 @@ fn run_speed(comparison: &Comparison, elapsed_s: f64) -> String {
         "{events} events in {elapsed_s:.1} real s, {:.0} a second; trace {hash:016x}{left}",
         events as f64 / elapsed_s.max(1e-9)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use sim::PerPhase;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Compare,
+    }
+
+    fn parse(flags: &[&str]) -> Result<Compare, clap::Error> {
+        let words = "sim --workload bursty --jobs 4 --nodes 5 --map-slots 2 --reduce-slots 1".split(' ');
+        Cli::try_parse_from(words.chain(flags.iter().copied())).map(|cli| cli.args)
+    }
+
+    fn usage_error(flags: &[&str]) -> String {
+        let error = compare(&parse(flags).expect("known flags")).expect_err("it is refused");
+        error.downcast::<Usage>().expect("a usage error").to_string()
+    }
+
+    #[test]
+    fn histories_are_of_one_run_and_say_how_it_was_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_str().expect("UTF-8");
+        let one_run = ": give one policy with --scheduler, and one seed";
+        assert!(usage_error(&["--history", path, "--seeds", "2"]).ends_with(one_run));
+        assert!(usage_error(&["--why", "job_1@5s", "--scheduler", "fifo,fair"]).ends_with(one_run));
+        let new = folder.path().join("new");
+        let flags = ["--history", new.to_str().expect("UTF-8"), "--scheduler", "fair"];
+        compare(&parse(&flags).expect("known flags")).expect("it runs");
+        assert!(usage_error(&flags).ends_with("the folder is not empty: give a new one"));
+        let history = history::read(&new).expect("histories");
+        assert_eq!((history.real.len(), history.slots), (4, PerPhase { map: 2, reduce: 1 }));
+        let text = std::fs::read_to_string(new.join("job_1.jsonl")).expect("a history");
+        assert!(text.lines().next().is_some_and(|head| head.contains("(version ")), "{text}");
+    }
+
+    #[test]
+    fn question_is_a_job_and_a_time_and_writes_no_files() {
+        assert!(parse(&["--why", "job_1@5s", "--csv", "jobs.csv"]).is_err());
+        for bad in ["job_1", "job_1@", "job_1@soon", "5s@job_1", "one@5s"] {
+            let error = parse(&["--why", bad]).expect_err(bad).to_string();
+            assert!(error.contains("such as job_3@120s"), "{error}");
+        }
+        let error = compare(&parse(&["--why", "job_9@5s"]).expect("known flags")).expect_err("no such job");
+        assert!(error.to_string().starts_with("there is no job_9 at that time: "), "{error}");
+        compare(&parse(&["--why", "job_1.m0@5s", "--json"]).expect("known flags")).expect("it runs");
+    }
 }

@@ -1,15 +1,17 @@
 //! `mrctl replay`: simulates the jobs of a history under other policies.
 
 use super::{
-    sim::{can_write, parse_policies, write},
+    provenance::Provenance,
+    sim::{can_write, create_history_folder, parse_policies, write},
     sim_json,
+    why::{SimulatedWhy, print_simulated},
 };
 use crate::output::{self, SimulationProgress, Usage};
 use anyhow::Result;
 use daemon::Period;
 use serde_json::json;
 use sim::{
-    PerPhase,
+    PerPhase, Recording,
     fault::{Fault, FaultKind},
     replay::{self, Replay, ReplayRequest, replay},
     report::{self, html::escape},
@@ -22,7 +24,8 @@ use std::{path::PathBuf, process::ExitCode};
 #[command(after_help = "Examples:\n  \
     mrctl replay .fermata/data/jobtracker/history --scheduler fair,fcs\n  \
     mrctl replay history/ --ran fair --scheduler fcs --nodes +4\n  \
-    mrctl replay history/ --scheduler 'chronos(fair)' --fail node3@120")]
+    mrctl replay history/ --scheduler 'chronos(fair)' --fail node3@120\n  \
+    mrctl replay history/ --scheduler fcs --why job_3@2m")]
 pub(crate) struct Args {
     /// A history file, or a folder of history files
     history: PathBuf,
@@ -51,6 +54,13 @@ pub(crate) struct Args {
     /// Write a report with charts (HTML) to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Write the histories of the simulated jobs to this new folder; one policy
+    #[arg(long = "history", value_name = "FOLDER")]
+    history_folder: Option<PathBuf>,
+    /// Run until this time after the first submission, and print what `mrctl why` would print then;
+    /// one policy. Jobs are numbered in the order of their submission
+    #[arg(long, value_name = "JOB@TIME", conflicts_with_all = ["report", "history_folder"])]
+    why: Option<SimulatedWhy>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -62,6 +72,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Err(Usage("--ran takes one policy: the one of the real run".into()).into());
     }
     let others = parse_policies(&args.scheduler)?;
+    if others.len() > 1 && (args.history_folder.is_some() || args.why.is_some()) {
+        let why = "--history and --why are for one run: give one policy with --scheduler";
+        return Err(Usage(why.into()).into());
+    }
     args.report.as_deref().map_or(Ok(()), can_write)?;
     output::check_local(&args.history)?;
     let history = history::read(&args.history)?;
@@ -83,10 +97,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let time_limit = args.time_limit.0;
     let what = ReplayRequest { ran, others, slots, nodes, faults, time_limit };
     what.validate(&history).map_err(|error| Usage(format!("--fail: {error}")))?;
+    if let Some(why) = args.why {
+        return explain(args, &history, &what, why);
+    }
+    args.history_folder.as_deref().map_or(Ok(()), create_history_folder)?;
+    let made_by = Provenance::of_this_process().line();
+    // Policy 0 is the one of the real run.
+    let folder = args.history_folder.as_deref();
+    let recording = folder.map(|folder| Recording { folder, made_by: &made_by, variant: 1 });
     let runs = SimulationProgress::new();
-    let replay = replay(&history, &what, &|step| runs.count_run("", step))?;
+    let replay = replay(&history, &what, &|step| runs.count_run("", step), recording)?;
     drop(runs);
     show(args, &history, &what, &replay)
+}
+
+/// Prints why a job waits at a time of the replay.
+fn explain(args: &Args, history: &History, what: &ReplayRequest, why: SimulatedWhy) -> Result<ExitCode> {
+    let SimulatedWhy { of, at } = why;
+    let explanation = replay::explain(history, what, of, at)?;
+    // Jobs that are not replayed have no number.
+    let replayed = history.real.iter().filter(|real| real.succeeded).nth(of.job().0 as usize - 1);
+    if let Some(real) = replayed.filter(|real| real.id != of.job() && !args.json) {
+        output::line(format!("{} of the replay is {} ({}) of the history", of.job(), real.id, real.name))?;
+    }
+    print_simulated(explanation, args.json)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The texts around the tables, in the order of the output.

@@ -3,7 +3,7 @@
 mod comparison;
 mod variant;
 
-use crate::{Outcome, RuleViolation, Setup, Workload, World, fault::Fault};
+use crate::{Outcome, Recording, RuleViolation, Setup, WhyError, Workload, World, fault::Fault};
 pub(crate) use comparison::utilisation;
 pub use comparison::{Comparison, Figure, TimesAlone, makespan_s, reduce_wait_s};
 use crossbeam::channel;
@@ -12,7 +12,10 @@ use mrcore::{
     ids::JobId,
     metrics::{JobFigures, shares::MinShare},
 };
-use schedulers::{Params, PolicyError};
+use schedulers::{
+    Params, PolicyError,
+    explain::{Explanation, Subject},
+};
 use std::{
     collections::BTreeMap,
     ops::Range,
@@ -37,6 +40,8 @@ pub enum ExperimentError {
     Make(#[from] PolicyError),
     #[error("the time limit stopped the simulation of the policy that ran: give a longer --time-limit")]
     ReplayStopped,
+    #[error(transparent)]
+    Why(#[from] WhyError),
     #[error("{variant}, seed {seed}: {broken}")]
     RuleViolation { variant: String, seed: u64, broken: RuleViolation },
 }
@@ -99,6 +104,16 @@ impl Experiment<'_> {
 
     /// Like [`Self::run`], but also calls `watch` after every run.
     pub fn run_watched(&self, watch: &(dyn Fn(Step<'_>) + Sync)) -> Result<Comparison, ExperimentError> {
+        self.run_recorded(watch, None)
+    }
+
+    /// Like [`Self::run_watched`], but also writes the histories of the runs of one policy. There
+    /// must be one seed.
+    pub fn run_recorded(
+        &self,
+        watch: &(dyn Fn(Step<'_>) + Sync),
+        recording: Option<Recording<'_>>,
+    ) -> Result<Comparison, ExperimentError> {
         let seeds: Vec<u64> = self.seeds.clone().collect();
         // A sample of a trace may lack a group.
         let mut groups: Vec<String> = Vec::new();
@@ -122,7 +137,8 @@ impl Experiment<'_> {
                 return Ok(None);
             }
             let (variant, seed) = cases[at];
-            let outcome = self.run_one(&self.variants[variant], seed);
+            let recording = recording.filter(|recording| recording.variant == variant);
+            let outcome = self.run_one(&self.variants[variant], seed, recording);
             failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
             report(&self.variants[variant].label, &by_policy[variant]);
             outcome.map(Some)
@@ -145,8 +161,38 @@ impl Experiment<'_> {
         Ok(Comparison { variants: self.variants.clone(), seeds, runs, alone, groups, slots })
     }
 
+    /// Explains why a job or a task waits in the run of the first policy with the first seed, at a
+    /// time after its start. The run ends at that time.
+    pub fn explain(&self, subject: Subject, at: Span) -> Result<Explanation, ExperimentError> {
+        let (variant, seed) = (&self.variants[0], self.seeds.start);
+        let (world, should_continue) = self.world(variant, seed)?;
+        world.explain_at(at, subject, should_continue).map_err(|error| match error {
+            WhyError::RuleViolation(broken) => run_error(variant, seed, broken),
+            other => other.into(),
+        })
+    }
+
     /// Runs one variant with one seed.
-    fn run_one(&self, variant: &Variant, seed: u64) -> Result<Outcome, ExperimentError> {
+    fn run_one(
+        &self,
+        variant: &Variant,
+        seed: u64,
+        recording: Option<Recording<'_>>,
+    ) -> Result<Outcome, ExperimentError> {
+        let (mut world, should_continue) = self.world(variant, seed)?;
+        if let Some(recording) = recording {
+            world = world.with_histories(recording);
+        }
+        let broken = |broken| run_error(variant, seed, broken);
+        world.run_monitored(self.limit, should_continue).map_err(broken)
+    }
+
+    /// Creates the cluster of a variant and a seed, and the monitor of its run.
+    fn world<'b>(
+        &'b self,
+        variant: &'b Variant,
+        seed: u64,
+    ) -> Result<(World, impl Fn(usize) -> bool + 'b), ExperimentError> {
         let mut setup = self.setup.clone();
         setup.scheduler.clone_from(&variant.scheduler);
         setup.params.clone_from(&variant.params);
@@ -157,12 +203,11 @@ impl Experiment<'_> {
         let workload = (self.workload)(seed);
         let (jobs, began) = (workload.jobs.len(), Instant::now());
         let world = World::new(setup, workload)?.with_users(self.users.clone());
-        let broken = |broken| ExperimentError::RuleViolation { variant: variant.label.clone(), seed, broken };
-        let should_continue = |ended| {
+        let should_continue = move |ended| {
             let progress = RunProgress { label: &variant.label, seed, elapsed: began.elapsed(), ended, jobs };
             self.monitor.is_none_or(|monitor| monitor(progress))
         };
-        world.run_monitored(self.limit, should_continue).map_err(broken)
+        Ok((world, should_continue))
     }
 
     /// Simulates the first job of each group alone.
@@ -177,6 +222,10 @@ impl Experiment<'_> {
         }
         Ok(TimesAlone::Groups(times))
     }
+}
+
+fn run_error(variant: &Variant, seed: u64, broken: RuleViolation) -> ExperimentError {
+    ExperimentError::RuleViolation { variant: variant.label.clone(), seed, broken }
 }
 
 /// Simulates a job alone under `fifo` on a cluster without faults, and returns how long it takes;

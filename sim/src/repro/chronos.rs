@@ -86,7 +86,7 @@ impl Assumptions {
         let world = World::new(undisturbed, self.workload(program, seed)).ok();
         let Some(outcome) = world.and_then(|world| world.run(None).ok()) else { return 0.0 };
         let since_start =
-            |time: Option<Time>| time.map_or(0.0, |time| time.since(Time(1_000_000)).as_secs_f64());
+            |time: Option<Time>| time.map_or(0.0, |time| time.since(crate::BEGINNING).as_secs_f64());
         let first = outcome.metrics.job(JobId(1));
         let maps_done = since_start(first.and_then(|job| job.maps_done));
         let ended = since_start(first.and_then(|job| job.ended));

@@ -14,7 +14,7 @@ use crate::{
     rng::Rng,
     trial::{self, Paced, Trial},
 };
-use mrcore::{Time, ids::JobId};
+use mrcore::ids::JobId;
 
 /// An experiment: several policies with the same jobs.
 struct Experiment {
@@ -116,7 +116,7 @@ fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
     let world = World::new(trial::setup(variant), workload.clone()).ok();
     let outcome = world.and_then(|world| world.run(None).ok());
     let done = outcome.and_then(|outcome| outcome.metrics.job(JobId(1))?.maps_done);
-    done.map_or(0.0, |done| done.since(Time(1_000_000)).as_secs_f64())
+    done.map_or(0.0, |done| done.since(crate::BEGINNING).as_secs_f64())
 }
 
 /// Returns the hSRTF experiment: the 31 jobs of the paper in its order, in a fifth of the time.
@@ -228,7 +228,7 @@ mod tests {
             outcome
         };
         let outcomes: Vec<Outcome> = laptop.trials().into_iter().map(run).collect();
-        let all: f64 = outcomes.iter().map(|outcome| outcome.end.since(Time(0)).as_secs_f64()).sum();
+        let all: f64 = outcomes.iter().map(|outcome| outcome.end.since(mrcore::Time(0)).as_secs_f64()).sum();
         assert!(all < 480.0, "{} takes {all} s, more than 8 minutes", paper.name());
         laptop.conclude(outcomes)
     }

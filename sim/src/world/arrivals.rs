@@ -2,9 +2,9 @@
 //! system.
 
 use super::{KnownJob, SimEvent, World, fetch::MapLog};
-use crate::{rng::Rng, workload::JobPlan};
+use crate::{BEGINNING, rng::Rng, workload::JobPlan};
 use mrcore::{
-    Event, Time,
+    Event,
     ids::JobId,
     job::{JobSpec, Payload, Program, Split},
     metrics::GROUP,
@@ -21,7 +21,7 @@ impl World {
     /// Schedules the next submission.
     pub(super) fn schedule_arrival(&mut self) {
         if let Some(job) = self.workload.jobs.get(self.next_arrival) {
-            let at = (Time(1_000_000) + job.at).max(self.now);
+            let at = (BEGINNING + job.at).max(self.now);
             self.queue.push(at, SimEvent::Arrival);
         }
     }

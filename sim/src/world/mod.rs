@@ -23,6 +23,7 @@
 //! | `random_events.rs`, `cases.rs` | random events of fuzzed runs; how often rare cases occurred |
 //! | `stall.rs` | detection of stalls |
 //! | `trace.rs` | hash of all facts |
+//! | `why.rs` | why a job waits at a time |
 
 mod arrivals;
 mod attempts;
@@ -45,9 +46,12 @@ mod stall;
 mod steps;
 mod trace;
 mod tracker;
+mod why;
 
 use crate::{
+    BEGINNING,
     external::{self, Failure},
+    histories::{Histories, Recording},
     outcome::{Outcome, RuleViolation, TIMED_TASKS_MAX},
     rng::Rng,
     setup::{Setup, node_name},
@@ -75,6 +79,7 @@ use std::{
 };
 use trace::{TaskTimes, Trace};
 use tracker::{Agent, AgentEvent, Message, Model};
+pub use why::WhyError;
 
 /// Number of events between two calls of the monitor of a run. With an external policy, which may
 /// take long for each decision, the monitor is called at every event.
@@ -98,6 +103,17 @@ impl KnownJob {
     fn copies_of(&self, split: u32) -> &[u32] {
         self.replicas.chunks(self.copies.max(1)).nth(split as usize).unwrap_or(&[])
     }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RunEnd {
+    /// Every job has ended, or none can make progress.
+    Over,
+    /// The time limit was reached, in simulated time.
+    Limit,
+    /// The monitor of the run has stopped it.
+    Stopped,
 }
 
 /// The simulated cluster and its state.
@@ -161,6 +177,8 @@ pub struct World {
     scenario: steps::ScenarioState,
     rng: Rng,
     trace: Trace,
+    /// The histories of the jobs, if they are written.
+    histories: Option<Histories>,
     task_times: TaskTimes,
     metrics: Metrics,
     events: u64,
@@ -190,7 +208,7 @@ impl World {
         let restarts = !setup.steps.is_empty()
             || setup.faults.iter().any(|fault| fault.what == crate::fault::FaultKind::JobTracker);
         let mut world = Self {
-            now: Time(1_000_000),
+            now: BEGINNING,
             queue: Queue::default(),
             core: Some(core),
             decision_times,
@@ -220,10 +238,11 @@ impl World {
             last_reply: None,
             faults_open: setup.faults.len() + usize::from(setup.random_events),
             faults_started: 0,
-            stall_detector: stall::StallDetector::new(Time(1_000_000)),
+            stall_detector: stall::StallDetector::new(BEGINNING),
             scenario: steps::ScenarioState::new(setup.seed),
             rng: Rng::of(setup.seed, "world"),
             trace: Trace::default(),
+            histories: None,
             task_times: TaskTimes::new(workload.tasks() <= TIMED_TASKS_MAX),
             metrics: Metrics::default(),
             events: 0,
@@ -246,6 +265,13 @@ impl World {
         let facts_so_far = std::mem::take(&mut self.metrics);
         debug_assert_eq!(facts_so_far.jobs().count(), 0, "users are set before the first job");
         self.metrics = Metrics::with_users(users);
+        self
+    }
+
+    /// Writes the histories of the jobs.
+    #[must_use]
+    pub fn with_histories(mut self, recording: Recording<'_>) -> Self {
+        self.histories = Some(Histories::new(recording, &self.setup));
         self
     }
 
@@ -284,20 +310,49 @@ impl World {
         limit: Option<Span>,
         should_continue: impl Fn(usize) -> bool,
     ) -> Result<Outcome, RuleViolation> {
-        let last = limit.map(|limit| self.now + limit);
-        let mut stopped = false;
+        let end = self.run_until(limit.map(|limit| self.now + limit), should_continue)?;
+        if self.setup.checked {
+            self.check_end();
+            self.fail_on_violation()?;
+        }
+        self.record(Histories::finish);
+        self.fail_on_violation()?;
+        Ok(Outcome {
+            scheduler: self.setup.scheduler,
+            metrics: self.metrics,
+            end: self.end,
+            hash: self.trace.hash,
+            events: self.events,
+            facts: self.trace.facts,
+            task_times: self.task_times.done,
+            unfinished: self.jobs_open,
+            unsubmitted: self.workload.jobs.len() - self.next_arrival + self.unsubmitted.len(),
+            stopped: end == RunEnd::Stopped,
+            faults: self.faults_started,
+            cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
+            deciding: self.decision_times.snapshot(),
+        })
+    }
+
+    /// Runs until every job has ended, until `last`, until `should_continue` returns false, or until
+    /// the cluster has stalled.
+    fn run_until(
+        &mut self,
+        last: Option<Time>,
+        should_continue: impl Fn(usize) -> bool,
+    ) -> Result<RunEnd, RuleViolation> {
         let events_per_check = if self.setup.scheduler == external::NAME { 1 } else { EVENTS_PER_CHECK };
         while !self.is_over() {
             let Some((at, what)) = self.queue.pop() else { break };
             if let Some(last) = last.filter(|last| at > *last) {
                 self.metrics.end_observation(last);
-                break;
+                return Ok(RunEnd::Limit);
             }
-            stopped = self.events % events_per_check == events_per_check - 1
+            let stopped = self.events % events_per_check == events_per_check - 1
                 && !should_continue(self.workload.jobs.len() - self.jobs_open);
             if stopped || self.is_stalled(at, what) {
                 self.metrics.end_observation(at);
-                break;
+                return Ok(if stopped { RunEnd::Stopped } else { RunEnd::Over });
             }
             self.stall_detector.record_event(at, what);
             self.now = at;
@@ -309,25 +364,14 @@ impl World {
             }
             self.fail_on_violation()?;
         }
-        if self.setup.checked {
-            self.check_end();
-            self.fail_on_violation()?;
+        Ok(RunEnd::Over)
+    }
+
+    /// Does something with the histories, if they are written. An error ends the run.
+    fn record(&mut self, what: impl FnOnce(&mut Histories) -> Result<(), String>) {
+        if let Some(Err(error)) = self.histories.as_mut().map(what) {
+            self.violation.get_or_insert(error);
         }
-        Ok(Outcome {
-            scheduler: self.setup.scheduler,
-            metrics: self.metrics,
-            end: self.end,
-            hash: self.trace.hash,
-            events: self.events,
-            facts: self.trace.facts,
-            task_times: self.task_times.done,
-            unfinished: self.jobs_open,
-            unsubmitted: self.workload.jobs.len() - self.next_arrival + self.unsubmitted.len(),
-            stopped,
-            faults: self.faults_started,
-            cases: self.checks.map(|checks| checks.cases).unwrap_or_default(),
-            deciding: self.decision_times.snapshot(),
-        })
     }
 
     /// Returns whether every job has ended. If rules are checked, also requires that every fault
@@ -424,7 +468,7 @@ impl World {
         let well = self.faults_open == 0 && self.unreachable == 0;
         let all_reported = || self.nodes.iter().all(Node::is_idle);
         let far = self.workload.jobs.get(self.next_arrival);
-        let far = far.is_some_and(|job| (Time(1_000_000) + job.at).since(self.now) > SKIPPED_MIN);
+        let far = far.is_some_and(|job| (BEGINNING + job.at).since(self.now) > SKIPPED_MIN);
         idle && well && far && all_reported()
     }
 
@@ -465,6 +509,7 @@ impl World {
                 self.trace.add(entry.at, &entry.fact);
                 self.task_times.observe(entry.at, &entry.fact);
                 self.metrics.observe(entry.at, &entry.fact);
+                self.record(|histories| histories.add(entry.at, &entry.fact));
                 if let Some(journal) = &mut self.journal {
                     journal.push(entry);
                 }

@@ -6,7 +6,7 @@ use super::{AgentEvent, SimEvent, World};
 use crate::fault::FaultKind;
 use agent::FetchFailure;
 use mrcore::{
-    Event, Phase, Span, Time,
+    Event, Phase, Span,
     event::{Heartbeat, Reply},
     ids::{AttemptId, JobId, TaskId},
     task::{PreemptKind, Task},
@@ -30,7 +30,7 @@ impl World {
 
     /// Starts random faults and requests, and schedules the next round.
     pub(super) fn random_event(&mut self) {
-        if self.now >= Time(1_000_000) + DURATION && self.core.is_some() {
+        if self.now >= crate::BEGINNING + DURATION && self.core.is_some() {
             return self.end_random_events();
         }
         self.queue.push(self.now + INTERVAL, SimEvent::Random);

@@ -283,7 +283,7 @@ mod tests {
         Outcome, World, scenario,
         trial::{Trial, short},
     };
-    use mrcore::{Span, Time, tracker::TrackerState};
+    use mrcore::{Span, tracker::TrackerState};
 
     fn world(text: &str) -> World {
         let Trial { mut setup, workload, .. } = short();
@@ -300,7 +300,7 @@ mod tests {
 
     /// Runs the simulation until this many seconds after the start.
     fn run_until(world: &mut World, seconds: f64) {
-        let until = Time(1_000_000) + Span((seconds * 1e6) as u64);
+        let until = crate::BEGINNING + Span((seconds * 1e6) as u64);
         loop {
             let (at, what) = world.queue.pop().expect("it continues");
             if at >= until {
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn frozen_jobtracker_keeps_its_state() {
         let calm = run_scenario("");
-        let last = calm.end.since(Time(1_000_000)).as_secs_f64() as u64;
+        let last = calm.end.since(crate::BEGINNING).as_secs_f64() as u64;
         for at in 0..=last {
             let frozen = run_scenario(&step(&format!("{at}500ms"), "stop", "jobtracker", "for = \"3s\""));
             assert!(frozen.end <= calm.end + Span::secs(10), "at {at} s: {} after {}", frozen.end, calm.end);

@@ -16,7 +16,7 @@ use super::{
     Workload,
     trace::{SizeLimit, Source, TraceError, check_task_times, check_time_range},
 };
-use crate::Outcome;
+use crate::{BEGINNING, Outcome};
 pub use calibrate::Calibrated;
 use facts::{FactFigures, FactLog};
 use filter::HistoryFilter;
@@ -38,10 +38,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// Time of the first submission. The times of histories are shifted to start here, as in simulated
-/// runs.
-const BEGINNING: Time = Time(1_000_000);
 
 /// The real run of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -287,6 +283,7 @@ fn seconds_between(one: Time, other: Time) -> f64 {
     Span(one.0.abs_diff(other.0)).as_secs_f64()
 }
 
+/// Returns a time relative to the first submission, which is at the beginning as in simulated runs.
 fn shift_time(at: Time, first: Time) -> Time {
     BEGINNING + at.since(first)
 }
