@@ -71,8 +71,8 @@ pub struct Costs {
     pub fetch_retry: Span,
     /// Bytes per second that one reduce fetches at most.
     pub fetch: f64,
-    /// Time until the blocks of a lost node are replicated again.
-    pub repair: Span,
+    /// Time until the NameNode declares a DataNode without heartbeats dead and copies its blocks.
+    pub datanode_timeout: Span,
     /// Time to solve the optimisation problem of a policy, outside the core.
     pub solve: Span,
     /// Minimum time between two computations of the rates of flows.
@@ -92,7 +92,7 @@ impl Default for Costs {
             commit: Span::millis(50),
             fetch_retry: Span::secs(2),
             fetch: 80e6,
-            repair: Span::secs(60),
+            datanode_timeout: Span::secs(10),
             solve: Span::millis(50),
             net_epoch: Span::millis(500),
         }

@@ -138,20 +138,24 @@ impl World {
             _ => {}
         }
         match (read, self.nodes[at].has_blocks()) {
-            (true, false) => self.read_elsewhere(at),
+            (true, false) => {
+                self.read_elsewhere(at);
+                self.redirect_block_copies(at as u32);
+            }
             (false, true) => {
                 self.nodes[at].blocks_replaced = false;
                 self.nodes[at].returns += 1;
+                self.stop_repair(at as u32);
             }
             _ => {}
         }
     }
 
-    /// Schedules the time at which the blocks of a machine with a dead DataNode have been
-    /// replicated elsewhere.
+    /// Schedules the time at which the NameNode declares the DataNode of a machine dead.
     fn schedule_repair(&mut self, node: u32) {
         let returns = self.nodes[node as usize].returns;
-        self.queue.push(self.now + self.setup.costs.repair, SimEvent::Repaired { node, returns });
+        let at = self.now + self.setup.costs.datanode_timeout;
+        self.queue.push(at, SimEvent::DatanodeDead { node, returns });
     }
 
     /// Kills the process of the tracker and all its attempts.
@@ -163,8 +167,8 @@ impl World {
         let node = &mut self.nodes[at];
         node.inbox.clear();
         node.unreported.clear();
-        node.copying.clear();
         node.next_agent_deadline = None;
+        self.drop_copies_of(at);
     }
 
     /// Starts the tracker again as a new process.
@@ -223,15 +227,6 @@ impl World {
         }
         for (at, key) in affected {
             self.follow_map_events(at, key);
-        }
-    }
-
-    /// Marks the blocks of a machine as replicated elsewhere, unless its DataNode has returned
-    /// meanwhile.
-    pub(super) fn mark_repaired(&mut self, at: usize, returns: u32) {
-        let node = &mut self.nodes[at];
-        if node.returns == returns && (node.faults.wiped > 0 || node.faults.datanode_down > 0) {
-            node.blocks_replaced = true;
         }
     }
 

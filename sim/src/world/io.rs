@@ -5,7 +5,7 @@
 //! | map | read from a replica: the disk of that machine, and the network if it is another one. Written: the map output that does not fit into the cache, three times if it is merged from several runs; the replicas of the output of a job without reduces |
 //! | reduce, shuffle | from the machines with map outputs: their uplinks, and their disks as far as the outputs are not cached. What fits neither into the memory of the task nor into the cache is written |
 //! | reduce, merge and reduce | what was written during the shuffle is read; the replicas of the output are written |
-//! | reduce that resumes elsewhere | the checkpoint: the network, and both disks as far as it is not cached |
+//! | reduce that resumes elsewhere, copy from a tracker that is drained | the checkpoint or map output: the network, and both disks as far as it is not cached |
 
 use super::{
     SimEvent, World,
@@ -199,12 +199,17 @@ impl World {
         let demand = self.setup.costs.fetch;
         let Some(run) = self.nodes[at].runs.iter().find(|run| run.key == key) else { return };
         let Work::Reduce(ReduceRun { transfer: Some(transfer), .. }) = &run.work else { return };
+        let path = self.transfer_path(transfer.source, at as u32);
+        self.start_flow(at, key, path, demand, false);
+    }
+
+    /// Returns the path of temporary files from one machine to another.
+    pub(super) fn transfer_path(&self, source: u32, to: u32) -> Path {
         let mut path = Path::default();
-        let (source, to) = (transfer.source, at as u32);
         self.net.add_disk(&mut path, source, self.nodes[source as usize].uncached_share());
         self.net.add_transfer(&mut path, source, to, 1.0);
-        self.net.add_disk(&mut path, to, self.nodes[at].uncached_share());
-        self.start_flow(at, key, path, demand, false);
+        self.net.add_disk(&mut path, to, self.nodes[to as usize].uncached_share());
+        path
     }
 
     /// Starts the flow of an attempt. `varies` says that its demand depends on its progress.
@@ -259,10 +264,10 @@ impl World {
         self.request_rate_update();
     }
 
-    /// Sets the rate of an attempt to that of its flow.
+    /// Sets the rate of an attempt or a copy to that of its flow.
     fn apply_rate(&mut self, at: usize, key: u64, flow: FlowId) {
         let (now, rate) = (self.now, self.net.take_rate(flow));
-        let Some(run) = self.nodes[at].run(key) else { return };
+        let Some(run) = self.nodes[at].run(key) else { return self.set_copy_rate(key, rate) };
         run.advance(now);
         match &mut run.work {
             Work::Map(map) => map.rate = rate / map.bytes(),

@@ -16,7 +16,8 @@
 //! | `io.rs` | disks and links that attempts use, and their rates |
 //! | `attempts.rs` | progress and end of attempts |
 //! | `fetch.rs`, `run.rs`, `node.rs` | shuffle of a reduce, an attempt, a machine |
-//! | `net.rs`, `copies.rs` | flows over shared links; copies from trackers that are drained |
+//! | `net.rs`, `copies.rs` | flows over shared links; copies of files that no attempt makes |
+//! | `repair.rs` | replication of the blocks of lost machines |
 //! | `faults.rs`, `steps.rs` | start and end of faults; scenarios |
 //! | `jobtracker_faults.rs` | the JobTracker dies or is frozen |
 //! | `rules.rs`, `checks.rs`, `map_events.rs` | invariants, always and at the end |
@@ -40,6 +41,7 @@ mod net;
 mod node;
 mod queue;
 mod random_events;
+mod repair;
 mod rules;
 mod run;
 mod stall;
@@ -60,6 +62,7 @@ use crate::{
 use agent::Action;
 use cases::Before;
 use checks::Checks;
+use copies::RunningCopy;
 use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
@@ -72,6 +75,7 @@ use mrcore::{
 use net::Net;
 use node::{Node, NodeFaults};
 use queue::{Queue, SimEvent};
+use repair::BlockBatch;
 use schedulers::{PolicyError, timed::DecisionTimes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -131,6 +135,10 @@ pub struct World {
     /// Index of the machine of each tracker.
     by_tracker: BTreeMap<TrackerId, u32>,
     net: Net,
+    /// Copies of files that no attempt makes, by key.
+    copies: BTreeMap<u64, RunningCopy>,
+    /// Blocks of lost machines that are not being copied yet.
+    unrepaired: VecDeque<BlockBatch>,
     /// Whether a computation of flow rates is scheduled.
     rate_update_scheduled: bool,
     /// Whether tasks of a machine may have to share its cores.
@@ -145,7 +153,7 @@ pub struct World {
     /// Number of jobs that have not ended, including those that are not submitted yet.
     jobs_open: usize,
     running_attempts: usize,
-    /// Key of the attempt that was launched last.
+    /// Key of the attempt or copy that was started last.
     newest_key: u64,
     /// Number of requests so far.
     requests: u128,
@@ -216,6 +224,8 @@ impl World {
             nodes,
             by_tracker: BTreeMap::new(),
             net,
+            copies: BTreeMap::new(),
+            unrepaired: VecDeque::new(),
             rate_update_scheduled: false,
             shares_cpu: setup.machines.iter().any(|machine| machine.cores.is_finite()),
             unreachable: 0,
@@ -429,9 +439,9 @@ impl World {
                 self.inject_fault(index as usize);
             }
             SimEvent::Heal { index } => self.heal_fault(index as usize),
-            SimEvent::Copied { node, attempt } => self.finish_copy(node as usize, attempt),
+            SimEvent::Copied { key, version } => self.finish_copy(key, version),
             SimEvent::Random => self.random_event(),
-            SimEvent::Repaired { node, returns } => self.mark_repaired(node as usize, returns),
+            SimEvent::DatanodeDead { node, returns } => self.start_repair(node, returns),
         }
     }
 

@@ -65,8 +65,8 @@ pub(super) struct Node {
     pub(super) idle: PerPhase<bool>,
     /// Ended attempts that wait to be reported with the next heartbeat.
     pub(super) unreported: Vec<AgentEvent>,
-    /// Attempts whose files it copies, with the machine that it copies from.
-    pub(super) copying: BTreeMap<AttemptId, usize>,
+    /// Attempts whose files it copies, with the keys of the copies.
+    pub(super) copying: BTreeMap<AttemptId, u64>,
     pub(super) runs: Vec<Run>,
     /// Attempts whose map output is on its disks, with the bytes. Like checkpoints, outputs remain
     /// when the process dies.

@@ -1,9 +1,6 @@
 //! The event queue: a heap by time; events at the same time are in order of insertion.
 
-use mrcore::{
-    Time,
-    ids::{AttemptId, JobId},
-};
+use mrcore::{Time, ids::JobId};
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 /// Simulated events.
@@ -38,13 +35,12 @@ pub(super) enum SimEvent {
     Heal { index: u32 },
     /// A step of the scenario is undone.
     Undo { index: u32 },
-    /// A tracker has copied the files of an attempt.
-    Copied { node: u32, attempt: AttemptId },
+    /// A copy of files ends. Ignored if a newer version is scheduled because its rate has changed.
+    Copied { key: u64, version: u32 },
     /// Random events are due.
     Random,
-    /// The file system has replicated the blocks of a lost node, unless the node has returned
-    /// since.
-    Repaired { node: u32, returns: u32 },
+    /// The NameNode declares a DataNode dead, unless it has returned since.
+    DatanodeDead { node: u32, returns: u32 },
 }
 
 impl SimEvent {
