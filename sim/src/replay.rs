@@ -486,7 +486,7 @@ mod tests {
     fn replay_needs_the_run_of_the_policy_that_ran() {
         let history = two_maps_on_one_slot(100_000);
         let what = ReplayRequest { time_limit: Duration::ZERO, ..empty_request() };
-        let error = replay(&history, &what, &|_| {}).expect_err("no time").to_string();
+        let error = replay(&history, &what, &|_| {}, None).expect_err("no time").to_string();
         assert!(error.contains("--time-limit"), "{error}");
     }
 }

@@ -15,7 +15,7 @@ use sim::{
         papers,
     },
 };
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 const SEED: u64 = 3;
 
@@ -51,6 +51,7 @@ fn request(history: &History) -> ReplayRequest {
         slots: PerPhase::default(),
         nodes: 0,
         faults: Vec::new(),
+        time_limit: Duration::MAX,
     }
 }
 

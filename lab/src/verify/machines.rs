@@ -180,8 +180,10 @@ impl Machines {
     ) -> Result<Self> {
         let lock = format!("/run/fermata-net-{NAME}.lock");
         let lock = fs::File::create(&lock).with_context(|| format!("cannot create {lock}"))?;
-        lock.try_lock()
-            .map_err(|_| anyhow::anyhow!("another `mrctl verify` is running: wait until it has ended"))?;
+        if lock.try_lock().is_err() {
+            eprintln!("mrctl: waiting until another `mrctl verify` has ended");
+            lock.lock().context("cannot lock the names of the machines")?;
+        }
         let within = std::path::absolute(within).context("cannot determine the path of the folder")?;
         let folder = temporary_folder(&within, "fermata-verify-")?;
         let mut machines = Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), _lock: lock };
@@ -274,7 +276,9 @@ impl Machines {
         let mut init = vec!["cluster", "init", &cluster, "--no-tls", "--settings", &file];
         let (master, hosts) = (host(1), (2..self.nodes + 2).map(host).collect::<Vec<_>>());
         init.extend(["--master", &master]);
-        hosts.iter().for_each(|host| init.extend(["--node", host]));
+        for host in &hosts {
+            init.extend(["--node", host]);
+        }
         mrctl(&[&init[..], flags].concat())?;
         let shell = format!("sh {} {{host}}", self.shown("enter"));
         let (remote, programs) = (self.shown("{host}"), bin.display().to_string());

@@ -127,7 +127,7 @@ fn print_run(args: &Args, run: &str, comparison: &Comparison) -> Result<()> {
         eprintln!("mrctl: {run}: mean error over jobs {error}");
         return Ok(());
     }
-    Ok(output::line(line)?)
+    output::line(line)
 }
 
 async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
