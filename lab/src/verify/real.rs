@@ -34,6 +34,9 @@ const REPLICATION: usize = 2;
 const HEARTBEAT: Span = Span::millis(500);
 const SUSPECT_AFTER: Span = Span::secs(2);
 const LOST_AFTER: Span = Span::secs(4);
+/// After this time the blocks of a lost node are replicated again. It is longer than a run, so that
+/// the next run has the same replicas.
+const REPAIR_AFTER: Span = Span::secs(3600);
 /// Parameters of the policy `fair`: short waiting times, because tasks take seconds.
 const POLICY: [(&str, &str); 3] =
     [("node_wait", "500ms"), ("rack_wait", "500ms"), ("fair_share_timeout", "3s")];
@@ -152,6 +155,7 @@ fn setup(seed: u64, faults: Vec<Fault>) -> Setup {
     (setup.heartbeat, setup.seed, setup.faults) = (HEARTBEAT, seed, faults);
     (setup.config.suspect_after, setup.config.lost_after) = (SUSPECT_AFTER, LOST_AFTER);
     setup.costs.net_epoch = Span::millis(50);
+    setup.costs.datanode_timeout = REPAIR_AFTER;
     for machine in &mut setup.machines {
         machine.cores = LIMITS.cores;
         (machine.disk, machine.nic) = (LIMITS.disk as f64, LIMITS.link as f64);
@@ -159,15 +163,15 @@ fn setup(seed: u64, faults: Vec<Fault>) -> Setup {
     setup
 }
 
-/// Returns the settings of the cluster that `setup` describes. The NameNode does not replace lost
-/// replicas during a run, because that is not simulated.
+/// Returns the settings of the cluster that `setup` describes.
 fn settings(block: u64) -> String {
     let period = |span: Span| format!("\"{}ms\"", span.0 / 1000);
     let (beat, suspect, lost) = (period(HEARTBEAT), period(SUSPECT_AFTER), period(LOST_AFTER));
+    let dead = period(REPAIR_AFTER);
     let policy = POLICY.map(|(key, value)| format!("{key} = \"{value}\"\n")).concat();
     format!(
         "[namenode]\nreplication = {REPLICATION}\nblock_size = \"{block}\"\nheartbeat = {beat}\nsuspect_after = {suspect}\n\
-         dead_after = \"1h\"\n[jobtracker]\nheartbeat = {beat}\nsuspect_after = {suspect}\nlost_after = {lost}\n\
+         dead_after = {dead}\n[jobtracker]\nheartbeat = {beat}\nsuspect_after = {suspect}\nlost_after = {lost}\n\
          [datanode]\nscrub_rate = \"0\"\n[tasktracker]\ntask_user = \"nobody\"\n[scheduler.fair]\n{policy}"
     )
 }
