@@ -2,9 +2,9 @@
 //! docs/research/history-format.md describes the format.
 //!
 //! The JobTracker and the simulator write these types as JSON, the simulator and the clients read
-//! them. They are
-//! separate from the types of the core: trackers are named, IDs are text, and splits are grouped. A
-//! history contains no secrets. Readers skip fields and kinds of facts that they do not know.
+//! them. They are separate from the types of the core: trackers are named, IDs are text, and splits
+//! are grouped. A history contains no secrets. Readers skip fields and kinds of facts that they do
+//! not know.
 
 mod lines;
 

@@ -201,17 +201,20 @@ impl Fidelity {
         Self { jobs: jobs.collect() }
     }
 
+    /// Returns how much longer each job takes in the simulation, as a fraction of its real duration.
+    pub fn differences(&self) -> impl Iterator<Item = f64> {
+        self.jobs.iter().map(|(_, real, simulated)| (simulated - real) / real.max(1e-6))
+    }
+
     /// Returns the mean relative error of the simulated durations.
     pub fn error(&self) -> f64 {
-        let off = self.jobs.iter().map(|(_, real, simulated)| (simulated - real).abs() / real.max(1e-6));
-        mean(&off.collect::<Vec<_>>())
+        mean(&self.differences().map(f64::abs).collect::<Vec<_>>())
     }
 
     /// Returns a table with one row per job.
     pub fn table(&self) -> Table {
         let mut table = Table::new(&["job", "real s", "simulated s", "off"]);
-        for (name, real, simulated) in &self.jobs {
-            let off = (simulated - real) / real.max(1e-6);
+        for ((name, real, simulated), off) in self.jobs.iter().zip(self.differences()) {
             let seconds = |value: f64| Cell::Number(Some(value), format!("{value:.1}"));
             table.row(vec![
                 name.as_str().into(),

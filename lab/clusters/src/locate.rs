@@ -138,7 +138,8 @@ impl Target {
         self.connect_as(None).await
     }
 
-    /// Connects to the file system as another user. Waits are reported on standard error.
+    /// Connects to the file system as this user, or else as the account of this process. Waits are
+    /// reported on standard error.
     pub async fn connect_as(&self, user: Option<&str>) -> Result<Client> {
         let listener = Listener::new(|line| eprintln!("mrctl: {line}"));
         self.connect_with(|options| {

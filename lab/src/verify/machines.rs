@@ -14,11 +14,13 @@ use clusters::{
     local::temporary_folder,
     remote::{Fleet, Reach},
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::Command,
+    time::{Duration, Instant},
 };
 use view::output::Usage;
 
@@ -36,6 +38,9 @@ const TOOLS: [&str; 6] = ["bash", "ip", "tc", "losetup", "mkfs.ext4", "mount"];
 const DISK_BYTES: u64 = 8 << 30;
 /// Period of the quota of a processor. A short one keeps the delays of daemons short.
 const CPU_PERIOD_US: f64 = 20_000.0;
+const LOCK_INTERVAL: Duration = Duration::from_millis(200);
+/// How long the processes of a machine may take to end before its control group is removed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Burst of the token bucket. It must be larger than the packets of the local network, which are up
 /// to 64 KiB.
 const LINK_BURST: &str = "128kb";
@@ -58,6 +63,8 @@ pub(super) struct Machines {
     /// Loop devices, and where they are mounted.
     disks: Vec<(String, PathBuf)>,
     groups: Vec<PathBuf>,
+    /// Files with the limits of disks, and the text that removes each limit.
+    throttles: Vec<(PathBuf, String)>,
     /// Lock that keeps other runs from using the same names.
     _lock: fs::File,
 }
@@ -67,6 +74,8 @@ fn run(program: &str, args: &[&str]) -> Result<String> {
     let ran = Command::new(program)
         .args(args)
         .env("SUBNET", SUBNET)
+        // A signal from the terminal must not stop what removes the machines.
+        .process_group(0)
         .output()
         .with_context(|| format!("cannot run {program}"))?;
     let (out, why) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
@@ -82,7 +91,7 @@ fn mrctl(args: &[&str]) -> Result<String> {
 
 /// Fails if limited machines cannot be created here, and says why.
 pub(super) fn check() -> Result<()> {
-    let instead = "`mrctl verify --paced` compares with tasks that sleep, and needs no rights";
+    let instead = "`mrctl verify --paced` compares with tasks that sleep, and does not need root";
     if !rustix::process::geteuid().is_root() {
         bail!(Usage(format!(
             "machines with limited disks and links need root: run mrctl verify as root; {instead}"
@@ -93,7 +102,31 @@ pub(super) fn check() -> Result<()> {
     if let Some(tool) = TOOLS.iter().find(|tool| !exists(tool)) {
         bail!("{tool} is not installed: install iproute2, e2fsprogs and util-linux; {instead}");
     }
-    Controllers::find().map(drop).with_context(|| instead.to_owned())
+    match Controllers::find() {
+        Ok(_) => Ok(()),
+        Err(error) => bail!("{error:#}; {instead}"),
+    }
+}
+
+/// Takes the lock on the names of the machines. Waits until other runs have released it.
+async fn lock_names() -> Result<fs::File> {
+    let path = format!("/run/fermata-net-{NAME}.lock");
+    let file = fs::File::create(&path).with_context(|| format!("cannot create {path}"))?;
+    let mut is_notified = false;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(fs::TryLockError::WouldBlock) => {}
+            Err(fs::TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {path}"));
+            }
+        }
+        if !is_notified {
+            eprintln!("mrctl: waiting until another `mrctl verify` has ended");
+            is_notified = true;
+        }
+        tokio::time::sleep(LOCK_INTERVAL).await;
+    }
 }
 
 /// Where the control groups of this machine are mounted.
@@ -132,30 +165,79 @@ impl Controllers {
         unified.map(|line| PathBuf::from(line[1])).find(|root| is_complete(root)).map(Self::Unified)
     }
 
-    /// Creates the group of a machine, and limits its processor and the disk with this device number.
-    fn limit(&self, machine: &str, limits: &Limits, device: &str) -> Result<PathBuf> {
+    /// Returns the control group of a machine, and what to write to which files to limit its
+    /// processor and the disk with this device number.
+    fn limits(&self, machine: &str, limits: &Limits, device: &str) -> (PathBuf, Vec<(PathBuf, String)>) {
         let quota = (limits.cores * CPU_PERIOD_US) as u64;
         match self {
-            Self::Separate { cpu, blkio } => {
+            Self::Separate { cpu, .. } => {
                 let group = cpu.join(machine);
-                make_group(&group)?;
-                write(&group.join("cpu.cfs_period_us"), &format!("{CPU_PERIOD_US:.0}"))?;
-                write(&group.join("cpu.cfs_quota_us"), &quota.to_string())?;
-                // The kernel writes cached pages on behalf of the root group.
-                for key in ["read", "write"] {
-                    let file = blkio.join(format!("blkio.throttle.{key}_bps_device"));
-                    write(&file, &format!("{device} {}", limits.disk))?;
-                }
-                Ok(group)
+                let period = (group.join("cpu.cfs_period_us"), format!("{CPU_PERIOD_US:.0}"));
+                let quota = (group.join("cpu.cfs_quota_us"), quota.to_string());
+                let disk = format!("{device} {}", limits.disk);
+                let disks = self.throttles().into_iter().map(|file| (file, disk.clone()));
+                (group, [period, quota].into_iter().chain(disks).collect())
             }
             Self::Unified(root) => {
-                write(&root.join("cgroup.subtree_control"), "+cpu +io")?;
                 let group = root.join(machine);
-                make_group(&group)?;
-                write(&group.join("cpu.max"), &format!("{quota} {CPU_PERIOD_US:.0}"))?;
-                write(&group.join("io.max"), &format!("{device} rbps={0} wbps={0}", limits.disk))?;
-                Ok(group)
+                let quota = (group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US:.0}"));
+                let disk = (group.join("io.max"), format!("{device} rbps={0} wbps={0}", limits.disk));
+                (group, vec![quota, disk])
             }
+        }
+    }
+
+    /// Returns the files with limits of disks that are not in the group of a machine: in version 1,
+    /// the kernel writes cached pages on behalf of the root group.
+    fn throttles(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Separate { blkio, .. } => {
+                ["read", "write"].map(|key| blkio.join(format!("blkio.throttle.{key}_bps_device"))).into()
+            }
+            Self::Unified(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the file that processes are written to whose reads are to be limited, if that is not
+    /// the one of the group of their machine.
+    fn readers(&self) -> Option<PathBuf> {
+        match self {
+            Self::Separate { blkio, .. } => Some(blkio.join("cgroup.procs")),
+            Self::Unified(_) => None,
+        }
+    }
+
+    /// Enables the controllers for the groups of machines.
+    fn enable(&self) -> Result<()> {
+        match self {
+            Self::Separate { .. } => Ok(()),
+            // The kernel charges the write of a cached page to the memory group of the page.
+            Self::Unified(root) => write(&root.join("cgroup.subtree_control"), "+cpu +io +memory"),
+        }
+    }
+}
+
+/// Kills the processes of a control group and of the groups below it, and removes the groups.
+fn end_group(group: &Path) -> Result<()> {
+    let Ok(entries) = fs::read_dir(group) else { return Ok(()) };
+    for below in entries.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
+        end_group(&below.path())?;
+    }
+    let deadline = Instant::now() + END_TIMEOUT;
+    loop {
+        for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+            if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
+                // The process may have ended meanwhile.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        match fs::remove_dir(group) {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error)
+                    .with_context(|| format!("cannot remove the control group {}", group.display()));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
 }
@@ -171,22 +253,18 @@ fn write(file: &Path, text: &str) -> Result<()> {
 impl Machines {
     /// Creates a master and `nodes` limited machines, in a temporary folder below `within`, and starts
     /// a cluster on them with these further flags of `mrctl cluster init` and settings.
-    pub(super) fn start(
+    pub(super) async fn start(
         within: &Path,
         nodes: usize,
         limits: &Limits,
         flags: &[&str],
         settings: &str,
     ) -> Result<Self> {
-        let lock = format!("/run/fermata-net-{NAME}.lock");
-        let lock = fs::File::create(&lock).with_context(|| format!("cannot create {lock}"))?;
-        if lock.try_lock().is_err() {
-            eprintln!("mrctl: waiting until another `mrctl verify` has ended");
-            lock.lock().context("cannot lock the names of the machines")?;
-        }
+        let lock = lock_names().await?;
         let within = std::path::absolute(within).context("cannot determine the path of the folder")?;
         let folder = temporary_folder(&within, "fermata-verify-")?;
-        let mut machines = Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), _lock: lock };
+        let mut machines =
+            Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), throttles: Vec::new(), _lock: lock };
         machines.create(limits)?;
         machines.start_cluster(flags, settings)?;
         Ok(machines)
@@ -214,8 +292,13 @@ impl Machines {
         let controllers = Controllers::find()?;
         write(&self.path("net"), NET)?;
         let net = self.shown("net");
+        controllers.enable()?;
         // Removes what a killed run may have left.
         run("bash", &[&net, "down", NAME])?;
+        for node in 0..self.nodes {
+            let (group, _) = controllers.limits(&Self::node(node), limits, "");
+            end_group(&group)?;
+        }
         run("bash", &[&net, "up", NAME, &(self.nodes + 1).to_string()])?;
         for node in 0..self.nodes {
             let (machine, link) = (Self::node(node), format!("{NAME}v{}", node + 2));
@@ -227,8 +310,14 @@ impl Machines {
                 [&["netns", "exec", &machine, "tc", "qdisc", "add", "dev", "eth0"], &bucket[..]].concat();
             run("ip", &from)?;
             let device = self.create_disk(&machine)?;
-            let group = controllers.limit(&machine, limits, &device)?;
+            let (group, settings) = controllers.limits(&machine, limits, &device);
+            make_group(&group)?;
             self.groups.push(group);
+            self.throttles
+                .extend(controllers.throttles().into_iter().map(|file| (file, format!("{device} 0"))));
+            for (file, text) in settings {
+                write(&file, &text)?;
+            }
         }
         Ok(())
     }
@@ -265,8 +354,10 @@ impl Machines {
         let cases: Vec<String> = (groups.iter().enumerate())
             .map(|(node, file)| format!("{}) echo $$ > {file} ;;\n", Self::node(node)))
             .collect();
+        let readers = Controllers::find()?.readers();
+        let readers = readers.map_or_else(String::new, |file| format!("echo $$ > {}\n", file.display()));
         let enter = format!(
-            "#!/bin/sh\nset -e\nhost=$1\nshift\ncase $host in\n{}esac\nexec ip netns exec \"$host\" \"$@\"\n",
+            "#!/bin/sh\nset -e\nhost=$1\nshift\n{readers}case $host in\n{}esac\nexec ip netns exec \"$host\" \"$@\"\n",
             cases.concat()
         );
         write(&self.path("enter"), &enter)?;
@@ -339,10 +430,8 @@ impl Drop for Machines {
             results.push(run("umount", &["--lazy", &folder.display().to_string()]));
             results.push(run("losetup", &["--detach", device]));
         }
-        for group in &self.groups {
-            let removed = fs::remove_dir(group).with_context(|| format!("cannot remove {}", group.display()));
-            results.push(removed.map(|()| String::new()));
-        }
+        results.extend(self.groups.iter().map(|group| end_group(group).map(|()| String::new())));
+        results.extend(self.throttles.iter().map(|(file, text)| write(file, text).map(|()| String::new())));
         for error in results.into_iter().filter_map(Result::err) {
             eprintln!("mrctl: {error:#}");
         }

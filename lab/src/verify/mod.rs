@@ -23,7 +23,7 @@ use view::output::{self, Usage};
 /// machine: network namespaces with limited links, disks and processors (as root). Tasks are
 /// preempted, and in the mixed workload a node dies. The simulator gets the limits of the machines,
 /// and rates of the programs that were measured before with other input. With --paced, the tasks of
-/// other trials mostly sleep, on a local cluster of eight nodes; that needs no rights.
+/// other trials mostly sleep, on a local cluster of eight nodes; that does not need root.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     mrctl verify\n  \
@@ -35,7 +35,7 @@ With a narrow link for all nodes, as root:\n  \
         tbf rate 32mbit burst 64kb latency 400ms\n  \
     ip netns exec narrow mrctl verify --link 4MB")]
 pub struct Args {
-    /// Run only these workloads (or trials, with --paced); the trial `short` takes a few seconds
+    /// Run only these workloads (or trials, with --paced; the trial `short` takes a few seconds)
     #[arg(long, value_name = "NAME;...", value_delimiter = ';')]
     only: Vec<String>,
     /// How often each workload runs
@@ -90,13 +90,14 @@ fn selected_trials(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<T
 /// Runs the workloads and prints how much the simulator differs from the real cluster. `provenance`
 /// is part of the JSON.
 pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
-    let is_short = args.only.len() == 1 && args.only[0] == short().name;
-    let (all, profiles) = if args.paced || args.link.is_some() || is_short {
+    let (all, profiles) = if args.paced || args.link.is_some() {
         (run_paced(args).await?, Value::Null)
     } else {
         tokio::select! {
+            // The handlers of signals are installed before the machines are created.
+            biased;
+            () = daemon::lifecycle::end_signal() => bail!("interrupted"),
             ran = Box::pin(run_real(args)) => ran?,
-            () = daemon::lifecycle::end_signal() => bail!("interrupted: the machines were stopped and removed"),
         }
     };
     let (errors, durations) = (summary::errors(&all), summary::durations(&all));

@@ -11,7 +11,7 @@ use super::{
 };
 use anyhow::{Context, Result, bail, ensure};
 use client::{Cluster, JobTracker};
-use dfs_client::{Client, PutOptions, PutSource, path::DfsPath};
+use dfs_client::{Client, NodeState, PutOptions, PutSource, path::DfsPath};
 use sim::{
     PerPhase, Setup, Span, World,
     fault::{Fault, FaultKind},
@@ -22,7 +22,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::Stdio,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 use tokio::process::Command;
 use view::output;
@@ -211,14 +211,14 @@ impl Bench {
         let block = (size / BLOCKS).next_multiple_of(1 << 20);
         let slots = [SLOTS.map.to_string(), SLOTS.reduce.to_string()];
         let flags = ["--scheduler", "fair", "--map-slots", &slots[0], "--reduce-slots", &slots[1]];
-        let machines = Machines::start(within, NODES, &LIMITS, &flags, &settings(block))?;
+        let machines = Machines::start(within, NODES, &LIMITS, &flags, &settings(block)).await?;
         let config = machines.config();
         let cluster = Cluster::load(&config)?;
         let (tracker, files) = (cluster.jobtracker().await?, cluster.files().await?);
         let histories = histories.map(Path::to_owned);
         let mut bench =
             Self { machines, config, tracker, files, size, block, histories, profiles: Profiles::new() };
-        bench.await_trackers().await?;
+        bench.await_nodes().await?;
         for folder in ["/in", "/out"] {
             bench.mrctl(&["fs", "mkdir", folder]).await?;
             bench.mrctl(&["fs", "chmod", "777", folder]).await?;
@@ -263,14 +263,22 @@ impl Bench {
             .with_context(|| format!("cannot write {}", file.display()))
     }
 
-    async fn await_trackers(&self) -> Result<()> {
+    /// Waits until the TaskTrackers and DataNodes of all nodes are live.
+    async fn await_nodes(&self) -> Result<()> {
         let deadline = Instant::now() + RUN_TIMEOUT;
         loop {
             let trackers = self.tracker.trackers().await?;
-            if trackers.iter().filter(|tracker| tracker.state == "live").count() == NODES {
+            let trackers = trackers.iter().filter(|tracker| tracker.state == "live").count();
+            let nodes = self.files.report().await?.nodes;
+            let nodes = nodes.iter().filter(|node| node.state == NodeState::Live && node.reported).count();
+            if (trackers, nodes) == (NODES, NODES) {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "not all trackers are live after {} s", RUN_TIMEOUT.as_secs());
+            ensure!(
+                Instant::now() < deadline,
+                "only {trackers} TaskTrackers and {nodes} DataNodes of {NODES} nodes are live after {} s",
+                RUN_TIMEOUT.as_secs()
+            );
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
@@ -360,11 +368,12 @@ impl Bench {
         let began = Instant::now();
         let (others, killed) =
             tokio::join!(self.submit_others(workload, began), self.kill_node(workload, began));
-        let (ids, killed) = ([vec![first], others?].concat(), killed?);
+        killed?;
+        let ids = [vec![first], others?].concat();
         let texts = self.await_histories(&ids).await?;
         if workload.dies.is_some() {
             self.machines.start_daemons()?;
-            self.await_trackers().await?;
+            self.await_nodes().await?;
         }
         for number in 0..workload.jobs.len() {
             self.mrctl(&["fs", "rm", "--recursive", &output_folder(number)]).await?;
@@ -378,11 +387,13 @@ impl Bench {
             output::count(workload.jobs.len() as u64, "job")
         );
         let planned = self.plan(workload, &history)?;
-        let mut faults = Vec::new();
-        if let (Some((_, node)), Some(killed)) = (workload.dies, killed) {
-            let what = FaultKind::Node { node: node as u32 };
-            faults.push(Fault { at_s: killed - first_submission_s(&texts)? + LATER_S, for_s: None, what });
-        }
+        let faults = history.losses.iter().filter_map(|(tracker, at, _)| {
+            let node = node_of(&history, *tracker)?;
+            // A tracker is lost this long after its last heartbeat.
+            let at_s = at.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
+            Some(Fault { at_s: at_s + LATER_S, for_s: None, what: FaultKind::Node { node } })
+        });
+        let faults = faults.collect();
         let world = World::new(setup(seed, faults), planned)?;
         let simulated = world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))?;
         let real = history.outcome("fair");
@@ -404,22 +415,15 @@ impl Bench {
         Ok(ids)
     }
 
-    /// Kills the node that is to die, and returns when that was, in seconds since 1970.
-    async fn kill_node(&self, workload: &Workload, began: Instant) -> Result<Option<f64>> {
-        let Some((at_s, node)) = workload.dies else { return Ok(None) };
+    async fn kill_node(&self, workload: &Workload, began: Instant) -> Result<()> {
+        let Some((at_s, node)) = workload.dies else { return Ok(()) };
         sleep_until(began, at_s).await;
-        self.machines.kill(node)?;
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Ok(Some(now.context("the clock is before 1970")?.as_secs_f64()))
+        self.machines.kill(node)
     }
 
     /// Returns the jobs of a run with predicted tasks: the splits, block locations and submission
     /// times of the run, and the rates of the profiles.
     fn plan(&self, workload: &Workload, history: &History) -> Result<sim::Workload> {
-        let node = |host: &u32| {
-            let name = history.trackers.get(*host as usize)?;
-            (0..NODES).find(|node| Machines::node(*node) == *name).map(|node| node as u32)
-        };
         let mut planned = history.workload.clone();
         for (job, program) in planned.jobs.iter_mut().zip(&workload.jobs) {
             let name = program.program.name();
@@ -428,17 +432,20 @@ impl Bench {
             // Cores that are limited slow the start down as well.
             job.startup_time = Span((job.startup_time.0 as f64 / LIMITS.cores.min(1.0)) as u64);
             job.at = job.at + sim::workload::seconds(LATER_S);
-            job.hosts = job.hosts.iter().map(|hosts| hosts.iter().filter_map(node).collect()).collect();
+            job.hosts = job
+                .hosts
+                .iter()
+                .map(|hosts| hosts.iter().filter_map(|host| node_of(history, *host)).collect())
+                .collect();
         }
         Ok(planned)
     }
 }
 
-/// Returns the time of the first submission, in seconds since 1970.
-fn first_submission_s(histories: &[(String, String)]) -> Result<f64> {
-    let line = histories.first().and_then(|(_, text)| text.lines().next()).context("an empty history")?;
-    let head: serde_json::Value = serde_json::from_str(line).context("a history that is not JSON")?;
-    Ok(head["at_us"].as_f64().context("a history without at_us")? / 1e6)
+/// Returns the number of the machine of a tracker in a history.
+fn node_of(history: &History, tracker: u32) -> Option<u32> {
+    let name = history.trackers.get(tracker as usize)?;
+    (0..NODES).find(|node| Machines::node(*node) == *name).map(|node| node as u32)
 }
 
 async fn sleep_until(began: Instant, seconds: f64) {

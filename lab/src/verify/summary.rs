@@ -1,6 +1,6 @@
 //! The errors of the simulator: real and simulated duration of each job, and their distribution.
 
-use mrcore::metrics::stats::mean;
+use mrcore::metrics::stats::{max, mean, quantile};
 use serde_json::{Value, json};
 use sim::{
     Outcome,
@@ -61,12 +61,6 @@ pub(super) fn mean_error(all: &[Comparison]) -> f64 {
     Fidelity { jobs: all.iter().flat_map(|one| one.fidelity.jobs.clone()).collect() }.error()
 }
 
-/// Returns the value below which this fraction of the sorted values is.
-fn quantile(sorted: &[f64], fraction: f64) -> f64 {
-    let rank = (fraction * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
-}
-
 /// Returns the distribution of the errors of each trial and of all, each over all its runs and jobs.
 pub(super) fn errors(all: &[Comparison]) -> Table {
     let head = [
@@ -92,12 +86,9 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
     for name in names.into_iter().map(Some).chain(whole) {
         let runs: Vec<&Comparison> =
             all.iter().filter(|one| name.is_none_or(|name| one.name == name)).collect();
-        let jobs = runs.iter().flat_map(|run| &run.fidelity.jobs);
-        let differences: Vec<f64> =
-            jobs.map(|(_, real, simulated)| (simulated - real) / real.max(1e-6)).collect();
-        let mut errors: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
-        errors.sort_by(f64::total_cmp);
-        let percent = |value: f64| Cell::Number(Some(value), sim::report::percent(value));
+        let differences: Vec<f64> = runs.iter().flat_map(|run| run.fidelity.differences()).collect();
+        let errors: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
+        let percent = |value: f64| Cell::percent(Some(value));
         let preemptions = |at: usize| Cell::count(runs.iter().map(|run| run.preemptions[at] as usize).sum());
         table.row(vec![
             name.unwrap_or("all").into(),
@@ -106,8 +97,8 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
             percent(mean(&errors)),
             percent(quantile(&errors, 0.5)),
             percent(quantile(&errors, 0.95)),
-            percent(errors.last().copied().unwrap_or(0.0)),
-            Cell::percent(Some(mean(&differences))),
+            percent(max(&errors)),
+            percent(mean(&differences)),
             preemptions(0),
             preemptions(1),
         ]);
@@ -136,24 +127,19 @@ pub(super) fn durations(all: &[Comparison]) -> Table {
     }
     for (workload, job) in jobs {
         let runs = all.iter().filter(|one| one.name == workload);
-        let times: Vec<(f64, f64)> = runs
-            .flat_map(|run| &run.fidelity.jobs)
-            .filter(|(name, ..)| name == job)
-            .map(|(_, real, simulated)| (*real, *simulated))
-            .collect();
-        let real: Vec<f64> = times.iter().map(|(real, _)| *real).collect();
-        let simulated: Vec<f64> = times.iter().map(|(_, simulated)| *simulated).collect();
-        let errors: Vec<f64> =
-            times.iter().map(|(real, simulated)| (simulated - real).abs() / real.max(1e-6)).collect();
+        let jobs = runs.flat_map(|run| run.fidelity.jobs.iter().filter(|(name, ..)| name == job).cloned());
+        let fidelity = Fidelity { jobs: jobs.collect() };
+        let real: Vec<f64> = fidelity.jobs.iter().map(|(_, real, _)| *real).collect();
+        let simulated: Vec<f64> = fidelity.jobs.iter().map(|(.., simulated)| *simulated).collect();
         let seconds = |value: f64| Cell::Number(Some(value), format!("{value:.1}"));
         table.row(vec![
             workload.into(),
             job.into(),
             seconds(mean(&real)),
             seconds(real.iter().copied().fold(f64::INFINITY, f64::min)),
-            seconds(real.iter().copied().fold(0.0, f64::max)),
+            seconds(max(&real)),
             seconds(mean(&simulated)),
-            Cell::Number(Some(mean(&errors)), sim::report::percent(mean(&errors))),
+            Cell::percent(Some(fidelity.error())),
         ]);
     }
     table
@@ -187,7 +173,7 @@ mod tests {
         ];
         assert!((mean_error(&all) - 0.16).abs() < 1e-9);
         let table = errors(&all);
-        assert_eq!(row(&table, 0)[..7], ["sort", "2", "4", "7.5%", "0.0%", "20.0%", "20.0%"]);
+        assert_eq!(row(&table, 0)[..7], ["sort", "2", "4", "7.5%", "5.0%", "18.5%", "20.0%"]);
         assert_eq!(row(&table, 2)[..4], ["all", "3", "5", "16.0%"]);
         assert_eq!(row(&table, 2)[8..], ["6", "9"]);
         assert_eq!(row(&durations(&all), 1)[..6], ["sort", "b", "10.0", "10.0", "10.0", "9.0"]);

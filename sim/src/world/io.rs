@@ -34,24 +34,12 @@ impl World {
 
     /// Starts the flow of a map.
     pub(super) fn start_reading(&mut self, at: usize, key: u64) {
+        let speed_now = self.nodes[at].speed_now();
         let Some(run) = self.nodes[at].runs.iter().find(|run| run.key == key) else { return };
         let Work::Map(map) = &run.work else { return self.schedule_next_change(at, key) };
         let path = self.map_path(at as u32, run.id, map);
-        let demand = self.map_demand(at, map);
+        let demand = map.bytes() * speed_now / map.work_s;
         self.start_flow(at, key, path, demand, false);
-    }
-
-    /// Returns the bytes per second that a map processes if nothing else limits it. Where the cores of
-    /// a machine are modelled, the work of a map is its CPU time, and it reads and computes in turn.
-    fn map_demand(&self, at: usize, map: &MapRun) -> f64 {
-        let node = &self.nodes[at];
-        let computing = map.bytes() * node.speed_now() / map.work_s;
-        if node.cores.is_infinite() {
-            return computing;
-        }
-        let source = &self.setup.machines[map.source.map_or(at, |source| source as usize)];
-        let reading = if map.source.is_some() { source.disk.min(source.nic) } else { source.disk };
-        1.0 / (1.0 / computing + 1.0 / reading)
     }
 
     fn map_path(&self, at: u32, id: AttemptId, map: &MapRun) -> Path {
@@ -292,7 +280,7 @@ impl World {
     fn update_demands(&mut self, at: usize) {
         let speed_now = self.nodes[at].speed_now();
         let demand_of = |work: &Work| match work {
-            Work::Map(map) => Some(self.map_demand(at, map)),
+            Work::Map(map) => Some(map.bytes() * speed_now / map.work_s),
             Work::Reduce(ReduceRun { transfer: None, final_stages: Some(final_stages), .. }) => {
                 Some(final_stages.demand(speed_now))
             }

@@ -145,13 +145,19 @@ impl World {
         Some((source, to))
     }
 
-    /// Handles the end of a copy of blocks: they can be read on the machine `to`.
+    /// Handles the end of a copy of blocks: they can be read on the machine `to`. A block of the
+    /// batch that `to` has already is on another machine instead.
     pub(super) fn store_blocks(&mut self, to: u32, batch: BlockBatch) {
+        let count = self.nodes.len() as u32;
         for (job, split) in batch.blocks {
             let Some(known_job) = self.jobs_known.get_mut(&job) else { continue };
             let replicas = known_job.replicas.chunks_mut(known_job.copies.max(1)).nth(split as usize);
-            for replica in replicas.into_iter().flatten().filter(|replica| **replica == batch.lost) {
-                *replica = to;
+            let Some(replicas) = replicas else { continue };
+            let fits = |node: &u32| !replicas.contains(node) && self.nodes[*node as usize].has_blocks();
+            let new = (0..count).map(|step| (to + step) % count).find(fits);
+            let lost = replicas.iter().position(|replica| *replica == batch.lost);
+            if let (Some(new), Some(lost)) = (new, lost) {
+                replicas[lost] = new;
             }
         }
         self.start_block_copies();

@@ -13,6 +13,8 @@ use schedulers::explain::{Explanation, FactFormatter, Subject, explain};
 pub enum WhyError {
     #[error("the run ended {0} after its start, before that time")]
     Ended(Span),
+    #[error("the time limit stopped the run {0} after its start: give a longer --time-limit")]
+    Stopped(Span),
     #[error("the JobTracker is down at that time")]
     NoJobTracker,
     #[error("there is no {job} at that time: {} submitted by then", if *.submitted == 1 { "1 job was".to_owned() } else { format!("{submitted} jobs were") })]
@@ -36,8 +38,10 @@ impl World {
         should_continue: impl Fn(usize) -> bool,
     ) -> Result<Explanation, WhyError> {
         let now = BEGINNING + at;
-        if self.run_until(Some(now), should_continue)? != RunEnd::Limit {
-            return Err(WhyError::Ended(self.now.since(BEGINNING)));
+        match self.run_until(Some(now), should_continue)? {
+            RunEnd::Limit => {}
+            RunEnd::Stopped => return Err(WhyError::Stopped(self.now.since(BEGINNING))),
+            RunEnd::Over => return Err(WhyError::Ended(self.now.since(BEGINNING))),
         }
         let core = self.core.as_ref().ok_or(WhyError::NoJobTracker)?;
         let (cluster, params) = (core.cluster(), &self.setup.params);
