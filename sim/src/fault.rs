@@ -1,7 +1,7 @@
 //! Faults of a simulated cluster, as plain data. The fuzzer generates faults; scenario files
 //! contain them directly or as steps (`crate::scenario`).
 
-use crate::{Workload, rng::Rng};
+use crate::rng::Rng;
 use mrcore::Span;
 use serde::Deserialize;
 
@@ -71,14 +71,13 @@ fn random_failures(machines: u32, mtbf_s: f64, mttr_s: f64, until_s: f64, seed: 
     faults
 }
 
-/// Returns [`random_failures`] while the jobs of a workload may run.
+/// Returns [`random_failures`] while jobs may run, the last of which is submitted at `last_s`.
 pub fn random_failures_during(
-    workload: &Workload,
+    last_s: f64,
     machines: usize,
     (mtbf_s, mttr_s): (f64, f64),
     seed: u64,
 ) -> Vec<Fault> {
-    let last_s = workload.jobs.last().map_or(0.0, |job| job.at.as_secs_f64());
     let until_s = 2.0 * last_s + FAILURES_AFTER_LAST_JOB_S;
     random_failures(machines as u32, mtbf_s, mttr_s, until_s, seed)
 }

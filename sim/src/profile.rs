@@ -4,7 +4,6 @@
 //! The run time of a task is computed from its bytes and a profile. The built-in profiles are in
 //! `profiles.toml`. A profile file of the user has the same form and overrides them by name.
 
-use crate::workload::{JobPlan, ReducePlan, seconds};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -108,21 +107,6 @@ impl Profile {
             }
         }
         Ok(())
-    }
-}
-
-impl Profile {
-    /// Replaces the times and sizes of the tasks of a job by those that follow from this profile. The
-    /// splits and the number of reduces remain.
-    pub fn predict(&self, job: &mut JobPlan) {
-        for map in &mut job.maps {
-            map.work_s = (map.bytes as f64 / (self.map_mbps * 1e6)) as f32;
-        }
-        let share = 1.0 / job.reduces.len().max(1) as f32;
-        job.reduces.fill(ReducePlan { share, factor: 1.0, fixed_s: 0.0 });
-        (job.map_out, job.reduce_out) = (self.map_out, self.reduce_out);
-        (job.reduce_rate, job.merge_rate) = (self.reduce_mbps * 1e6, self.merge_mbps * 1e6);
-        job.startup_time = seconds(self.start_s);
     }
 }
 

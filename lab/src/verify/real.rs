@@ -428,7 +428,7 @@ impl Bench {
         for (job, program) in planned.jobs.iter_mut().zip(&workload.jobs) {
             let name = program.program.name();
             let Some(profile) = self.profiles.get(name) else { bail!("{name} was not measured") };
-            profile.predict(job);
+            job.predict(profile);
             // Cores that are limited slow the start down as well.
             job.startup_time = Span((job.startup_time.0 as f64 / LIMITS.cores.min(1.0)) as u64);
             job.at = job.at + sim::workload::seconds(LATER_S);

@@ -341,7 +341,7 @@ fn random_failures_of(
 ) -> Option<impl Fn(u64) -> Vec<Fault> + Sync> {
     let (mtbf, mttr) = args.mtbf.zip(args.mttr)?;
     let times = (mtbf.0.as_secs_f64(), mttr.0.as_secs_f64());
-    Some(move |seed| random_failures_during(&workload(seed), machines, times, seed))
+    Some(move |seed| random_failures_during(workload(seed).last_submission_s(), machines, times, seed))
 }
 
 fn calibrate(args: &Calibrate) -> Result<ExitCode> {

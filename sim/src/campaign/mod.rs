@@ -303,7 +303,8 @@ impl Campaign<'_> {
         };
         let variant = variant.clone().with_params(&case.params);
         if let Some(times_s) = run.workload.failures_s {
-            setup.faults = random_failures_during(&workload, setup.machines.len(), times_s, run.seed);
+            setup.faults =
+                random_failures_during(workload.last_submission_s(), setup.machines.len(), times_s, run.seed);
         }
         (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
         let world = World::new(setup, workload)?.with_users(case.users.clone());

@@ -143,7 +143,27 @@ impl Outline<'_> {
     }
 }
 
+impl JobPlan {
+    /// Replaces the times and sizes of the tasks by those that follow from a profile. The splits and
+    /// the number of reduces remain.
+    pub fn predict(&mut self, profile: &Profile) {
+        for map in &mut self.maps {
+            map.work_s = (map.bytes as f64 / (profile.map_mbps * 1e6)) as f32;
+        }
+        let share = 1.0 / self.reduces.len().max(1) as f32;
+        self.reduces.fill(ReducePlan { share, factor: 1.0, fixed_s: 0.0 });
+        (self.map_out, self.reduce_out) = (profile.map_out, profile.reduce_out);
+        (self.reduce_rate, self.merge_rate) = (profile.reduce_mbps * 1e6, profile.merge_mbps * 1e6);
+        self.startup_time = seconds(profile.start_s);
+    }
+}
+
 impl Workload {
+    /// Returns when the last job is submitted, in seconds.
+    pub fn last_submission_s(&self) -> f64 {
+        self.jobs.last().map_or(0.0, |job| job.at.as_secs_f64())
+    }
+
     /// Sorts the jobs by submission time. The sort is stable.
     #[must_use]
     pub fn sorted(mut self) -> Self {

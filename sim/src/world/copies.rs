@@ -7,14 +7,25 @@
 use super::{
     AgentEvent, SimEvent, World,
     net::{FlowId, Path},
-    repair::BlockBatch,
     tracker::Model,
 };
 use agent::Copied;
 use mrcore::{
     Phase, Span, Time,
-    ids::{AttemptId, TrackerId},
+    ids::{AttemptId, JobId, TrackerId},
 };
+
+/// A block of input: its job and split.
+pub(super) type Block = (JobId, u32);
+
+/// Blocks of a lost machine that are copied together.
+#[derive(Debug)]
+pub(super) struct BlockBatch {
+    /// The lost machine.
+    pub(super) lost: u32,
+    pub(super) blocks: Vec<Block>,
+    pub(super) bytes: u64,
+}
 
 /// A copy that is being made.
 #[derive(Debug)]

@@ -62,7 +62,7 @@ use crate::{
 use agent::Action;
 use cases::Before;
 use checks::Checks;
-use copies::RunningCopy;
+use copies::{BlockBatch, RunningCopy};
 use fetch::MapLog;
 use mrcore::{
     Effect, Event, Fact, JobTracker, PerPhase, Phase, Span, Time,
@@ -75,7 +75,6 @@ use mrcore::{
 use net::Net;
 use node::{Node, NodeFaults};
 use queue::{Queue, SimEvent};
-use repair::BlockBatch;
 use schedulers::{PolicyError, timed::DecisionTimes};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -9,9 +9,11 @@
 //! Data is never lost: after all other blocks of a machine have been copied, those without any
 //! replica can be read elsewhere too.
 
-use super::{World, copies::CopiedFiles};
+use super::{
+    World,
+    copies::{Block, BlockBatch, CopiedFiles},
+};
 use crate::rng::Rng;
-use mrcore::ids::JobId;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of concurrent copies, the default of `namenode.copies_max`.
@@ -23,18 +25,6 @@ const COPIES_PER_NODE_MAX: usize = 4;
 const BATCHES: u64 = 256;
 /// Number of random machines that are considered for a copy.
 const DRAWS: usize = 32;
-
-/// A block of input: its job and split.
-type Block = (JobId, u32);
-
-/// Blocks of a lost machine that are copied together.
-#[derive(Debug)]
-pub(super) struct BlockBatch {
-    /// The lost machine.
-    lost: u32,
-    blocks: Vec<Block>,
-    bytes: u64,
-}
 
 impl World {
     /// Handles that the NameNode declares a DataNode dead, unless it has returned meanwhile.
