@@ -190,7 +190,7 @@ impl Comparison {
         all.into_iter().map(|id| succeeded(ours, id).zip(succeeded(theirs, id))).collect()
     }
 
-    /// Returns the fraction of the slots of a phase that were in use ([`utilisation`]).
+    /// Returns the fraction of the slots of a phase that were in use.
     pub fn utilisation(&self, variant: usize, phase: Phase) -> Figure {
         self.figure_of(variant, |outcome| utilisation(outcome, self.slots, phase))
     }
