@@ -71,7 +71,7 @@ fn random_failures(machines: u32, mtbf_s: f64, mttr_s: f64, until_s: f64, seed: 
     faults
 }
 
-/// Returns random failures of machines while jobs may run, the last of which is submitted at `last_s`.
+/// Returns random failures of machines while jobs may run. The last job is submitted at `last_s`.
 pub fn random_failures_during(
     last_s: f64,
     machines: usize,
