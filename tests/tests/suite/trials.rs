@@ -131,8 +131,7 @@ fn lost_work_restarts_near_its_data() {
     let jobs = result["trials"][0]["jobs"].as_array().expect("jobs");
     let first = &jobs.iter().find(|job| job["job"] == "first-0").expect("the first job")["recovery"];
     let (maps, local) = (number(&first["maps"]), number(&first["local"]));
-    // On a busy machine a slot near the input can be reported after the map has stopped waiting.
-    assert!(maps > 0.0 && 4.0 * local >= 3.0 * maps, "{result:#}");
+    assert!(maps > 0.0 && local >= maps, "{result:#}");
     assert!(number(&first["longest_s"]) <= 2.0, "{result:#}");
 }
 
