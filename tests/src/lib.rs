@@ -86,15 +86,20 @@ pub fn stripped_binaries() -> PathBuf {
     if folder.is_dir() { folder } else { binaries().clone() }
 }
 
-/// Waits until `condition` returns a value. Fails the test after `limit` with the description
+/// How long a test waits for what must happen. It is long, because tests also run on slow and busy
+/// machines. A test that checks a shorter limit measures the time itself.
+pub const TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Waits until `condition` returns a value. Fails the test after [`TIMEOUT`] with the description
 /// `what`.
-pub fn eventually<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+#[track_caller]
+pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(start.elapsed() < limit, "timeout after {limit:?}: {what}");
+        assert!(start.elapsed() < TIMEOUT, "timeout after {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -10,10 +10,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
-
-const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Numbered network namespaces. The first is the master. Dropping the value stops and removes
 /// everything.
@@ -76,11 +73,8 @@ impl Machines {
             .collect();
         let args: Vec<&str> = nodes.iter().map(String::as_str).collect();
         machines.mrctl(&[&["cluster", "init", "mycluster", "--master", &master], &args[..]].concat());
-        machines.set(
-            "namenode",
-            "replication = 2\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\ndead_after = \"3s\"",
-        );
-        machines.set("jobtracker", "heartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"3s\"");
+        machines.set("namenode", "replication = 2\nheartbeat = \"200ms\"");
+        machines.set("jobtracker", "heartbeat = \"200ms\"");
         machines.set("tasktracker", task_account());
         Some(machines)
     }
@@ -158,7 +152,7 @@ impl Machines {
 
     /// Waits until a tracker is in this state.
     pub fn await_tracker(&self, node: &str, state: &str) {
-        eventually(&format!("{node} is {state}"), TIMEOUT, || {
+        eventually(&format!("{node} is {state}"), || {
             let ran = self.try_mrctl(&["nodes", "--json"]);
             let nodes: Value = serde_json::from_str(&ran.stdout).ok()?;
             let one = nodes.as_array()?.iter().find(|one| one["node"] == node)?.clone();

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-const TIMEOUT: Duration = Duration::from_mins(1);
 /// How long to wait for strace to detach before it is killed.
 const DETACH_WITHIN: Duration = Duration::from_secs(10);
 /// System calls that make data durable.
@@ -83,7 +82,7 @@ impl Strace {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             (!status.contains("TracerPid:\t0")).then_some(true)
         };
-        let attached = eventually("strace attaches, or cannot", TIMEOUT, || {
+        let attached = eventually("strace attaches, or cannot", || {
             // If strace has exited, the process may have ended before strace could attach. That
             // counts as attached. If the process is alive, strace was not permitted to attach.
             traced().or_else(|| strace.0.try_wait().expect("our child").map(|_| is_gone(pid)))

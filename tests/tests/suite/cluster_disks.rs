@@ -2,9 +2,7 @@
 //! lost or not mounted. Skipped with a message if network namespaces cannot be created.
 
 use fermata_tests::{Machines, eventually};
-use std::{fs, path::Path, process::Command, time::Duration};
-
-const TIMEOUT: Duration = Duration::from_mins(1);
+use std::{fs, path::Path, process::Command};
 
 /// A mounted disk, until dropped.
 struct Disk<'a>(&'a Path);
@@ -72,7 +70,7 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
         let log = log(&machines, "fq2", daemon);
         assert!(log.contains("was in use at the last start and is empty now: mount its disk"), "{log}");
     }
-    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
 
     // If no disk is mounted, no daemon is started there.
     machines.cluster(&["down"]);
@@ -87,10 +85,10 @@ fn configured_disks_are_used_and_unmounted_ones_are_skipped() {
     // New disks are formatted if the operator confirms it with `--format`.
     let (_first, _second) = (Disk::mount(&a), Disk::mount(&b));
     machines.cluster(&["up", "--format", "fq2"]);
-    eventually("all blocks have their replicas on the new disks", TIMEOUT, || {
+    eventually("all blocks have their replicas on the new disks", || {
         (blocks_in(&a.join("dn")) + blocks_in(&b.join("dn")) > 0).then_some(())
     });
-    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     machines.cluster(&["down", "--purge"]);
     assert!(!a.join("dn").exists() && !b.join("tasks").exists(), "data is left after --purge");
 }

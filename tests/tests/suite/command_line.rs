@@ -1,6 +1,6 @@
 //! Errors on the command line, and the advice in their messages.
 
-use fermata_tests::{Cluster, Up, binaries, eventually};
+use fermata_tests::{Cluster, TIMEOUT, Up, binaries, eventually};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -39,22 +39,22 @@ fn dead_jobtracker_error_says_what_to_do() {
     let (heard, lines) = mpsc::channel();
     let stderr = BufReader::new(follower.stderr.take().unwrap());
     std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| heard.send(line)));
-    let wait_for = |word: &str, limit: u64| {
-        let end = Instant::now() + Duration::from_secs(limit);
+    let wait_for = |word: &str| {
+        let end = Instant::now() + TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = lines.recv_timeout(left).unwrap_or_else(|_| panic!("{limit} s without {word:?}"));
+            let line = lines.recv_timeout(left).unwrap_or_else(|_| panic!("{TIMEOUT:?} without {word:?}"));
             if line.contains(word) {
                 return line;
             }
         }
     };
-    eventually("the job runs", Duration::from_secs(20), || {
+    eventually("the job runs", || {
         let jobs = cluster.json(&["jobs"]);
         (jobs[0]["maps"]["running"] == 1).then_some(())
     });
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
-    let message = wait_for("does not answer", 6);
+    let message = wait_for("does not answer");
     assert!(message.contains("`mrctl up`") && message.contains("job_1"), "{message}");
 
     let line = cluster.refused(1, &["jobs"]);
@@ -78,7 +78,7 @@ fn dead_jobtracker_error_says_what_to_do() {
     assert!(datanodes.code == 1 && datanodes.stdout.contains("\"tracker\": null"), "{}", datanodes.stdout);
 
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    wait_for("is reachable again", 20);
+    wait_for("is reachable again");
     cluster.mrctl(&["kill", "job_1"]);
     assert_eq!(follower.wait().unwrap().code(), Some(1));
 
@@ -190,11 +190,11 @@ fn blocks_on_unreachable_nodes_are_missing_not_corrupt() {
     cluster.mrctl(&["fs", "put", "f", "/f"]);
     assert!(cluster.mrctl(&["fs", "fsck", "/f*", "/"]).contains("is healthy"));
     cluster.mrctl(&["chaos", "kill", "node1", "--daemon", "datanode"]);
-    eventually("the death of the DataNode is detected", Duration::from_secs(20), || {
+    eventually("the death of the DataNode is detected", || {
         let ran = cluster.try_mrctl(&["fs", "fsck", "/f*"]);
         (ran.code == 1 && ran.stdout.contains("/f* has MISSING blocks: ") && !ran.stdout.contains("CORRUPT"))
             .then_some(())
     });
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "datanode"]);
-    cluster.mrctl(&["fs", "fsck", "--wait", "60s"]);
+    cluster.mrctl(&["fs", "fsck", "--wait", "5m"]);
 }

@@ -9,10 +9,8 @@ use std::{
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
-const TIMEOUT: Duration = Duration::from_mins(1);
 /// Exit code of a script if a requirement is missing.
 const EXIT_SKIPPED: i32 = 77;
 
@@ -138,7 +136,7 @@ fn results_are_collected_after_a_failure_and_after_a_signal() {
     let mut endless = experiment_under_fake_oar(dir.path(), "2", &endless);
     let mut child = endless.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let results = dir.path().join("results-2");
-    eventually("the experiment waits", TIMEOUT, || {
+    eventually("the experiment waits", || {
         results.join("child").metadata().ok().filter(|file| file.len() > 0)
     });
     Command::new("kill").args(["-USR2", &child.id().to_string()]).status().unwrap();
@@ -236,8 +234,8 @@ fn daemons_of_the_systemd_unit_run_a_job() {
         command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
         daemons.0.push(command.spawn().unwrap());
     }
-    eventually("the node is live", TIMEOUT, || mrctl(&["nodes"]).stdout.contains("live").then_some(()));
-    let ran = eventually("both daemons of the node serve", TIMEOUT, || {
+    eventually("the node is live", || mrctl(&["nodes"]).stdout.contains("live").then_some(()));
+    let ran = eventually("both daemons of the node serve", || {
         let ran = mrctl(&["submit", "teragen", "--output", "/user/admin/gen", "--conf", "rows=1000"]);
         (ran.code == 0 || !ran.stderr.contains("no DataNode can store")).then_some(ran)
     });

@@ -1,9 +1,7 @@
 //! The commands of `mrctl fs` as a user would use them.
 
 use fermata_tests::{Cluster, Up, eventually};
-use std::{fs, io::Write, process::Stdio, time::Duration};
-
-const TIMEOUT: Duration = Duration::from_mins(1);
+use std::{fs, io::Write, process::Stdio};
 
 fn small() -> Cluster {
     Cluster::up(Up { nodes: 2, ..Up::default() })
@@ -109,7 +107,7 @@ fn nodes_and_report_list_the_same_nodes_and_disks() {
     assert!(report.contains("node1") && report.contains("safemode"), "{report}");
     // Both nodes have their folders on the same disk. The first heartbeat of each node contains the
     // disk.
-    let report = eventually("the disk is named", TIMEOUT, || {
+    let report = eventually("the disk is named", || {
         Some(cluster.json(&["fs", "report"])).filter(|report| report["disks"] == 1)
     });
     let free = report["nodes"].as_array().unwrap().iter().map(|node| node["free"].as_u64().unwrap());

@@ -4,8 +4,6 @@ use fermata_tests::{Cluster, QUICK, Up, eventually, random_file, sha256_of};
 use serde_json::Value;
 use std::{fs, os::unix::fs::FileExt, path::Path, time::Duration};
 
-const TIMEOUT: Duration = Duration::from_mins(1);
-
 fn flip_a_byte(block: &Path) {
     let file = fs::OpenOptions::new().read(true).write(true).open(block).unwrap();
     let mut byte = [0];
@@ -47,7 +45,7 @@ fn cluster_with_a_file(settings: &str) -> (Cluster, String) {
 
 /// Waits until the four damaged replicas are found and replaced.
 fn await_replacement(cluster: &Cluster) {
-    eventually("four damaged replicas are found and replaced", TIMEOUT, || {
+    eventually("four damaged replicas are found and replaced", || {
         let report = cluster.json(&["fs", "report"]);
         (report["corrupt_found_total"] == 4
             && report["corrupt_replaced_total"] == 4
@@ -109,7 +107,7 @@ fn report_of_a_reader_triggers_repair() {
     other.sort_by(|a, b| a.file_name().cmp(&b.file_name()));
     assert_eq!((one.len(), other.len()), (4, 4));
     one[..2].iter().chain(&other[2..]).for_each(|block| flip_a_byte(block));
-    eventually("a reader has found damaged replicas, and they are replaced", TIMEOUT, || {
+    eventually("a reader has found damaged replicas, and they are replaced", || {
         let got = cluster.path("got");
         cluster.mrctl(&["fs", "get", "--force", "/file", got.to_str().unwrap()]);
         assert_eq!(sha256_of(&got), wanted);
@@ -185,6 +183,6 @@ fn verify_reports_damage_in_unread_blocks() {
         assert_eq!(result["verify"], wanted);
         let report = cluster.json(&["fs", "report"]);
         assert_eq!((&report["corrupt_found_total"], &report["checks_pending"]), (&round.into(), &0.into()));
-        cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+        cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     }
 }

@@ -3,14 +3,13 @@
 //! page cache survives `kill -9`.)
 
 use dfs_client::{Client, ClientOptions, CreateOptions, path::DfsPath};
-use fermata_tests::{Cluster, QUICK, Up};
+use fermata_tests::{Cluster, QUICK, TIMEOUT, Up};
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 /// Timeout for the work before a kill, on a busy machine.
-const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) async fn connect(cluster: &Cluster) -> Client {
     let address = cluster.config().cluster.namenode;

@@ -7,10 +7,7 @@ use std::{
     os::unix::fs::FileExt,
     path::PathBuf,
     process::{Command, Stdio},
-    time::Duration,
 };
-
-const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn namenode(cluster: &Cluster) -> Command {
     let mut command = Command::new(binaries().join("namenode"));
@@ -63,7 +60,7 @@ fn a_damaged_edit_log_is_refused_and_then_recovered() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    eventually("the recovered namenode serves", TIMEOUT, || ready.exists().then_some(()));
+    eventually("the recovered namenode serves", || ready.exists().then_some(()));
     recovering.kill().unwrap();
     recovering.wait().unwrap();
     let text = fs::read_to_string(&log).unwrap();

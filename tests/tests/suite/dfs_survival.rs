@@ -4,11 +4,9 @@ use fermata_tests::{Cluster, Up, eventually, random_file, sha256_of};
 use std::{
     io::Write as _,
     process::{Child, Stdio},
-    time::Duration,
 };
 
 const MIB: u64 = 1 << 20;
-const TIMEOUT: Duration = Duration::from_mins(2);
 
 fn get_sha256(cluster: &Cluster, path: &str) -> String {
     let local = cluster.path("got");
@@ -34,19 +32,19 @@ fn large_file_survives_a_dead_node_during_the_put_and_another_later() {
     let bytes = std::fs::read(&source).unwrap();
     let (first, rest) = bytes.split_at(bytes.len() / 2 + 1);
     let mut put = begin_put(&cluster, "/big", first);
-    eventually("node1 holds two blocks of the put", TIMEOUT, || {
+    eventually("node1 holds two blocks of the put", || {
         (cluster.replicas_on("node1").len() >= 2).then_some(())
     });
     cluster.mrctl(&["chaos", "kill", "node1"]);
     put.stdin.take().unwrap().write_all(rest).expect("the put reads the rest");
     assert!(put.wait().unwrap().success(), "the put failed when a DataNode died");
     assert_eq!(get_sha256(&cluster, "/big"), wanted);
-    cluster.mrctl(&["fs", "fsck", "/", "--wait", "120s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
 
     cluster.mrctl(&["chaos", "restart", "node1"]);
     cluster.mrctl(&["chaos", "kill", "node2"]);
     assert_eq!(get_sha256(&cluster, "/big"), wanted);
-    cluster.mrctl(&["fs", "fsck", "/", "--wait", "120s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     assert_eq!(get_sha256(&cluster, "/big"), wanted);
 }
 
@@ -79,7 +77,7 @@ fn replicas_spread_over_racks_and_follow_setrep() {
         assert_eq!(block["nodes"].as_array().unwrap().len(), 3, "{block}");
     }
     cluster.mrctl(&["fs", "setrep", "1", "--wait", "/file"]);
-    eventually("two replicas of each block are deleted", TIMEOUT, || {
+    eventually("two replicas of each block are deleted", || {
         let left: usize = (1..=4).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
         (left == 5).then_some(())
     });
@@ -92,14 +90,14 @@ fn a_killed_put_leaves_nothing_behind() {
     let settings = format!("{}lease = \"3s\"\n", fermata_tests::QUICK);
     let cluster = Cluster::up(Up { settings: &settings, ..Up::default() });
     let mut put = begin_put(&cluster, "/half", &vec![7; 20 * MIB as usize]);
-    eventually("a block arrives", TIMEOUT, || (!cluster.replicas_on("node1").is_empty()).then_some(()));
+    eventually("a block arrives", || (!cluster.replicas_on("node1").is_empty()).then_some(()));
     put.kill().unwrap();
     put.wait().unwrap();
     assert!(cluster.refused(1, &["fs", "stat", "/half"]).contains("/half"), "a half-written file is visible");
-    eventually("the lease ends and the file is gone", TIMEOUT, || {
+    eventually("the lease ends and the file is gone", || {
         (cluster.json(&["fs", "report"])["files"] == 0).then_some(())
     });
-    eventually("the blocks of the file are deleted", TIMEOUT, || {
+    eventually("the blocks of the file are deleted", || {
         let left: usize = (1..=3).map(|node| cluster.replicas_on(&format!("node{node}")).len()).sum();
         (left == 0).then_some(())
     });

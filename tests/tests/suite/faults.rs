@@ -6,9 +6,8 @@
 
 use fermata_tests::{Machines, eventually};
 use serde_json::Value;
-use std::{fs, time::Duration};
+use std::fs;
 
-const TIMEOUT: Duration = Duration::from_mins(2);
 /// Maximum time until a fault is detected. On an idle machine it takes only a few seconds, but
 /// other tests may run at the same time.
 const DETECTED_WITHIN_S: f64 = 15.0;
@@ -100,6 +99,8 @@ const SORT: [&str; 8] =
 /// faults.
 fn machines_with_records(name: &'static str, subnet: u8) -> Option<(Machines, Vec<String>)> {
     let machines = Machines::prepare(name, subnet, &["r1", "r1", "r1", "r2", "r2"], 5)?;
+    machines.set("namenode", "suspect_after = \"1s\"\ndead_after = \"3s\"");
+    machines.set("jobtracker", "suspect_after = \"1s\"\nlost_after = \"3s\"");
     machines.set("datanode", "scrub_period = \"2s\"");
     machines.up();
     machines.mrctl(&["fs", "mkdir", "/lab"]);
@@ -172,8 +173,8 @@ fn run_row(machines: &Machines, calm: &[String], number: usize, row: &Row) {
         0,
         "{name}: the fault counted as a failure of the task"
     );
-    machines.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
-    eventually(&format!("{name}: all is clean"), TIMEOUT, || leftovers(machines).is_empty().then_some(()));
+    machines.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
+    eventually(&format!("{name}: all is clean"), || leftovers(machines).is_empty().then_some(()));
     machines.mrctl(&["fs", "rm", "-rf", &output]);
 }
 

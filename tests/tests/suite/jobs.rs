@@ -205,11 +205,11 @@ fn two_hundred_small_jobs_at_once_finish_and_a_killed_one_frees_its_slots() {
         "--detach",
     ]);
     let id = job["job"].as_str().unwrap();
-    fermata_tests::eventually("the job runs", std::time::Duration::from_secs(20), || {
+    fermata_tests::eventually("the job runs", || {
         (cluster.json(&["job", id])["maps"]["running"] == 1).then_some(())
     });
     cluster.mrctl(&["kill", id]);
-    fermata_tests::eventually("the slot of the job is free", std::time::Duration::from_secs(5), || {
+    fermata_tests::eventually("the slot of the job is free", || {
         let busy = cluster.json(&["nodes"]);
         busy.as_array().unwrap().iter().all(|node| node["tracker"]["maps_running"] == 0).then_some(())
     });

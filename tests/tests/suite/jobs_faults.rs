@@ -3,20 +3,16 @@
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
-use std::{cell::RefCell, fs, process::Stdio, time::Duration};
-
-const TIMEOUT: Duration = Duration::from_mins(1);
+use std::{cell::RefCell, fs, process::Stdio};
 
 /// Starts a cluster with 20 MB of records. Also returns the checksums of their sort without faults,
 /// by part. Maps are paced so that there is time for a fault.
 fn cluster() -> (Cluster, Vec<String>) {
-    cluster_losing_trackers_after("2s")
+    cluster_losing_trackers_after("10s")
 }
 
 fn cluster_losing_trackers_after(silence: &str) -> (Cluster, Vec<String>) {
-    let settings = format!(
-        "{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"{silence}\"\n"
-    );
+    let settings = format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nlost_after = \"{silence}\"\n");
     let cluster = Cluster::up(Up { nodes: 4, block_size: "1MiB", settings: &settings, ..Up::default() });
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=200000", "--conf", "maps=4"]);
     sort(&cluster, "/calm", &[]);
@@ -86,7 +82,7 @@ fn disturb_sort(
     let args = ["submit", "terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     let args = [&args[..], &["--conf", when.pace(), "--json"]].concat();
     let job = cluster.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("the job has reached the phase to disturb", TIMEOUT, || {
+    eventually("the job has reached the phase to disturb", || {
         let jobs = cluster.json(&["jobs", "--running"]);
         when.is_reached(jobs.as_array()?.first()?)?.then_some(())
     });
@@ -101,7 +97,7 @@ fn disturb_sort(
             cluster.mrctl(&["chaos", "restart", node]);
         }
     }
-    eventually("all trackers are back", TIMEOUT, || {
+    eventually("all trackers are back", || {
         let nodes = cluster.json(&["nodes"]);
         nodes.as_array().unwrap().iter().all(|node| node["tracker"]["state"] == "live").then_some(())
     });
@@ -110,7 +106,7 @@ fn disturb_sort(
 }
 
 fn wait_lost(cluster: &Cluster, node: &str) {
-    eventually("the tracker is lost", TIMEOUT, || {
+    eventually("the tracker is lost", || {
         let nodes = cluster.json(&["nodes"]);
         let lost = |one: &serde_json::Value| one["node"] == node && one["tracker"]["state"] == "lost";
         nodes.as_array().unwrap().iter().any(lost).then_some(())
@@ -142,7 +138,8 @@ fn output_is_the_same_when_a_node_is_killed() {
 
 #[test]
 fn output_is_the_same_when_the_jobtracker_restarts() {
-    let (cluster, calm) = cluster();
+    // Tasks stop if the JobTracker does not answer in this time.
+    let (cluster, calm) = cluster_losing_trackers_after("10m");
     let job = disturb_sort(&cluster, &calm, "/disturbed", DisturbedPhase::Mapping, |cluster| {
         cluster.mrctl(&["chaos", "kill", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
@@ -184,7 +181,7 @@ fn restart_while_reducing(
     let sort = ["terasort", "--input", "/gen", "--output", output, "--reduces", "4"];
     // A reduce takes ten seconds, so reduces run when the restart comes.
     let job = cluster.detach(&[&sort[..], &["--conf", "pace.reduce=512KiB"]].concat());
-    let reducing = eventually("all maps are done, and a reduce runs", TIMEOUT, || {
+    let reducing = eventually("all maps are done, and a reduce runs", || {
         let maps = &cluster.json(&["job", &job])["maps"];
         if maps["done"] != maps["total"] {
             return None;
@@ -195,7 +192,7 @@ fn restart_while_reducing(
     });
     let before = attempts(cluster, &job, "m");
     restart(cluster, &job, &reducing);
-    let ended = eventually("the job has ended", TIMEOUT * 3, || {
+    let ended = eventually("the job has ended", || {
         let status = cluster.json(&["job", &job]);
         (status["state"] != "running" && status["state"] != "committing").then_some(status)
     });
@@ -226,7 +223,7 @@ fn done_maps_do_not_run_again_after_the_jobtracker_and_all_trackers_restart() {
         }
         cluster.mrctl(&["chaos", "restart", "jobtracker"]);
         cluster.mrctl(&["chaos", "restart", first, "--daemon", "tasktracker"]);
-        eventually("a reduce runs there again", TIMEOUT, || {
+        eventually("a reduce runs there again", || {
             let runs_again = |attempt: &&Value| {
                 let known = names(&before).contains(&attempt["attempt"].as_str().unwrap());
                 attempt["state"] == "running" && attempt["tracker"] == first && !known
@@ -256,11 +253,11 @@ fn unreachable_namenode_fails_no_attempt() {
     let args = ["streaming", "--mapper", "sh -c 'sleep 0.2; cat'", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
     let maps = |name: &str| cluster.json(&["job", &id])["maps"][name].as_u64();
-    eventually("a map is done", TIMEOUT, || (maps("done")? >= 1).then_some(()));
+    eventually("a map is done", || (maps("done")? >= 1).then_some(()));
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     // Waits until more attempts have ended than a task may fail. Each has waited until its
     // deadline, and none counts as failed.
-    eventually("attempts have given up", TIMEOUT, || (maps("killed_attempts")? >= 12).then_some(()));
+    eventually("attempts have given up", || (maps("killed_attempts")? >= 12).then_some(()));
     cluster.mrctl(&["chaos", "restart", "namenode"]);
     let over = cluster.mrctl(&["job", &id, "--follow"]);
     assert!(over.contains("succeeded"), "{over}");
@@ -300,8 +297,7 @@ fn output_is_the_same_when_daemons_die_or_freeze_while_reduces_write() {
 
 #[test]
 fn tracker_that_was_down_when_a_job_ended_is_ordered_to_clean_up() {
-    let settings =
-        format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"2s\"\n");
+    let settings = format!("{QUICK}[jobtracker]\nheartbeat = \"200ms\"\n");
     let cluster = Cluster::up(Up { nodes: 2, block_size: "64KiB", settings: &settings, ..Up::default() });
     fs::write(cluster.path("in"), "line\n".repeat(50_000)).unwrap();
     cluster.mrctl(&["fs", "put", "in", "/in"]);
@@ -316,7 +312,7 @@ fn tracker_that_was_down_when_a_job_ended_is_ordered_to_clean_up() {
         ["streaming", "--mapper", "sh map.sh", "--file", "map.sh", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
     let status = |name: &str| cluster.json(&["job", &id])["maps"][name].clone();
-    eventually("only the second node's maps are left", TIMEOUT, || {
+    eventually("only the second node's maps are left", || {
         let waiting = status("pending") == 0 && status("done").as_u64()? >= 1;
         (waiting && cluster.processes_in(".fermata/tasks/node1/jobs").is_empty()).then_some(())
     });

@@ -4,9 +4,7 @@
 
 use fermata_tests::{Cluster, QUICK, Ran, Up, binaries, eventually};
 use serde_json::Value;
-use std::{fs, time::Duration};
-
-const TIMEOUT: Duration = Duration::from_mins(1);
+use std::fs;
 
 fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
     fs::write(cluster.path("upload"), bytes).unwrap();
@@ -15,7 +13,7 @@ fn put(cluster: &Cluster, at: &str, bytes: &[u8]) {
 
 /// Returns the job after its end.
 fn await_end(cluster: &Cluster, job: &str) -> Value {
-    eventually(&format!("{job} has ended"), TIMEOUT, || {
+    eventually(&format!("{job} has ended"), || {
         let job = cluster.json(&["job", job]);
         (!["running", "committing"].contains(&job["state"].as_str().unwrap())).then_some(job)
     })
@@ -41,7 +39,7 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     let submit = |output: &str| {
         let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
         let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", output], &slow[..]].concat());
-        eventually("a map is done, and others are not", TIMEOUT, || {
+        eventually("a map is done, and others are not", || {
             let job = cluster.json(&["job", &job]);
             let (done, total) =
                 (job["maps"]["done"].as_u64().unwrap(), job["maps"]["total"].as_u64().unwrap());

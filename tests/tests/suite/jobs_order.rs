@@ -1,7 +1,7 @@
 //! Order and location of jobs: kills, priorities, blacklists, speculative attempts, repeated
 //! submissions.
 
-use fermata_tests::{Cluster, Up, eventually};
+use fermata_tests::{Cluster, TIMEOUT, Up, eventually};
 use proto::mr as pb;
 use serde_json::Value;
 use std::{
@@ -11,10 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::mpsc::{self, Receiver},
     thread,
-    time::Duration,
 };
-
-const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn put(cluster: &Cluster, name: &str, text: &str) {
     fs::write(cluster.path(name), text).unwrap();
@@ -49,27 +46,18 @@ fn kill_frees_slots_at_once_and_urgent_jobs_run_first() {
     let sleeper = ["streaming", "--mapper", "sleep 600", "--input", "/in", "--output"];
     let first = cluster.detach(&[&sleeper[..], &["/one"]].concat());
     let second = cluster.detach(&[&sleeper[..], &["/two"]].concat());
-    eventually("the first job runs", TIMEOUT, || {
-        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
-    });
+    eventually("the first job runs", || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
     let count = ["wordcount", "--input", "/in", "--output"];
     let normal = cluster.detach(&[&count[..], &["/normal"]].concat());
     let urgent = cluster.detach(&[&count[..], &["/urgent", "--priority", "very-high"]].concat());
     assert_eq!(state(&cluster, &second)["maps"]["running"], 0);
     cluster.mrctl(&["kill", &first]);
     // The urgent job runs first. Then the second sleeping job runs, and is killed too.
-    let soon = Duration::from_secs(15);
-    eventually("the urgent job is done", soon, || {
-        (state(&cluster, &urgent)["state"] == "succeeded").then_some(())
-    });
-    eventually("the second job runs", soon, || {
-        (state(&cluster, &second)["maps"]["running"] == 1).then_some(())
-    });
+    eventually("the urgent job is done", || (state(&cluster, &urgent)["state"] == "succeeded").then_some(()));
+    eventually("the second job runs", || (state(&cluster, &second)["maps"]["running"] == 1).then_some(()));
     assert_ne!(state(&cluster, &normal)["state"], "succeeded");
     cluster.mrctl(&["kill", &second]);
-    eventually("the normal job is done", soon, || {
-        (state(&cluster, &normal)["state"] == "succeeded").then_some(())
-    });
+    eventually("the normal job is done", || (state(&cluster, &normal)["state"] == "succeeded").then_some(()));
     for job in [&first, &second] {
         assert_eq!(state(&cluster, job)["state"], "killed");
         let again = cluster.refused(1, &["kill", job]);
@@ -85,9 +73,7 @@ fn waiting_job_explains_why() {
     let cluster = Cluster::up(Up { nodes: 1, replication: 1, settings, ..Up::default() });
     put(&cluster, "in", "a b\n");
     let first = cluster.detach(&["streaming", "--mapper", "sleep 600", "--input", "/in", "--output", "/one"]);
-    eventually("the first job runs", TIMEOUT, || {
-        (state(&cluster, &first)["maps"]["running"] == 1).then_some(())
-    });
+    eventually("the first job runs", || (state(&cluster, &first)["maps"]["running"] == 1).then_some(()));
     let mut second = cluster.command(&["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     let mut second = second.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let printed = lines_of(&mut second);
@@ -107,7 +93,7 @@ fn job_says_that_it_waits_for_the_end_of_safemode() {
     let mut follower = follower.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let printed = lines_of(&mut follower);
     assert_eq!(next_line(&printed), "job_1 submitted");
-    eventually("the job runs", TIMEOUT, || (state(&cluster, "job_1")["maps"]["running"] == 1).then_some(()));
+    eventually("the job runs", || (state(&cluster, "job_1")["maps"]["running"] == 1).then_some(()));
     cluster.mrctl(&["fs", "safemode", "on"]);
     let remedy = "`mrctl fs safemode off` ends it";
     let waits = std::iter::repeat_with(|| next_line(&printed));
@@ -120,7 +106,7 @@ fn job_says_that_it_waits_for_the_end_of_safemode() {
     let refused = cluster.refused(1, &["submit", "wordcount", "--input", "/in", "--output", "/two"]);
     assert!(refused.contains("in safemode") && refused.contains(remedy), "{refused}");
     cluster.mrctl(&["fs", "safemode", "off"]);
-    eventually("the job no longer waits", TIMEOUT, || (state(&cluster, "job_1")["why"] == "").then_some(()));
+    eventually("the job no longer waits", || (state(&cluster, "job_1")["why"] == "").then_some(()));
     cluster.mrctl(&["kill", "job_1"]);
     assert!(!follower.wait().unwrap().success());
 }
@@ -156,12 +142,12 @@ fn a_straggler_gets_a_speculative_attempt_and_the_first_to_finish_counts() {
     put(&cluster, "in", &"w\n".repeat(150_000));
     let paced = ["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=32KiB"];
     let id = cluster.detach(&paced);
-    let stopped = eventually("a map of the job runs", TIMEOUT, || {
+    let stopped = eventually("a map of the job runs", || {
         cluster.processes_in(".fermata/tasks/node1/jobs").first().copied()
     });
     let signal = |name: &str| Command::new("kill").args([name, &stopped.to_string()]).status().unwrap();
     assert!(signal("-STOP").success());
-    let over = eventually("the job is done without it", TIMEOUT, || {
+    let over = eventually("the job is done without it", || {
         Some(state(&cluster, &id)).filter(|job| job["state"] != "running" && job["state"] != "committing")
     });
     assert_eq!(over["state"], "succeeded", "{over}");
@@ -173,7 +159,7 @@ fn a_straggler_gets_a_speculative_attempt_and_the_first_to_finish_counts() {
     assert!(speculative.any(|attempt| attempt["state"] == "succeeded"), "{tasks}");
     // The stopped attempt is killed.
     cluster.wait_clean();
-    eventually("the stopped process is gone", TIMEOUT, || {
+    eventually("the stopped process is gone", || {
         (!cluster.processes_in(".fermata/tasks/node1/jobs").contains(&stopped)).then_some(())
     });
 }
@@ -212,7 +198,7 @@ fn repeated_submission_is_accepted_once() {
     };
     let mut ids = BTreeSet::from([submit(), submit()]);
     let id = ids.first().unwrap().clone();
-    eventually("the job is done", TIMEOUT, || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
+    eventually("the job is done", || (state(&cluster, &id)["state"] == "succeeded").then_some(()));
     // The output exists now, so a new job would be refused.
     ids.insert(submit());
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);

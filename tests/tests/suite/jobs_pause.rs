@@ -3,9 +3,8 @@
 
 use fermata_tests::{Cluster, QUICK, Up, eventually};
 use serde_json::Value;
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf};
 
-const TIMEOUT: Duration = Duration::from_mins(1);
 /// Settings with which unreachable trackers are detected soon.
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\nsuspect_after = \"1s\"\nlost_after = \"20s\"\n";
 
@@ -40,7 +39,7 @@ fn newest_attempt(task: &Value) -> Value {
 
 /// Waits until the newest attempt of a task runs in this stage, and returns it.
 pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
-    eventually(&format!("{name} in {stage}"), TIMEOUT, || {
+    eventually(&format!("{name} in {stage}"), || {
         let attempt = newest_attempt(&task(cluster, name));
         let is_there = attempt["state"] == "running" && attempt["stage"] == stage;
         is_there.then(|| attempt["attempt"].as_str().unwrap().to_owned())
@@ -51,7 +50,7 @@ pub(crate) fn running(cluster: &Cluster, name: &str, stage: &str) -> String {
 pub(crate) fn pause(cluster: &Cluster, name: &str, stage: &str) -> Value {
     let attempt = running(cluster, name, stage);
     cluster.mrctl(&["preempt", &attempt, "--how", "pause"]);
-    eventually(&format!("the checkpoint of {attempt}"), TIMEOUT, || {
+    eventually(&format!("the checkpoint of {attempt}"), || {
         let task = task(cluster, name);
         assert_ne!(task["state"], "succeeded", "{attempt} had finished before it was asked to pause");
         (task["state"] == "paused" && task["paused"] == attempt.as_str()).then(|| newest_attempt(&task))
@@ -162,7 +161,7 @@ fn restarted_tracker_finds_checkpoints_and_rejects_damaged_ones() {
     cluster.mrctl(&["chaos", "restart", node, "--daemon", "tasktracker"]);
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    eventually("the tracker is back", TIMEOUT, || {
+    eventually("the tracker is back", || {
         let nodes = cluster.json(&["nodes"]);
         let live = |found: &Value| found["node"] == node && found["tracker"]["state"] == "live";
         nodes.as_array().unwrap().iter().any(live).then_some(())
@@ -201,7 +200,7 @@ fn reduce_waits_for_the_unreachable_tracker_with_its_checkpoint() {
     let node = paused["tracker"].as_str().unwrap();
     let mut others = ["node1", "node2", "node3"].into_iter().filter(|other| *other != node);
     cluster.mrctl(&["chaos", "kill", node, "--daemon", "tasktracker"]);
-    eventually("the tracker is suspect", TIMEOUT, || {
+    eventually("the tracker is suspect", || {
         let nodes = cluster.json(&["nodes"]);
         let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node).cloned();
         found.filter(|found| found["tracker"]["state"] == "suspect")
@@ -275,7 +274,7 @@ fn task_on_hold_survives_the_loss_of_its_tracker() {
     let paused = pause(&cluster, &reduce, "reduce");
     let node = paused["tracker"].as_str().unwrap();
     let becomes = |state: &str| {
-        eventually(&format!("{node} {state}"), TIMEOUT, || {
+        eventually(&format!("{node} {state}"), || {
             let nodes = cluster.json(&["nodes"]);
             let found = nodes.as_array().unwrap().iter().find(|found| found["node"] == node)?;
             (found["tracker"]["state"] == state).then_some(())

@@ -2,7 +2,7 @@
 //! Checks that no acknowledged record is dropped silently: the master reports the damage and does
 //! not start. With `--recover` it saves and logs what it drops.
 
-use fermata_tests::{Cluster, QUICK, READS, Strace, Up, binaries, eventually};
+use fermata_tests::{Cluster, QUICK, READS, Strace, TIMEOUT, Up, binaries, eventually};
 use std::{
     fs,
     os::unix::fs::{FileExt, symlink},
@@ -10,8 +10,6 @@ use std::{
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
-
-const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A master, and the folder of its journal.
 #[derive(Clone, Copy)]
@@ -85,7 +83,7 @@ impl Master {
             let pids = cluster.processes_named(self.program);
             let ran = Command::new("kill").arg("-TERM").args(&pids).status().unwrap();
             assert!(ran.success());
-            eventually("the master has ended", TIMEOUT, || {
+            eventually("the master has ended", || {
                 cluster.processes_named(self.program).is_empty().then_some(())
             });
         } else {
@@ -204,7 +202,7 @@ fn killed_with_several_segments(master: Master) -> (Cluster, PathBuf) {
     let often = "snapshot_bytes = \"4KiB\"\n";
     let cluster = cluster(&format!("{QUICK}{often}[jobtracker]\n{often}"));
     let mut number = 0;
-    let newest = eventually("a snapshot, and records in the newest of several segments", 2 * TIMEOUT, || {
+    let newest = eventually("a snapshot, and records in the newest of several segments", || {
         number += 1;
         master.write(&cluster, number);
         master.newest_of_several(&cluster)?;

@@ -6,7 +6,6 @@ use std::{
     io::{BufRead, BufReader},
     os::unix::fs::{MetadataExt, PermissionsExt},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 fn pids(cluster: &Cluster) -> Vec<u32> {
@@ -132,7 +131,7 @@ fn a_lost_data_folder_is_named_and_its_replicas_are_copied_again() {
         let warned = |line: &&str| line.contains(" WARN ") && line.contains("starts empty");
         assert!(log.lines().filter(warned).all(|line| line.contains("data/node2")), "{log}");
         assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
-        cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+        cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
         assert_eq!(cluster.replicas_on("node2").len(), 1);
     };
     cluster.mrctl(&["down"]);
@@ -287,13 +286,11 @@ fn daemons_end_when_their_folder_is_deleted() {
     let pids = pids(&cluster);
     assert!(pids.len() == 4 && pids.iter().all(|pid| alive(*pid)));
     // The removal is repeated if daemons create files meanwhile.
-    eventually("the folder is gone", Duration::from_secs(10), || {
+    eventually("the folder is gone", || {
         fs::remove_dir_all(cluster.path(".fermata")).ok();
         (!cluster.path(".fermata").exists()).then_some(())
     });
-    eventually("the daemons have ended", Duration::from_mins(1), || {
-        (!pids.iter().any(|pid| alive(*pid))).then_some(())
-    });
+    eventually("the daemons have ended", || (!pids.iter().any(|pid| alive(*pid))).then_some(()));
 }
 
 #[test]
@@ -371,7 +368,7 @@ fn start_with_fewer_nodes_says_how_to_start_all() {
     assert!(ran.stderr.contains("`mrctl down` and `mrctl up --nodes 2`"), "{}", ran.stderr);
     cluster.mrctl(&["down"]);
     cluster.mrctl(&["up", "--detach"]);
-    cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
 }
 
 #[test]

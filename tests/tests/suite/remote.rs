@@ -174,9 +174,7 @@ fn check_unknown_connections_do_not_fill_the_log(pair: &Pair) {
     }
     let log = || fs::read_to_string(pair.path("n/logs/tasktracker.log")).unwrap();
     let count = |log: &str| log.matches("refused a connection to the umbilical").count();
-    fermata_tests::eventually("unknown connections are logged", Duration::from_mins(1), || {
-        (count(&log()) > 0).then_some(())
-    });
+    fermata_tests::eventually("unknown connections are logged", || (count(&log()) > 0).then_some(()));
     assert!(count(&log()) <= 2, "{}", count(&log()));
 }
 
@@ -191,14 +189,14 @@ fn check_frozen_daemon_is_not_running(pair: &Pair) {
     assert_eq!(status.code, 1, "{}", status.stdout);
     assert!(status.stdout.contains("m: namenode frozen (pid "), "{}", status.stdout);
     assert_eq!(signal("cont").code, 0);
-    fermata_tests::eventually("the cluster is healthy", Duration::from_mins(1), || {
+    fermata_tests::eventually("the cluster is healthy", || {
         (pair.run_for("mycluster", &["status"]).code == 0).then_some(())
     });
     let json: Value = serde_json::from_str(&pair.run_ok(&["status", "--json"])).unwrap();
     assert_eq!(json[0]["daemons"][0]["reported"], "up", "{json}");
     assert_eq!(json[1]["daemons"][1]["reported"], "live", "{json}");
     assert_eq!(signal("kill").code, 0);
-    let again = fermata_tests::eventually("the NameNode is gone", Duration::from_mins(1), || {
+    let again = fermata_tests::eventually("the NameNode is gone", || {
         let ran = signal("kill");
         (ran.code == 1).then_some(ran)
     });

@@ -2,9 +2,7 @@
 
 use fermata_tests::{Cluster, Up, binaries, eventually};
 use serde_json::Value;
-use std::{fs, process::Command, time::Duration};
-
-const TIMEOUT: Duration = Duration::from_mins(1);
+use std::{fs, process::Command};
 
 /// Settings: Fair, with fifo as its shadow, a second policy whose decisions have no effect. A node
 /// has one map slot, and jobs do not wait for locality.
@@ -26,7 +24,7 @@ fn two_users(settings: &str) -> (Cluster, String, String) {
     cluster.mrctl(&["fs", "mkdir", "/out"]);
     cluster.mrctl(&["fs", "chmod", "777", "/out"]);
     let ann = submit_sleeping_job(&cluster, "ann", "/out/ann");
-    eventually("ann's job has both slots", TIMEOUT, || {
+    eventually("ann's job has both slots", || {
         (cluster.json(&["job", &ann])["maps"]["running"] == 2).then_some(())
     });
     let bob = submit_sleeping_job(&cluster, "bob", "/out/bob");
@@ -70,7 +68,7 @@ fn why_explains_waiting_and_preemptions() {
     // The JobTracker is killed. Policy, parameters and reasons must be the same after a restart.
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    eventually("the trackers are back", TIMEOUT, || {
+    eventually("the trackers are back", || {
         let why = cluster.json(&["why", &bob]);
         (waiting_rules(&why) == ["no-free-slot", "pool-share-of-map-slots"]).then_some(())
     });
@@ -89,7 +87,7 @@ fn why_explains_waiting_and_preemptions() {
     assert_eq!((value("node_wait"), value("min_share_timeout")), (Some("0s".into()), Some("15s".into())));
     // Slots of a silent node and the attempts on it must not be counted.
     cluster.mrctl(&["chaos", "stop", "node1", "--daemon", "tasktracker"]);
-    let numbers = eventually("one slot is left", TIMEOUT, || {
+    let numbers = eventually("one slot is left", || {
         let numbers = cluster.json(&["why", &ann])["waiting_for"][0]["numbers"].clone();
         (numbers["map_slots"] == 1.0).then_some(numbers)
     });
@@ -113,9 +111,7 @@ fn preemptions_are_explained_and_the_shadow_is_compared() {
             .replace("weight = 1.5", "weight = 1")
             .replace("[scheduler.fair]\n", "[scheduler.fair]\npreempt = \"kill\"\n"),
     );
-    eventually("bob has a slot", TIMEOUT, || {
-        (cluster.json(&["job", &bob])["maps"]["running"] == 1).then_some(())
-    });
+    eventually("bob has a slot", || (cluster.json(&["job", &bob])["maps"]["running"] == 1).then_some(()));
     let text = cluster.mrctl(&["why", &ann]);
     let expected =
         format!("the slot goes to the pool of {bob} that held no slot, less than its fair share of 1");
@@ -137,7 +133,7 @@ fn preemptions_are_explained_and_the_shadow_is_compared() {
     for job in [&ann, &bob] {
         cluster.mrctl(&["kill", job]);
     }
-    let figures = eventually("both jobs have ended", TIMEOUT, || {
+    let figures = eventually("both jobs have ended", || {
         let figures = cluster.json(&["history", "--figures"]);
         let all = figures["groups"].as_array().and_then(|groups| groups.last()).cloned()?;
         (all["jobs"] == 2).then_some((figures, all))

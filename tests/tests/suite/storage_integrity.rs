@@ -13,10 +13,7 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
-
-const TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Makes a sector unreadable on each of three machines, each in a different block. Checks that only
 /// these replicas are replaced.
@@ -29,7 +26,7 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         fs::write(cluster.path("in"), content).unwrap();
         cluster.mrctl(&["fs", "put", "in", &format!("/f{number}")]);
     }
-    cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     // Chooses a different block on each node.
     let mut used = BTreeSet::new();
     let mut held = Vec::new();
@@ -51,12 +48,12 @@ fn one_unreadable_block_per_node_costs_three_replicas_and_no_node() {
         }
     };
     read_all();
-    eventually("three corrupt replicas are found and replaced", TIMEOUT, || {
+    eventually("three corrupt replicas are found and replaced", || {
         let report = cluster.json(&["fs", "report"]);
         let replaced = report["corrupt_found_total"] == 3 && report["corrupt_replaced_total"] == 3;
         (replaced && report["under_replicated"] == 0 && report["missing"] == 0).then_some(())
     });
-    cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     read_all();
     let nodes = cluster.json(&["fs", "report"])["nodes"].clone();
     for node in nodes.as_array().unwrap() {
@@ -108,7 +105,7 @@ fn restored_older_copy_of_the_namenode_never_serves_bytes_of_another_file() {
         put(&cluster, &format!("/c{number}"), &format!("bytes of file c number {number}\n"));
     }
     cluster.mrctl(&["chaos", "restart", "node1", "--daemon", "datanode"]);
-    eventually("node1 has reported", TIMEOUT, || {
+    eventually("node1 has reported", || {
         let report = cluster.json(&["fs", "report"]);
         let nodes = report["nodes"].as_array()?.clone();
         (nodes.len() == 2 && nodes.iter().all(|node| node["state"] == "live")).then_some(())
@@ -153,7 +150,7 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     }
     restore_older_copy(&cluster, &copy);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("DataNode and NameNode log the reason", TIMEOUT, || {
+    eventually("DataNode and NameNode log the reason", || {
         let theirs = cluster.log("node1-datanode").contains("an older NameNode runs");
         let ours = cluster.log("namenode").contains("DataNode refused: node1");
         (theirs && ours).then_some(())
@@ -166,7 +163,7 @@ fn datanodes_refuse_an_older_namenode_until_an_operator_accepts_it() {
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.recover("namenode", |_| {});
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("the datanode is back", TIMEOUT, || {
+    eventually("the datanode is back", || {
         (cluster.try_mrctl(&["fs", "cat", "/a"]).stdout == "kept since before the copy\n").then_some(())
     });
     assert!(!cluster.mrctl(&["fs", "report"]).contains("refused"));
@@ -193,7 +190,7 @@ fn repeated_commit_is_recognised_after_its_output_was_moved() {
     assert!(ask().unwrap(), "the repeated commit was not recognised");
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("recognised after a restart", TIMEOUT, || ask().ok().filter(|done| *done).map(drop));
+    eventually("recognised after a restart", || ask().ok().filter(|done| *done).map(drop));
     assert_eq!(cluster.mrctl(&["fs", "cat", "/mine"]), "output of a job\n");
     assert_ne!(
         cluster.try_mrctl(&["fs", "stat", "/out/part-0"]).code,
@@ -221,7 +218,7 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     put(&cluster, "/in", &"word\n".repeat(20_000));
     let args = ["wordcount", "--conf", "pace.map=50KiB", "--input", "/in", "--output", "/out"];
     let id = cluster.detach(&args);
-    eventually("the map of the job runs", TIMEOUT, || {
+    eventually("the map of the job runs", || {
         (cluster.json(&["job", &id])["maps"]["running"] != 0).then_some(())
     });
     let journal = fs::read_dir(cluster.path(".fermata/data/jobtracker/journal")).unwrap().flatten();
@@ -231,14 +228,14 @@ fn output_is_moved_before_the_commit_is_recorded() -> bool {
     let slow = "delay_enter=2000000";
     let held = Strace::hold_files(&cluster, &pid, "write,pwrite64", slow, std::slice::from_ref(&newest));
     let Some(held) = held else { return true };
-    eventually("the output of the job is committed", TIMEOUT, || {
+    eventually("the output of the job is committed", || {
         (cluster.try_mrctl(&["fs", "stat", "/out/_SUCCESS"]).code == 0).then_some(())
     });
     cluster.mrctl(&["chaos", "kill", "jobtracker"]);
     drop(held);
     cluster.mrctl(&["fs", "mv", "/out", "/mine"]);
     cluster.mrctl(&["chaos", "restart", "jobtracker"]);
-    let job = eventually("the job has ended", TIMEOUT, || {
+    let job = eventually("the job has ended", || {
         let job = cluster.json(&["job", &id]);
         (job["state"] != "running" && job["state"] != "committing").then_some(job)
     });
@@ -302,11 +299,11 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
     let slow = ["--conf", "pace.map=1MiB", "--conf", "speculation=false"];
     let args = [&["wordcount", "--input", "/in", "--output", "/counted"], &slow[..]].concat();
     let id = cluster.detach(&args);
-    let block = eventually("the map has mapped its block", TIMEOUT, || mapped_block(&cluster));
+    let block = eventually("the map has mapped its block", || mapped_block(&cluster));
     // Truncates the end of the block, which the task has not read yet.
     let file = fs::File::options().write(true).open(&block).unwrap();
     file.set_len(fs::metadata(&block).unwrap().len() - (64 << 10)).unwrap();
-    eventually("the job succeeds", TIMEOUT, || {
+    eventually("the job succeeds", || {
         let job = cluster.json(&["job", &id]);
         assert_ne!(job["state"], "failed", "{job}");
         (job["state"] == "succeeded").then_some(())
@@ -315,7 +312,7 @@ fn task_reads_another_replica_when_its_mapped_block_cannot_be_read() {
         assert_eq!(task["attempts"].as_array().unwrap().len(), 1, "an attempt failed: {task}");
     }
     assert_eq!(cluster.output("/counted"), cluster.output("/calm"));
-    eventually("the bad replica is found", TIMEOUT, || {
+    eventually("the bad replica is found", || {
         (cluster.json(&["fs", "report"])["corrupt_found_total"] == 1).then_some(())
     });
 }
@@ -331,7 +328,7 @@ fn task_of_an_open_cluster_maps_its_block() {
     put(&cluster, "/in", &"some words to count\n".repeat((1 << 20) / 20));
     let args = ["wordcount", "--input", "/in", "--output", "/counted", "--conf", "pace.map=256KiB"];
     let id = cluster.detach(&args);
-    eventually("the map has mapped its block", TIMEOUT, || {
+    eventually("the map has mapped its block", || {
         let block = mapped_block(&cluster);
         let state = cluster.json(&["job", &id])["state"].clone();
         assert!(block.is_some() || state != "succeeded", "the block was read over the network");
@@ -352,12 +349,12 @@ fn drain_and_setrep_do_not_wait_for_dead_after_and_nodes_are_logged() {
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     cluster.restart_namenode();
     cluster.mrctl(&["fs", "setrep", "2", "/f0", "/f1", "/f2", "/f3"]);
-    cluster.mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     cluster.mrctl(&["drain", "node1"]);
-    cluster.mrctl(&["fs", "fsck", "/", "--verify", "--wait", "60s"]);
+    cluster.mrctl(&["fs", "fsck", "/", "--verify", "--wait", "5m"]);
     cluster.mrctl(&["drain", "node1", "--cancel"]);
     cluster.mrctl(&["chaos", "kill", "node3", "--daemon", "datanode"]);
-    eventually("a suspect node is in the log", TIMEOUT, || {
+    eventually("a suspect node is in the log", || {
         cluster.log("namenode").contains("DataNode node3 is suspect").then_some(())
     });
     let log = cluster.log("namenode");
@@ -380,12 +377,8 @@ fn health_reports_safemode() {
     let safemode = || cluster.json(&["health", "namenode"])["safemode"].clone();
     assert_eq!(safemode(), false);
     cluster.mrctl(&["fs", "safemode", "on"]);
-    eventually("the health check reports the change of safemode", TIMEOUT, || {
-        (safemode() == true).then_some(())
-    });
+    eventually("the health check reports the change of safemode", || (safemode() == true).then_some(()));
     assert!(cluster.mrctl(&["health", "namenode"]).contains("in safemode"));
     cluster.mrctl(&["fs", "safemode", "off"]);
-    eventually("the health check reports the change of safemode", TIMEOUT, || {
-        (safemode() == false).then_some(())
-    });
+    eventually("the health check reports the change of safemode", || (safemode() == false).then_some(()));
 }

@@ -1,17 +1,15 @@
 //! `mrctl web`: pages with the same information as the commands, and their protection.
 
 use crate::{jobs_pause, security::Lab};
-use fermata_tests::{Cluster, QUICK, Ran, Up, eventually, skip};
+use fermata_tests::{Cluster, QUICK, Ran, TIMEOUT, Up, eventually, skip};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     process::{Child, Command, Stdio},
     sync::OnceLock,
-    time::Duration,
 };
 
-const TIMEOUT: Duration = Duration::from_mins(1);
 const MARKUP_NAME: &str = "<script>alert(1)</script>";
 
 /// A running `mrctl web`. Killed when dropped.
@@ -76,7 +74,7 @@ impl Pages {
 
     /// Waits until a page contains this text.
     fn page_with(&self, path: &str, words: &str) -> Page {
-        eventually(&format!("{path} says {words}"), TIMEOUT, || {
+        eventually(&format!("{path} says {words}"), || {
             Some(self.get(path)).filter(|page| page.body.contains(words))
         })
     }
@@ -99,7 +97,7 @@ fn job_with_preemptions(cluster: &Cluster) -> String {
     let words =
         ["wordcount", "--reduces", "1", "--input", "/text", "--output", "/out", "--name", MARKUP_NAME];
     let job = cluster.detach(&[&words[..], &slow].concat());
-    eventually("a map is split", TIMEOUT, || {
+    eventually("a map is split", || {
         let ran: Ran = cluster.try_mrctl(&["preempt", &format!("{job}.m0.0"), "--how", "split"]);
         (ran.code == 0).then_some(())
     });
@@ -261,19 +259,19 @@ fn check_pages_while_a_master_is_down(cluster: &Cluster, pages: &Pages, job: &st
     assert_eq!(page.status, 200);
     cluster.mrctl(&["chaos", "kill", "namenode"]);
     // The first page may still be from before the restart of the JobTracker.
-    let page = eventually("the page shows the job and what is down", TIMEOUT, || {
+    let page = eventually("the page shows the job and what is down", || {
         let page = pages.get("/");
         (page.body.contains(job) && page.body.contains("the NameNode at")).then_some(page)
     });
     assert!(page.status == 200 && page.body.contains("again with `mrctl up`"), "{}", page.body);
     cluster.mrctl(&["chaos", "restart", "namenode"]);
-    eventually("the NameNode is back", TIMEOUT, || (!pages.get("/").body.contains(">down<")).then_some(()));
+    eventually("the NameNode is back", || (!pages.get("/").body.contains(">down<")).then_some(()));
 }
 
 fn check_web_ends_by_a_signal(mut pages: Pages) {
     let interrupt = Command::new("kill").args(["-INT", &pages.process.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
-    let code = eventually("mrctl web ends", TIMEOUT, || pages.process.try_wait().unwrap());
+    let code = eventually("mrctl web ends", || pages.process.try_wait().unwrap());
     assert_eq!(code.code(), Some(0));
 }
 

@@ -22,7 +22,6 @@ use std::{
 };
 use tonic::Code;
 
-const TIMEOUT: Duration = Duration::from_mins(1);
 const STAT: &str = "/fermata.dfs.v1.NameNode/Stat";
 
 fn create_home(lab: &Lab, user: &str) {
@@ -59,9 +58,7 @@ fn token_of_a_task_ends_with_its_job() {
         })
     };
     let refused = |job: u64| {
-        eventually("the token of the task is refused", TIMEOUT, || {
-            (stat(job) == Code::Unauthenticated).then_some(())
-        });
+        eventually("the token of the task is refused", || (stat(job) == Code::Unauthenticated).then_some(()));
     };
     refused(done);
     assert_eq!(stat(slow), Code::Ok, "it runs");
@@ -94,13 +91,13 @@ fn check_revoked_credentials_are_rejected(tls: bool) {
         lab.done(user, &jobs);
     }
     let is_out = |user: &str| {
-        eventually("both masters report that the user is revoked", TIMEOUT, || {
+        eventually("both masters report that the user is revoked", || {
             let printed = [lab.run(user, &ls), lab.run(user, &jobs)];
             printed.iter().all(|ran| ran.code != 0 && ran.stderr.contains("revoked")).then_some(())
         });
     };
     let is_in = |user: &str| {
-        eventually("both masters accept the user", TIMEOUT, || {
+        eventually("both masters accept the user", || {
             [lab.run(user, &ls), lab.run(user, &jobs)].iter().all(|ran| ran.code == 0).then_some(())
         });
     };
@@ -188,7 +185,7 @@ fn a_closed_block_is_not_written_again() {
     assert_eq!(locate(&lab).nodes.len(), 1, "there is no other replica");
     // Copies that the NameNode orders are still accepted.
     lab.cluster.mrctl(&["fs", "setrep", "2", "/in"]);
-    eventually("the block is copied", TIMEOUT, || (locate(&lab).nodes.len() == 2).then_some(()));
+    eventually("the block is copied", || (locate(&lab).nodes.len() == 2).then_some(()));
     assert!(lab.cluster.mrctl(&["fs", "cat", "/in"]).starts_with("words\n"));
 }
 
@@ -202,7 +199,7 @@ fn block_finishes_while_the_namenode_is_down() {
     let mut text = put.stdin.take().unwrap();
     // Writes half a block.
     text.write_all(&b"to be or not to be\n".repeat(30_000)).unwrap();
-    eventually("the block is under way on both nodes", TIMEOUT, || {
+    eventually("the block is under way on both nodes", || {
         ["node1", "node2"].iter().all(|node| !lab.cluster.partial_blocks_on(node).is_empty()).then_some(())
     });
     lab.cluster.mrctl(&["chaos", "stop", "namenode"]);
@@ -215,5 +212,5 @@ fn block_finishes_while_the_namenode_is_down() {
     let (message, errors) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{message}{errors}");
     // One replica may have been dropped just before the NameNode came back.
-    lab.cluster.mrctl(&["fs", "fsck", "/slow", "--wait", "60s"]);
+    lab.cluster.mrctl(&["fs", "fsck", "/slow", "--wait", "5m"]);
 }

@@ -15,14 +15,12 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 /// UID of an account that has nothing to do with any cluster.
 const OTHER_ACCOUNT: u32 = 54_321;
 /// UID of the account `nobody`.
 const NOBODY: u32 = 65_534;
-const TIMEOUT: Duration = Duration::from_mins(1);
 /// A mapper that prints the IDs of its user, its group and all its groups.
 const PRINT_IDS: &str = "sh -c 'cat > /dev/null; echo $(id -u) $(id -g) $(id -G)'";
 
@@ -228,7 +226,7 @@ fn a_token_lets_another_client_in_until_it_expires() {
     let ran = list(token["token"].as_str().unwrap());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let short = cluster.mrctl(&["token", "--valid", "1s"]);
-    let refused = eventually("the token expires", TIMEOUT, || Some(list(&short)).filter(|ran| ran.code != 0));
+    let refused = eventually("the token expires", || Some(list(&short)).filter(|ran| ran.code != 0));
     assert!(refused.stderr.contains("expired"), "{}", refused.stderr);
     assert!(cluster.refused(2, &["token", "--valid", "0s"]).contains("--valid"));
 }
@@ -333,12 +331,12 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
         }
         // Daemons refuse the server too, and log the reason.
         for (log, before) in logs.into_iter().zip(before) {
-            eventually("a daemon has been asked for its token", TIMEOUT, || {
+            eventually("a daemon has been asked for its token", || {
                 cluster.log(log)[before..].contains("no token is sent to it").then_some(())
             });
         }
         for one in &impostors {
-            eventually("connections have ended", TIMEOUT, || (one.received().len() >= 2).then_some(()));
+            eventually("connections have ended", || (one.received().len() >= 2).then_some(()));
             assert!(
                 one.received().iter().all(|line| line == "bytes 0"),
                 "{families:?}: {:?}",
@@ -349,7 +347,7 @@ fn no_token_is_sent_to_another_account_on_the_port_of_a_dead_master() {
         for master in masters {
             cluster.mrctl(&["chaos", "restart", master]);
         }
-        eventually("the cluster works again", TIMEOUT, || {
+        eventually("the cluster works again", || {
             let nodes = cluster.try_mrctl(&["nodes", "--json"]);
             (nodes.code == 0 && nodes.stdout.matches("\"live\"").count() >= 2).then_some(())
         });
@@ -450,7 +448,7 @@ fn memory_of_a_task_is_closed_to_its_account() {
     cluster.mrctl(&["fs", "put", "in", "/in"]);
     cluster.detach(&["wordcount", "--input", "/in", "--output", "/out", "--conf", "pace.map=4KiB"]);
     let folder = cluster.path(".fermata").canonicalize().unwrap();
-    let pid = eventually("the task of the job runs", TIMEOUT, || {
+    let pid = eventually("the task of the job runs", || {
         let all = fs::read_dir("/proc").unwrap().flatten();
         let works_there = |process: &fs::DirEntry| {
             let work = fs::read_link(process.path().join("cwd")).unwrap_or_default();

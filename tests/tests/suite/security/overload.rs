@@ -307,18 +307,14 @@ fn refused_access_is_in_the_log_with_who_what_and_why() {
         // The log contains at most one line of a kind per second, so the call is repeated.
         let log = || fs::read_to_string(lab.cluster.path(".fermata/logs/namenode.log")).unwrap();
         let method = if args[1] == "ls" { "NameNode/" } else { "NameNode/SetSafemode" };
-        let line = fermata_tests::eventually(
-            "the log has a line about the refusal",
-            Duration::from_secs(20),
-            || {
-                lab.run("bob", args);
-                let log = log();
-                log.lines()
-                    .rev()
-                    .find(|line| line.contains("refused a call") && line.contains(method))
-                    .map(str::to_owned)
-            },
-        );
+        let line = fermata_tests::eventually("the log has a line about the refusal", || {
+            lab.run("bob", args);
+            let log = log();
+            log.lines()
+                .rev()
+                .find(|line| line.contains("refused a call") && line.contains(method))
+                .map(str::to_owned)
+        });
         for word in ["WARN", "Permission", "\"bob\"", "user", "127.0.0.1:"] {
             assert!(line.contains(word), "{word}: {line}");
         }

@@ -4,7 +4,6 @@ use super::{Lab, Validity};
 use dfs_client::{Client, ClientOptions, path::DfsPath};
 use fermata_tests::{Cluster, QUICK, Ran, Up, eventually};
 use security::Role;
-use std::time::Duration;
 
 #[test]
 fn files_and_jobs_belong_to_their_owners() {
@@ -210,15 +209,15 @@ fn jobtracker_takes_over_a_staging_area_that_a_user_has_created() {
         status.is_ok_and(|status| status.owner == "jobtracker" && status.mode == mode)
     };
     let await_secured = || {
-        eventually("the JobTracker owns the staging area", Duration::from_mins(1), || {
+        eventually("the JobTracker owns the staging area", || {
             (is_secured("/tmp/fermata", 0o755) && is_secured("/tmp/fermata/staging", 0o1777)).then_some(())
         });
     };
     await_secured();
     // The JobTracker checks the area at any time. It may have created the parent again, in which the
     // user may not create the area.
-    eventually("a user creates the staging area", Duration::from_mins(1), || {
-        lab.cluster.mrctl(&["fs", "rm", "-r", "/tmp/fermata"]);
+    eventually("a user creates the staging area", || {
+        lab.cluster.mrctl(&["fs", "rm", "-rf", "/tmp/fermata"]);
         let ran = lab.run("mallory", &["fs", "mkdir", "-p", "/tmp/fermata/staging"]);
         (ran.code == 0).then_some(())
     });

@@ -1,6 +1,6 @@
 //! Ports of a default cluster, and what a daemon requires to listen on other addresses.
 
-use fermata_tests::{Cluster, Up, binaries, may_inspect_daemons};
+use fermata_tests::{Cluster, TIMEOUT, Up, binaries, may_inspect_daemons};
 use std::{
     collections::BTreeSet,
     fs,
@@ -106,7 +106,7 @@ fn daemon_with_a_secret_may_listen_on_all_addresses() {
         if let Ok(ready) = fs::read_to_string(at("ready")) {
             break ready;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "the NameNode does not serve");
+        assert!(start.elapsed() < TIMEOUT, "the NameNode does not serve");
         std::thread::sleep(Duration::from_millis(20));
     };
     let addr = ready.trim().replace("0.0.0.0", "127.0.0.1");

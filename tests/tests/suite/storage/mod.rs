@@ -18,8 +18,6 @@ use std::{
 };
 use work::{Known, Served, Work};
 
-const TIMEOUT: Duration = Duration::from_mins(1);
-
 /// Settings with which reads go through the DataNodes, the scrubber reads everything every two
 /// seconds, and the masters make a snapshot every few records. Nodes that are slow on a busy
 /// machine are not declared dead, and calls do not fail because of them.
@@ -49,7 +47,7 @@ fn await_detection(
     before: &faults::Logs,
     begun: Instant,
 ) -> Detection {
-    let message = eventually(&format!("{fault} of {machine} is detected"), TIMEOUT, || {
+    let message = eventually(&format!("{fault} of {machine} is detected"), || {
         before.line_since(cluster, machine, fault)
     });
     Detection { detected: begun.elapsed(), message }
@@ -57,7 +55,7 @@ fn await_detection(
 
 /// Waits until the file system is healthy: every block has its replicas, and none is damaged.
 fn await_health(cluster: &Cluster) {
-    let ran = cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "60s"]);
+    let ran = cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "5m"]);
     assert_eq!(ran.code, 0, "fsck after a minute: {}{}", ran.stdout, ran.stderr);
 }
 
@@ -217,7 +215,7 @@ fn restored_namenode_row(cluster: &Arc<Cluster>, known: &Known) {
     std::fs::remove_dir_all(&folder).unwrap();
     std::fs::rename(&newest, &folder).unwrap();
     faults::start(cluster, Master::NameNode);
-    eventually("the datanodes are back", TIMEOUT, || {
+    eventually("the datanodes are back", || {
         (cluster.try_mrctl(&["fs", "fsck", "/", "--wait", "5s"]).code == 0).then_some(())
     });
     let served = work.end();

@@ -10,10 +10,8 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
-const TIMEOUT: Duration = Duration::from_mins(1);
 /// Number of known files.
 const FILES: u64 = 6;
 /// A known file has three blocks; the last one is not full.
@@ -67,9 +65,8 @@ impl Known {
     /// Checks that every known and every acknowledged file exists and has the right contents.
     pub(super) fn check(&self, cluster: &Cluster, acknowledged: &[StoredFile]) {
         for file in self.files.iter().chain(acknowledged) {
-            let read = eventually(&format!("{} is served", file.path), TIMEOUT, || {
-                read(cluster, &file.path, "checked").ok()
-            });
+            let read =
+                eventually(&format!("{} is served", file.path), || read(cluster, &file.path, "checked").ok());
             assert_eq!(read, file.sum, "wrong bytes of {}", file.path);
         }
     }
@@ -79,7 +76,7 @@ impl Known {
     pub(super) fn check_or_missing(&self, cluster: &Cluster, acknowledged: &[StoredFile], given_up: bool) {
         let mut missing = Vec::new();
         for file in self.files.iter().chain(acknowledged) {
-            let found = eventually(&format!("{} is served or known to be gone", file.path), TIMEOUT, || {
+            let found = eventually(&format!("{} is served or known to be gone", file.path), || {
                 match read(cluster, &file.path, "checked") {
                     Ok(sum) => Some(Some(sum)),
                     Err(text) => is_missing(&text).then_some(None),
@@ -172,7 +169,7 @@ impl Work {
     pub(super) fn rounds(&self, count: u32) {
         let until = self.round.load(Ordering::Relaxed) + count;
         // Each operation may take as long as the deadline of the client.
-        eventually("more operations complete", TIMEOUT * count, || {
+        eventually("more operations complete", || {
             (self.round.load(Ordering::Relaxed) >= until).then_some(())
         });
     }
@@ -198,7 +195,7 @@ impl Work {
             if again {
                 served.job = "a job submitted again";
                 // Jobs are refused while a NameNode that was just started is in safemode.
-                eventually("a job is accepted", TIMEOUT, || {
+                eventually("a job is accepted", || {
                     submit(&self.cluster, &format!("{}-again", self.output)).then_some(())
                 });
             }
@@ -223,7 +220,7 @@ fn submit(cluster: &Cluster, output: &str) -> bool {
 /// Waits for the end of the job with this output. Returns false if there is no such job, or if it
 /// has failed.
 fn await_job(cluster: &Cluster, output: &str) -> bool {
-    eventually(&format!("the job for {output} is over or unknown"), 2 * TIMEOUT, || {
+    eventually(&format!("the job for {output} is over or unknown"), || {
         let ran = cluster.try_mrctl(&["jobs", "--json"]);
         let jobs: Value = serde_json::from_str(&ran.stdout).ok()?;
         match jobs.as_array()?.iter().find(|job| job["output"] == output) {
