@@ -1,15 +1,13 @@
 //! Follows a job until it has ended. Reconnects if the JobTracker restarts, because its jobs
 //! continue.
 
-use crate::{Error, JobTracker, Result, Watch, model::Job, scheduling::Reason};
+use crate::{Error, JobTracker, Result, Watch, jobtracker::RETRY_TIMEOUT, model::Job, scheduling::Reason};
 use std::{
     collections::BTreeSet,
     pin::Pin,
     time::{Duration, Instant},
 };
 
-/// How long to retry after the connection to the JobTracker is lost.
-const RECONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a connection must be lost, or a job must wait, before the observer is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// Maximum interval between two queries for the reasons why a job waits.
@@ -54,9 +52,8 @@ impl JobTracker {
         };
         let mut waits = WaitReasons::new(NOTICE_AFTER, ask);
         loop {
-            let asked = disconnected
-                .during(self.watch(id), || observer.unreachable(self, id, RECONNECT_TIMEOUT))
-                .await;
+            let asked =
+                disconnected.during(self.watch(id), || observer.unreachable(self, id, RETRY_TIMEOUT)).await;
             let watched = match asked {
                 Ok(watch) => follow_watch(watch, self, observer, &mut disconnected, &mut waits).await,
                 Err(refusal) => Err(refusal),
@@ -67,17 +64,17 @@ impl JobTracker {
                 Ok(None) | Err(_) => {}
             }
             let since = *disconnected.since.get_or_insert_with(Instant::now);
-            if since.elapsed() > RECONNECT_TIMEOUT {
+            if since.elapsed() > RETRY_TIMEOUT {
                 return Err(Error::ConnectionLost {
                     addr: self.addr().to_owned(),
-                    seconds: RECONNECT_TIMEOUT.as_secs(),
+                    seconds: RETRY_TIMEOUT.as_secs(),
                     advice: self.advice(),
                     job: id.into(),
                 });
             }
             disconnected
                 .during(tokio::time::sleep(RETRY_INTERVAL), || {
-                    observer.unreachable(self, id, RECONNECT_TIMEOUT);
+                    observer.unreachable(self, id, RETRY_TIMEOUT);
                 })
                 .await;
         }

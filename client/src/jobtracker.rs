@@ -33,8 +33,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 const PONG_TIMEOUT: Duration = Duration::from_secs(4);
 /// How long a call may take before the listener is notified.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
-/// How long a submission without a reply is retried.
-const SUBMIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a call is retried while the JobTracker does not reply.
+pub(crate) const RETRY_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum size of a reply. A page of tasks has about 1 MiB, a job with all its inputs and counters
 /// about 2 MiB. The list of 11,000 jobs with the longest paths and errors, the most that the
 /// JobTracker has with its default limits, has about 150 MiB.
@@ -201,7 +201,7 @@ impl JobTracker {
                     if !refusal.is_transient() {
                         return Err(refusal);
                     }
-                    if began.elapsed() > SUBMIT_TIMEOUT {
+                    if began.elapsed() > RETRY_TIMEOUT {
                         let (addr, why) = (self.addr.clone(), refusal.to_string());
                         return Err(Error::NoReply { addr, why });
                     }

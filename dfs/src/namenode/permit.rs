@@ -45,7 +45,7 @@ impl Namespace {
         }
         let check = PermissionCheck { namespace: self, caller };
         let Some(inode) = check.find(path)?.inode else {
-            return if need == Need::Create { check.may_create(path) } else { Ok(()) };
+            return if need == Need::Create { check.may_create(path, true) } else { Ok(()) };
         };
         match need {
             Need::Traverse | Need::Create => Ok(()),
@@ -62,10 +62,10 @@ impl Namespace {
         }
         let check = PermissionCheck { namespace: self, caller };
         match &request.op {
-            Op::Create { path, .. } => check.may_create(path),
+            Op::Create { path, make_parents, .. } => check.may_create(path, *make_parents),
             Op::Mkdir { path, parents, .. } => match check.find(path)?.inode {
                 Some(_) if *parents => Ok(()),
-                _ => check.may_create(path),
+                _ => check.may_create(path, *parents),
             },
             Op::Append { path, .. } => check.may_write(path),
             Op::AddBlock { file, .. } | Op::AbandonBlock { file, .. } => check.may_write_by_id(*file),
@@ -73,9 +73,11 @@ impl Namespace {
                 check.may_write_by_id(*file)?;
                 let Some(to) = rename_to else { return Ok(()) };
                 self.path_of(*file).map_or(Ok(()), |from| check.may_remove(&from, false))?;
-                check.may_create(to)
+                check.may_create(to, false)
             }
-            Op::Rename { from, to, .. } => check.may_remove(from, false).and_then(|()| check.may_create(to)),
+            Op::Rename { from, to, .. } => {
+                check.may_remove(from, false).and_then(|()| check.may_create(to, false))
+            }
             Op::Delete { path, .. } => check.may_remove(path, true),
             Op::SetAttributes { path, replication, mode, owner, group, modified_ms } => {
                 if replication.is_some() {
@@ -103,7 +105,7 @@ impl Namespace {
                         check.may_write(first)?;
                         rest.iter().try_for_each(|piece| check.may_read(piece))?;
                     }
-                    check.may_create(&step.to)?;
+                    check.may_create(&step.to, true)?;
                 }
                 deletes.iter().try_for_each(|path| check.may_remove(path, true))
             }
@@ -213,9 +215,13 @@ impl<'a> PermissionCheck<'a> {
         Ok(found)
     }
 
-    /// Checks that the caller may create the path or replace an existing file.
-    fn may_create(&self, path: &DfsPath) -> Result<(), Error> {
+    /// Checks that the caller may create the path or replace an existing file. If the parent does
+    /// not exist and is not created either, the operation fails for that reason.
+    fn may_create(&self, path: &DfsPath, make_parents: bool) -> Result<(), Error> {
         let PathLookup { inode, folder } = self.find(path)?;
+        if !make_parents && folder.depth + 1 < path.names().count() {
+            return Ok(());
+        }
         self.require_of_ancestor(folder, WRITE | EXECUTE, path, "create")?;
         inode.map_or(Ok(()), |inode| self.check_sticky(folder.inode, inode, path))
     }

@@ -32,8 +32,8 @@ const NODES: usize = 4;
 const SLOTS: PerPhase<u32> = PerPhase { map: 2, reduce: 1 };
 const REPLICATION: usize = 2;
 const HEARTBEAT: Span = Span::millis(500);
-const SUSPECT_AFTER: Span = Span::secs(2);
-const LOST_AFTER: Span = Span::secs(4);
+const SUSPECT_AFTER: Span = Span::secs(3);
+const LOST_AFTER: Span = Span::secs(10);
 /// After this time the blocks of a lost node are replicated again. It is longer than a run, so that
 /// the next run has the same replicas.
 const REPAIR_AFTER: Span = Span::secs(3600);
@@ -387,11 +387,12 @@ impl Bench {
             output::count(workload.jobs.len() as u64, "job")
         );
         let planned = self.plan(workload, &history)?;
-        let faults = history.losses.iter().filter_map(|(tracker, at, _)| {
+        let faults = history.losses.iter().filter_map(|(tracker, lost, back)| {
             let node = node_of(&history, *tracker)?;
             // A tracker is lost this long after its last heartbeat.
-            let at_s = at.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
-            Some(Fault { at_s: at_s + LATER_S, for_s: None, what: FaultKind::Node { node } })
+            let at_s = lost.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
+            let for_s = back.map(|back| back.as_secs_f64() - at_s);
+            Some(Fault { at_s: at_s + LATER_S, for_s, what: FaultKind::Node { node } })
         });
         let faults = faults.collect();
         let world = World::new(setup(seed, faults), planned)?;

@@ -55,7 +55,7 @@ fn node_is_drained_and_removed_during_a_sort() {
     cluster.mrctl(&["submit", "teragen", "--output", "/gen", "--conf", "rows=30000", "--conf", "maps=4"]);
     let sort = ["terasort", "--input", "/gen", "--reduces", "3"];
     let plain = cluster.succeed(&[&sort[..], &["--output", "/plain"]].concat());
-    let slow = ["--conf", "pace.map=150KiB", "--conf", "pace.reduce=300KiB", "--conf", "slow.start=0.2"];
+    let slow = ["--conf", "pace.map=50KiB", "--conf", "pace.reduce=300KiB", "--conf", "slow.start=0.2"];
     let job = cluster.detach(&[&sort[..], &slow, &["--output", "/drained"]].concat());
     // Chooses a node that runs a map and has the output of another.
     let node = eventually("a node with a map done and another running", || {

@@ -37,7 +37,7 @@ fn input_that_is_replaced_or_deleted_fails_the_job_without_retries() {
     let old: Vec<u8> = b"old words\n".repeat(600_000);
     let new: Vec<u8> = b"new words\n".repeat(600_000);
     let submit = |output: &str| {
-        let slow = ["--conf", "pace.map=600KiB", "--conf", "speculation=false"];
+        let slow = ["--conf", "pace.map=150KiB", "--conf", "speculation=false"];
         let job = cluster.detach(&[&["wordcount", "--input", "/in", "--output", output], &slow[..]].concat());
         eventually("a map is done, and others are not", || {
             let job = cluster.json(&["job", &job]);

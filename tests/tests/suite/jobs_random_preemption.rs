@@ -103,6 +103,9 @@ fn cluster() -> Cluster {
     cluster
 }
 
+/// How many more seeds than planned run if there were too few preemptions.
+const EXTRA_SEEDS_MAX: u64 = 5;
+
 /// Programs with settings that make them slow, so that there is time to disturb them.
 const PROGRAMS: [(&str, &[&str], [&str; 2]); 4] = [
     ("terasort", &["terasort", "--input", "/gen"], ["pace.map=400KiB", "pace.reduce=400KiB"]),
@@ -149,11 +152,15 @@ impl Preemptions {
         self.time += time;
     }
 
-    /// Checks that jobs were really disturbed.
+    /// Returns whether jobs were really disturbed.
+    fn suffice(&self, disturbances: Disturbances) -> bool {
+        self.splits > 0 && self.pauses > 0 && self.migrations > 0 && (self.kills > 0 || !disturbances.kills)
+    }
+
     fn check(&self, disturbances: Disturbances) {
         let a_second = (self.splits + self.pauses + self.kills) as f64 / self.time.as_secs_f64();
         println!("{self:?}: {a_second:.1} preemptions per second");
-        assert!(self.splits > 0 && self.pauses > 0 && self.migrations > 0, "too few preemptions: {self:?}");
+        assert!(self.suffice(disturbances), "too few preemptions: {self:?}");
         assert_eq!(self.kills > 0, disturbances.kills, "{self:?}");
     }
 }
@@ -167,7 +174,11 @@ fn check_disturbed_jobs(seeds: std::ops::Range<u64>, disturbances: Disturbances)
         (cluster.output(&output), job)
     });
     let mut done = Preemptions::default();
-    for seed in seeds {
+    // On a slow machine, few requests come before the end of a job, so more seeds may be needed.
+    for seed in seeds.start..seeds.end + EXTRA_SEEDS_MAX {
+        if seed >= seeds.end && done.suffice(disturbances) {
+            break;
+        }
         for ((name, program, paces), (bytes, job)) in PROGRAMS.iter().zip(&plain) {
             let output = format!("/disturbed-{name}-{seed}");
             // In half of the runs the reducer is declared not restartable: it is paused too, but

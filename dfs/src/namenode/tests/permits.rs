@@ -276,4 +276,8 @@ fn refusal_names_the_folder_that_denies_access() {
     assert!(error.contains("may not create /top: / has owner"), "{error}");
     let error = refusal(create("/home/x"));
     assert!(error.contains("may not create /home/x: /home has owner root"), "{error}");
+    // A parent that does not exist is not a matter of permissions.
+    let mut mkdir = |parents| refusal(Op::Mkdir { path: path("/home/x/y"), parents, mode: None });
+    assert!(mkdir(false).contains("folder /home/x does not exist"), "{}", mkdir(false));
+    assert!(mkdir(true).contains("may not create /home/x/y: /home has owner root"), "{}", mkdir(true));
 }

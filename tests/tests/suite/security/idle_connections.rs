@@ -21,7 +21,9 @@ const IDLE_CONNECTIONS: usize = 2500;
 /// connections. Each connection uses two files.
 const OPEN_FILES_MAX: usize = 2 * 256 + 200;
 /// Maximum time until a client is served meanwhile, on a busy machine.
-const SERVED_WITHIN: Duration = Duration::from_secs(20);
+const SERVED_WITHIN: Duration = Duration::from_mins(1);
+/// A client that is not served at once waits.
+const PATIENT: &str = "[client]\nconnect_timeout = \"1m\"\n";
 
 /// Returns the address of a daemon, and the number of its open files.
 fn open_files(cluster: &Cluster, daemon: &str) -> (String, usize) {
@@ -68,7 +70,8 @@ fn idle_connections_do_not_block_clients() {
     if !may_inspect_daemons() {
         return;
     }
-    check_idle_connections(&Cluster::up(Up { nodes: 2, settings: QUICK, ..Up::default() }));
+    let settings = [QUICK, PATIENT].concat();
+    check_idle_connections(&Cluster::up(Up { nodes: 2, settings: &settings, ..Up::default() }));
 }
 
 #[test]
@@ -76,7 +79,7 @@ fn idle_connections_do_not_block_clients_of_a_closed_cluster() {
     if !may_inspect_daemons() {
         return;
     }
-    check_idle_connections(&Lab::up(true, "").cluster);
+    check_idle_connections(&Lab::up(true, PATIENT).cluster);
 }
 
 /// Uses all transfers that a DataNode permits at a time. Checks that the next client gets the error

@@ -165,7 +165,7 @@ impl<'a> Admin<'a> {
         let masters = [Role::NameNode, Role::JobTracker];
         let channel = |master| {
             let endpoint = self.subject.admin.endpoint(&self.subject.address(master), master).unwrap();
-            let within = Duration::from_secs(5);
+            let within = Duration::from_secs(20);
             endpoint.with(|endpoint| endpoint.connect_timeout(within).timeout(within)).connect_lazy()
         };
         let (begin, mut took) = (Instant::now(), Vec::new());

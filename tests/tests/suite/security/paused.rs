@@ -22,8 +22,8 @@ fn confined_reduce_resumes_locally_and_remotely() {
     cluster.mrctl(&["fs", "put", "text", "/lab/text"]);
     let own = binaries().join("test-job").display().to_string();
     let programs: [(&str, &[&str]); 3] = [
-        ("built-in", &["wordcount", "--conf", "pace.reduce=40KiB"]),
-        ("own", &[&own, "--file", "prefix.txt", "--conf", "pace.reduce=100KiB"]),
+        ("built-in", &["wordcount", "--conf", "pace.reduce=15KiB"]),
+        ("own", &[&own, "--file", "prefix.txt", "--conf", "pace.reduce=40KiB"]),
         (
             "streaming",
             &[
@@ -37,7 +37,7 @@ fn confined_reduce_resumes_locally_and_remotely() {
                 "--conf",
                 "stream.reducer.restartable=true",
                 "--conf",
-                "pace.reduce=200KiB",
+                "pace.reduce=80KiB",
             ],
         ),
     ];
