@@ -20,7 +20,7 @@ fn pid_of(cluster: &Cluster, node: &str, kind: &str) -> String {
 #[test]
 fn refused_drain_names_its_cause_and_stopped_node_is_dead_at_once() {
     // Within the time of the test, a node is dead only if it says that it stops.
-    let settings = "[namenode]\nsuspect_after = \"1h\"\ndead_after = \"1h\"\n";
+    let settings = "[namenode]\ndead_after = \"1h\"\n";
     let cluster = Cluster::up(Up { settings, ..Up::default() });
     let source = cluster.path("source");
     random_file(&source, 3 << 20, 9);
