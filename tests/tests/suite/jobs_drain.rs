@@ -7,6 +7,8 @@ use serde_json::Value;
 use std::{fs, process::Stdio};
 
 const SETTINGS: &str = "[jobtracker]\nheartbeat = \"200ms\"\n";
+/// On a busy machine, speculative attempts would be killed.
+const NO_SPECULATION: [&str; 2] = ["--conf", "speculation=false"];
 
 fn cluster() -> Cluster {
     let settings = [QUICK, SETTINGS].concat();
@@ -56,7 +58,7 @@ fn node_is_drained_and_removed_during_a_sort() {
     let sort = ["terasort", "--input", "/gen", "--reduces", "3"];
     let plain = cluster.succeed(&[&sort[..], &["--output", "/plain"]].concat());
     let slow = ["--conf", "pace.map=50KiB", "--conf", "pace.reduce=300KiB", "--conf", "slow.start=0.2"];
-    let job = cluster.detach(&[&sort[..], &slow, &["--output", "/drained"]].concat());
+    let job = cluster.detach(&[&sort[..], &slow, &NO_SPECULATION, &["--output", "/drained"]].concat());
     // Chooses a node that runs a map and has the output of another.
     let node = eventually("a node with a map done and another running", || {
         let tasks = cluster.json(&["tasks", &job]);
@@ -83,7 +85,8 @@ fn node_is_drained_and_removed_while_a_reduce_runs() {
     // its checkpoint.
     let text = ["wordcount", "--reduces", "4", "--input", "/text"];
     let plain = cluster.succeed(&[&text[..], &["--output", "/plain"]].concat());
-    let job = cluster.detach(&[&text[..], &["--conf", "pace.reduce=15KiB", "--output", "/drained"]].concat());
+    let slow = ["--conf", "pace.reduce=15KiB", "--output", "/drained"];
+    let job = cluster.detach(&[&text[..], &NO_SPECULATION, &slow].concat());
     running(&cluster, &format!("{job}.r0"), "reduce");
     let tasks = cluster.json(&["tasks", &job]);
     let reduce = tasks.as_array().unwrap().iter().find(|task| task["task"] == format!("{job}.r0").as_str());
