@@ -9,8 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Timeout for the work before a kill, on a busy machine.
-
 pub(crate) async fn connect(cluster: &Cluster) -> Client {
     let address = cluster.config().cluster.namenode;
     let config = daemon::config::ClientConfig {
