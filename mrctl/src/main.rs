@@ -12,6 +12,8 @@ mod output;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use command::provenance::Provenance;
+use serde_json::json;
 use std::{fmt::Write as _, io, process::ExitCode};
 
 /// The headings in the help of `mrctl`, each with its commands. clap has no headings for commands.
@@ -201,7 +203,9 @@ async fn run_command(cli: Cli) -> Result<ExitCode> {
 
 async fn run_lab(command: LabCommand) -> Result<ExitCode> {
     match command {
-        LabCommand::Bench(command) => Box::pin(lab::bench::run(command)).await,
+        LabCommand::Bench(command) => {
+            Box::pin(lab::bench::run(command, &json!(Provenance::of_this_process()))).await
+        }
         LabCommand::Chaos(command) => lab::chaos::run(command).await,
         LabCommand::Sim(args) => command::sim::run(&args).await,
         LabCommand::Compare(args) => command::compare::run(&args),

@@ -49,14 +49,12 @@ impl Rounds {
 
     fn into_measurement(self, name: &str, limit: Option<Limit>, baseline_name: &'static str) -> Measurement {
         Measurement {
-            name: name.into(),
-            value: median(self.rates),
-            unit: "MB/s",
             limit,
             baseline: Some(median(self.plain_rates)),
             baseline_name: Some(baseline_name),
             wall_seconds: median(self.wall_seconds),
             daemon_cpu_seconds: median(self.cpu_seconds),
+            ..Measurement::unlimited(name, median(self.rates), "MB/s")
         }
     }
 }

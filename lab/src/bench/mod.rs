@@ -23,6 +23,7 @@ use clusters::{
 };
 use daemon::Bytes;
 use measurement::Measurement;
+use serde_json::Value;
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -71,7 +72,7 @@ pub struct Dfs {
     /// Use certificates: TLS on every connection
     #[arg(long)]
     tls: bool,
-    /// Print JSON: one array of measurements
+    /// Print JSON: the measurements, and tables of them with the machine and the commit
     #[arg(long)]
     json: bool,
 }
@@ -93,8 +94,8 @@ enum MeasurementGroup {
     Replay,
 }
 
-/// Runs a benchmark and prints its measurements.
-pub async fn run(command: BenchCommand) -> Result<ExitCode> {
+/// Runs a benchmark and prints its measurements. `provenance` is part of the JSON.
+pub async fn run(command: BenchCommand, provenance: &Value) -> Result<ExitCode> {
     let (dir, json) = match &command {
         BenchCommand::Dfs(args) => (&args.dir, args.json),
         BenchCommand::Mr(args) => (&args.dir, args.json),
@@ -105,7 +106,7 @@ pub async fn run(command: BenchCommand) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         BenchCommand::Schedulers(args) => {
-            print(&schedulers::measure(args)?, args.json)?;
+            measurement::print(&schedulers::measure(args)?, args.json.then_some(provenance))?;
             return Ok(ExitCode::SUCCESS);
         }
     };
@@ -128,12 +129,8 @@ pub async fn run(command: BenchCommand) -> Result<ExitCode> {
         }
     };
     folder.close().context("cannot remove the folder of the benchmark")?;
-    print(&figures, json)?;
+    measurement::print(&figures, json.then_some(provenance))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn print(figures: &[Measurement], json: bool) -> Result<()> {
-    if json { measurement::print_json(figures) } else { measurement::print(figures) }
 }
 
 impl Dfs {

@@ -88,14 +88,10 @@ async fn namenode_memory(
     let (per_file, per_block) = memory_per_file_and_block(grown[0].0, grown[1].0, files);
     let figure =
         |name: String, value, limit, (_, wall_seconds, daemon_cpu_seconds): (f64, f64, f64)| Measurement {
-            name,
-            value,
-            unit: "bytes",
             limit,
-            baseline: None,
-            baseline_name: None,
             wall_seconds,
             daemon_cpu_seconds,
+            ..Measurement::unlimited(name, value, "bytes")
         };
     let blocks = files * BLOCKS_PER_FILE;
     Ok(vec![
@@ -187,14 +183,14 @@ async fn measure_startup(launch: &mut Launch) -> Result<Measurement> {
     let edits = launch.client().await?.report().await?.last_edit;
     let took = launch.restart_namenode().await?.as_secs_f64();
     Ok(Measurement {
-        name: format!("start-up, a million edits (from {edits})"),
-        value: took * MILLION / (edits.max(1) as f64),
-        unit: "s",
         limit: Some(Limit::AtMost(10.0)),
-        baseline: None,
-        baseline_name: None,
         wall_seconds: took,
         daemon_cpu_seconds: launch.cpu_seconds(),
+        ..Measurement::unlimited(
+            format!("start-up, a million edits (from {edits})"),
+            took * MILLION / (edits.max(1) as f64),
+            "s",
+        )
     })
 }
 

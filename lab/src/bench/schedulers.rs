@@ -44,7 +44,7 @@ pub struct Args {
     /// Measure only these policies
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     only: Vec<String>,
-    /// Print JSON: one array of measurements
+    /// Print JSON: the measurements, and tables of them with the machine and the commit
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -104,9 +104,9 @@ fn measure_decisions(spec: &str) -> Result<Vec<Measurement>> {
             limit: Some(Limit::AtMost(limit)),
             baseline: Some(median(few)),
             baseline_name: Some("a tenth of the waiting tasks"),
-            ..Measurement::unlimited(format!("decide, {spec}, median"), median(all.clone()), "us")
+            ..Measurement::of_policy(spec, "decide, median", median(all.clone()), "us")
         },
-        Measurement::unlimited(format!("decide, {spec}, p99"), p99(all), "us"),
+        Measurement::of_policy(spec, "decide, p99", p99(all), "us"),
     ])
 }
 
@@ -123,10 +123,10 @@ fn measure_ticks(spec: &str) -> Result<Vec<Measurement>> {
     let all: Vec<f64> = (0..TICK_ROUNDS).map(one).collect();
     let longest = all.iter().copied().fold(0.0, f64::max);
     Ok(vec![
-        Measurement::unlimited(format!("tick, {spec}, median"), median(all), "ms"),
+        Measurement::of_policy(spec, "tick, median", median(all), "ms"),
         Measurement {
             limit: Some(Limit::AtMost(TICK_LIMIT_MS)),
-            ..Measurement::unlimited(format!("tick, {spec}, longest of {TICK_ROUNDS} s"), longest, "ms")
+            ..Measurement::of_policy(spec, &format!("tick, longest of {TICK_ROUNDS} s"), longest, "ms")
         },
     ])
 }
@@ -174,8 +174,9 @@ fn measure_heartbeats(spec: &str, shadow: Option<&str>) -> Result<Measurement> {
     Ok(Measurement {
         limit: Some(Limit::AtMost(0.5)),
         wall_seconds: started.elapsed().as_secs_f64(),
-        ..Measurement::unlimited(
-            format!("{} trackers each second, {spec}{shadow}", HEARTBEAT_CLUSTER.trackers),
+        ..Measurement::of_policy(
+            &format!("{spec}{shadow}"),
+            &format!("{} trackers each second", HEARTBEAT_CLUSTER.trackers),
             value,
             "cores",
         )

@@ -102,16 +102,13 @@ pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
     };
     let (errors, durations) = (summary::errors(&all), summary::durations(&all));
     if args.json {
-        let mut result = json!({
+        let result = json!({
             "error": summary::mean_error(&all),
             "trials": all.iter().map(Comparison::json).collect::<Vec<_>>(),
             "profiles": profiles,
             "tables": [archive::table("Errors", &errors), archive::table("Durations", &durations)],
         });
-        if let (Value::Object(result), Value::Object(provenance)) = (&mut result, provenance) {
-            result.extend(provenance.clone());
-        }
-        output::json(&result)?;
+        crate::print_archive(result, provenance)?;
     } else {
         output::line(format!("{}\n{}", durations.text(), errors.text()))?;
     }

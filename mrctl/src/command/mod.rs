@@ -13,7 +13,7 @@ mod master_reports;
 pub(crate) mod membership;
 pub(crate) mod new;
 pub(crate) mod nodes;
-mod provenance;
+pub(crate) mod provenance;
 pub(crate) mod renew;
 pub(crate) mod revoke;
 pub(crate) mod schedulers;

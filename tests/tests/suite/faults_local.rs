@@ -264,7 +264,7 @@ fn check_trackers_register_again(tls: bool) {
     let figures: Value = serde_json::from_str(&text)
         .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&ran.stderr)));
     println!("tls {tls}: {figures:#}");
-    let all = figures.as_array().unwrap();
+    let all = figures["measurements"].as_array().unwrap();
     let of = |part: &str| {
         let found = all.iter().find(|figure| figure["name"].as_str().unwrap().contains(part));
         found.unwrap_or_else(|| panic!("{part}: {figures:#}"))["value"].as_f64().unwrap()

@@ -47,7 +47,7 @@ pub struct Args {
     /// Folder for all data [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     pub(super) dir: PathBuf,
-    /// Print JSON: one array of measurements
+    /// Print JSON: the measurements, and tables of them with the machine and the commit
     #[arg(long)]
     pub(super) json: bool,
 }
