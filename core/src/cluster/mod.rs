@@ -62,6 +62,12 @@ impl Cluster {
         self.volatile.last_seen.get(&tracker).copied().unwrap_or_default()
     }
 
+    /// Returns the trackers that have sent no heartbeat for at least this time, ordered by ID.
+    pub(crate) fn silent_trackers(&self, now: Time, limit: Span) -> impl Iterator<Item = &Tracker> {
+        let silent = self.volatile.last_seen.iter().filter(move |(_, seen)| now.since(**seen) >= limit);
+        silent.filter_map(|(id, _)| self.tracker(*id))
+    }
+
     /// Returns the number of free slots of a tracker; 0 if the tracker accepts no work.
     pub fn free_slots(&self, tracker: &Tracker, phase: Phase) -> u32 {
         tracker.unassigned_slots(phase).saturating_sub(self.unknown_attempts(tracker.id, phase))

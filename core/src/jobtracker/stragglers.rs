@@ -10,27 +10,32 @@ use crate::{
     event::Effect,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
-    phase::Phase,
+    phase::{PerPhase, Phase},
     plan::{Plan, Why},
     reserve::AcceptedSlots,
     task::{Attempt, AttemptState, PreemptKind, Progress},
     time::{Span, Time},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl JobTracker {
     /// Updates the list of stragglers of every job with speculative execution.
     pub(super) fn find_stragglers(&mut self, now: Time) {
-        let jobs: Vec<JobId> =
-            self.cluster.active_jobs().filter(|job| job.spec.speculation).map(|job| job.id).collect();
-        for id in jobs {
-            for phase in Phase::BOTH {
-                let found = self.slow_tasks(now, id, phase);
-                let none_waits = |job: &Job| job.pending[phase].is_empty();
-                self.work_arrived |= !found.is_empty() && self.cluster.job(id).is_some_and(none_waits);
-                self.set_stragglers(id, phase, found);
+        // A cluster with a backlog has many active jobs that run nothing.
+        let runs = |job: &&Job| Phase::BOTH.into_iter().any(|phase| !job.running[phase].is_empty());
+        let jobs: Vec<&Job> =
+            self.cluster.active_jobs().filter(|job| job.spec.speculation).filter(runs).collect();
+        let mut stragglers: PerPhase<BTreeMap<JobId, BTreeSet<u32>>> = PerPhase::default();
+        for phase in Phase::BOTH {
+            for job in &jobs {
+                let found = self.slow_tasks(now, job, phase);
+                if !found.is_empty() {
+                    self.work_arrived |= job.pending[phase].is_empty();
+                    stragglers[phase].insert(job.id, found);
+                }
             }
         }
+        self.cluster.volatile.stragglers = stragglers;
     }
 
     fn set_stragglers(&mut self, id: JobId, phase: Phase, found: BTreeSet<u32>) {
@@ -42,8 +47,7 @@ impl JobTracker {
         }
     }
 
-    fn slow_tasks(&self, now: Time, id: JobId, phase: Phase) -> BTreeSet<u32> {
-        let Some(job) = self.cluster.job(id) else { return BTreeSet::new() };
+    fn slow_tasks(&self, now: Time, job: &Job, phase: Phase) -> BTreeSet<u32> {
         // An attempt that has not ended this long after the request to split it does not react.
         let does_not_react = |at: &Attempt| {
             at.preempt_request.is_some_and(|(_, at)| now.since(at) >= self.config.straggler_after)
@@ -67,18 +71,22 @@ impl JobTracker {
     /// Returns whether an attempt has run much longer than expected for its input and is not nearly
     /// done.
     fn is_slow(&self, job: &Job, attempt: &Attempt, done: f32, at: Time) -> bool {
+        let run = at.since(attempt.launched);
+        if run < self.config.straggler_after {
+            return false;
+        }
         let expected = job.task(attempt.id.task).and_then(|task| job.expected_time(task));
         let Some(expected) = expected.map(Span::as_secs_f64) else { return false };
-        let run = at.since(attempt.launched);
         let (run_s, done) = (run.as_secs_f64(), f64::from(done));
         let left_s = run_s * (1.0 - done) / done.max(0.001);
-        run >= self.config.straggler_after
-            && run_s > self.config.straggler_factor * expected
-            && left_s > expected / 2.0
+        run_s > self.config.straggler_factor * expected && left_s > expected / 2.0
     }
 
     /// Splits slow maps, at most as many as there are free slots for the remainders.
     pub(super) fn split_stragglers(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.cluster.jobs_with_stragglers(Phase::Map).next().is_none() {
+            return;
+        }
         let mut slow: Vec<AttemptId> = Vec::new();
         let mut free: BTreeSet<TrackerId> = self.cluster.free_trackers(Phase::Map).collect();
         let plan = Plan::new(&self.cluster, &self.config, &self.reservations, now);

@@ -14,7 +14,6 @@ use crate::{
     time::{Span, Time},
     tracker::TrackerState,
 };
-use std::collections::BTreeSet;
 
 /// When a tick has caused this many effects, it declares no more trackers lost. The journal record
 /// of an event has room for many times that number.
@@ -82,16 +81,12 @@ impl JobTracker {
     }
 
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let silent = |limit: Span, states: &[TrackerState]| -> BTreeSet<TrackerId> {
-            let trackers = self.cluster.trackers().filter(|tracker| states.contains(&tracker.state));
-            trackers
-                .filter(|tracker| now.since(self.cluster.last_seen(tracker.id)) >= limit)
-                .map(|tracker| tracker.id)
-                .collect()
-        };
-        let all = [TrackerState::Live, TrackerState::Suspect, TrackerState::Awaited];
-        let lost = silent(self.config.lost_after, &all);
-        let suspect = silent(self.config.suspect_after, &[TrackerState::Live]);
+        let silent = |limit: Span| self.cluster.silent_trackers(now, limit);
+        let lost = silent(self.config.lost_after).filter(|tracker| tracker.state != TrackerState::Lost);
+        let lost: Vec<TrackerId> = lost.map(|tracker| tracker.id).collect();
+        let suspect = silent(self.config.suspect_after).filter(|tracker| tracker.state == TrackerState::Live);
+        let suspect = suspect.map(|tracker| tracker.id).filter(|id| lost.binary_search(id).is_err());
+        let suspect: Vec<TrackerId> = suspect.collect();
         for id in &lost {
             // The facts of one event are one record of the journal, whose size is limited. The next
             // tick handles the remaining trackers.
@@ -101,8 +96,8 @@ impl JobTracker {
             self.declare_lost(now, *id, &format!("no heartbeat for {}", self.config.lost_after), out);
         }
         self.forget_lost(now, out);
-        for id in suspect.iter().filter(|id| !lost.contains(id)) {
-            self.declare_suspect(now, *id, &format!("no heartbeat for {}", self.config.suspect_after), out);
+        for id in suspect {
+            self.declare_suspect(now, id, &format!("no heartbeat for {}", self.config.suspect_after), out);
         }
     }
 
@@ -116,9 +111,7 @@ impl JobTracker {
         // Attempts on a tracker that is suspect or awaited are handled when it comes back or is lost.
         let live = self.cluster.trackers().filter(|tracker| tracker.state == TrackerState::Live);
         let running = live.flat_map(|tracker| tracker.running.map.iter().chain(&tracker.running.reduce));
-        let mut running: Vec<AttemptId> = running.copied().collect();
-        running.sort_unstable();
-        for attempt in running.into_iter().filter_map(|id| self.cluster.attempt(id)) {
+        for attempt in running.filter_map(|id| self.cluster.attempt(*id)) {
             let reports = self.cluster.reports(attempt.id.job(), attempt.id.phase());
             let Config { launch_timeout, task_timeout, .. } = self.config;
             let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
@@ -149,6 +142,10 @@ impl JobTracker {
                 _ => {}
             }
         }
+        // In the order of jobs, not of trackers.
+        late.sort_unstable();
+        overdue.sort_unstable();
+        gone.sort_unstable();
         for (id, error) in late {
             self.kill_faulty_attempt(now, id, error, out);
         }

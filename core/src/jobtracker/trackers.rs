@@ -240,10 +240,8 @@ impl JobTracker {
 
     /// Forgets trackers that have been lost for long and have no file that a job needs.
     pub(super) fn forget_lost(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let lost = self.cluster.trackers().filter(|tracker| {
-            tracker.state == TrackerState::Lost
-                && now.since(self.cluster.last_seen(tracker.id)) >= self.config.forget_after
-        });
+        let silent = self.cluster.silent_trackers(now, self.config.forget_after);
+        let lost = silent.filter(|tracker| tracker.state == TrackerState::Lost);
         for id in lost.map(|tracker| tracker.id).collect::<Vec<_>>() {
             if self.refusal_to_forget(id).is_none() {
                 self.record_forgotten(now, id, &format!("lost for {}", self.config.forget_after), out);
