@@ -13,10 +13,14 @@ use mrcore::{
     Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Time, Why,
     ids::{JobId, TaskId, TrackerId},
     job::{Job, Priority},
-    plan::Locality,
+    plan::{Decision, Locality},
     scheduler::{Cause, Round},
 };
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::BTreeSet,
+    ops::Bound::{Excluded, Included, Unbounded},
+};
 
 /// The texts of the rules of this policy.
 pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
@@ -34,6 +38,8 @@ pub struct Fifo {
     queue: BTreeSet<Place>,
     /// Those of them that can use a slot.
     waiting_jobs: PerPhase<BTreeSet<Place>>,
+    /// Those of them that can use a reduce slot and have no pending maps.
+    without_maps: BTreeSet<Place>,
 }
 
 /// The place of a job in the queue.
@@ -52,6 +58,8 @@ impl Scheduler for Fifo {
             let waits = job.may_start(phase) && !job.pending[phase].is_empty();
             set(&mut self.waiting_jobs[phase], place, waits);
         }
+        let PerPhase { map, reduce } = &self.waiting_jobs;
+        set(&mut self.without_maps, place, reduce.contains(&place) && !map.contains(&place));
     }
 
     fn decide(&mut self, round: Round, plan: &mut Plan<'_>) {
@@ -81,29 +89,37 @@ impl Scheduler for Fifo {
 impl Fifo {
     /// Returns the task that gets a slot, of the first job that can use the slot.
     fn next(&self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let has_maps =
-            |(_, id): &&Place| plan.cluster().job(*id).is_some_and(|job| plan.has_pending(job, Phase::Map));
-        let first_with_maps = match phase {
-            Phase::Map => None,
-            Phase::Reduce => self.waiting_jobs.map.iter().find(has_maps),
-        };
-        self.waiting_jobs[phase].iter().find_map(|place| {
-            let job = plan.cluster().job(place.1)?;
-            match phase {
-                Phase::Map => {
-                    let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
-                    let rules =
-                        ["first-in-queue,node-local", "first-in-queue,rack-local", "first-in-queue,off-rack"];
-                    Some((task, locality_reason(rules, near)))
-                }
-                Phase::Reduce => {
-                    let maps_wait = first_with_maps.is_some_and(|first| first < place);
-                    let held_up = maps_wait && plan.has_pending(job, Phase::Map);
-                    let task = if held_up { None } else { plan.next_reduce(job, tracker) };
-                    Some((task?, Why::rule("first-in-queue")))
-                }
+        match phase {
+            Phase::Map => self.waiting_jobs.map.iter().find_map(|place| {
+                let job = plan.cluster().job(place.1)?;
+                let (task, near) = plan.next_map(job, tracker, Locality::OffRack)?;
+                let rules =
+                    ["first-in-queue,node-local", "first-in-queue,rack-local", "first-in-queue,off-rack"];
+                Some((task, locality_reason(rules, near)))
+            }),
+            Phase::Reduce => {
+                let task = self.reduce_candidates(plan).find_map(|job| plan.next_reduce(job, tracker))?;
+                Some((task, Why::rule("first-in-queue")))
             }
-        })
+        }
+    }
+
+    /// Returns the jobs that may get a reduce slot: those whose maps do not wait behind those of a
+    /// job ahead.
+    fn reduce_candidates<'a>(&'a self, plan: &'a Plan<'_>) -> impl Iterator<Item = &'a Job> {
+        let has_maps =
+            |(_, id): &Place| plan.cluster().job(*id).is_some_and(|job| plan.has_pending(job, Phase::Map));
+        let reduces = &self.waiting_jobs.reduce;
+        let first_with_maps = self.waiting_jobs.map.iter().find(|place| has_maps(place));
+        let ahead = reduces.range((Unbounded, first_with_maps.map_or(Unbounded, Included)));
+        // With a backlog there are many jobs behind. Only if some of their pending maps cannot start,
+        // it is necessary to look at each.
+        let is_map = |decision: &Decision| matches!(decision, Decision::Assign { task, .. } if task.phase == Phase::Map);
+        let sets_suffice = plan.all_pending_maps_may_start() && !plan.decisions().iter().any(is_map);
+        let queue = if sets_suffice { &self.without_maps } else { reduces };
+        let behind = first_with_maps.map(|first| queue.range((Excluded(first), Unbounded)));
+        let behind = behind.into_iter().flatten().filter(move |place| sets_suffice || !has_maps(place));
+        ahead.chain(behind).filter_map(|(_, id)| plan.cluster().job(*id))
     }
 }
 

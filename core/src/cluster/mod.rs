@@ -209,6 +209,11 @@ impl Cluster {
         self.volatile.is_delayed(task)
     }
 
+    /// Returns whether any task was interrupted and waits before it is launched again.
+    pub(crate) fn has_delayed_tasks(&self) -> bool {
+        self.volatile.has_delayed_tasks()
+    }
+
     /// Returns the tasks of a job that were interrupted and wait before they are launched again.
     pub fn delayed_tasks(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
         self.volatile.delayed_tasks(job, phase)

@@ -212,6 +212,10 @@ impl Volatile {
         self.delayed_tasks.contains_key(&task)
     }
 
+    pub(super) fn has_delayed_tasks(&self) -> bool {
+        !self.delayed_tasks.is_empty()
+    }
+
     pub(super) fn delayed_tasks(&self, job: JobId, phase: Phase) -> impl Iterator<Item = TaskId> + '_ {
         let task = |index| TaskId { job, phase, index };
         self.delayed_tasks.range(task(0)..=task(u32::MAX)).map(|(task, _)| *task)

@@ -315,6 +315,12 @@ impl<'a> Plan<'a> {
         open.saturating_sub(taken)
     }
 
+    /// Returns whether every pending map of a running job may start now, unless this round has
+    /// assigned it: no task has a reservation, and none is delayed.
+    pub fn all_pending_maps_may_start(&self) -> bool {
+        self.reservations.is_empty() && self.new_reservations.is_empty() && !self.cluster.has_delayed_tasks()
+    }
+
     /// Returns the number of pending reduces of a job whose checkpoint is on an unreachable
     /// tracker.
     fn waiting_for_checkpoint(&self, job: &Job) -> usize {
