@@ -82,7 +82,7 @@ pub(super) struct Estimator {
     /// The programs of the active jobs.
     program_of: BTreeMap<JobId, ProgramNumber>,
     earlier_tasks: BTreeMap<Kind, EarlierTasks>,
-    /// Bytes of map output per byte of input of earlier jobs, by program.
+    /// Bytes of map output for each byte of input of earlier jobs, by program.
     selectivity: BTreeMap<ProgramNumber, Mean>,
 }
 
@@ -155,11 +155,12 @@ impl Estimator {
             let seconds = time.as_secs_f64() / f64::from(count);
             self.learn(job, Phase::Reduce, self.flow.bytes_per_reduce(job), seconds);
         }
-        if let Some(program) = self.program_of.get(&job.id)
-            && self.flow.input_bytes(job.id) > 0.0
-        {
-            let value = self.flow.selectivity(job.id);
-            forget(self.selectivity.entry(*program).or_default()).add(value);
+        if let Some(program) = self.program_of.get(&job.id) {
+            // Each byte of input counts once. Otherwise one job with a few bytes of input and much
+            // output would make all later jobs seem large.
+            let bytes_in = self.flow.input_bytes(job.id);
+            let bytes_out = bytes_in * self.flow.selectivity(job.id);
+            forget(self.selectivity.entry(*program).or_default()).add_many(bytes_out, bytes_in);
         }
     }
 
