@@ -408,9 +408,14 @@ impl Coda {
         self.unmeasured_speed = slow.fold(1.0, f64::min);
     }
 
-    /// Counts a finished map for the speed of its node and for the value of locality.
+    /// Counts a finished map for the speed of its node and for the value of locality. The first part
+    /// of a split map counts as well: otherwise nothing would be known about a slow node when all
+    /// maps have left it.
     fn record_map(&mut self, id: AttemptId, now: Time, cluster: &Cluster) {
         let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
+        if id.phase() != Phase::Map {
+            return;
+        }
         let Some(expected_s) = self.expected_map_s(job, id) else { return };
         let taken_s = now.since(attempt.launched).as_secs_f64();
         self.finished_maps.entry(attempt.tracker).or_default().add_forgetting(expected_s, taken_s);
@@ -932,13 +937,12 @@ impl Scheduler for Coda {
                 if let Some((_, at)) = requested {
                     self.latency[attempt.phase()].add(now.since(at).as_secs_f64());
                 }
+                self.record_map(*attempt, now, cluster);
             }
             Fact::AttemptLaunched { attempt, .. } => {
                 self.declined_since.remove(&attempt.job());
             }
-            Fact::AttemptSucceeded { attempt, .. } if attempt.phase() == Phase::Map => {
-                self.record_map(*attempt, now, cluster);
-            }
+            Fact::AttemptSucceeded { attempt, .. } => self.record_map(*attempt, now, cluster),
             Fact::TrackerLost { tracker, .. } | Fact::TrackerForgotten { tracker, .. } => {
                 self.speeds.remove(tracker);
                 self.finished_maps.remove(tracker);
