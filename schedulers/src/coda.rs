@@ -94,10 +94,11 @@ const FETCH_BYTES_PER_S: f64 = 40e6;
 const LEAD_S: f64 = 3.0;
 /// A job that is ready stays so until its maps need this many times as long.
 const READY_HYSTERESIS: f64 = 3.0;
-/// The speed of a node is known after maps have run there for this long.
-const SPEED_MEASURED_S: f64 = 60.0;
-/// A finished map counts this much less with each later one.
-const FORGETTING: f64 = 0.95;
+/// A node is called slow only after maps have run there for this long.
+const SLOW_MEASURED_S: f64 = 60.0;
+/// A node is measured by about the last ten minutes that its maps took, so that its speed can
+/// change. Maps of a few seconds are then averaged over many, and one long map is enough.
+const REMEMBERED_S: f64 = 600.0;
 /// How much it takes to change the assumption that maps take equally long everywhere.
 const LOCALITY_PRIOR_S: f64 = 10.0;
 /// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
@@ -129,7 +130,7 @@ pub struct Coda {
     jobs: BTreeMap<JobId, JobState>,
     /// Jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Rank>>,
-    /// The speed of each node relative to all nodes.
+    /// The speed of each node that was measured, relative to the usual speed.
     speeds: BTreeMap<TrackerId, f64>,
     /// The assumed speed of the other nodes: where some nodes are slow, others may be as well.
     unmeasured_speed: f64,
@@ -165,8 +166,9 @@ impl NodeTimes {
 
     /// Adds a map; earlier maps count less.
     fn add_forgetting(&mut self, expected_s: f64, taken_s: f64) {
-        (self.expected_s, self.taken_s) = (self.expected_s * FORGETTING, self.taken_s * FORGETTING);
         self.add(expected_s, taken_s);
+        let part = (REMEMBERED_S / self.taken_s.max(1e-6)).min(1.0);
+        (self.expected_s, self.taken_s) = (self.expected_s * part, self.taken_s * part);
     }
 
     fn ratio(&self) -> f64 {
@@ -377,7 +379,7 @@ impl Coda {
     }
 
     /// Measures the speed of each node: the expected time of the work that its maps have done,
-    /// divided by the time that they took, relative to all nodes.
+    /// divided by the time that they took, relative to the mean over all work.
     fn measure_speeds(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
         let mut sums = self.finished_maps.clone();
         let prior = NodeTimes { expected_s: LOCALITY_PRIOR_S, taken_s: LOCALITY_PRIOR_S };
@@ -398,12 +400,13 @@ impl Coda {
         near.add(self.finished_near.expected_s, self.finished_near.taken_s);
         far.add(self.finished_far.expected_s, self.finished_far.taken_s);
         self.remote_slowdown = near.ratio() / far.ratio();
-        let mut all = NodeTimes::default();
-        for node in sums.values() {
-            all.add(node.expected_s, node.taken_s);
-        }
-        let measured = sums.iter().filter(|(_, node)| node.taken_s > SPEED_MEASURED_S);
-        self.speeds = measured.map(|(tracker, node)| (*tracker, node.ratio() / all.ratio())).collect();
+        // By work, not by time: slow nodes take most of the time for little of the work.
+        let work: f64 = sums.values().map(|node| node.expected_s).sum();
+        let usual = sums.values().map(|node| node.expected_s * node.ratio()).sum::<f64>() / work.max(1e-6);
+        let speeds =
+            sums.iter().map(|(tracker, node)| (*tracker, node.ratio() / usual.max(1e-6), node.taken_s));
+        let measured = speeds.filter(|(_, speed, taken_s)| *speed >= SLOW || *taken_s > SLOW_MEASURED_S);
+        self.speeds = measured.map(|(tracker, speed, _)| (tracker, speed)).collect();
         let slow = self.speeds.values().copied().filter(|speed| *speed < SLOW);
         self.unmeasured_speed = slow.fold(1.0, f64::min);
     }

@@ -56,6 +56,41 @@ fn job(at_s: f64, who: &str, maps: u32, reduces: u32) -> Outline<'static> {
     Outline { at_s, name, group, user, maps, block: 30_000_000, reduces, profile: &THREE_SECONDS }
 }
 
+/// Runs `coda` on two nodes until all jobs have ended. The first node has this speed. Returns the
+/// completion of each job with its group, by job ID.
+fn completions_under_coda(jobs: Vec<Outline<'_>>, speed: f64) -> Vec<(String, f64)> {
+    let mut rng = Rng::new(1);
+    let jobs = jobs.into_iter().map(|job| job.plan(&mut rng)).collect();
+    let workload = Workload { name: "jobs".into(), jobs }.sorted();
+    let mut setup = Setup::even(2, PerPhase { map: 2, reduce: 1 }, "coda");
+    setup.machines[0].speed = speed;
+    let outcome = World::new(setup, workload).expect("a policy").run(None).expect("no rule broken");
+    let completion = |job| makespan_s(job).expect("the job has not failed");
+    outcome.metrics.jobs().map(|(_, job)| (job.group.clone(), completion(job))).collect()
+}
+
+/// A node stays known as slow when all maps have left it.
+#[test]
+fn coda_does_not_try_a_slow_node_again_and_again() {
+    let jobs = (0..60).map(|number| job(f64::from(number) * 10.0, "small", 1, 0)).collect();
+    let completions = completions_under_coda(jobs, 0.01);
+    let late = completions.iter().filter(|(_, completion_s)| *completion_s > 10.0).count();
+    assert!((1..=4).contains(&late), "{late} of 60 jobs were late: {completions:?}");
+}
+
+/// A job with ten bytes of input and 10 MB of map output says little about jobs with more input.
+#[test]
+fn job_with_little_input_does_not_mislead_coda() {
+    let much_output = Profile { map_out: 1e6, ..THREE_SECONDS };
+    let little_input = Outline { block: 10, profile: &much_output, ..job(10.0, "small", 1, 1) };
+    let mut jobs = vec![job(0.0, "small", 1, 1), little_input];
+    jobs.extend((0..10).map(|number| job(30.0 + f64::from(number), "large", 8, 2)));
+    jobs.extend((0..5).map(|number| job(60.0 + f64::from(number) * 10.0, "small", 1, 1)));
+    let completions = completions_under_coda(jobs, 1.0);
+    let late = completions.iter().filter(|(group, completion_s)| group == "small" && *completion_s > 25.0);
+    assert_eq!(late.collect::<Vec<_>>(), Vec::<&(String, f64)>::new());
+}
+
 /// Returns the seconds from submission to the end of the job or of the run, and whether the job has
 /// ended.
 fn completion_s(spec: &str, params: &[(&str, &str)], flood: (u32, u32, f64), one: (u32, u32)) -> (f64, bool) {
