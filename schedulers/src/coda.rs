@@ -96,9 +96,11 @@ const LEAD_S: f64 = 3.0;
 const READY_HYSTERESIS: f64 = 3.0;
 /// A node is called slow only after maps have run there for this long.
 const SLOW_MEASURED_S: f64 = 60.0;
-/// A node is measured by about the last ten minutes that its maps took, so that its speed can
-/// change. Maps of a few seconds are then averaged over many, and one long map is enough.
-const REMEMBERED_S: f64 = 600.0;
+/// A finished map counts this much less for the speed of its node with each later one.
+const FORGETTING: f64 = 0.95;
+/// The value of locality is measured by the last maps of all nodes, which took about this long in
+/// total. With fewer of them, short maps would wait at one time and not at another.
+const LOCALITY_MEASURED_S: f64 = 600.0;
 /// How much it takes to change the assumption that maps take equally long everywhere.
 const LOCALITY_PRIOR_S: f64 = 10.0;
 /// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
@@ -130,10 +132,9 @@ pub struct Coda {
     jobs: BTreeMap<JobId, JobState>,
     /// Jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Rank>>,
-    /// The speed of each node that was measured, relative to the usual speed.
+    /// The speed of each node relative to all nodes, if maps have run there long enough. Other
+    /// nodes are assumed to have the usual speed.
     speeds: BTreeMap<TrackerId, f64>,
-    /// The assumed speed of the other nodes: where some nodes are slow, others may be as well.
-    unmeasured_speed: f64,
     /// The times of the maps that each node has finished.
     finished_maps: BTreeMap<TrackerId, NodeTimes>,
     /// The times of finished maps that were node-local, and of those that were not.
@@ -164,11 +165,9 @@ impl NodeTimes {
         self.taken_s += taken_s;
     }
 
-    /// Adds a map; earlier maps count less.
-    fn add_forgetting(&mut self, expected_s: f64, taken_s: f64) {
-        self.add(expected_s, taken_s);
-        let part = (REMEMBERED_S / self.taken_s.max(1e-6)).min(1.0);
-        (self.expected_s, self.taken_s) = (self.expected_s * part, self.taken_s * part);
+    /// Lets what was added so far count less.
+    fn forget(&mut self, factor: f64) {
+        (self.expected_s, self.taken_s) = (self.expected_s * factor, self.taken_s * factor);
     }
 
     fn ratio(&self) -> f64 {
@@ -271,7 +270,6 @@ impl Coda {
             jobs: BTreeMap::new(),
             waiting_jobs: PerPhase::default(),
             speeds: BTreeMap::new(),
-            unmeasured_speed: 1.0,
             finished_maps: BTreeMap::new(),
             finished_near: NodeTimes::default(),
             finished_far: NodeTimes::default(),
@@ -379,7 +377,7 @@ impl Coda {
     }
 
     /// Measures the speed of each node: the expected time of the work that its maps have done,
-    /// divided by the time that they took, relative to the mean over all work.
+    /// divided by the time that they took, relative to all nodes.
     fn measure_speeds(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
         let mut sums = self.finished_maps.clone();
         let prior = NodeTimes { expected_s: LOCALITY_PRIOR_S, taken_s: LOCALITY_PRIOR_S };
@@ -400,15 +398,12 @@ impl Coda {
         near.add(self.finished_near.expected_s, self.finished_near.taken_s);
         far.add(self.finished_far.expected_s, self.finished_far.taken_s);
         self.remote_slowdown = near.ratio() / far.ratio();
-        // By work, not by time: slow nodes take most of the time for little of the work.
-        let work: f64 = sums.values().map(|node| node.expected_s).sum();
-        let usual = sums.values().map(|node| node.expected_s * node.ratio()).sum::<f64>() / work.max(1e-6);
-        let speeds =
-            sums.iter().map(|(tracker, node)| (*tracker, node.ratio() / usual.max(1e-6), node.taken_s));
-        let measured = speeds.filter(|(_, speed, taken_s)| *speed >= SLOW || *taken_s > SLOW_MEASURED_S);
-        self.speeds = measured.map(|(tracker, speed, _)| (tracker, speed)).collect();
-        let slow = self.speeds.values().copied().filter(|speed| *speed < SLOW);
-        self.unmeasured_speed = slow.fold(1.0, f64::min);
+        let mut all = NodeTimes::default();
+        for node in sums.values() {
+            all.add(node.expected_s, node.taken_s);
+        }
+        let measured = sums.iter().filter(|(_, node)| node.taken_s > SLOW_MEASURED_S);
+        self.speeds = measured.map(|(tracker, node)| (*tracker, node.ratio() / all.ratio())).collect();
     }
 
     /// Counts a finished map for the speed of its node and for the value of locality. The first part
@@ -421,10 +416,13 @@ impl Coda {
         }
         let Some(expected_s) = self.expected_map_s(job, id) else { return };
         let taken_s = now.since(attempt.launched).as_secs_f64();
-        self.finished_maps.entry(attempt.tracker).or_default().add_forgetting(expected_s, taken_s);
+        let node = self.finished_maps.entry(attempt.tracker).or_default();
+        node.forget(FORGETTING);
+        node.add(expected_s, taken_s);
         let is_near = is_node_local(job, attempt, cluster);
         let times = if is_near { &mut self.finished_near } else { &mut self.finished_far };
-        times.add_forgetting(expected_s, taken_s);
+        times.add(expected_s, taken_s);
+        times.forget((LOCALITY_MEASURED_S / times.taken_s.max(1e-6)).min(1.0));
     }
 
     /// Returns the expected seconds of a map by the other maps of its job, or, if the job has only
@@ -441,7 +439,7 @@ impl Coda {
         if !self.settings.avoids_slow_nodes {
             return 1.0;
         }
-        self.speeds.get(&tracker).copied().unwrap_or(self.unmeasured_speed)
+        self.speeds.get(&tracker).copied().unwrap_or(1.0)
     }
 
     /// Returns whether a task of a job would end sooner on another node than on this slow one,
@@ -690,7 +688,6 @@ impl Coda {
             if speed >= SLOW {
                 continue;
             }
-            let is_measured = self.speeds.contains_key(&tracker.id);
             for phase in Phase::BOTH.into_iter().filter(|phase| self.settings.preempts[*phase]) {
                 for attempt in tracker.running[phase].iter().filter_map(|id| cluster.attempt(*id)) {
                     let left_s = self.remaining_s(attempt, plan);
@@ -700,11 +697,9 @@ impl Coda {
                     let there_s = left_s * speed + there_s;
                     let mut moves = !is_new && left_s > MOVE_GAIN * there_s;
                     if moves {
-                        // Each move must gain more than the one before. An assumed speed is a
-                        // reason for one move only.
+                        // Each move must gain more than the one before.
                         let before = interruptions(attempt, cluster);
-                        moves = left_s > (MOVE_GAIN + f64::from(before)) * there_s
-                            && (is_measured || before == 0);
+                        moves = left_s > (MOVE_GAIN + f64::from(before)) * there_s;
                     }
                     if moves && !plan.is_preempted(attempt.id) {
                         let why = Why::rule("slow-node").with("speed", speed);

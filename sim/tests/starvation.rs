@@ -72,10 +72,10 @@ fn completions_under_coda(jobs: Vec<Outline<'_>>, speed: f64) -> Vec<(String, f6
 /// A node stays known as slow when all maps have left it.
 #[test]
 fn coda_does_not_try_a_slow_node_again_and_again() {
-    let jobs = (0..60).map(|number| job(f64::from(number) * 10.0, "small", 1, 0)).collect();
-    let completions = completions_under_coda(jobs, 0.01);
-    let late = completions.iter().filter(|(_, completion_s)| *completion_s > 10.0).count();
-    assert!((1..=4).contains(&late), "{late} of 60 jobs were late: {completions:?}");
+    let small = |number| Outline { block: 200_000_000, ..job(f64::from(number) * 30.0, "small", 1, 0) };
+    let completions = completions_under_coda((0..60).map(small).collect(), 0.01);
+    let late = completions.iter().filter(|(_, completion_s)| *completion_s > 30.0).count();
+    assert!((1..=6).contains(&late), "{late} of 60 jobs were late: {completions:?}");
 }
 
 /// A job with ten bytes of input and 10 MB of map output says little about jobs with more input.
