@@ -14,7 +14,11 @@ use fermata_sim::{
     workload::{Outline, papers, swim},
 };
 use mrcore::PerPhase;
-use std::{error::Error, path::PathBuf, process::Command};
+use std::{
+    error::Error,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Every policy, with the variants that decide in another way.
 const POLICIES: &str = "fifo,fair,capacity,las,hsrtf-pr,hsrtf-pu,hsrtf-prp,hsrtf-pup,fcs,fcs[literal=true],\
@@ -49,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let mut cases = fcs_cases();
-    cases.extend(trace.as_ref().map(facebook_case).transpose()?);
+    cases.extend(trace.as_deref().map(facebook_case).transpose()?);
     cases.push(large_case());
     cases.retain(|case| case.name.contains(&only));
 
@@ -136,7 +140,7 @@ fn fcs_cases() -> Vec<Case> {
 }
 
 /// Returns a day of Facebook's cluster of 600 machines, as `mrctl sim --workload TRACE --nodes 600`.
-fn facebook_case(trace: &PathBuf) -> Result<Case, Box<dyn Error>> {
+fn facebook_case(trace: &Path) -> Result<Case, Box<dyn Error>> {
     let scaling = swim::Scaling { bytes: 1.0, block: 128 << 20, reduces_max: 600 };
     let workload = swim::read(trace, scaling)?;
     let setup = Setup::even(600, PerPhase { map: 4, reduce: 2 }, "fifo");
