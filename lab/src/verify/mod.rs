@@ -152,11 +152,9 @@ async fn run_real(args: &Args) -> Result<(Vec<Comparison>, Value)> {
     machines::check()?;
     eprintln!("mrctl: starting machines, writing inputs and measuring the programs");
     let bench = real::Bench::start(&args.dir, args.size.0, args.histories.as_deref(), &selected).await?;
-    let mut profiles = serde_json::to_value(bench.profiles())?;
-    profiles["fetch_mbps"] = bench.fetch_mbps().into();
+    let profiles = serde_json::to_value(bench.profiles())?;
     if !args.json {
-        let (profiles, fetch) = (profile::render(bench.profiles()), bench.fetch_mbps());
-        output::line(format!("measured profiles:\n{profiles}\na reduce fetches {fetch:.1} MB/s at most"))?;
+        output::line(format!("measured profiles:\n{}", profile::render(bench.profiles())))?;
     }
     let mut all = Vec::new();
     for repeat in 1..=args.repeats {

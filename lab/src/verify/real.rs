@@ -1,8 +1,7 @@
 //! Jobs with real input and output on limited machines, and their simulation.
 //!
 //! First, each program runs on input of its own. The CPU time of its tasks and the sizes of their
-//! outputs give its profile; the duration of its jobs gives the rate at which a reduce fetches map
-//! output. Then the workloads run, and each run is simulated with these profiles,
+//! outputs give its profile. Then the workloads run, and each run is simulated with these profiles,
 //! the limits of the machines, and the submission times, splits and block locations of the run. No
 //! task time of a compared run is used.
 
@@ -14,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use client::{Cluster, JobTracker};
 use dfs_client::{Client, NodeState, PutOptions, PutSource, path::DfsPath};
 use sim::{
-    Outcome, PerPhase, Setup, Span, World,
+    PerPhase, Setup, Span, World,
     fault::{Fault, FaultKind},
     profile::{Profile, Profiles},
     workload::history::{self, Calibrated, History},
@@ -45,11 +44,6 @@ const POLICY: [(&str, &str); 3] =
 pub(super) const LIMITS: Limits = Limits { cores: 0.3, disk: 30_000_000, link: 20_000_000 };
 /// Number of blocks of the largest input.
 const BLOCKS: u64 = 32;
-/// Range of the rate at which one reduce fetches map output, bytes per second.
-const FETCH_RATES: std::ops::RangeInclusive<f64> = 1e6..=100e6;
-/// Bisections of this range, and simulations for each: the rate is found within 4 %.
-const FETCH_STEPS: u32 = 7;
-const FETCH_SEEDS: u64 = 5;
 /// Seconds of simulated time before the first submission, in which trackers register.
 const LATER_S: f64 = 1.0;
 const RUN_TIMEOUT: Duration = Duration::from_mins(10);
@@ -153,14 +147,14 @@ pub(super) fn workloads() -> Vec<Workload> {
     vec![three(Terasort, [1, 2, 4]), three(Wordcount, [1, 2, 4]), three(Streaming, [1, 2, 4]), mixed]
 }
 
-/// Returns the cluster as the simulator sees it. `fetch` is the maximum rate of one reduce.
-fn setup(seed: u64, faults: Vec<Fault>, fetch: f64) -> Setup {
+/// Returns the cluster as the simulator sees it.
+fn setup(seed: u64, faults: Vec<Fault>) -> Setup {
     let mut setup = Setup::even(NODES as u32, SLOTS, "fair");
     setup.params = POLICY.map(|(key, value)| (format!("fair.{key}"), value.to_owned())).into();
     (setup.replication, setup.output_replication) = (REPLICATION, REPLICATION);
     (setup.heartbeat, setup.seed, setup.faults) = (HEARTBEAT, seed, faults);
     (setup.config.suspect_after, setup.config.lost_after) = (SUSPECT_AFTER, LOST_AFTER);
-    (setup.costs.net_epoch, setup.costs.fetch) = (Span::millis(50), fetch);
+    setup.costs.net_epoch = Span::millis(50);
     setup.costs.datanode_timeout = REPAIR_AFTER;
     for machine in &mut setup.machines {
         machine.cores = LIMITS.cores;
@@ -194,8 +188,6 @@ pub(super) struct Bench {
     /// Folder for the histories of all jobs.
     histories: Option<PathBuf>,
     profiles: Profiles,
-    /// Measured rate at which one reduce fetches map output, bytes per second.
-    fetch: f64,
 }
 
 fn output_folder(number: usize) -> String {
@@ -224,8 +216,8 @@ impl Bench {
         let cluster = Cluster::load(&config)?;
         let (tracker, files) = (cluster.jobtracker().await?, cluster.files().await?);
         let histories = histories.map(Path::to_owned);
-        let (profiles, fetch) = (Profiles::new(), *FETCH_RATES.end());
-        let mut bench = Self { machines, config, tracker, files, size, block, histories, profiles, fetch };
+        let mut bench =
+            Self { machines, config, tracker, files, size, block, histories, profiles: Profiles::new() };
         bench.await_nodes().await?;
         for folder in ["/in", "/out"] {
             bench.mrctl(&["fs", "mkdir", folder]).await?;
@@ -249,11 +241,6 @@ impl Bench {
     /// Returns the profiles that were measured.
     pub(super) fn profiles(&self) -> &Profiles {
         &self.profiles
-    }
-
-    /// Returns the rate at which one reduce fetches map output, MB per second.
-    pub(super) fn fetch_mbps(&self) -> f64 {
-        self.fetch / 1e6
     }
 
     async fn mrctl(&self, args: &[&str]) -> Result<String> {
@@ -330,30 +317,6 @@ impl Bench {
         let (both, whole) = (measured(&histories)?, measured(&histories[..1])?);
         let profile = Profile { map_mbps: both.map_mbps, start_s: both.start_s, ..whole };
         self.profiles.insert(program.name().to_owned(), profile);
-        // A terasort moves as many bytes as it reads; other programs move few.
-        if program == Program::Terasort {
-            self.fit_fetch_rate(program, &histories[..1])?;
-        }
-        Ok(())
-    }
-
-    /// Finds the rate of fetches with which a simulated job takes as long as the real one.
-    fn fit_fetch_rate(&mut self, program: Program, texts: &[(String, String)]) -> Result<()> {
-        let mut history = history::read_texts(texts)?;
-        let planned = self.plan(&[program], &history)?;
-        let real_s = duration_s(&history.outcome("fair"));
-        let (mut low, mut high) = FETCH_RATES.into_inner();
-        for _ in 0..FETCH_STEPS {
-            let rate = (low * high).sqrt();
-            let mut simulated_s = 0.0;
-            for seed in 1..=FETCH_SEEDS {
-                let world = World::new(setup(seed, Vec::new(), rate), planned.clone())?;
-                let outcome = world.run(None).map_err(|broken| anyhow::anyhow!("{broken}"))?;
-                simulated_s += duration_s(&outcome) / FETCH_SEEDS as f64;
-            }
-            if simulated_s > real_s { low = rate } else { high = rate }
-        }
-        self.fetch = high;
         Ok(())
     }
 
@@ -423,8 +386,7 @@ impl Bench {
             history.real.len(),
             output::count(workload.jobs.len() as u64, "job")
         );
-        let programs: Vec<Program> = workload.jobs.iter().map(|job| job.program).collect();
-        let planned = self.plan(&programs, &history)?;
+        let planned = self.plan(workload, &history)?;
         let faults = history.losses.iter().filter_map(|(tracker, lost, back)| {
             let node = node_of(&history, *tracker)?;
             // A tracker is lost this long after its last heartbeat.
@@ -433,7 +395,7 @@ impl Bench {
             Some(Fault { at_s: at_s + LATER_S, for_s, what: FaultKind::Node { node } })
         });
         let faults = faults.collect();
-        let world = World::new(setup(seed, faults, self.fetch), planned)?;
+        let world = World::new(setup(seed, faults), planned)?;
         let simulated = world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))?;
         let real = history.outcome("fair");
         Ok(Comparison::of(workload.name, &real, &simulated))
@@ -462,10 +424,10 @@ impl Bench {
 
     /// Returns the jobs of a run with predicted tasks: the splits, block locations and submission
     /// times of the run, and the rates of the profiles.
-    fn plan(&self, programs: &[Program], history: &History) -> Result<sim::Workload> {
+    fn plan(&self, workload: &Workload, history: &History) -> Result<sim::Workload> {
         let mut planned = history.workload.clone();
-        for (job, program) in planned.jobs.iter_mut().zip(programs) {
-            let name = program.name();
+        for (job, program) in planned.jobs.iter_mut().zip(&workload.jobs) {
+            let name = program.program.name();
             let Some(profile) = self.profiles.get(name) else { bail!("{name} was not measured") };
             job.predict(profile);
             // Cores that are limited slow the start down as well.
@@ -479,12 +441,6 @@ impl Bench {
         }
         Ok(planned)
     }
-}
-
-/// Returns the duration of the only job.
-fn duration_s(outcome: &Outcome) -> f64 {
-    let job = outcome.metrics.jobs().next().and_then(|(_, job)| Some(job.ended?.since(job.submitted)));
-    job.map_or(f64::INFINITY, Span::as_secs_f64)
 }
 
 /// Returns the number of the machine of a tracker in a history.
