@@ -13,7 +13,7 @@ fn put(cluster: &Cluster, name: &str, text: &str) {
     cluster.mrctl(&["fs", "put", name, &format!("/{name}")]);
 }
 
-/// A way in which `test-job` fails, and words of the error that the user must see.
+/// A failure mode of `test-job`, and texts that the error message must contain.
 type Misbehaviour = (&'static str, [&'static str; 2]);
 
 /// Submits a job for each misbehaviour, and returns the running clients.
