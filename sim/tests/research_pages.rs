@@ -55,6 +55,11 @@ fn archives() -> Archives {
         for key in ["command", "version", "commit"] {
             assert!(archive[key].is_string(), "{name}: no {key}");
         }
+        let commit = archive["commit"].as_str().unwrap_or_default();
+        assert!(
+            commit.len() >= 7 && commit.chars().all(|digit| digit.is_ascii_hexdigit()),
+            "{name}: the commit is {commit:?}: make the archive with a build of a clean commit"
+        );
         (name, archive)
     };
     files.map(read).collect()
@@ -341,8 +346,7 @@ fn pages_agree_with_the_archived_results() {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|extension| extension == "md") {
                 let page = fs::read_to_string(&path).expect("a readable page");
-                let is_of_paper = folder == "papers" && !NOT_ARCHIVED.iter().any(|name| path.ends_with(name));
-                if is_of_paper || page.lines().any(|line| line.starts_with("<!-- archive: ")) {
+                if !NOT_CHECKED.iter().chain(&NOT_ARCHIVED).any(|name| path.ends_with(name)) {
                     pages.push((path, page));
                 }
             }
@@ -373,8 +377,19 @@ fn pages_agree_with_the_archived_results() {
     );
 }
 
-/// Pages of papers that have no archive yet.
-const NOT_ARCHIVED: [&str; 1] = ["coshh.md"];
+/// Pages that describe commands, formats and interfaces: they have settings and examples, and no
+/// results.
+const NOT_CHECKED: [&str; 6] = [
+    "research/README.md",
+    "schedulers.md",
+    "simulator.md",
+    "write-a-scheduler.md",
+    "external-policies.md",
+    "history-format.md",
+];
+
+/// Pages that have no archive yet.
+const NOT_ARCHIVED: [&str; 2] = ["benchmarks.md", "coshh.md"];
 
 fn example() -> Archives {
     let archive = serde_json::json!({
