@@ -4,9 +4,12 @@ use crate::{
     Setup, Workload,
     cluster_file::{ClusterFile, MACHINES_MAX, SLOTS_MAX},
     clusters,
+    experiment::Variant,
     profile::{self, ProfileError, Profiles},
+    repro::laptop,
     scenario::{self, Scenario, ScenarioFileError},
     setup::Machine,
+    trial,
     workload::{
         coshh, history, papers, rumen, swim,
         synthetic::{self, Arrivals},
@@ -23,7 +26,7 @@ use std::{
 };
 
 /// Names and descriptions of the built-in workloads.
-pub const WORKLOADS: [(&str, &str); 10] = [
+pub const WORKLOADS: [(&str, &str); 12] = [
     ("hsrtf", "the 31 jobs of the hSRTF paper, on 58 nodes"),
     ("chronos-wordcount", "the two wordcount jobs of the Chronos paper, on 8 nodes"),
     ("chronos-sort", "the two sort jobs of the Chronos paper, on 8 nodes"),
@@ -34,6 +37,8 @@ pub const WORKLOADS: [(&str, &str); 10] = [
     ("gridmix", "small, medium and large GridMix-like jobs, Poisson arrivals"),
     ("bursty", "GridMix-like jobs in bursts of ten"),
     ("mixed", "wordcount, grep and sort with heavy-tailed sizes"),
+    ("laptop-hsrtf", "jobs like those of the hSRTF paper, for eight nodes on one machine"),
+    ("laptop-fcs", "reduce-heavy jobs like those of the FCS paper, for eight nodes on one machine"),
 ];
 
 /// The offered load of the workload `mixed`.
@@ -353,7 +358,8 @@ fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
     let is_named = WORKLOADS.iter().any(|(known, _)| *known == name);
     let plain = Path::new(name.strip_suffix(".gz").unwrap_or(name));
     let is_swim = !is_named && plain.extension().is_some_and(|extension| extension == "tsv");
-    let is_generated = is_named && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort");
+    let is_generated = is_named
+        && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort" | "laptop-hsrtf" | "laptop-fcs");
     let used = [
         ("jobs", request.jobs.is_some(), is_generated, "its jobs are fixed"),
         ("gap", request.gap_s.is_some(), is_generated, "its submission times are fixed"),
@@ -411,10 +417,15 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
             let work = move |seed| synthetic::mixed(&profiles, Arrivals::Poisson, jobs, gap_s, seed);
             (uniform_cluster(8, 2, 1), Box::new(work))
         }
+        "laptop-hsrtf" => (trial::setup(&Variant::plain("fifo")), Box::new(|_| laptop::hsrtf_workload())),
+        "laptop-fcs" => (trial::setup(&Variant::plain("fifo")), Box::new(laptop::fcs_workload)),
         _ => return None,
     };
     let groups_identical = !matches!(request.workload.as_str(), "mixed");
-    let params = clusters::share_params(&users);
+    let mut params = clusters::share_params(&users);
+    if request.workload.starts_with("laptop-") {
+        params = trial::short_waits();
+    }
     let same_for_all_seeds = false;
     Some(Case { setup, workload, users, params, groups_identical, same_for_all_seeds, skipped_jobs: None })
 }

@@ -17,6 +17,7 @@ use mrcore::{
     job::Priority,
     metrics::{JobFigures, stats::mean},
 };
+use schedulers::Params;
 
 /// Input of one map, in bytes.
 pub const BLOCK: u64 = 64 << 10;
@@ -110,21 +111,27 @@ pub fn workload(name: &str, jobs: &[Paced<'_>]) -> Workload {
     Workload { name: name.to_owned(), jobs }.sorted()
 }
 
-/// Policy parameters with short waiting times, because tasks take seconds and not minutes.
-const SHORT_WAITS: [(&str, &str); 6] = [
+const SHORT_WAITS: [(&str, &str); 8] = [
     ("fair.node_wait", "500ms"),
     ("fair.rack_wait", "500ms"),
     ("fcs.node_wait", "500ms"),
     ("fcs.rack_wait", "500ms"),
+    ("coda.node_wait", "500ms"),
+    ("coda.rack_wait", "500ms"),
     ("hsrtf.colocate_wait", "500ms"),
     ("hsrtf.every", "2s"),
 ];
+
+/// Returns policy parameters with short waiting times, because tasks take seconds and not minutes.
+pub(crate) fn short_waits() -> Params {
+    SHORT_WAITS.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
 
 /// Returns a cluster of eight nodes on one machine: disks and links are as fast as memory, lost
 /// nodes are detected within seconds, and the start of a process takes a random time.
 pub fn setup(variant: &Variant) -> Setup {
     let mut setup = Setup::even(NODES, SLOTS, &variant.scheduler);
-    setup.params = SHORT_WAITS.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    setup.params = short_waits();
     setup.params.extend(variant.params.clone());
     setup.replication = 3;
     setup.heartbeat = Span::millis(500);

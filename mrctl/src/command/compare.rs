@@ -10,11 +10,20 @@ use daemon::Period;
 use serde::Serialize;
 use serde_json::json;
 use sim::{
+    Outcome,
     campaign::{Campaign, CampaignWorkload, Leaderboard},
     catalog::{CaseSize, Request},
     report,
+    trial::Trial,
 };
-use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::ExitCode};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+};
 
 /// Compare policies on several workloads, with paired statistics
 #[derive(Debug, clap::Args)]
@@ -24,7 +33,8 @@ use std::{collections::BTreeSet, fmt::Write as _, fs, path::PathBuf, process::Ex
       --workloads 'trace.tsv[nodes=20;load=0.8]'\n  \
     mrctl compare --policies 'fcs[skips=20],fcs[skips=60]' --dir results \\\n    \
       --workloads fcs-map-heavy --figures paper\n  \
-    mrctl compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n\n\
+    mrctl compare --policies fair,fcs --workloads gridmix --dir out --part 2/4\n  \
+    mrctl compare --policies fair,coda --workloads laptop-hsrtf --seeds 3 --real\n\n\
     Options of a workload, in brackets: nodes, map-slots, reduce-slots, cluster,\n\
     jobs, gap, load, scale, trace-nodes, profiles, faults, mtbf, mttr; they are\n\
     those of `mrctl sim`. `mrctl lab compare` is the same command.")]
@@ -44,6 +54,10 @@ pub(crate) struct Args {
     /// The first seed
     #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
     first_seed: u64,
+    /// Run the jobs on a real cluster of eight nodes on this machine, a seed after the other; for
+    /// laptop-hsrtf and laptop-fcs
+    #[arg(long)]
+    real: bool,
     /// Folder for the results of runs; runs that are there already are not repeated
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -87,6 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(twice) = labels.iter().find(|label| !seen.insert(**label)) {
         bail!(Usage(format!("the workload {twice} is given twice")));
     }
+    if args.real {
+        check_real(&labels)?;
+    }
     let reference = args.reference.as_deref().unwrap_or(policies[0]);
     if !policies.contains(&reference) {
         bail!(Usage(format!("--reference {reference} is not among the policies: {}", policies.join(", "))));
@@ -100,18 +117,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let provenance = Provenance::of_this_process();
     let made_by = provenance.line();
+    let real_cluster = |trial: &Trial| run_for_real(trial);
     let campaign = Campaign {
         workloads: &workloads,
         variants: &variants,
         seeds: args.first_seed..args.first_seed + args.seeds,
         folder: args.dir.as_deref(),
+        real_cluster: args.real.then_some(&real_cluster),
         part: args.part.unwrap_or((0, 1)),
         time_limit: args.time_limit.0,
         made_by: &made_by,
         commit: provenance.commit,
     };
     let runs = SimulationProgress::new();
-    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
+    let count = |what: &str, done, of| runs.count_any_run(what, done, of);
+    let records = campaign.run(&count)?;
     drop(runs);
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
     if board.missing_runs > 0 {
@@ -151,6 +171,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         print(&board, &sizes, args.seeds)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks that workloads can run on a real cluster.
+fn check_real(workloads: &[&str]) -> Result<()> {
+    match workloads.iter().find(|workload| !["laptop-hsrtf", "laptop-fcs"].contains(workload)) {
+        Some(other) => bail!(Usage(format!(
+            "--real runs laptop-hsrtf and laptop-fcs without options, and not {other}: without --real it is simulated"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Runs a trial on a real cluster, in a temporary folder below the current one. One trial runs at a
+/// time.
+fn run_for_real(trial: &Trial) -> Result<Outcome, String> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
+    let ran = runtime.block_on(lab::trial::run(trial, Path::new(".")));
+    ran.map(|ran| ran.outcome).map_err(|error| format!("{error:#}"))
 }
 
 /// The size of a workload in the first seed.
@@ -337,6 +377,13 @@ mod tests {
     }
 
     #[test]
+    fn only_the_workloads_of_one_machine_run_for_real() {
+        assert!(check_real(&["laptop-fcs", "laptop-hsrtf"]).is_ok());
+        let error = check_real(&["laptop-fcs", "gridmix"]).unwrap_err().to_string();
+        assert!(error.contains("not gridmix"), "{error}");
+    }
+
+    #[test]
     fn workloads_have_options_and_bad_ones_are_named() {
         let workloads = open_workloads("hsrtf,gridmix[nodes=7;jobs=3]", 2).unwrap();
         assert_eq!(
@@ -364,6 +411,7 @@ mod tests {
             ("gridmix[mtbf=0s;mttr=1m]", "mtbf=0s: the time must be at least 1s"),
             ("gridmix[mtbf=soon;mttr=1m]", "mtbf=soon: "),
             ("gridmix[mtbf=2h;mttr=1m;faults=f.toml]", "either mtbf and mttr or faults"),
+            ("laptop-fcs[jobs=3]", "takes no --jobs"),
         ];
         for (list, wanted) in cases {
             let error = open_workloads(list, 2).err().expect(list).to_string();

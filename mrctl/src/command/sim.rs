@@ -43,7 +43,8 @@ pub(super) const FAILURE_TIME_MIN: Duration = Duration::from_secs(1);
     mrctl sim fuzz --seeds 500\n  \
     mrctl sim profiles\n\n\
     Workloads by name: hsrtf, chronos-wordcount, chronos-sort, fcs-map-heavy,\n\
-    fcs-reduce-heavy, coshh-facebook, coshh-yahoo, gridmix, bursty, mixed.\n\
+    fcs-reduce-heavy, coshh-facebook, coshh-yahoo, gridmix, bursty, mixed,\n\
+    laptop-hsrtf, laptop-fcs.\n\
     Files: .tsv (SWIM), .json (Rumen), .jsonl or a folder (job history).")]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -20,6 +20,7 @@ use crate::{
     experiment::{ALONE, ExperimentError, Variant, in_parallel, time_alone, utilisation},
     fault::random_failures_during,
     rng::Rng,
+    trial::{Tasks, Trial},
 };
 pub use leaderboard::{Leaderboard, Score};
 use mrcore::{PerPhase, Phase, Span};
@@ -67,6 +68,9 @@ pub struct CampaignWorkload {
     pub failures_s: Option<(f64, f64)>,
 }
 
+/// Runs jobs on a real cluster. Returns why it could not, in one line.
+pub type RealCluster = dyn Fn(&Trial) -> Result<Outcome, String> + Sync;
+
 /// Policies, workloads and seeds to run.
 pub struct Campaign<'a> {
     pub workloads: &'a [CampaignWorkload],
@@ -74,6 +78,8 @@ pub struct Campaign<'a> {
     pub seeds: Range<u64>,
     /// The folder for results, if they are stored.
     pub folder: Option<&'a Path>,
+    /// Where the jobs run, if they are not simulated. Each job alone is always simulated.
+    pub real_cluster: Option<&'a RealCluster>,
     /// Which runs to do: those whose number modulo `.1` is `.0`.
     pub part: (usize, usize),
     /// Real time after which a run is stopped.
@@ -138,6 +144,7 @@ struct Run<'a> {
     /// The policy; `None` for each job alone.
     variant: Option<&'a Variant>,
     seed: u64,
+    is_real: bool,
 }
 
 impl Run<'_> {
@@ -160,6 +167,9 @@ impl Run<'_> {
         let workload = (case.workload)(self.seed);
         let failures_s = self.workload.failures_s;
         let _ = write!(hash, "{:?}{:?}{:?}{policy:?}{failures_s:?}", case.setup, case.users, workload);
+        if self.is_real {
+            let _ = hash.write_str("on a real cluster");
+        }
         format!("{:016x}", hash.0.finish())
     }
 
@@ -194,7 +204,10 @@ impl Campaign<'_> {
         let mut runs = Vec::new();
         for workload in self.workloads {
             for seed in self.seeds.clone() {
-                runs.extend(policies.iter().map(|variant| Run { workload, variant: *variant, seed }));
+                runs.extend(policies.iter().map(|variant| {
+                    let is_real = variant.is_some() && self.real_cluster.is_some();
+                    Run { workload, variant: *variant, seed, is_real }
+                }));
             }
         }
         // All stored records are read first: a folder with results of another run is refused before
@@ -307,6 +320,12 @@ impl Campaign<'_> {
                 random_failures_during(workload.last_submission_s(), setup.machines.len(), times_s, run.seed);
         }
         (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
+        if let Some(real_cluster) = self.real_cluster {
+            let trial = Trial { name: run.describe(), setup, workload, tasks: Tasks::Paced };
+            let failed = |why| ExperimentError::RealRun { variant: variant.label, seed: run.seed, why };
+            record.add_outcome(&real_cluster(&trial).map_err(failed)?, slots);
+            return Ok((record, false));
+        }
         let world = World::new(setup, workload)?.with_users(case.users.clone());
         let broken = |broken: RuleViolation| ExperimentError::RuleViolation {
             variant: variant.label.clone(),
@@ -381,7 +400,18 @@ mod tests {
         part: (usize, usize),
     ) -> Campaign<'a> {
         let (time_limit, made_by) = (Duration::from_mins(10), "a test");
-        Campaign { workloads, variants, seeds: 1..3, folder, part, time_limit, made_by, commit: "c" }
+        let real_cluster = None;
+        Campaign {
+            workloads,
+            variants,
+            seeds: 1..3,
+            folder,
+            real_cluster,
+            part,
+            time_limit,
+            made_by,
+            commit: "c",
+        }
     }
 
     #[test]
@@ -408,6 +438,35 @@ mod tests {
         changed.makespan_s = -1.0;
         write_whole(&path, &changed).expect("it can be written");
         assert!(part(0).iter().any(|record| record.makespan_s < 0.0));
+    }
+
+    #[test]
+    fn real_runs_replace_simulated_ones_and_are_not_taken_for_them() {
+        let request = Request { workload: "laptop-fcs".into(), ..Request::default() };
+        let case = catalog::open(&request).expect("a name");
+        let workloads = [CampaignWorkload { label: "laptop-fcs".into(), case, failures_s: None }];
+        let variants = Variant::list("fair").expect("a policy");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let started = AtomicUsize::new(0);
+        let real_cluster = |trial: &Trial| {
+            started.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(trial.setup.params.get("fair.node_wait").map(String::as_str), Some("500ms"));
+            let world = World::new(trial.setup.clone(), trial.workload.clone());
+            world.expect("a policy").run(None).map_err(|broken| broken.to_string())
+        };
+        let simulated = campaign(&workloads, &variants, Some(folder.path()), (0, 1));
+        let real = || Campaign {
+            real_cluster: Some(&real_cluster),
+            ..campaign(&workloads, &variants, Some(folder.path()), (0, 1))
+        };
+        assert_eq!(real().run(&|_, _, _| {}).expect("it runs").len(), 4, "alone and fair, two seeds");
+        assert_eq!(started.load(Ordering::Relaxed), 2, "each job alone is simulated");
+        let error = simulated.run(&|_, _, _| {}).expect_err("real results").to_string();
+        assert!(error.contains("use another folder"), "{error}");
+        let broken = |_: &Trial| Err("no space".to_owned());
+        let failing = Campaign { real_cluster: Some(&broken), folder: None, ..real() };
+        let error = failing.run(&|_, _, _| {}).expect_err("it fails").to_string();
+        assert!(error.contains("fair, seed 1: no space"), "{error}");
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub enum ExperimentError {
     ReplayStopped,
     #[error(transparent)]
     Why(#[from] WhyError),
+    #[error("{variant}, seed {seed}: {why}")]
+    RealRun { variant: String, seed: u64, why: String },
     #[error("{variant}, seed {seed}: {broken}")]
     RuleViolation { variant: String, seed: u64, broken: RuleViolation },
 }

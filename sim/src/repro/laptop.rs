@@ -123,6 +123,13 @@ fn maps_done_s(variant: &Variant, workload: &Workload) -> f64 {
 /// Large and medium jobs use a larger fraction of the slots than in the paper, so that the cluster
 /// is full when the small jobs arrive.
 fn hsrtf_experiment() -> Experiment {
+    let variants = ["hsrtf-pu", "hsrtf-pr"].map(Variant::plain);
+    let variants = [Variant::plain("fifo"), plain_fair()].into_iter().chain(variants).collect();
+    Experiment { title: "Sizes", variants, workload: hsrtf_workload(), faults: Vec::new() }
+}
+
+/// Returns the jobs of the hSRTF experiment.
+pub(crate) fn hsrtf_workload() -> Workload {
     let kinds = [("large", 3, 60, (9, 14.0)), ("medium", 8, 15, (2, 14.0)), ("small", 20, 1, (1, 4.0))];
     let mut jobs = Vec::new();
     for (group, count, maps, reduces) in kinds {
@@ -131,14 +138,23 @@ fn hsrtf_experiment() -> Experiment {
             jobs.push(Paced { at_s, group, user: "all", maps: (maps, 10.0), reduces });
         }
     }
-    let variants = ["hsrtf-pu", "hsrtf-pr"].map(Variant::plain);
-    let variants = [Variant::plain("fifo"), plain_fair()].into_iter().chain(variants).collect();
-    Experiment { title: "Sizes", variants, workload: trial::workload("hsrtf", &jobs), faults: Vec::new() }
+    trial::workload("hsrtf", &jobs)
 }
 
 /// Returns the FCS experiment: five sizes of reduce-heavy jobs in random order. The largest has
 /// more reduces than the cluster has slots.
 fn fcs_experiment() -> Experiment {
+    let variants = vec![
+        Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]),
+        plain_fair(),
+        Variant::plain("capacity"),
+        Variant::tuned("fcs, kill", "fcs", &[("newly_launched", "2s"), ("preempt", "kill")]),
+    ];
+    Experiment { title: "Reduce-heavy", variants, workload: fcs_workload(1), faults: Vec::new() }
+}
+
+/// Returns the jobs of the FCS experiment. The seed decides their order and the times between them.
+pub(crate) fn fcs_workload(seed: u64) -> Workload {
     let kinds = [
         ("1", 10, (4, 2.0), (1, 3.0)),
         ("2", 6, (8, 2.0), (2, 4.0)),
@@ -146,7 +162,7 @@ fn fcs_experiment() -> Experiment {
         ("4", 2, (96, 2.0), (16, 7.0)),
         ("5", 2, (240, 2.0), (40, 9.0)),
     ];
-    let mut rng = Rng::of(1, "fcs on a laptop");
+    let mut rng = Rng::of(seed, "fcs on a laptop");
     let mut order: Vec<usize> =
         kinds.iter().enumerate().flat_map(|(at, kind)| std::iter::repeat_n(at, kind.1)).collect();
     rng.shuffle(&mut order);
@@ -157,18 +173,7 @@ fn fcs_experiment() -> Experiment {
         jobs.push(Paced { at_s, group, user: "all", maps, reduces });
         at_s += rng.exponential(2.0);
     }
-    let variants = vec![
-        Variant::tuned("fcs", "fcs", &[("newly_launched", "2s")]),
-        plain_fair(),
-        Variant::plain("capacity"),
-        Variant::tuned("fcs, kill", "fcs", &[("newly_launched", "2s"), ("preempt", "kill")]),
-    ];
-    Experiment {
-        title: "Reduce-heavy",
-        variants,
-        workload: trial::workload("fcs", &jobs),
-        faults: Vec::new(),
-    }
+    trial::workload("fcs", &jobs)
 }
 
 /// Adds the claims of a paper, with the results of one of its experiments.
