@@ -69,7 +69,7 @@ pub struct CampaignWorkload {
 }
 
 /// Runs jobs on a real cluster. Returns why it could not, in one line.
-pub type RealCluster = dyn Fn(&Trial) -> Result<Outcome, String> + Sync;
+pub type RealCluster<'a> = dyn Fn(&Trial) -> Result<Outcome, String> + Sync + 'a;
 
 /// Policies, workloads and seeds to run.
 pub struct Campaign<'a> {
@@ -79,7 +79,7 @@ pub struct Campaign<'a> {
     /// The folder for results, if they are stored.
     pub folder: Option<&'a Path>,
     /// Where the jobs run, if they are not simulated. Each job alone is always simulated.
-    pub real_cluster: Option<&'a RealCluster>,
+    pub real_cluster: Option<&'a RealCluster<'a>>,
     /// Which runs to do: those whose number modulo `.1` is `.0`.
     pub part: (usize, usize),
     /// Real time after which a run is stopped.
