@@ -174,3 +174,14 @@ fn run_that_ends_before_the_question_is_not_explained() {
     let error = world.expect("a policy").explain_at(Span::secs(5), subject, |_| true).expect_err("no job");
     assert_eq!(error.to_string(), "the run ended 0.000s after its start, before that time");
 }
+
+#[test]
+fn run_that_the_time_limit_stops_is_not_explained() {
+    // The heartbeats of many machines: the limit is checked once in some thousand events.
+    let setup = Setup::even(1000, PerPhase { map: 1, reduce: 1 }, "fifo");
+    let world = World::new(setup, papers::hsrtf(&profile::built_in(), 1)).expect("a policy");
+    let error = world.explain_at(Span::secs(900), Subject::Job(JobId(1)), |_| false).expect_err("stopped");
+    let error = error.to_string();
+    assert!(error.starts_with("the time limit stopped the run "), "{error}");
+    assert!(error.ends_with(" after its start: give a longer --time-limit"), "{error}");
+}
