@@ -1,13 +1,14 @@
 //! Coda: the job with the least remaining work first, bounded by what fair sharing would give.
 //!
-//! 1. **Order.** The size of a job is the remaining work of its maps relative to all map slots,
-//!    plus that of its reduces relative to all reduce slots, in seconds, divided by the weight of
-//!    its priority. Map slots go to the smallest job. Work is estimated (`estimator`).
+//! 1. **Order.** Map slots go to the job with the least remaining work of maps relative to all map
+//!    slots, in seconds. The size of a job is this plus the remaining work of its reduces relative
+//!    to all reduce slots. Both are divided by the weight of its priority. Work is estimated
+//!    (`estimator`).
 //! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
 //!    map is expected to end within the time that a reduce needs to fetch its input. Reduce slots
 //!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first.
-//! 3. **Preemption.** A job preempts attempts of jobs that are larger by `margin`, and a ready job
-//!    also reduces of jobs that are not ready. Attempts that will end about as soon as they could
+//! 3. **Preemption.** A job preempts attempts of jobs with more work by `margin` in this order, and a
+//!    ready job also reduces of jobs that are not ready. Attempts that will end about as soon as they could
 //!    be preempted are left alone, and their slots are counted.
 //! 4. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
 //!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
@@ -196,8 +197,9 @@ struct Settings {
 #[derive(Debug, Clone, Copy, Default)]
 struct JobState {
     work: Work,
-    /// Remaining seconds on the whole cluster, divided by the weight of the priority.
-    size: f64,
+    /// Remaining seconds on the whole cluster, divided by the weight of the priority: of the maps,
+    /// and of maps and reduces.
+    size: PerPhase<f64>,
     /// Seconds until the last map ends.
     maps_end_s: f64,
     /// Whether reduces are useful now.
@@ -295,7 +297,9 @@ impl Coda {
         let state = self.jobs.entry(job.id).or_default();
         let was_ready = state.is_ready;
         state.work = work;
-        state.size = (left(Phase::Map) + left(Phase::Reduce)) / pools::weight(job.spec.priority);
+        let weight = pools::weight(job.spec.priority);
+        let (maps, all) = (left(Phase::Map) / weight, (left(Phase::Map) + left(Phase::Reduce)) / weight);
+        state.size = PerPhase { map: maps, reduce: all };
         state.maps_end_s = maps_end_s;
         // A job that is ready stays so while its estimate varies, or its reduces would be paused
         // and resumed again and again.
@@ -324,14 +328,14 @@ impl Coda {
         }
         self.advance_virtual_fair(&running, now, cluster);
         let mut in_order: Vec<JobId> = running.iter().map(|job| job.id).collect();
-        in_order.sort_by_key(|id| (Real(self.state(*id).size), *id));
-        let mut ahead = PerPhase::<f64>::default();
-        for id in in_order {
-            let Some(state) = self.jobs.get_mut(&id) else { continue };
-            for phase in Phase::BOTH {
-                ahead[phase] += state.work.left_s[phase] / f64::from(cluster.slots(phase).max(1));
+        for phase in Phase::BOTH {
+            in_order.sort_by_key(|id| (Real(self.state(*id).size[phase]), *id));
+            let mut ahead_s = 0.0;
+            for id in &in_order {
+                let Some(state) = self.jobs.get_mut(id) else { continue };
+                ahead_s += state.work.left_s[phase] / f64::from(cluster.slots(phase).max(1));
+                state.backlog_s[phase] = ahead_s;
             }
-            state.backlog_s = ahead;
         }
         for job in &running {
             self.refresh(job.id, cluster);
@@ -690,9 +694,11 @@ impl Coda {
             }
             for phase in Phase::BOTH.into_iter().filter(|phase| self.settings.preempts[*phase]) {
                 for attempt in tracker.running[phase].iter().filter_map(|id| cluster.attempt(*id)) {
-                    let left_s = self.remaining_s(attempt, plan);
-                    let there_s =
-                        self.preemption_cost_s(phase) + self.state(attempt.id.job()).backlog_s[phase];
+                    let state = self.state(attempt.id.job());
+                    // A reduce waits for maps on any node.
+                    let waits_s = if phase == Phase::Reduce { state.maps_end_s } else { 0.0 };
+                    let left_s = self.remaining_s(attempt, plan) - waits_s;
+                    let there_s = self.preemption_cost_s(phase) + state.backlog_s[phase];
                     let is_new = plan.now().since(attempt.launched) < self.settings.newly_launched;
                     let there_s = left_s * speed + there_s;
                     let mut moves = !is_new && left_s > MOVE_GAIN * there_s;
@@ -787,7 +793,7 @@ impl JobState {
     fn rank(&self, phase: Phase) -> Rank {
         match phase {
             Phase::Reduce if !self.is_ready => (true, Real(self.maps_end_s)),
-            _ => (false, Real(self.size)),
+            _ => (false, Real(self.size[phase])),
         }
     }
 }
@@ -839,17 +845,19 @@ impl PreemptionRules for Preemption<'_> {
                 (task, Why::rule(reduce_rule("smallest-job", how)))
             }
         };
-        Some((task, why.with("size", self.policy.state(job.id).size)))
+        Some((task, why.with("size", self.policy.state(job.id).size[phase])))
     }
 
     fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
         let (from, to) = (self.policy.state(victim.job()), self.policy.state(beneficiary));
-        let why = if to.overdue_since.is_some() && from.size <= to.size {
+        let phase = victim.phase();
+        let (size, less) = (from.size[phase], to.size[phase]);
+        let why = if to.overdue_since.is_some() && size <= less {
             Why::rule("overdue-job")
-        } else if victim.phase() == Phase::Reduce && !from.is_ready {
+        } else if phase == Phase::Reduce && !from.is_ready {
             Why::rule("waits-for-maps").with("maps_end", from.maps_end_s)
         } else {
-            Why::rule("larger-job").with("size", from.size).with("less", to.size)
+            Why::rule("larger-job").with("size", size).with("less", less)
         };
         why.with_beneficiary(beneficiary)
     }
@@ -887,7 +895,7 @@ impl Coda {
             return false;
         }
         (phase == Phase::Reduce && !from_state.is_ready)
-            || from_state.size > self.settings.margin * to_state.size
+            || from_state.size[phase] > self.settings.margin * to_state.size[phase]
     }
 }
 
@@ -897,7 +905,7 @@ impl SlotOrder for Coda {
             Phase::Map => self.choose_map(tracker, plan)?,
             Phase::Reduce => self.choose_reduce(tracker, plan)?,
         };
-        let why = why.with("size", self.state(task.job).size);
+        let why = why.with("size", self.state(task.job).size[phase]);
         let is_overdue = rule == "beyond-fair-sharing";
         Some((task, if is_overdue { why.with("share", self.settings.overdue_share) } else { why }))
     }
@@ -995,7 +1003,7 @@ impl Scheduler for Coda {
             } else if phase == Phase::Reduce && !state.is_ready {
                 Why::rule("ready-jobs-first").with("maps_end", state.maps_end_s)
             } else {
-                Why::rule("smaller-jobs-first").with("size", state.size)
+                Why::rule("smaller-jobs-first").with("size", state.size[phase])
             };
             why.with("jobs_ahead", ahead)
         };

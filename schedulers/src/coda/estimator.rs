@@ -1,12 +1,12 @@
 //! Estimates the work of jobs in slot seconds.
 //!
-//! The work of a phase is measured from the tasks of the job that are done or report progress.
-//! Before that, it is predicted from earlier jobs: those of the same program whose tasks have about
-//! as many input bytes, else those of the same program, else all. A prediction counts as much as
-//! one map that was measured.
+//! The work of maps is measured from those of the job that are done or report progress, that of
+//! reduces from those that are done. Before that, it is predicted from earlier jobs: those of the
+//! same program whose tasks have about as many input bytes, else those of the same program, else
+//! all. A prediction counts as much as one task that was measured.
 
 use crate::{
-    estimate::{self, DataFlow, Mean},
+    estimate::{DataFlow, Mean},
     params::Section,
     paused::PausedReduces,
 };
@@ -208,7 +208,7 @@ impl Estimator {
         let MapWork { total_s: map_total, left_s: map_left, measured_s } = self.map_work(job, now, cluster);
         let maps = (job.spec.splits.len() as f64).max(1.0);
         let reduce_bytes = self.reduce_bytes(job);
-        let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps, now, cluster);
+        let reduce_s = self.reduce_seconds(job, reduce_bytes, map_total / maps);
         let reduces = f64::from(job.spec.reduces);
         let reports = cluster.reports(job.id, Phase::Reduce);
         let running = furthest_attempts(job, Phase::Reduce, cluster).map(|(_, progress)| progress);
@@ -275,16 +275,19 @@ impl Estimator {
         }
     }
 
-    /// Returns the seconds that a reduce takes after the last map. Without measurements and earlier
-    /// jobs it is as long as a map with the same input (hSRTF, equation 2).
-    fn reduce_seconds(&self, job: &Job, bytes: f64, map_s: f64, now: Time, cluster: &Cluster) -> f64 {
-        let measured = estimate::reduce_seconds(job, now, cluster).filter(|_| job.is_done(Phase::Map));
+    /// Returns the seconds that a reduce takes after the last map. A prediction counts as much as one
+    /// reduce that is done. Reduces that run do not count: how long their stages take relative to
+    /// each other depends on the load of disks and network. Without earlier jobs a reduce is as long
+    /// as a map with the same input (hSRTF, equation 2).
+    fn reduce_seconds(&self, job: &Job, bytes: f64, map_s: f64) -> f64 {
         let map_bytes = self.map_bytes(job);
         let like_a_map = || {
             let known = job.succeeded.map > 0 && map_bytes > 0.0;
             if known { map_s * scale(bytes, map_bytes) } else { self.default_s.reduce }
         };
-        measured.or_else(|| self.predicted_s(job, Phase::Reduce, bytes)).unwrap_or_else(like_a_map)
+        let predicted_s = self.predicted_s(job, Phase::Reduce, bytes).unwrap_or_else(like_a_map);
+        let (time, count) = job.reduce_times;
+        (time.as_secs_f64() + predicted_s) / (f64::from(count) + 1.0)
     }
 }
 
