@@ -38,6 +38,8 @@ pub struct Machine {
     pub cores: f64,
     /// Bytes per second of its disks, which readers and writers share.
     pub disk: f64,
+    /// Bytes per second of writes, if `disk` is the rate of reads only.
+    pub disk_writes: Option<f64>,
     /// Bytes of memory for cached files. Temporary files of tasks use the disks only as far as they
     /// do not fit.
     pub cache: u64,
@@ -111,6 +113,9 @@ pub struct Setup {
     pub replication: usize,
     /// Replicas of the output of jobs; 0 if the times of tasks include the writing of output.
     pub output_replication: usize,
+    /// Bytes of a block of the output of jobs. The replicas of each block are on other machines;
+    /// `None` if those of all blocks of a task are on the same.
+    pub output_block: Option<u64>,
     /// Interval of the heartbeats of a tracker.
     pub heartbeat: Span,
     /// Whether a tracker sends a heartbeat as soon as a slot becomes free.
@@ -156,6 +161,7 @@ impl Setup {
             speed: 1.0,
             cores: f64::INFINITY,
             disk: 320e6,
+            disk_writes: None,
             cache: 4 << 30,
             nic: 125e6,
             disk_bytes: 1 << 42,
@@ -166,6 +172,7 @@ impl Setup {
             fabric: None,
             replication: 3,
             output_replication: 3,
+            output_block: None,
             heartbeat: Span::secs(1),
             out_of_band: true,
             tick: Span::millis(1),
