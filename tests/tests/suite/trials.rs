@@ -43,8 +43,8 @@ fn simulator_predicts_a_short_trial() {
     assert!(number(&result["error"]) < 1.0, "{result:#}");
 }
 
-/// Runs real jobs on machines with limited links, disks and processors, and simulates them. The inputs
-/// are small and the machine may be busy, so only a large error fails.
+/// Runs real jobs on machines with limited links, disks and processors, and simulates them. A node
+/// dies while jobs run. The inputs are small and the machine may be busy, so only a large error fails.
 #[test]
 fn simulator_predicts_real_jobs_on_limited_machines() {
     let _alone = ALONE.lock();
@@ -52,7 +52,7 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
     std::fs::create_dir_all(&space).expect("a writable build folder");
     let mut command = Command::new(binaries().join("mrctl"));
     command
-        .args(["verify", "--only", "mixed", "--repeats", "1", "--size", "16MiB", "--json", "--dir"])
+        .args(["verify", "--only", "mixed", "--repeats", "1", "--size", "32MiB", "--json", "--dir"])
         .arg(space);
     let ran = command.output().expect("mrctl starts");
     let why = String::from_utf8_lossy(&ran.stderr);
@@ -68,7 +68,9 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
     let have_ended = |job: &Value| number(&job["real_s"]) > 0.0 && number(&job["simulated_s"]) > 0.0;
     assert!(jobs.iter().all(have_ended), "{result:#}");
     assert!(number(&result["profiles"]["wordcount"]["map_mbps"]) > 0.0, "{result:#}");
-    assert!(number(&result["error"]) < 1.0, "{result:#}");
+    let recovered: f64 = jobs.iter().map(|job| number(&job["recovery"]["tasks"])).sum();
+    assert!(recovered > 0.0, "the node died without a task: {result:#}");
+    assert!(number(&result["error"]) < 0.5, "{result:#}");
 }
 
 #[test]
