@@ -49,8 +49,9 @@ pub(super) const LIMITS: Limits = Limits { cores: 0.5, disk: 5_000_000, link: 4_
 pub(super) const SIZE: u64 = 256 << 20;
 /// Number of blocks of the largest input.
 const BLOCKS: u64 = 32;
-/// Seconds of simulated time before the first submission, in which trackers register.
-const LATER_S: f64 = 1.0;
+/// How often each run is simulated. The simulations differ in when, within a second, the first job is
+/// submitted, because the time of the JobTracker's timer, which ticks every second, is not known.
+const SIMULATIONS: u32 = 8;
 const RUN_TIMEOUT: Duration = Duration::from_mins(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -394,17 +395,20 @@ impl Bench {
             history.real.len(),
             output::count(workload.jobs.len() as u64, "job")
         );
-        let planned = self.plan(workload, &history)?;
-        let faults = history.losses.iter().filter_map(|(tracker, lost, back)| {
-            let node = node_of(&history, *tracker)?;
-            // A tracker is lost this long after its last heartbeat.
-            let at_s = lost.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
-            let for_s = back.map(|back| back.as_secs_f64() - at_s);
-            Some(Fault { at_s: at_s + LATER_S, for_s, what: FaultKind::Node { node } })
-        });
-        let faults = faults.collect();
-        let world = World::new(setup(seed, faults), planned)?;
-        let simulated = world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))?;
+        let simulate = |number: u32| {
+            let later_s = 1.0 + f64::from(number) / f64::from(SIMULATIONS);
+            let faults = history.losses.iter().filter_map(|(tracker, lost, back)| {
+                let node = node_of(&history, *tracker)?;
+                // A tracker is lost this long after its last heartbeat.
+                let at_s = lost.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
+                let for_s = back.map(|back| back.as_secs_f64() - at_s);
+                Some(Fault { at_s: at_s + later_s, for_s, what: FaultKind::Node { node } })
+            });
+            let seed = seed * u64::from(SIMULATIONS) + u64::from(number);
+            let world = World::new(setup(seed, faults.collect()), self.plan(workload, &history, later_s)?)?;
+            world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))
+        };
+        let simulated = (0..SIMULATIONS).map(simulate).collect::<Result<Vec<_>>>()?;
         let real = history.outcome("fair");
         Ok(Comparison::of(workload.name, &real, &simulated))
     }
@@ -431,14 +435,14 @@ impl Bench {
     }
 
     /// Returns the jobs of a run with predicted tasks: the splits, block locations and submission
-    /// times of the run, and the rates of the profiles.
-    fn plan(&self, workload: &Workload, history: &History) -> Result<sim::Workload> {
+    /// times of the run, `later_s` later, and the rates of the profiles.
+    fn plan(&self, workload: &Workload, history: &History, later_s: f64) -> Result<sim::Workload> {
         let mut planned = history.workload.clone();
         for (job, program) in planned.jobs.iter_mut().zip(&workload.jobs) {
             let name = program.program.name();
             let Some(profile) = self.profiles.get(name) else { bail!("{name} was not measured") };
             job.predict(profile);
-            job.at = job.at + sim::workload::seconds(LATER_S);
+            job.at = job.at + sim::workload::seconds(later_s);
             job.hosts = job
                 .hosts
                 .iter()
