@@ -44,9 +44,9 @@ const POLICY: [(&str, &str); 3] =
     [("node_wait", "500ms"), ("rack_wait", "500ms"), ("fair_share_timeout", "3s")];
 /// The resources of each machine. Tasks wait for disks and links most of the time, because the speed
 /// of a virtual processor can change within minutes.
-pub(super) const LIMITS: Limits = Limits { cores: 0.5, disk: 5_000_000, link: 4_000_000 };
+pub(super) const LIMITS: Limits = Limits { cores: 0.5, disk: 2_500_000, link: 2_000_000 };
 /// The size of the largest input that the times of submissions and deaths are given for.
-pub(super) const SIZE: u64 = 256 << 20;
+pub(super) const SIZE: u64 = 128 << 20;
 /// Number of blocks of the largest input.
 const BLOCKS: u64 = 32;
 /// How often each run is simulated. The simulations differ in when, within a second, the first job is
@@ -115,7 +115,8 @@ pub(super) struct Workload {
     dies: Option<(f64, usize)>,
 }
 
-/// Returns the workloads for this size of the largest input. In each, later jobs of other users make `fair` preempt tasks of the first.
+/// Returns the workloads for this size of the largest input. Later sorts have one reduce: with more,
+/// their submission samples their input, which takes long while disks are busy. In each, later jobs of other users make `fair` preempt tasks of the first.
 pub(super) fn workloads(size: u64) -> Vec<Workload> {
     use Program::{Streaming, Terasort, Wordcount};
     let scale = size as f64 / SIZE as f64;
@@ -124,7 +125,7 @@ pub(super) fn workloads(size: u64) -> Vec<Workload> {
     let three = |program: Program| {
         let jobs = vec![
             job(0.0, "ann", program, 1, 4),
-            job(4.0, "bob", program, 2, 2),
+            job(4.0, "bob", program, 2, 1),
             job(12.0, "carl", program, 4, 1),
         ];
         Workload { name: program.name(), jobs, dies: None }
@@ -135,7 +136,7 @@ pub(super) fn workloads(size: u64) -> Vec<Workload> {
             job(0.0, "ann", Terasort, 1, 4),
             job(3.0, "bob", Wordcount, 1, 2),
             job(6.0, "carl", Streaming, 2, 2),
-            job(12.0, "bob", Terasort, 4, 2),
+            job(12.0, "bob", Terasort, 4, 1),
             job(18.0, "carl", Wordcount, 4, 1),
         ],
         dies: Some((8.0 * scale, 2)),

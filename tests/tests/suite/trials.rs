@@ -52,7 +52,7 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
     std::fs::create_dir_all(&space).expect("a writable build folder");
     let mut command = Command::new(binaries().join("mrctl"));
     command
-        .args(["verify", "--only", "mixed", "--repeats", "1", "--size", "32MiB", "--json", "--dir"])
+        .args(["verify", "--only", "mixed", "--repeats", "1", "--size", "16MiB", "--json", "--dir"])
         .arg(space);
     let ran = command.output().expect("mrctl starts");
     let why = String::from_utf8_lossy(&ran.stderr);
