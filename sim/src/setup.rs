@@ -113,9 +113,6 @@ pub struct Setup {
     pub replication: usize,
     /// Replicas of the output of jobs; 0 if the times of tasks include the writing of output.
     pub output_replication: usize,
-    /// Bytes of a block of the output of jobs. The replicas of each block are on other machines;
-    /// `None` if those of all blocks of a task are on the same.
-    pub output_block: Option<u64>,
     /// Interval of the heartbeats of a tracker.
     pub heartbeat: Span,
     /// Whether a tracker sends a heartbeat as soon as a slot becomes free.
@@ -172,7 +169,6 @@ impl Setup {
             fabric: None,
             replication: 3,
             output_replication: 3,
-            output_block: None,
             heartbeat: Span::secs(1),
             out_of_band: true,
             tick: Span::millis(1),

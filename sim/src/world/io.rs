@@ -23,9 +23,6 @@ const SENDERS_MAX: usize = 64;
 /// Number of random machines that are considered for a replica.
 const DRAWS: usize = 32;
 
-/// Maximum number of blocks of the output of an attempt whose replicas are placed one by one.
-const BLOCKS_MAX: f64 = 32.0;
-
 impl World {
     /// Returns a random number generator that depends only on the attempt.
     pub(super) fn rng_of(&self, id: AttemptId) -> Rng {
@@ -66,15 +63,7 @@ impl World {
     /// the rack of the second, as far as machines have space. Each is sent from the machine before
     /// it.
     fn add_replicas(&self, path: &mut Path, at: u32, id: AttemptId, part: f64, bytes: f64) {
-        let blocks = self.setup.output_block.map_or(1.0, |block| (bytes / block as f64).ceil());
-        let (mut rng, blocks) = (self.rng_of(id), blocks.clamp(1.0, BLOCKS_MAX));
-        for _ in 0..blocks as usize {
-            self.add_block(path, at, &mut rng, part / blocks, bytes / blocks);
-        }
-    }
-
-    fn add_block(&self, path: &mut Path, at: u32, rng: &mut Rng, part: f64, bytes: f64) {
-        let count = self.nodes.len();
+        let (mut rng, count) = (self.rng_of(id), self.nodes.len());
         let mut replicas: SmallVec<[u32; 3]> = SmallVec::new();
         for number in 0..self.setup.output_replication {
             let fits = |node: u32| {
