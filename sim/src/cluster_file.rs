@@ -141,6 +141,7 @@ impl ClusterFile {
                     speed: record.speed.as_ref().map_or(usual.speed, |speed| *speed.get_ref()),
                     cores: record.cores.as_ref().map_or(usual.cores, |cores| *cores.get_ref()),
                     disk: rate(&record.disk_mbps, usual.disk),
+                    disk_writes: usual.disk_writes,
                     cache: rate(&record.cache_mb, usual.cache as f64) as u64,
                     nic: rate(&record.nic_mbps, usual.nic),
                     disk_bytes: usual.disk_bytes,

@@ -38,6 +38,8 @@ pub struct Machine {
     pub cores: f64,
     /// Bytes per second of its disks, which readers and writers share.
     pub disk: f64,
+    /// Bytes per second of writes, if `disk` is the rate of reads only.
+    pub disk_writes: Option<f64>,
     /// Bytes of memory for cached files. Temporary files of tasks use the disks only as far as they
     /// do not fit.
     pub cache: u64,
@@ -156,6 +158,7 @@ impl Setup {
             speed: 1.0,
             cores: f64::INFINITY,
             disk: 320e6,
+            disk_writes: None,
             cache: 4 << 30,
             nic: 125e6,
             disk_bytes: 1 << 42,

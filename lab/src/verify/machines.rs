@@ -34,16 +34,24 @@ const NET: &str = include_str!("../../../deploy/netns/net");
 const PROGRAMS: [&str; 5] = ["namenode", "jobtracker", "datanode", "tasktracker", "mrtask"];
 /// Other programs that this module calls.
 const TOOLS: [&str; 6] = ["bash", "ip", "tc", "losetup", "mkfs.ext4", "mount"];
+/// Folder on each machine for files that stay in memory. Linux would write cached files to the disk
+/// after half a minute.
+pub(super) const MEMORY: &str = "memory";
 /// Size of each disk; the space is only used as files are written.
 const DISK_BYTES: u64 = 8 << 30;
 /// Period of the quota of a processor. A short one keeps the delays of daemons short.
 const CPU_PERIOD_US: f64 = 20_000.0;
+/// How far the kernel reads ahead. With megabytes, readers of a slow disk take turns of a second.
+const READ_AHEAD_KB: &str = "128";
 const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the processes of a machine may take to end before its control group is removed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Burst of the token bucket. It must be larger than the packets of the local network, which are up
 /// to 64 KiB.
 const LINK_BURST: &str = "128kb";
+/// Bytes of a frame on the link, and of data in it.
+const FRAME_BYTES: f64 = 1514.0;
+const FRAME_DATA_BYTES: f64 = 1448.0;
 
 /// The resources of each machine with a DataNode and a TaskTracker.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +60,7 @@ pub(super) struct Limits {
     pub(super) cores: f64,
     /// Bytes per second of the disk, for reads and for writes.
     pub(super) disk: u64,
-    /// Bytes per second of the link, in each direction.
+    /// Bytes of data per second of the link, in each direction.
     pub(super) link: u64,
 }
 
@@ -165,24 +173,30 @@ impl Controllers {
         unified.map(|line| PathBuf::from(line[1])).find(|root| is_complete(root)).map(Self::Unified)
     }
 
-    /// Returns the control group of a machine, and what to write to which files to limit its
-    /// processor and the disk with this device number.
-    fn limits(&self, machine: &str, limits: &Limits, device: &str) -> (PathBuf, Vec<(PathBuf, String)>) {
-        let quota = (limits.cores * CPU_PERIOD_US) as u64;
+    /// Returns the control group of a machine.
+    fn group(&self, machine: &str) -> PathBuf {
         match self {
-            Self::Separate { cpu, .. } => {
-                let group = cpu.join(machine);
+            Self::Separate { cpu, .. } => cpu.join(machine),
+            Self::Unified(root) => root.join(machine),
+        }
+    }
+
+    /// Returns what to write to which files to limit the processor of a machine and the disk with this
+    /// device number.
+    fn limits(&self, machine: &str, limits: &Limits, device: &str) -> Vec<(PathBuf, String)> {
+        let (group, quota) = (self.group(machine), (limits.cores * CPU_PERIOD_US) as u64);
+        match self {
+            Self::Separate { .. } => {
                 let period = (group.join("cpu.cfs_period_us"), format!("{CPU_PERIOD_US:.0}"));
                 let quota = (group.join("cpu.cfs_quota_us"), quota.to_string());
                 let disk = format!("{device} {}", limits.disk);
                 let disks = self.throttles().into_iter().map(|file| (file, disk.clone()));
-                (group, [period, quota].into_iter().chain(disks).collect())
+                [period, quota].into_iter().chain(disks).collect()
             }
-            Self::Unified(root) => {
-                let group = root.join(machine);
+            Self::Unified(_) => {
                 let quota = (group.join("cpu.max"), format!("{quota} {CPU_PERIOD_US:.0}"));
                 let disk = (group.join("io.max"), format!("{device} rbps={0} wbps={0}", limits.disk));
-                (group, vec![quota, disk])
+                vec![quota, disk]
             }
         }
     }
@@ -252,20 +266,15 @@ fn write(file: &Path, text: &str) -> Result<()> {
 
 impl Machines {
     /// Creates a master and `nodes` limited machines, in a temporary folder below `within`, and starts
-    /// a cluster on them with these further flags of `mrctl cluster init` and settings.
-    pub(super) async fn start(
-        within: &Path,
-        nodes: usize,
-        limits: &Limits,
-        flags: &[&str],
-        settings: &str,
-    ) -> Result<Self> {
+    /// a cluster on them with these further flags of `mrctl cluster init` and settings. The machines
+    /// are limited later, by [`Self::limit`].
+    pub(super) async fn start(within: &Path, nodes: usize, flags: &[&str], settings: &str) -> Result<Self> {
         let lock = lock_names().await?;
         let within = std::path::absolute(within).context("cannot determine the path of the folder")?;
         let folder = temporary_folder(&within, "fermata-verify-")?;
         let mut machines =
             Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), throttles: Vec::new(), _lock: lock };
-        machines.create(limits)?;
+        machines.create()?;
         machines.start_cluster(flags, settings)?;
         Ok(machines)
     }
@@ -288,7 +297,7 @@ impl Machines {
         self.path("cluster/fermata.toml")
     }
 
-    fn create(&mut self, limits: &Limits) -> Result<()> {
+    fn create(&mut self) -> Result<()> {
         let controllers = Controllers::find()?;
         write(&self.path("net"), NET)?;
         let net = self.shown("net");
@@ -296,48 +305,65 @@ impl Machines {
         // Removes what a killed run may have left.
         run("bash", &[&net, "down", NAME])?;
         for node in 0..self.nodes {
-            let (group, _) = controllers.limits(&Self::node(node), limits, "");
-            end_group(&group)?;
+            end_group(&controllers.group(&Self::node(node)))?;
         }
         run("bash", &[&net, "up", NAME, &(self.nodes + 1).to_string()])?;
         for node in 0..self.nodes {
+            let machine = Self::node(node);
+            self.create_disk(&machine)?;
+            let group = controllers.group(&machine);
+            make_group(&group)?;
+            self.groups.push(group);
+        }
+        Ok(())
+    }
+
+    /// Limits the resources of every machine.
+    pub(super) fn limit(&mut self, limits: &Limits) -> Result<()> {
+        let controllers = Controllers::find()?;
+        for (node, (disk, _)) in self.disks.iter().enumerate() {
             let (machine, link) = (Self::node(node), format!("{NAME}v{}", node + 2));
-            let rate = format!("{}bps", limits.link);
+            let rate = format!("{:.0}bps", limits.link as f64 * FRAME_BYTES / FRAME_DATA_BYTES);
             let bucket = ["root", "tbf", "rate", &rate, "burst", LINK_BURST, "latency", "100ms"];
             let towards = [&["qdisc", "add", "dev", &link], &bucket[..]].concat();
             run("tc", &towards)?;
             let from =
                 [&["netns", "exec", &machine, "tc", "qdisc", "add", "dev", "eth0"], &bucket[..]].concat();
             run("ip", &from)?;
-            let device = self.create_disk(&machine)?;
-            let (group, settings) = controllers.limits(&machine, limits, &device);
-            make_group(&group)?;
-            self.groups.push(group);
+            let device = fs::metadata(disk).with_context(|| format!("cannot inspect {disk}"))?;
+            let device = std::os::unix::fs::MetadataExt::rdev(&device);
+            let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
             self.throttles
                 .extend(controllers.throttles().into_iter().map(|file| (file, format!("{device} 0"))));
-            for (file, text) in settings {
+            for (file, text) in controllers.limits(&machine, limits, &device) {
                 write(&file, &text)?;
             }
         }
         Ok(())
     }
 
-    /// Creates the disk of a machine, mounts it as the folder of the machine, and returns the number
-    /// of its device.
-    fn create_disk(&mut self, machine: &str) -> Result<String> {
+    /// Creates the disk of a machine, and mounts it as the folder of the machine.
+    fn create_disk(&mut self, machine: &str) -> Result<()> {
         let (image, folder) = (self.shown(&format!("{machine}.disk")), self.path(machine));
         let file = fs::File::create(&image).with_context(|| format!("cannot create {image}"))?;
         file.set_len(DISK_BYTES).with_context(|| format!("cannot extend {image}"))?;
-        run("mkfs.ext4", &["-q", "-m", "0", &image])?;
+        // Without a journal and tables that are initialised later, only files are written to the disk.
+        let plain = ["-q", "-m", "0", "-N", "65536", "-O", "^has_journal", "-E", "lazy_itable_init=0"];
+        run("mkfs.ext4", &[&plain[..], &[&image]].concat())?;
         let device = run("losetup", &["--find", "--show", "--direct-io=on", &image])?;
         self.disks.push((device.clone(), folder.clone()));
+        let name = device.trim_start_matches("/dev/");
+        write(Path::new(&format!("/sys/block/{name}/queue/read_ahead_kb")), READ_AHEAD_KB)?;
         fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         run("mount", &[&device, &folder.display().to_string()])?;
-        let traversable = fs::Permissions::from_mode(0o711);
-        fs::set_permissions(&folder, traversable).context("cannot set the mode of the folder of a disk")?;
-        let number = fs::metadata(&device).with_context(|| format!("cannot inspect {device}"))?;
-        let number = std::os::unix::fs::MetadataExt::rdev(&number);
-        Ok(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
+        let memory = folder.join(MEMORY);
+        fs::create_dir(&memory).with_context(|| format!("cannot create {}", memory.display()))?;
+        run("mount", &["-t", "tmpfs", "none", &memory.display().to_string()])?;
+        for folder in [&folder, &memory] {
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
+                .with_context(|| format!("cannot set the mode of {}", folder.display()))?;
+        }
+        Ok(())
     }
 
     fn start_cluster(&self, flags: &[&str], settings: &str) -> Result<()> {

@@ -42,8 +42,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000),
         conflicts_with_all = ["paced", "link"])]
     repeats: u32,
-    /// Bytes of the largest input
-    #[arg(long, value_name = "SIZE", default_value = "400MB", conflicts_with_all = ["paced", "link"])]
+    /// Bytes of the largest input. The times of submissions and faults are proportional to it
+    #[arg(long, value_name = "SIZE", default_value_t = daemon::Bytes(real::SIZE), conflicts_with_all = ["paced", "link"])]
     size: daemon::Bytes,
     /// Run trials whose tasks sleep most of the time
     #[arg(long)]
@@ -135,7 +135,7 @@ async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
         let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
         let simulated =
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
-        let comparison = Comparison::of(&name, &real.outcome, &simulated);
+        let comparison = Comparison::of(&name, &real.outcome, &[simulated]);
         print_run(args, &name, &comparison)?;
         all.push(comparison);
     }
@@ -143,7 +143,7 @@ async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
 }
 
 async fn run_real(args: &Args) -> Result<(Vec<Comparison>, Value)> {
-    let known = real::workloads();
+    let known = real::workloads(args.size.0);
     let selected =
         if args.only.is_empty() { known } else { find(&known, |workload| workload.name, &args.only)? };
     if args.size.0 < SIZE_MIN {

@@ -1,12 +1,12 @@
 //! Jobs with real input and output on limited machines, and their simulation.
 //!
-//! First, each program runs on input of its own. The CPU time of its tasks and the sizes of their
-//! outputs give its profile. Then the workloads run, and each run is simulated with these profiles,
+//! First, each program runs on input of its own. The CPU time of its tasks, the time of their starts
+//! and the sizes of their outputs give its profile. Then the workloads run, and each run is simulated with these profiles,
 //! the limits of the machines, and the submission times, splits and block locations of the run. No
 //! task time of a compared run is used.
 
 use super::{
-    machines::{Limits, Machines},
+    machines::{Limits, MEMORY, Machines},
     summary::Comparison,
 };
 use anyhow::{Context, Result, bail, ensure};
@@ -31,6 +31,8 @@ use view::output;
 const NODES: usize = 4;
 const SLOTS: PerPhase<u32> = PerPhase { map: 2, reduce: 1 };
 const REPLICATION: usize = 2;
+/// Replicas of the output of jobs, as usual for terasort.
+const OUTPUT_REPLICATION: usize = 1;
 const HEARTBEAT: Span = Span::millis(500);
 const SUSPECT_AFTER: Span = Span::secs(3);
 const LOST_AFTER: Span = Span::secs(10);
@@ -40,12 +42,16 @@ const REPAIR_AFTER: Span = Span::secs(3600);
 /// Parameters of the policy `fair`: short waiting times, because tasks take seconds.
 const POLICY: [(&str, &str); 3] =
     [("node_wait", "500ms"), ("rack_wait", "500ms"), ("fair_share_timeout", "3s")];
-/// The resources of each machine. All machines together use less than two cores.
-pub(super) const LIMITS: Limits = Limits { cores: 0.3, disk: 30_000_000, link: 20_000_000 };
+/// The resources of each machine. Tasks wait for disks and links most of the time, because the speed
+/// of a virtual processor can change within minutes.
+pub(super) const LIMITS: Limits = Limits { cores: 0.5, disk: 2_500_000, link: 2_000_000 };
+/// The size of the largest input that the times of submissions and deaths are given for.
+pub(super) const SIZE: u64 = 128 << 20;
 /// Number of blocks of the largest input.
 const BLOCKS: u64 = 32;
-/// Seconds of simulated time before the first submission, in which trackers register.
-const LATER_S: f64 = 1.0;
+/// How often each run is simulated. The simulations differ in when, within a second, the first job is
+/// submitted, because the time of the JobTracker's timer, which ticks every second, is not known.
+const SIMULATIONS: u32 = 8;
 const RUN_TIMEOUT: Duration = Duration::from_mins(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -76,21 +82,13 @@ impl Program {
         }
     }
 
-    /// Returns how much smaller its inputs and splits are, because it needs more time for each byte.
-    fn slowness(self) -> u64 {
-        match self {
-            Self::Terasort | Self::Wordcount => 1,
-            Self::Streaming => 8,
-        }
-    }
-
     /// Returns the flags of `mrctl submit` in addition to input and output.
     fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Terasort | Self::Wordcount => &[],
             Self::Streaming => &[
                 "--mapper",
-                "awk '{for (i = 1; i <= NF; i++) print $i \"\\t1\"}'",
+                "awk '{print $1 \"\\t\" NF}'",
                 "--reducer",
                 "awk -F '\\t' '{n[$1] += $2} END {for (w in n) print w \"\\t\" n[w]}'",
             ],
@@ -104,7 +102,7 @@ struct Job {
     at_s: f64,
     user: &'static str,
     program: Program,
-    /// The size of its input is that of the largest input of its program, divided by this number.
+    /// The size of its input is that of the largest input, divided by this number.
     part: u64,
     reduces: u32,
 }
@@ -117,19 +115,18 @@ pub(super) struct Workload {
     dies: Option<(f64, usize)>,
 }
 
-fn job(at_s: f64, user: &'static str, program: Program, part: u64, reduces: u32) -> Job {
-    Job { at_s, user, program, part, reduces }
-}
-
-/// Returns the workloads. In each, later jobs of other users make `fair` preempt tasks of the first.
-pub(super) fn workloads() -> Vec<Workload> {
+/// Returns the workloads for this size of the largest input. Later sorts have one reduce: with more,
+/// their submission samples their input, which takes long while disks are busy. In each, later jobs of other users make `fair` preempt tasks of the first.
+pub(super) fn workloads(size: u64) -> Vec<Workload> {
     use Program::{Streaming, Terasort, Wordcount};
-    let three = |program: Program, parts: [u64; 3]| {
-        let [first, second, third] = parts;
+    let scale = size as f64 / SIZE as f64;
+    let job =
+        |at_s: f64, user, program, part, reduces| Job { at_s: at_s * scale, user, program, part, reduces };
+    let three = |program: Program| {
         let jobs = vec![
-            job(0.0, "ann", program, first, 4),
-            job(4.0, "bob", program, second, 2),
-            job(9.0, "carl", program, third, 1),
+            job(0.0, "ann", program, 1, 4),
+            job(4.0, "bob", program, 2, 1),
+            job(12.0, "carl", program, 4, 1),
         ];
         Workload { name: program.name(), jobs, dies: None }
     };
@@ -139,26 +136,29 @@ pub(super) fn workloads() -> Vec<Workload> {
             job(0.0, "ann", Terasort, 1, 4),
             job(3.0, "bob", Wordcount, 1, 2),
             job(6.0, "carl", Streaming, 2, 2),
-            job(12.0, "bob", Terasort, 4, 2),
+            job(12.0, "bob", Terasort, 4, 1),
             job(18.0, "carl", Wordcount, 4, 1),
         ],
-        dies: Some((8.0, 2)),
+        dies: Some((8.0 * scale, 2)),
     };
-    vec![three(Terasort, [1, 2, 4]), three(Wordcount, [1, 2, 4]), three(Streaming, [1, 2, 4]), mixed]
+    vec![three(Terasort), three(Wordcount), three(Streaming), mixed]
 }
 
 /// Returns the cluster as the simulator sees it.
 fn setup(seed: u64, faults: Vec<Fault>) -> Setup {
     let mut setup = Setup::even(NODES as u32, SLOTS, "fair");
     setup.params = POLICY.map(|(key, value)| (format!("fair.{key}"), value.to_owned())).into();
-    (setup.replication, setup.output_replication) = (REPLICATION, REPLICATION);
+    (setup.replication, setup.output_replication) = (REPLICATION, OUTPUT_REPLICATION);
     (setup.heartbeat, setup.seed, setup.faults) = (HEARTBEAT, seed, faults);
     (setup.config.suspect_after, setup.config.lost_after) = (SUSPECT_AFTER, LOST_AFTER);
     setup.costs.net_epoch = Span::millis(50);
+    // It is part of the measured start of the programs.
+    setup.costs.start = Span(0);
     setup.costs.datanode_timeout = REPAIR_AFTER;
     for machine in &mut setup.machines {
         machine.cores = LIMITS.cores;
         (machine.disk, machine.nic) = (LIMITS.disk as f64, LIMITS.link as f64);
+        machine.disk_writes = Some(LIMITS.disk as f64);
     }
     setup
 }
@@ -172,7 +172,7 @@ fn settings(block: u64) -> String {
     format!(
         "[namenode]\nreplication = {REPLICATION}\nblock_size = \"{block}\"\nheartbeat = {beat}\nsuspect_after = {suspect}\n\
          dead_after = {dead}\n[jobtracker]\nheartbeat = {beat}\nsuspect_after = {suspect}\nlost_after = {lost}\n\
-         [datanode]\nscrub_rate = \"0\"\n[tasktracker]\ntask_user = \"nobody\"\n[scheduler.fair]\n{policy}"
+         [datanode]\nscrub_rate = \"0\"\n[tasktracker]\ntask_user = \"nobody\"\ndirs = [\"{MEMORY}/tasktracker\"]\n[scheduler.fair]\n{policy}"
     )
 }
 
@@ -182,8 +182,7 @@ pub(super) struct Bench {
     config: PathBuf,
     tracker: JobTracker,
     files: Client,
-    /// Bytes of the largest input, and of a block.
-    size: u64,
+    /// Bytes of a block.
     block: u64,
     /// Folder for the histories of all jobs.
     histories: Option<PathBuf>,
@@ -196,7 +195,11 @@ fn output_folder(number: usize) -> String {
 
 /// Returns the input of a job.
 fn input(program: Program, part: u64) -> String {
-    format!("/in/{}-{}", program.input(), program.slowness() * part)
+    format!("/in/{}-{part}", program.input())
+}
+
+fn calibration_input(program: Program) -> String {
+    format!("/in/calibration-{}", program.name())
 }
 
 impl Bench {
@@ -211,13 +214,13 @@ impl Bench {
         let block = (size / BLOCKS).next_multiple_of(1 << 20);
         let slots = [SLOTS.map.to_string(), SLOTS.reduce.to_string()];
         let flags = ["--scheduler", "fair", "--map-slots", &slots[0], "--reduce-slots", &slots[1]];
-        let machines = Machines::start(within, NODES, &LIMITS, &flags, &settings(block)).await?;
+        let machines = Machines::start(within, NODES, &flags, &settings(block)).await?;
         let config = machines.config();
         let cluster = Cluster::load(&config)?;
         let (tracker, files) = (cluster.jobtracker().await?, cluster.files().await?);
         let histories = histories.map(Path::to_owned);
         let mut bench =
-            Self { machines, config, tracker, files, size, block, histories, profiles: Profiles::new() };
+            Self { machines, config, tracker, files, block, histories, profiles: Profiles::new() };
         bench.await_nodes().await?;
         for folder in ["/in", "/out"] {
             bench.mrctl(&["fs", "mkdir", folder]).await?;
@@ -228,12 +231,18 @@ impl Bench {
             inputs.insert(input(job.program, job.part), (job.program, job.part));
         }
         for (seed, (path, (program, part))) in (1..).zip(&inputs) {
-            bench.put_input(*program, size / program.slowness() / part, seed, path).await?;
+            bench.put_input(*program, size / part, seed, path).await?;
         }
-        for program in Program::ALL {
-            if workloads.iter().any(|workload| workload.jobs.iter().any(|job| job.program == program)) {
-                bench.calibrate(program).await?;
-            }
+        let is_used = |program: Program| {
+            workloads.iter().any(|workload| workload.jobs.iter().any(|job| job.program == program))
+        };
+        let used = || Program::ALL.into_iter().filter(|program| is_used(*program));
+        for program in used() {
+            bench.put_input(program, size / 2, 1000, &calibration_input(program)).await?;
+        }
+        bench.machines.limit(&LIMITS)?;
+        for program in used() {
+            bench.calibrate(program).await?;
         }
         Ok(bench)
     }
@@ -297,9 +306,7 @@ impl Bench {
     /// Measures the profile of a program on input of its own, with splits of different sizes, which
     /// separates the time of a start from that of the input.
     async fn calibrate(&mut self, program: Program) -> Result<()> {
-        let largest = self.size / program.slowness();
-        let (from, mut histories) = (format!("/in/calibration-{}", program.name()), Vec::new());
-        self.put_input(program, largest / 2, 1000, &from).await?;
+        let (from, mut histories) = (calibration_input(program), Vec::new());
         for divisor in [1, 4] {
             self.machines.drop_caches()?;
             let whole = Job { at_s: 0.0, user: "ann", program, part: 2, reduces: 4 };
@@ -308,14 +315,16 @@ impl Bench {
             self.mrctl(&["fs", "rm", "--recursive", "/out/calibration"]).await?;
         }
         self.save(&format!("calibration-{}", program.name()), &histories)?;
-        let measured = |texts: &[(String, String)]| {
-            let all = history::read_texts(texts)?.calibrate(true);
+        let measured = |texts: &[(String, String)], by_cpu_time: bool| {
+            let all = history::read_texts(texts)?.calibrate(by_cpu_time);
             let found = all.iter().find(|one| one.name == program.name()).and_then(Calibrated::profile);
             found.with_context(|| format!("{}: too little input to measure it", program.name()))
         };
         // The output of a combiner depends on the size of a split, so sizes are those of whole splits.
-        let (both, whole) = (measured(&histories)?, measured(&histories[..1])?);
-        let profile = Profile { map_mbps: both.map_mbps, start_s: both.start_s, ..whole };
+        let (both, whole) = (measured(&histories, true)?, measured(&histories[..1], true)?);
+        // A start waits more than it computes: for messages, and for files of the program.
+        let start_s = measured(&histories, false)?.start_s;
+        let profile = Profile { map_mbps: both.map_mbps, start_s, ..whole };
         self.profiles.insert(program.name().to_owned(), profile);
         Ok(())
     }
@@ -325,10 +334,11 @@ impl Bench {
         let (program, reduces) = (job.program.name(), job.reduces.to_string());
         let fixed =
             ["submit", program, "--name", name, "--input", from, "--output", to, "--reduces", &reduces];
-        let split = format!("split.size={}", self.block / job.program.slowness() / divisor);
-        let more =
-            ["--user", job.user, "--conf", "speculation=false", "--conf", &split, "--detach", "--json"];
-        let printed = self.mrctl(&[&fixed[..], job.program.flags(), &more].concat()).await?;
+        let split = format!("split.size={}", self.block / divisor);
+        let replication = format!("output.replication={OUTPUT_REPLICATION}");
+        let conf = ["--conf", "speculation=false", "--conf", &replication, "--conf", &split];
+        let more = ["--user", job.user, "--detach", "--json"];
+        let printed = self.mrctl(&[&fixed[..], job.program.flags(), &conf, &more].concat()).await?;
         let job: serde_json::Value = serde_json::from_str(&printed).unwrap_or_default();
         let id = job["job"].as_str().context("`mrctl submit --json` did not print a job")?;
         Ok(id.to_owned())
@@ -386,17 +396,20 @@ impl Bench {
             history.real.len(),
             output::count(workload.jobs.len() as u64, "job")
         );
-        let planned = self.plan(workload, &history)?;
-        let faults = history.losses.iter().filter_map(|(tracker, lost, back)| {
-            let node = node_of(&history, *tracker)?;
-            // A tracker is lost this long after its last heartbeat.
-            let at_s = lost.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
-            let for_s = back.map(|back| back.as_secs_f64() - at_s);
-            Some(Fault { at_s: at_s + LATER_S, for_s, what: FaultKind::Node { node } })
-        });
-        let faults = faults.collect();
-        let world = World::new(setup(seed, faults), planned)?;
-        let simulated = world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))?;
+        let simulate = |number: u32| {
+            let later_s = 1.0 + f64::from(number) / f64::from(SIMULATIONS);
+            let faults = history.losses.iter().filter_map(|(tracker, lost, back)| {
+                let node = node_of(&history, *tracker)?;
+                // A tracker is lost this long after its last heartbeat.
+                let at_s = lost.as_secs_f64() - LOST_AFTER.as_secs_f64() + HEARTBEAT.as_secs_f64() / 2.0;
+                let for_s = back.map(|back| back.as_secs_f64() - at_s);
+                Some(Fault { at_s: at_s + later_s, for_s, what: FaultKind::Node { node } })
+            });
+            let seed = seed * u64::from(SIMULATIONS) + u64::from(number);
+            let world = World::new(setup(seed, faults.collect()), self.plan(workload, &history, later_s)?)?;
+            world.run(None).map_err(|broken| anyhow::anyhow!("{}: {broken}", workload.name))
+        };
+        let simulated = (0..SIMULATIONS).map(simulate).collect::<Result<Vec<_>>>()?;
         let real = history.outcome("fair");
         Ok(Comparison::of(workload.name, &real, &simulated))
     }
@@ -423,16 +436,14 @@ impl Bench {
     }
 
     /// Returns the jobs of a run with predicted tasks: the splits, block locations and submission
-    /// times of the run, and the rates of the profiles.
-    fn plan(&self, workload: &Workload, history: &History) -> Result<sim::Workload> {
+    /// times of the run, `later_s` later, and the rates of the profiles.
+    fn plan(&self, workload: &Workload, history: &History, later_s: f64) -> Result<sim::Workload> {
         let mut planned = history.workload.clone();
         for (job, program) in planned.jobs.iter_mut().zip(&workload.jobs) {
             let name = program.program.name();
             let Some(profile) = self.profiles.get(name) else { bail!("{name} was not measured") };
             job.predict(profile);
-            // Cores that are limited slow the start down as well.
-            job.startup_time = Span((job.startup_time.0 as f64 / LIMITS.cores.min(1.0)) as u64);
-            job.at = job.at + sim::workload::seconds(LATER_S);
+            job.at = job.at + sim::workload::seconds(later_s);
             job.hosts = job
                 .hosts
                 .iter()

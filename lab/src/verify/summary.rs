@@ -8,22 +8,27 @@ use sim::{
     trial::Fidelity,
 };
 
-/// A run of a workload and its simulation.
+/// A run of a workload and its simulations. Simulated values are means over these.
 pub(super) struct Comparison {
     pub(super) name: String,
     pub(super) fidelity: Fidelity,
     /// Real and simulated number of preemptions.
-    pub(super) preemptions: [u32; 2],
+    pub(super) preemptions: [f64; 2],
     /// For each job in the real run: recovered tasks, maps among them, node-local ones among these,
     /// and the longest wait of a recovered task in seconds.
     recovery: Vec<Value>,
 }
 
 impl Comparison {
-    pub(super) fn of(name: &str, real: &Outcome, simulated: &Outcome) -> Self {
-        let preemptions = |outcome: &Outcome| -> u32 {
-            outcome.metrics.jobs().map(|(_, job)| job.preemption.preemptions()).sum()
+    pub(super) fn of(name: &str, real: &Outcome, simulated: &[Outcome]) -> Self {
+        let preemptions = |outcome: &Outcome| -> f64 {
+            outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.preemptions())).sum()
         };
+        let each: Vec<Fidelity> = simulated.iter().map(|simulated| Fidelity::of(real, simulated)).collect();
+        let mut jobs = each.first().map_or_else(Vec::new, |first| first.jobs.clone());
+        for (at, (.., simulated_s)) in jobs.iter_mut().enumerate() {
+            *simulated_s = mean(&each.iter().map(|one| one.jobs[at].2).collect::<Vec<_>>());
+        }
         let recovery = real.metrics.jobs().map(|(_, job)| {
             let recovery = &job.recovery;
             json!({
@@ -35,8 +40,8 @@ impl Comparison {
         });
         Self {
             name: name.to_owned(),
-            fidelity: Fidelity::of(real, simulated),
-            preemptions: [preemptions(real), preemptions(simulated)],
+            fidelity: Fidelity { jobs },
+            preemptions: [preemptions(real), mean(&simulated.iter().map(preemptions).collect::<Vec<_>>())],
             recovery: recovery.collect(),
         }
     }
@@ -89,7 +94,8 @@ pub(super) fn errors(all: &[Comparison]) -> Table {
         let differences: Vec<f64> = runs.iter().flat_map(|run| run.fidelity.differences()).collect();
         let errors: Vec<f64> = differences.iter().map(|difference| difference.abs()).collect();
         let percent = |value: f64| Cell::percent(Some(value));
-        let preemptions = |at: usize| Cell::count(runs.iter().map(|run| run.preemptions[at] as usize).sum());
+        let preemptions =
+            |at: usize| Cell::count(runs.iter().map(|run| run.preemptions[at]).sum::<f64>().round() as usize);
         table.row(vec![
             name.unwrap_or("all").into(),
             Cell::count(runs.len()),
@@ -155,7 +161,7 @@ mod tests {
         Comparison {
             name: name.to_owned(),
             fidelity: Fidelity { jobs },
-            preemptions: [2, 3],
+            preemptions: [2.0, 3.0],
             recovery: Vec::new(),
         }
     }

@@ -240,6 +240,7 @@ fn slow_machine(stores: bool) -> Machine {
         speed: 0.01,
         cores: f64::INFINITY,
         disk: if stores { 9e9 / 8.0 } else { 5e3 },
+        disk_writes: None,
         cache: u64::MAX,
         nic: 12.5e6,
         disk_bytes: if stores { 4_000_000_000_000_000 } else { 400_000 },

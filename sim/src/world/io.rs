@@ -45,7 +45,7 @@ impl World {
     fn map_path(&self, at: u32, id: AttemptId, map: &MapRun) -> Path {
         let mut path = Path::default();
         let source = map.source.unwrap_or(at);
-        self.net.add_disk(&mut path, source, 1.0);
+        self.net.add_read(&mut path, source, 1.0);
         self.net.add_transfer(&mut path, source, at, 1.0);
         let known_job = self.jobs_known.get(&id.job());
         if known_job.is_some_and(|known_job| self.workload.jobs[known_job.plan].reduces.is_empty()) {
@@ -53,7 +53,7 @@ impl World {
         } else {
             let is_merged = map.bytes() * map.out > self.setup.costs.memory as f64;
             let times = if is_merged { 3.0 } else { 1.0 };
-            self.net.add_disk(&mut path, at, map.out * times * self.nodes[at as usize].uncached_share());
+            self.net.add_write(&mut path, at, map.out * times * self.nodes[at as usize].uncached_share());
         }
         path
     }
@@ -85,7 +85,7 @@ impl World {
             let found = some.find(|node| is_preferred(*node)).or_else(|| all.find(|node| fits(*node)));
             let Some(to) = found else { return };
             self.net.add_transfer(path, replicas.last().copied().unwrap_or(at), to, part);
-            self.net.add_disk(path, to, part);
+            self.net.add_write(path, to, part);
             replicas.push(to);
         }
     }
@@ -115,7 +115,7 @@ impl World {
             self.net.even_shuffle_path(at, uncached(at))
         };
         let bytes = known_job.map_output_bytes * share;
-        self.net.add_disk(&mut path, at, self.spilled_share(at, bytes));
+        self.net.add_write(&mut path, at, self.spilled_share(at, bytes));
         path
     }
 
@@ -171,7 +171,7 @@ impl World {
         }
         let (bytes, out) = (final_stages.bytes, self.reduce_out(run.id));
         let mut path = Path::default();
-        self.net.add_disk(&mut path, at as u32, self.spilled_share(at as u32, bytes));
+        self.net.add_read(&mut path, at as u32, self.spilled_share(at as u32, bytes));
         self.add_replicas(&mut path, at as u32, run.id, out, bytes * out);
         self.start_flow(at, key, path, final_stages.demand(speed_now), false);
     }
@@ -194,9 +194,9 @@ impl World {
     /// Returns the path of temporary files from one machine to another.
     pub(super) fn transfer_path(&self, source: u32, to: u32) -> Path {
         let mut path = Path::default();
-        self.net.add_disk(&mut path, source, self.nodes[source as usize].uncached_share());
+        self.net.add_read(&mut path, source, self.nodes[source as usize].uncached_share());
         self.net.add_transfer(&mut path, source, to, 1.0);
-        self.net.add_disk(&mut path, to, self.nodes[to as usize].uncached_share());
+        self.net.add_write(&mut path, to, self.nodes[to as usize].uncached_share());
         path
     }
 

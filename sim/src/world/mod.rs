@@ -210,7 +210,10 @@ impl World {
         let disk: Vec<f64> = setup.machines.iter().map(|machine| machine.disk).collect();
         let rack_of = setup.machines.iter().map(|machine| machine.rack).collect();
         let fabric = setup.fabric.unwrap_or_else(|| nic.iter().sum());
-        let net = Net::new(&nic, &disk, rack_of, setup.rack_uplink, fabric);
+        let mut net = Net::new(&nic, &disk, rack_of, setup.rack_uplink, fabric);
+        for (node, machine) in (0..).zip(&setup.machines) {
+            machine.disk_writes.into_iter().for_each(|rate| net.separate_writes(node, rate));
+        }
         // A step of a scenario may restart the JobTracker.
         let restarts = !setup.steps.is_empty()
             || setup.faults.iter().any(|fault| fault.what == crate::fault::FaultKind::JobTracker);

@@ -1,7 +1,8 @@
 //! Disks and network: flows over shared links with max-min fair rates.
 //!
 //! Each node has an uplink, a downlink and a disk, each rack has an uplink and a downlink, and all
-//! racks share the fabric. A disk is a link that readers and writers share. A flow is the data of
+//! racks share the fabric. A disk is a link that readers and writers share, unless the machine has a
+//! rate of writes. A flow is the data of
 //! one attempt. It has a demand (the rate at which the attempt can compute or fetch) and a path:
 //! the links that it uses, and the bytes on each link per byte of the flow. A map that reads from
 //! another node and writes half as much output therefore uses the disk and the uplink of that node,
@@ -62,6 +63,8 @@ pub(super) struct Net {
     nodes: u32,
     racks: u32,
     rack_of: Vec<u32>,
+    /// The link of the writes to the disk of each node.
+    disk_writes: Vec<u32>,
     capacity: Vec<f64>,
     flows: Vec<Option<Flow>>,
     free_ids: Vec<FlowId>,
@@ -87,6 +90,7 @@ impl Net {
             nodes,
             racks,
             rack_of,
+            disk_writes: (2 * nodes..3 * nodes).collect(),
             flows: Vec::new(),
             free_ids: Vec::new(),
             flows_on_link: vec![0; capacity.len()],
@@ -96,6 +100,15 @@ impl Net {
             link_shares: LinkShares::default(),
             dirty: false,
         }
+    }
+
+    /// Gives the writes to the disk of a node a rate of their own.
+    pub(super) fn separate_writes(&mut self, node: u32, rate: f64) {
+        self.disk_writes[node as usize] = self.capacity.len() as u32;
+        self.capacity.push(rate);
+        self.flows_on_link.push(0);
+        self.parts_on_link.push(0.0);
+        self.demand_on_link.push(0.0);
     }
 
     fn up(node: u32) -> u32 {
@@ -136,9 +149,14 @@ impl Net {
         path.iter().find(|(link, _)| *link == disk).map_or(0.0, |(_, part)| part)
     }
 
-    /// Adds `part` bytes on the disk of a node, read or written, to a path.
-    pub(super) fn add_disk(&self, path: &mut Path, node: u32, part: f64) {
+    /// Adds `part` bytes that are read from the disk of a node to a path.
+    pub(super) fn add_read(&self, path: &mut Path, node: u32, part: f64) {
         path.add(self.disk(node), part);
+    }
+
+    /// Adds `part` bytes that are written to the disk of a node to a path.
+    pub(super) fn add_write(&self, path: &mut Path, node: u32, part: f64) {
+        path.add(self.disk_writes[node as usize], part);
     }
 
     /// Adds `part` bytes from one node to another to a path. Between processes of one node no link
@@ -496,18 +514,30 @@ mod tests {
     fn readers_and_writers_share_a_disk() {
         let mut net = Net::new(&[1e9; 2], &[90.0; 2], vec![0; 2], 1e9, 1e9);
         let mut path = Path::default();
-        net.add_disk(&mut path, 0, 1.0);
-        net.add_disk(&mut path, 0, 0.5);
+        net.add_read(&mut path, 0, 1.0);
+        net.add_write(&mut path, 0, 0.5);
         let map = net.add(path.clone(), 1e3, (0, 1), false);
         assert!(is_close(rate(&mut net, map), 60.0), "it reads 60 and writes 30");
         let other = net.add(path, 1e3, (0, 2), false);
         assert!(is_close(rate(&mut net, map), 30.0) && is_close(rate(&mut net, other), 30.0));
         assert!(is_close(net.disk_share(0), 22.5) && is_close(net.disk_share(1), 90.0));
         let mut path = Path::default();
-        net.add_disk(&mut path, 0, 1.0);
+        net.add_read(&mut path, 0, 1.0);
         net.add_transfer(&mut path, 0, 1, 1.0);
         let remote = net.add(path, 1e3, (1, 3), false);
         assert!(is_close(rate(&mut net, remote), 22.5), "a remote reader uses the disk of the source");
+    }
+
+    #[test]
+    fn separate_rates_of_reads_and_writes_do_not_affect_each_other() {
+        let mut net = Net::new(&[1e9; 2], &[90.0; 2], vec![0; 2], 1e9, 1e9);
+        net.separate_writes(0, 40.0);
+        let (mut read, mut write) = (Path::default(), Path::default());
+        net.add_read(&mut read, 0, 1.0);
+        net.add_write(&mut write, 0, 2.0);
+        let reader = net.add(read, 1e3, (0, 1), false);
+        let writer = net.add(write, 1e3, (0, 2), false);
+        assert!(is_close(rate(&mut net, reader), 90.0) && is_close(rate(&mut net, writer), 20.0));
     }
 
     #[test]
@@ -529,7 +559,7 @@ mod tests {
     fn flow_with_a_tiny_part_on_a_full_link_is_not_stopped() {
         let mut net = net(3, 1, 1e9, 1e9);
         let mut path = Path::default();
-        net.add_disk(&mut path, 2, 1.0);
+        net.add_read(&mut path, 2, 1.0);
         net.add_transfer(&mut path, 0, 1, 1.0);
         net.capacity[8] = 50.0; // the disk of node 2
         net.add(path, 200.0, (1, 0), false);
@@ -552,9 +582,9 @@ mod tests {
                 let mut path = net.even_shuffle_path(to, 0.5);
                 if !rng.one_in(3) {
                     path = Path::default();
-                    net.add_disk(&mut path, from, 1.0);
+                    net.add_read(&mut path, from, 1.0);
                     net.add_transfer(&mut path, from, to, 1.0);
-                    net.add_disk(&mut path, to, 0.4);
+                    net.add_write(&mut path, to, 0.4);
                 }
                 paths.push(net.add(path, demand, (0, key), false));
             }

@@ -105,9 +105,9 @@ impl World {
 
     fn copy_blocks(&mut self, source: u32, to: u32, batch: BlockBatch) {
         let mut path = super::net::Path::default();
-        self.net.add_disk(&mut path, source, 1.0);
+        self.net.add_read(&mut path, source, 1.0);
         self.net.add_transfer(&mut path, source, to, 1.0);
-        self.net.add_disk(&mut path, to, 1.0);
+        self.net.add_write(&mut path, to, 1.0);
         let (demand, bytes) = (self.setup.costs.write, batch.bytes as f64);
         self.start_copy((source, to), (path, demand), bytes, CopiedFiles::Blocks(batch));
     }

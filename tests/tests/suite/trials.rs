@@ -43,8 +43,8 @@ fn simulator_predicts_a_short_trial() {
     assert!(number(&result["error"]) < 1.0, "{result:#}");
 }
 
-/// Runs real jobs on machines with limited links, disks and processors, and simulates them. The inputs
-/// are small and the machine may be busy, so only a large error fails.
+/// Runs real jobs on machines with limited links, disks and processors, and simulates them. A node
+/// dies while jobs run. The inputs are small and the machine may be busy, so only a large error fails.
 #[test]
 fn simulator_predicts_real_jobs_on_limited_machines() {
     let _alone = ALONE.lock();
@@ -68,7 +68,9 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
     let have_ended = |job: &Value| number(&job["real_s"]) > 0.0 && number(&job["simulated_s"]) > 0.0;
     assert!(jobs.iter().all(have_ended), "{result:#}");
     assert!(number(&result["profiles"]["wordcount"]["map_mbps"]) > 0.0, "{result:#}");
-    assert!(number(&result["error"]) < 1.0, "{result:#}");
+    let recovered: f64 = jobs.iter().map(|job| number(&job["recovery"]["tasks"])).sum();
+    assert!(recovered > 0.0, "the node died without a task: {result:#}");
+    assert!(number(&result["error"]) < 0.5, "{result:#}");
 }
 
 #[test]
