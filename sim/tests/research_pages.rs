@@ -378,7 +378,7 @@ fn pages_agree_with_the_archived_results() {
 }
 
 /// Pages that describe commands, formats and interfaces: they have settings and examples, and no
-/// results.
+/// tables of results.
 const NOT_CHECKED: [&str; 6] = [
     "research/README.md",
     "schedulers.md",

@@ -22,7 +22,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Mutex, PoisonError},
 };
 
 /// Compare policies on several workloads, with paired statistics
@@ -54,9 +53,9 @@ pub(crate) struct Args {
     /// The first seed
     #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
     first_seed: u64,
-    /// Run the jobs on a real cluster of eight nodes on this machine, a seed after the other; for
+    /// Run the jobs on a real cluster of eight nodes on this machine, one run after the other; for
     /// laptop-hsrtf and laptop-fcs
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["part", "time_limit"])]
     real: bool,
     /// Folder for the results of runs; runs that are there already are not repeated
     #[arg(long, value_name = "DIR")]
@@ -117,21 +116,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     let provenance = Provenance::of_this_process();
     let made_by = provenance.line();
-    let real_cluster = |trial: &Trial| run_for_real(trial);
     let campaign = Campaign {
         workloads: &workloads,
         variants: &variants,
         seeds: args.first_seed..args.first_seed + args.seeds,
         folder: args.dir.as_deref(),
-        real_cluster: args.real.then_some(&real_cluster),
+        real_cluster: args.real.then_some(&run_for_real),
         part: args.part.unwrap_or((0, 1)),
         time_limit: args.time_limit.0,
         made_by: &made_by,
         commit: provenance.commit,
     };
     let runs = SimulationProgress::new();
-    let count = |what: &str, done, of| runs.count_any_run(what, done, of);
-    let records = campaign.run(&count)?;
+    let records = campaign.run(&|what, done, of| runs.count_any_run(what, done, of))?;
     drop(runs);
     let board = Leaderboard::of(&records, &labels, &policies, args.seeds, reference);
     if board.missing_runs > 0 {
@@ -183,14 +180,15 @@ fn check_real(workloads: &[&str]) -> Result<()> {
     }
 }
 
-/// Runs a trial on a real cluster, in a temporary folder below the current one. One trial runs at a
-/// time.
+/// Runs a trial on a real cluster, in a temporary folder below the current one.
 fn run_for_real(trial: &Trial) -> Result<Outcome, String> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
-    let ran = runtime.block_on(lab::trial::run(trial, Path::new(".")));
-    ran.map(|ran| ran.outcome).map_err(|error| format!("{error:#}"))
+    let run = || -> Result<Outcome> {
+        let runtime = tokio::runtime::Runtime::new().context("cannot start threads")?;
+        Ok(runtime.block_on(lab::trial::run(trial, Path::new(".")))?.outcome)
+    };
+    // In a thread of its own, because this one is already in a runtime.
+    let ran = std::thread::scope(|scope| scope.spawn(run).join());
+    ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map_err(|error| format!("{error:#}"))
 }
 
 /// The size of a workload in the first seed.

@@ -215,21 +215,24 @@ impl Campaign<'_> {
         let stored = in_parallel(runs.len(), |at| self.stored(&runs[at]));
         let stored: Vec<Option<RunRecord>> = stored.into_iter().collect::<Result<_, _>>()?;
         let is_ours = |at: &usize| stored[*at].is_none() && at % self.part.1 == self.part.0;
-        let missing: Vec<usize> = (0..runs.len()).filter(is_ours).collect();
+        let missing = (0..runs.len()).filter(is_ours);
+        let (real, simulated): (Vec<usize>, Vec<usize>) = missing.partition(|at| runs[*at].is_real);
+        let count = real.len() + simulated.len();
         let (done, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let new = in_parallel(missing.len(), |at| {
+        let run_one = |at: usize| {
             if failed.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let run = &runs[missing[at]];
-            let record = self.run_and_store(run);
+            let record = self.run_and_store(&runs[at]);
             failed.fetch_or(record.is_err(), Ordering::Relaxed);
-            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
-            watch(&run.describe(), done, missing.len());
+            watch(&runs[at].describe(), done.fetch_add(1, Ordering::Relaxed) + 1, count);
             record.map(Some)
-        });
+        };
+        let mut new = in_parallel(simulated.len(), |at| run_one(simulated[at]));
+        // Real runs have the machine for themselves.
+        new.extend(real.iter().map(|at| run_one(*at)));
         let mut records = stored;
-        for (at, record) in missing.iter().zip(new) {
+        for (at, record) in simulated.iter().chain(&real).zip(new) {
             records[*at] = record?;
         }
         Ok(records.into_iter().flatten().collect())
@@ -243,7 +246,7 @@ impl Campaign<'_> {
 
     fn run_and_store(&self, run: &Run<'_>) -> Result<RunRecord, CampaignError> {
         let failed = |error| CampaignError::Run { workload: run.workload.label.clone(), error };
-        let (record, stopped) = self.simulate(run).map_err(failed)?;
+        let (record, stopped) = self.execute(run).map_err(failed)?;
         if let Some(path) = self.folder.map(|folder| run.path(folder)).filter(|_| !stopped) {
             write_whole(&path, &record).map_err(|source| CampaignError::Io { path, source })?;
         }
@@ -268,7 +271,7 @@ impl Campaign<'_> {
     }
 
     /// Does a run. Also returns whether it was stopped by the time limit.
-    fn simulate(&self, run: &Run<'_>) -> Result<(RunRecord, bool), ExperimentError> {
+    fn execute(&self, run: &Run<'_>) -> Result<(RunRecord, bool), ExperimentError> {
         let case = &run.workload.case;
         let mut setup = case.setup.clone();
         setup.seed = run.seed;
@@ -321,7 +324,7 @@ impl Campaign<'_> {
         }
         (setup.scheduler, setup.params) = (variant.scheduler, variant.params);
         if let Some(real_cluster) = self.real_cluster {
-            let trial = Trial { name: run.describe(), setup, workload, tasks: Tasks::Paced };
+            let trial = Trial { name: "the run".into(), setup, workload, tasks: Tasks::Paced };
             let failed = |why| ExperimentError::RealRun { variant: variant.label, seed: run.seed, why };
             record.add_outcome(&real_cluster(&trial).map_err(failed)?, slots);
             return Ok((record, false));
