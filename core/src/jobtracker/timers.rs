@@ -1,7 +1,7 @@
 //! Timeouts: trackers become suspect and lost, stuck attempts are killed, stragglers are found.
 //!
-//! Every tick, once a second, checks the trackers. It checks the attempts only if one of them may be
-//! late: `JobTracker::next_timeout` is a lower bound, so no queue of timers is needed.
+//! Every tick, once a second, checks everything. This is cheap (a few comparisons for each tracker
+//! and attempt) and needs no queue of timers.
 
 use super::JobTracker;
 use crate::{
@@ -81,27 +81,23 @@ impl JobTracker {
     }
 
     fn check_trackers(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let Config { suspect_after, lost_after, .. } = self.config;
-        let (mut lost, mut suspect) = (Vec::new(), Vec::new());
-        for tracker in self.cluster.silent_trackers(now, suspect_after.min(lost_after)) {
-            let silent_for = now.since(self.cluster.last_seen(tracker.id));
-            if silent_for >= lost_after && tracker.state != TrackerState::Lost {
-                lost.push(tracker.id);
-            } else if silent_for >= suspect_after && tracker.state == TrackerState::Live {
-                suspect.push(tracker.id);
-            }
-        }
-        for id in lost {
+        let silent = |limit: Span| self.cluster.silent_trackers(now, limit);
+        let lost = silent(self.config.lost_after).filter(|tracker| tracker.state != TrackerState::Lost);
+        let lost: Vec<TrackerId> = lost.map(|tracker| tracker.id).collect();
+        let suspect = silent(self.config.suspect_after).filter(|tracker| tracker.state == TrackerState::Live);
+        let suspect = suspect.map(|tracker| tracker.id).filter(|id| lost.binary_search(id).is_err());
+        let suspect: Vec<TrackerId> = suspect.collect();
+        for id in &lost {
             // The facts of one event are one record of the journal, whose size is limited. The next
             // tick handles the remaining trackers.
             if out.len() >= EFFECTS_PER_TICK_MAX {
                 break;
             }
-            self.declare_lost(now, id, &format!("no heartbeat for {lost_after}"), out);
+            self.declare_lost(now, *id, &format!("no heartbeat for {}", self.config.lost_after), out);
         }
         self.forget_lost(now, out);
         for id in suspect {
-            self.declare_suspect(now, id, &format!("no heartbeat for {suspect_after}"), out);
+            self.declare_suspect(now, id, &format!("no heartbeat for {}", self.config.suspect_after), out);
         }
     }
 
@@ -109,10 +105,6 @@ impl JobTracker {
     /// Such an attempt holds its slot until its tracker reports that it has ended. It then counts
     /// as failed, so that a task that always gets stuck does not run forever.
     fn check_attempts(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if now < self.next_timeout {
-            return;
-        }
-        let mut next_timeout = Time(u64::MAX);
         let mut late: Vec<(AttemptId, String)> = Vec::new();
         let mut gone: Vec<AttemptId> = Vec::new();
         let mut overdue: Vec<AttemptId> = Vec::new();
@@ -123,14 +115,7 @@ impl JobTracker {
             let reports = self.cluster.reports(attempt.id.job(), attempt.id.phase());
             let Config { launch_timeout, task_timeout, .. } = self.config;
             let asked = matches!(attempt.state, AttemptState::Splitting | AttemptState::Pausing);
-            let deadline = attempt.preempt_deadline.filter(|_| asked);
-            // A reduce that waits for maps is not late, but it may be as soon as they are done.
-            let timeouts = [
-                reports.last_reported(attempt) + launch_timeout,
-                reports.last_progress(attempt) + task_timeout,
-            ];
-            next_timeout = timeouts.into_iter().chain(deadline).fold(next_timeout, Time::min);
-            if deadline.is_some_and(|deadline| now >= deadline) {
+            if asked && attempt.preempt_deadline.is_some_and(|preempt_deadline| now >= preempt_deadline) {
                 overdue.push(attempt.id);
             }
             if attempt.state == AttemptState::Running && !reports.has_started(attempt) {
@@ -157,7 +142,6 @@ impl JobTracker {
                 _ => {}
             }
         }
-        self.next_timeout = next_timeout;
         // In the order of jobs, not of trackers.
         late.sort_unstable();
         overdue.sort_unstable();
@@ -176,19 +160,6 @@ impl JobTracker {
                 out,
             );
         }
-    }
-
-    /// Updates the time before which no attempt can be late, after a fact.
-    pub(super) fn update_next_timeout(&mut self, now: Time, fact: &Fact) {
-        let Config { launch_timeout, task_timeout, .. } = self.config;
-        let soonest = match fact {
-            Fact::PreemptionDeadlineSet { until, .. } => *until,
-            // Attempts on trackers that were not live were not checked.
-            Fact::TrackerJoined { .. } | Fact::TrackerRecovered { .. } => now,
-            // The timeouts of an attempt that is launched or killed begin now.
-            _ => now + launch_timeout.min(task_timeout),
-        };
-        self.next_timeout = self.next_timeout.min(soonest);
     }
 
     /// Kills an attempt that still holds its slot at the deadline of its preemption. A program may
