@@ -44,6 +44,7 @@ pub use fact::Fact;
 pub use jobtracker::{DrainStatus, JobTracker};
 pub use phase::{PerPhase, Phase};
 pub use plan::{Plan, Refused};
+pub use reserve::AcceptedSlots;
 pub use scheduler::Scheduler;
 pub use time::{Span, Time};
 pub use types::{ids, phase, quantity, split_mix, time};

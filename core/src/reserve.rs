@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 /// The slots that a task with a reservation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AcceptedSlots {
+pub enum AcceptedSlots {
     /// Only a slot of the tracker with the reservation.
     ThisTracker,
     /// Also a slot of another tracker that is as near to the input or checkpoint of the task.

@@ -24,6 +24,15 @@ impl Why {
         Self { rule: Cow::Borrowed(rule), numbers: Vec::new() }
     }
 
+    /// Adds a detail to the name of the rule: `oldest-job` becomes `oldest-job,node-local`.
+    #[must_use]
+    pub fn with_detail(mut self, detail: &str) -> Self {
+        let rule = self.rule.to_mut();
+        rule.push(',');
+        rule.push_str(detail);
+        self
+    }
+
     /// Parses the output of `Display`. Returns `None` if the text is not a rule with numbers.
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');

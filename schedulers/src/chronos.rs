@@ -19,7 +19,7 @@
 //! Chronos has no ranking of its own.
 
 use mrcore::{
-    Cluster, Fact, Phase, Plan, Refused, Scheduler, Span, Time, Why,
+    AcceptedSlots, Cluster, Fact, Phase, Plan, Refused, Scheduler, Span, Time, Why,
     compute::{Numbers, Problem},
     fact::TRACKER_LOST,
     ids::{AttemptId, JobId, TaskId, TrackerId},
@@ -206,7 +206,10 @@ impl Chronos {
             return if anywhere { Placement::Impossible } else { Placement::Waiting };
         };
         let why = Why::rule("recovery").with_beneficiary(task.job);
-        if plan.reserve(task, tracker, recovery_reason(task, tracker, plan)).is_ok() {
+        if plan
+            .reserve(task, (tracker, AcceptedSlots::EquallyNear), recovery_reason(task, tracker, plan))
+            .is_ok()
+        {
             // The preemption cannot fail. If it did, the reservation would lapse.
             let _ = plan.preempt_in_mode(victim, self.preempt_mode, why);
         }

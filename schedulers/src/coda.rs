@@ -7,9 +7,9 @@
 //! 2. **Reduces.** A reduce that waits for maps only holds its slot. A job is *ready* when its last
 //!    map is expected to end within the time that a reduce needs to fetch its input. Reduce slots
 //!    go to ready jobs, the smallest first, then to the others, those whose maps end soonest first.
-//! 3. **Preemption.** A job preempts attempts of jobs with more work by `margin` in this order, and a
-//!    ready job also reduces of jobs that are not ready. Attempts that will end about as soon as they could
-//!    be preempted are left alone, and their slots are counted.
+//! 3. **Preemption.** A job preempts attempts of jobs with more work by `margin` in this order, and
+//!    a ready job also reduces of jobs that are not ready. Attempts that will end about as soon as
+//!    they could be preempted are left alone, and their slots are counted.
 //! 4. **Bound.** Fair sharing is simulated (`virtual_fair`). A job that has taken or will take
 //!    `overdue_after` times as long as it would have under fair sharing is overdue. Overdue jobs
 //!    have precedence for `overdue_share` of the slots and share them evenly.
@@ -22,12 +22,13 @@
 //! Every rule can be switched off. README.md and docs/research/coda.md explain why each exists.
 
 mod estimator;
+mod nodes;
 mod virtual_fair;
 
 use crate::{
-    estimate::demand,
+    estimate::{Mean, demand},
     fair::pools::{self, Pool, Pools},
-    fill::{LocalityDelay, SlotOrder, fill_in_order, locality_reason},
+    fill::{LocalityDelay, SlotOrder, fill_in_order},
     params::Section,
     paused::PausedReduces,
     ranked_queue::{RankedQueue, Real},
@@ -35,13 +36,14 @@ use crate::{
 };
 use estimator::{Estimator, Work, part_reduced};
 use mrcore::{
-    Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
+    AcceptedSlots, Cluster, Fact, PerPhase, Phase, Plan, Scheduler, Span, Time, Why,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::{CheckpointPlace, Locality, PreemptMode},
     scheduler::{Cause, Round},
     task::{Attempt, Task},
 };
+use nodes::{MeasuredMap, Nodes, SLOW};
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -54,22 +56,23 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
         "smallest-job",
         "its job has the least remaining work of the jobs that can use the slot, about {size:s}",
     ),
+    (
+        "maps-end-soonest",
+        "no job needs the slot at once, and the maps of its job end soonest, in about {maps_end:s}",
+    ),
     ("below-min-share", "its pool has less than its minimum share; remaining work: about {size:s}"),
     (
         "beyond-fair-sharing",
         "its job takes much longer than under fair sharing, and such jobs have precedence for {share:%} of the slots",
     ),
-    (
-        "smaller-jobs-first",
-        "the job has about {size:s} of work left; {jobs_ahead job goes|jobs go} first, with less work left",
-    ),
+    ("smaller-jobs-first", "the job has about {size:s} of work left[; {jobs_ahead job goes|jobs go} first]"),
     (
         "ready-jobs-first",
-        "the last map of the job ends in about {maps_end:s}, and its reduces do not need slots before; {jobs_ahead job goes|jobs go} first",
+        "the last map of the job ends in about {maps_end:s}, and its reduces do not need slots before[; {jobs_ahead job goes|jobs go} first]",
     ),
     (
         "shares-with-overdue-jobs",
-        "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots, and {jobs_ahead job goes|jobs go} first",
+        "the job takes much longer than under fair sharing; such jobs share {share:%} of the slots[, and {jobs_ahead job goes|jobs go} first]",
     ),
     (
         "larger-job",
@@ -79,6 +82,7 @@ pub const RULE_TEXTS: &[crate::explain::RuleText] = &[
         "waits-for-maps",
         "its job has maps for another {maps_end:s}, and the slot goes to {for_job:job}, whose maps are done or nearly done",
     ),
+    ("min-share", "the slot goes to {for_job:job}, whose pool has less than its minimum share"),
     ("overdue-job", "the slot goes to {for_job:job}, which takes much longer than under fair sharing"),
     ("slow-node", "its node has {speed:%} of the usual speed, and the task ends sooner on another node"),
 ];
@@ -95,19 +99,8 @@ const FETCH_BYTES_PER_S: f64 = 40e6;
 const LEAD_S: f64 = 3.0;
 /// A job that is ready stays so until its maps need this many times as long.
 const READY_HYSTERESIS: f64 = 3.0;
-/// A node is called slow only after maps have run there for this long.
-const SLOW_MEASURED_S: f64 = 60.0;
-/// A finished map counts this much less for the speed of its node with each later one.
-const FORGETTING: f64 = 0.95;
-/// The value of locality is measured by the last maps of all nodes, which took about this long in
-/// total. With fewer of them, short maps would wait at one time and not at another.
-const LOCALITY_MEASURED_S: f64 = 600.0;
-/// How much it takes to change the assumption that maps take equally long everywhere.
-const LOCALITY_PRIOR_S: f64 = 10.0;
 /// Maps that are slower elsewhere by less than this factor do not wait for a node-local slot.
 const REMOTE_SLOWDOWN_MIN: f64 = 1.05;
-/// A node below this speed is slow.
-const SLOW: f64 = 0.33;
 /// A task waits for a better slot at most this many times as long as expected, plus a constant.
 const PATIENCE: f64 = 4.0;
 const PATIENCE_MIN_S: f64 = 60.0;
@@ -121,6 +114,27 @@ const COST_MARGIN: PerPhase<f64> = PerPhase { map: 5.0, reduce: 1.25 };
 /// The position of a job: jobs that are not ready come last.
 type Rank = (bool, Real);
 
+/// Why a job comes before others, in the order in which jobs get slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Precedence {
+    Overdue,
+    BelowMinShare,
+    LeastWork,
+    /// A reduce slot for a job that is not ready.
+    MapsEndSoonest,
+}
+
+impl Precedence {
+    const fn rule(self) -> &'static str {
+        match self {
+            Self::Overdue => "beyond-fair-sharing",
+            Self::BelowMinShare => "below-min-share",
+            Self::LeastWork => "smallest-job",
+            Self::MapsEndSoonest => "maps-end-soonest",
+        }
+    }
+}
+
 /// The `coda` policy.
 #[derive(Debug)]
 pub struct Coda {
@@ -133,47 +147,15 @@ pub struct Coda {
     jobs: BTreeMap<JobId, JobState>,
     /// Jobs that can use a slot, in order.
     waiting_jobs: PerPhase<RankedQueue<JobId, Rank>>,
-    /// The speed of each node relative to all nodes, if maps have run there long enough. Other
-    /// nodes are assumed to have the usual speed.
-    speeds: BTreeMap<TrackerId, f64>,
-    /// The times of the maps that each node has finished.
-    finished_maps: BTreeMap<TrackerId, NodeTimes>,
-    /// The times of finished maps that were node-local, and of those that were not.
-    finished_near: NodeTimes,
-    finished_far: NodeTimes,
-    /// How many times as long a map takes that is not node-local.
-    remote_slowdown: f64,
+    nodes: Nodes,
     /// Measured time from the request to the release of a slot.
-    latency: PerPhase<crate::estimate::Mean>,
+    latency: PerPhase<Mean>,
     /// The overdue jobs, the one that has been overdue longest first.
     overdue: Vec<JobId>,
     /// Since when jobs have left slots of slow nodes free.
     declined_since: BTreeMap<JobId, Time>,
     /// Whether jobs have arrived or become ready since the last round.
     wants_round: bool,
-}
-
-/// The expected and the measured time of maps on a node.
-#[derive(Debug, Clone, Copy, Default)]
-struct NodeTimes {
-    expected_s: f64,
-    taken_s: f64,
-}
-
-impl NodeTimes {
-    fn add(&mut self, expected_s: f64, taken_s: f64) {
-        self.expected_s += expected_s;
-        self.taken_s += taken_s;
-    }
-
-    /// Lets what was added so far count less.
-    fn forget(&mut self, factor: f64) {
-        (self.expected_s, self.taken_s) = (self.expected_s * factor, self.taken_s * factor);
-    }
-
-    fn ratio(&self) -> f64 {
-        self.expected_s / self.taken_s.max(1e-6)
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -271,11 +253,7 @@ impl Coda {
             virtual_fair: VirtualFair::default(),
             jobs: BTreeMap::new(),
             waiting_jobs: PerPhase::default(),
-            speeds: BTreeMap::new(),
-            finished_maps: BTreeMap::new(),
-            finished_near: NodeTimes::default(),
-            finished_far: NodeTimes::default(),
-            remote_slowdown: 1.0,
+            nodes: Nodes::default(),
             latency: PerPhase::default(),
             overdue: Vec::new(),
             declined_since: BTreeMap::new(),
@@ -341,7 +319,7 @@ impl Coda {
             self.refresh(job.id, cluster);
         }
         self.share_overdue_slots(&running, cluster);
-        self.measure_speeds(&running, now, cluster);
+        self.measure_nodes(&running, now, cluster);
     }
 
     fn advance_virtual_fair(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
@@ -380,53 +358,36 @@ impl Coda {
         }
     }
 
-    /// Measures the speed of each node: the expected time of the work that its maps have done,
-    /// divided by the time that they took, relative to all nodes.
-    fn measure_speeds(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
-        let mut sums = self.finished_maps.clone();
-        let prior = NodeTimes { expected_s: LOCALITY_PRIOR_S, taken_s: LOCALITY_PRIOR_S };
-        let (mut near, mut far) = (prior, prior);
+    /// Measures the speed of the nodes and the value of locality.
+    fn measure_nodes(&mut self, running: &[&Job], now: Time, cluster: &Cluster) {
+        let mut maps = Vec::new();
         for job in running {
             for (attempt, progress) in cluster.running(job, Phase::Map) {
                 let done = f64::from(progress.unwrap_or_default().done);
                 if done > 0.0
                     && let Some(expected_s) = self.expected_map_s(job, attempt.id)
                 {
-                    let taken_s = now.since(attempt.launched).as_secs_f64();
-                    sums.entry(attempt.tracker).or_default().add(done * expected_s, taken_s);
-                    let times = if is_node_local(job, attempt, cluster) { &mut near } else { &mut far };
-                    times.add(done * expected_s, taken_s);
+                    maps.push(MeasuredMap { job, attempt, done, expected_s });
                 }
             }
         }
-        near.add(self.finished_near.expected_s, self.finished_near.taken_s);
-        far.add(self.finished_far.expected_s, self.finished_far.taken_s);
-        self.remote_slowdown = near.ratio() / far.ratio();
-        let mut all = NodeTimes::default();
-        for node in sums.values() {
-            all.add(node.expected_s, node.taken_s);
-        }
-        let measured = sums.iter().filter(|(_, node)| node.taken_s > SLOW_MEASURED_S);
-        self.speeds = measured.map(|(tracker, node)| (*tracker, node.ratio() / all.ratio())).collect();
+        self.nodes.measure(&maps, now, cluster);
     }
 
-    /// Counts a finished map for the speed of its node and for the value of locality. The first part
-    /// of a split map counts as well: otherwise nothing would be known about a slow node when all
-    /// maps have left it.
+    /// Counts a finished map for the speed of its node. The first part of a split map counts as
+    /// well: otherwise nothing would be known about a slow node when all maps have left it.
     fn record_map(&mut self, id: AttemptId, now: Time, cluster: &Cluster) {
         let (Some(job), Some(attempt)) = (cluster.job(id.job()), cluster.attempt(id)) else { return };
-        if id.phase() != Phase::Map {
-            return;
+        if id.phase() == Phase::Map
+            && let Some(expected_s) = self.expected_map_s(job, id)
+        {
+            self.nodes.record(&MeasuredMap { job, attempt, done: 1.0, expected_s }, now, cluster);
         }
-        let Some(expected_s) = self.expected_map_s(job, id) else { return };
-        let taken_s = now.since(attempt.launched).as_secs_f64();
-        let node = self.finished_maps.entry(attempt.tracker).or_default();
-        node.forget(FORGETTING);
-        node.add(expected_s, taken_s);
-        let is_near = is_node_local(job, attempt, cluster);
-        let times = if is_near { &mut self.finished_near } else { &mut self.finished_far };
-        times.add(expected_s, taken_s);
-        times.forget((LOCALITY_MEASURED_S / times.taken_s.max(1e-6)).min(1.0));
+    }
+
+    /// Returns the speed of a node relative to the usual speed; 1 if slow nodes are not avoided.
+    fn speed(&self, tracker: TrackerId) -> f64 {
+        if self.settings.avoids_slow_nodes { self.nodes.speed(tracker) } else { 1.0 }
     }
 
     /// Returns the expected seconds of a map by the other maps of its job, or, if the job has only
@@ -437,13 +398,6 @@ impl Coda {
         let part = if input_bytes > 0.0 { bytes / input_bytes } else { 1.0 / job.tasks.map.len() as f64 };
         let total_s = if job.spec.splits.len() > 2 { measured_map_s } else { earlier_map_s };
         total_s.map(|total_s| total_s * part)
-    }
-
-    fn speed(&self, tracker: TrackerId) -> f64 {
-        if !self.settings.avoids_slow_nodes {
-            return 1.0;
-        }
-        self.speeds.get(&tracker).copied().unwrap_or(1.0)
     }
 
     /// Returns whether a task of a job would end sooner on another node than on this slow one,
@@ -527,27 +481,50 @@ impl Coda {
         self.settings.min_shares && self.pools.pool_of(job).is_some_and(below)
     }
 
-    /// Returns the jobs that can use a slot in the order in which they get one, with the rule. A
-    /// job may occur more than once.
+    /// Returns the jobs that can use a slot in the order in which they get one. A job may occur more
+    /// than once.
     fn in_order<'a>(
         &'a self,
         phase: Phase,
         plan: &Plan<'_>,
-    ) -> impl Iterator<Item = (JobId, &'static str)> + 'a {
-        let overdue = self.overdue_jobs(phase, plan).into_iter().map(|id| (id, "beyond-fair-sharing"));
+    ) -> impl Iterator<Item = (JobId, Precedence)> + 'a {
+        let overdue = self.overdue_jobs(phase, plan).into_iter().map(|id| (id, Precedence::Overdue));
         let waiting = || self.waiting_jobs[phase].iter();
         let below = waiting().filter(move |id| self.is_below_min(*id, phase));
-        let below = below.map(|id| (id, "below-min-share"));
-        overdue.chain(below).chain(waiting().map(|id| (id, "smallest-job")))
+        let below = below.map(|id| (id, Precedence::BelowMinShare));
+        overdue.chain(below).chain(waiting().map(move |id| (id, self.state(id).precedence(phase))))
+    }
+
+    /// Returns the precedence of a job that holds this many slots.
+    fn precedence(&self, id: JobId, phase: Phase, held_slots: u32) -> Precedence {
+        let state = self.state(id);
+        if state.overdue_since.is_some() && held_slots < state.overdue_slots[phase] {
+            Precedence::Overdue
+        } else if self.is_below_min(id, phase) {
+            Precedence::BelowMinShare
+        } else {
+            state.precedence(phase)
+        }
+    }
+
+    /// Returns the reason why a job gets a slot.
+    fn launch_reason(&self, id: JobId, phase: Phase, precedence: Precedence, detail: &str) -> Why {
+        let (state, why) = (self.state(id), Why::rule(precedence.rule()));
+        let why = if detail.is_empty() { why } else { why.with_detail(detail) };
+        match precedence {
+            Precedence::Overdue => why.with("share", self.settings.overdue_share),
+            Precedence::MapsEndSoonest => why.with("maps_end", state.maps_end_s),
+            Precedence::BelowMinShare | Precedence::LeastWork => why.with("size", state.size[phase]),
+        }
     }
 
     /// Returns the map that gets a slot. A job waits for a node-local slot, at most as long as a
     /// map loses elsewhere.
-    fn choose_map(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str, Why)> {
+    fn choose_map(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let mut delay = std::mem::take(&mut self.locality_delay);
         let mut declined_since = std::mem::take(&mut self.declined_since);
         let (slot, now) = ((Phase::Map, tracker), plan.now());
-        let found = self.in_order(Phase::Map, plan).find_map(|(id, rule)| {
+        let found = self.in_order(Phase::Map, plan).find_map(|(id, precedence)| {
             let job = plan.cluster().job(id)?;
             if self.declines(id, slot, now, &mut declined_since) {
                 return None;
@@ -555,23 +532,23 @@ impl Coda {
             let waited = delay.since(id).map_or(Span(0), |since| now.since(since));
             let is_over = waited.as_secs_f64() >= self.remote_loss_s(id);
             let (task, near) = delay.next_map(job, tracker, is_over, plan)?;
-            Some((task, rule, locality_reason(map_rules(rule), near)))
+            Some((task, self.launch_reason(id, Phase::Map, precedence, near.name())))
         });
         (self.locality_delay, self.declined_since) = (delay, declined_since);
         found
     }
 
     /// Returns the reduce that gets a slot.
-    fn choose_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, &'static str, Why)> {
+    fn choose_reduce(&mut self, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
         let mut declined_since = std::mem::take(&mut self.declined_since);
         let (slot, now) = ((Phase::Reduce, tracker), plan.now());
-        let found = self.in_order(Phase::Reduce, plan).find_map(|(id, rule)| {
+        let found = self.in_order(Phase::Reduce, plan).find_map(|(id, precedence)| {
             let job = plan.cluster().job(id)?;
             if self.declines(id, slot, now, &mut declined_since) {
                 return None;
             }
             let (task, how) = self.reduce_for(job, tracker, plan)?;
-            Some((task, rule, Why::rule(reduce_rule(rule, how))))
+            Some((task, self.launch_reason(id, Phase::Reduce, precedence, how)))
         });
         self.declined_since = declined_since;
         found
@@ -582,8 +559,9 @@ impl Coda {
         if !self.settings.measures_locality {
             return f64::INFINITY;
         }
-        let loss_s = self.state(job).work.task_s.map * (self.remote_slowdown - 1.0);
-        if self.remote_slowdown < REMOTE_SLOWDOWN_MIN { 0.0 } else { loss_s }
+        let slowdown = self.nodes.remote_slowdown();
+        let loss_s = self.state(job).work.task_s.map * (slowdown - 1.0);
+        if slowdown < REMOTE_SLOWDOWN_MIN { 0.0 } else { loss_s }
     }
 
     /// Returns the reduce that a job would run on a tracker: one whose checkpoint is there, a new
@@ -593,7 +571,7 @@ impl Coda {
             return Some((plan.next_reduce(job, tracker)?, ""));
         }
         if let Some((task, place)) = plan.next_reduce_at(job, tracker, CheckpointPlace::None) {
-            return Some((task, if place == CheckpointPlace::Local { ",resumed" } else { "" }));
+            return Some((task, if place == CheckpointPlace::Local { "resumed" } else { "" }));
         }
         let mut paused =
             self.paused.tasks_of(job.id).filter_map(|index| job.tasks.reduce.get(index as usize));
@@ -602,7 +580,7 @@ impl Coda {
                 && plan.could_run(task.id, tracker).is_ok()
                 && self.may_migrate(task, plan)
         });
-        found.map(|task| (task.id, ",migrated"))
+        found.map(|task| (task.id, "migrated"))
     }
 
     /// Returns whether a paused reduce may resume on a node without its checkpoint.
@@ -629,7 +607,8 @@ impl Coda {
         attempts.map(|attempt| self.remaining_s(attempt, plan)).fold(f64::INFINITY, f64::min)
     }
 
-    /// Returns the seconds until an attempt ends by itself.
+    /// Returns the seconds until an attempt ends by itself. A reduce that has already taken longer
+    /// than predicted needs at least as much more.
     fn remaining_s(&self, attempt: &Attempt, plan: &Plan<'_>) -> f64 {
         let progress = plan.cluster().progress(attempt);
         let state = self.state(attempt.id.job());
@@ -640,7 +619,11 @@ impl Coda {
                 if done > 0.0 { elapsed * (1.0 - done) / done } else { state.work.task_s.map }
             }
             Phase::Reduce => {
-                let left_s = state.work.task_s.reduce * (1.0 - part_reduced(progress));
+                let task_s = state.work.task_s.reduce;
+                let job = plan.cluster().job(attempt.id.job());
+                let taken = job.and_then(|job| job.reduce_time(attempt.id, plan.now()));
+                let overrun_s = taken.map_or(0.0, |taken| taken.as_secs_f64() - task_s);
+                let left_s = (task_s * (1.0 - part_reduced(progress))).max(overrun_s);
                 state.maps_end_s + left_s / self.speed(attempt.tracker).min(1.0)
             }
         }
@@ -733,13 +716,6 @@ impl Coda {
     }
 }
 
-/// The rules of launched maps, by reason and locality.
-const MAP_RULES: [[&str; 3]; 3] = [
-    ["smallest-job,node-local", "smallest-job,rack-local", "smallest-job,off-rack"],
-    ["below-min-share,node-local", "below-min-share,rack-local", "below-min-share,off-rack"],
-    ["beyond-fair-sharing,node-local", "beyond-fair-sharing,rack-local", "beyond-fair-sharing,off-rack"],
-];
-
 /// Returns how often the task of an attempt was interrupted. The remainder of a map that was split
 /// is a new task with the same root.
 fn interruptions(attempt: &Attempt, cluster: &Cluster) -> u32 {
@@ -747,11 +723,6 @@ fn interruptions(attempt: &Attempt, cluster: &Cluster) -> u32 {
     let root = cluster.task(attempt.id.task).map(|task| task.root);
     let pieces = job.into_iter().flat_map(|job| &job.tasks.map).filter(|task| Some(task.root) == root);
     attempt.id.number + (pieces.count() as u32).saturating_sub(1)
-}
-
-fn is_node_local(job: &Job, attempt: &Attempt, cluster: &Cluster) -> bool {
-    let host = cluster.tracker(attempt.tracker).map(|tracker| tracker.host);
-    host.zip(job.task(attempt.id.task)).is_some_and(|(host, task)| task.hosts.contains(&host))
 }
 
 /// Divides slots evenly among jobs that can use these numbers of slots. What cannot be divided goes
@@ -769,31 +740,18 @@ fn divide_evenly(slots: u32, usable: &[u32]) -> Vec<u32> {
     shares
 }
 
-fn map_rules(rule: &str) -> [&'static str; 3] {
-    match rule {
-        "below-min-share" => MAP_RULES[1],
-        "beyond-fair-sharing" => MAP_RULES[2],
-        _ => MAP_RULES[0],
-    }
-}
-
-fn reduce_rule(rule: &'static str, how: &str) -> &'static str {
-    match (rule, how) {
-        ("smallest-job", ",resumed") => "smallest-job,resumed",
-        ("smallest-job", ",migrated") => "smallest-job,migrated",
-        ("below-min-share", ",resumed") => "below-min-share,resumed",
-        ("below-min-share", ",migrated") => "below-min-share,migrated",
-        ("beyond-fair-sharing", ",resumed") => "beyond-fair-sharing,resumed",
-        ("beyond-fair-sharing", ",migrated") => "beyond-fair-sharing,migrated",
-        _ => rule,
-    }
-}
-
 impl JobState {
     fn rank(&self, phase: Phase) -> Rank {
         match phase {
             Phase::Reduce if !self.is_ready => (true, Real(self.maps_end_s)),
             _ => (false, Real(self.size[phase])),
+        }
+    }
+
+    fn precedence(&self, phase: Phase) -> Precedence {
+        match phase {
+            Phase::Reduce if !self.is_ready => Precedence::MapsEndSoonest,
+            _ => Precedence::LeastWork,
         }
     }
 }
@@ -821,7 +779,7 @@ impl PreemptionRules for Preemption<'_> {
     }
 
     fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
-        self.policy.may_preempt_from(to, from, phase, plan)
+        self.policy.preemption_rule(to, from, phase, plan).is_some()
     }
 
     fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool {
@@ -835,79 +793,86 @@ impl PreemptionRules for Preemption<'_> {
         if self.policy.is_too_slow(job.id, phase, tracker) {
             return None;
         }
-        let (task, why) = match phase {
+        let (task, detail) = match phase {
             Phase::Map => {
                 let (task, near) = plan.next_map(job, tracker, self.limit)?;
-                (task, locality_reason(map_rules("smallest-job"), near))
+                (task, near.name())
             }
-            Phase::Reduce => {
-                let (task, how) = self.policy.reduce_for(job, tracker, plan)?;
-                (task, Why::rule(reduce_rule("smallest-job", how)))
-            }
+            Phase::Reduce => self.policy.reduce_for(job, tracker, plan)?,
         };
-        Some((task, why.with("size", self.policy.state(job.id).size[phase])))
+        let retained_slots = Coda::retained_slots(job.id, phase, plan);
+        let precedence = self.policy.precedence(job.id, phase, retained_slots);
+        Some((task, self.policy.launch_reason(job.id, phase, precedence, detail)))
     }
 
-    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
+    /// A free slot of a slow node may be as near to the input, but the task would end later there.
+    fn accepted_slots(&self) -> AcceptedSlots {
+        if self.policy.settings.avoids_slow_nodes && self.policy.nodes.has_slow() {
+            AcceptedSlots::ThisTracker
+        } else {
+            AcceptedSlots::EquallyNear
+        }
+    }
+
+    fn reason(&self, victim: AttemptId, beneficiary: JobId, plan: &Plan<'_>) -> Why {
         let (from, to) = (self.policy.state(victim.job()), self.policy.state(beneficiary));
         let phase = victim.phase();
-        let (size, less) = (from.size[phase], to.size[phase]);
-        let why = if to.overdue_since.is_some() && size <= less {
-            Why::rule("overdue-job")
-        } else if phase == Phase::Reduce && !from.is_ready {
-            Why::rule("waits-for-maps").with("maps_end", from.maps_end_s)
-        } else {
-            Why::rule("larger-job").with("size", size).with("less", less)
+        let rule = self.policy.preemption_rule(beneficiary, victim.job(), phase, plan);
+        let why = match rule {
+            Some("waits-for-maps") => Why::rule("waits-for-maps").with("maps_end", from.maps_end_s),
+            Some("larger-job") | None => {
+                Why::rule("larger-job").with("size", from.size[phase]).with("less", to.size[phase])
+            }
+            Some(rule) => Why::rule(rule),
         };
         why.with_beneficiary(beneficiary)
     }
 }
 
 impl Coda {
-    /// Returns whether a slot may move from a job to another.
-    fn may_preempt_from(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> bool {
+    /// Returns the rule by which a slot may move from a job to another, if it may.
+    fn preemption_rule(&self, to: JobId, from: JobId, phase: Phase, plan: &Plan<'_>) -> Option<&'static str> {
         let (to_state, from_state) = (self.state(to), self.state(from));
         // An overdue job keeps its share, and takes what it lacks from all others.
         if from_state.overdue_since.is_some()
             && Self::retained_slots(from, phase, plan) <= from_state.overdue_slots[phase]
         {
-            return false;
+            return None;
         }
         if to_state.overdue_since.is_some()
             && Self::retained_slots(to, phase, plan) < to_state.overdue_slots[phase]
         {
-            return true;
+            return Some("overdue-job");
         }
         if self.settings.min_shares && self.pools.pool_number(to) != self.pools.pool_number(from) {
             let at_min = |pool: &Pool| pool.retained_slots(phase, plan) <= f64::from(pool.min[phase]);
             if self.pools.pool_of(from).is_some_and(|pool| pool.min[phase] > 0 && at_min(pool)) {
-                return false;
+                return None;
             }
             // What this round preempts for the pool counts.
             let below = |pool: &Pool| {
                 pool.min[phase] > 0 && pool.retained_slots(phase, plan) < f64::from(pool.min[phase])
             };
             if self.pools.pool_of(to).is_some_and(below) {
-                return true;
+                return Some("min-share");
             }
         }
         if phase == Phase::Reduce && !to_state.is_ready {
-            return false;
+            return None;
         }
-        (phase == Phase::Reduce && !from_state.is_ready)
-            || from_state.size[phase] > self.settings.margin * to_state.size[phase]
+        if phase == Phase::Reduce && !from_state.is_ready {
+            return Some("waits-for-maps");
+        }
+        (from_state.size[phase] > self.settings.margin * to_state.size[phase]).then_some("larger-job")
     }
 }
 
 impl SlotOrder for Coda {
     fn choose(&mut self, phase: Phase, tracker: TrackerId, plan: &Plan<'_>) -> Option<(TaskId, Why)> {
-        let (task, rule, why) = match phase {
-            Phase::Map => self.choose_map(tracker, plan)?,
-            Phase::Reduce => self.choose_reduce(tracker, plan)?,
-        };
-        let why = why.with("size", self.state(task.job).size[phase]);
-        let is_overdue = rule == "beyond-fair-sharing";
-        Some((task, if is_overdue { why.with("share", self.settings.overdue_share) } else { why }))
+        match phase {
+            Phase::Map => self.choose_map(tracker, plan),
+            Phase::Reduce => self.choose_reduce(tracker, plan),
+        }
     }
 
     fn charge(&mut self, job: JobId, phase: Phase, _plan: &Plan<'_>) {
@@ -950,8 +915,7 @@ impl Scheduler for Coda {
             }
             Fact::AttemptSucceeded { attempt, .. } => self.record_map(*attempt, now, cluster),
             Fact::TrackerLost { tracker, .. } | Fact::TrackerForgotten { tracker, .. } => {
-                self.speeds.remove(tracker);
-                self.finished_maps.remove(tracker);
+                self.nodes.forget(*tracker);
             }
             _ => {}
         }
@@ -993,11 +957,16 @@ impl Scheduler for Coda {
         (self.state(a).rank(phase), a) < (self.state(b).rank(phase), b)
     }
 
-    fn explain(&self, job: &Job, _now: Time, _cluster: &Cluster) -> Vec<Why> {
+    fn explain(&self, job: &Job, _now: Time, cluster: &Cluster) -> Vec<Why> {
         let state = self.state(job.id);
         let waits = |phase: &Phase| self.waiting_jobs[*phase].key(job.id).is_some();
+        let place = |id: JobId, phase: Phase| {
+            let held = cluster.job(id).map_or(0, |job| job.running[phase].len() as u32);
+            (self.precedence(id, phase, held), self.state(id).rank(phase), id)
+        };
         let reason = |phase: Phase| {
-            let ahead = self.waiting_jobs[phase].ahead_of(job.id).count() as f64;
+            let own = place(job.id, phase);
+            let ahead = self.waiting_jobs[phase].iter().filter(|id| place(*id, phase) < own).count();
             let why = if state.overdue_since.is_some() {
                 Why::rule("shares-with-overdue-jobs").with("share", self.settings.overdue_share)
             } else if phase == Phase::Reduce && !state.is_ready {
@@ -1005,9 +974,9 @@ impl Scheduler for Coda {
             } else {
                 Why::rule("smaller-jobs-first").with("size", state.size[phase])
             };
-            why.with("jobs_ahead", ahead)
+            if ahead > 0 { why.with("jobs_ahead", ahead as f64) } else { why }
         };
-        Phase::BOTH.into_iter().filter(waits).map(reason).take(1).collect()
+        Phase::BOTH.into_iter().filter(waits).map(reason).collect()
     }
 }
 

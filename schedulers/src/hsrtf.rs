@@ -281,7 +281,7 @@ impl PreemptionRules for Hsrtf {
         Some((fit.task, estimate.add_numbers_to(Why::rule(fit.rule), phase, self.is_pure())))
     }
 
-    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
+    fn reason(&self, victim: AttemptId, beneficiary: JobId, _plan: &Plan<'_>) -> Why {
         let remaining = |job: JobId| self.estimator.estimate_of(job).remaining;
         let why = Why::rule("longest-remaining-time").with("remaining", remaining(victim.job()));
         why.with("shorter", remaining(beneficiary)).with_beneficiary(beneficiary)

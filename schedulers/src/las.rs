@@ -147,7 +147,7 @@ impl PreemptionRules for Las {
         self.task_for(job, victim.id.phase(), victim.tracker, plan)
     }
 
-    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why {
+    fn reason(&self, victim: AttemptId, beneficiary: JobId, _plan: &Plan<'_>) -> Why {
         let why = Why::rule("more-service").with("used", self.used_s(victim.job()));
         why.with("less", self.used_s(beneficiary)).with_beneficiary(beneficiary)
     }

@@ -1,7 +1,7 @@
 //! Chooses attempts to preempt, in the order of a policy.
 
 use mrcore::{
-    Phase, Plan, Span, Time, Why,
+    AcceptedSlots, Phase, Plan, Span, Time, Why,
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     plan::PreemptMode,
@@ -105,8 +105,12 @@ pub trait PreemptionRules {
     fn is_protected(&self, victim: &Attempt, plan: &Plan<'_>) -> bool;
     /// Returns the task that a job would run in the slot of a victim, and the reason.
     fn task_in_slot(&self, job: &Job, victim: &Attempt, plan: &Plan<'_>) -> Option<(TaskId, Why)>;
+    /// Returns the slots that a task may use for which an attempt was preempted.
+    fn accepted_slots(&self) -> AcceptedSlots {
+        AcceptedSlots::EquallyNear
+    }
     /// Returns the reason why an attempt is preempted for a job.
-    fn reason(&self, victim: AttemptId, beneficiary: JobId) -> Why;
+    fn reason(&self, victim: AttemptId, beneficiary: JobId, plan: &Plan<'_>) -> Why;
 }
 
 /// Preempts attempts for jobs, at most for the slots that they miss. `in_need` are the jobs in the
@@ -154,8 +158,9 @@ pub fn preempt_for_jobs(
             let Some(victim) = victims.next_after(&mut passed, may) else { break };
             let Some((task, on, why)) = slot else { break };
             // An attempt that has already been preempted, for example by a user, is skipped.
-            if plan.preempt_in_mode(victim, preempt_mode, rules.reason(victim, job.id)).is_ok() {
-                let _ = plan.reserve(task, on, why);
+            let reason = rules.reason(victim, job.id, plan);
+            if plan.preempt_in_mode(victim, preempt_mode, reason).is_ok() {
+                let _ = plan.reserve(task, (on, rules.accepted_slots()), why);
             }
         }
     }

@@ -230,10 +230,15 @@ impl Setup {
         if self.scheduler == RANDOM {
             return Ok(Box::new(RandomPolicy(Rng::of(self.seed, "policy"))));
         }
+        let mut params = self.params.clone();
+        if params.contains_key("coda.estimate_error") {
+            // Each seed has other wrong estimates.
+            params.entry("coda.estimate_error_seed".into()).or_insert_with(|| self.seed.to_string());
+        }
         let policy: Box<dyn Scheduler> = if self.scheduler == external::NAME {
-            Box::new(External::start(&self.params, self.environment(), failure)?)
+            Box::new(External::start(&params, self.environment(), failure)?)
         } else {
-            schedulers::make_with(self.own_policies, &self.scheduler, &self.params)?
+            schedulers::make_with(self.own_policies, &self.scheduler, &params)?
         };
         let began = Instant::now();
         Ok(Box::new(Timed::new(policy, Box::new(move || began.elapsed()), spent.clone())))

@@ -15,12 +15,19 @@ pub enum Locality {
     OffRack,
 }
 
-impl fmt::Display for Locality {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Locality {
+    /// Returns its name, such as `node-local`.
+    pub const fn name(self) -> &'static str {
+        match self {
             Locality::NodeLocal => "node-local",
             Locality::RackLocal => "rack-local",
             Locality::OffRack => "off-rack",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Locality {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }

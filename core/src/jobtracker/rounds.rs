@@ -9,7 +9,6 @@ use crate::{
     job::Job,
     phase::Phase,
     plan::{Decision, Locality, Plan, Why},
-    reserve::AcceptedSlots,
     scheduler::{Cause, Round},
     shadow::Shadow,
     task::PreemptKind,
@@ -85,13 +84,9 @@ impl JobTracker {
                         self.record(now, Fact::PreemptionDeadlineSet { attempt, until }, out);
                     }
                 }
-                Decision::Reserve { task, on, why } => {
-                    self.reservations.insert(
-                        task,
-                        (on, AcceptedSlots::EquallyNear),
-                        self.reserved_until(now),
-                        why,
-                    );
+                Decision::Reserve { task, on, accepted_slots, why } => {
+                    let until = self.reserved_until(now);
+                    self.reservations.insert(task, (on, accepted_slots), until, why);
                 }
             }
         }

@@ -15,7 +15,7 @@ use crate::{
     ids::{AttemptId, JobId, TaskId, TrackerId},
     job::Job,
     phase::{PerPhase, Phase},
-    reserve::Reservations,
+    reserve::{AcceptedSlots, Reservations},
     task::{Attempt, AttemptState, PreemptKind, Task},
     time::Time,
     tracker::{Tracker, TrackerState},
@@ -97,7 +97,7 @@ pub enum Decision {
         why: Why,
     },
     /// Reserve the next free slot of a tracker for a task.
-    Reserve { task: TaskId, on: TrackerId, why: Why },
+    Reserve { task: TaskId, on: TrackerId, accepted_slots: AcceptedSlots, why: Why },
 }
 
 /// The view and the decisions of one round.
@@ -411,7 +411,12 @@ impl<'a> Plan<'a> {
     /// Reserves the next free slot of a tracker for a task that is pending, or whose attempt is on
     /// a suspect tracker. Until the task is launched, queries do not return it, and other tasks
     /// cannot use the slot.
-    pub fn reserve(&mut self, task: TaskId, on: TrackerId, why: Why) -> Result<(), Refused> {
+    pub fn reserve(
+        &mut self,
+        task: TaskId,
+        (on, accepted_slots): (TrackerId, AcceptedSlots),
+        why: Why,
+    ) -> Result<(), Refused> {
         let could = self.could_run(task, on);
         self.count_refusal(could)?;
         if self.reserved_place(task).is_none()
@@ -421,7 +426,7 @@ impl<'a> Plan<'a> {
             self.reserved_slots.borrow_mut().entry(job.id).or_default()[task.phase] = before + 1;
         }
         self.new_reservations.insert(task, on);
-        self.decisions.push(Decision::Reserve { task, on, why });
+        self.decisions.push(Decision::Reserve { task, on, accepted_slots, why });
         Ok(())
     }
 

@@ -21,6 +21,9 @@ use std::collections::BTreeMap;
 /// An earlier job counts this much less with each later job of its kind.
 const FORGETTING: f64 = 0.9;
 
+/// Tasks of this many programs are remembered.
+const PROGRAMS_MAX: usize = 1000;
+
 /// The maps of a job are compared with each other when as many have been measured.
 const MEASURED_MAPS_MIN: f64 = 3.0;
 
@@ -57,7 +60,7 @@ struct MapWork {
 /// input bytes of a task. `None` stands for all.
 type Kind = (Option<ProgramNumber>, Phase, Option<u32>);
 
-/// The position of a program in the order in which programs were first submitted.
+/// The number of a program in the order in which programs were first submitted.
 type ProgramNumber = u32;
 
 /// Times of the tasks of earlier jobs.
@@ -76,9 +79,10 @@ pub(super) struct Estimator {
     default_s: PerPhase<f64>,
     /// Whether to predict from earlier jobs.
     predicts: bool,
-    error: Error,
+    error: EstimateError,
     flow: DataFlow,
     programs: BTreeMap<String, ProgramNumber>,
+    next_program: ProgramNumber,
     /// The programs of the active jobs.
     program_of: BTreeMap<JobId, ProgramNumber>,
     earlier_tasks: BTreeMap<Kind, EarlierTasks>,
@@ -88,17 +92,31 @@ pub(super) struct Estimator {
 
 /// A deliberate error of all estimates, for experiments.
 #[derive(Debug, Clone, Copy)]
-struct Error {
+struct EstimateError {
     factor: f64,
-    /// Whether each job is over- or underestimated at random. Otherwise all are overestimated.
-    is_random: bool,
+    kind: ErrorKind,
+    seed: u32,
 }
 
-impl Error {
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum ErrorKind {
+    /// Each job is over- or underestimated at random.
+    Random,
+    Over,
+    Under,
+}
+
+impl EstimateError {
+    /// Returns the factor of the estimates of a job, always the same.
     fn factor_of(self, job: JobId) -> f64 {
-        // The parity of a multiplicative hash decides: the same job always has the same error.
-        let is_over = (job.0.wrapping_mul(0x9E37_79B9) >> 16) & 1 == 0;
-        if !self.is_random || is_over { self.factor } else { 1.0 / self.factor }
+        let mixed = u64::from(job.0) << 32 | u64::from(self.seed);
+        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let is_over = match self.kind {
+            ErrorKind::Random => (mixed ^ (mixed >> 32)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 63 == 0,
+            ErrorKind::Over => true,
+            ErrorKind::Under => false,
+        };
+        if is_over { self.factor } else { 1.0 / self.factor }
     }
 }
 
@@ -111,15 +129,23 @@ impl Estimator {
         let predicts = section.switch("predictions", "predict the work of a job from earlier jobs");
         let about = "for experiments: estimates are wrong by this factor";
         let factor = section.number("estimate_error", 1.0, 1.0..=1000.0, about);
-        let about = "for experiments: whether each job is over- or underestimated, or all are overestimated";
-        let is_random =
-            section.choice("estimate_error_kind", &[("random", true), ("systematic", false)], about);
+        let about = "for experiments: whether each job is over- or underestimated, or all are overestimated or underestimated";
+        let kinds = [
+            ("random", ErrorKind::Random),
+            ("systematic", ErrorKind::Over),
+            ("underestimate", ErrorKind::Under),
+        ];
+        let kind = section.choice("estimate_error_kind", &kinds, about);
+        let about =
+            "for experiments: which jobs are over- and which underestimated; simulations set their seed";
+        let seed = section.count("estimate_error_seed", 1, about);
         Self {
             default_s: PerPhase { map: map.as_secs_f64(), reduce: reduce.as_secs_f64() },
             predicts,
-            error: Error { factor, is_random },
+            error: EstimateError { factor, kind, seed },
             flow: DataFlow::default(),
             programs: BTreeMap::new(),
+            next_program: 0,
             program_of: BTreeMap::new(),
             earlier_tasks: BTreeMap::new(),
             selectivity: BTreeMap::new(),
@@ -130,9 +156,13 @@ impl Estimator {
     pub(super) fn observe(&mut self, fact: &Fact, cluster: &Cluster) {
         match fact {
             Fact::JobSubmitted { job, spec, .. } => {
-                let next = self.programs.len() as u32;
-                let number = *self.programs.entry(spec.program.name().to_owned()).or_insert(next);
+                let next = &mut self.next_program;
+                let number = *self.programs.entry(spec.program.name().to_owned()).or_insert_with(|| {
+                    *next += 1;
+                    *next
+                });
                 self.program_of.insert(*job, number);
+                self.forget_programs();
             }
             Fact::JobCommitting { job } => {
                 if let Some(job) = cluster.job(*job) {
@@ -145,6 +175,20 @@ impl Estimator {
             _ => {}
         }
         self.flow.observe(fact, cluster);
+    }
+
+    /// Forgets the program that was first seen longest ago and has no active job, if there are too
+    /// many.
+    fn forget_programs(&mut self) {
+        if self.programs.len() <= PROGRAMS_MAX {
+            return;
+        }
+        let idle =
+            self.programs.values().filter(|number| !self.program_of.values().any(|own| own == *number));
+        let Some(oldest) = idle.min().copied() else { return };
+        self.programs.retain(|_, number| *number != oldest);
+        self.selectivity.remove(&oldest);
+        self.earlier_tasks.retain(|(program, ..), _| *program != Some(oldest));
     }
 
     fn learn_from(&mut self, job: &Job) {
@@ -334,6 +378,19 @@ pub(super) fn part_reduced(progress: Progress) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn random_errors_depend_on_the_seed_and_balance() {
+        let errors = |seed| {
+            let error = EstimateError { factor: 2.0, kind: ErrorKind::Random, seed };
+            (1..=100).map(|job| error.factor_of(JobId(job)) > 1.0).collect::<Vec<_>>()
+        };
+        for seed in 1..=20 {
+            let over = errors(seed).iter().filter(|over| **over).count();
+            assert!((30..=70).contains(&over), "seed {seed}: {over} of 100 are overestimated");
+            assert_ne!(errors(seed), errors(seed + 1));
+        }
+    }
 
     #[test]
     fn task_without_input_is_not_predicted_to_take_no_time() {
