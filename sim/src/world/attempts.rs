@@ -161,7 +161,7 @@ impl World {
     /// a while; the work done so far is then in the checkpoint or output.
     pub(super) fn preempt(&mut self, at: usize, id: AttemptId, kind: PreemptKind) {
         let (now, costs) = (self.now, self.setup.costs.clone());
-        let write = self.checkpoint_rate(at);
+        let write = self.checkpoint_write_rate(at);
         let refuses = kind != PreemptKind::Kill && self.one_in(6);
         let late = if self.one_in(8) { Span::secs(30) } else { Span(0) };
         let Some(run) = self.nodes[at].runs.iter_mut().find(|run| run.id == id) else { return };

@@ -90,10 +90,21 @@ impl World {
         }
     }
 
-    /// Returns the bytes per second at which a checkpoint can be written or read on a machine.
-    pub(super) fn checkpoint_rate(&self, at: usize) -> f64 {
+    /// Returns the bytes per second at which a checkpoint can be written on a machine.
+    pub(super) fn checkpoint_write_rate(&self, at: usize) -> f64 {
+        self.temporary_file_rate(at, self.net.write_share(at as u32))
+    }
+
+    /// Returns the bytes per second at which a checkpoint can be read on its machine.
+    pub(super) fn checkpoint_read_rate(&self, at: usize) -> f64 {
+        self.temporary_file_rate(at, self.net.read_share(at as u32))
+    }
+
+    /// Returns the rate of a task that writes or reads a file of which only the part that does not fit
+    /// into the cache uses the disk.
+    fn temporary_file_rate(&self, at: usize, disk_share: f64) -> f64 {
         let uncached = self.nodes[at].uncached_share().max(1e-9);
-        self.setup.costs.write.min(self.net.disk_share(at as u32) / uncached)
+        self.setup.costs.write.min(disk_share / uncached)
     }
 
     /// Returns the fraction of the data of a reduce that uses the disk, because it fits neither into
@@ -343,5 +354,19 @@ mod tests {
         assert!(low > 150.0 && high < 700.0, "100 are own; a machine has {low} to {high}");
         let (_, written) = writes(2, 100);
         assert!((written.values().sum::<f64>() - 200.0).abs() < 1e-6, "no machine has two replicas");
+    }
+
+    #[test]
+    fn checkpoints_have_the_rate_of_the_direction_that_they_use() {
+        let rates = |cache: u64| {
+            let mut setup = Setup::even(1, PerPhase { map: 1, reduce: 1 }, "fifo");
+            let machine = &mut setup.machines[0];
+            (machine.disk, machine.disk_writes, machine.cache) = (50e6, Some(20e6), cache);
+            let world = World::new(setup, Workload::default()).expect("a policy");
+            [world.checkpoint_write_rate(0), world.checkpoint_read_rate(0)]
+        };
+        assert_eq!(rates(0).map(|rate| rate.round() as u64), [20_000_000, 50_000_000]);
+        // Cached files do not use the disk.
+        assert_eq!(rates(1 << 30).map(|rate| rate.round() as u64), [100_000_000; 2]);
     }
 }

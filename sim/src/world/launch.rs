@@ -192,7 +192,8 @@ impl World {
         };
         // Before the reduce continues, it reads the part of the checkpoint that it had in memory. A
         // remote checkpoint is transferred first.
-        let read_s = saved.checkpoint.bytes.min(self.setup.costs.memory) as f64 / self.checkpoint_rate(at);
+        let in_memory = saved.checkpoint.bytes.min(self.setup.costs.memory) as f64;
+        let read_s = in_memory / self.checkpoint_read_rate(at);
         reduce.transfer = there.filter(|holder| *holder != at).map(|holder| Transfer {
             source: holder as u32,
             left: saved.checkpoint.bytes as f64,

@@ -135,11 +135,19 @@ impl Net {
         self.rack_of[one as usize] == self.rack_of[other as usize]
     }
 
-    /// Returns the bytes per second that one more reader or writer would get from a disk if all
-    /// flows on it had the same rate and enough demand.
-    pub(super) fn disk_share(&self, node: u32) -> f64 {
-        let at = self.disk(node) as usize;
-        self.capacity[at] / (self.parts_on_link[at] + 1.0)
+    /// Returns the bytes per second that one more reader would get from a disk if all flows on it had
+    /// the same rate and enough demand.
+    pub(super) fn read_share(&self, node: u32) -> f64 {
+        self.share(self.disk(node))
+    }
+
+    /// Like [`Self::read_share`], for one more writer.
+    pub(super) fn write_share(&self, node: u32) -> f64 {
+        self.share(self.disk_writes[node as usize])
+    }
+
+    fn share(&self, link: u32) -> f64 {
+        self.capacity[link as usize] / (self.parts_on_link[link as usize] + 1.0)
     }
 
     /// Returns the bytes on the disk of a node per byte of a flow.
@@ -520,7 +528,7 @@ mod tests {
         assert!(is_close(rate(&mut net, map), 60.0), "it reads 60 and writes 30");
         let other = net.add(path, 1e3, (0, 2), false);
         assert!(is_close(rate(&mut net, map), 30.0) && is_close(rate(&mut net, other), 30.0));
-        assert!(is_close(net.disk_share(0), 22.5) && is_close(net.disk_share(1), 90.0));
+        assert!(is_close(net.read_share(0), 22.5) && is_close(net.read_share(1), 90.0));
         let mut path = Path::default();
         net.add_read(&mut path, 0, 1.0);
         net.add_transfer(&mut path, 0, 1, 1.0);
@@ -538,6 +546,9 @@ mod tests {
         let reader = net.add(read, 1e3, (0, 1), false);
         let writer = net.add(write, 1e3, (0, 2), false);
         assert!(is_close(rate(&mut net, reader), 90.0) && is_close(rate(&mut net, writer), 20.0));
+        assert!(is_close(net.read_share(0), 45.0), "two readers");
+        assert!(is_close(net.write_share(0), 40.0 / 3.0), "one more part next to two");
+        assert!(is_close(net.write_share(1), net.read_share(1)), "one rate for both");
     }
 
     #[test]
