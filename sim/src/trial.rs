@@ -7,7 +7,7 @@
 
 use crate::{
     Outcome, Setup, Workload,
-    experiment::{Variant, makespan_s},
+    experiment::Variant,
     fault::{Fault, FaultKind},
     report::{Cell, Table},
     workload::{JobPlan, MapPlan, ReducePlan, history::History, seconds},
@@ -197,15 +197,33 @@ pub struct Fidelity {
     pub jobs: Vec<(String, f64, f64)>,
 }
 
+/// Why a run cannot be compared with its simulation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FidelityError {
+    #[error("{job} did not succeed in the {run}, so its duration cannot be compared")]
+    NotSucceeded { job: String, run: &'static str },
+    #[error("{real} jobs ran, but {simulated} were simulated")]
+    JobCount { real: usize, simulated: usize },
+}
+
 impl Fidelity {
     /// Compares a run with its simulation. Both have the same jobs in the same order, but job IDs may
-    /// differ.
-    pub fn of(real: &Outcome, simulated: &Outcome) -> Self {
-        let seconds = |job: &JobFigures| makespan_s(job).unwrap_or(0.0);
+    /// differ. All must have succeeded.
+    pub fn of(real: &Outcome, simulated: &Outcome) -> Result<Self, FidelityError> {
+        let count = |outcome: &Outcome| outcome.metrics.jobs().count();
+        if count(real) != count(simulated) {
+            return Err(FidelityError::JobCount { real: count(real), simulated: count(simulated) });
+        }
+        let seconds = |job: &JobFigures, run| {
+            let makespan = job.makespan().filter(|_| job.succeeded);
+            let failed = || FidelityError::NotSucceeded { job: job.name.clone(), run };
+            makespan.map(Span::as_secs_f64).ok_or_else(failed)
+        };
         let pairs = real.metrics.jobs().zip(simulated.metrics.jobs());
-        let jobs =
-            pairs.map(|((_, real), (_, simulated))| (real.name.clone(), seconds(real), seconds(simulated)));
-        Self { jobs: jobs.collect() }
+        let jobs = pairs.map(|((_, real), (_, simulated))| {
+            Ok((real.name.clone(), seconds(real, "real run")?, seconds(simulated, "simulation")?))
+        });
+        Ok(Self { jobs: jobs.collect::<Result<_, _>>()? })
     }
 
     /// Returns how much longer each job takes in the simulation, as a fraction of its real duration.
@@ -336,7 +354,7 @@ pub fn short() -> Trial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::World;
+    use crate::{World, experiment::makespan_s};
     use mrcore::ids::JobId;
 
     #[test]
@@ -361,6 +379,22 @@ mod tests {
             }
         }
         assert!(sum.iter().all(|count| *count > 0), "splits, pauses, tasks recovered: {sum:?}");
+    }
+
+    #[test]
+    fn only_runs_whose_jobs_have_all_succeeded_are_compared() {
+        let run = |limit: Option<Span>| {
+            let Trial { setup, workload, .. } = short();
+            World::new(setup, workload).expect("a policy").run(limit).expect("no rule broken")
+        };
+        let whole = run(None);
+        assert_eq!(Fidelity::of(&whole, &whole).map(|same| same.jobs.len()), Ok(3));
+        let part = run(Some(Span::secs(5)));
+        let of = |job: &str, run| Err(FidelityError::NotSucceeded { job: job.to_owned(), run });
+        assert_eq!(Fidelity::of(&whole, &part), of("large-0", "simulation"));
+        assert_eq!(Fidelity::of(&part, &whole), of("large-0", "real run"));
+        let first = run(Some(Span::secs(1)));
+        assert_eq!(Fidelity::of(&whole, &first), Err(FidelityError::JobCount { real: 3, simulated: 1 }));
     }
 
     /// If the link did not dominate, the trial would not measure how bandwidth is shared.

@@ -135,7 +135,7 @@ async fn run_paced(args: &Args) -> Result<Vec<Comparison>> {
         let Trial { name, setup, workload, .. } = trial.as_it_was(&real.history);
         let simulated =
             World::new(setup, workload)?.run(None).map_err(|broken| anyhow!("{name}: {broken}"))?;
-        let comparison = Comparison::of(&name, &real.outcome, &[simulated]);
+        let comparison = Comparison::of(&name, &real.outcome, &[simulated])?;
         print_run(args, &name, &comparison)?;
         all.push(comparison);
     }

@@ -411,7 +411,7 @@ impl Bench {
         };
         let simulated = (0..SIMULATIONS).map(simulate).collect::<Result<Vec<_>>>()?;
         let real = history.outcome("fair");
-        Ok(Comparison::of(workload.name, &real, &simulated))
+        Comparison::of(workload.name, &real, &simulated)
     }
 
     async fn submit_one(&self, workload: &Workload, number: usize) -> Result<String> {

@@ -1,5 +1,6 @@
 //! The errors of the simulator: real and simulated duration of each job, and their distribution.
 
+use anyhow::{Context, Result};
 use mrcore::metrics::stats::{max, mean, quantile};
 use serde_json::{Value, json};
 use sim::{
@@ -20,11 +21,13 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    pub(super) fn of(name: &str, real: &Outcome, simulated: &[Outcome]) -> Self {
+    /// Fails if a job did not succeed, for real or in a simulation.
+    pub(super) fn of(name: &str, real: &Outcome, simulated: &[Outcome]) -> Result<Self> {
         let preemptions = |outcome: &Outcome| -> f64 {
             outcome.metrics.jobs().map(|(_, job)| f64::from(job.preemption.preemptions())).sum()
         };
-        let each: Vec<Fidelity> = simulated.iter().map(|simulated| Fidelity::of(real, simulated)).collect();
+        let each = simulated.iter().map(|simulated| Fidelity::of(real, simulated));
+        let each = each.collect::<Result<Vec<_>, _>>().with_context(|| format!("workload {name}"))?;
         let mut jobs = each.first().map_or_else(Vec::new, |first| first.jobs.clone());
         for (at, (.., simulated_s)) in jobs.iter_mut().enumerate() {
             *simulated_s = mean(&each.iter().map(|one| one.jobs[at].2).collect::<Vec<_>>());
@@ -38,12 +41,12 @@ impl Comparison {
                 "longest_s": recovery.longest.as_secs_f64(),
             })
         });
-        Self {
+        Ok(Self {
             name: name.to_owned(),
             fidelity: Fidelity { jobs },
             preemptions: [preemptions(real), mean(&simulated.iter().map(preemptions).collect::<Vec<_>>())],
             recovery: recovery.collect(),
-        }
+        })
     }
 
     pub(super) fn json(&self) -> Value {
