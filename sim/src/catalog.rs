@@ -37,9 +37,14 @@ pub const WORKLOADS: [(&str, &str); 12] = [
     ("gridmix", "small, medium and large GridMix-like jobs, Poisson arrivals"),
     ("bursty", "GridMix-like jobs in bursts of ten"),
     ("mixed", "wordcount, grep and sort with heavy-tailed sizes"),
-    ("laptop-hsrtf", "jobs like those of the hSRTF paper, for eight nodes on one machine"),
-    ("laptop-fcs", "reduce-heavy jobs like those of the FCS paper, for eight nodes on one machine"),
+    (LAPTOP_HSRTF, "jobs like those of the hSRTF paper, for eight nodes on one machine"),
+    (LAPTOP_FCS, "reduce-heavy jobs like those of the FCS paper, for eight nodes on one machine"),
 ];
+
+const LAPTOP_HSRTF: &str = "laptop-hsrtf";
+const LAPTOP_FCS: &str = "laptop-fcs";
+/// Names of the workloads that can also run on a real cluster of eight nodes on one machine.
+pub const REAL_WORKLOADS: [&str; 2] = [LAPTOP_HSRTF, LAPTOP_FCS];
 
 /// The offered load of the workload `mixed`.
 const MIXED_LOAD: f64 = 0.8;
@@ -188,11 +193,10 @@ impl Case {
     /// Returns one line with the cluster, the number of jobs and tasks, and the source of task
     /// times.
     pub fn describe(&self, request: &Request, seeds: &Range<u64>) -> String {
-        let is_named = WORKLOADS.iter().any(|(known, _)| *known == request.workload);
         let profiles = match &request.profiles {
             Some(path) => format!(", profiles of {}", path.display()),
-            // The durations of a trace do not depend on profiles.
-            None => if is_named { ", built-in profiles" } else { "" }.to_owned(),
+            None if uses_profiles(&request.workload) => ", built-in profiles".to_owned(),
+            None => String::new(),
         };
         let scale = request.scale.map_or_else(String::new, |scale| format!(", bytes times {scale}"));
         format!(
@@ -337,6 +341,16 @@ fn check_request(request: &Request) -> Result<(), CatalogError> {
     check_options_apply(request)
 }
 
+/// Returns whether there is a built-in workload with this name.
+fn is_built_in(workload: &str) -> bool {
+    WORKLOADS.iter().any(|(known, _)| *known == workload)
+}
+
+/// Returns whether the durations of the tasks of a workload follow from the profiles of programs.
+fn uses_profiles(workload: &str) -> bool {
+    is_built_in(workload) && coshh_classes(workload).is_none() && !REAL_WORKLOADS.contains(&workload)
+}
+
 /// Returns an error for an option that does not apply to the workload, or for two options that
 /// contradict each other.
 fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
@@ -355,17 +369,19 @@ fn check_options_apply(request: &Request) -> Result<(), CatalogError> {
         return Err(CatalogError::Both { one: "scale", other: "trace-nodes" });
     }
     let name = request.workload.as_str();
-    let is_named = WORKLOADS.iter().any(|(known, _)| *known == name);
+    let is_named = is_built_in(name);
     let plain = Path::new(name.strip_suffix(".gz").unwrap_or(name));
     let is_swim = !is_named && plain.extension().is_some_and(|extension| extension == "tsv");
     let is_generated = is_named
-        && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort" | "laptop-hsrtf" | "laptop-fcs");
+        && !matches!(name, "hsrtf" | "chronos-wordcount" | "chronos-sort")
+        && !REAL_WORKLOADS.contains(&name);
     let used = [
         ("jobs", request.jobs.is_some(), is_generated, "its jobs are fixed"),
         ("gap", request.gap_s.is_some(), is_generated, "its submission times are fixed"),
         ("load", request.load.is_some(), is_generated || !is_named, "its submission times are fixed"),
         ("scale", request.scale.is_some(), is_swim, "only SWIM traces can be scaled"),
         ("trace-nodes", request.trace_nodes.is_some(), is_swim, "only SWIM traces are scaled by nodes"),
+        ("profiles", request.profiles.is_some(), uses_profiles(name), "the durations of its tasks are fixed"),
     ];
     match used.iter().find(|(_, given, takes, _)| *given && !takes) {
         Some((flag, .., why)) => Err(CatalogError::NoUse { workload: name.to_owned(), flag, why }),
@@ -417,13 +433,13 @@ fn built_in_case(request: &Request, profiles: Profiles) -> Option<Case> {
             let work = move |seed| synthetic::mixed(&profiles, Arrivals::Poisson, jobs, gap_s, seed);
             (uniform_cluster(8, 2, 1), Box::new(work))
         }
-        "laptop-hsrtf" => (trial::setup(&Variant::plain("fifo")), Box::new(|_| laptop::hsrtf_workload())),
-        "laptop-fcs" => (trial::setup(&Variant::plain("fifo")), Box::new(laptop::fcs_workload)),
+        LAPTOP_HSRTF => (trial::setup(&Variant::plain("fifo")), Box::new(|_| laptop::hsrtf_workload())),
+        LAPTOP_FCS => (trial::setup(&Variant::plain("fifo")), Box::new(laptop::fcs_workload)),
         _ => return None,
     };
     let groups_identical = !matches!(request.workload.as_str(), "mixed");
     let mut params = clusters::share_params(&users);
-    if request.workload.starts_with("laptop-") {
+    if REAL_WORKLOADS.contains(&request.workload.as_str()) {
         params = trial::short_waits();
     }
     let same_for_all_seeds = false;
@@ -510,6 +526,11 @@ mod tests {
         assert_eq!(refused(&asked), "hsrtf takes no --jobs: its jobs are fixed");
         let asked = Request { scale: Some(3.0), ..request("gridmix") };
         assert!(refused(&asked).starts_with("gridmix takes no --scale"));
+        for fixed in ["coshh-yahoo", "trace.tsv"].into_iter().chain(REAL_WORKLOADS) {
+            let asked = Request { profiles: Some("mine.toml".into()), ..request(fixed) };
+            let wanted = format!("{fixed} takes no --profiles: the durations of its tasks are fixed");
+            assert_eq!(refused(&asked), wanted);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde_json::json;
 use sim::{
     Outcome,
     campaign::{Campaign, CampaignWorkload, Leaderboard},
-    catalog::{CaseSize, Request},
+    catalog::{CaseSize, REAL_WORKLOADS, Request},
     report,
     trial::Trial,
 };
@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED", allow_negative_numbers = true, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..1 << 48))]
     first_seed: u64,
     /// Run the jobs on a real cluster of eight nodes on this machine, one run after the other; for
-    /// laptop-hsrtf and laptop-fcs
+    /// the workloads laptop-*
     #[arg(long, conflicts_with_all = ["part", "time_limit"])]
     real: bool,
     /// Folder for the results of runs; runs that are there already are not repeated
@@ -172,9 +172,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// Checks that workloads can run on a real cluster.
 fn check_real(workloads: &[&str]) -> Result<()> {
-    match workloads.iter().find(|workload| !["laptop-hsrtf", "laptop-fcs"].contains(workload)) {
+    match workloads.iter().find(|workload| !REAL_WORKLOADS.contains(workload)) {
         Some(other) => bail!(Usage(format!(
-            "--real runs laptop-hsrtf and laptop-fcs without options, and not {other}: without --real it is simulated"
+            "--real runs {} without options, and not {other}: without --real it is simulated",
+            REAL_WORKLOADS.join(" and ")
         ))),
         None => Ok(()),
     }
@@ -376,9 +377,11 @@ mod tests {
 
     #[test]
     fn only_the_workloads_of_one_machine_run_for_real() {
-        assert!(check_real(&["laptop-fcs", "laptop-hsrtf"]).is_ok());
-        let error = check_real(&["laptop-fcs", "gridmix"]).unwrap_err().to_string();
-        assert!(error.contains("not gridmix"), "{error}");
+        assert!(check_real(&REAL_WORKLOADS).is_ok());
+        for other in ["gridmix", "laptop-fcs[nodes=4]"] {
+            let error = check_real(&["laptop-fcs", other]).unwrap_err().to_string();
+            assert!(error.contains(&format!("not {other}:")), "{error}");
+        }
     }
 
     #[test]
@@ -410,6 +413,7 @@ mod tests {
             ("gridmix[mtbf=soon;mttr=1m]", "mtbf=soon: "),
             ("gridmix[mtbf=2h;mttr=1m;faults=f.toml]", "either mtbf and mttr or faults"),
             ("laptop-fcs[jobs=3]", "takes no --jobs"),
+            ("laptop-hsrtf[profiles=p.toml]", "takes no --profiles"),
         ];
         for (list, wanted) in cases {
             let error = open_workloads(list, 2).err().expect(list).to_string();

@@ -502,6 +502,16 @@ mod tests {
     }
 
     #[test]
+    fn help_names_every_built_in_workload() {
+        let command = <Args as clap::Args>::augment_args(clap::Command::new("sim"));
+        let help = command.get_after_help().expect("examples").to_string();
+        let (_, listed) = help.split_once("Workloads by name: ").expect("a list");
+        let (listed, _) = listed.split_once('.').expect("the end of the list");
+        let listed: Vec<&str> = listed.split(',').map(str::trim).collect();
+        assert_eq!(listed, catalog::WORKLOADS.map(|(name, _)| name));
+    }
+
+    #[test]
     fn histories_are_of_one_run_and_say_how_it_was_made() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_str().expect("UTF-8");
