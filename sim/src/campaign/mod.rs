@@ -54,8 +54,24 @@ pub enum CampaignError {
         "{}: the result is of {found}, but this run is of {wanted}: use another folder", path.display()
     )]
     OtherRun { path: PathBuf, found: String, wanted: String },
+    #[error(
+        "{}: the result is of {}, but this command needs that of {}: a folder has results of one kind; give another --dir, or repeat the command {} --real",
+        path.display(),
+        kind(!is_real),
+        kind(*is_real),
+        if *is_real { "without" } else { "with" }
+    )]
+    OtherKind {
+        path: PathBuf,
+        /// Whether a real run is needed, and the result is simulated.
+        is_real: bool,
+    },
     #[error("{workload}: {error}")]
     Run { workload: String, error: ExperimentError },
+}
+
+fn kind(is_real: bool) -> &'static str {
+    if is_real { "a run on a real cluster" } else { "a simulated run" }
 }
 
 /// A workload of a campaign.
@@ -102,6 +118,9 @@ pub struct RunRecord {
     /// The policy and its parameters, or [`ALONE`].
     pub policy: String,
     pub seed: u64,
+    /// Whether the jobs ran on a real cluster.
+    #[serde(default)]
+    pub is_real: bool,
     pub machines: usize,
     pub map_slots: u32,
     pub reduce_slots: u32,
@@ -265,6 +284,8 @@ impl Campaign<'_> {
         let wanted = described(&run.workload.label, run.policy(), run.seed, self.commit, &run.inputs());
         if found == wanted {
             Ok(record)
+        } else if record.commit == self.commit && record.is_real != run.is_real {
+            Err(CampaignError::OtherKind { path: path.into(), is_real: run.is_real })
         } else {
             Err(CampaignError::OtherRun { path: path.into(), found, wanted })
         }
@@ -283,6 +304,7 @@ impl Campaign<'_> {
             workload: run.workload.label.clone(),
             policy: run.policy().to_owned(),
             seed: run.seed,
+            is_real: run.is_real,
             machines: setup.machines.len(),
             map_slots: slots.map,
             reduce_slots: slots.reduce,
@@ -465,7 +487,14 @@ mod tests {
         assert_eq!(real().run(&|_, _, _| {}).expect("it runs").len(), 4, "alone and fair, two seeds");
         assert_eq!(started.load(Ordering::Relaxed), 2, "each job alone is simulated");
         let error = simulated.run(&|_, _, _| {}).expect_err("real results").to_string();
-        assert!(error.contains("use another folder"), "{error}");
+        let what = "the result is of a run on a real cluster, but this command needs that of a simulated run";
+        assert!(error.contains(what) && error.ends_with("repeat the command with --real"), "{error}");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        campaign(&workloads, &variants, Some(folder.path()), (0, 1)).run(&|_, _, _| {}).expect("it runs");
+        let mixed = Campaign { folder: Some(folder.path()), ..real() };
+        let error = mixed.run(&|_, _, _| {}).expect_err("simulated results").to_string();
+        assert!(error.starts_with(&folder.path().display().to_string()), "{error}");
+        assert!(error.ends_with("repeat the command without --real"), "{error}");
         let broken = |_: &Trial| Err("no space".to_owned());
         let failing = Campaign { real_cluster: Some(&broken), folder: None, ..real() };
         let error = failing.run(&|_, _, _| {}).expect_err("it fails").to_string();
@@ -533,6 +562,7 @@ mod tests {
             workload: "w".into(),
             policy: policy.into(),
             seed,
+            is_real: false,
             machines: 1,
             map_slots: 1,
             reduce_slots: 1,
