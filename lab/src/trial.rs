@@ -27,7 +27,10 @@ use std::{
 };
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The timeout of a trial, longer than any planned trial takes.
+/// The timeout of a trial, from its first submission. The trials of `mrctl verify --paced` are planned
+/// for at most 90 s, and those of `mrctl repro --scale laptop` and `mrctl lab compare --real` take one
+/// to three minutes with the default parameters of policies. A policy whose parameters leave slots free
+/// for minutes can exceed it.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The result of a trial on a real cluster.
@@ -71,10 +74,17 @@ async fn run_in_folder(trial: &Trial, folder: &Path) -> Result<TrialResult> {
         if let Some(job) = jobs.iter().find(|job| job.has_ended() && job.state != "succeeded") {
             bail!("{} {} {}: {}", job.job, job.name, job.state, job.why);
         }
-        if jobs.iter().filter(|job| job.has_ended()).count() == ids.len() {
+        let ended = jobs.iter().filter(|job| job.has_ended()).count();
+        if ended == ids.len() {
             break;
         }
-        ensure!(Instant::now() < deadline, "{}: not done after {} s", trial.name, TRIAL_TIMEOUT.as_secs());
+        ensure!(
+            Instant::now() < deadline,
+            "{}: only {ended} of {} jobs have ended after {} s: the machine is too busy, or the policy leaves slots free",
+            trial.name,
+            ids.len(),
+            TRIAL_TIMEOUT.as_secs()
+        );
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     // The histories are complete only after the JobTracker has ended.
