@@ -8,6 +8,11 @@
 //! | processor | a quota of the `cpu` controller for all processes of the machine |
 //!
 //! The first machine has the masters and no limits. Dropping the value stops and removes everything.
+//!
+//! A run has a lock, which ends with its process, and stores the path of its folder in the file of
+//! the lock. So who has the lock knows that a folder in the file is of a run that was killed, and
+//! removes all that this run has left: [`remove_all`] finds it by the folder and the names of the
+//! machines, not by what this process remembers.
 
 use anyhow::{Context, Result, bail, ensure};
 use clusters::{
@@ -16,8 +21,14 @@ use clusters::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
+    ffi::{OsStr, OsString},
     fs,
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    io::{Read, Seek, Write},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{MetadataExt, PermissionsExt},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -33,7 +44,7 @@ const NET: &str = include_str!("../../../deploy/netns/net");
 /// Programs that the machines run.
 const PROGRAMS: [&str; 5] = ["namenode", "jobtracker", "datanode", "tasktracker", "mrtask"];
 /// Other programs that this module calls.
-const TOOLS: [&str; 6] = ["bash", "ip", "tc", "losetup", "mkfs.ext4", "mount"];
+const TOOLS: [&str; 7] = ["bash", "ip", "tc", "losetup", "mkfs.ext4", "mount", "umount"];
 /// Folder on each machine for files that stay in memory. Linux would write cached files to the disk
 /// after half a minute.
 pub(super) const MEMORY: &str = "memory";
@@ -43,9 +54,12 @@ const DISK_BYTES: u64 = 8 << 30;
 const CPU_PERIOD_US: f64 = 20_000.0;
 /// How far the kernel reads ahead. With megabytes, readers of a slow disk take turns of a second.
 const READ_AHEAD_KB: &str = "128";
+/// Prefix of the names of the folders of runs.
+const FOLDER: &str = "fermata-verify-";
 const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 /// How long the processes of a machine may take to end before its control group is removed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
+const END_INTERVAL: Duration = Duration::from_millis(20);
 /// Burst of the token bucket. It must be larger than the packets of the local network, which are up
 /// to 64 KiB.
 const LINK_BURST: &str = "128kb";
@@ -71,10 +85,7 @@ pub(super) struct Machines {
     /// Loop devices, and where they are mounted.
     disks: Vec<(String, PathBuf)>,
     groups: Vec<PathBuf>,
-    /// Files with the limits of disks, and the text that removes each limit.
-    throttles: Vec<(PathBuf, String)>,
-    /// Lock that keeps other runs from using the same names.
-    _lock: fs::File,
+    lock: NamesLock,
 }
 
 /// Runs a program to its end and returns its output.
@@ -116,24 +127,181 @@ pub(super) fn check() -> Result<()> {
     }
 }
 
-/// Takes the lock on the names of the machines. Waits until other runs have released it.
-async fn lock_names() -> Result<fs::File> {
-    let path = format!("/run/fermata-net-{NAME}.lock");
-    let file = fs::File::create(&path).with_context(|| format!("cannot create {path}"))?;
-    let mut is_notified = false;
-    loop {
+/// The lock on the names of the machines. It ends with this process; processes that it starts do not
+/// inherit it.
+struct NamesLock {
+    path: String,
+    file: fs::File,
+}
+
+impl NamesLock {
+    /// Takes the lock; returns `None` if another process has it.
+    fn try_take() -> Result<Option<Self>> {
+        let path = format!("/run/fermata-net-{NAME}.lock");
+        let open = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = open.with_context(|| format!("cannot create {path}"))?;
         match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(fs::TryLockError::WouldBlock) => {}
-            Err(fs::TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {path}"));
+            Ok(()) => Ok(Some(Self { path, file })),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error).with_context(|| format!("cannot lock {path}")),
+        }
+    }
+
+    /// Takes the lock. Waits until other runs have released it.
+    async fn take() -> Result<Self> {
+        let mut is_notified = false;
+        loop {
+            if let Some(lock) = Self::try_take()? {
+                return Ok(lock);
             }
+            if !is_notified {
+                eprintln!("mrctl: waiting until another `mrctl verify` has ended");
+                is_notified = true;
+            }
+            tokio::time::sleep(LOCK_INTERVAL).await;
         }
-        if !is_notified {
-            eprintln!("mrctl: waiting until another `mrctl verify` has ended");
-            is_notified = true;
+    }
+
+    /// Stores the folder of the run that has the lock; an empty path after it was removed.
+    fn store(&mut self, folder: &Path) -> Result<()> {
+        let write = |file: &mut fs::File| {
+            file.set_len(0)?;
+            file.rewind()?;
+            file.write_all(folder.as_os_str().as_bytes())
+        };
+        write(&mut self.file).with_context(|| format!("cannot write {}", self.path))
+    }
+
+    /// Removes what a killed run has left. Returns its folder, if there was one.
+    fn remove_left(&mut self) -> Result<Option<PathBuf>> {
+        let mut stored = Vec::new();
+        self.file
+            .rewind()
+            .and_then(|()| self.file.read_to_end(&mut stored))
+            .with_context(|| format!("cannot read {}", self.path))?;
+        let folder = PathBuf::from(OsString::from_vec(stored));
+        let is_ours = folder.file_name().is_some_and(|name| name.as_bytes().starts_with(FOLDER.as_bytes()));
+        if !is_ours {
+            return Ok(None);
         }
-        tokio::time::sleep(LOCK_INTERVAL).await;
+        eprintln!("mrctl: removing what a killed `mrctl verify` has left in {}", folder.display());
+        let errors: Vec<String> = remove_all(&folder).iter().map(|error| format!("{error:#}")).collect();
+        ensure!(
+            errors.is_empty(),
+            "cannot remove what a killed `mrctl verify` has left in {}: {}; remove it yourself and empty {}",
+            folder.display(),
+            errors.join("; "),
+            self.path
+        );
+        self.store(Path::new(""))?;
+        Ok(Some(folder))
+    }
+}
+
+/// Removes what a killed run has left, and does not start a new one. Returns its folder, if there was
+/// one.
+pub(super) fn clean() -> Result<Option<PathBuf>> {
+    match NamesLock::try_take()? {
+        Some(mut lock) => lock.remove_left(),
+        None => bail!("another `mrctl verify` is running: it removes its machines when it ends"),
+    }
+}
+
+/// Kills all processes of a run, and removes all that it has created: machines, control groups, disks
+/// and its folder. What does not exist is skipped. An error does not stop the removal of other things.
+fn remove_all(folder: &Path) -> Vec<anyhow::Error> {
+    // First, because a process that waits for its disk cannot be killed.
+    let mut results: Vec<Result<()>> =
+        loop_devices(folder).iter().map(|device| Controllers::find()?.unlimit(device)).collect();
+    results.extend(remove_machines(folder));
+    for (mount, name) in entries(folder) {
+        // The folder of a machine is on its disk.
+        if is_machine(&name) && device_of(&mount) != device_of(folder) {
+            results.push(run("umount", &["--lazy", &mount.display().to_string()]).map(drop));
+        }
+    }
+    for device in loop_devices(folder) {
+        results.push(run("losetup", &["--detach", &format!("/dev/{device}")]).map(drop));
+    }
+    let removed = daemon::tree::remove(folder);
+    results.push(removed.with_context(|| format!("cannot remove {}", folder.display())));
+    results.into_iter().filter_map(Result::err).collect()
+}
+
+/// Kills all processes of machines and of the run with this folder, and removes the control groups and
+/// network namespaces of machines.
+fn remove_machines(folder: &Path) -> Vec<Result<()>> {
+    let mut results = vec![end_processes(folder)];
+    match Controllers::find() {
+        Ok(controllers) => {
+            results.extend(controllers.machine_groups().iter().map(|group| end_group(group)));
+        }
+        Err(error) => results.push(Err(error)),
+    }
+    results.push(net(folder, &["down", NAME]));
+    results
+}
+
+/// Runs the script that creates and removes network namespaces, which is written to `folder`.
+fn net(folder: &Path, args: &[&str]) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let script = folder.join("net");
+    write(&script, NET)?;
+    run("bash", &[&[script.display().to_string().as_str()], args].concat()).map(drop)
+}
+
+fn is_machine(name: &str) -> bool {
+    name.strip_prefix(NAME).is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
+/// Returns the paths and names of what is in a folder; nothing if it does not exist.
+fn entries(folder: &Path) -> impl Iterator<Item = (PathBuf, String)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    entries.map(|entry| (entry.path(), entry.file_name().to_string_lossy().into_owned()))
+}
+
+fn device_of(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|metadata| metadata.dev())
+}
+
+/// Returns the names of the loop devices whose files are in a folder.
+fn loop_devices(folder: &Path) -> Vec<String> {
+    let is_ours = |name: &String| {
+        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+        Path::new(&file).starts_with(folder)
+    };
+    entries(Path::new("/sys/block")).map(|(_, name)| name).filter(is_ours).collect()
+}
+
+/// Kills the processes in the network namespaces of machines, and those with a path in the folder of
+/// the run as an argument: a killed run may have left commands that still create machines.
+fn end_processes(folder: &Path) -> Result<()> {
+    let own = std::process::id().to_string();
+    let names_folder = |process: &Path| {
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|part| Path::new(OsStr::from_bytes(part)).starts_with(folder))
+    };
+    let deadline = Instant::now() + END_TIMEOUT;
+    loop {
+        let processes = entries(Path::new("/proc")).filter(|(process, _)| names_folder(process));
+        let mut left: Vec<String> = processes.map(|(_, pid)| pid).collect();
+        for (_, machine) in entries(Path::new("/run/netns")).filter(|(_, name)| is_machine(name)) {
+            left.extend(run("ip", &["netns", "pids", &machine])?.lines().map(str::to_owned));
+        }
+        left.retain(|pid| pid.parse::<u32>().is_ok() && *pid != own);
+        if left.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "cannot end the processes {}", left.join(", "));
+        left.iter().for_each(|pid| kill(pid));
+        std::thread::sleep(END_INTERVAL);
+    }
+}
+
+/// Kills a process, which may have ended meanwhile.
+fn kill(pid: &str) {
+    if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 
@@ -173,12 +341,22 @@ impl Controllers {
         unified.map(|line| PathBuf::from(line[1])).find(|root| is_complete(root)).map(Self::Unified)
     }
 
+    /// Returns the folder with the control groups of machines.
+    fn root(&self) -> &Path {
+        match self {
+            Self::Separate { cpu, .. } => cpu,
+            Self::Unified(root) => root,
+        }
+    }
+
     /// Returns the control group of a machine.
     fn group(&self, machine: &str) -> PathBuf {
-        match self {
-            Self::Separate { cpu, .. } => cpu.join(machine),
-            Self::Unified(root) => root.join(machine),
-        }
+        self.root().join(machine)
+    }
+
+    /// Returns the control groups of machines that exist.
+    fn machine_groups(&self) -> Vec<PathBuf> {
+        entries(self.root()).filter(|(_, name)| is_machine(name)).map(|(path, _)| path).collect()
     }
 
     /// Returns what to write to which files to limit the processor of a machine and the disk with this
@@ -212,6 +390,13 @@ impl Controllers {
         }
     }
 
+    /// Removes the limits of a loop device that are not in the group of a machine.
+    fn unlimit(&self, device: &str) -> Result<()> {
+        let number = format!("/sys/block/{device}/dev");
+        let number = fs::read_to_string(&number).with_context(|| format!("cannot read {number}"))?;
+        self.throttles().iter().try_for_each(|file| write(file, &format!("{} 0", number.trim())))
+    }
+
     /// Returns the file that processes are written to whose reads are to be limited, if that is not
     /// the one of the group of their machine.
     fn readers(&self) -> Option<PathBuf> {
@@ -239,19 +424,14 @@ fn end_group(group: &Path) -> Result<()> {
     }
     let deadline = Instant::now() + END_TIMEOUT;
     loop {
-        for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-            if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
-                // The process may have ended meanwhile.
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
+        fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines().for_each(kill);
         match fs::remove_dir(group) {
             Ok(()) => return Ok(()),
             Err(error) if Instant::now() > deadline => {
                 return Err(error)
                     .with_context(|| format!("cannot remove the control group {}", group.display()));
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            Err(_) => std::thread::sleep(END_INTERVAL),
         }
     }
 }
@@ -269,11 +449,13 @@ impl Machines {
     /// a cluster on them with these further flags of `mrctl cluster init` and settings. The machines
     /// are limited later, by [`Self::limit`].
     pub(super) async fn start(within: &Path, nodes: usize, flags: &[&str], settings: &str) -> Result<Self> {
-        let lock = lock_names().await?;
-        let within = std::path::absolute(within).context("cannot determine the path of the folder")?;
-        let folder = temporary_folder(&within, "fermata-verify-")?;
-        let mut machines =
-            Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), throttles: Vec::new(), _lock: lock };
+        let mut lock = NamesLock::take().await?;
+        lock.remove_left()?;
+        // Without links, because the kernel shows the files of loop devices so.
+        let within = fs::canonicalize(within).with_context(|| format!("cannot open {}", within.display()))?;
+        let folder = temporary_folder(&within, FOLDER)?;
+        lock.store(folder.path())?;
+        let mut machines = Self { folder, nodes, disks: Vec::new(), groups: Vec::new(), lock };
         machines.create()?;
         machines.start_cluster(flags, settings)?;
         Ok(machines)
@@ -299,15 +481,10 @@ impl Machines {
 
     fn create(&mut self) -> Result<()> {
         let controllers = Controllers::find()?;
-        write(&self.path("net"), NET)?;
-        let net = self.shown("net");
         controllers.enable()?;
-        // Removes what a killed run may have left.
-        run("bash", &[&net, "down", NAME])?;
-        for node in 0..self.nodes {
-            end_group(&controllers.group(&Self::node(node)))?;
-        }
-        run("bash", &[&net, "up", NAME, &(self.nodes + 1).to_string()])?;
+        // The file of the lock may have been deleted since a run was killed.
+        remove_machines(self.folder.path()).into_iter().collect::<Result<()>>()?;
+        net(self.folder.path(), &["up", NAME, &(self.nodes + 1).to_string()])?;
         for node in 0..self.nodes {
             let machine = Self::node(node);
             self.create_disk(&machine)?;
@@ -319,7 +496,7 @@ impl Machines {
     }
 
     /// Limits the resources of every machine.
-    pub(super) fn limit(&mut self, limits: &Limits) -> Result<()> {
+    pub(super) fn limit(&self, limits: &Limits) -> Result<()> {
         let controllers = Controllers::find()?;
         for (node, (disk, _)) in self.disks.iter().enumerate() {
             let (machine, link) = (Self::node(node), format!("{NAME}v{}", node + 2));
@@ -331,10 +508,8 @@ impl Machines {
                 [&["netns", "exec", &machine, "tc", "qdisc", "add", "dev", "eth0"], &bucket[..]].concat();
             run("ip", &from)?;
             let device = fs::metadata(disk).with_context(|| format!("cannot inspect {disk}"))?;
-            let device = std::os::unix::fs::MetadataExt::rdev(&device);
+            let device = device.rdev();
             let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-            self.throttles
-                .extend(controllers.throttles().into_iter().map(|file| (file, format!("{device} 0"))));
             for (file, text) in controllers.limits(&machine, limits, &device) {
                 write(&file, &text)?;
             }
@@ -445,20 +620,16 @@ impl Machines {
 impl Drop for Machines {
     fn drop(&mut self) {
         let cluster = self.path("cluster");
+        // What this does not end is killed afterwards.
         if cluster.join("launch.json").exists()
             && let Err(error) = mrctl(&["cluster", "down", "--cluster", &cluster.display().to_string()])
         {
             eprintln!("mrctl: {error:#}");
         }
-        let net = self.shown("net");
-        let mut results = vec![run("bash", &[&net, "down", NAME])];
-        for (device, folder) in &self.disks {
-            results.push(run("umount", &["--lazy", &folder.display().to_string()]));
-            results.push(run("losetup", &["--detach", device]));
-        }
-        results.extend(self.groups.iter().map(|group| end_group(group).map(|()| String::new())));
-        results.extend(self.throttles.iter().map(|(file, text)| write(file, text).map(|()| String::new())));
-        for error in results.into_iter().filter_map(Result::err) {
+        let errors = remove_all(self.folder.path());
+        // After an error, the next run tries again.
+        let stored = if errors.is_empty() { self.lock.store(Path::new("")) } else { Ok(()) };
+        for error in errors.into_iter().chain(stored.err()) {
             eprintln!("mrctl: {error:#}");
         }
     }

@@ -28,7 +28,8 @@ use view::output::{self, Usage};
 #[command(after_help = "Examples:\n  \
     mrctl verify\n  \
     mrctl verify --only mixed --repeats 3 --size 64MB\n  \
-    mrctl verify --paced --only 'fcs;fair' --json\n\n\
+    mrctl verify --paced --only 'fcs;fair' --json\n  \
+    mrctl verify --clean\n\n\
 With a narrow link for all nodes, as root:\n  \
     ip netns add narrow && ip -n narrow link set lo mtu 1500 up\n  \
     ip netns exec narrow tc qdisc add dev lo root \\\n      \
@@ -58,6 +59,9 @@ pub struct Args {
     /// Folder for the data of the cluster [default: the current folder]
     #[arg(long, value_name = "DIR", default_value = ".", hide_default_value = true)]
     dir: PathBuf,
+    /// Only remove the machines that a killed run has left; other runs do that first
+    #[arg(long, exclusive = true)]
+    clean: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -90,6 +94,13 @@ fn selected_trials(only: &[String], link: Option<daemon::Bytes>) -> Result<Vec<T
 /// Runs the workloads and prints how much the simulator differs from the real cluster. `provenance`
 /// is part of the JSON.
 pub async fn run(args: &Args, provenance: &Value) -> Result<ExitCode> {
+    if args.clean {
+        machines::check()?;
+        let removed = machines::clean()?;
+        let shown = |folder: PathBuf| format!("removed the machines in {}", folder.display());
+        output::line(removed.map_or_else(|| "no killed run has left machines".to_owned(), shown))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let (all, profiles) = if args.paced || args.link.is_some() {
         (run_paced(args).await?, Value::Null)
     } else {

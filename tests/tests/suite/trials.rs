@@ -1,9 +1,14 @@
 //! The simulator compared with real clusters of eight nodes, and the experiments of the papers on
 //! one machine.
 
-use fermata_tests::{binaries, skip};
+use fermata_tests::{binaries, eventually, skip};
 use serde_json::Value;
-use std::{process::Command, sync::Mutex};
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::Mutex,
+};
 
 /// Keeps tests that depend on the load of the machine from running at the same time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -43,22 +48,44 @@ fn simulator_predicts_a_short_trial() {
     assert!(number(&result["error"]) < 1.0, "{result:#}");
 }
 
-/// Runs real jobs on machines with limited links, disks and processors, and simulates them. A node
-/// dies while jobs run. The inputs are small and the machine may be busy, so only a large error fails.
-#[test]
-fn simulator_predicts_real_jobs_on_limited_machines() {
-    let _alone = ALONE.lock();
+/// Returns the command that compares a workload with small input on limited machines.
+fn verify_limited(workload: &str) -> Command {
     let space = binaries().with_file_name("tmp");
     std::fs::create_dir_all(&space).expect("a writable build folder");
     let mut command = Command::new(binaries().join("mrctl"));
     command
-        .args(["verify", "--only", "mixed", "--repeats", "1", "--size", "16MiB", "--json", "--dir"])
+        .args(["verify", "--only", workload, "--repeats", "1", "--size", "16MiB", "--json", "--dir"])
         .arg(space);
-    let ran = command.output().expect("mrctl starts");
-    let why = String::from_utf8_lossy(&ran.stderr);
+    command
+}
+
+/// Returns whether `mrctl verify` has failed because machines cannot be limited here. Prints why the
+/// test is skipped then.
+fn cannot_limit(ended: ExitStatus, why: &str) -> bool {
     let causes = ["need root", "is not installed", "no controllers", "`losetup --find"];
-    if !ran.status.success() && causes.iter().any(|cause| why.contains(cause)) {
-        return skip("limits", why.trim());
+    let cannot = !ended.success() && causes.iter().any(|cause| why.contains(cause));
+    if cannot {
+        skip("limits", why.trim());
+    }
+    cannot
+}
+
+/// The largest mean error of `simulator_predicts_real_jobs_on_limited_machines`. On an idle machine and
+/// with large inputs the mean error is below a tenth. With inputs of 16 MiB jobs take a few seconds, so
+/// that delays of heartbeats (0.5 s) and of starts are a large part of them, and other tests use CPU
+/// time; next to builds, errors of 0.3 to 0.4 were measured. With this limit, the test fails if all
+/// jobs take at most half or at least one and a half times as long in the simulation.
+const BUSY_ERROR_MAX: f64 = 0.5;
+
+/// Runs real jobs on machines with limited links, disks and processors, and simulates them. A node
+/// dies while jobs run.
+#[test]
+fn simulator_predicts_real_jobs_on_limited_machines() {
+    let _alone = ALONE.lock();
+    let ran = verify_limited("mixed").output().expect("mrctl starts");
+    let why = String::from_utf8_lossy(&ran.stderr);
+    if cannot_limit(ran.status, &why) {
+        return;
     }
     let out = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{out}{why}");
@@ -70,7 +97,119 @@ fn simulator_predicts_real_jobs_on_limited_machines() {
     assert!(number(&result["profiles"]["wordcount"]["map_mbps"]) > 0.0, "{result:#}");
     let recovered: f64 = jobs.iter().map(|job| number(&job["recovery"]["tasks"])).sum();
     assert!(recovered > 0.0, "the node died without a task: {result:#}");
-    assert!(number(&result["error"]) < 0.5, "{result:#}");
+    assert!(number(&result["error"]) < BUSY_ERROR_MAX, "{result:#}");
+}
+
+/// Daemons of a run: two masters, and two on each of four nodes.
+const DAEMONS: usize = 10;
+
+/// A run of `mrctl verify` on limited machines.
+struct LimitedRun {
+    process: Child,
+    folder: PathBuf,
+}
+
+impl LimitedRun {
+    /// Starts a run and waits until its machines have all their disks and daemons. Returns `None` if
+    /// machines cannot be limited here.
+    fn start() -> Option<Self> {
+        let mut command = verify_limited("wordcount");
+        let mut process = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("mrctl starts");
+        let stored = Path::new("/run/fermata-net-fmv.lock");
+        let folder = eventually("a run has started its cluster", || {
+            if let Some(ended) = process.try_wait().expect("our child") {
+                return Some(Err(ended));
+            }
+            let folder = PathBuf::from(std::fs::read_to_string(stored).ok()?);
+            let own = folder.starts_with(binaries().with_file_name("tmp")).then_some(&folder)?;
+            let left = Left::of(own);
+            let complete = left.mounts == 8 && left.loops == 4 && left.processes >= DAEMONS;
+            complete.then_some(Ok(folder))
+        });
+        match folder {
+            Ok(folder) => Some(Self { process, folder }),
+            Err(ended) => {
+                let mut why = String::new();
+                process.stderr.take().expect("it is piped").read_to_string(&mut why).expect("text");
+                assert!(cannot_limit(ended, &why), "{why}");
+                None
+            }
+        }
+    }
+
+    fn signal(&mut self, signal: &str) -> ExitStatus {
+        let pid = self.process.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
+        self.process.wait().expect("our child")
+    }
+}
+
+/// What exists of a run: mounts, loop devices, processes, namespaces and control groups.
+#[derive(Debug, PartialEq, Default)]
+struct Left {
+    folder: bool,
+    mounts: usize,
+    loops: usize,
+    processes: usize,
+    namespaces: usize,
+    groups: usize,
+}
+
+impl Left {
+    fn of(folder: &Path) -> Self {
+        let path = folder.to_str().expect("UTF-8");
+        let entries = |of: &str| std::fs::read_dir(of).into_iter().flatten().filter_map(Result::ok);
+        let has = |file: PathBuf| {
+            std::fs::read(file).is_ok_and(|text| String::from_utf8_lossy(&text).contains(path))
+        };
+        let machines = |of: &str| {
+            entries(of).filter(|entry| entry.file_name().to_string_lossy().starts_with("fmv")).count()
+        };
+        let mounts = std::fs::read_to_string("/proc/mounts").expect("Linux");
+        Self {
+            folder: folder.exists(),
+            mounts: mounts.lines().filter(|line| line.contains(path)).count(),
+            loops: entries("/sys/block").filter(|entry| has(entry.path().join("loop/backing_file"))).count(),
+            processes: entries("/proc").filter(|entry| has(entry.path().join("cmdline"))).count(),
+            namespaces: machines("/run/netns"),
+            groups: machines("/sys/fs/cgroup") + machines("/sys/fs/cgroup/cpu"),
+        }
+    }
+
+    /// Like [`Self::of`], while no other run can have machines.
+    fn of_last(folder: &Path) -> Self {
+        let lock = std::fs::File::open("/run/fermata-net-fmv.lock").expect("the lock of runs");
+        lock.lock().expect("other runs end");
+        Self::of(folder)
+    }
+}
+
+#[test]
+fn terminated_verify_removes_its_machines() {
+    let _alone = ALONE.lock();
+    let Some(mut run) = LimitedRun::start() else { return };
+    let ended = run.signal("-TERM");
+    assert_eq!(ended.code(), Some(1), "{ended}");
+    assert_eq!(Left::of_last(&run.folder), Left::default());
+}
+
+#[test]
+fn verify_removes_what_a_killed_run_has_left() {
+    let _alone = ALONE.lock();
+    let Some(mut run) = LimitedRun::start() else { return };
+    run.signal("-KILL");
+    let left = Left::of_last(&run.folder);
+    assert!(left.folder && left.mounts == 8 && left.loops == 4 && left.processes > 0, "{left:?}");
+    assert!(left.namespaces == 5 && left.groups >= 4, "{left:?}");
+    let clean =
+        || Command::new(binaries().join("mrctl")).args(["verify", "--clean"]).output().expect("mrctl");
+    let cleaned = clean();
+    let out = String::from_utf8_lossy(&cleaned.stdout).into_owned();
+    assert!(cleaned.status.success(), "{out}{}", String::from_utf8_lossy(&cleaned.stderr));
+    assert_eq!(out.trim(), format!("removed the machines in {}", run.folder.display()));
+    assert_eq!(Left::of_last(&run.folder), Left::default());
+    let again = clean();
+    assert_eq!(String::from_utf8_lossy(&again.stdout).trim(), "no killed run has left machines");
 }
 
 #[test]
